@@ -75,8 +75,7 @@ def _observed(call: EnvironmentCall) -> dict[str, Any] | None:
 def _reply(turn: Turn) -> dict[str, Any] | None:
     sequence = turn.sequence
     if sequence.reply is not None:
-        reply: dict[str, Any] = orjson.loads(sequence.reply)
-        return reply
+        return dict(orjson.loads(sequence.reply))
     return None if sequence.text is None else chat_parser.assistant_message(sequence.text)
 
 

@@ -185,14 +185,6 @@ def _patch_loops(owner: type) -> None:
     patches.method(owner, "evaluate", _with_its_classes)
 
 
-def _may_be_recorded(trainer: Any) -> bool:
-    """Return True if the trainer has a rollout function, which may call a recorded one, or environments."""
-    if trainer in _listeners or getattr(trainer, "rollout_func", None) is not None:
-        return True
-    has_environments = getattr(trainer, "environment_factories", None) or getattr(trainer, "environments", None)
-    return _door is not None and bool(has_environments)
-
-
 def _patch_classes(trainer: Any) -> None:
     for owner in type(trainer).__mro__:
         _patch(owner)
@@ -217,9 +209,13 @@ def _outermost(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]
 
 
 def _prepare(trainer: Any) -> None:
-    """Patch a subclass before its first batch; not in its `__init__`, whose warnings would then name this file."""
+    """Patch a subclass before its first batch, if it has environments or a rollout function, which may call a recorded
+    one. Not in its `__init__`, whose warnings would then name this file.
+    """
     with guard("preparing a trainer"):
-        if _may_be_recorded(trainer):
+        has_function = trainer in _listeners or getattr(trainer, "rollout_func", None) is not None
+        in_environments = getattr(trainer, "environment_factories", None) or getattr(trainer, "environments", None)
+        if has_function or (_door is not None and in_environments):
             _patch_classes(trainer)
 
 
@@ -260,14 +256,7 @@ def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any)
 
 
 def _report_rewards(
-    listener: Any,
-    trainer: Any,
-    gathered: Any,
-    returned: dict[int, Any],
-    inputs: Any,
-    prompts: Any,
-    *_: Any,
-    **__: Any,
+    listener: Any, trainer: Any, gathered: Any, returned: dict[int, Any], inputs: Any, prompts: Any, *_: Any, **__: Any
 ) -> None:
     first = trainer.accelerator.process_index * len(prompts)
     rows = slice(None) if trl_shapes.only_main_calls(trainer) else slice(first, first + len(prompts))

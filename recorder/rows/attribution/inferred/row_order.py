@@ -3,13 +3,15 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
+from operator import attrgetter
 
-from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.capture.model_answers import Sequence
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.branches import Branches, place_of
 from logs_ui.recorder.rows.attribution.inferred.thresholds import CHANCE
 from logs_ui.recorder.rows.attribution.row_calls import RowCalls
+
+_what_came = attrgetter("kind", "sent", "observation", "reward", "done", "error")
 
 
 def is_in_order(state: Assignment) -> bool:
@@ -52,7 +54,7 @@ def part_twins(state: Assignment, identities: Seq[object]) -> None:
         alike = [row for row, other in zip(rows, identities, strict=True) if other == identity]
         twins = [row for row in alike if _has_unscoped(state, row)]
         bare = [row for row in alike if are_lost and not row.environment_calls]
-        if len({_what_came(row.environment_calls) for row in [*twins, *bare]}) <= 1:
+        if len({tuple(map(_what_came, row.environment_calls)) for row in [*twins, *bare]}) <= 1:
             continue
         in_order = _are_twins_in_order(state, [*twins, *bare])
         for row in twins:
@@ -113,7 +115,3 @@ def _began_in_order(rows: Seq[RowCalls], branches: Branches) -> bool:
 def _content(sequence: Sequence) -> tuple[object, ...]:
     ids = (sequence.context, sequence.sampled)
     return (*(None if one is None else one.tobytes() for one in ids), sequence.text)
-
-
-def _what_came(calls: Seq[EnvironmentCall]) -> tuple[object, ...]:
-    return tuple((call.kind, call.sent, call.observation, call.reward, call.done, call.error) for call in calls)
