@@ -96,8 +96,8 @@ def copy(engine: Engine, round_: int, limit: int, changed: str = "changed") -> N
 def measure(writing: Engine, engine: Engine, times: int) -> tuple[float, float]:
     """Milliseconds: the whole, and what keeping it up takes."""
     run = queries.find_run(engine, "latest")
-    whole = median(timed(lambda: Diagnosis.of(engine, run).now(engine, run)) for _ in range(times))
-    diagnosis = Diagnosis.of(engine, run)
+    whole = median(timed(lambda: Diagnosis(engine, run).now(engine, run)) for _ in range(times))
+    diagnosis = Diagnosis(engine, run)
     diagnosis.now(engine, run)
     kept = []
     for number in range(times):

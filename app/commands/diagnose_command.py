@@ -67,7 +67,7 @@ def diagnose(
     with opened(run, db) as (engine, found):
         before = recorded_settings(found) if reset else settings_of(engine, found)
         settings = replace(before, **given, thresholds={**before.thresholds, **asked.thresholds})
-        report = Diagnosis.of(engine, found, whole=everything).now(engine, found, settings, own).report
+        report = Diagnosis(engine, found, whole=everything).now(engine, found, settings, own).report
     if save or reset:
         notebook = Notebook(database_address(db))
         notebook.diagnosis(found.uid, settings if save else None)

@@ -64,7 +64,7 @@ def _of(db: Connection, run: Run) -> _Known:
         of_database = _known.setdefault(db.engine, OrderedDict())
         known = of_database.get(run.uid)
         if known is None or known.diagnosis.columns.mode != queries.mode_of(db, id_of(run)):
-            known = of_database[run.uid] = _Known(Diagnosis.of(db, run))
+            known = of_database[run.uid] = _Known(Diagnosis(db, run))
         of_database.move_to_end(run.uid)
         while len(of_database) > _RUNS:
             of_database.popitem(last=False)

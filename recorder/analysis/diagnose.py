@@ -65,7 +65,7 @@ def diagnose(
     """
     check_thresholds(settings or Settings(), all_limits(diagnostics))
     with opened(run, db) as (engine, found):
-        return Diagnosis.of(engine, found, whole=whole).now(engine, found, settings, diagnostics).report
+        return Diagnosis(engine, found, whole=whole).now(engine, found, settings, diagnostics).report
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,9 @@ class Diagnosed:
 class Diagnosis:
     """The diagnosis of one run, which can be repeated: only what has changed is read. For one thread at a time."""
 
-    def __init__(self, columns: RunColumns) -> None:
-        self.columns = columns
-
-    @classmethod
-    def of(cls, db: Database, run: Run, *, whole: bool = False) -> "Diagnosis":
-        """Return the diagnosis of a run; `whole`: read all of its rollouts, however many there are."""
-        return cls(RunColumns(run.id or 0, queries.mode_of(db, run.id or 0), whole=whole))
+    def __init__(self, db: Database, run: Run, *, whole: bool = False) -> None:
+        """Prepare diagnosing a run; `whole`: read all of its rollouts, however many there are."""
+        self.columns = RunColumns(run.id or 0, queries.mode_of(db, run.id or 0), whole=whole)
 
     def now(
         self, db: Database, run: Run, settings: Settings | None = None, diagnostics: Sequence[Diagnostic] = ()

@@ -26,6 +26,12 @@ _ENVIRONMENT = ("env_reward_sum", "env_reward_last")
 _NUMBERS = ("reward", "advantage", "turns", "completion_tokens", "env_tokens", "seconds", "staleness", *_ENVIRONMENT)
 _JSON = ("rewards", "reward_weights", "odd_rewards")
 _NAMES = (*_WHOLE, *_CODED, *_WORDS, *_NUMBERS, *FACTS, *TEXTS, "scored", "rewards", "odd_rewards")
+_KINDS: dict[str, Any] = {
+    **dict.fromkeys((*_WHOLE, *_CODED), np.int64),
+    **dict.fromkeys((*_WORDS, *TEXTS), object),
+    **dict.fromkeys((*_NUMBERS, *FACTS), np.float64),
+    **dict.fromkeys(("scored", "odd_rewards"), bool),
+}
 
 SAMPLED = 30_000
 """Rollouts that are read of a large run, about: a thousand take 0.4 MB, and 15 ms per diagnosis."""
@@ -78,7 +84,7 @@ class RunColumns:
         self._whole = whole
         self._run_id, self._changed = run_id, -1
         self._codes: dict[str, dict[Any, int]] = {name: {} for name in _CODED}
-        self._columns: Columns = {name: np.empty(0, kind) for name, kind in _kinds().items()}
+        self._columns: Columns = {name: np.empty(0, kind) for name, kind in _KINDS.items()}
         self._values: dict[str, Floats] = {}
         self._rows: Rows | None = None
 
@@ -90,7 +96,9 @@ class RunColumns:
     def refresh(self, db: Database) -> Rows:
         """Read what has changed, and return the columns."""
         if self._rows is None or len(self._columns["id"]) > LARGE:
-            self._choose(db)
+            self.sample = None if self._whole else _sample(db, self._run_id, self.mode)
+            if self.sample is not None:
+                self._take(self.sample.has(self._columns["step"]))
         before, is_new = self._changed, self._rows is None
         with Session(db) as session:
             last = session.scalar(select(func.max(col(_Row.changed))).where(col(_Row.run_id) == self._run_id))
@@ -103,15 +111,10 @@ class RunColumns:
             self._rows = self.made()
         return self._rows
 
-    def _choose(self, db: Database) -> None:
-        """Choose the steps that are read from now on, and drop the rows of others."""
-        self.sample = None if self._whole else _sample(db, self._run_id, self.mode)
-        if self.sample is not None:
-            self._keep(self.sample.has(self._columns["step"]))
-
-    def _keep(self, kept: NDArray[Any]) -> None:
-        self._columns = {name: values[kept] for name, values in self._columns.items()}
-        self._values = {name: values[kept] for name, values in self._values.items()}
+    def _take(self, rows: NDArray[Any]) -> None:
+        """Keep only these rows, in this order; `rows` is a mask or an index."""
+        self._columns = {name: values[rows] for name, values in self._columns.items()}
+        self._values = {name: values[rows] for name, values in self._values.items()}
 
     def add(self, found: Sequence[Sequence[Any]]) -> None:
         """Add values of _NAMES; they replace those of the same rollouts."""
@@ -126,20 +129,17 @@ class RunColumns:
         self._columns = {name: np.concatenate([self._columns[name][kept], new[name]]) for name in new}
         order = np.lexsort((self._columns["id"], self._columns["step"]))
         if (np.diff(order) != 1).any():
-            self._columns = {name: values[order] for name, values in self._columns.items()}
-            self._values = {name: values[order] for name, values in self._values.items()}
+            self._take(order)
 
     def _column(self, name: str, values: Sequence[Any]) -> NDArray[Any]:
         if name in _CODED:
             codes = self._codes[name]
-            return np.array([-1 if v is None else codes.setdefault(v, len(codes)) for v in values], np.int64)
-        if name == "scored":
-            return np.array([value is not None for value in values], bool)
-        if name == "odd_rewards":
-            return np.array([value not in {None, "null"} for value in values], bool)
-        if name in _WORDS or name in TEXTS:
-            return np.array(values, object) if values else np.empty(0, object)
-        return np.array(values, np.int64 if name in _WHOLE else np.float64)
+            values = [-1 if value is None else codes.setdefault(value, len(codes)) for value in values]
+        elif name == "scored":
+            values = [value is not None for value in values]
+        elif name == "odd_rewards":
+            values = [value not in {None, "null"} for value in values]
+        return np.array(values, _KINDS[name])
 
     def made(self) -> Rows:
         """Return what was added so far."""
@@ -184,12 +184,6 @@ def _by_function(rewards: Sequence[str | None]) -> dict[str, Floats]:
             if value is not None:
                 values[name][place] = value
     return values
-
-
-def _kinds() -> dict[str, Any]:
-    kinds: dict[str, Any] = dict.fromkeys((*_WHOLE, *_CODED), np.int64)
-    kinds |= dict.fromkeys((*_WORDS, *TEXTS), object) | dict.fromkeys((*_NUMBERS, *FACTS), np.float64)
-    return kinds | {"scored": bool, "odd_rewards": bool}
 
 
 def _sample(db: Database, run_id: int, mode: Mode) -> Sample | None:

@@ -261,7 +261,7 @@ class _Watch:
             self.recording.flush(_FLUSH_SECONDS)
         with opened(self.run, self.db) as (engine, run):
             if self._diagnosis is None or self._diagnosis.columns.mode != queries.mode_of(engine, run.id or 0):
-                self._diagnosis = Diagnosis.of(engine, run)
+                self._diagnosis = Diagnosis(engine, run)
             return self._diagnosis.now(engine, run, self.settings, self.diagnostics).report
 
     def _warn(self, what: str) -> None:

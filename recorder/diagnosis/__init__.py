@@ -1,4 +1,4 @@
-"""Explains why rewards are low: pure functions over recorded rollouts, one check per file in `checks/`.
+"""Explains why rewards are low: pure functions over recorded rollouts. The checks are in `checks/`, by subject.
 
 Each check states its definition, its threshold and the threshold's source. `waterfall.py` splits the lost reward by
 cause, `run_checks.py` runs all checks, and `report.py` holds the result.

@@ -125,7 +125,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One check: a known way for rewards to be low, and how it is recognised. Each file in `checks/` defines one.
+    """One check: a known way for rewards to be low, and how it is recognised. The files in `checks/` define them.
 
     Attributes:
         id: its name in settings, filters and reports.

@@ -64,7 +64,8 @@ def diagnose_rows(
     scale = Scale.of(rows, settings)
     run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {})
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
-    scope = " ".join(filter(None, [within, _steps_of(last) if len(last) < len(rows) else ""]))
+    span = "" if steps is None else f"step:{steps[0]}" if steps[0] == steps[1] else f"step:{steps[0]}..{steps[1]}"
+    scope = " ".join(filter(None, [within, span if len(last) < len(rows) else ""]))
     is_short = len(rows) < FEW_ROLLOUTS or len(rows.steps) < FEW_STEPS
     if len(rows) < _FEW_OF_ENDED if has_ended else is_short:
         return Report((), (), run.fall, scale, steps, scope, warming_up=True)
@@ -81,11 +82,6 @@ def diagnose_rows(
         for card in _ordered(costly, run.lost)
     )
     return Report(cards, tuple(missing.values()), run.fall, scale, steps, scope, warming_up=False)
-
-
-def _steps_of(rows: Rows) -> str:
-    first, last = rows.steps[0], rows.steps[-1]
-    return f"step:{first}" if first == last else f"step:{first}..{last}"
 
 
 def _may_explain(card: Card, diagnostics: tuple[Diagnostic, ...]) -> tuple[str, ...]:

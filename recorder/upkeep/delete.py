@@ -3,10 +3,9 @@
 import os
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Engine, delete, func, select
+from sqlalchemy import Connection, Engine, delete, func, select
 from sqlmodel import col
 
 from logs_ui.recorder import queries
@@ -15,7 +14,7 @@ from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage.address import Address, database_address, db_option
 from logs_ui.recorder.storage.changes import NO_ENTRY
 from logs_ui.recorder.storage.database import sidecar_engine
-from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, Star
+from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.spool_files import spool_files
@@ -34,17 +33,18 @@ from logs_ui.recorder.storage.tables import (
     Tokenizer,
 )
 from logs_ui.recorder.storage.writes import row_writes, run_writes
-from logs_ui.recorder.upkeep.payload_starts import sweep_starts
+from logs_ui.recorder.upkeep.info import marked_rows, payload_bytes
 from logs_ui.recorder.upkeep.small_transactions import (
     Progress,
     Steady,
+    disposed,
     on_postgres,
     reading,
     under_way,
     unseen,
     writing,
 )
-from logs_ui.recorder.upkeep.unused_images import sweep_images
+from logs_ui.recorder.upkeep.sweeps import sweep_images, sweep_starts
 
 _row = EvaluationRow
 
@@ -88,7 +88,10 @@ def delete_run(
     address = database_address(db)
     with reading(address) as engine:
         found = queries.find_run(engine, run)
-        gone = _counted(engine, found)
+        rows = select(func.count(), func.sum(payload_bytes())).select_from(_row).outerjoin(RolloutPayload)
+        with engine.connect() as connection:
+            count, size = connection.execute(rows.where(col(_row.run_id) == found.id)).one()
+            gone = Deleted(found.uid, count, size or 0, len(set(connection.scalars(marked_rows(found.uid)))))
         if found.uid in under_way(engine):
             raise LogsUIError(f"Run {found.uid} is being recorded now. Wait for its end, or end it.")
         _refuse_waiting(engine, address, found.uid)
@@ -101,7 +104,9 @@ def delete_run(
                 _itself(connection, found)
             sweep_starts(steady)
             sweep_images(engine, steady, progress)
-        _said_of(address, found.uid)
+        with disposed(sidecar_engine(NOTES, address)) as notes, notes.begin() as connection:
+            for table in NotesTable.metadata.sorted_tables:
+                connection.execute(delete(table).where(table.c.run == found.uid))
         # Filling the index empties it if one of its runs is gone: SQLite may give its rollouts' ids again.
         SearchIndex(address, engine.begin).fill(run_id=0)
     return gone
@@ -121,41 +126,26 @@ def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
                 )
 
 
-def _counted(db: Engine, run: Run) -> Deleted:
-    payload = RolloutPayload
-    size = func.coalesce(func.length(col(payload.content)), 0) + func.coalesce(func.length(col(payload.tokens)), 0)
-    rows = select(func.count(), func.sum(size)).select_from(_row).outerjoin(payload)
-    tables: tuple[Any, ...] = (Star, PersonalTag, Note)
-    with db.connect() as connection:
-        count, total = connection.execute(rows.where(col(_row.run_id) == run.id)).one()
-        said = {
-            row
-            for table in tables
-            for row in connection.scalars(select(col(table.row)).where(col(table.run) == run.uid))
-        }
-    return Deleted(run.uid, count, total or 0, len(said))
-
-
 def _figures(steady: Steady, run_id: int) -> None:
     """Deletes sums first, so that a run that is deleted in part shows none."""
     with steady.piece() as connection:
         for table in (StepStatistics, StepDetails, RunSource):
-            connection.execute(delete(table).where(_of(table, run_id)))
-    step = col(Scalar.step)
+            connection.execute(delete(table).where(col(table.run_id) == run_id))
+    step, of_run = col(Scalar.step), col(Scalar.run_id) == run_id
     while True:
         with steady.piece() as connection:
-            steps = select(step).where(_of(Scalar, run_id)).order_by(step).limit(steady.rows)
+            steps = select(step).where(of_run).order_by(step).limit(steady.rows)
             last = connection.scalar(select(func.max(steps.subquery().c.step)))
             if last is None:
                 return
-            connection.execute(delete(Scalar).where(_of(Scalar, run_id), step <= last))
+            connection.execute(delete(Scalar).where(of_run, step <= last))
 
 
 def _rollouts(steady: Steady, run_id: int, total: int, progress: Progress) -> None:
     done = 0
     while True:
         with steady.piece() as connection:
-            query = select(col(_row.id)).where(_of(_row, run_id)).order_by(col(_row.id)).limit(steady.rows)
+            query = select(col(_row.id)).where(col(_row.run_id) == run_id).order_by(col(_row.id)).limit(steady.rows)
             ids = connection.scalars(query).all()
             connection.execute(delete(RolloutPayload).where(col(RolloutPayload.row_id).in_(ids)))
             connection.execute(delete(RowTag).where(col(RowTag.row_id).in_(ids)))
@@ -176,18 +166,3 @@ def _itself(connection: Connection, run: Run) -> None:
     others = select(col(Run.id)).where(col(Run.tokenizer) == run.tokenizer)
     if run.tokenizer is not None and connection.scalar(others.limit(1)) is None:
         connection.execute(delete(Tokenizer).where(col(Tokenizer.hash) == run.tokenizer))
-
-
-def _said_of(address: Address, uid: str) -> None:
-    engine = sidecar_engine(NOTES, address)
-    try:
-        with engine.begin() as connection:
-            for table in NotesTable.metadata.sorted_tables:
-                connection.execute(delete(table).where(table.c.run == uid))
-    finally:
-        engine.dispose()
-
-
-def _of(table: Any, run_id: int) -> ColumnElement[bool]:
-    found: ColumnElement[bool] = col(table.run_id) == run_id
-    return found

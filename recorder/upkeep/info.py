@@ -4,15 +4,17 @@ import os
 import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import ColumnElement, CompoundSelect, Connection, func, select, union_all
 from sqlmodel import col
 
 from logs_ui.recorder.storage import schema
 from logs_ui.recorder.storage.address import Address, database_address, shown
+from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
 from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of
-from logs_ui.recorder.storage.tables import Image, PayloadStart, Run, StepStatistics
+from logs_ui.recorder.storage.tables import Image, PayloadStart, RolloutPayload, Run, StepStatistics
 from logs_ui.recorder.upkeep.small_transactions import as_it_is, under_way
 
 
@@ -76,6 +78,18 @@ def look_at(db: str | os.PathLike[str] | None = None) -> Info:
             prompts=count(func.count(col(PayloadStart.id))),
             under_way=under_way(connection),
         )
+
+
+def payload_bytes() -> ColumnElement[int]:
+    """Return the stored size of a rollout's text and tokens, as SQL over RolloutPayload."""
+    sizes = [func.length(col(it)) for it in (RolloutPayload.content, RolloutPayload.tokens)]
+    return func.coalesce(sizes[0], 0) + func.coalesce(sizes[1], 0)
+
+
+def marked_rows(run: str) -> CompoundSelect[str]:
+    """Select the uids of a run's rollouts that people starred, tagged or noted; "" is the run itself."""
+    tables: tuple[Any, ...] = (Star, PersonalTag, Note)
+    return union_all(*(select(col(table.row)).where(col(table.run) == run) for table in tables))
 
 
 def size_and_free(address: Address, connection: Connection) -> tuple[int, int]:

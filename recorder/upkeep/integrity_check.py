@@ -20,8 +20,8 @@ from logs_ui.recorder.storage.spool.spool_format import NotASpoolError, frames
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.tables import PayloadStart, Run, Tokenizer
 from logs_ui.recorder.storage.writes import row_writes
-from logs_ui.recorder.upkeep.payload_starts import is_unused
 from logs_ui.recorder.upkeep.small_transactions import as_it_is
+from logs_ui.recorder.upkeep.sweeps import is_unused
 
 _RESTORE = "Restore it from a copy, or save what can be read: sqlite3 OLD .recover | sqlite3 NEW"
 _RESTORE_SIDECAR = {

@@ -35,8 +35,8 @@ from logs_ui.recorder.storage.step_sums import OF_STEP
 from logs_ui.recorder.storage.tables import EvaluationRow, Image, RolloutPayload, RowTag, Run, RunSource, Scalar
 from logs_ui.recorder.storage.tables import Text as StoredText
 from logs_ui.recorder.storage.writes import row_writes, run_writes, step_writes
-from logs_ui.recorder.upkeep.small_transactions import Progress, Steady, reading, unseen, writing
-from logs_ui.recorder.upkeep.unused_images import hashes_in, unpacked
+from logs_ui.recorder.upkeep.small_transactions import Progress, Steady, disposed, reading, unseen, writing
+from logs_ui.recorder.upkeep.sweeps import hashes_in, unpacked
 from logs_ui.recorder.vocabulary import SourceKind, Status
 
 Values = dict[str, Any]
@@ -60,12 +60,6 @@ class MergedRun:
     uid: str
     was_there: bool
     rollouts: int
-
-    def after(self, before: "MergedRun | None") -> "MergedRun":
-        """Adds up this result and that of the sources before, if any."""
-        if before is None:
-            return self
-        return MergedRun(self.uid, before.was_there, before.rollouts + self.rollouts)
 
 
 def merge(
@@ -107,8 +101,10 @@ def merge(
                 continue
             with writing(target) as steady:
                 for each in wanted:
-                    copied = _Copy(engine, steady, each).everything(progress)
-                    merged[each.uid] = copied.after(merged.get(each.uid))
+                    copied, before = _Copy(engine, steady, each).everything(progress), merged.get(each.uid)
+                    if before is not None:
+                        copied = MergedRun(each.uid, before.was_there, before.rollouts + copied.rollouts)
+                    merged[each.uid] = copied
                     _copy_notes(engine, target, each.uid)
     return list(merged.values())
 
@@ -148,13 +144,10 @@ class _Copy:
         with self._steady.piece() as connection:
             was_there = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid)) is not None
             self._new_id = run_writes.run_ids(connection, [uid], self._run.heartbeat)[uid]
-            run_writes.take_runs(
-                connection, [self._new_id]
-            )  # lock it before reading it, so that what others write meanwhile stays
+            run_writes.take_runs(connection, [self._new_id])  # before reading: what others write meanwhile stays
             (there,) = _read(connection, _raw(Run).where(col(Run.id) == self._new_id))
-            run_writes.write_runs(
-                connection, [RunChange(uid, _as_written(Run, _newer(given, there) if was_there else given))]
-            )
+            described = _as_written(Run, _newer(given, there) if was_there else given)
+            run_writes.write_runs(connection, [RunChange(uid, described)])
             if tokenizer is not None:
                 change = TokenizerChange(self._run.tokenizer or "", tokenizer.decode())
                 run_writes.write_tokenizers(connection, [change])
@@ -176,12 +169,14 @@ class _Copy:
             last = found[-1]["id"]
 
     def _write(self, rows: list[Values], *, was_there: bool) -> int:
+        row = EvaluationRow
         with self._source.connect() as connection:
             tags = _tags(connection, [it["id"] for it in rows])
             images = self._images_of(connection, rows) if self._has_images else {}
         with self._steady.piece() as connection:
             run_writes.take_runs(connection, [self._new_id])
-            there = self._there(connection, [it["uid"] for it in rows]) if was_there else {}
+            existing = col(row.run_id) == self._new_id, col(row.uid).in_([it["uid"] for it in rows])
+            there = {it["uid"]: it for it in _read(connection, _raw(row).where(*existing))} if was_there else {}
             news = [it for it in rows if _is_news(it, there.get(it["uid"]))]
             changes = [
                 _change(self._run.uid, it, there.get(it["uid"]), tags.get(it["id"], ()), images.get(it["id"], ()))
@@ -192,11 +187,6 @@ class _Copy:
                 heard = connection.scalar(select(col(Run.heartbeat)).where(col(Run.id) == self._new_id)) or 0
                 row_writes.write_rows(connection, changes, {self._run.uid: self._new_id}, heard)
         return len(news)
-
-    def _there(self, connection: Connection, uids: list[str]) -> dict[str, Values]:
-        row = EvaluationRow
-        query = _raw(row).where(col(row.run_id) == self._new_id, col(row.uid).in_(uids))
-        return {it["uid"]: it for it in _read(connection, query)}
 
     def _images_of(self, connection: Connection, rows: list[Values]) -> dict[int, tuple[StoredImage, ...]]:
         """Reads images that were not copied yet, by the row that refers to them first."""
@@ -356,18 +346,14 @@ def _copy_notes(db: Engine, target: Address, uid: str) -> None:
         }
     if not any(said.values()):
         return
-    engine = sidecar_engine(NOTES, target)
-    try:
-        with engine.begin() as connection:
-            for table, rows in said.items():
-                for row in rows:
-                    same = and_(*(key == row[key.name] for key in table.primary_key))
-                    changed = connection.scalar(select(table.c.changed).where(same))
-                    if changed is None or changed < row["changed"]:
-                        connection.execute(table.delete().where(same))
-                        connection.execute(table.insert(), row)
-    finally:
-        engine.dispose()
+    with disposed(sidecar_engine(NOTES, target)) as engine, engine.begin() as connection:
+        for table, rows in said.items():
+            for row in rows:
+                same = and_(*(key == row[key.name] for key in table.primary_key))
+                changed = connection.scalar(select(table.c.changed).where(same))
+                if changed is None or changed < row["changed"]:
+                    connection.execute(table.delete().where(same))
+                    connection.execute(table.insert(), row)
 
 
 def _place(address: Address) -> str:

@@ -11,7 +11,7 @@ from logs_ui.recorder.storage import schema
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.database import errors_in_plain_words, migrating_engine, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
-from logs_ui.recorder.upkeep.small_transactions import alone, refuse_under_way
+from logs_ui.recorder.upkeep.small_transactions import alone, disposed, refuse_under_way
 
 
 def migrate_database(
@@ -51,11 +51,9 @@ def migrate_database(
                 raise
             engine = writing_engine(address)
             made()
-        try:
+        with disposed(engine):
             with alone(address):
                 for step in schema.migrate(engine, refuse):
                     applied(step)
             with engine.connect() as connection:
                 return schema.stamp_of(connection).version
-        finally:
-            engine.dispose()

@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from functools import partial
-from typing import Any
 
-from sqlalchemy import ColumnElement, Engine, case, delete, false, func, not_, or_, select, true, union_all, update
+from sqlalchemy import ColumnElement, Engine, case, delete, false, func, not_, or_, select, true, update
 from sqlmodel import col
 
 from logs_ui.recorder import queries
@@ -21,10 +20,10 @@ from logs_ui.recorder.queries.search.search_index import catch_up
 from logs_ui.recorder.queries.sql.selection import Use, conditions
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
+from logs_ui.recorder.storage.notes_tables import Star
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.storage.writes import run_writes
-from logs_ui.recorder.upkeep.payload_starts import sweep_starts
+from logs_ui.recorder.upkeep.info import marked_rows, payload_bytes
 from logs_ui.recorder.upkeep.small_transactions import (
     Progress,
     Steady,
@@ -33,7 +32,7 @@ from logs_ui.recorder.upkeep.small_transactions import (
     unseen,
     writing,
 )
-from logs_ui.recorder.upkeep.unused_images import sweep_images
+from logs_ui.recorder.upkeep.sweeps import sweep_images, sweep_starts
 from logs_ui.recorder.vocabulary import Status
 
 
@@ -167,14 +166,25 @@ def prune(
     names = [run] if isinstance(run, str) else list(run)
     if not names and older_than is None and keep_every is None and where is None:
         raise LogsUIError("Say what to prune: older_than, keep_every, where or run. All of them must hold.")
-    rule = Rule(_moment(older_than), keep_every, of, chosen_rows(where), keep)
+    until = None
+    if isinstance(older_than, timedelta):
+        until = now_us() - older_than // timedelta(microseconds=1)
+    elif older_than is not None:
+        until = read_time("older_than", older_than, None)
+    rule = Rule(until, keep_every, of, chosen_rows(where), keep)
     address = database_address(db)
     with reading(address) as engine:
         runs = [_Chosen(engine, each, rule) for each in _named(engine, names, rule)]
         if any(term.field == "text" for term in rule.where.terms):
             for each in runs:
                 catch_up(address, engine, each.run_id, partial(progress, "indexing texts"))
-        found = _counted(runs, progress)
+        counts, size, kept = dict[str, int](), 0, 0
+        for number, each in enumerate(runs, 1):
+            count, of_run, spared = each.count()
+            counts |= {each.run.uid: count} if count else {}
+            size, kept = size + of_run, kept + spared
+            progress("counting", number, len(runs))
+        found = Pruned(counts, size, kept)
         if dry_run:
             return found
         with writing(address) as steady:
@@ -185,8 +195,8 @@ def prune(
                     done += len(ids)
                     progress("pruning", min(done, found.rollouts), found.rollouts)
             prompts = sweep_starts(steady)
-            images, size = sweep_images(engine, steady, progress)
-    return replace(found, prompt_bytes=prompts, images=images, image_bytes=size)
+            images, image_bytes = sweep_images(engine, steady, progress)
+    return replace(found, prompt_bytes=prompts, images=images, image_bytes=image_bytes)
 
 
 class _Chosen:
@@ -205,18 +215,13 @@ class _Chosen:
             self._taken = rule.takes(run, is_under_way=run.uid in under_way(connection))
             starred_run = select(col(Star.run)).where(col(Star.run) == run.uid, col(Star.row) == "")
             is_starred = connection.scalar(starred_run) is not None
-        tables: tuple[Any, ...] = (Star, PersonalTag, Note)
-        said = union_all(*(select(col(table.row)).where(col(table.run) == run.uid) for table in tables))
-        self.spared = false() if rule.keep == Keep.NOTHING else true() if is_starred else col(_row.uid).in_(said)
+        marked = true() if is_starred else col(_row.uid).in_(marked_rows(run.uid))
+        self.spared = false() if rule.keep == Keep.NOTHING else marked
 
     def count(self) -> tuple[int, int, int]:
         """Returns how many are pruned, their bytes, and how many stay because people marked them."""
-        size = func.coalesce(func.length(col(_payload.content)), 0) + func.coalesce(
-            func.length(col(_payload.tokens)), 0
-        )
-        spared = case((self.spared, 1), else_=0)
-        of_all = select(spared.label("spared"), size.label("size")).select_from(_row).join(_payload).where(*self._taken)
-        rows = of_all.subquery()
+        spared, size = case((self.spared, 1), else_=0).label("spared"), payload_bytes().label("size")
+        rows = select(spared, size).select_from(_row).join(_payload).where(*self._taken).subquery()
         counted = select(rows.c.spared, func.count(), func.sum(rows.c.size)).group_by(rows.c.spared)
         with self._db.connect() as connection, planning(connection):
             by_kind = {kind: (count, size) for kind, count, size in connection.execute(counted)}
@@ -230,17 +235,6 @@ class _Chosen:
             ids = [found or 0 for found in connection.scalars(query.order_by(row_id).limit(count))]
         self._last = ids[-1] if ids else self._last
         return ids
-
-
-def _counted(runs: list[_Chosen], progress: Progress) -> Pruned:
-    counts: dict[str, int] = {}
-    size = kept = 0
-    for number, each in enumerate(runs, 1):
-        counts[each.run.uid], of_run, spared = each.count()
-        size, kept = size + of_run, kept + spared
-        progress("counting", number, len(runs))
-    counts = {uid: count for uid, count in counts.items() if count}
-    return Pruned(counts, size, kept)
 
 
 def _take(steady: Steady, run_id: int, ids: Sequence[int]) -> None:
@@ -274,10 +268,3 @@ def _named(db: Engine, names: Iterable[str], rule: Rule) -> list[Run]:
     if lacking is not None and not found:
         raise lacking
     return found
-
-
-def _moment(older_than: str | timedelta | None) -> int | None:
-    """Converts an age or a time to µs since the epoch; raises LogsUIError if it is neither."""
-    if isinstance(older_than, timedelta):
-        return now_us() - older_than // timedelta(microseconds=1)
-    return None if older_than is None else read_time("older_than", older_than, None)

@@ -1,6 +1,5 @@
 """Lets upkeep write while a training records: in short transactions, with pauses between them that are longer."""
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,14 +9,14 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select
 from sqlmodel import col
 
-from logs_ui.recorder.errors import DatabaseError, LogsUIError
+from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
 from logs_ui.recorder.storage.address import Address, shown
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine, writing_engine
 from logs_ui.recorder.storage.dialects import server_clock
 from logs_ui.recorder.storage.spool.lease import Lease
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool.spool_ingest import Ingester, take_in_before_reading
 from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint
 from logs_ui.recorder.storage.sqlite.sqlite_engine import WAL_BYTES
 from logs_ui.recorder.storage.tables import Run
@@ -40,22 +39,24 @@ _LOOK_EVERY = 2.0  # seconds between two checks whether somebody records
 _PATIENCE, _POLL = 30.0, 0.1  # seconds to wait for another process that writes, and between two checks
 _RENEWED = 5.0  # seconds between two renewals of the lease
 
-_log = logging.getLogger(__name__)
+
+def _take_in(address: Address) -> None:
+    """Stores what waits on disk, so that a command sees what was recorded last; raises LogsUIError if it takes long."""
+    if not take_in_before_reading(address, _PATIENCE, is_patient=True):
+        raise _is_busy(address)
 
 
-def take_in(address: Address) -> None:
-    """Stores what waits on disk for the database, so that a command sees what was recorded last. If the database or the
-    folder cannot be written, logs that: reading is still possible.
+def _is_busy(address: Address) -> LogsUIError:
+    return LogsUIError(f"Another process has been writing {shown(address)} for long. Try again when it has ended.")
 
-    Raises:
-        LogsUIError: another process has been storing for long.
-    """
-    ingester, deadline = Ingester(address), time.monotonic() + _PATIENCE
+
+@contextmanager
+def disposed(engine: Engine) -> Iterator[Engine]:
+    """Yields an engine, and closes its connections at the end."""
     try:
-        while not ingester.take_in().is_all:
-            _wait(address, deadline)
-    except (DatabaseError, OSError) as error:
-        _log.warning("logs-ui: what waits in %s is not in the database yet: %s", ingester.folder, error)
+        yield engine
+    finally:
+        engine.dispose()
 
 
 @contextmanager
@@ -87,19 +88,14 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
     with errors_in_plain_words(address), ExitStack() as stack:
         ingester.folder.mkdir(parents=True, exist_ok=True)
         while not stack.enter_context(lease.held()):
-            _wait(address, deadline)
+            if time.monotonic() > deadline:
+                raise _is_busy(address)
+            time.sleep(_POLL)
         stack.callback(ended.set)
         threading.Thread(target=renew, name="logs-ui lease", daemon=True).start()
         yield still
     with suppress(OSError):  # some entries wait in it
         ingester.folder.rmdir()
-
-
-def _wait(address: Address, deadline: float) -> None:
-    """Waits a moment; raises LogsUIError after the deadline."""
-    if time.monotonic() > deadline:
-        raise LogsUIError(f"Another process has been writing {shown(address)} for long. Try again when it has ended.")
-    time.sleep(_POLL)
 
 
 @contextmanager
@@ -110,7 +106,7 @@ def reading(address: Address) -> Iterator[Engine]:
         LogsUIError: another process has been storing that for long.
         DatabaseError: the database cannot be read.
     """
-    take_in(address)
+    _take_in(address)
     with as_it_is(address) as engine:
         yield engine
 
@@ -118,12 +114,8 @@ def reading(address: Address) -> Iterator[Engine]:
 @contextmanager
 def as_it_is(address: Address) -> Iterator[Engine]:
     """Opens a reading engine without storing what waits on disk; raises DatabaseError if that fails."""
-    with errors_in_plain_words(address):
-        engine = reading_engine(address)
-        try:
-            yield engine
-        finally:
-            engine.dispose()
+    with errors_in_plain_words(address), disposed(reading_engine(address)) as engine:
+        yield engine
 
 
 @contextmanager
@@ -134,14 +126,12 @@ def writing(address: Address) -> Iterator["Steady"]:
         LogsUIError: another process has been writing for long.
         DatabaseError: the database cannot be written.
     """
-    take_in(address)
-    with errors_in_plain_words(address), alone(address) as still_alone:
-        engine = writing_engine(address)
+    _take_in(address)
+    with errors_in_plain_words(address), alone(address) as still_alone, disposed(writing_engine(address)) as engine:
         try:
             yield Steady(address, engine, still_alone)
         finally:
             checkpoint(address, engine, 0)
-            engine.dispose()
 
 
 def under_way(db: Engine | Connection) -> list[str]:

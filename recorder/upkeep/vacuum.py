@@ -24,7 +24,15 @@ from logs_ui.recorder.storage.sqlite import checkpoints
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 from logs_ui.recorder.storage.tables import Table, WriterPosition
 from logs_ui.recorder.upkeep.info import size_and_free
-from logs_ui.recorder.upkeep.small_transactions import Progress, alone, as_it_is, reading, refuse_under_way, unseen
+from logs_ui.recorder.upkeep.small_transactions import (
+    Progress,
+    alone,
+    as_it_is,
+    disposed,
+    reading,
+    refuse_under_way,
+    unseen,
+)
 
 _NO_RIGHT = "42501"  # SQLSTATE
 _FORGOTTEN_US = 30 * 24 * 3_600_000_000
@@ -86,13 +94,9 @@ def forget_writers(address: Address) -> None:
     """
     position = WriterPosition
     waiting = {file.writer for file in spool_files(spool_folder(address))}
-    engine = writing_engine(address)
-    try:
-        with engine.begin() as connection:
-            old = col(position.written) < clock.now(connection) - _FORGOTTEN_US
-            connection.execute(delete(position).where(old, col(position.writer).not_in(waiting)))
-    finally:
-        engine.dispose()
+    with disposed(writing_engine(address)) as engine, engine.begin() as connection:
+        old = col(position.written) < clock.now(connection) - _FORGOTTEN_US
+        connection.execute(delete(position).where(old, col(position.writer).not_in(waiting)))
 
 
 def _refuse_without_space(path: Path, used: int) -> None:
@@ -135,24 +139,22 @@ def _vacuum_server(url: URL, progress: Progress) -> tuple[int, list[str]]:
     """Returns how many tables there are, and the names of those that this user may not vacuum."""
     metadata = (Table.metadata, NotesTable.metadata, *POSTGRES_METADATA)
     tables = [str(table) for each in metadata for table in each.sorted_tables]
-    skipped: list[str] = []
-    notices: list[str] = []
-    engine = writing_engine(url)
-    try:
-        with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-            driver: Any = connection.connection.driver_connection
-            driver.add_notice_handler(lambda notice: notices.append(notice.severity_nonlocalized))
-            for number, table in enumerate(tables, 1):
-                notices.clear()
-                try:
-                    connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {table}")
-                except DBAPIError as error:
-                    if getattr(error.orig, "sqlstate", None) != _NO_RIGHT:  # the table's schema is closed to this user
-                        raise
-                    skipped.append(table)
-                if "WARNING" in notices:  # PostgreSQL only warns of a table that the user may not vacuum
-                    skipped.append(table)
-                progress("vacuuming", number, len(tables))
-    finally:
-        engine.dispose()
+    skipped, notices = list[str](), list[str]()
+    with (
+        disposed(writing_engine(url)) as engine,
+        engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+    ):
+        driver: Any = connection.connection.driver_connection
+        driver.add_notice_handler(lambda notice: notices.append(notice.severity_nonlocalized))
+        for number, table in enumerate(tables, 1):
+            notices.clear()
+            try:
+                connection.exec_driver_sql(f"VACUUM (FULL, ANALYZE) {table}")
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) != _NO_RIGHT:  # the table's schema is closed to this user
+                    raise
+                skipped.append(table)
+            if "WARNING" in notices:  # PostgreSQL only warns of a table that the user may not vacuum
+                skipped.append(table)
+            progress("vacuuming", number, len(tables))
     return len(tables), skipped

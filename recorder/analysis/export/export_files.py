@@ -5,7 +5,7 @@ import io
 import os
 import secrets
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -154,14 +154,8 @@ def _replaced(output: Path) -> Iterator[BinaryIO]:
                 yield file
             part.replace(target)
     finally:
-        _remove(part)
-
-
-def _remove(part: Path) -> None:
-    try:
-        part.unlink(missing_ok=True)
-    except OSError:  # the folder is not there, or is no folder: then neither is the file
-        return
+        with suppress(OSError):  # the folder is not there, or is no folder: then neither is the file
+            part.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -177,8 +171,12 @@ def _csv_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[Write]:
 
 @contextmanager
 def _jsonl_writer(file: BinaryIO, columns: tuple[Column, ...]) -> Iterator[Write]:
+    times = [column.name for column in columns if column.kind == Kind.TIME]
+
     def write(rows: Rows) -> None:
-        file.writelines(_json({**row, **_time_texts(row, columns)}) + b"\n" for row in rows)
+        for row in rows:
+            texts = {name: None if row[name] is None else _iso(row[name]) for name in times}
+            file.write(_json(row | texts) + b"\n")
 
     yield write
 
@@ -199,11 +197,6 @@ def _cell(value: Any, kind: Kind) -> Any:
     if kind == Kind.TIME:
         return _iso(value)
     return value if kind in {Kind.WHOLE, Kind.MAYBE_WHOLE, Kind.NUMBER} else _json(value).decode()
-
-
-def _time_texts(row: dict[str, Any], columns: tuple[Column, ...]) -> dict[str, str | None]:
-    names = [column.name for column in columns if column.kind == Kind.TIME]
-    return {name: None if row[name] is None else _iso(row[name]) for name in names}
 
 
 def _json(value: Any) -> bytes:

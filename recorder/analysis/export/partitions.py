@@ -4,13 +4,11 @@ import os
 import re
 import secrets
 import shutil
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Self
 from urllib.parse import quote
 
 from logs_ui.recorder.analysis.export.export_files import errors_of, hand_over
@@ -21,46 +19,6 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.rollout_columns import COLUMNS
 
 _OPEN = 128  # files at once: rows are nearly ordered by step, but processes may be many steps apart
-
-
-@dataclass(frozen=True)
-class Partitioning:
-    """A rule that divides a run's rollouts into partitions.
-
-    Attributes:
-        steps: optimizer steps per partition. One gives folders `step=7`, ...; more give `step_from=100`, ..., named by
-            the lowest step that the partition may contain.
-    """
-
-    steps: int = 1
-
-    @classmethod
-    def parse(cls, written: str) -> Self:
-        """Parse `step`, or `step:100` for a hundred steps per partition.
-
-        Raises:
-            LogsUIError: it is neither.
-        """
-        found = re.fullmatch(r"step(?::0*([1-9]\d{0,17}))?", written, re.ASCII)
-        if found is None:
-            raise LogsUIError(
-                f"There is no partition by {written!r}. Write step, or step:100 for a hundred steps in each."
-            )
-        return cls(int(found[1] or 1))
-
-    @property
-    def column(self) -> str:
-        """The column that the folders are named by."""
-        return "step" if self.steps == 1 else "step_from"
-
-    @property
-    def elsewhere(self) -> frozenset[str]:
-        """The columns that are in the folders' names and not in the files: readers add them."""
-        return frozenset({"run", self.column})
-
-    def of(self, step: int) -> int:
-        """Return the lowest step of the partition of a step."""
-        return step - step % self.steps
 
 
 def export_partitions(
@@ -108,14 +66,16 @@ def export_partitions(
         >>> [path.parent.name for path in (folder / "lake").rglob("*.parquet")]
         ['step=7']
     """
-    chosen, partitioning = chosen_rows(where), Partitioning.parse(by)
+    chosen, steps = chosen_rows(where), re.fullmatch(r"step(?::0*([1-9]\d{0,17}))?", by, re.ASCII)
+    if steps is None:
+        raise LogsUIError(f"There is no partition by {by!r}. Write step, or step:100 for a hundred steps in each.")
     with opened(run, db, chosen) as (engine, found), errors_of(str(output)):
         target = Path(output).expanduser().resolve() / f"run={quote(found.uid, safe='')}"
         if not target.parent.is_dir() and target.parent.exists():
             raise LogsUIError(f"{output} is not a folder. Name one to export to.")
         if target.exists() and not replace:
             raise LogsUIError(f"{target} is there already. Name another folder, or replace it with --force.")
-        with _replaced_folder(target) as folder, _parts(folder, partitioning) as write:
+        with _replaced_folder(target) as folder, _parts(folder, int(steps[1] or 1)) as write:
             return hand_over(engine, found, chosen, write, progress)
 
 
@@ -136,40 +96,37 @@ def _replaced_folder(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _parts(folder: Path, by: Partitioning) -> Iterator[Write]:
-    """Yield a function that writes rows of any steps to the files of their partitions."""
-    files: OrderedDict[int, _Part] = OrderedDict()  # least recently written first
-    counts: dict[int, int] = {}
+def _parts(folder: Path, steps: int) -> Iterator[Write]:
+    """Yield a function that writes rows of any steps to the files of their partitions, of so many steps each.
+
+    A folder is named by its step, or by the lowest step that the partition may contain.
+    """
+    name = "step" if steps == 1 else "step_from"
+    columns = tuple(it for it in COLUMNS if it.name not in {"run", name})  # readers take these from the folders' names
+    files: OrderedDict[int, tuple[Write, ExitStack]] = OrderedDict()  # least recently written first
+    counts = Counter[int]()
+
+    def opened_part(key: int) -> tuple[Write, ExitStack]:
+        path = folder / f"{name}={key}" / f"part-{counts[key]}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        counts[key] += 1
+        stack = ExitStack()
+        return stack.enter_context(parquet_writer(stack.enter_context(path.open("xb")), columns)), stack
 
     def write(rows: Rows) -> None:
         def of_row(row: dict[str, object]) -> int:
-            return by.of(int(str(row["step"])))
+            return int(str(row["step"])) // steps * steps
 
         for key, some in groupby(sorted(rows, key=of_row), of_row):
             if key not in files:
-                files[key] = _Part(folder / f"{by.column}={key}" / f"part-{counts.get(key, 0)}.parquet", by)
-                counts[key] = counts.get(key, 0) + 1
+                files[key] = opened_part(key)
             files.move_to_end(key)
-            files[key].write(list(some))
+            files[key][0](list(some))
             if len(files) > _OPEN:
-                files.popitem(last=False)[1].close()
+                files.popitem(last=False)[1][1].close()
 
     try:
         yield write
     finally:
-        for part in files.values():
-            part.close()
-
-
-class _Part:
-    """One open Parquet file of a partition."""
-
-    def __init__(self, path: Path, by: Partitioning) -> None:
-        path.parent.mkdir(exist_ok=True)
-        columns = tuple(column for column in COLUMNS if column.name not in by.elsewhere)
-        self._stack = ExitStack()
-        file = self._stack.enter_context(path.open("xb"))
-        self.write: Write = self._stack.enter_context(parquet_writer(file, columns))
-
-    def close(self) -> None:
-        self._stack.close()
+        for _, stack in files.values():
+            stack.close()

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 NO_TEXT = "its messages were not recorded"
 PRUNED = "its messages were pruned"
+_OF_ROW = ("id", "group", "generation", "eval_name", "mode", "step", "task")
 
 RESCORED_COLUMNS = (
     *(BY_NAME[name] for name in ("run", "id", "group", "generation", "eval_name", "mode", "step", "task")),
@@ -92,13 +93,17 @@ def rescore(
     with opened(run, db, chosen) as (engine, found), Waiting() as waiting:
         asked = _asked(functions, waiting)
         recorded = _kept(engine, found.id or 0, chosen, keep)
-        rescoring = _Rescoring(asked, _weights(asked, weights), recorded)
+        weight_of = _weights(asked, weights)
         rebuilding = Rebuilding(engine, found, prompts)
         rows: list[dict[str, Any]] = []
         all_places = places(engine, found.id or 0, chosen)
         total = sum(len(place.ids) for place in all_places)
         for group in _batches(all_places, batch):
-            rows += rescoring.rows(found.uid, rebuilding, _read(engine, found.id or 0, group))
+            rollouts = _read(engine, found.id or 0, group)
+            scores = _scores(asked, rebuilding, rollouts)
+            for it in rollouts:
+                identity = {name: getattr(it.row, name) for name in _OF_ROW} | {"run": found.uid, "old": it.row.reward}
+                rows.append(identity | _scored(it, scores.get(it.row.id), weight_of, recorded))
             if progress is not None:
                 progress(len(rows), total)
         for each in asked:
@@ -106,54 +111,38 @@ def rescore(
     return frame_of(RESCORED_COLUMNS, rows)
 
 
-class _Rescoring:
-    """Makes the rows of the result.
-
-    Args:
-        asked: the functions.
-        weights: their weights, by name.
-        kept: the weights of recorded functions to add, by name; None for the recorded weight.
-    """
-
-    def __init__(
-        self, asked: Sequence[AskedFunction], weights: Mapping[str, float], kept: Mapping[str, float | None]
-    ) -> None:
-        self._asked = asked
-        self._weights = weights
-        self._kept = kept
-
-    def rows(self, run: str, rebuilding: Rebuilding, rollouts: Sequence[Rollout]) -> Iterator[dict[str, Any]]:
-        """Yield the rows of some rollouts of one step."""
-        known = [it for it in rollouts if it.messages]
-        scores: dict[int | None, list[float | str]] = {}
-        if known:
-            inputs = rebuilding.inputs(known)
-            by_function = [function.scores(inputs) for function in self._asked]
-            scores = {it.row.id: list(own) for it, *own in zip(known, *by_function, strict=True)}
-        for it in rollouts:
-            yield {"run": run, **_identity(it), **self._scored(it, scores.get(it.row.id))}
-
-    def _scored(self, rollout: Rollout, scores: Sequence[float | str] | None) -> dict[str, Any]:
-        if scores is None:
-            return {"new": None, "rewards": None, "failed": NO_TEXT if rollout.row.pruned is None else PRUNED}
-        names = [function.name for function in self._asked]
-        said = [f"{name}: {it}" for name, it in zip(names, scores, strict=True) if isinstance(it, str)]
-        given = {name: _finite(it) for name, it in zip(names, scores, strict=True)}
-        worth = [(value, self._weights[name]) for name, value in given.items()]
-        stored, weights = rollout.row.rewards or {}, rollout.row.reward_weights or {}
-        for name, weight in self._kept.items():
-            given[name] = stored.get(name)
-            worth.append((given[name], weights.get(name, 1.0) if weight is None else weight))
-        # As in TRL: a function that gave None is left out of the sum, and a row that none scored has no reward.
-        counted = [value * weight for value, weight in worth if value is not None]
-        new = math.fsum(counted) if counted and not said else None
-        return {"new": new, "rewards": given, "failed": said[0] if said else None}
+def _scores(
+    asked: Sequence[AskedFunction], rebuilding: Rebuilding, rollouts: Sequence[Rollout]
+) -> dict[int | None, list[float | str]]:
+    """Return the functions' scores or errors by rollout, for those of one step that have messages."""
+    known = [it for it in rollouts if it.messages]
+    if not known:
+        return {}
+    inputs = rebuilding.inputs(known)
+    by_function = [function.scores(inputs) for function in asked]
+    return {it.row.id: list(own) for it, *own in zip(known, *by_function, strict=True)}
 
 
-def _identity(rollout: Rollout) -> dict[str, Any]:
-    row = rollout.row
-    names = ("id", "group", "generation", "eval_name", "mode", "step", "task")
-    return {**{name: getattr(row, name) for name in names}, "old": row.reward}
+def _scored(
+    rollout: Rollout,
+    scores: Sequence[float | str] | None,
+    weights: Mapping[str, float],
+    kept: Mapping[str, float | None],
+) -> dict[str, Any]:
+    """Return the result's columns of one rollout; for `weights` and `kept` see `_weights` and `_kept`."""
+    if scores is None:
+        return {"new": None, "rewards": None, "failed": NO_TEXT if rollout.row.pruned is None else PRUNED}
+    said = [f"{name}: {it}" for name, it in zip(weights, scores, strict=True) if isinstance(it, str)]
+    given = {name: _finite(it) for name, it in zip(weights, scores, strict=True)}
+    worth = [(value, weights[name]) for name, value in given.items()]
+    stored, recorded = rollout.row.rewards or {}, rollout.row.reward_weights or {}
+    for name, weight in kept.items():
+        given[name] = stored.get(name)
+        worth.append((given[name], recorded.get(name, 1.0) if weight is None else weight))
+    # As in TRL: a function that gave None is left out of the sum, and a row that none scored has no reward.
+    counted = [value * weight for value, weight in worth if value is not None]
+    new = math.fsum(counted) if counted and not said else None
+    return {"new": new, "rewards": given, "failed": said[0] if said else None}
 
 
 def _finite(score: float | str) -> float | None:
@@ -164,13 +153,9 @@ def _asked(functions: Sequence[str | RewardFunction], waiting: Waiting) -> list[
     if not functions:
         raise LogsUIError("There is no reward function to rescore with: name one, as rewards:accuracy.")
     found = [named_function(each) if isinstance(each, str) else each for each in functions]
-    names = distinct(_name(each) for each in found)
+    inner = [getattr(each, "func", each) for each in found]  # of functools.partial
+    names = distinct(str(getattr(each, "__name__", None) or type(each).__name__) for each in inner)
     return [AskedFunction(name, function, waiting) for name, function in zip(names, found, strict=True)]
-
-
-def _name(function: Any) -> str:
-    inner = getattr(function, "func", function)  # of functools.partial
-    return str(getattr(inner, "__name__", None) or type(inner).__name__)
 
 
 def _weights(asked: Sequence[AskedFunction], weights: Sequence[float] | None) -> dict[str, float]:

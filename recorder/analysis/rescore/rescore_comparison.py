@@ -120,16 +120,14 @@ def ranks(old: _Floats, new: _Floats) -> Ranks:
     """Compare (n,) stored with (n,) new rewards of a group."""
     was_dead, is_dead = (bool(np.ptp(values) <= ALIKE) for values in (old, new))
     sides = [_signs(values - values.mean()) for values in (old, new)]
-    pairs, alike = _pairs(old, new)
+    pairs = alike = 0
+    for i in range(len(old) - 1):  # one row at a time, as groups may be large
+        a, b = (_signs(values[i + 1 :] - values[i]) for values in (old, new))
+        pairs += int(np.count_nonzero(a * b))
+        alike += int(np.count_nonzero(a * b > 0))
     best = [values >= values.max() - ALIKE for values in (old, new)]
-    return Ranks(
-        was_dead=was_dead,
-        is_dead=is_dead,
-        turned=int(np.count_nonzero(sides[0] * sides[1] < 0)),
-        best_changed=not np.any(best[0] & best[1]),
-        pairs=pairs,
-        pairs_alike=alike,
-    )
+    turned, best_changed = int(np.count_nonzero(sides[0] * sides[1] < 0)), not np.any(best[0] & best[1])
+    return Ranks(was_dead, is_dead, turned, best_changed, pairs, alike)
 
 
 def compare(frame: "pd.DataFrame") -> Comparison:
@@ -163,17 +161,6 @@ def compare(frame: "pd.DataFrame") -> Comparison:
         tasks=_tasks(_named(frame["task"]), both, differs, old, new),
         largest=_largest(frame, differs, old, new),
     )
-
-
-def _pairs(old: _Floats, new: _Floats) -> tuple[int, int]:
-    """Count the pairs that differ in both, and those in the same order; one row at a time, as groups may be large."""
-    pairs = alike = 0
-    for i in range(len(old) - 1):
-        a, b = (_signs(values[i + 1 :] - values[i]) for values in (old, new))
-        products = a * b
-        pairs += int(np.count_nonzero(products))
-        alike += int(np.count_nonzero(products > 0))
-    return pairs, alike
 
 
 def _signs(values: _Floats) -> _Floats:

@@ -106,7 +106,7 @@ class Rebuilding:
         state = SimpleNamespace(global_step=first.policy_step, epoch=first.epoch, max_steps=self._max_steps)
         return Inputs(
             prompts=[_text_of(prompt) if is_text else prompt for _, prompt, _ in split],
-            completions=[(self._as_text if is_text else self._as_messages)(it, answer) for it, _, answer in split],
+            completions=[self._completion(it, answer, is_text=is_text) for it, _, answer in split],
             completion_ids=[[] if it.tokens is None else it.tokens.completion_ids.tolist() for it in rollouts],
             columns={name: [row.get(name) for row in columns] for name in names},
             trainer_state=state,
@@ -120,23 +120,15 @@ class Rebuilding:
         own = ids[next((i for i, token in enumerate(ids) if token not in self._special), len(ids)) :]
         if self._tokenizer.encode(said, add_special_tokens=False).ids == own:
             return True
-        return (
-            self._tokenizer.decode(own, skip_special_tokens=False).strip() == said.strip()
-        )  # tokenised in other pieces
+        # The same text may have been tokenised in other pieces.
+        return self._tokenizer.decode(own, skip_special_tokens=False).strip() == said.strip()
 
-    def _decoded(self, rollout: Rollout) -> str | None:
-        """Return the completion's text; None if tokens or tokenizer were not recorded."""
-        if self._tokenizer is None or rollout.tokens is None:
-            return None
-        return self._tokenizer.decode(rollout.tokens.completion_ids.tolist(), skip_special_tokens=True)
-
-    def _as_text(self, rollout: Rollout, answered: Sequence[Message]) -> str:
-        whole = self._decoded(rollout)
-        return _text_of(answered) if whole is None else whole
-
-    def _as_messages(self, rollout: Rollout, answered: Sequence[Message]) -> list[Message]:
-        whole = self._decoded(rollout) if self._is_whole else None
-        return _with_tools(answered) if whole is None else [{"role": "assistant", "content": whole}]
+    def _completion(self, rollout: Rollout, answered: Sequence[Message], *, is_text: bool) -> str | list[Message]:
+        """Return the decoded tokens as TRL does; what was answered, if tokens or tokenizer were not recorded."""
+        if self._tokenizer is None or rollout.tokens is None or not (is_text or self._is_whole):
+            return _text_of(answered) if is_text else _with_tools(answered)
+        whole = self._tokenizer.decode(rollout.tokens.completion_ids.tolist(), skip_special_tokens=True)
+        return whole if is_text else [{"role": "assistant", "content": whole}]
 
 
 def _log_nothing(*_: Any, **__: Any) -> None:

@@ -48,7 +48,7 @@ def _look(run: Run) -> Card | None:
         id="infrastructure",
         title=f"{percent(share)} of rollouts failed with an environment error",
         cost=run.cost_of("infrastructure") + contrast.cost(run, told),
-        evidence=(*_kinds(rows, ended, bad, dead), *_said_to_the_model(whole, told)),
+        evidence=(*_kinds(rows, ended, bad, dead), *_received(whole, told)),
         suggestion="Fix the environment, or mask these rollouts; the policy is not at fault."
         + (" If calls raised, first check that the model's arguments are not the reason." if is_worse else ""),
         where="cause:infrastructure" if ended.any() else "env_errors>0",
@@ -69,7 +69,8 @@ def _kinds(rows: Rows, ended: Bools, bad: Bools, dead: list[str]) -> list[str]:
     return said + ([f"{listed(dead)}: at least half of their rollouts fail."] if len(tasks) > len(dead) > 0 else [])
 
 
-def _said_to_the_model(whole: Bools, told: Bools) -> list[str]:
+def _received(whole: Bools, told: Bools) -> list[str]:
+    """Describe the errors that the model received."""
     every, some = int(whole.sum()), int((told & ~whole).sum())
     said = [f"In {every} rollouts every call raised, and the model received the errors."] if every else []
     if some:

@@ -1,15 +1,18 @@
-"""Finds rollouts that repeat the same actions."""
+"""Finds rollouts that repeat the same actions, and episodes that end at the turn limit before they are done."""
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, above
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.diagnosis.checks.tasks import never_solved
+from logs_ui.recorder.diagnosis.measures import mean
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
+from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import SHARE
-from logs_ui.recorder.vocabulary import LOOP, REPEATS
+from logs_ui.recorder.vocabulary import LOOP, REPEATS, LossCause, StopReason
 
-_SHARE = 0.1
+_LOOPING, _OUT_OF_TURNS = 0.1, 0.2
 
 
 def looping(rows: Rows) -> Bools:
@@ -25,11 +28,11 @@ def _missing(run: Run) -> str | None:
 def charged(run: Run) -> Bools:
     """(N,) True for rollouts of the last steps that the card is about; none if there is no card."""
     loops = looping(run.rows)
-    is_silent = float(loops.mean()) <= run.threshold("loops", _SHARE) or contrast.is_fine(run, loops)
+    is_silent = float(loops.mean()) <= run.threshold("loops", _LOOPING) or contrast.is_fine(run, loops)
     return np.zeros_like(loops) if is_silent else loops
 
 
-def _look(run: Run) -> Card | None:
+def _look_loops(run: Run) -> Card | None:
     loops, streak, repeats = charged(run), run.rows.facts["action_streak"], run.rows.facts["repeats"]
     if not loops.any():
         return None
@@ -47,7 +50,7 @@ def _look(run: Run) -> Card | None:
         evidence=(*said, _paid(run, loops)),
         suggestion="Say in the observation that nothing changed, penalise repeats, or end the episode after N of them.",
         where=f"action_streak>={LOOP}" if equal.sum() >= REPEATS * loops.sum() else f"repeats>{REPEATS:g}",
-        **above(run.all.by_step(looping(run.all)), run.threshold("loops", _SHARE)),
+        **above(run.all.by_step(looping(run.all)), run.threshold("loops", _LOOPING)),
         own=loops & (run.lost > 0),
     )
 
@@ -59,16 +62,83 @@ def _paid(run: Run, loops: Bools) -> str:
     return f"Their mean reward is {f'{figure(more)} lower' if more else 'as low as that of the others'}."
 
 
-DIAGNOSTIC = Diagnostic(
+def _look_turns(run: Run) -> Card | None:
+    rows, limit = run.rows, run.threshold("turn_limit", _OUT_OF_TURNS)
+    ended: Bools = rows.stop_reason == StopReason.TURN_LIMIT
+    share = float(ended.mean())
+    cost = _cost(run, ended)
+    if share <= limit or cost <= 0 or contrast.is_fine(run, ended):
+        return None
+    return Card(
+        id="turn_limit",
+        title=f"{percent(share)} of rollouts run out of turns",
+        cost=cost,
+        evidence=(*_turns(rows, ended), *_tasks(rows, ended)),
+        suggestion="Allow more turns, or make the task smaller: nothing after the last turn can be rewarded.",
+        where="stop:turn_limit",
+        is_part=True,
+        **above(run.all.by_step(run.all.stop_reason == StopReason.TURN_LIMIT), limit),
+        own=ended,
+        aspects=() if _is_of_hopeless_tasks(run, ended, limit) else ("decides",),
+    )
+
+
+def _cost(run: Run, ended: Bools) -> float:
+    """Return their part of the waterfall, without what the card on loops counts already."""
+    known = judged(run.rows)
+    own = ended & has_cause(run.rows, LossCause.LOOP) & known & ~charged(run)
+    return float(run.lost[own].sum() / max(int(known.sum()), 1))
+
+
+def _is_of_hopeless_tasks(run: Run, ended: Bools, limit: float) -> bool:
+    """Return True if solvable tasks end in time: the others then run out of turns because they are unsolvable."""
+    others = ~np.isin(run.rows.task, np.flatnonzero(never_solved(run)))
+    return bool(others.any()) and float(ended[others].mean()) <= limit
+
+
+def _turns(rows: Rows, ended: Bools) -> list[str]:
+    turns = mean(rows.turns[ended])
+    alone = percent(float((ended & ~looping(rows)).sum() / ended.sum()))
+    said = [] if turns is None else [f"They have {figure(turns)} turns on average."]
+    return [*said, f"{alone} of them did not repeat their actions."]
+
+
+def _tasks(rows: Rows, ended: Bools) -> list[str]:
+    """Name the tasks that run out of turns most often, if there are several tasks."""
+    known = rows.task >= 0
+    share = means(rows.task[known], ended[known], len(rows.tasks))
+    if np.isfinite(share).sum() < 2:
+        return []
+    worst = [t for t in np.argsort(-np.nan_to_num(share), kind="stable")[:3].tolist() if np.isfinite(share[t])]
+    return [f"Most often {listed([f'{rows.tasks[t]} ({percent(float(share[t]))})' for t in worst])}."]
+
+
+LOOPS = Diagnostic(
     "loops",
     "Loops",
     f"Share of rollouts with {LOOP} equal actions in a row, or with more than half of their actions taken before at "
-    f"the same observation, above {_SHARE:.0%}, unless they do as well as the others.",
+    f"the same observation, above {_LOOPING:.0%}, unless they do as well as the others.",
     "ours",
     _missing,
-    _look,
+    _look_loops,
     limits=SHARE,
     position=110,
     explained_by=("infrastructure", "disagreement", "parse_failures", "diversity:cold"),
+    is_behaviour=True,
+)
+TURN_LIMIT = Diagnostic(
+    "turn_limit",
+    "Turn limit",
+    f"Share of rollouts that ended at the turn limit, above {_OUT_OF_TURNS:.0%}, unless they do as well as the others. "
+    "The loss of those that repeat their actions is counted under loops.",
+    "NeMo Gym PR 1304; the threshold is ours",
+    lambda run: None if (run.rows.stop_reason != StopReason.NOT_RECORDED).any() else "why rollouts ended",
+    _look_turns,
+    limits=SHARE,
+    position=140,
+    explained_by=(
+        *("infrastructure", "disagreement", "parse_failures", "truncation", "loops", "task_mix", "never_solved"),
+        *("diversity", "degenerate_text", "reward_parts:decides", "forgotten"),
+    ),
     is_behaviour=True,
 )

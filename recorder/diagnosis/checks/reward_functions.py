@@ -1,11 +1,11 @@
-"""Finds a reward function that outweighs the others, and functions that cancel out."""
+"""Finds a reward function that outweighs the others, functions that cancel out, and suspected reward hacking."""
 
 import re
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows
 from logs_ui.recorder.diagnosis.windows import rise, windows
@@ -15,15 +15,16 @@ from logs_ui.recorder.settings import SHARE
 _MOST, _LEAST = 0.9, 0.1
 _LESS = 0.2  # below _MOST is enough if the other function falls [ours]
 _FALL = 0.1  # of the range of its values [ours]
-_ERRORS = 3.0  # standard errors: one of several functions may fall by chance
+_ERRORS = 3.0  # standard errors: one of several functions may fall by chance, and others may be worth its fall
 _COMPARABLE, _LOW = 0.5, 0.25  # [ours]
 _OUTCOME = re.compile(
     r"correct|accura|solve|success|right|answer|pass|win|goal|exact|match|verif|outcome|env", re.IGNORECASE
 )
 _FORM = re.compile(r"format|style|tag|length|brev|short|long|repeat|penal", re.IGNORECASE)
+_SMALL = 0.1  # of the sum of all reward functions' ranges
 
 
-def _look(run: Run) -> Card | None:
+def _look_functions(run: Run) -> Card | None:
     return _outweighed(run) or _overruled(run) or _cancelled(run)
 
 
@@ -205,7 +206,85 @@ def _cancelled(run: Run) -> Card | None:
     )
 
 
-DIAGNOSTIC = Diagnostic(
+def weightless(rows: Rows) -> dict[str, float]:
+    """Return the reward functions that can make at most a tenth of the difference in reward, with their share (0 to 1).
+
+    A function of small weight is left out if it is ever negative: it is then a penalty, which may grow with success.
+    """
+    ranges = {name: extent(part) for name, part in rows.parts.items()}
+    total = sum(ranges.values())
+    if total <= SAME:
+        return {}
+    share = {name: value / total for name, value in ranges.items()}
+    return {
+        name: share[name]
+        for name, given in rows.values.items()
+        if share[name] <= SAME or (share[name] <= _SMALL and float(np.nanmin(given, initial=0.0)) >= 0)
+    }
+
+
+def _look_hacking(run: Run) -> Card | None:
+    """Return a card if the reward rises, and a function of little weight or named like an outcome falls.
+
+    The policy may have learned what the reward pays for in place of what is wanted.
+    """
+    found = windows(run)
+    if found is None:
+        return None
+    before, after = found
+    gain = rise(before.reward, after.reward)
+    if gain.value <= 0 or not gain.is_sure:
+        return None
+    light = weightless(run.all)
+    gains = {name: rise(part, after.parts[name]) for name, part in before.parts.items()}
+    payer = max(gains, key=lambda name: gains[name].value, default="")
+    falls = {name: rise(before.values[name], after.values[name]) for name in light}
+    # Functions named like an outcome may give way to another one. Rollouts of one prompt are not independent.
+    for name in () if is_outcome(payer) else before.values:
+        if is_outcome(name) and name not in light:
+            of_groups = (rows.group_means(rows.values[name]) for rows in (before, after))
+            falls[name] = rise(*of_groups, errors=_ERRORS)
+    # The fall as a share of the range of the function's values, for those that fell too far.
+    limit, fallen = run.threshold("hacking", _FALL), dict[str, float]()
+    for name, fall in falls.items():
+        if fall.is_sure and -fall.value > limit * extent(run.all.values[name]):
+            fallen[name] = -fall.value / extent(run.all.values[name])
+    if not fallen:
+        return None
+    name = max(fallen, key=lambda name: fallen[name])
+    fall = falls[name]
+    trend = run.all.by_step(run.all.values[name])
+    if name in light:
+        how = "which has little weight"
+        weight = figure(run.all.weights.get(name, 1.0))
+        said = f"Its weight is {weight}: it can make {percent(light[name])} of the difference in reward."
+    else:
+        how = f"and {payer} rises instead"
+        first, last = figure(gains[payer].before), figure(gains[payer].after)
+        said = f"{payer} added {first} to the reward at first, and {last} at last."
+    return Card(
+        id="hacking",
+        title=f"Suspected reward hacking: the reward rises while {name} falls, {how}",
+        cost=max(run.fall.lost, 0.0) * min(fallen[name], 1.0) + gain.value,
+        evidence=(
+            (
+                f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: {name} "
+                f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
+                f"{figure(gain.after)}."
+            ),
+            said,
+        ),
+        suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
+        "weight, or fix the function that rewards them.",
+        where=f"{links.rewards(name)}<={fall.after:.6g}",
+        trend=trend,
+        since_step=since(trend, lambda value: value < (fall.before + fall.after) / 2),
+        # If both functions count, the cards on length and on weights say better why one gives way to the other.
+        aspects=("weightless",) if name in light else (),
+    )
+
+
+REWARD_PARTS = Diagnostic(
     "reward_parts",
     "Reward functions",
     f"Share of the reward variance within groups, Cov(part, R) / Var(R): one function at {_MOST:g} or more, another at "
@@ -216,11 +295,26 @@ DIAGNOSTIC = Diagnostic(
     "not.",
     "TRL issue 3857; the thresholds are ours",
     lambda run: None if len(run.rows.parts) > 1 else "two reward functions",
-    _look,
+    _look_functions,
     limits=SHARE,
     position=210,
     explained_by=(
         *("invalid_reward", "disagreement", "inconsistent", "parse_failures", "truncation", "loops", "never_acted"),
         *("degenerate_text", "hacking:weightless", "length"),
     ),
+)
+HACKING = Diagnostic(
+    "hacking",
+    "Suspected hacking",
+    "The mean reward rises from the first steps to the last, while a reward function falls by more than "
+    f"{_FALL:.0%} of its range that has no weight, or that is never negative and can make at most {_SMALL:.0%} of the "
+    "difference in reward; both by more than two standard errors. Or a function with weight that is named like an "
+    f"outcome (correct, solved, ...) falls by more than {_ERRORS:g} standard errors of groups, while the function that "
+    "rises most is not.",
+    "ours",
+    lambda run: None if len(run.all.values) > 1 else "two reward functions, one of which may have the weight 0",
+    _look_hacking,
+    limits=SHARE,
+    position=190,
+    explained_by=("length", "reward_parts:decides"),
 )

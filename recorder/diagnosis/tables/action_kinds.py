@@ -102,11 +102,10 @@ def _values(values: Sequence[Any]) -> list[str]:
     texts = [as_text(value) for value in values]
     if len(set(texts)) <= _FEW:
         return [text[:SHOWN] for text in texts]
-    return [_kind_of_value(value, text) for value, text in zip(values, texts, strict=True)]
-
-
-def _kind_of_value(value: Any, text: str) -> str:
-    if isinstance(value, str):
+    found = []
+    for value, text in zip(values, texts, strict=True):
         word = _WORD.match(text)
-        return f"{word[1][:_SHORT]}{_MORE}" if word else text[:_SHORT]
-    return f"{_SOME}number" if isinstance(value, int | float) else f"{_SOME}{type(value).__name__}"
+        of_type = f"{_SOME}number" if isinstance(value, int | float) else f"{_SOME}{type(value).__name__}"
+        first = f"{word[1][:_SHORT]}{_MORE}" if word else text[:_SHORT]
+        found.append(first if isinstance(value, str) else of_type)
+    return found

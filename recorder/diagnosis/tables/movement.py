@@ -66,19 +66,16 @@ def signals(scalars: Mapping[str, Trend], config: Mapping[str, Any], first: int 
 def _signal(
     name: str, trend: Trend, make: Callable[[Trend], tuple[str, bool]], last: int, config: Mapping[str, Any]
 ) -> Signal:
+    given = config.get(name)
+    if not trend and name == "kl" and config.get("beta") == 0:
+        return Signal(name, "Not logged: beta is 0, so the trainer computes no KL penalty.")
     if not trend:
-        return Signal(name, _not_logged(name, config))
+        said = f"Not logged; the trainer was given {figure(given)}." if isinstance(given, float) else "Not logged."
+        return Signal(name, said)
     if trend[-1][0] < last:
         said = f"No finite number of it since step {trend[-1][0]:,}, though {_ALWAYS} was logged up to step {last:,}."
         return Signal(name, said, True, trend)
     return Signal(name, *make(trend), trend)
-
-
-def _not_logged(name: str, config: Mapping[str, Any]) -> str:
-    if name == "kl" and config.get("beta") == 0:
-        return "Not logged: beta is 0, so the trainer computes no KL penalty."
-    given = config.get(name)
-    return f"Not logged; the trainer was given {figure(given)}." if isinstance(given, float) else "Not logged."
 
 
 def _recent(trend: Trend, first: int) -> list[float]:

@@ -76,17 +76,9 @@ def training(rows: Rows, rollout: int, *, is_evaluation: bool, is_running: bool,
     if outcome == Outcome.TRAINED:
         unknown = tuple(f"whether TRL {mask.what}" for mask in masks(rows, mine, config, {}) if mask.rollouts)
         return Training(Moved.YES, "", None if np.isnan(tokens) else int(tokens), unknown)
-    moved = _UNSURE.get(outcome, Moved.NO)
-    return Training(
-        moved,
-        _WHY.get(outcome) or _without_advantage(rows, place, outcome, config),
-        None if is_dropped or moved != Moved.NO else 0,
-    )
-
-
-def _without_advantage(rows: Rows, place: int, outcome: Outcome, config: Mapping[str, Any]) -> str:
-    reason = "its advantage is 0"
-    if outcome != Outcome.NO_ADVANTAGE:
-        reason += f": all {rows.groups.size[rows.group[place]]} rewards of its group are equal"
-    beta = config.get("beta")
-    return f"{reason}; only the KL penalty acts on it (beta {beta:g})" if isinstance(beta, float) and beta else reason
+    moved, why, beta = _UNSURE.get(outcome, Moved.NO), _WHY.get(outcome), config.get("beta")
+    if why is None:
+        alike = f": all {rows.groups.size[rows.group[place]]} rewards of its group are equal"
+        kl = f"; only the KL penalty acts on it (beta {beta:g})" if isinstance(beta, float) and beta else ""
+        why = f"its advantage is 0{'' if outcome == Outcome.NO_ADVANTAGE else alike}{kl}"
+    return Training(moved, why, None if is_dropped or moved != Moved.NO else 0)

@@ -212,18 +212,26 @@ class _Sweep:
             )
 
 
-def take_in_before_reading(address: Address) -> None:
-    """Ingests for at most some 10 seconds, so that a reader sees the latest entries.
+def take_in_before_reading(address: Address, seconds: float = _BEFORE_READING, *, is_patient: bool = False) -> bool:
+    """Ingests for at most so many seconds, so that a reader sees the latest entries. Returns False if some are left.
 
     An error is only logged, because reading is still possible.
+
+    Args:
+        address: the database.
+        seconds: the limit.
+        is_patient: True to limit only the wait for another process that ingests.
     """
     ingester = Ingester(address)
-    deadline = time.monotonic() + _BEFORE_READING
+    deadline = time.monotonic() + seconds
     try:
-        while not ingester.take_in(lambda: time.monotonic() > deadline).is_all and time.monotonic() < deadline:
+        while not ingester.take_in(lambda: not is_patient and time.monotonic() > deadline).is_all:
+            if time.monotonic() > deadline:
+                return False
             time.sleep(_POLL)
     except (LogsUIError, OSError) as error:
         logger.warning("logs-ui: what waits in %s is not in the database yet: %s", ingester.folder, error)
+    return True
 
 
 def _is_free(file: BinaryIO) -> bool:

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
-from logs_ui.recorder.diagnosis.checks.disagreement import against
-from logs_ui.recorder.diagnosis.checks.forgotten import alikeness, chance_of_none
-from logs_ui.recorder.diagnosis.checks.inconsistent import spreads, twins
+from logs_ui.recorder.diagnosis.checks.contradictions import against, spreads, twins
 from logs_ui.recorder.diagnosis.checks.length import correlation
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
+from logs_ui.recorder.diagnosis.checks.tasks import alikeness, chance_of_none
 from logs_ui.recorder.diagnosis.checks.wiring import swapped
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.measures import shares

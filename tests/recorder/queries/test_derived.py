@@ -13,7 +13,7 @@ from sqlmodel import Session, col, insert, select
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.diagnosis import CAUSES, Rows, Settings, waterfall
-from logs_ui.recorder.diagnosis.checks.staleness import lag
+from logs_ui.recorder.diagnosis.checks.policy import lag
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.waterfall import cause_of, causes, judged
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where

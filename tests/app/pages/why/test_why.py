@@ -163,7 +163,7 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
 ) -> None:
     engine = reading_engine(folder / "low.db")
     run = queries.find_run(engine, "latest")
-    report = Diagnosis.of(engine, run).now(engine, run).report
+    report = Diagnosis(engine, run).now(engine, run).report
     engine.dispose()
     html = page_of(clients, "low", folder)
     said = text_of(html[html.index('class="verdict"') :])

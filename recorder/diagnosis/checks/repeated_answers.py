@@ -1,18 +1,52 @@
-"""Finds a policy that gives the same answer every time."""
+"""Finds answers that repeat their own text, and a policy that gives the same answer every time."""
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
+from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, above, since
 from logs_ui.recorder.diagnosis.measures import ENTROPY_FLOOR, ENTROPY_SHARE, ENTROPY_STEPS, dead, mean
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 
+_SHARE = 0.1
+_COMPRESSION, _WORDS, _TRIGRAMS = 10.0, 0.25, 0.5
 _HALF = 0.5
 _ALIKE = 0.75  # of a group's completions are duplicates: of 8, at most 2 are unlike any other
 _DEAD = 0.8  # of such groups have zero variance; else equal completions are not the reason
 _FAILED = 0.25  # of the groups: if nearly all are solved, a deterministic policy has learned them
 _COLD = 0.3  # temperature [ours]
+
+
+def _signs(rows: Rows) -> dict[str, Bools]:
+    """(N,) rollouts that show each sign of repetition, by the filter that selects them."""
+    return {
+        f"trigram_repeats>={_TRIGRAMS:g}": rows.facts["trigram_repeats"] >= _TRIGRAMS,
+        f"distinct_words<={_WORDS:g}": rows.facts["distinct_words"] <= _WORDS,
+        f"compression>{_COMPRESSION:g}": rows.facts["compression"] > _COMPRESSION,
+    }
+
+
+def _look_degenerate(run: Run) -> Card | None:
+    rows, limit, signs = run.rows, run.threshold("degenerate_text", _SHARE), _signs(run.rows)
+    bad: Bools = np.logical_or.reduce(list(signs.values()))
+    share = float(bad.mean())
+    if share <= limit or contrast.is_fine(run, bad):
+        return None
+    compression, repeats = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
+    evidence = [f"Median compression ratio: {figure(float(np.nanmedian(compression)))}."]
+    if (~np.isnan(repeats)).any():
+        evidence.append(f"Median share of repeated three-word sequences: {percent(float(np.nanmedian(repeats)))}.")
+    return Card(
+        id="degenerate_text",
+        title=f"{percent(share)} of rollouts repeat their own text",
+        cost=contrast.cost(run, bad),
+        evidence=tuple(evidence),
+        suggestion="Look for a reward that grows with the number of words; lower the learning rate, or add a KL term.",
+        where=max(signs, key=lambda sign: int(signs[sign].sum())),
+        **above(run.all.by_step(np.logical_or.reduce(list(_signs(run.all).values()))), limit),
+        own=bad,
+    )
 
 
 def alike(rows: Rows) -> Floats:
@@ -24,7 +58,7 @@ def alike(rows: Rows) -> Floats:
         return np.where(sizes > 1, (sizes - kinds) / (sizes - 1), np.nan)
 
 
-def _look(run: Run) -> Card | None:
+def _look_diversity(run: Run) -> Card | None:
     rows, twins, chosen = run.rows, alike(run.rows), _chosen(run)
     trend = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
     lost = run.lost * (chosen if chosen.any() or not _fallen(trend) else dead(rows.groups))[rows.group]
@@ -96,7 +130,21 @@ def _fallen(trend: Trend) -> bool:
     return now < ENTROPY_SHARE * before and now < ENTROPY_FLOOR
 
 
-DIAGNOSTIC = Diagnostic(
+DEGENERATE_TEXT = Diagnostic(
+    "degenerate_text",
+    "Degenerate text",
+    f"zlib makes the last 10,000 characters of an answer more than {_COMPRESSION:g} times smaller; or, from 30 words "
+    f"on, at most {_WORDS:.0%} of its words are distinct, or {_TRIGRAMS:.0%} of its three-word sequences repeat; in "
+    f"more than {_SHARE:.0%} of rollouts, unless they do as well as the others.",
+    "slime, rolloutscope",
+    lambda run: None if (~np.isnan(run.rows.facts["compression"])).any() else "messages",
+    _look_degenerate,
+    limits=SHARE,
+    position=170,
+    explained_by=("infrastructure", "loops", "diversity:cold", "length"),
+    is_behaviour=True,
+)
+DIVERSITY = Diagnostic(
     "diversity",
     "Entropy and diversity",
     f"Groups in which at least {_ALIKE:.0%} of completions duplicate another, from {_HALF:.0%} of groups on, if "
@@ -105,7 +153,7 @@ DIAGNOSTIC = Diagnostic(
     f"below {ENTROPY_FLOOR:g}.",
     "ours; there is no agreed floor",
     lambda run: None if (~np.isnan(run.rows.facts["completion_key"])).any() else "token ids, or texts",
-    _look,
+    _look_diversity,
     limits=SHARE,
     position=160,
     explained_by=("infrastructure", "parse_failures", "truncation", "loops", "never_acted", "degenerate_text"),

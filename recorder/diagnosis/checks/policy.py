@@ -1,11 +1,12 @@
-"""Finds a trainer and a sampler that disagree on the log-probs of the sampled tokens."""
+"""Finds a policy that is not updated, or that differs between the sampler and the trainer."""
 
 from collections.abc import Callable
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
-from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import FROM_NOTHING
 
@@ -16,9 +17,52 @@ _LEAST_RATIO = 0.5  # of a mean that is 1 if both agree [ours]
 _ENTROPY = 0.5  # share of the trainer's entropy [ours]
 _LEAST_ENTROPY = 0.1  # nats
 _ERRORS = 3.0  # standard errors
+_LAG, _SHARE = 4, 0.1  # policy versions; of the rollouts
 
 
-def _look(run: Run) -> Card | None:
+def _recent(run: Run, name: str) -> list[float]:
+    """Return what was logged at the last steps, else the latest value before them.
+
+    A learning rate that was never logged is taken from the trainer's arguments.
+    """
+    trend, given = run.scalars.get(name, ()), run.config.get(name)
+    recent = [value for _, value in run.recent(trend)]
+    if not recent and name == "learning_rate" and isinstance(given, int | float):
+        return [float(given)]
+    if name == "kl" and (np.isfinite([value for _, value in trend]).sum() <= FIRST_KL or not run.config.get("beta", 1)):
+        return []  # with a weight of 0 the trainer does not compute it
+    return recent
+
+
+def _look_no_update(run: Run) -> Card | None:
+    spread = run.rows.groups.std
+    if not (spread[np.isfinite(spread)] > SAME).any():  # if all rewards are equal there is nothing to learn
+        return None
+    found = {name: values for name in STANDSTILL if (values := _recent(run, name))}
+    stopped = [name for name, values in found.items() if max(np.abs(values)) <= STANDSTILL[name]]
+    if not stopped:
+        return None
+    name = stopped[0]
+    trend: Trend = run.scalars.get(name, ())
+    said = [f"{it} is at most {figure(max(np.abs(found[it])))} over the last steps." for it in stopped]
+    clip = run.scalars.get("clip_ratio/region_mean", run.scalars.get("clip_ratio", ()))
+    clipped = [value for step, value in clip if step >= run.rows.steps[0]]
+    if clipped and max(clipped) == 0:
+        said.append("No token was clipped.")
+    return Card(
+        id="no_update",
+        title=f"The policy is not updated: {name} is {figure(max(np.abs(found[name])))}",
+        cost=run.fall.lost,
+        evidence=(*said, f"Rewards differ in {int((spread > SAME).sum())} of {len(spread)} groups: there is a signal."),
+        suggestion="Check the learning rate and its schedule, frozen parameters, and masks that leave no tokens.",
+        where="",
+        trend=trend,
+        since_step=since(trend, lambda value: abs(value) <= STANDSTILL[name]),
+        stops_learning=True,
+    )
+
+
+def _look_mismatch(run: Run) -> Card | None:
     return _logged(run) or _by_ratio(run) or _by_entropy(run)
 
 
@@ -119,7 +163,62 @@ def _missing(run: Run) -> str | None:
     return f"the trainer's {_DIFFERENCE}"
 
 
-DIAGNOSTIC = Diagnostic(
+def lag(rows: Rows) -> Floats:
+    """(N,) versions between the policy that sampled a rollout and the one that was trained on it.
+
+    An asynchronous trainer reports it; otherwise it is the number of steps between generating and logging.
+    """
+    made = np.maximum(rows.step - rows.policy_step - 1, 0).astype(float)
+    return np.where(np.isnan(rows.staleness), made, rows.staleness)
+
+
+def reuse(run: Run) -> int:
+    """Return the optimizer steps that one batch of rollouts is used for, by the trainer's arguments; 1 by default."""
+    config = run.config
+    names = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
+    batches, times, accumulated = (it if isinstance(it := config.get(name), int) and it > 0 else 1 for name in names)
+    return max(batches * times // accumulated, 1)
+
+
+def _look_staleness(run: Run) -> Card | None:
+    limit = run.threshold("staleness", _LAG)
+    ahead = (reuse(run) - 1) / 2  # the mean over the steps that use a batch
+    behind = lag(run.rows)
+    is_old = behind + ahead >= limit
+    share = float(is_old.mean())
+    if share <= _SHARE:
+        return None
+    gone = int(sum(value is not None for value in run.rows.dropped))
+    trend = run.all.by_step(lag(run.all) + ahead)
+    said = [f"Lag in versions: mean {figure(float(behind.mean()))}, maximum {figure(float(behind.max()))}."]
+    said += [f"Each batch is used for {reuse(run)} steps, which adds {figure(ahead)} on average."] if ahead else []
+    said += [f"{gone} of {len(run.rows)} were dropped as too old or too large."] if gone else []
+    return Card(
+        id="staleness",
+        title=f"{percent(share)} of rollouts are {figure(limit)}+ policy versions old when they are trained on",
+        cost=run.fall.lost * share,
+        evidence=tuple(said),
+        suggestion="Sample with the newest weights, generate fewer rollouts ahead, or limit the staleness.",
+        where="" if ahead >= limit else f"lag>={limit - ahead:g}",
+        trend=trend,
+        since_step=since(trend, lambda value: value >= limit),
+        limit=limit,
+        stops_learning=True,
+        own=is_old,
+    )
+
+
+NO_UPDATE = Diagnostic(
+    "no_update",
+    "Policy not updating",
+    "Over the last steps a learning rate of at most {learning_rate:g}, a gradient norm of at most {grad_norm:g}, or a "
+    "KL to the reference of at most {kl:g}, while rewards differ within groups.".format_map(STANDSTILL),
+    "ours",
+    lambda run: None if any(_recent(run, name) for name in STANDSTILL) else "the trainer's learning_rate or grad_norm",
+    _look_no_update,
+    position=60,
+)
+MISMATCH = Diagnostic(
     "mismatch",
     "Trainer/sampler mismatch",
     f"Mean |Δ log p| over the trained tokens, as the trainer logs it, above {_MEAN:g} nats (mean exp|Δ| above 1.05). "
@@ -127,7 +226,18 @@ DIAGNOSTIC = Diagnostic(
     f"trainer's entropy by more than {_ENTROPY:.0%} of that, {_LEAST_ENTROPY:g} nats, and {_ERRORS:g} standard errors.",
     "NeMo-RL; the thresholds of ratios and entropy are ours",
     _missing,
-    _look,
+    _look_mismatch,
     limits=FROM_NOTHING,
     position=40,
+)
+STALENESS = Diagnostic(
+    "staleness",
+    "Staleness",
+    f"More than a tenth of the rollouts are {_LAG} or more versions older than the policy that is trained on them. A "
+    "batch that is used for several steps (steps_per_generation, num_iterations) is older by half of them on average.",
+    "ours",
+    lambda run: None if len(run.rows) else "a rollout",
+    _look_staleness,
+    limits=FROM_NOTHING,
+    position=50,
 )

@@ -1,0 +1,211 @@
+"""Finds rewards that do not vary: over all rollouts, within groups, or no longer within groups."""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
+from logs_ui.recorder.diagnosis.measures import dead
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.windows import Rise, rise
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.settings import SHARE
+from logs_ui.recorder.vocabulary import LossCause
+
+_FEW = 16  # rollouts that may have equal rewards by chance
+_ALONE = 0.9  # of the loss: what one failure must hold to explain equal rewards if no environment rewards are recorded
+_MOST = 0.5  # of the loss: if other failures hold more, the rollouts have earned their equal rewards
+_SHARE = 0.5
+_FAILED = 0.25
+_NEARLY_ALL = 0.95  # of the groups [ours]
+_GRADED = 3  # different rewards: 0 and 1 would only be passed and failed
+_TRAIL, _LAST, _FALL = 20, 3, 0.5  # steps, steps, share
+_GOOD = 0.9  # of the range of rewards: groups that all pass have no variance
+
+
+def _look_constant(run: Run) -> Card | None:
+    rows = run.rows
+    has = np.isfinite(rows.reward)
+    rewards = rows.reward[has]
+    if float(np.ptp(rewards)) > SAME or rewards[0] >= run.scale.solved - SAME:
+        return None
+    known = rows.env_reward_sum[np.isfinite(rows.env_reward_sum)]
+    better = float(np.mean(known > known.min() + SAME)) if len(known) else None
+    if better == 0 and abs(rewards[0]) <= SAME:
+        return None  # the environment calls all of them failures, too: nothing shows that any was not one
+    ends = np.unique(rows.stop_reason[has].astype(str))
+    parts = [name for name, values in rows.parts.items() if np.isfinite(values).any()]
+    evidence = [
+        f"{len(rewards)} rollouts in {len(rows.groups.size)} groups have equal rewards.",
+        f"Stop reasons: {listed(list(ends), 4)}.",
+        f"Reward functions: {', '.join(parts) or 'not recorded'}.",
+    ]
+    if better:
+        evidence.append(f"The environment rewards {percent(better)} of them above its minimum.")
+    # If most rollouts (of a reward other than 0 nearly all) failed before their answer counted, they have earned it.
+    failed = 1 - run.cost_of(LossCause.WRONG_ANSWER) / run.fall.lost if run.fall.lost > 0 else 0.0
+    is_sure = bool(better) or failed <= (_MOST if abs(rewards[0]) <= SAME else 0.99)
+    return Card(
+        id="constant_reward",
+        title=f"Every rollout gets the reward {figure(float(rewards[0]))}",
+        cost=run.fall.lost if is_sure else run.cost_of(LossCause.WRONG_ANSWER),
+        evidence=tuple(evidence),
+        suggestion="Call the reward functions by hand on a good and a bad completion: their rewards must differ. "
+        "If they do, no rollout has earned more: start with easier tasks.",
+        where=f"reward:{rewards[0]:.9g}",
+        aspects=("certain",) if is_sure else (),
+        stops_learning=is_sure,
+        needs=None if not is_sure or cancels(rows).any() else np.inf if better else _ALONE,
+    )
+
+
+def follows_prompt(rows: Rows) -> bool:
+    """Return True if nearly all groups have zero variance, and yet there are several different rewards.
+
+    The reward then depends on the prompt or the task, and not on the completion.
+    """
+    groups = rows.groups
+    whole, is_dead = groups.size > 1, dead(groups)
+    if not whole.any() or is_dead.sum() < _NEARLY_ALL * whole.sum():
+        return False
+    return len(np.unique(np.round(groups.mean[is_dead], 6))) >= _GRADED
+
+
+def _look_dead(run: Run) -> Card | None:
+    rows, limit = run.rows, run.threshold("dead_groups", _SHARE)
+    groups = rows.groups
+    is_dead, whole = dead(groups), groups.size > 1
+    share = float(is_dead.sum() / whole.sum())
+    if share < limit:
+        return None
+    failed = is_dead & (groups.mean < run.scale.solved - SAME)
+    if failed.sum() < _FAILED * whole.sum():  # nearly all groups of equal rewards are solved: little is lost
+        return None
+    every = run.all.groups
+    trend = run.all.by_step(np.where(every.size > 1, dead(every), np.nan)[run.all.group])
+    others = groups.std[~is_dead & whole]
+    by_prompt = follows_prompt(rows)
+    kinds = len(np.unique(np.round(groups.mean[is_dead], 6)))
+    return Card(
+        id="dead_groups",
+        title=f"{percent(share)} of groups have zero reward variance, and so zero advantage",
+        cost=float(run.lost[failed[rows.group]].sum()) / len(rows),
+        evidence=(
+            f"{failed.sum()} of {len(failed)} groups all-fail, {(is_dead & ~failed).sum()} all-pass.",
+            f"Std within the others: {figure(float(others.mean()))}." if len(others) else "There is no other group.",
+            *([f"There are {kinds} different rewards, which depend on the prompt alone."] * by_prompt),
+        ),
+        suggestion="Call the reward functions by hand on two completions of one prompt: their rewards must differ."
+        if by_prompt
+        else "Filter out tasks that always fail or always pass, raise num_generations, or add partial credit.",
+        where="spread:0",
+        trend=trend,
+        since_step=since(trend, lambda value: value >= limit),
+        limit=limit,
+        own=failed[rows.group],
+    )
+
+
+def _look_cliff(run: Run) -> Card | None:
+    rows = run.all
+    trend = rows.by_step(rows.groups.std[rows.group])
+    if len(trend) < _TRAIL // 2 + _LAST:
+        return None
+    limit = run.threshold("signal_cliff", _FALL)
+    before = float(np.median([value for _, value in trend[-_TRAIL - _LAST : -_LAST]]))
+    now = float(np.mean([value for _, value in trend[-_LAST:]]))
+    if not now < limit * before - SAME or _is_well(run):
+        return None
+    first, middle, last = (
+        step for step, _ in (trend[-_TRAIL - _LAST :][0], trend[-_TRAIL // 2 - _LAST], trend[-_LAST])
+    )
+
+    def change(step: Ints, values: Floats, begin: int) -> Rise:
+        return rise(values[(step >= begin) & (step < last)], values[step >= last])
+
+    fall = change(rows.groups.step, rows.groups.std, first)
+    if not fall.is_sure or fall.value >= 0:
+        return None  # a few groups may well all fail
+    # If the last steps have higher rewards than those before, and no lower than the nearer half of them, rollouts are
+    # more alike because they have learned what is rewarded, be that wanted or not.
+    whole, near = change(rows.step, rows.reward, first), change(rows.step, rows.reward, middle)
+    if whole.is_sure and whole.value > 0 and not (near.is_sure and near.value < 0):
+        return None
+    return Card(
+        id="signal_cliff",
+        title=f"The reward std within groups fell from {figure(before)} to {figure(now)}",
+        cost=run.fall.lost * (1 - now / before),
+        evidence=(
+            (
+                f"Median std over {min(_TRAIL, len(trend) - _LAST)} steps: {figure(before)}. Mean over the last "
+                f"{_LAST}: {figure(now)}."
+            ),
+        ),
+        suggestion="Check what the rollouts of a group have in common now; return to an earlier checkpoint.",
+        where=f"step:{last}..{trend[-1][0]}",
+        trend=trend,
+        since_step=since(trend, lambda value: value < limit * before),
+        own=run.rows.step >= last,
+    )
+
+
+def _is_well(run: Run) -> bool:
+    """Return True if the mean reward of the last steps is near the best or counts as solved."""
+    worst = float(run.all.reward[np.isfinite(run.all.reward)].min())
+    now = float(np.mean([value for _, value in run.all.by_step(run.all.reward)[-_LAST:]]))
+    return now >= min(worst + _GOOD * (run.scale.best - worst), run.scale.solved - SAME)
+
+
+def _missing(run: Run) -> str | None:
+    return None if (run.rows.groups.size > 1).any() else "rewards of more than one rollout in a group"
+
+
+CONSTANT_REWARD = Diagnostic(
+    "constant_reward",
+    "Constant reward",
+    f"All rewards of the last steps differ by at most {SAME:g}, and are not the best reward. Silent if all are 0 and "
+    "the environment rewarded none either. If other failures explain the equal rewards, only the loss of rollouts "
+    "that ended normally is counted.",
+    "ours",
+    lambda run: None if np.isfinite(run.rows.reward).sum() >= _FEW else f"{_FEW} rewards",
+    _look_constant,
+    position=180,
+    explained_by=(
+        *("infrastructure", "invalid_reward", "parse_failures", "truncation", "loops", "turn_limit", "never_acted"),
+        *("diversity:cold", "degenerate_text", "reward_parts:cancels"),
+    ),
+)
+DEAD_GROUPS = Diagnostic(
+    "dead_groups",
+    "Zero-variance groups",
+    f"Share of groups whose highest and lowest reward differ by at most {SAME:g}, from {_SHARE:.0%} on; shown if at "
+    f"least {_FAILED:.0%} of all groups have equal rewards that do not count as solved.",
+    "rolloutscope; the split and its threshold are ours",
+    _missing,
+    _look_dead,
+    limits=SHARE,
+    position=240,
+    explained_by=(
+        *("infrastructure", "invalid_reward", "disagreement", "parse_failures", "truncation", "loops", "task_mix"),
+        *("never_solved", "turn_limit", "never_acted", "diversity", "degenerate_text", "constant_reward"),
+        *("reward_parts", "forgotten", "signal_cliff"),
+    ),
+    is_behaviour=True,
+)
+SIGNAL_CLIFF = Diagnostic(
+    "signal_cliff",
+    "Reward-variance collapse",
+    f"Mean std of rewards within groups over the last {_LAST} steps, below half of its median over the {_TRAIL} steps "
+    f"before (at least {_TRAIL // 2}) and by more than two standard errors, while the mean reward is not within a "
+    f"tenth of the best, and has not risen against those {_TRAIL} steps, or has fallen against the last {_TRAIL // 2}.",
+    "ours; RAGEN's reward variability cliff",
+    _missing,
+    _look_cliff,
+    limits=SHARE,
+    position=230,
+    explained_by=(
+        *("infrastructure", "invalid_reward", "disagreement", "inconsistent", "parse_failures", "truncation"),
+        *("loops", "task_mix", "never_solved", "turn_limit", "never_acted", "diversity", "degenerate_text"),
+        *("hacking", "reward_parts"),
+    ),
+    is_behaviour=True,
+)
