@@ -18,7 +18,7 @@ from logs_ui.recorder.analysis.frames import opened
 from logs_ui.recorder.analysis.user_modules import imported
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
 from logs_ui.recorder.diagnosis.report import Line, lines, visible
-from logs_ui.recorder.diagnosis.user_checks import all_limits
+from logs_ui.recorder.diagnosis.run_checks import all_limits
 from logs_ui.recorder.errors import FilterError, LogsUIError, SettingsError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.queries.notebook import Notebook

@@ -12,7 +12,7 @@ from logs_ui.recorder.analysis.frames import opened
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, Report, Rows, Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.report import Failed
-from logs_ui.recorder.diagnosis.user_checks import all_limits, guarded
+from logs_ui.recorder.diagnosis.run_checks import all_limits, guarded
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries import Database
 from logs_ui.recorder.settings import check_thresholds

@@ -18,7 +18,7 @@ from logs_ui.recorder.capture.instruments import trl
 from logs_ui.recorder.capture.instruments.trl_callback import as_trainer_callback, first_rank_says
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
 from logs_ui.recorder.diagnosis.report import visible
-from logs_ui.recorder.diagnosis.user_checks import all_limits
+from logs_ui.recorder.diagnosis.run_checks import all_limits
 from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.settings import check_thresholds, unknown_diagnostic

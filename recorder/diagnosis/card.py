@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses
+from logs_ui.recorder.diagnosis.waterfall import Scale, Waterfall, losses
 from logs_ui.recorder.settings import Limits, Settings
 
 Trend = tuple[tuple[int, float], ...]

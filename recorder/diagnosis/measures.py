@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Groups, Rows
-from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.waterfall import Scale
 
 STANDSTILL = {"learning_rate": 1e-12, "grad_norm": 1e-8, "kl": 1e-9}
 """The most that each of these figures, which the trainer logs, may be while the policy does not change [ours]."""

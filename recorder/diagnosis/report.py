@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from logs_ui.recorder.diagnosis.card import Card
-from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.waterfall import LITTLE, Waterfall
+from logs_ui.recorder.diagnosis.waterfall import LITTLE, Scale, Waterfall
 from logs_ui.recorder.diagnosis.wording import figure
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ import numpy as np
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
+from logs_ui.recorder.diagnosis.contrast import rise, windows
 from logs_ui.recorder.diagnosis.measures import lengths, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
-from logs_ui.recorder.diagnosis.windows import rise, windows
 from logs_ui.recorder.diagnosis.wording import figure
 from logs_ui.recorder.settings import SHARE
 

@@ -4,9 +4,9 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
+from logs_ui.recorder.diagnosis.contrast import Rise, rise
 from logs_ui.recorder.diagnosis.measures import dead
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
-from logs_ui.recorder.diagnosis.windows import Rise, rise
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import LossCause

@@ -7,12 +7,11 @@ import numpy as np
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
-from logs_ui.recorder.diagnosis.contrast import spread
+from logs_ui.recorder.diagnosis.contrast import rise, spread, windows
 from logs_ui.recorder.diagnosis.measures import attempted, extent, solved
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, ends, means
-from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FORGOTTEN_CHANCE, Label, labels
-from logs_ui.recorder.diagnosis.windows import rise, windows
+from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_ONE, SHARE
 from logs_ui.recorder.vocabulary import LossCause

@@ -7,7 +7,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.measures import mean, solved
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, means
-from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.vocabulary import LOOP, REPEATS
 
 

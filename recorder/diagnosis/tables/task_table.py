@@ -9,7 +9,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.measures import attempted, solved
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints, Rows, Texts, means
-from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.waterfall import Scale
 
 ATTEMPTS = 10
 """Attempts below which a task is not labelled [verifiers]."""

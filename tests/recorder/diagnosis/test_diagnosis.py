@@ -7,7 +7,7 @@ import pytest
 
 from logs_ui.recorder.diagnosis import Card, Report, Rows, Settings, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.measures import shares
-from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.rows.text_facts import facts
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Status, StopReason

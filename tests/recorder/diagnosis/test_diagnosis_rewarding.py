@@ -14,7 +14,7 @@ from logs_ui.recorder.diagnosis.checks.wiring import swapped
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
-from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.waterfall import Scale
 from tests.recorder.diagnosis.test_diagnosis import GROUP, NAN, PLACE, card, rows_of
 
 HALF = (PLACE % 2).astype(float)

@@ -14,8 +14,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.diagnosis import CAUSES, Rows, Settings, waterfall
 from logs_ui.recorder.diagnosis.checks.policy import lag
-from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.waterfall import cause_of, causes, judged
+from logs_ui.recorder.diagnosis.waterfall import Scale, cause_of, causes, judged
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run

@@ -17,7 +17,6 @@ from logs_ui.app.main import create_app
 from logs_ui.app.pages.why import why_tasks
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis import Rows
-from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.tables.task_table import (
     Columns,
     Label,
@@ -28,6 +27,7 @@ from logs_ui.recorder.diagnosis.tables.task_table import (
     pass_at,
     usual_size,
 )
+from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Mode, RunState
