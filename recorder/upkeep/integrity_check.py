@@ -13,9 +13,9 @@ from sqlalchemy.exc import DatabaseError as SQLDatabaseError
 from sqlmodel import col
 
 from logs_ui.recorder.storage.address import Address, database_address, db_option, without_password
-from logs_ui.recorder.storage.changes import NO_ENTRY, EntryNumber
+from logs_ui.recorder.storage.changes import NO_ENTRY
 from logs_ui.recorder.storage.sidecars import SIDECARS
-from logs_ui.recorder.storage.spool.spool_files import SpoolFile, spool_files
+from logs_ui.recorder.storage.spool.spool_files import spool_files
 from logs_ui.recorder.storage.spool.spool_format import NotASpoolError, frames
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.tables import PayloadStart, Run, Tokenizer
@@ -114,13 +114,10 @@ def _spool(address: Address, engine: Engine) -> Iterator[Finding]:
     folder = spool_folder(address)
     with engine.connect() as connection:
         taken = row_writes.positions(connection)
-    if any(_holds_more(file, taken.get(file.writer, NO_ENTRY)) for file in spool_files(folder)):
-        todo = f"logs-ui db ingest{db_option(address)}"
-        yield Finding("spool", is_whole=True, said=f"some entries wait in {folder}, unchecked. Store them with: {todo}")
-
-
-def _holds_more(file: SpoolFile, taken: EntryNumber) -> bool:
-    """True if the file has entries beyond this number. False if another version of logs-ui wrote it."""
-    with suppress(OSError, NotASpoolError), file.path.open("rb") as opened:
-        return any(frame.number > taken for frame in frames(opened))
-    return False
+    for file in spool_files(folder):
+        # A file of another version of logs-ui is not counted.
+        with suppress(OSError, NotASpoolError), file.path.open("rb") as opened:
+            if any(frame.number > taken.get(file.writer, NO_ENTRY) for frame in frames(opened)):
+                said = f"some entries wait in {folder}, unchecked. Store them with: "
+                yield Finding("spool", is_whole=True, said=f"{said}logs-ui db ingest{db_option(address)}")
+                return

@@ -82,48 +82,6 @@ class Pruned:
         return sum(self.runs.values())
 
 
-@dataclass(frozen=True)
-class Rule:
-    """Selects the rollouts to prune: those that satisfy all of it.
-
-    Attributes:
-        until: they began by then, in µs since the epoch; None for any time.
-        every: every so many steps, counted from 0, or every so many rollouts, by id, stay; None: none stay.
-        unit: the Unit of `every`.
-        where: they satisfy this filter.
-        keep: a Keep: what stays all the same.
-
-    Raises:
-        LogsUIError: a value makes no sense.
-    """
-
-    until: int | None
-    every: int | None
-    unit: str
-    where: RolloutFilter
-    keep: str
-
-    def __post_init__(self) -> None:
-        if self.every is not None and self.every < 2:
-            raise LogsUIError(f"To keep every {self.every} of them prunes none: give 2 or more.")
-        if self.unit not in set(Unit):
-            raise LogsUIError(f"A sample is of steps or of rollouts, not of {self.unit!r}.")
-        if self.keep not in set(Keep):
-            raise LogsUIError(f"What is starred can be kept, or nothing, not {self.keep!r}.")
-
-    def takes(self, run: Run, *, is_under_way: bool) -> list[ColumnElement[bool]]:
-        """Conditions for a run's rollouts, before stars, tags and notes are considered."""
-        found = conditions(run.id or 0, replace(self.where, sort=Sort.OLDEST), Use.ROWS)
-        found += [col(_row.pruned).is_(None), col(_row.status) != Status.RUNNING]
-        found += [col(_row.created) <= self.until] if self.until is not None else []
-        if self.every is not None:
-            counted = col(_row.step) if self.unit == Unit.STEPS else col(_row.id)
-            found.append(counted % self.every != 0)
-        if is_under_way:  # a rollout that awaits its reward may still be written
-            found.append(or_(col(_row.scored).is_not(None), col(_row.status) == Status.ERROR))
-        return found
-
-
 def prune(
     db: str | os.PathLike[str] | None = None,
     *,
@@ -166,16 +124,11 @@ def prune(
     names = [run] if isinstance(run, str) else list(run)
     if not names and older_than is None and keep_every is None and where is None:
         raise LogsUIError("Say what to prune: older_than, keep_every, where or run. All of them must hold.")
-    until = None
-    if isinstance(older_than, timedelta):
-        until = now_us() - older_than // timedelta(microseconds=1)
-    elif older_than is not None:
-        until = read_time("older_than", older_than, None)
-    rule = Rule(until, keep_every, of, chosen_rows(where), keep)
+    chosen, rule = chosen_rows(where), _conditions(older_than, keep_every, of, keep)
     address = database_address(db)
     with reading(address) as engine:
-        runs = [_Chosen(engine, each, rule) for each in _named(engine, names, rule)]
-        if any(term.field == "text" for term in rule.where.terms):
+        runs = [_Chosen(engine, each, chosen, rule, keep) for each in _named(engine, names, chosen)]
+        if any(term.field == "text" for term in chosen.terms):
             for each in runs:
                 catch_up(address, engine, each.run_id, partial(progress, "indexing texts"))
         counts, size, kept = dict[str, int](), 0, 0
@@ -199,24 +152,48 @@ def prune(
     return replace(found, prompt_bytes=prompts, images=images, image_bytes=image_bytes)
 
 
+def _conditions(
+    older_than: str | timedelta | None, every: int | None, unit: str, keep: str
+) -> list[ColumnElement[bool]]:
+    """Return the conditions on age and sample; raises LogsUIError if an argument makes no sense."""
+    found = list[ColumnElement[bool]]()
+    if isinstance(older_than, timedelta):
+        found.append(col(_row.created) <= now_us() - older_than // timedelta(microseconds=1))
+    elif older_than is not None:
+        found.append(col(_row.created) <= read_time("older_than", older_than, None))
+    if every is not None and every < 2:
+        raise LogsUIError(f"To keep every {every} of them prunes none: give 2 or more.")
+    if unit not in set(Unit):
+        raise LogsUIError(f"A sample is of steps or of rollouts, not of {unit!r}.")
+    if keep not in set(Keep):
+        raise LogsUIError(f"What is starred can be kept, or nothing, not {keep!r}.")
+    if every is not None:
+        found.append((col(_row.step) if unit == Unit.STEPS else col(_row.id)) % every != 0)
+    return found
+
+
 class _Chosen:
-    """The rollouts of one run that a rule selects, read in the order of their ids.
+    """The rollouts of one run that a filter and further conditions select, read in the order of their ids.
 
     Attributes:
         spared: a condition: true for rollouts that stay because people marked them, or starred the run.
     """
 
-    def __init__(self, db: Engine, run: Run, rule: Rule) -> None:
+    def __init__(self, db: Engine, run: Run, where: RolloutFilter, rule: list[ColumnElement[bool]], keep: str) -> None:
         self.run = run
         self.run_id = run.id or 0
         self._db = db
         self._last = 0
         with db.connect() as connection:
-            self._taken = rule.takes(run, is_under_way=run.uid in under_way(connection))
+            is_under_way = run.uid in under_way(connection)
             starred_run = select(col(Star.run)).where(col(Star.run) == run.uid, col(Star.row) == "")
             is_starred = connection.scalar(starred_run) is not None
+        self._taken = conditions(self.run_id, replace(where, sort=Sort.OLDEST), Use.ROWS) + rule
+        self._taken += [col(_row.pruned).is_(None), col(_row.status) != Status.RUNNING]
+        if is_under_way:  # a rollout that awaits its reward may still be written
+            self._taken.append(or_(col(_row.scored).is_not(None), col(_row.status) == Status.ERROR))
         marked = true() if is_starred else col(_row.uid).in_(marked_rows(run.uid))
-        self.spared = false() if rule.keep == Keep.NOTHING else marked
+        self.spared = false() if keep == Keep.NOTHING else marked
 
     def count(self) -> tuple[int, int, int]:
         """Returns how many are pruned, their bytes, and how many stay because people marked them."""
@@ -246,7 +223,7 @@ def _take(steady: Steady, run_id: int, ids: Sequence[int]) -> None:
         connection.execute(delete(_payload).where(col(_payload.row_id).in_(ids)))
 
 
-def _named(db: Engine, names: Iterable[str], rule: Rule) -> list[Run]:
+def _named(db: Engine, names: Iterable[str], where: RolloutFilter) -> list[Run]:
     """The runs to prune: those that are named, or all, if they have all names of the filter.
 
     Raises:
@@ -258,7 +235,7 @@ def _named(db: Engine, names: Iterable[str], rule: Rule) -> list[Run]:
     found, lacking = [], None
     for run in {run.uid: run for run in runs}.values():
         try:
-            queries.check_names(db, run.id or 0, rule.where)
+            queries.check_names(db, run.id or 0, where)
         except FilterError as error:
             if chosen:
                 raise

@@ -9,8 +9,8 @@ from logs_ui.app.pages.why.why_tab import StepWindow
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, waterfall
 from logs_ui.recorder.diagnosis.card import Run
+from logs_ui.recorder.diagnosis.checks.answer_length import correlation
 from logs_ui.recorder.diagnosis.checks.contradictions import against, spreads, twins
-from logs_ui.recorder.diagnosis.checks.length import correlation
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels, weightless
 from logs_ui.recorder.diagnosis.contrast import rise, windows
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints

@@ -14,8 +14,7 @@ from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
-from logs_ui.recorder.diagnosis.tables.action_kinds import words_of
-from logs_ui.recorder.diagnosis.tables.action_sample import ActionKind, Played, Sample, Seen, sampled
+from logs_ui.recorder.diagnosis.tables.action_sample import ActionKind, Played, Sample, Seen, sampled, words_of
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter

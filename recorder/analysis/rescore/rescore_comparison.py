@@ -142,8 +142,8 @@ def compare(frame: "pd.DataFrame") -> Comparison:
     return Comparison(
         rollouts=len(frame),
         compared=int(np.count_nonzero(both)),
-        old=_mean(old[both]),
-        new=_mean(new[both]),
+        old=float(old[both].mean()) if both.any() else None,
+        new=float(new[both].mean()) if both.any() else None,
         changed=int(np.count_nonzero(differs)),
         gained=int(np.count_nonzero(has_new & ~has_old)),
         lost=int(np.count_nonzero(has_old & ~has_new)),
@@ -214,7 +214,3 @@ def _failures(frame: "pd.DataFrame") -> list[tuple[str, int, int]]:
     failed = frame[frame["failed"].notna()]
     found = [(str(said), len(own), int(own["id"].iloc[0])) for said, own in failed.groupby("failed", sort=False)]
     return sorted(found, key=lambda it: -it[1])
-
-
-def _mean(values: _Floats) -> float | None:
-    return float(values.mean()) if len(values) else None

@@ -6,7 +6,6 @@ import math
 import threading
 from collections.abc import Callable, Coroutine
 from functools import cached_property
-from types import TracebackType
 from typing import Any, Self
 
 from logs_ui.recorder.analysis.rescore.reward_inputs import Inputs
@@ -30,7 +29,7 @@ class Waiting:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         if "_loop" in self.__dict__:
             self._loop.call_soon_threadsafe(self._loop.stop)
 

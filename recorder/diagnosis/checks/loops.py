@@ -69,11 +69,14 @@ def _look_turns(run: Run) -> Card | None:
     cost = _cost(run, ended)
     if share <= limit or cost <= 0 or contrast.is_fine(run, ended):
         return None
+    turns, alone = mean(rows.turns[ended]), percent(float((ended & ~looping(rows)).sum() / ended.sum()))
+    said = [] if turns is None else [f"They have {figure(turns)} turns on average."]
+    said += [f"{alone} of them did not repeat their actions.", *_tasks(rows, ended)]
     return Card(
         id="turn_limit",
         title=f"{percent(share)} of rollouts run out of turns",
         cost=cost,
-        evidence=(*_turns(rows, ended), *_tasks(rows, ended)),
+        evidence=tuple(said),
         suggestion="Allow more turns, or make the task smaller: nothing after the last turn can be rewarded.",
         where="stop:turn_limit",
         is_part=True,
@@ -94,13 +97,6 @@ def _is_of_hopeless_tasks(run: Run, ended: Bools, limit: float) -> bool:
     """Return True if solvable tasks end in time: the others then run out of turns because they are unsolvable."""
     others = ~np.isin(run.rows.task, np.flatnonzero(never_solved(run)))
     return bool(others.any()) and float(ended[others].mean()) <= limit
-
-
-def _turns(rows: Rows, ended: Bools) -> list[str]:
-    turns = mean(rows.turns[ended])
-    alone = percent(float((ended & ~looping(rows)).sum() / ended.sum()))
-    said = [] if turns is None else [f"They have {figure(turns)} turns on average."]
-    return [*said, f"{alone} of them did not repeat their actions."]
 
 
 def _tasks(rows: Rows, ended: Bools) -> list[str]:

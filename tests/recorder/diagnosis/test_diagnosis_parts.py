@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.checks.answer_length import _cut
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
-from logs_ui.recorder.diagnosis.checks.truncation import _cut
 from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.report import Report
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.checks.answer_length import correlation
 from logs_ui.recorder.diagnosis.checks.contradictions import against, spreads, twins
-from logs_ui.recorder.diagnosis.checks.length import correlation
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.checks.tasks import alikeness, chance_of_none
 from logs_ui.recorder.diagnosis.checks.wiring import swapped

@@ -14,8 +14,7 @@ from starlette.testclient import TestClient
 from logs_ui.app.main import create_app
 from logs_ui.app.pages.why.why_actions import readable
 from logs_ui.recorder import queries
-from logs_ui.recorder.diagnosis.tables.action_kinds import kind_names, words_of
-from logs_ui.recorder.diagnosis.tables.action_sample import Played, failure, sampled
+from logs_ui.recorder.diagnosis.tables.action_sample import Played, failure, kind_names, sampled, words_of
 from logs_ui.recorder.diagnosis.tables.action_table import habits, tallies
 from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter

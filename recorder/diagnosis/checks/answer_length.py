@@ -1,18 +1,21 @@
-"""Finds rewards that follow the length of an answer."""
+"""Finds answers that are truncated at the token limit, and rewards that follow the length of an answer."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
+from logs_ui.recorder.diagnosis import contrast, links
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, above, since
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
 from logs_ui.recorder.diagnosis.contrast import rise, windows
-from logs_ui.recorder.diagnosis.measures import lengths, shares, within_groups
-from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
-from logs_ui.recorder.diagnosis.wording import figure
+from logs_ui.recorder.diagnosis.measures import lengths, mean, shares, within_groups
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
+from logs_ui.recorder.vocabulary import StopReason
 
+_CUT = 0.05
+_FEW_CUT = 2  # rollouts: one alone is an accident
 _R = 0.8
 _FEW = 8
 _GROWN = 0.2  # of the first steps' length
@@ -22,6 +25,56 @@ _MUCH = 0.5  # of the first steps' length that answers must grow by then [ours]
 _QUARTERS = 4  # of the range of rewards: rollouts in the same quarter are equally good
 _ALIKE = 0.25  # r among equally good rollouts [ours]
 _SHARE = 0.1  # of the reward's variance within groups: the least for a function to matter
+
+
+def _limit(run: Run) -> float | None:
+    """Return the trainer's max_completion_length in tokens; None if it is not recorded."""
+    length = run.config.get("max_completion_length")
+    return float(length) if isinstance(length, int | float) and length > 0 else None
+
+
+def _cut(rows: Rows, limit: float | None) -> Bools:
+    """(N,) True for rollouts that the server reports as truncated; without a report, those that used all tokens."""
+    turns = rows.facts["truncated_turns"]
+    used_all = np.isnan(turns) & (rows.completion_tokens >= (np.inf if limit is None else limit))
+    ended: Bools = rows.stop_reason == StopReason.LENGTH
+    return ended | (turns > 0) | used_all
+
+
+def _missing(run: Run) -> str | None:
+    known = ~np.isnan(run.rows.facts["truncated_turns"]) | (run.rows.stop_reason == StopReason.LENGTH)
+    counted = _limit(run) is not None and np.isfinite(run.rows.completion_tokens).any()
+    return None if known.any() or counted else "why generations ended"
+
+
+def _look_truncation(run: Run) -> Card | None:
+    rows, limit, length = run.rows, run.threshold("truncation", _CUT), _limit(run)
+    cut = _cut(rows, length)
+    share = float(cut.mean())
+    if cut.sum() < _FEW_CUT or share <= limit or contrast.is_fine(run, cut):
+        return None
+    part, whole = run.cost_of("truncation"), contrast.cost(run, cut)
+    is_reported = (rows.facts["truncated_turns"][cut] > 0).any()
+    rewards, tokens = (figure(mean(rows.reward[of])) for of in (cut, ~cut)), mean(rows.completion_tokens[cut])
+    said = ["Mean reward: truncated {}, not truncated {}.".format(*rewards)]
+    said += [f"max_completion_length is {figure(length)}."] if length else []
+    said += [] if tokens is None else [f"Truncated completions have {figure(tokens)} tokens on average."]
+    if guessed := float((cut & ~_cut(rows, None)).sum() / cut.sum()):
+        said += [
+            f"For {percent(guessed)} of them no stop reason is recorded. The waterfall counts those under other causes."
+        ]
+    return Card(
+        id="truncation",
+        title=f"{percent(share)} of rollouts are truncated at the token limit",
+        cost=max(part, whole),
+        evidence=tuple(said),
+        suggestion=f"Raise max_completion_length{f' (now {figure(length)})' if length else ''}, or reward completions "
+        "that finish within the limit.",
+        where="truncated_turns>0" if is_reported else "stop:length" if part else f"completion_tokens>={length:g}",
+        is_part=part >= whole,
+        **above(run.all.by_step(_cut(run.all, length)), limit),
+        own=cut,
+    )
 
 
 def correlation(rows: Rows, values: Floats | None = None) -> float:
@@ -48,13 +101,13 @@ def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
     if abs(whole) >= limit:
         return None, whole, 1.0
     share = shares(run.rows)
-    able = {name: correlation(run.rows, run.rows.parts[name]) for name in share if share[name] >= _SHARE}
-    able = {name: r for name, r in able.items() if abs(r) >= limit}
+    parts = {name: run.rows.parts[name] for name in share if share[name] >= _SHARE}
+    able = {name: r for name, part in parts.items() if abs(r := correlation(run.rows, part)) >= limit}
     name = max(able, key=lambda name: abs(able[name]), default=None)
     return (name, able[name], share[name]) if name is not None else (None, float("nan"), 0.0)
 
 
-def _look(run: Run) -> Card | None:
+def _look_length(run: Run) -> Card | None:
     limit, found = run.threshold("length", _R), windows(run)
     name, r, share = _paid(run, limit)
     if not abs(r) >= limit and _holds(run, limit - _LESS):
@@ -121,7 +174,20 @@ def _among_alike(rows: Rows) -> float:
     return correlation(replace(rows, group=_QUARTERS * rows.group + place))
 
 
-DIAGNOSTIC = Diagnostic(
+TRUNCATION = Diagnostic(
+    "truncation",
+    "Truncation",
+    "Share of rollouts with a turn that ended at the token limit, or, if no stop reason is recorded, that used all of "
+    f"max_completion_length, above {_CUT:.0%}.",
+    "AReaL's no_eos_ratio",
+    _missing,
+    _look_truncation,
+    limits=SHARE,
+    position=100,
+    explained_by=("infrastructure", "diversity:cold", "degenerate_text", "length"),
+    is_behaviour=True,
+)
+LENGTH = Diagnostic(
     "length",
     "Length bias",
     "Pearson's r within groups between tokens per turn and the reward, or a function that explains at least "
@@ -131,7 +197,7 @@ DIAGNOSTIC = Diagnostic(
     "function rises that does not follow length.",
     "diagnosis literature: |r| \u2265 0.8 at n \u2265 8; the rest is ours",
     lambda run: None if np.isfinite(run.rows.completion_tokens).sum() >= _FEW else "completion tokens",
-    _look,
+    _look_length,
     limits=SHARE,
     position=200,
     explained_by=("invalid_reward", "task_mix", "hacking:weightless", "reward_parts:outweighs"),
