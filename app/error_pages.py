@@ -25,6 +25,7 @@ from logs_ui.recorder.errors import (
 _log = logging.getLogger(__name__)
 # Polls repeat by themselves, and the page shows that the connection is lost: no error page for these targets.
 _POLLED = ("live", "runs", "rollout", "overview", "why", "fresh")
+_TRANSIENT = (401, 500, 503)  # trying the same again may help
 _TITLES = {
     401: "Token needed",
     403: "Not allowed",
@@ -32,6 +33,7 @@ _TITLES = {
     422: "Invalid request",
     429: "Too many exports",
     500: "Internal error",
+    503: "Database not readable",
 }
 
 
@@ -60,7 +62,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(FilterError, _wrong_filter)
     app.add_exception_handler(SettingsError, _wrong_settings)
     app.add_exception_handler(RequestValidationError, _not_an_address)
-    app.add_exception_handler(DatabaseError, lambda request, error: _answer(request, 503, str(error), retry=True))
+    app.add_exception_handler(DatabaseError, lambda request, error: _answer(request, 503, str(error)))
     app.add_exception_handler(sqlalchemy.exc.DatabaseError, _database_trouble)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _broken)
@@ -71,7 +73,7 @@ def token_needed(request: Request) -> Response:
     then.
     """
     message = "Open the address that logs-ui printed when it started: it contains the token for this browser."
-    return _answer(request, 401, message, retry=True)
+    return _answer(request, 401, message)
 
 
 def from_elsewhere(request: Request) -> Response:
@@ -104,7 +106,7 @@ def _not_an_address(request: Request, error: Exception) -> Response:  # noqa: AR
 
 def _database_trouble(request: Request, error: Exception) -> Response:
     _log.warning("The database cannot be read: %s", error)
-    return _answer(request, 503, "The database cannot be read at the moment.", retry=True)
+    return _answer(request, 503, "The database cannot be read at the moment.")
 
 
 def _http(request: Request, error: Exception) -> Response:
@@ -117,16 +119,14 @@ def _broken(request: Request, error: Exception) -> Response:
     message = (
         f"{type(error).__name__} in logs-ui. The traceback is in the terminal that runs it; recording is not affected."
     )
-    response = _answer(request, 500, message, retry=True)
+    response = _answer(request, 500, message)
     add_headers(response.headers)  # Starlette answers this one from outside of our middleware
     return response
 
 
-def _answer(
-    request: Request, status: int, message: str, *, back: tuple[str, str] | None = None, retry: bool = False
-) -> Response:
-    title = _TITLES.get(status, "Database not readable" if status == 503 else "Not possible")
-    page = ErrorPage(status, title, message, back or (home(), "All runs"), retry)
+def _answer(request: Request, status: int, message: str, *, back: tuple[str, str] | None = None) -> Response:
+    title = _TITLES.get(status, "Not possible")
+    page = ErrorPage(status, title, message, back or (home(), "All runs"), status in _TRANSIENT)
     wanted = htmx.target(request)
     if wanted is None:
         return htmx.render(request, "error.html", page, status=status)

@@ -16,7 +16,7 @@ from starlette.types import Scope
 from logs_ui.app import error_pages, pages
 from logs_ui.app.pages.rollouts.export_jobs import Jobs
 from logs_ui.app.parts import figures, safe_text, step_charts, timeline, words
-from logs_ui.app.web import urls
+from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.background import Ingesting
 from logs_ui.app.web.indexer import Indexer
 from logs_ui.app.web.open_database import Source
@@ -112,6 +112,7 @@ def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "
     environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
     environment.globals |= {"db_option": db, "refusal": refusal, "spelt": step_charts.spelt}
     environment.globals |= {"are_short": timeline.are_short, "url": urls, "words": words}
+    environment.globals |= {"poll_seconds": htmx.POLL_SECONDS}
     return environment
 
 

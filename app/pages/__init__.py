@@ -7,8 +7,8 @@ from fastapi import APIRouter
 from logs_ui.app.pages.compare import compare_runs_page
 from logs_ui.app.pages.groups import compare_rollouts_page, group_page, groups_page
 from logs_ui.app.pages.overview import overview_page
-from logs_ui.app.pages.rollout import image_route, rollout_page
-from logs_ui.app.pages.rollouts import export_page, rollouts_live, rollouts_page, suggestions
+from logs_ui.app.pages.rollout import rollout_page
+from logs_ui.app.pages.rollouts import export_page, rollouts_page, suggestions
 from logs_ui.app.pages.runs import runs_page
 from logs_ui.app.pages.why import why_actions, why_page, why_rewards, why_settings, why_tab, why_tasks, why_trained
 from logs_ui.app.parts import notes_forms
@@ -26,13 +26,11 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     why_trained.router,
     why_tab.router,
     rollouts_page.router,
-    rollouts_live.router,
     export_page.router,
     suggestions.router,
     rollout_page.router,
     groups_page.router,
     group_page.router,
     compare_rollouts_page.router,
-    image_route.router,
     notes_forms.router,
 )

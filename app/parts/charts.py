@@ -48,6 +48,15 @@ class HistogramBin(NamedTuple):
     high: float | None
 
 
+class RewardChart(NamedTuple):
+    """A histogram of rewards; `zero` is the place of reward 0 in percent, None if it is outside."""
+
+    columns: list[HistogramBin]
+    low: float
+    high: float
+    zero: float | None
+
+
 @dataclass(frozen=True)
 class Scale:
     """Maps values to positions from left to right.
@@ -116,23 +125,20 @@ class Curve(NamedTuple):
     values: str
 
 
-def curve(name: str, points: Sequence[tuple[int, float | None]]) -> Curve:
-    """Builds a curve of at least one point."""
-    return _curve(name, tuple(points))
-
-
 @lru_cache(256)
-def _curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
-    """Cached, because a page of a run that logs nothing more draws the same curves again and again."""
+def curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
+    """Builds a curve of at least one point. Cached, because a page of a run that logs nothing more draws the same
+    curves again and again.
+    """
     known = [value for _, value in points if value is not None]
     low, high = min(known, default=0.0), max(known, default=0.0)
     span = (high - low) or 1.0
-    axis = _axis(tuple(step for step, _ in points))
+    places, steps = _axis(tuple(step for step, _ in points))
 
     def y(value: float) -> float:
         return 38 - 36 * (value - low) / span if high > low else 20
 
-    placed = zip(axis.places, (value for _, value in points), strict=True)
+    placed = zip(places, (value for _, value in points), strict=True)
     parts = [list(part) for is_known, part in groupby(placed, lambda pair: pair[1] is not None) if is_known]
     return Curve(
         name=name,
@@ -144,29 +150,25 @@ def _curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
         last=points[-1][1],
         from_step=points[0][0],
         to_step=points[-1][0],
-        steps=axis.steps,
+        steps=steps,
         values=" ".join(["-" if value is None else f"{value:.6g}" for _, value in points]),
     )
 
 
-class _Axis(NamedTuple):
-    """Positions of the steps on a width of 100, and the steps as the pointer needs them."""
-
-    places: tuple[str, ...]
-    steps: str
-
-
 @lru_cache(64)
-def _axis(steps: tuple[int, ...]) -> _Axis:
-    """Cached, because most metrics are logged at the same steps."""
+def _axis(steps: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
+    """Returns positions on a width of 100, and the steps as the pointer needs them. Cached, because most metrics are
+    logged at the same steps.
+    """
     first, wide = steps[0], (steps[-1] - steps[0]) or 1
-    return _Axis(tuple(f"{100 * (step - first) / wide:.4g}" for step in steps), " ".join(map(str, steps)))
+    return (tuple(f"{100 * (step - first) / wide:.4g}" for step in steps), " ".join(map(str, steps)))
 
 
 def columns(histogram: Histogram, chosen: Range) -> list[HistogramBin]:
     """Builds a histogram's bins; small counts beside large ones stay visible."""
     most = max(histogram.counts) or 1
     share = 100 / len(histogram.counts)
+    digits = 1 - math.floor(math.log10(histogram.width))  # the fewest with which an end stays in its bin
     found = []
     for index, count in enumerate(histogram.counts):
         low = histogram.low + index * histogram.width
@@ -175,7 +177,7 @@ def columns(histogram: Histogram, chosen: Range) -> list[HistogramBin]:
         inside = not Range(low, high, below=not is_last).within(chosen).is_empty
         height = max(100 * count / most, 4) if count else 0
         label = f"{low:.3g} to {high:.3g}: {count:,}".replace("-", "\u2212")
-        ends = None if index == 0 else _rounded(low, histogram), None if is_last else _rounded(high, histogram)
+        ends = None if index == 0 else round(low, digits), None if is_last else round(high, digits)
         found.append(
             HistogramBin(
                 round(index * share, 2), round(share * 0.86, 2), round(height, 1), high <= 1e-9, inside, label, *ends
@@ -184,10 +186,13 @@ def columns(histogram: Histogram, chosen: Range) -> list[HistogramBin]:
     return found
 
 
-def _rounded(end: float, histogram: Histogram) -> float:
-    """Rounds to the fewest digits that stay in the same bin."""
-    digits = 1 - math.floor(math.log10(histogram.width))
-    return round(end, digits)
+def reward_chart(histogram: Histogram | None, chosen: Range) -> RewardChart | None:
+    """Builds a histogram of rewards; None without any."""
+    if histogram is None:
+        return None
+    low, high = histogram.low, histogram.low + histogram.width * len(histogram.counts)
+    zero = Scale(low, high).at(0) if low < 0 < high else None
+    return RewardChart(columns(histogram, chosen), low, high, zero)
 
 
 def stacked(values: Sequence[float | None], scale: Scale) -> list[tuple[float, float] | None]:

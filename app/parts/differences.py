@@ -44,8 +44,7 @@ class Differ:
         start = _common(a, b)
         end = _common(a[start:][::-1], b[start:][::-1])
         middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
-        head, tail = _shortened(a[:start], keep_start=start <= _FOLDED_FROM), a[len(a) - end :] if end else ""
-        foot = _shortened_end(tail)
+        head, foot = _shortened(a[:start], is_end=False), _shortened(a[len(a) - end :], is_end=True)
         between_a, between_b = self._middle(middle_a, middle_b)
         return [*head, *between_a, *foot], [*head, *between_b, *foot]
 
@@ -99,17 +98,12 @@ def _common(a: str, b: str) -> int:
     return max(a.rfind(space, 0, low) for space in " \n\t") + 1
 
 
-def _shortened(text: str, *, keep_start: bool) -> list[Segment]:
-    """Returns the equal text before a difference, without its beginning if it is long."""
-    if keep_start or len(text) <= _FOLDED_FROM:
-        return [Segment(text)] if text else []
-    return [Segment("", skipped=len(text) - _AROUND), Segment(text[-_AROUND:])]
-
-
-def _shortened_end(text: str) -> list[Segment]:
+def _shortened(text: str, *, is_end: bool) -> list[Segment]:
+    """Returns the equal text beside a difference, without its far end if it is long."""
     if len(text) <= _FOLDED_FROM:
         return [Segment(text)] if text else []
-    return [Segment(text[:_AROUND]), Segment("", skipped=len(text) - _AROUND)]
+    skipped = Segment("", skipped=len(text) - _AROUND)
+    return [Segment(text[:_AROUND]), skipped] if is_end else [skipped, Segment(text[-_AROUND:])]
 
 
 def equal_segments(text: str) -> Iterator[Segment]:

@@ -131,7 +131,6 @@ def advantage_bin(value: float) -> str:
 
 
 def _form(size: float, digits: int) -> str:
-    """Returns the format specification for a number of this size."""
     if size >= 1e7 or (digits >= 3 and 0 < size < 0.5 * 10**-digits):
         return ".0e"
     return f".{digits}f" if size < 1_000 else ",.0f"

@@ -3,7 +3,6 @@ that the column cannot show are sent along with it.
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from sqlalchemy import Connection
 
@@ -23,17 +22,8 @@ from logs_ui.recorder.vocabulary import RunState, Status
 TYPED = ("step_min", "step_max", "since", "until", "reward_min", "reward_max")
 """Fields of the column that are typed into."""
 
-_COLUMN = (
-    "eval",
-    "status",
-    "stop",
-    "scored",
-    "task",
-    "step",
-    "reward",
-    "since",
-    "until",
-)  # fields that it always shows
+_COLUMN = ("eval", "status", "stop", "scored", "task", "step", "reward", "since", "until")
+"""Fields that the column always shows."""
 
 
 @dataclass(frozen=True)
@@ -44,15 +34,6 @@ class Choice:
     count: int
     chosen: bool
     word: words.Word | None = None
-
-
-class RewardChart(NamedTuple):
-    """The histogram above the reward range; `zero` is the place of reward 0 in percent, None if it is outside."""
-
-    columns: list[charts.HistogramBin]
-    low: float
-    high: float
-    zero: float | None
 
 
 @dataclass(frozen=True)
@@ -77,7 +58,7 @@ class FilterForm:
     scored: list[Choice]
     tasks: list[Choice]
     tasks_beyond: bool
-    rewards: RewardChart | None
+    rewards: charts.RewardChart | None
     typed: dict[str, str]
     rest: str
     sort: str
@@ -98,6 +79,10 @@ def make_form(
     statuses = {status.value: 0 for status in Status if status not in over} | dict(facets.statuses)
     scored = {scored.value: 0 for scored in Scored if scored not in over} | dict(facets.scored)
     modes = facets.modes if len(facets.modes) > 1 else []
+    rewards = page_cache.figure(db, summary, queries.reward_histogram, chosen)
+    at_fault = mistake.field if mistake else None
+    if at_fault not in written and where.WHERE in written:  # the field is part of the line
+        at_fault = where.WHERE
     return FilterForm(
         where=written.get(where.WHERE, print_where(chosen)),
         evals=[Choice(v, n, v in chosen.words("eval")) for v, n in facets.evals],
@@ -107,11 +92,11 @@ def make_form(
         scored=[Choice(v, n, v in chosen.words("scored"), words.SCORED[Scored(v)]) for v, n in scored.items()],
         tasks=[Choice(v, n, v in chosen.words("task")) for v, n in facets.tasks],
         tasks_beyond=len(facets.tasks) >= queries.MOST_TASKS,
-        rewards=_reward_chart(page_cache.figure(db, summary, queries.reward_histogram, chosen), chosen),
+        rewards=charts.reward_chart(rewards, chosen.range("reward")),
         typed=_typed(chosen) | {name: written[name] for name in TYPED if name in written},
         rest=print_where(chosen.without(*_COLUMN, *(("mode",) if modes else ()))),
         sort=chosen.sort,
-        at_fault=_at_fault(mistake, written) if mistake else None,
+        at_fault=at_fault,
     )
 
 
@@ -171,21 +156,3 @@ def _typed(chosen: RolloutFilter) -> dict[str, str]:
         "reward_min": "" if rewards.low is None else ">" * rewards.above + print_number(rewards.low),
         "reward_max": "" if rewards.high is None else "<" * rewards.below + print_number(rewards.high),
     }
-
-
-def _at_fault(mistake: FilterError, written: dict[str, str]) -> str:
-    """The field to mark: the one that the mistake names, if the URL has it, else the line."""
-    return mistake.field if mistake.field in written or where.WHERE not in written else where.WHERE
-
-
-def _reward_chart(histogram: queries.Histogram | None, chosen: RolloutFilter) -> RewardChart | None:
-    if histogram is None:
-        return None
-    high = histogram.low + histogram.width * len(histogram.counts)
-    inside = histogram.low < 0 < high
-    return RewardChart(
-        charts.columns(histogram, chosen.range("reward")),
-        histogram.low,
-        high,
-        charts.Scale(histogram.low, high).at(0) if inside else None,
-    )

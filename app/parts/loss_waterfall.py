@@ -8,8 +8,6 @@ from logs_ui.app.parts.charts import Scale
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis import Waterfall
 from logs_ui.recorder.diagnosis.waterfall import LITTLE
-from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 
 _THIN = 0.6  # of 100: what is nearly nothing can still be seen
 _UNSEEN = 5e-4  # of the best: what is less above it than any figure shows has no bar
@@ -32,7 +30,6 @@ class Stair(NamedTuple):
         reward: the level, for `best` and `mean`; otherwise the change, negative for a loss.
         share: of the whole loss; None if it is not a loss.
         rollouts: number of its rollouts; None for `best`.
-        start, length: of its bar.
         before, after: where the previous line ends, and where this one does.
         address: of exactly its rollouts.
     """
@@ -69,24 +66,16 @@ class Fall(NamedTuple):
 
     @property
     def is_little(self) -> bool:
-        """True if almost nothing is lost."""
         return self.lost <= LITTLE * abs(self.best)
 
     @property
     def causes(self) -> list[Stair]:
-        """The lines that are losses."""
         return [it for it in self.stairs if it.share is not None]
 
 
 def make_fall(fall: Waterfall, said: str, run: str, where: str, rollouts: int) -> Fall:
-    """Builds the chart of a waterfall.
-
-    Args:
-        fall: of some rollouts of the run.
-        said: source of the best reward, in words.
-        run: uid for the addresses.
-        where: the filter that selects those rollouts.
-        rollouts: number of them that have a loss.
+    """Builds the chart of a waterfall of the rollouts that the filter `where` selects; `rollouts` of them have a loss.
+    `said` is the source of the best reward, in words.
     """
     changes = [fall.above, *(-share.cost for share in fall.shares)]
     ends = list(accumulate(changes, initial=fall.best))
@@ -114,7 +103,7 @@ def _stairs(
         yield Stair(
             "above", "Above the best", "Rewards above the best reward.", "arrow-up", fall.above, None, None,
             *_bar(scale.at(ends[0]), scale.at(ends[1])), scale.at(ends[0]), scale.at(ends[1]),
-            _address(run, f"{where} reward>{best}"),
+            urls.matching(run, f"{where} reward>{best}"),
         )  # fmt: skip
     losses = fall.lost + fall.above
     for share, before, after in zip(fall.shares, ends[1:-1], ends[2:], strict=True):
@@ -122,12 +111,12 @@ def _stairs(
         yield Stair(
             cause.id, f"{cause.name[:1].upper()}{cause.name[1:]}", cause.meaning, ICONS.get(cause.id, "x"),
             -share.cost, share.cost / losses, share.rollouts, *_bar(start, end), start, end,
-            _address(run, f"{where} {share.where}"),
+            urls.matching(run, f"{where} {share.where}"),
         )  # fmt: skip
     yield Stair(
         "mean", "Mean reward", "Mean over all rollouts; one without a reward counts as 0, as in the trainer.",
         "activity", fall.mean, None, rollouts, *_bar(zero, scale.at(fall.mean)), scale.at(ends[-1]),
-        scale.at(fall.mean), _address(run, f"{where} -cause:none"),
+        scale.at(fall.mean), urls.matching(run, f"{where} -cause:none"),
     )  # fmt: skip
 
 
@@ -135,11 +124,3 @@ def _bar(start: float, end: float) -> tuple[float, float]:
     """Returns left end and length; a bar too thin to be seen grows to the left."""
     length = max(abs(end - start), _THIN)
     return round(min(start, end, 100 - length), 2), round(length, 2)
-
-
-def _address(run: str, where: str) -> str | None:
-    """Returns the address of a filter; None if the language cannot express it, such as a value that is not a number."""
-    try:
-        return urls.rollouts(run, parse_where(where))
-    except FilterError:
-        return None

@@ -34,8 +34,7 @@ class Marks:
         run: uid; its rollouts are the target of a tag's link.
         name: for screen readers.
         address: where its forms post to.
-        place: where it is stored.
-        is_apart: True if that is not the database's folder.
+        notebook: where it is stored.
         known: tags to choose from.
         rollouts: number of the run's rollouts that are marked; None on a rollout's page.
         saved: True if the note was written just now.
@@ -47,8 +46,7 @@ class Marks:
     run: str
     name: str
     address: str
-    place: str
-    is_apart: bool
+    notebook: Notebook
     annotation: Annotation
     known: list[str]
     rollouts: queries.Annotated | None = None
@@ -81,8 +79,7 @@ def of_rollout(db: Connection, notebook: Notebook, run: Run, rollout: Rollout) -
         run=run.uid,
         name=f"rollout {row.id}",
         address=urls.of_run(run.uid, "rollouts", row.id or 0, "notes"),
-        place=notebook.place,
-        is_apart=notebook.is_apart,
+        notebook=notebook,
         annotation=replace(queries.annotation(db, run, row), recorded=recorded),
         known=queries.known_tags(db, id_of(run)),
     )
@@ -94,25 +91,33 @@ def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
         run=run.uid,
         name=f"run {run.name}",
         address=urls.of_run(run.uid, "notes"),
-        place=notebook.place,
-        is_apart=notebook.is_apart,
+        notebook=notebook,
         annotation=queries.run_annotations(db).get(run.uid, queries.NOTHING),
         known=queries.known_tags(db, id_of(run)),
         rollouts=queries.annotated(db, run.uid),
     )
 
 
-async def _form(request: Request) -> Mapping[str, str]:
-    """Reads a form. FastAPI's own parser needs another library, for file uploads, which do not occur here."""
+async def read_form(request: Request, most: int, message: str) -> urls.Pairs:
+    """Reads a form. FastAPI's own parser needs another library, for file uploads, which do not occur here.
+
+    Raises:
+        HTTPException: it has more than `most` bytes.
+    """
     body = b""
     async for piece in request.stream():
         body += piece
-        if len(body) > _BODY_BYTES:
-            raise HTTPException(413, f"A note has at most {NOTE_LENGTH:,} characters: shorten it.")
-    pairs = parse_qsl(body.decode("latin-1"), keep_blank_values=True)
+        if len(body) > most:
+            raise HTTPException(413, message)
+    return parse_qsl(body.decode("latin-1"), keep_blank_values=True)
+
+
+async def _form(request: Request) -> Mapping[str, str]:
+    message = f"A note has at most {NOTE_LENGTH:,} characters: shorten it."
+    pairs = await read_form(request, _BODY_BYTES, message)
     given = {name: value.replace("\r\n", "\n") for name, value in pairs}  # as forms end lines
     if len(given.get("note", "")) > NOTE_LENGTH:
-        raise HTTPException(413, f"A note has at most {NOTE_LENGTH:,} characters: shorten it.")
+        raise HTTPException(413, message)
     return given
 
 
@@ -122,12 +127,7 @@ def _notebook(request: Request) -> Notebook:
 
 
 def _writable(request: Request, source: SourceOfPages) -> Notebook:
-    """Returns the notebook if it can be written.
-
-    Raises:
-        HTTPException: nothing can be written.
-        DatabaseError: the database cannot be read.
-    """
+    """Returns the notebook if it can be written. Raises HTTPException or DatabaseError."""
     source.rights()
     if (refusal := source.refusal()) is not None:
         raise HTTPException(403, refusal)
@@ -147,8 +147,7 @@ def annotate_rollout(
     request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str, row_id: int
 ) -> Response:
     """Writes `star` (`1`, `0`), `tag` (to add), `untag` and `note` of a rollout; what the form does not name stays."""
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         found = queries.rollout(db, id_of(run), storable(row_id))
     _write(notebook, Subject(run.uid, found.row.uid), form)
     wanted = htmx.target(request)

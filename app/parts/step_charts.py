@@ -18,12 +18,8 @@ _FORGETS = 0.8
 _SMOOTHED_FROM = 8  # steps; of fewer each can be looked at
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 2 2")
 _COLOURS = len(_DASHES)  # that are told apart
-_STATUSES: dict[str, int] = {
-    Status.OK: 3,
-    Status.RUNNING: 6,
-    Status.ERROR: 7,
-    Status.ABORTED: 8,
-}  # with their colours, from below
+# Values from below, with their colours.
+_STATUSES: dict[str, int] = {Status.OK: 3, Status.RUNNING: 6, Status.ERROR: 7, Status.ABORTED: 8}
 _STOP_REASONS: dict[str, int] = {
     StopReason.DONE: 3,
     StopReason.STOP: 1,

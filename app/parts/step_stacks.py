@@ -60,14 +60,8 @@ class Bins:
     def stack(
         self, place: int, kinds: Sequence[str], values: Sequence[float], cells: Sequence[tuple[str, str]], address: str
     ) -> StepStack:
-        """Builds the stack of a bin, from bottom to top. Negative values have no piece.
-
-        Args:
-            place: index of the bin, from 0.
-            kinds: colour classes.
-            values: of each kind.
-            cells: (name, text) of each kind; an empty text or "0" is left out of the label.
-            address: see `StepStack`.
+        """Builds the stack of a bin, from bottom to top, from a colour class and a value of each kind. Negative values
+        have no piece. `cells` has (name, text) of each kind; an empty text or "0" is left out of the label.
         """
         low, high = self.ends(place).values()
         steps = f"step {low:,}" if low == high else f"steps {low:,} to {high:,}"

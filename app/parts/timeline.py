@@ -112,7 +112,6 @@ class Card:
 
     @property
     def title(self) -> str:
-        """Its title in the outline."""
         if self.calls:
             return self.calls[0].name
         return self.name or self.role

@@ -55,14 +55,7 @@ def until_diagnosed(request: Request, db: Connection, run: Run, page: str, tab: 
 
 def until_counted(request: Request, db: Connection, run: Run, part: str, ask: Callable[..., Any]) -> Response | None:
     """Returns the placeholder of a large run's `rollouts` or `groups` if the slowest query has not run yet, with any
-    filter; None otherwise, and if the client is no browser.
-
-    Args:
-        request: for the page.
-        db: see `page_cache.figure`.
-        run: whose rollouts are counted.
-        part: `rollouts` or `groups`.
-        ask: the slowest query.
+    filter; None otherwise, and if the client is no browser. `ask` is that query.
     """
     if not _is_for_people(request):
         return None

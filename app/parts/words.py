@@ -1,6 +1,8 @@
 """The recorder's terms as the pages show them: shorter, with an icon, a colour and an explanation."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from logs_ui.recorder.diagnosis import report
 from logs_ui.recorder.diagnosis.tables.training_outcome import Outcome
@@ -208,11 +210,8 @@ GROUP_SORTS = {
 
 
 def status(row: EvaluationRow, state: str) -> Word:
-    """Returns the word of a row's status: a rollout that returned may still await its reward, or get none.
-
-    Args:
-        row: any.
-        state: of its run: one that is over scores nothing more.
+    """Returns the word of a row's status: a rollout that returned may still await its reward, or get none. A run
+    that is over, by its `state`, scores nothing more.
     """
     if row.status == Status.OK and row.reward is None:
         awaited = row.scored is None and state == RunState.RUNNING
@@ -221,11 +220,11 @@ def status(row: EvaluationRow, state: str) -> Word:
 
 
 def status_word(value: str) -> Word:
-    return next((word for name, word in STATUSES.items() if name == value), _unknown(value))
+    return _of(STATUSES, value)
 
 
 def stop_reason(value: str) -> Word:
-    word = next((word for name, word in STOP_REASONS.items() if name == value), _unknown(value))
+    word = _of(STOP_REASONS, value)
     return replace(word, meaning=f"{word.meaning} In filters and DataFrames: {value}.")
 
 
@@ -254,12 +253,8 @@ PARTING = (
 )
 
 
-def group_kind(value: str) -> Word:
-    return GROUP_KINDS[Kind(value)]
-
-
 def run_state(value: str) -> Word:
-    return next((word for name, word in RUN_STATES.items() if name == value), _unknown(value))
+    return _of(RUN_STATES, value)
 
 
 def planned_steps(summary: RunSummary) -> int | None:
@@ -285,5 +280,5 @@ def after(sort: Sort, offered: tuple[str, ...]) -> Sort:
     return Sort(offered[(offered.index(sort) + 1) % len(offered)]) if len(offered) > 1 else Sort.NEWEST
 
 
-def _unknown(value: str) -> Word:
-    return Word(value, "circle-help", "quiet", "Written by another version of logs-ui.")
+def _of(known: Mapping[Any, Word], value: str) -> Word:
+    return known.get(value) or Word(value, "circle-help", "quiet", "Written by another version of logs-ui.")

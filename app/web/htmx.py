@@ -7,6 +7,8 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, Response
 from jinja2 import Environment
 
+POLL_SECONDS = 5
+"""Seconds between two looks of a page for changes; some pages have their own."""
 VARY = "HX-Request-Type, HX-Target"
 NOTHING_NEW = 204
 

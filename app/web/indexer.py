@@ -72,7 +72,6 @@ class Indexer(Background):
         return self._gave_way
 
     def _rest(self) -> None:
-        """Waits until no page reads."""
         latest = time.monotonic() + _LONGEST_REST
         while not self._stop.wait(_STEP_REST) and self._source.quiet < _QUIET and time.monotonic() < latest:
             pass

@@ -13,7 +13,7 @@ from fastapi import Depends, Request
 from sqlalchemy import Connection, Engine
 
 from logs_ui.recorder.errors import NoDatabaseError, RolloutNotFoundError
-from logs_ui.recorder.queries import background_refresh
+from logs_ui.recorder.queries import background_refresh, find_run
 from logs_ui.recorder.queries.search.full_text import planning
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine
@@ -54,6 +54,12 @@ class Source:
             with self._counting:
                 self._pages -= 1
                 self._read_at = time.monotonic()
+
+    @contextmanager
+    def reading_run(self, name: str) -> Iterator[tuple[Connection, Run]]:
+        """Yields a connection as `reading` does, and the run of that name. Raises RunNotFoundError."""
+        with self.reading() as db:
+            yield db, find_run(db, name)
 
     @property
     def quiet(self) -> float:

@@ -60,12 +60,8 @@ def figure(
     the run changes, and then in the background. Without a suitable index it counts only a part of the run: see
     `window_of`.
 
-    Args:
-        db: the connection that `summary` was read with, in the same transaction.
-        summary: of the run.
-        ask: one of `queries` that ignores the filter's order; its answer must not be modified.
-        chosen: the filter.
-        given: further arguments that depend on the run only.
+    `summary` is read with the same connection, in the same transaction. `ask` ignores the filter's order, and its
+    answer must not be modified; further arguments depend on the run only.
     """
     run = summary.run
     is_large = summary.rollouts >= queries.MANY
@@ -83,12 +79,7 @@ def figure(
 
 def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hashable) -> Figure:
     """Returns `ask(db, run_id, *args)`; for a large run it is queried again only after a while, like a `figure`.
-
-    Args:
-        db: see `figure`.
-        run_id: of the run.
-        ask: one of `queries`; its answer must not be modified.
-        args: its arguments.
+    The answer must not be modified.
     """
     summary = queries.run_summary(db, run_id)
     if summary.rollouts < queries.MANY:
@@ -131,7 +122,6 @@ def _known_or_asked(
     db: Connection, summary: RunSummary, key: Hashable, ask: Callable[[Connection, RunSummary], Figure], *,
     stands_still: bool,
 ) -> Figure:  # fmt: skip
-    """Returns the cached answer of `key`, or queries again."""
     run = summary.run
     moment = run.id, run.changed if stands_still else None, summary.state, run.finished
 
@@ -144,8 +134,12 @@ def _known_or_asked(
     answer = figures.get(key)
     if answer is None:
         return _asked(db, summary, key, moment, ask)
-    is_kept = _rests(answer, moment) or (stands_still and answer.moment == moment)
-    if is_kept or (_is_late(answer, moment) and background_refresh.ask_later(db.engine, (run.uid, key), again)):
+    # The run is in the same state, whatever else changed, and was not deleted and imported again.
+    is_same_run = (answer.moment[0], *answer.moment[2:]) == (moment[0], *moment[2:])
+    asked = time.monotonic()
+    is_kept = (is_same_run and asked <= answer.until) or (stands_still and answer.moment == moment)
+    is_late = is_same_run and asked <= answer.late
+    if is_kept or (is_late and background_refresh.ask_later(db.engine, (run.uid, key), again)):
         with _lock:
             figures[key] = figures.pop(key, answer)  # behind all others
         before: Figure = answer.figure
@@ -169,21 +163,6 @@ def _asked(
             del figures[next(iter(figures))]
         figures[key] = _CachedFigure(found, moment, now + rest, now + rest + late)
     return found
-
-
-def _rests(answer: _CachedFigure, moment: tuple[Any, ...]) -> bool:
-    """True while a slow answer is shown as it is, unless the run's state changed."""
-    return time.monotonic() <= answer.until and _is_same_run(answer.moment, moment)
-
-
-def _is_late(answer: _CachedFigure, moment: tuple[Any, ...]) -> bool:
-    """True while an answer is shown and queried again in the background."""
-    return time.monotonic() <= answer.late and _is_same_run(answer.moment, moment)
-
-
-def _is_same_run(before: tuple[Any, ...], now: tuple[Any, ...]) -> bool:
-    """True if the run is in the same state, whatever else changed, and was not deleted and imported again."""
-    return (before[0], *before[2:]) == (now[0], *now[2:])
 
 
 def _figures(engine: Engine, run: Run) -> dict[Any, _CachedFigure]:

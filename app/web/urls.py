@@ -126,9 +126,14 @@ def rollouts_where(run: str, **parts: Any) -> str:
     return rollouts(run, _changed(_ALL, tuple(parts.items())).with_terms(*terms))
 
 
-def matching(run: str, where: str) -> str:
-    """Address of the rollouts of a run that match a line of the filter language."""
-    return rollouts(run, parse_where(where))
+def matching(run: str, where: str) -> str | None:
+    """Address of the rollouts of a run that match a line of the filter language; None if the language cannot express
+    it: a card's filter may name a value that is no name, or come from the user's own diagnostic.
+    """
+    try:
+        return rollouts(run, parse_where(where))
+    except FilterError:
+        return None
 
 
 def tagged(run: str, tag: str) -> str:

@@ -536,7 +536,7 @@ def test_what_ended_a_run_is_said_with_its_traceback(client: TestClient, engine:
     ],
 )
 def test_a_curve_is_broken_where_no_value_was_logged(points: list[tuple[int, float | None]], lines: list[str]) -> None:
-    found = charts.curve("loss", points)
+    found = charts.curve("loss", tuple(points))
     assert found.lines == lines
     assert len(found.steps.split()) == len(found.values.split()) == len(points)
 

@@ -1,5 +1,6 @@
 """The page that compares runs: the same axes, task by task, and the differences between them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -51,7 +52,6 @@ class CompareChoice:
     """The parameters of the page's address.
 
     Attributes:
-        runs: uids.
         figure: REWARD, or the name of a metric that trainers log.
         mode: a Mode; None for the default.
         steps: `common` for the steps that all runs have, `all` for each run's own.
@@ -74,7 +74,6 @@ class CompareChoice:
 
     @property
     def address(self) -> str:
-        """Address of this choice, without parameters that have their default value."""
         given = {name: value for name, value in vars(self).items() if name != "runs" and value != _DEFAULTS[name]}
         return urls.compare_runs(self.runs, [(name, f"{value}") for name, value in given.items()])
 
@@ -90,7 +89,6 @@ class ComparedRun(NamedTuple):
     """One of the compared runs.
 
     Attributes:
-        letter: A to F.
         without: address of the comparison without this run.
     """
 
@@ -128,12 +126,10 @@ class ComparePage:
     """Context of `compare/compare_runs.html` and `compare/_compare.html`.
 
     Attributes:
-        mode: mode of the rollouts that are shown.
         others: runs that could be added.
         figures: names of the metrics that at least two runs have, REWARD first.
         modes: modes of which a run has rollouts.
         chart: None if fewer than two runs have the metric.
-        facts: model, commit, ...
         sources: source texts of the runs; `unknown` lists the runs for which none are stored.
     """
 
@@ -177,12 +173,7 @@ def source_text(source: SourceOfPages, digest: str) -> Response:
 
 
 def _choice(request: Request, db: Connection) -> CompareChoice:
-    """Reads the choice from the request.
-
-    Raises:
-        FilterError: an unknown parameter or word, or no number where one is needed.
-        RunNotFoundError: no such run.
-    """
+    """Reads the choice from the request. Raises FilterError or RunNotFoundError."""
     given = {name: value for name, value in request.query_params.items() if name != "run" and value.strip()}
     for name in given:
         check_word("parameter", name, name, (*_DEFAULTS, "label", "do"))
@@ -242,7 +233,8 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
     ids = [id_of(summary.run) for summary in summaries]
     sources = [queries.run_sources(db, ids).get(run, []) for run in ids]
     texts = queries.source_texts(db, {source.hash for of_run in sources for source in of_run if source.hash})
-    modes = _modes(db, ids)
+    modes = [mode.value for mode in Mode if any(rested(db, run, queries.step_sizes, mode) for run in ids)]
+    names = Counter(name for run in ids for name in queries.scalar_names(db, run))
     mode = choice.mode or (Mode.TRAIN.value if Mode.TRAIN in modes or not modes else modes[0])
     recent = queries.list_runs(db, RunFilter(), limit=_SUGGESTED).runs
     everything = choice.arguments == "all"
@@ -251,7 +243,7 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
         mode=mode,
         runs=runs,
         others=[each for each in recent if each.summary.run.uid not in choice.runs],
-        figures=_figures(db, ids),
+        figures=[REWARD, *sorted(name for name, count in names.items() if count > 1)],
         modes=modes,
         chart=_chart(db, runs, choice, mode) if len(runs) > 1 else None,
         tasks=_tasks(db, ids, choice, mode) if len(runs) > 1 else None,
@@ -262,15 +254,6 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
         trees=working_trees(sources, texts),
         unknown=[index for index, of_run in enumerate(sources) if not of_run],
     )
-
-
-def _modes(db: Connection, ids: Sequence[int]) -> list[str]:
-    return [mode.value for mode in Mode if any(rested(db, run, queries.step_sizes, mode) for run in ids)]
-
-
-def _figures(db: Connection, ids: Sequence[int]) -> list[str]:
-    names = [name for run in ids for name in queries.scalar_names(db, run)]
-    return [REWARD, *sorted({name for name in names if names.count(name) > 1})]
 
 
 def _chart(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, mode: str) -> CurveChart | None:

@@ -28,7 +28,6 @@ class RunCurve:
     """One run's curve, in a box of 100 by 100.
 
     Attributes:
-        index: index of the run.
         smoothed: points of its unbroken parts, each a moving average.
         exact: the same as logged; empty if smoothing changes nothing.
         steps, places, values: all of them, for the pointer: separated by spaces, a missing value as `-`.
@@ -50,7 +49,6 @@ class CurveChart(NamedTuple):
     Attributes:
         across, up: labels of the evenly spaced ticks, from the left and from below.
         zero: position of 0 from above; None if it is outside.
-        label: description in words.
         table: step and the value of each run, None if it has none there.
     """
 
@@ -143,7 +141,6 @@ def _smoothed(part: _Placed, most: int) -> _Placed:
 
 
 def _unit(largest: float, axis: Axis) -> tuple[float, str]:
-    """Returns size and name of the axis' unit."""
     if axis is Axis.STEP:
         return 1.0, "steps"
     if axis is Axis.ROLLOUTS:

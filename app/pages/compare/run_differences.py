@@ -36,7 +36,6 @@ class RunSetting(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """True if the runs have different values."""
         return len(set(self.values)) > 1
 
 
@@ -45,7 +44,6 @@ class RunSettings(NamedTuple):
 
     Attributes:
         shown: those that differ, or all.
-        differing, total: number of settings.
     """
 
     shown: list[RunSetting]
@@ -73,7 +71,6 @@ class Variant(NamedTuple):
     Attributes:
         runs: indices of the runs.
         hash: None if only a name is stored.
-        weight: of a reward function.
     """
 
     runs: list[int]
@@ -107,7 +104,6 @@ class Comparison(NamedTuple):
 
     @property
     def differs(self) -> bool:
-        """True if the runs differ in it."""
         return len(self.variants) > 1 or bool(self.missing)
 
 
@@ -123,9 +119,7 @@ class WorkingTree(NamedTuple):
     """Uncommitted changes of tracked files.
 
     Attributes:
-        runs: the runs with these changes.
         unlike: files that not every run changed by the same number of lines.
-        alike: the other files.
         hash: of the diff; None if only the names were stored.
         lines: of the diff; `is_cut` if there are more.
     """

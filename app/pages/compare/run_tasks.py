@@ -18,7 +18,6 @@ class TaskCell(NamedTuple):
     """A task in one run.
 
     Attributes:
-        mean: mean reward of its rollouts.
         pass_at: pass@k, from 0 to 1; None if no group has k rollouts.
     """
 
@@ -60,13 +59,8 @@ class TaskTable(NamedTuple):
 
 
 def make_table(results: Sequence[_Results], k: int, sort: str, limit: int) -> TaskTable:
-    """Builds the table of the runs, in their order.
-
-    Args:
-        results: groups by task, for each run.
-        k: of pass@k.
-        sort: one of SORTS, or `mean1` to `mean6`.
-        limit: maximum number of lines.
+    """Builds the table of the runs, in their order, from the groups of each run by task. `sort` is one of SORTS, or
+    `mean1` to `mean6`; `limit` is the maximum number of lines.
     """
     tasks = sorted(set(chain.from_iterable(results)))
     lines = [_line(task, [_cell(run.get(task, ()), k) for run in results]) for task in tasks]

@@ -94,31 +94,20 @@ class ComparedFigure(NamedTuple):
         return None if self.a is None or self.b is None else self.b - self.a
 
 
-class Worth(NamedTuple):
-    """The value of one reward function for both; None for a rollout without one."""
-
-    name: str
-    a: RewardPart | None
-    b: RewardPart | None
-
-
 @dataclass(frozen=True)
 class CompareRolloutsPage:
     """Context of `groups/compare_rollouts.html`.
 
     Attributes:
         chosen: filter of `a`'s run, for the links back.
-        rewards: by reward function; `scale` is that of their bars.
-        figures: reward, advantage, turns, tokens, duration.
-        prompt: the prompts of both.
-        turns: in order.
+        rewards: each reward function and its part in both, None without one; `scale` is that of their bars.
         parts_at: the turn at which they diverge; None if they never do.
     """
 
     a: Side
     b: Side
     chosen: RolloutFilter
-    rewards: list[Worth]
+    rewards: list[tuple[str, RewardPart | None, RewardPart | None]]
     scale: Scale
     figures: list[ComparedFigure]
     prompt: Aligned
@@ -130,8 +119,7 @@ class CompareRolloutsPage:
 def compare_rollouts(request: Request, source: SourceOfPages, name: str, a: str = "", b: str = "") -> Response:
     """Shows rollout `a` of this run and rollout `b` of any run of the database."""
     one, other = _number("a", a), _number("b", b)
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         pairs = request.query_params.multi_items()
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"a", "b"}])
         page = _page(db, run, chosen, one, other)
@@ -152,7 +140,7 @@ def _page(db: Connection, run: Run, chosen: RolloutFilter, one: int, other: int)
     parts_at = turns.parting(turns_a, turns_b)
     differ = Differ()
     worths = _worths(a.row, b.row)
-    known = [part.worth for it in worths for part in (it.a, it.b) if part and part.worth is not None]
+    known = [part.worth for _, *parts in worths for part in parts if part and part.worth is not None]
     return CompareRolloutsPage(
         a=a,
         b=b,
@@ -261,9 +249,9 @@ def _half(segments: list[Segment], text: Text | None) -> Half:
     return Half(segments, text.part or None if text else None, any(segment.skipped for segment in segments))
 
 
-def _worths(a: EvaluationRow, b: EvaluationRow) -> list[Worth]:
+def _worths(a: EvaluationRow, b: EvaluationRow) -> list[tuple[str, RewardPart | None, RewardPart | None]]:
     of_a, of_b = ({part.name: part for part in reward_parts(row)} for row in (a, b))
-    return [Worth(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])]
+    return [(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])]
 
 
 def _figures(a: EvaluationRow, b: EvaluationRow) -> list[ComparedFigure]:

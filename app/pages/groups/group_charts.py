@@ -37,7 +37,6 @@ class Strip(NamedTuple):
     Attributes:
         zero: position of 0, in pixels.
         mean: position of the group's mean; None without a reward.
-        label: description in words.
     """
 
     pills: list[Pill]

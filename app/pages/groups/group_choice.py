@@ -18,7 +18,6 @@ class GroupChoice:
 
     @property
     def kinds(self) -> tuple[Kind, ...]:
-        """The kinds asked for; empty for any."""
         return DEAD if self.kind == _ALL_DEAD else (Kind(self.kind),) if self.kind else ()
 
     @property

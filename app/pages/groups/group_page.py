@@ -41,7 +41,6 @@ class CompletionColumn(NamedTuple):
     """One completion of the group.
 
     Attributes:
-        parts: value of each reward function.
         turns: None if they are not loaded yet.
         parts_at: the turn at which it diverges from the best; for the best, the first at which any loaded one
             diverges. None if there is none, or it is not loaded.
@@ -62,9 +61,7 @@ class GroupPage:
     Attributes:
         first: id of its first rollout, which is in its address.
         prompt: messages of the prompt, from the rollout `asked`; those without text are left out.
-        kind: learning signal of its rewards.
         mean, spread: mean and standard deviation of the rewards; None for fewer than one, or two.
-        strip: its rewards, from the run's lowest to its highest.
         scale: scale of the reward functions' bars.
         pair: ids of the best and the worst; None if fewer than two have a reward.
         newer, older: ids of the neighbouring groups in the order, kind and filter of the address; None at the ends.
@@ -102,8 +99,7 @@ class ColumnPage:
 def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
     """Shows the group that contains a rollout."""
     pairs = request.query_params.multi_items()
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         rows = queries.group_rows(db, id_of(run), storable(row_id))
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _OWN])
         choice = choice_of(pairs)
@@ -121,8 +117,7 @@ def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Re
 @router.get("/runs/{name}/groups/{row_id}/column")
 def column(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
     """Returns the turns of one completion, for its column."""
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         rows = queries.group_rows(db, id_of(run), storable(row_id))
         opened = _opened(db, id_of(run), [rows[0].id or 0, row_id])
         summary = queries.run_summary(db, id_of(run))
@@ -200,7 +195,6 @@ def _columns(rows: Sequence[EvaluationRow], opened: Mapping[int, list[Turn]]) ->
 
 
 def _moments(rewards: Sequence[float]) -> tuple[float | None, float | None]:
-    """Returns mean and standard deviation (n - 1)."""
     if not rewards or not all(map(isfinite, rewards)):
         return None, None
     mean = fsum(rewards) / len(rewards)

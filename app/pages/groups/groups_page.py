@@ -54,19 +54,10 @@ class GroupLines(NamedTuple):
     next: str | None
 
 
-class ModeLink(NamedTuple):
-    """A link to the groups of one mode, or of `all`."""
-
-    text: str
-    address: str
-    is_chosen: bool
-
-
 class Overview(NamedTuple):
     """The summary above the table.
 
     Attributes:
-        survey: the groups that were read.
         counts: number of groups of each kind, in the order of the chart.
         dead: number of groups with zero variance.
         stacks: by step; empty for fewer than two steps.
@@ -107,7 +98,7 @@ class GroupsPage:
     Attributes:
         where: the filter as text; as it was written if it is wrong.
         choice: order and kind.
-        modes: modes to choose from, if the run has several.
+        modes: (text, address, is chosen) of each mode, and of all, if the run has several.
         is_first: True if the lines start at the beginning of the table.
         mistake: the error in the filter; `chosen` is then the filter without the wrong part.
         meant: address of the filter that was probably meant; None without a mistake or a guess.
@@ -118,7 +109,7 @@ class GroupsPage:
     where: str
     chips: list[FilterPart]
     choice: GroupChoice
-    modes: list[ModeLink]
+    modes: list[tuple[str, str, bool]]
     overview: Overview
     rows: GroupLines
     is_first: bool
@@ -156,12 +147,11 @@ class LiveGroupsPage:
 @router.get("/runs/{name}/groups")
 def groups(request: Request, source: SourceOfPages, name: str) -> Response:
     """Shows the table, a further page of it, or the error in the filter."""
-    with source.reading() as db:
-        return _answer(request, db, name)
+    with source.reading_run(name) as (db, run):
+        return _answer(request, db, run)
 
 
-def _answer(request: Request, db: Connection, name: str) -> Response:
-    run = queries.find_run(db, name)
+def _answer(request: Request, db: Connection, run: Run) -> Response:
     given = request.query_params.multi_items()
     place = request.query_params.get("after")
     try:
@@ -175,7 +165,7 @@ def _answer(request: Request, db: Connection, name: str) -> Response:
         summary = queries.run_summary(db, id_of(run))
         rows = _rows(db, run, chosen, choice, after, queries.reward_ends(db, id_of(run)), None)
         return htmx.fragment(request, "groups/_more_groups.html", MoreGroupsPage(summary, chosen, rows))
-    if htmx.target(request) is None and name != run.uid:
+    if htmx.target(request) is None and request.path_params["name"] != run.uid:
         return RedirectResponse(here, 303)
     if (frame := until_counted(request, db, run, "groups", queries.survey)) is not None:
         return frame
@@ -186,12 +176,11 @@ def _answer(request: Request, db: Connection, name: str) -> Response:
 @router.get("/runs/{name}/groups/live")
 def live(request: Request, source: SourceOfPages, name: str) -> Response:
     """Returns what changed since the table was made; 204 if nothing did."""
-    with source.reading() as db:
-        return _news(request, db, name)
+    with source.reading_run(name) as (db, run):
+        return _news(request, db, run)
 
 
-def _news(request: Request, db: Connection, name: str) -> Response:
-    run = queries.find_run(db, name)
+def _news(request: Request, db: Connection, run: Run) -> Response:
     pairs = request.query_params.multi_items()
     choice = choice_of(pairs)
     chosen = checked_filter(db, run, _of_filter(pairs))
@@ -246,13 +235,13 @@ def _page(
     )
 
 
-def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice) -> list[ModeLink]:
+def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice) -> list[tuple[str, str, bool]]:
     known = dict.fromkeys(series.mode for series in rested(db, id_of(run), queries.step_series))
     if len(known) < 2:
         return []
     wanted: list[tuple[str, tuple[str, ...]]] = [("all", ()), *((mode, (mode,)) for mode in known)]
     return [
-        ModeLink(text, _address(run, chosen.with_parts(modes=modes), choice), chosen.words("mode") == modes)
+        (text, _address(run, chosen.with_parts(modes=modes), choice), chosen.words("mode") == modes)
         for text, modes in wanted
     ]
 

@@ -15,13 +15,6 @@ _FIRST = ("reward", "reward_std", "reward_stderr", "loss", "grad_norm", "kl", "e
 """Metrics that come first; the others follow by name."""
 
 
-class CurveGroup(NamedTuple):
-    """Metrics that are logged under one prefix."""
-
-    name: str
-    curves: list[charts.Curve]
-
-
 class ConfigEntry(NamedTuple):
     """A name and its value; `is_structured` for an object or list too long to stand beside the name."""
 
@@ -34,14 +27,13 @@ class Logged(NamedTuple):
     """The metrics and settings of a run whose name or value contains `search`.
 
     Attributes:
-        groups: metrics by step, those of the training first.
+        groups: prefix and metrics by step, those of the training first.
         single: metrics that were logged once: a trainer's at its end, or all of an evaluation's.
         config: arguments of the trainer or the evaluation, structured ones last.
-        versions: of packages.
     """
 
     search: str
-    groups: list[CurveGroup]
+    groups: list[tuple[str, list[charts.Curve]]]
     single: list[tuple[str, float | None]]
     config: list[ConfigEntry]
     versions: list[ConfigEntry]
@@ -58,12 +50,12 @@ def make_logged(run: Run, curves: Sequence[ScalarCurve], search: str) -> Logged:
     )
 
 
-def _groups(curves: Iterable[ScalarCurve]) -> list[CurveGroup]:
+def _groups(curves: Iterable[ScalarCurve]) -> list[tuple[str, list[charts.Curve]]]:
     groups: dict[str, list[ScalarCurve]] = defaultdict(list)
     for curve in curves:
         groups[_group_of(curve.name)].append(curve)
     return [
-        CurveGroup(name, [charts.curve(each.name, each.points) for each in sorted(groups[name], key=_rank)])
+        (name, [charts.curve(each.name, tuple(each.points)) for each in sorted(groups[name], key=_rank)])
         for name in sorted(groups, key=_group_rank)
     ]
 

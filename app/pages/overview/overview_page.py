@@ -1,8 +1,10 @@
 """The overview of a run: its last steps, every metric by step, and its configuration."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -11,36 +13,28 @@ from sqlalchemy import Connection
 from logs_ui.app.pages.overview.logged_values import Logged, make_logged
 from logs_ui.app.pages.overview.step_tiles import RECENT, StepTile, TileWindow, make_tiles
 from logs_ui.app.parts import charts, notes_forms, words
-from logs_ui.app.parts.diagnoses import cached_diagnosis, diagnosed
+from logs_ui.app.parts.charts import Bar, RewardChart
+from logs_ui.app.parts.diagnoses import ShortDiagnosis, cached_diagnosis, diagnosed, in_short
 from logs_ui.app.parts.notes_forms import Marks, NotebookOfPages
 from logs_ui.app.parts.step_charts import FunctionMean, StepChart, function_means, make_charts, mean
-from logs_ui.app.parts.why_short import ShortDiagnosis, in_short
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries import Histogram, RunSummary, Series
+from logs_ui.recorder.queries import RunSummary, Series
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, check_word
 from logs_ui.recorder.queries.filters.terms import Range
+from logs_ui.recorder.queries.run_steps import TaskRewards
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 
 router = APIRouter()
 
-_POLL_SECONDS = 5
 _LOWEST_TASKS = 8
 _PREVIEWED = 6
 _PARAMETERS = ("mode", "eval", "q")
-
-
-class SeriesLink(NamedTuple):
-    """A link to one series of rollouts (a mode and an eval)."""
-
-    series: Series
-    address: str
-    is_chosen: bool
 
 
 @dataclass(frozen=True)
@@ -53,16 +47,6 @@ class ValueShare:
     address: str
 
 
-class TaskLine(NamedTuple):
-    """One of the tasks with the lowest rewards; `mean` is over the rollouts that have one."""
-
-    task: str
-    rollouts: int
-    mean: float
-    bar: charts.Bar
-    address: str
-
-
 @dataclass(frozen=True)
 class Steps:
     """The figures of one series.
@@ -71,6 +55,7 @@ class Steps:
         first, last: the steps of tiles, parts and tasks.
         before: number of earlier steps that the tiles' changes compare with.
         has_steps: False for an evaluation whose rollouts name no steps: all of them are in one.
+        tasks: those with the lowest rewards, with a bar, and the address of the rollouts.
         points: the steps that the charts show.
         thinned: number of steps if the charts show only every n-th; None if they show all.
         address: of a step's rollouts, with urls.FIRST and urls.LAST in place of the steps.
@@ -90,19 +75,11 @@ class Steps:
     charts: list[StepChart]
     statuses: list[ValueShare]
     stop_reasons: list[ValueShare]
-    tasks: list[TaskLine]
+    tasks: list[tuple[TaskRewards, Bar, str]]
     functions: list[FunctionMean]
-    histogram: "Rewards | None"
+    histogram: RewardChart | None
     address: str
     preview: str
-
-
-class Rewards(NamedTuple):
-    """A histogram of an evaluation's rewards."""
-
-    columns: list[charts.HistogramBin]
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -110,25 +87,22 @@ class OverviewPage:
     """Context of `overview/overview.html` and `overview/_overview.html`.
 
     Attributes:
-        choice: the series to choose from, if there are several.
+        choice: (series, address, is chosen) of each series of rollouts, if there are several.
         steps: of the chosen series; None for a run without rollouts.
         has_why: True if the diagnosis covers this series.
         short: the diagnosis in short; None if the browser has to request it.
-        marks: the run's star, tags and note.
         refresh: address to poll while the run is alive; None if nothing is to come.
-        every: seconds between two polls.
         is_new: True for a full page load; charts are then drawn without a script, too.
     """
 
     summary: RunSummary
-    choice: list[SeriesLink]
+    choice: list[tuple[Series, str, bool]]
     steps: Steps | None
     has_why: bool
     short: ShortDiagnosis | None
     logged: Logged
     marks: Marks
     refresh: str | None
-    every: int
     is_new: bool
 
 
@@ -180,12 +154,11 @@ def overview(
     for parameter in request.query_params.keys() - {"seen"}:
         check_word(parameter, "parameter", parameter, _PARAMETERS)
     wanted = htmx.target(request)
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         run_id = id_of(run)
         known = rested(db, run_id, queries.step_series)
         chosen = _chosen(known, request.query_params)
-        named = {} if chosen is None or chosen == known[0] else {"mode": chosen.mode, "eval_name": chosen.eval_name}
+        named = _named(known, chosen)
         here = urls.overview(run.uid, **named, search=q.strip())
         if wanted is None and name != run.uid:
             return RedirectResponse(here, 303)
@@ -200,14 +173,13 @@ def overview(
             )
         page = OverviewPage(
             summary=summary,
-            choice=[_link(run.uid, each, known, chosen) for each in known] if len(known) > 1 else [],
+            choice=[(it, urls.overview(run.uid, **_named(known, it)), it == chosen) for it in known if len(known) > 1],
             steps=None if chosen is None else _steps(db, summary, known, chosen),
             has_why=chosen is not None and chosen.mode == queries.mode_of(db, run_id),
             short=_short(db, run, is_new=wanted is None),
             logged=logged,
             marks=notes_forms.of_run(db, notebook, run),
             refresh=urls.overview(run.uid, **named, seen=now) if summary.state in {RunState.RUNNING, "died"} else None,
-            every=_POLL_SECONDS,
             is_new=wanted is None,
         )
     return htmx.render(request, "overview/overview.html", page, fragments=("overview",), address=None if seen else here)
@@ -216,8 +188,7 @@ def overview(
 @router.get("/runs/{name}/overview/steps")
 def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Response:
     """Shows one chart as a table; `of` is the chart's id."""
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         summary = queries.run_summary(db, id_of(run))
         chosen = _chosen(rested(db, id_of(run), queries.step_series), request.query_params)
         found = queries.steps(db, id_of(run), chosen) if chosen else []
@@ -233,8 +204,7 @@ def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Respon
 @router.get("/runs/{name}/overview/preview")
 def preview(request: Request, source: SourceOfPages, name: str, step_min: int, step_max: int) -> Response:
     """Returns the lowest rollouts of some steps."""
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         run_id = id_of(run)
         known = rested(db, run_id, queries.step_series)
         chosen = _chosen(known, request.query_params)
@@ -260,11 +230,7 @@ def _short(db: Connection, run: Run, *, is_new: bool) -> ShortDiagnosis | None:
 
 
 def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | None:
-    """Returns the series asked for, or the first; None for a run without rollouts.
-
-    Raises:
-        FilterError: there is none of that mode and eval.
-    """
+    """Returns the series asked for, or the first; None for a run without rollouts. Raises FilterError."""
     mode, eval_name = parameters.get("mode"), parameters.get("eval")
     found = [each for each in known if mode in {None, each.mode} and eval_name in {None, each.eval_name}]
     if known and not found:
@@ -273,9 +239,9 @@ def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | 
     return found[0] if found else None
 
 
-def _link(run: str, series: Series, known: Sequence[Series], chosen: Series | None) -> SeriesLink:
-    named = {} if series == known[0] else {"mode": series.mode, "eval_name": series.eval_name}
-    return SeriesLink(series, urls.overview(run, **named), series == chosen)
+def _named(known: Sequence[Series], it: Series | None) -> dict[str, str]:
+    """Returns a series as parameters of an address; the first one is the default."""
+    return {} if it is None or it == known[0] else {"mode": it.mode, "eval_name": it.eval_name}
 
 
 def _only(known: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
@@ -313,7 +279,7 @@ def _steps(db: Connection, summary: RunSummary, known: Sequence[Series], chosen:
         stop_reasons=_parts(run.uid, window, "stop_reasons", within),
         tasks=_tasks(db, summary, chosen, (first, last), within),
         functions=function_means(found) if is_one else [],
-        histogram=_rewards(histogram),
+        histogram=charts.reward_chart(histogram, Range()),
         address=urls.rollouts_where(run.uid, **any_step),
         preview=urls.preview(run.uid, chosen.mode, chosen.eval_name),
     )
@@ -321,10 +287,9 @@ def _steps(db: Connection, summary: RunSummary, known: Sequence[Series], chosen:
 
 def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> list[ValueShare]:
     """Counts a property over the last steps, most frequent value first."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for step in window.recent:
-        for value, count in getattr(step, name).items():
-            counts[value] = counts.get(value, 0) + count
+        counts.update(getattr(step, name))
     rollouts = sum(step.rollouts for step in window.recent)
     word_of = words.status_word if name == "statuses" else words.stop_reason
     known = {*Status, *StopReason}
@@ -335,30 +300,15 @@ def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> l
             mean(count, rollouts) or 0.0,
             urls.rollouts_where(run, **within, **({name: (value,)} if value in known else {})),
         )
-        for value, count in sorted(counts.items(), key=lambda pair: -pair[1])
+        for value, count in counts.most_common()
         if count
     ]
 
 
 def _tasks(
     db: Connection, summary: RunSummary, chosen: Series, steps: tuple[int, int], within: dict[str, Any]
-) -> list[TaskLine]:
+) -> list[tuple[TaskRewards, Bar, str]]:
     found = queries.lowest_tasks(db, id_of(summary.run), chosen, *steps, limit=_LOWEST_TASKS)
     scale = charts.Scale.over([each.mean for each in found])
-    return [
-        TaskLine(
-            each.task,
-            each.rollouts,
-            each.mean,
-            scale.bar(each.mean),
-            urls.rollouts_where(summary.run.uid, **within, tasks=(each.task,), sort=Sort.LOWEST_REWARD),
-        )
-        for each in found
-    ]
-
-
-def _rewards(histogram: Histogram | None) -> Rewards | None:
-    if histogram is None:
-        return None
-    columns = charts.columns(histogram, Range())
-    return Rewards(columns, histogram.low, histogram.low + histogram.width * len(histogram.counts))
+    where = partial(urls.rollouts_where, summary.run.uid, **within, sort=Sort.LOWEST_REWARD)
+    return [(it, scale.bar(it.mean), where(tasks=(it.task,))) for it in found]

@@ -37,10 +37,8 @@ class StepTile(NamedTuple):
     """One figure.
 
     Attributes:
-        value: as text.
         change: from the steps before, with its sign; None without any.
         tone: of the change: `positive` or `negative` if it is better or worse, else `quiet`.
-        meaning: one sentence.
     """
 
     name: str

@@ -8,12 +8,13 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.rollout.rollout_cause import Loss, loss_of
 from logs_ui.app.pages.rollout.token_view import TokenView, make_view
 from logs_ui.app.parts import figures, safe_text, timeline, words
 from logs_ui.app.parts import notes_forms as notes
 from logs_ui.app.parts.charts import Scale, stacked
+from logs_ui.app.parts.diagnoses import cached_diagnosis
 from logs_ui.app.parts.filter_form import checked_filter
+from logs_ui.app.parts.loss_waterfall import ICONS
 from logs_ui.app.parts.notes_forms import Marks, NotebookOfPages
 from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
 from logs_ui.app.parts.timeline import Card, Text
@@ -24,8 +25,10 @@ from logs_ui.app.web.page_cache import is_long
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of
+from logs_ui.recorder.diagnosis.rollout_rows import SAME
 from logs_ui.recorder.diagnosis.tables.one_rollout import Training, training
-from logs_ui.recorder.errors import RolloutNotFoundError
+from logs_ui.recorder.diagnosis.waterfall import cause_of
+from logs_ui.recorder.errors import ImageNotFoundError, RolloutNotFoundError
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.queries import Neighbours, Rollout, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
@@ -40,8 +43,8 @@ _TOKEN_LIST = 4_096
 """Maximum number of token ids in the raw view; longer arrays are shown as their length there, and in full in its plain
 text.
 """
-
-
+_IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
+"""Media types that cannot contain a script."""
 _OWN_PANEL = ("traceback", "server_log")
 """Metadata that has a panel of its own."""
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
@@ -56,6 +59,20 @@ class Member(NamedTuple):
     dot: tuple[float, float] | None
 
 
+class Loss(NamedTuple):
+    """The cause that ended a rollout, and the reward that it lost.
+
+    Attributes:
+        lost: the run's best reward minus the rollout's, at least 0; None if the run is not diagnosed yet, or its
+            diagnosis covers other rollouts.
+    """
+
+    word: Word
+    lost: float | None
+    best: float | None
+    address: str
+
+
 @dataclass(frozen=True)
 class RolloutPage:
     """Context of `rollout/rollout.html` and `rollout/_rollout.html`.
@@ -63,11 +80,9 @@ class RolloutPage:
     Attributes:
         chosen: the filter that previous and next follow.
         cards: of the timeline; `anomaly` is the first of them that went wrong.
-        traceback: of a rollout function that raised.
         server_log: end of the environment server's log, for a failed rollout that names a log.
         evidence: the weakest evidence of its call attribution, and its meaning; None without calls.
         metrics, notes: recorded by the rollout function.
-        marks: star, tags and note.
         staleness: number of policy versions it was behind when an asynchronous trainer used it; None elsewhere.
         dropped: how that trainer dropped it; None if it did not.
         loss: its cause and lost reward; None if not known yet.
@@ -76,7 +91,6 @@ class RolloutPage:
         raw: the whole record as JSON, in the raw view.
         scale: scale of the bars of `parts`.
         strip: scale of the dots of `group`.
-        sampling: names and values.
         metadata: metadata that nothing else on the page shows.
         searched: words of the filter's text search, as a JSON list; empty without any.
         refresh: address to poll while the rollout is not settled; None if nothing is to come.
@@ -119,8 +133,7 @@ def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, 
     own = dict(pair for pair in pairs if pair[0] in {"view", "seen"})
     view = _view(own.get("view", ""))
     wanted = htmx.target(request)
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         found = queries.rollout(db, id_of(run), storable(row_id))
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"view", "seen"}])
         if wanted is None and name != run.uid:
@@ -134,8 +147,7 @@ def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, 
 @router.get("/runs/{name}/rollouts/{row_id}/text/{part}")
 def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Response:
     """Returns one text of a rollout as plain text."""
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         found = queries.rollout(db, id_of(run), storable(row_id))
     if part == "raw":
         value: str | None = safe_text.as_json(_record(found, token_limit=None))
@@ -146,6 +158,21 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
         raise RolloutNotFoundError(f"rollout {row_id} has no text called {part[:60]!r}")
     headers = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Cache-Control": "no-store"}
     return Response(safe_text.clean(value), media_type="text/plain", headers=headers)
+
+
+@router.get("/images/{image_hash}")
+def image(source: SourceOfPages, image_hash: str) -> Response:
+    """Returns an image. The browser may cache it forever, because the address is its hash."""
+    with source.reading() as db:
+        found = queries.image(db, image_hash)
+    if found.media_type not in _IMAGE_TYPES:
+        raise ImageNotFoundError("This image is of a kind that is not shown.")
+    headers = {
+        "Content-Security-Policy": PLAIN_TEXT_POLICY,
+        "Cache-Control": "private, max-age=31536000, immutable",
+        "Content-Disposition": "inline",
+    }
+    return Response(found.data, media_type=found.media_type, headers=headers)
 
 
 def _view(written: str) -> View:
@@ -183,7 +210,7 @@ def _page(
         notes=_named(found.metadata.get("notes")),
         staleness=found.row.staleness,
         dropped=words.DROPPED.get(found.row.dropped or ""),
-        loss=loss_of(db, run, row),
+        loss=_loss(db, run, row),
         trained=None if summary.is_evaluation else _trained(run, row, group, summary),
         tokens=make_view(db, run, found, calls) if view == "tokens" else None,
         raw=Text("raw", safe_text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
@@ -196,6 +223,20 @@ def _page(
         searched=_searched(chosen),
         refresh=_refresh(run, row, summary, chosen, view),
     )
+
+
+def _loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
+    """Returns the loss, or None if the rollout has no cause yet. Never waits for a diagnosis."""
+    cause = cause_of(row)
+    if cause is None:
+        return None
+    known = cached_diagnosis(db, run) if row.mode == queries.mode_of(db, row.run_id) else None
+    best = None if known is None else known.report.scale.best
+    lost = None if best is None else max(best - (row.reward or 0.0), 0.0)
+    if lost is not None and lost <= SAME * max(abs(best or 0.0), 1):
+        lost = 0.0
+    name = cause.name if lost else words.ended_by(cause)
+    return Loss(Word(name, ICONS[cause.id], "quiet", cause.meaning), lost, best, urls.why(run.uid))
 
 
 def _trained(run: Run, row: EvaluationRow, group: list[EvaluationRow], summary: RunSummary) -> Training:

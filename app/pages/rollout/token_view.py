@@ -97,7 +97,6 @@ class TokenView:
 
     @property
     def anchors(self) -> set[str]:
-        """Anchors of the segments shown."""
         return {segment.anchor for segment in self.segments}
 
 

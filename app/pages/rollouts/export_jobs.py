@@ -45,7 +45,6 @@ class Job:
 
     Attributes:
         id: a random id that cannot be guessed.
-        run: uid.
         name: file name of the download.
         done, total: rollouts written, and to write; 0 before they are counted.
         size: in bytes; None until the file is complete.
@@ -67,7 +66,6 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """True if the export has ended, in whatever way."""
         return self._ended.is_set()
 
     def wait(self, seconds: float) -> None:

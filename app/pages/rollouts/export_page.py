@@ -49,8 +49,7 @@ def begin(request: Request, source: SourceOfPages, name: str) -> Response:
     format = request.query_params.get("format", "")  # noqa: A001 - the parameter's name
     check_word("format", "format", format, FORMATS)
     kind: Format = next(it for it in _MEDIA_TYPES if it == format)
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         given = _said(request)
         chosen = checked_filter(db, run, given)
     job = _jobs(request).start(run.uid, kind, file_name(run, chosen, kind), chosen)
@@ -122,7 +121,6 @@ def _jobs(request: Request) -> Jobs:
 
 
 def _found(request: Request, name: str, job_id: str) -> Job:
-    """Raises ExportNotFoundError."""
     found = _jobs(request).find(name, job_id)
     if found is None:
         raise ExportNotFoundError("This file no longer exists: the export was cancelled or has expired. Export again.")

@@ -27,7 +27,6 @@ class PivotCell(NamedTuple):
 
     Attributes:
         text: the figure, or a heading's value.
-        title: a longer description.
         link: address of its rollouts; None if no filter selects them.
         heat: colour class: `h0` to `h5` from the lowest to the highest of all cells, `n1` to `n5` below zero.
     """
@@ -187,11 +186,7 @@ def _heading(dimension: Dimension, heading: Heading, link: str | None) -> PivotC
 
 
 def _terms(dimension: Dimension, heading: Heading) -> list[Term]:
-    """Returns the filter terms that select a heading's rollouts.
-
-    Raises:
-        _CannotBeSaidError: the filter language has no word for it.
-    """
+    """Returns the filter terms that select a heading's rollouts. Raises _CannotBeSaidError."""
     value, until = heading.value, heading.until
     if dimension == Dimension.STEP and isinstance(value, int):
         return [Term("step", (Range(value, value if until is None else until),))]

@@ -36,7 +36,6 @@ class Rows:
         next: address of the lines that follow; None at the end.
         scale: scale of the reward bars: the run's own lowest and highest.
         said: stars, tags and notes by row id; rows without any are left out.
-        chosen: the filter.
         looked_at: see `queries.Page`.
     """
 
@@ -163,8 +162,9 @@ def lines_of(
         is_evaluation=summary.is_evaluation,
         has_steps=summary.has_steps,
     )
-    said = queries.annotations(db, summary.run, lines)
-    return Rows(lines, columns, following, _scale(db, summary.run), said, chosen, summary.run.uid, looked_at)
+    said, ends = queries.annotations(db, summary.run, lines), queries.reward_ends(db, id_of(summary.run))
+    scale = Scale.over([end for end in (ends.low, ends.high) if end is not None])
+    return Rows(lines, columns, following, scale, said, chosen, summary.run.uid, looked_at)
 
 
 def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> FoundRollouts:
@@ -219,8 +219,3 @@ def _searched(db: Connection, summary: RunSummary, chosen: RolloutFilter, troubl
 
 def _names(values: Iterable[dict[str, float | None] | None]) -> list[str]:
     return sorted({name for it in values for name in it or ()})
-
-
-def _scale(db: Connection, run: Run) -> Scale:
-    ends = queries.reward_ends(db, id_of(run))
-    return Scale.over([end for end in (ends.low, ends.high) if end is not None])

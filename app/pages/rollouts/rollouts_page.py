@@ -1,4 +1,4 @@
-"""The page of a run's rollouts: filter, table or pivot."""
+"""The page of a run's rollouts: filter, table or pivot, and its live updates."""
 
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote
@@ -7,43 +7,29 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
+from logs_ui.app.pages.rollouts import rollout_table as table
 from logs_ui.app.pages.rollouts.pivot_table import PivotTable, make_pivot
-from logs_ui.app.pages.rollouts.rollout_table import (
-    FoundRollouts,
-    Rows,
-    TableLive,
-    beside,
-    found_of,
-    lines_of,
-    live_of,
-    rows_of,
-)
+from logs_ui.app.pages.rollouts.rollout_table import FoundRollouts, Rows, TableLive
 from logs_ui.app.parts.filter_form import FilterForm, checked_filter, make_form, mended, repaired
 from logs_ui.app.parts.table_columns import parse_columns, print_columns
 from logs_ui.app.parts.view import View, parse_view, print_view, split
 from logs_ui.app.parts.waiting_page import WAIT, until_counted
 from logs_ui.app.web import htmx, page_cache, urls
-from logs_ui.app.web.open_database import Source, SourceOfPages, id_of
+from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Count, Cursor, RunSummary
 from logs_ui.recorder.queries.filters.filter_chips import FilterPart, filter_parts
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, print_filter, print_where
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_filter, print_filter, print_where
 from logs_ui.recorder.storage.address import Address, absolute, without_password
-from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 _COOKIE = "logs-ui-columns"
 _YEAR = 365 * 86_400  # seconds
+_OF_LIVE = ("newest", "seen", "open", "follow")  # parameters of the live updates alone
+_POLLED_ROWS = 100  # rows of a page that are looked at again, at most, while they are unfinished
 
 router = APIRouter()
-
-
-@dataclass(frozen=True)
-class Without:
-    """A part of a filter that matches nothing, and the number of rows without it."""
-
-    part: FilterPart
-    count: Count
 
 
 @dataclass(frozen=True)
@@ -51,11 +37,10 @@ class RolloutsPage:
     """Context of `rollouts/rollouts.html` and `rollouts/_results.html`.
 
     Attributes:
-        view: table or pivot.
         rows: without lines in a pivot.
         pivot: None in a table, or if nothing matches.
         is_first: True if the lines start at the beginning of the table.
-        without: for an empty table.
+        without: for an empty table: each part of the filter, and the number of rows without it.
         mistake: the error in the filter; `chosen` is then the filter without the wrong part.
         meant: address of the filter that was probably meant; None without a mistake or a guess.
         as_written: address of the wrong filter; None if the page has its own address.
@@ -72,7 +57,7 @@ class RolloutsPage:
     pivot: PivotTable | None
     is_first: bool
     live: TableLive
-    without: list[Without]
+    without: list[tuple[FilterPart, Count]]
     mistake: FilterError | None
     meant: str | None
     as_written: str | None
@@ -87,15 +72,35 @@ class MorePage:
     rows: Rows
 
 
+@dataclass(frozen=True)
+class LivePage:
+    """Context of `rollouts/_live.html`.
+
+    Attributes:
+        rows: changed lines; the whole first page if the table follows new rollouts.
+        view: a pivot and its counts stay as they are until the reader reloads it.
+    """
+
+    summary: RunSummary
+    chosen: RolloutFilter
+    view: View
+    live: TableLive
+    form: FilterForm
+    chips: list[FilterPart]
+    found: FoundRollouts
+    rows: Rows
+    follows: bool
+    mistake: None = None
+
+
 @router.get("/runs/{name}")
 def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
     """Shows the table, a further page of it, a pivot, or the error in the filter."""
-    with source.reading() as db:
-        return _answer(request, source, db, name)
+    with source.reading_run(name) as (db, run):
+        return _answer(request, db, run)
 
 
-def _answer(request: Request, source: Source, db: Connection, name: str) -> Response:
-    run = queries.find_run(db, name)
+def _answer(request: Request, db: Connection, run: Run) -> Response:
     pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in {"after", "choose", WAIT}]
     shown, given = split(pairs)
     place = request.query_params.get("after")
@@ -103,77 +108,56 @@ def _answer(request: Request, source: Source, db: Connection, name: str) -> Resp
     if "choose" not in request.query_params and view.shown is None:
         view = replace(view, shown=remembered_columns(request))
     urls.showing(print_view(view))
-    page = _Maker(request, source, db, run, view)
     try:
         chosen = checked_filter(db, run, given)
         after = urls.parse_cursor(place) if place else None
     except FilterError as mistake:
-        return page.mistaken(given, mistake)
+        page = _page(request, db, run, view, repaired(given, mistake), None, given=given, mistake=mistake)
+        return htmx.render(request, "rollouts/rollouts.html", page, fragments=("results",), status=422, address="false")
     here = urls.rollouts(run.uid, chosen, after=after)
     if htmx.target(request) == "more":
-        return htmx.fragment(request, "rollouts/_more.html", page.more(chosen, after))
+        summary = queries.run_summary(db, id_of(run))
+        more = MorePage(summary, table.rows_of(db, summary, chosen, view, after))
+        return htmx.fragment(request, "rollouts/_more.html", more)
     canonical = [*print_filter(chosen), *print_view(view)]
     asked = [*given, *shown] if "choose" not in request.query_params else None
-    if htmx.target(request) is None and (name != run.uid or asked != canonical):
+    if htmx.target(request) is None and (request.path_params["name"] != run.uid or asked != canonical):
         return remember_columns(request, view, RedirectResponse(here, 303))
     if (frame := until_counted(request, db, run, "rollouts", queries.kinds)) is not None:
         return frame
-    made = htmx.render(
-        request, "rollouts/rollouts.html", page.make(chosen, after), fragments=("results",), address=here
-    )
+    page = _page(request, db, run, view, chosen, after)
+    made = htmx.render(request, "rollouts/rollouts.html", page, fragments=("results",), address=here)
     return remember_columns(request, view, made)
 
 
-@dataclass(frozen=True)
-class _Maker:
-    """The request, and what all parts of its answer need."""
-
-    request: Request
-    source: Source
-    db: Connection
-    run: Run
-    view: View
-
-    def make(
-        self, chosen: RolloutFilter, after: Cursor | None, *, given: urls.Pairs | None = None,
-        mistake: FilterError | None = None,
-    ) -> RolloutsPage:  # fmt: skip
-        db, run, view = self.db, self.run, self.view
-        now = live_of(db, run, chosen, trouble=self.request.app.state.indexer.trouble)
-        pivot = make_pivot(db, run, chosen, view) if view.is_pivot and not mistake else None
-        rows = lines_of(db, now.summary, chosen, view, []) if pivot else rows_of(db, now.summary, chosen, view, after)
-        now = beside(now, rows) if after is None else now
-        chips = filter_parts(chosen)
-        fallback = [] if rows.lines or pivot or rows.looked_at else chips
-        return RolloutsPage(
-            summary=now.summary,
-            chosen=chosen,
-            form=make_form(db, now.summary, chosen, mistake, given or []),
-            chips=chips,
-            found=found_of(db, now.summary, chosen),
-            view=view,
-            rows=rows,
-            pivot=pivot,
-            is_first=after is None,
-            live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
-            without=[
-                Without(chip, page_cache.figure(db, now.summary, queries.count, chip.without)) for chip in fallback
-            ],
-            mistake=mistake,
-            meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
-            as_written=urls.rollouts_said(run.uid, given or []) if mistake else None,
-            in_pandas=pandas_line(run, self.source.address, chosen),
-        )
-
-    def mistaken(self, given: urls.Pairs, mistake: FilterError) -> Response:
-        """Shows the page with the filter as typed and one line that names the error."""
-        page = self.make(repaired(given, mistake), None, given=given, mistake=mistake)
-        render = htmx.render
-        return render(self.request, "rollouts/rollouts.html", page, fragments=("results",), status=422, address="false")
-
-    def more(self, chosen: RolloutFilter, after: Cursor | None) -> MorePage:
-        summary = queries.run_summary(self.db, id_of(self.run))
-        return MorePage(summary, rows_of(self.db, summary, chosen, self.view, after))
+def _page(
+    request: Request, db: Connection, run: Run, view: View, chosen: RolloutFilter, after: Cursor | None, *,
+    given: urls.Pairs | None = None, mistake: FilterError | None = None,
+) -> RolloutsPage:  # fmt: skip
+    now = table.live_of(db, run, chosen, trouble=request.app.state.indexer.trouble)
+    summary = now.summary
+    pivot = make_pivot(db, run, chosen, view) if view.is_pivot and not mistake else None
+    rows = table.lines_of(db, summary, chosen, view, []) if pivot else table.rows_of(db, summary, chosen, view, after)
+    now = table.beside(now, rows) if after is None else now
+    chips = filter_parts(chosen)
+    fallback = [] if rows.lines or pivot or rows.looked_at else chips
+    return RolloutsPage(
+        summary=summary,
+        chosen=chosen,
+        form=make_form(db, summary, chosen, mistake, given or []),
+        chips=chips,
+        found=table.found_of(db, summary, chosen),
+        view=view,
+        rows=rows,
+        pivot=pivot,
+        is_first=after is None,
+        live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
+        without=[(chip, page_cache.figure(db, summary, queries.count, chip.without)) for chip in fallback],
+        mistake=mistake,
+        meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
+        as_written=urls.rollouts_said(run.uid, given or []) if mistake else None,
+        in_pandas=pandas_line(run, request.app.state.source.address, chosen),
+    )
 
 
 def pandas_line(run: Run, db: Address, chosen: RolloutFilter) -> str:
@@ -199,3 +183,52 @@ def remember_columns(request: Request, view: View, response: Response) -> Respon
             kept = quote(print_columns(view.shown))
             response.set_cookie(_COOKIE, kept, max_age=_YEAR, httponly=True, samesite="strict", path=urls.home())
     return response
+
+
+@router.get("/runs/{name}/live")
+def live(request: Request, source: SourceOfPages, name: str) -> Response:
+    """Returns what changed since the table was made; 204 if nothing did."""
+    with source.reading_run(name) as (db, run):
+        return _news(request, db, run)
+
+
+def _news(request: Request, db: Connection, run: Run) -> Response:
+    shown, pairs = split(request.query_params.multi_items())
+    view, chosen = parse_view(shown), parse_filter(pair for pair in pairs if pair[0] not in _OF_LIVE)
+    urls.showing(print_view(view))
+    newest, seen = urls.parse_whole(request.query_params.get("newest", "0")), request.query_params.get("seen", "")
+    follows = "follow" in request.query_params and chosen.sort == Sort.NEWEST and not view.is_pivot
+    trouble = request.app.state.indexer.trouble
+    now = table.live_of(
+        db, run, chosen, trouble=trouble, newest=None if follows else newest, seen="" if follows else seen
+    )
+    if now.seen == seen and now.newest <= newest:
+        return htmx.nothing_new()
+    if follows:
+        rows = table.rows_of(db, now.summary, chosen, view, None)
+        now = table.beside(now, rows)
+    else:
+        unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
+        rows = table.lines_of(db, now.summary, chosen, view, _changed_lines(db, now.summary, unfinished, seen))
+    page = LivePage(
+        summary=now.summary,
+        chosen=chosen,
+        view=view,
+        live=now,
+        form=make_form(db, now.summary, chosen, None, []),
+        chips=filter_parts(chosen),
+        found=table.found_of(db, now.summary, chosen),
+        rows=rows,
+        follows=follows,
+    )
+    return htmx.fragment(request, "rollouts/_live.html", page)
+
+
+def _changed_lines(db: Connection, summary: RunSummary, ids: list[int], seen: str) -> list[EvaluationRow]:
+    """Returns the rows of the page that may have changed since it last polled. A new state of the run changes its
+    running rollouts too.
+    """
+    change, _, rest = seen.partition(".")
+    state = rest.partition(".")[0]
+    rows = queries.rows_called(db, id_of(summary.run), ids)
+    return [row for row in rows if row.changed > urls.parse_whole(change) or state != summary.state]

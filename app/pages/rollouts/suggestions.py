@@ -73,8 +73,7 @@ def suggestions(request: Request, source: SourceOfPages, name: str, where: str =
     """Suggests for the text `where` with the caret at `at`, in UTF-16 units, or at its end."""
     cursor = len(where) if at is None else len(_units(where)[: 2 * max(at, 0)].decode("utf-16-le", "ignore"))
     place = place_at(where, cursor)
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         found = list(_candidates(db, queries.run_summary(db, id_of(run)), place))
     page = SuggestionsPage(where, [_suggestion(where, place, candidate) for candidate in found])
     return htmx.fragment(request, "rollouts/_suggestions.html", page)
@@ -91,7 +90,11 @@ def _candidates(db: Connection, summary: RunSummary, place: Place) -> Iterator[_
     yield from _matching(list(_names(db, summary, place.written)), place.written)
     if len(place.written) > 1:
         facets = _facets(db, summary, place)
-        found = [it for name in ("status", "stop", "task", "eval", "tag") for it in _terms(db, summary, facets, name)]
+        found = [
+            _Candidate(it.value, f"{name}:{it.written} ", it.meaning, it.count)
+            for name in ("status", "stop", "task", "eval", "tag")
+            for it in _known(db, summary, facets, name)
+        ]
         yield from _matching(found, place.written)[:_MOST_FOUND]
 
 
@@ -104,12 +107,6 @@ def _names(db: Connection, summary: RunSummary, written: str) -> Iterator[_Candi
         else:
             sign = "." if field.has_key else "" if field.kind in NUMERIC else ":"
             yield _Candidate(field.name, field.name + sign, meaning, goes_on=bool(sign))
-
-
-def _terms(db: Connection, summary: RunSummary, facets: Facets | None, name: str) -> list[_Candidate]:
-    """Returns values of a field, with the field's name in front."""
-    known = _known(db, summary, facets, name)
-    return [_Candidate(it.value, f"{name}:{it.written} ", it.meaning, it.count) for it in known]
 
 
 def _values(db: Connection, summary: RunSummary, field: Field, place: Place) -> list[_Candidate]:

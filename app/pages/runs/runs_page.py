@@ -6,15 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
-from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
-from starlette.exceptions import HTTPException
 
 from logs_ui.app.parts import charts
-from logs_ui.app.parts.notes_forms import WritableNotebook
+from logs_ui.app.parts.notes_forms import WritableNotebook, read_form
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
@@ -57,7 +55,6 @@ class RunsLive(NamedTuple):
         newest: number of the newest run when the list was made; later ones are new.
         new: number of new runs that match.
         seen: version of the rows shown.
-        every: seconds between two polls.
     """
 
     newest: int
@@ -71,10 +68,6 @@ class RunsPage:
     """Context of `runs/runs.html`, `runs/_runs.html` and `runs/_listed.html`.
 
     Attributes:
-        database: address of the database.
-        exists: True if there is a database.
-        chosen: the filter.
-        counts: number of runs; zero before the first.
         lines: newest first.
         next: address of the lines that follow; None at the end.
         is_first: True if the lines start at the beginning of the list.
@@ -132,7 +125,7 @@ def runs(request: Request, source: SourceOfPages) -> Response:
         with source.reading() as db:
             if wanted == "more":
                 found = queries.list_runs(db, chosen, after=after, limit=PAGE_SIZE)
-                more = MoreRunsPage(_lines(found.runs), _following(chosen, found.next))
+                more = MoreRunsPage(_lines(found.runs), urls.runs(chosen, after=found.next) if found.next else None)
                 return htmx.fragment(request, "runs/_more_runs.html", more)
             page = _page(db, source.address, chosen, after)
     if wanted == "runs" and request.query_params.get("seen") == page.seen:
@@ -156,7 +149,7 @@ def live(request: Request, source: SourceOfPages) -> Response:
         counts = queries.count_runs(db, chosen)
         if follows:
             first = queries.list_runs(db, chosen, limit=PAGE_SIZE)
-            lines, place = _lines(first.runs), _following(chosen, first.next)
+            lines, place = _lines(first.runs), urls.runs(chosen, after=first.next) if first.next else None
             now = _live(db, chosen, _open(lines), None)
         else:
             lines, place = _lines(queries.these_runs(db, shown)), None
@@ -166,13 +159,7 @@ def live(request: Request, source: SourceOfPages) -> Response:
 
 
 async def _sent(request: Request) -> urls.Pairs:
-    """Reads the fields of a form."""
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > _BODY_BYTES:
-            raise HTTPException(413, "Too many runs at once: select fewer.")
-    return parse_qsl(body.decode("latin-1"))
+    return await read_form(request, _BODY_BYTES, "Too many runs at once: select fewer.")
 
 
 @router.post("/tags")
@@ -182,7 +169,7 @@ def tag_runs(
     """Adds a tag to the selected runs, or removes it, and shows the same list again."""
     tag = tag_of(next((value for name, value in sent if name == "label"), ""))
     add = ("do", "untag") not in sent
-    ticked = [value for name, value in sent if name == "run"][:_MOST_TICKED]
+    ticked = [value for name, value in sent if name == "run" and value][:_MOST_TICKED]
     with source.reading() as db:
         uids = [queries.find_run(db, uid).uid for uid in ticked]
     for uid in uids if tag else []:
@@ -219,7 +206,7 @@ def _page(db: Connection, address: Address, chosen: RunFilter, after: Cursor | N
         chosen=chosen,
         counts=counts,
         lines=lines,
-        next=_following(chosen, found.next),
+        next=urls.runs(chosen, after=found.next) if found.next else None,
         is_first=after is None,
         live=_live(db, chosen, _open(lines), None),
         seen="" if counts.all else "empty",
@@ -227,15 +214,9 @@ def _page(db: Connection, address: Address, chosen: RunFilter, after: Cursor | N
 
 
 def _empty(address: Address, chosen: RunFilter) -> RunsPage:
-    live = RunsLive(newest=0, new=0, seen="")
     exists = not isinstance(address, Path) or address.exists()
-    return RunsPage(
-        shown(address), exists, chosen, RunCounts(0, 0), [], None, True, live, "empty" if exists else "missing"
-    )
-
-
-def _following(chosen: RunFilter, place: Cursor | None) -> str | None:
-    return None if place is None else urls.runs(chosen, after=place)
+    seen = "empty" if exists else "missing"
+    return RunsPage(shown(address), exists, chosen, RunCounts(0, 0), [], None, True, RunsLive(0, 0, ""), seen)
 
 
 def _lines(found: Sequence[ListedRun]) -> list[RunLine]:

@@ -33,9 +33,7 @@ class Finding(NamedTuple):
     """The result of one check.
 
     Attributes:
-        name: heading.
         state: `found`, `fine`, or `unknown` if its inputs were not recorded.
-        said: the result in one line.
         lines: the figures behind it.
         definition: the check, and the source of its threshold.
         chosen: its rollouts; None if there are none, or no filter selects them.

@@ -25,6 +25,7 @@ SAMPLE = 200
 """Number of newest rollouts whose actions are read."""
 
 _MOST_LINES = 10  # of a table
+_LINKED = ("rollouts", "first_in", "last_in", "failed_in", "looped_in")
 _MOST_NAMED = 60  # rollouts that a link names one by one
 
 
@@ -41,7 +42,6 @@ class KindLine(NamedTuple):
 
     Attributes:
         example: the most frequent of them, and its count; None if all are identical.
-        different: number of distinct ones.
         share: of all actions, from 0 to 1.
         failed: share that the environment answered with an error.
         last_mean: mean reward of the rollouts that ended with one; None without any.
@@ -121,11 +121,7 @@ def _kind(uid: str, only: RolloutFilter, sample: Sample, kind: ActionKind) -> Ki
         different=len(kind.values),
         share=kind.times / sample.actions,
         failed=kind.failed / kind.times,
-        rollouts=_linked(uid, kind.rollouts),
-        first_in=_linked(uid, kind.first_in),
-        last_in=_linked(uid, kind.last_in),
-        failed_in=_linked(uid, kind.failed_in),
-        looped_in=_linked(uid, kind.looped_in),
+        **{name: _linked(uid, getattr(kind, name)) for name in _LINKED},
         last_mean=fmean(kind.last_rewards) if kind.last_rewards else None,
         address=_mentioned(uid, only, kind.name),
     )

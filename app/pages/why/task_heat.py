@@ -85,13 +85,6 @@ REACHES: Final = {
 """The word of each solvability, within the steps shown."""
 
 
-class HeatColumn(NamedTuple):
-    """Steps of a column; `heading` is empty if there is no room for it."""
-
-    title: str
-    heading: str
-
-
 class HeatCell(NamedTuple):
     """A task in the steps of one column.
 
@@ -111,7 +104,6 @@ class TaskRow(NamedTuple):
 
     Attributes:
         short: its name without the middle if it is long: names of many tasks differ at the end.
-        evidence: a sentence behind its status.
         cells: one for each column; None without rollouts.
         address, of_attempts: of its rollouts, and of those with a reward.
     """
@@ -131,42 +123,29 @@ class TaskRow(NamedTuple):
     of_attempts: str
 
 
-class HeatShade(NamedTuple):
-    """A colour of the cells, and the range of rewards that it stands for."""
-
-    name: str
-    title: str
-
-
 class Heat(NamedTuple):
     """Tasks by steps.
 
     Attributes:
+        columns: title and heading; the heading is empty if there is no room for it.
         width: steps per column; the last column may have fewer.
         is_spelt: True if the cells have room for their value.
+        shades: classes of the colours, and the range of rewards that each stands for.
         low, high: range of the colours.
     """
 
     lines: list[TaskRow]
-    columns: list[HeatColumn]
+    columns: list[tuple[str, str]]
     width: int
     is_spelt: bool
-    shades: list[HeatShade]
+    shades: list[tuple[str, str]]
     low: float
     high: float
 
 
 def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures, of_all: Labels, **where: Any) -> Heat:
-    """Builds the heat map of some tasks, in the given order.
-
-    Args:
-        run: uid.
-        rows: of the steps shown.
-        scale: of the whole run.
-        tasks: indices into `rows.tasks`.
-        of_tasks: figures of `rows`.
-        of_all: labels of the whole run.
-        where: filter parts that all links have.
+    """Builds the heat map of some tasks, indices into `rows.tasks`, in their order. `rows` and `of_tasks` are of the
+    steps shown, `scale` and `of_all` of the whole run; `where` are filter parts that all links have.
     """
     columns = Columns.of(rows)
     low = float(np.nanpercentile(rows.reward, _LOWEST_PERCENTILE)) if np.isfinite(rows.reward).any() else 0.0
@@ -200,7 +179,6 @@ def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures
 
 
 def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, **where: Any) -> list[HeatCell | None]:
-    """Builds the cells of one task."""
     of_steps = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.LAST)
     of_one = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.FIRST)
     line: list[HeatCell | None] = []
@@ -244,16 +222,16 @@ def _shade(edges: Floats, mean: float, share: float) -> str:
     return f"r{colour} s{mark}" if mark else f"r{colour}"
 
 
-def _shades(edges: Floats) -> list[HeatShade]:
+def _shades(edges: Floats) -> list[tuple[str, str]]:
     ends = [said.number(edge, 2) for edge in edges.tolist()]
-    return [HeatShade(f"r{shade}", f"mean reward {low} to {high}") for shade, (low, high) in enumerate(pairwise(ends))]
+    return [(f"r{shade}", f"mean reward {low} to {high}") for shade, (low, high) in enumerate(pairwise(ends))]
 
 
-def _columns(columns: Columns) -> list[HeatColumn]:
+def _columns(columns: Columns) -> list[tuple[str, str]]:
     every = max(1, -(-len(columns.first) // _HEADINGS)) if len(columns.first) > _SPELT_COLUMNS else 1
     bounds = zip(columns.first.tolist(), columns.last.tolist(), strict=True)
     return [
-        HeatColumn(_steps_said(first, last), f"{first:,}" if place % every == 0 else "")
+        (_steps_said(first, last), f"{first:,}" if place % every == 0 else "")
         for place, (first, last) in enumerate(bounds)
     ]
 

@@ -37,20 +37,11 @@ class ActionTile(NamedTuple):
     address: str | None
 
 
-class HabitLine(NamedTuple):
-    """A habit, see `action_table.HabitFound`; `share` is of the rollouts for which it is recorded."""
-
-    found: HabitFound
-    share: float
-    address: str
-
-
 class ActionLine(NamedTuple):
     """Rollouts with the same first, or last, action.
 
     Attributes:
         action: None for rollouts without one.
-        shown: as text.
         share: of all rollouts, from 0 to 1.
         solved: share of those that have a reward; None without any.
     """
@@ -69,7 +60,6 @@ class ActionTable(NamedTuple):
     """The first, or the last, actions.
 
     Attributes:
-        different: number of distinct ones.
         beyond: number of rollouts whose action is in no line.
         contrast: a sentence on the last action typical of unsolved rollouts; empty if it may be chance.
     """
@@ -87,12 +77,13 @@ class WhyActionsPage(WhyTab):
 
     Attributes:
         tiles: empty if no action was recorded.
+        habits: see `action_table.HabitFound`, and the address of the rollouts with each.
         firsts, lasts: None likewise.
         sampled: None if the newest rollouts have no action.
     """
 
     tiles: list[ActionTile]
-    habits: list[HabitLine]
+    habits: list[tuple[HabitFound, str]]
     firsts: ActionTable | None
     lasts: ActionTable | None
     sampled: Sampled | None
@@ -113,7 +104,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
         window=here,
         fresh=fresh_of(summary),
         tiles=_tiles(run.uid, here, found["first_action"]) if has_any else [],
-        habits=_habits(run.uid, here),
+        habits=[(it, urls.rollouts(run.uid, here.only(it.habit.where))) for it in habits(here.rows)],
         firsts=_table(run.uid, here, "first_action", found["first_action"]) if has_any else None,
         lasts=_table(run.uid, here, "last_action", found["last_action"]) if has_any else None,
         sampled=make_sampled(db, run, known, here),
@@ -157,13 +148,6 @@ def _tiles(uid: str, here: StepWindow, firsts: Sequence[Tally]) -> list[ActionTi
 def _figure(values: Floats) -> str | None:
     known = values[~np.isnan(values)]
     return (f"{known.mean():.1f}" if known.any() else "0") if len(known) else None
-
-
-def _habits(uid: str, here: StepWindow) -> list[HabitLine]:
-    return [
-        HabitLine(found, found.rollouts / found.known, urls.rollouts(uid, here.only(found.habit.where)))
-        for found in habits(here.rows)
-    ]
 
 
 def _table(uid: str, here: StepWindow, column: str, found: Sequence[Tally]) -> ActionTable:

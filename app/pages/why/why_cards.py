@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from logs_ui.app.parts.why_short import parents, top_cards
+from logs_ui.app.parts.diagnoses import parents, top_cards
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, Report
 from logs_ui.recorder.diagnosis.card import Trend
@@ -25,8 +25,6 @@ class TrendLine(NamedTuple):
     """A trend, in a box of 180 by 34.
 
     Attributes:
-        points: of the line.
-        end: the last of them.
         since: position from which it is bad; None if unknown.
         limit: position of the threshold; None without a fixed one.
         first, last: (step, value).
@@ -66,14 +64,8 @@ class ShownCard:
 
 
 def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: str, count: Counting) -> list[ShownCard]:
-    """Returns the cards, largest impact first; a card explained by another one is in that one's `follows`.
-
-    Args:
-        cards: of a report.
-        lost: loss of all causes together.
-        settings: those in force.
-        run: uid for the addresses.
-        count: counts the rollouts of a filter.
+    """Returns the cards, largest impact first; a card explained by another one is in that one's `follows`. `lost` is
+    the loss of all causes together; `count` counts the rollouts of a filter.
     """
     shown = {card.id: _shown(card, lost, settings, run, count, parents(card, cards)) for card in cards}
     for card in cards:
@@ -135,12 +127,8 @@ def _shown(card: Card, lost: float, settings: Settings, run: str, count: Countin
         count=None if chosen is None else count(chosen),
         address=None if chosen is None else urls.rollouts(run, chosen),
         set=settings.thresholds.get(card.id),
-        follows_from=[(it.id, _name(it)) for it in parents],
+        follows_from=[(it.id, _KNOWN[it.id].name if it.id in _KNOWN else it.id) for it in parents],
     )
-
-
-def _name(card: Card) -> str:
-    return _KNOWN[card.id].name if card.id in _KNOWN else card.id
 
 
 def _filter(where: str) -> RolloutFilter | None:

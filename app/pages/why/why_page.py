@@ -1,7 +1,7 @@
 """The diagnosis of a run: the waterfall of lost reward, and findings with fixes."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from zlib import crc32
 
@@ -13,28 +13,123 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.why_cards import ShownCard, fine, make_cards
 from logs_ui.app.pages.why.why_settings import Panel, make_panel
-from logs_ui.app.pages.why.why_slice import Slice, report_of
-from logs_ui.app.parts.diagnoses import diagnosed
+from logs_ui.app.parts.diagnoses import Coverage, ShortDiagnosis, diagnosed, in_short, looked_at
 from logs_ui.app.parts.loss_waterfall import Fall, make_fall
 from logs_ui.app.parts.notes_forms import NotebookOfPages
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
-from logs_ui.app.parts.why_short import Coverage, ShortDiagnosis, in_short
 from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
-from logs_ui.recorder.diagnosis import Diagnostic, Rows
+from logs_ui.recorder.diagnosis import Diagnostic, Report, Rows, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.report import Missing
+from logs_ui.recorder.diagnosis.rollout_rows import Bools
 from logs_ui.recorder.diagnosis.run_checks import FEW_ROLLOUTS, FEW_STEPS
+from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Count, RunSummary
+from logs_ui.recorder.queries.filters.filter_values import read_whole
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
+from logs_ui.recorder.queries.filters.terms import print_name
+from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
 
 router = APIRouter()
 
-_POLL_SECONDS = 5
 _OFFERED = 200  # tasks
 _PARAMETERS = ("step_min", "step_max", "task", "eval")
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A selection of rollouts; empty for those of the last steps.
+
+    Attributes:
+        step_min, step_max: inclusive; None for the run's first and last if the other is given.
+        task, eval: empty for any.
+    """
+
+    step_min: int | None = None
+    step_max: int | None = None
+    task: str = ""
+    eval: str = ""
+
+    @classmethod
+    def of(cls, step_min: str, step_max: str, task: str, eval_name: str) -> "Slice":
+        """Reads a selection from an address.
+
+        Raises:
+            FilterError: not whole numbers, or the first is above the last.
+        """
+        given = (("step_min", step_min.strip()), ("step_max", step_max.strip()))
+        low, high = (read_whole(name, text) if text else None for name, text in given)
+        if low is not None and high is not None and low > high:
+            raise FilterError("step_min", f"there is no step from {low} to {high}: swap them")
+        return cls(low, high, task, eval_name)
+
+    @property
+    def has_steps(self) -> bool:
+        return self.step_min is not None or self.step_max is not None
+
+
+def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tuple[Report, Coverage]:
+    """Diagnoses the selection on the scale of the whole run, with the trends up to its last step.
+
+    Raises:
+        FilterError: there is no such rollout.
+    """
+    if chosen == Slice():
+        return known.report, looked_at(known.rows, known.report)
+    before = known.rows.where(_up_to(known.rows, chosen))
+    selected = before if chosen.step_min is None else before.where(before.step >= chosen.step_min)
+    if not len(selected):
+        read = f"; of this large run a sample is read: {known.report.sample}" if known.report.sample else ""
+        raise FilterError("step_min" if chosen.has_steps else "task", f"this selection has no rollout that ended{read}")
+    within = " ".join(filter(None, [_mode(db, run), *_terms(chosen)]))
+    scale = known.report.scale
+    if len(selected) < FEW_ROLLOUTS:
+        steps = int(selected.steps[0]), int(selected.steps[-1])
+        report = Report((), (), waterfall(selected, scale), scale, steps, within, warming_up=True)
+        return report, looked_at(selected, report)
+    report = diagnose_rows(
+        before,
+        replace(
+            known.settings,
+            max_reward=scale.best,
+            solved_at=min(scale.solved, scale.best),
+            steps=len(selected.steps) if chosen.has_steps else known.settings.steps,
+        ),
+        known.config,
+        {name: tuple(it for it in trend if it[0] <= selected.steps[-1]) for name, trend in known.scalars.items()},
+        has_ended=True,
+        within=within,
+    )
+    return replace(report, scale=scale), looked_at(before, report)
+
+
+def _up_to(rows: Rows, chosen: Slice) -> Bools:
+    """Returns (N,) True for rows of its task and eval up to its last step."""
+    found: Bools = rows.step <= (rows.step.max() if chosen.step_max is None else chosen.step_max)
+    for name, word, codes, known in (
+        ("task", chosen.task, rows.task, rows.tasks),
+        ("eval", chosen.eval, rows.eval, rows.evals),
+    ):
+        if word:
+            check_word(name, name, word, known)
+            found &= codes == known.index(word)
+    return found
+
+
+def _terms(chosen: Slice) -> list[str]:
+    low, high = ("" if it is None else it for it in (chosen.step_min, chosen.step_max))
+    steps = [f"step:{low}..{high}"] if chosen.has_steps else []
+    return [
+        f"{name}:{print_name(word)}" for name, word in (("task", chosen.task), ("eval", chosen.eval)) if word
+    ] + steps
+
+
+def _mode(db: Connection, run: Run) -> str:
+    modes = {series.mode for series in queries.step_series(db, id_of(run))}
+    return f"mode:{queries.mode_of(db, id_of(run))}" if len(modes) > 1 else ""
 
 
 class Why(NamedTuple):
@@ -79,14 +174,11 @@ class WhyPage:
 
     Attributes:
         why: None if no rollout ended.
-        chosen: the selection of rollouts.
         is_all: True without a selection.
         ended: number of ended rollouts of the run, and of their steps.
         needed: number of each that a diagnosis needs.
         sample: steps read of a large run; None if all were read.
-        panel: the settings.
         refresh: address to poll while the run is alive; None if nothing is to come.
-        every: seconds between two polls.
         is_new: True for a full page load.
     """
 
@@ -100,7 +192,6 @@ class WhyPage:
     sample: str | None
     panel: Panel
     refresh: str | None
-    every: int
     is_new: bool
 
 
@@ -133,9 +224,8 @@ def why(
         check_word(parameter, "parameter", parameter, _PARAMETERS)
     chosen = Slice.of(step_min, step_max, task, eval)
     wanted = htmx.target(request)
-    with source.reading() as db:
-        run = queries.find_run(db, name)
-        here = urls.why(run.uid, **chosen.pairs)
+    with source.reading_run(name) as (db, run):
+        here = urls.why(run.uid, **vars(chosen))
         if wanted is None and name != run.uid:
             return RedirectResponse(here, 303)
         if (frame := until_diagnosed(request, db, run, "why/why.html", "causes")) is not None:
@@ -157,10 +247,9 @@ def why(
             needed=(FEW_ROLLOUTS, FEW_STEPS),
             sample=known.report.sample,
             panel=make_panel(known, is_saved=saved is not None, place=notebook.place),
-            refresh=urls.why(run.uid, **chosen.pairs, seen=now)
+            refresh=urls.why(run.uid, **vars(chosen), seen=now)
             if summary.state in {RunState.RUNNING, "died"}
             else None,
-            every=_POLL_SECONDS,
             is_new=wanted is None,
         )
     return htmx.render(request, "why/why.html", page, fragments=("why",), address=None if seen else here)
@@ -169,8 +258,7 @@ def why(
 @router.get("/runs/{name}/why/short")
 def short(request: Request, source: SourceOfPages, name: str) -> Response:
     """Returns the short diagnosis for an overview that did not wait for it."""
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         summary = queries.run_summary(db, id_of(run))
         page = WhyShortPage(summary, in_short(run.uid, diagnosed(db, run)))
     return htmx.fragment(request, "why/_why-short.html", page)

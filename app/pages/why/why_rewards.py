@@ -1,7 +1,7 @@
-"""The page of a run's reward functions: their shares, correlations and checks."""
+"""The page of a run's reward functions: their shares, their correlations within groups, and checks."""
 
+import math
 from dataclasses import dataclass
-from math import isnan
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +9,6 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.reward_findings import Finding, findings
-from logs_ui.app.pages.why.reward_matrix import MEANING, OTHERS, Matrix, matrix
 from logs_ui.app.pages.why.why_cards import thinned
 from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, kept, show
 from logs_ui.app.parts import charts
@@ -23,14 +22,16 @@ from logs_ui.recorder.diagnosis.links import rewards
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.tables.reward_table import (
     ENVIRONMENT,
+    LENGTH,
     REWARD,
     Function,
     correlations,
     functions,
+    key,
     shares_by,
     unscored,
 )
-from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.queries import GroupSort, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 
@@ -39,6 +40,75 @@ router = APIRouter()
 _POINTS = 150  # of a sparkline
 _MOST_STACKS = 50
 _COLOURS = 8
+_BINS = (0.2, 0.5, 0.8)  # shades of an r; 0.8 is where length.py calls it strong
+OTHERS = {REWARD: "reward", ENVIRONMENT: "environment", LENGTH: "tokens/turn"}
+MEANING = {
+    REWARD: "The weighted sum of all reward functions",
+    ENVIRONMENT: "The environment's own reward, summed over its steps",
+    LENGTH: "Tokens that the model sampled per turn",
+}
+
+
+class CorrelationCell(NamedTuple):
+    """The correlation of two values within groups.
+
+    Attributes:
+        r: None if it cannot be computed.
+        address: of the rollouts that have both; None on the diagonal.
+    """
+
+    r: float | None
+    shade: str
+    title: str
+    address: str | None
+
+
+class Matrix(NamedTuple):
+    """The correlations: `heads` are (name, meaning), `lines` a function's name and its cells."""
+
+    heads: list[tuple[str, str]]
+    lines: list[tuple[str, list[CorrelationCell]]]
+
+
+def matrix(run: str, names: list[str], found: dict[tuple[str, str], float], here: StepWindow) -> Matrix:
+    columns = [(key(name), name, rewards(name)) for name in names]
+    fields = {REWARD: "reward", ENVIRONMENT: "env_reward_sum", LENGTH: "completion_tokens"}
+    known = {REWARD: here.rows.reward, ENVIRONMENT: here.rows.env_reward_sum, LENGTH: here.rows.completion_tokens}
+    others = [(name, OTHERS[name], fields[name]) for name in fields if np.isfinite(known[name]).any()]
+    return Matrix(
+        heads=[(name, f"Value returned by {name}") for _, name, _ in columns]
+        + [(title, MEANING[name]) for name, title, _ in others],
+        lines=[
+            (name, [_cell(run, here, found, (own, name, field), other) for other in (*columns, *others)])
+            for own, name, field in columns
+        ],
+    )
+
+
+def _cell(
+    run: str,
+    here: StepWindow,
+    found: dict[tuple[str, str], float],
+    one: tuple[str, str, str],
+    other: tuple[str, str, str],
+) -> CorrelationCell:
+    if one == other:
+        return CorrelationCell(None, "self", "Same value", None)
+    r = found[one[0], other[0]]
+    names = listed([one[1], other[1]])
+    # Only rollouts that were scored have a reward: `reward:none` is no term.
+    terms = [f"-{field}:none" for field in (one[2], other[2]) if field != "reward"]
+    address = urls.rollouts(run, here.only(" ".join(terms)))
+    if math.isnan(r):
+        return CorrelationCell(
+            None, "unknown", f"{names}: one of them does not vary within groups, or too few rollouts have both", address
+        )
+    return CorrelationCell(r, _shade(r), f"{names}: r = {figure(r)} within groups", address)
+
+
+def _shade(r: float) -> str:
+    bin_ = sum(abs(r) >= edge for edge in _BINS)
+    return f"{'p' if r > 0 else 'n'}{bin_}" if bin_ else "zero"
 
 
 class FunctionLine(NamedTuple):
@@ -85,14 +155,12 @@ class WhyRewardsPage(WhyTab):
     """Context of `why/why_rewards.html`.
 
     Attributes:
-        verdict: one sentence.
         lines: the reward functions, largest variance share first.
         sums: the rewards to compare them with.
         unscored: number of rollouts without a number from any function, and their address.
         matrix: None without reward functions.
         kinds: (colour class, name) of each function, in the order of the chart.
         stacks: variance shares by step, for the whole run; empty for one function, and fewer than two steps.
-        findings: results of the checks.
         spread: address of the groups, largest spread first.
     """
 
@@ -208,7 +276,7 @@ def _stacks(run: str, known: Diagnosed, names: list[str], here: StepWindow) -> l
             urls.groups(run, RolloutFilter(modes=(here.mode,), **bins.ends(at))),
         )
         for at, line in enumerate(np.stack([share[name] for name in names], 1).tolist())
-        if not any(map(isnan, line))
+        if not any(map(math.isnan, line))
     ]
 
 

@@ -10,7 +10,6 @@ from logs_ui.app.parts.figures import brief
 from logs_ui.app.parts.notes_forms import FormOfPages, WritableNotebook
 from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import SourceOfPages
-from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed, settings_of
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Settings
 from logs_ui.recorder.errors import SettingsError
@@ -44,7 +43,6 @@ class Panel(NamedTuple):
     Attributes:
         thresholds: of diagnostics that fired and have a single one, and of those that a user set.
         is_saved: True if a user set any of it, here or on the command line.
-        place: where it is stored.
     """
 
     fields: list[Field]
@@ -81,8 +79,7 @@ def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, n
     Raises:
         SettingsError: a value is not a number or out of range, or the values contradict each other.
     """
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         before = settings_of(db, run)
     settings = None if "reset" in form else _settings(form, before)
     if settings is not None:
@@ -108,7 +105,6 @@ def _settings(form: Mapping[str, str], before: Settings) -> Settings:
 
 
 def _number(form: Mapping[str, str], field: str) -> float | None:
-    """Reads a number; None for an empty field."""
     written = form.get(field, "").strip().replace("\u2212", "-")
     try:
         return float(written) if written else None

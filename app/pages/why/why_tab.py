@@ -25,7 +25,6 @@ from logs_ui.recorder.vocabulary import Mode, RunState
 
 router = APIRouter()
 
-_POLL_SECONDS = 5
 LAST, ALL = "last", "all"
 
 Figure = TypeVar("Figure")
@@ -109,15 +108,12 @@ class Fresh(NamedTuple):
     """Changes of a live run since a page was made.
 
     Attributes:
-        address: address to poll.
-        every: seconds between two polls.
         is_old: True if the run changed since the page was made.
         more: number of rollouts that began since.
         is_running: True if the run sent a heartbeat lately.
     """
 
     address: str
-    every: int
     is_old: bool
     more: int
     is_running: bool
@@ -155,7 +151,6 @@ def _fresh(summary: RunSummary, made: str, rollouts: int) -> Fresh:
         address=urls.why(summary.run.uid, "fresh", seen=now, made=made, rollouts=rollouts)
         if _is_alive(summary)
         else "",
-        every=_POLL_SECONDS,
         is_old=made != now,
         more=max(summary.rollouts - rollouts, 0),
         is_running=summary.state == RunState.RUNNING,
@@ -192,8 +187,7 @@ def show(
     for parameter in request.query_params:
         check_word(parameter, "parameter", parameter, ("steps", WAIT))
     template = f"why/why_{tab}.html"
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         if name != run.uid:
             return RedirectResponse(urls.why(run.uid, tab, steps=steps), 303)
         if (frame := until_diagnosed(request, db, run, template, tab)) is not None:

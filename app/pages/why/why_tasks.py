@@ -135,8 +135,7 @@ class WhyTasksPage(WhyTab):
 def why_tasks(request: Request, source: SourceOfPages, name: str) -> Response:
     """Shows the page."""
     choice = TaskChoice.of(request.query_params)
-    with source.reading() as db:
-        run = queries.find_run(db, name)
+    with source.reading_run(name) as (db, run):
         if name != run.uid:
             return RedirectResponse(choice.address(run.uid, page=choice.page), 303)
         if (frame := until_diagnosed(request, db, run, "why/why_tasks.html", "tasks")) is not None:

@@ -50,20 +50,6 @@ class OutcomeLine(NamedTuple):
     address: str | None
 
 
-class SignalLine(NamedTuple):
-    """One of the trainer's metrics, and its course."""
-
-    signal: Signal
-    sparkline: charts.Sparkline | None
-
-
-class MaskLine(NamedTuple):
-    """Rollouts that a mask may have excluded; `address` is None without any."""
-
-    mask: Mask
-    address: str | None
-
-
 @dataclass(frozen=True)
 class Aside:
     """Rollouts that the page does not cover."""
@@ -80,14 +66,13 @@ class WhyTrainedPage(WhyTab):
 
     Attributes:
         window: the steps of the page, except for the chart.
-        verdict: one sentence.
         is_bad: True if the verdict is a warning.
         lines: outcomes, rollouts that were trained on first, then the most frequent.
         kinds: outcomes that occur in the run, in the order of the chart.
         stacks: by step, for the whole run; empty for fewer than two steps.
         tokens: None without training.
-        remarks: sentences on the definitions used.
-        asides: other rollouts of the run.
+        signals: the trainer's metrics, and the course of each.
+        masks: masks that may have excluded rollouts, and their address; None without any.
         config: relevant arguments of the trainer, as (name, value).
     """
 
@@ -97,8 +82,8 @@ class WhyTrainedPage(WhyTab):
     kinds: list[tuple[Outcome, Word]]
     stacks: list[StepStack]
     tokens: Tokens | None
-    signals: list[SignalLine]
-    masks: list[MaskLine]
+    signals: list[tuple[Signal, charts.Sparkline | None]]
+    masks: list[tuple[Mask, str | None]]
     remarks: list[str]
     asides: list[Aside]
     config: list[tuple[str, str]]
@@ -133,7 +118,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
         kinds=kinds,
         stacks=_stacks(run.uid, known.rows, every, [it for it, _ in kinds]) if is_trained else [],
         tokens=Tokens.of(here.rows, found) if is_trained else None,
-        signals=[SignalLine(it, charts.sparkline(thinned(it.trend, _POINTS))) for it in shown],
+        signals=[(it, charts.sparkline(thinned(it.trend, _POINTS))) for it in shown],
         masks=_masks(run.uid, here, found, known) if is_trained else [],
         remarks=_remarks(known, lines),
         asides=_asides(db, run) if is_trained else [],
@@ -208,11 +193,11 @@ def _verdict(here: StepWindow, lines: list[OutcomeLine], shown: list[Signal]) ->
     return f"{said} contributed to the gradient.", trained.share < 0.5
 
 
-def _masks(run: str, here: StepWindow, found: Ints, known: Diagnosed) -> list[MaskLine]:
+def _masks(run: str, here: StepWindow, found: Ints, known: Diagnosed) -> list[tuple[Mask, str | None]]:
     trained = found == OUTCOMES.index(Outcome.TRAINED)
     said = where(Outcome.TRAINED, here.rows, found, solved=known.report.scale.solved)
     return [
-        MaskLine(mask, None if mask.where is None or not said else _address(run, here, f"{said} {mask.where}".strip()))
+        (mask, None if mask.where is None or not said else _address(run, here, f"{said} {mask.where}".strip()))
         for mask in masks(here.rows, trained, known.config, known.scalars)
     ]
 

@@ -279,7 +279,7 @@ def test_the_thread_that_fills_the_index_outlives_what_nobody_thought_of(
         raise RuntimeError("no such tokenizer")
 
     monkeypatch.setattr("logs_ui.recorder.queries.search.search_index.SearchIndex.fill", broken)
-    monkeypatch.setattr("logs_ui.app.web.indexer._PATIENCE", 0.01)
+    monkeypatch.setattr("logs_ui.app.web.background._PATIENCE", 0.01)
     indexer = Indexer(path, Source(path))
     indexer.start()
     deadline = time.monotonic() + 60
