@@ -6,6 +6,7 @@ import shlex
 import sys
 import time
 from enum import StrEnum
+from functools import partial
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +21,7 @@ from logs_ui.app.commands.diagnose_command import diagnose
 from logs_ui.app.commands.eval_command import evaluate
 from logs_ui.app.commands.prune_command import prune
 from logs_ui.app.commands.rescore_command import rescore
-from logs_ui.app.commands.terminal import Database, RunName, err, out, progress_bar, say, say_without_terminal
+from logs_ui.app.commands.terminal import Database, RunName, err, out, progress_bar, say, say_without_terminal, working
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import DatabaseError, LogsUIError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.queries.run_totals import RECENT_STEPS
@@ -177,12 +178,8 @@ def export(
     if partition_by is None and output.exists() and not force:
         raise LogsUIError(f"{output} already exists. Name another file, or overwrite it with --force.")
     kind = Format.PARQUET if partition_by else format or _format_of(output)
-    with progress_bar() as progress:
-        bar = progress.add_task("rollouts", total=None, visible=False)
-
-        def show(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total, visible=True)
-
+    with working() as progress:
+        show = partial(progress, "rollouts")
         if partition_by is None:
             rows = export_run(run, kind.value, output, db, where=where, progress=show)
         else:
@@ -218,11 +215,7 @@ def _wait_for(address: Address) -> None:
 
 
 def _prefix(root_path: str) -> str:
-    """Returns `root_path` as it begins every address: with a slash in front and none at its end.
-
-    Raises:
-        LogsUIError: it is not a path.
-    """
+    """Returns `root_path` as it begins every address: with a slash in front and none at its end. Raises LogsUIError."""
     path = root_path.strip("/")
     if not re.fullmatch(r"[\w.~@%/-]*", path, re.ASCII) or ".." in path.split("/") or "//" in path:
         raise LogsUIError(f"--root-path {root_path!r} is not a path: write it as /user/ann/proxy/7070.")
@@ -230,11 +223,7 @@ def _prefix(root_path: str) -> str:
 
 
 def _format_of(output: Path) -> Format:
-    """Returns the format that the file's suffix names.
-
-    Raises:
-        LogsUIError: the suffix names no format.
-    """
+    """Returns the format that the file's suffix names. Raises LogsUIError."""
     ending = output.suffix.lstrip(".").lower()
     if ending not in set(Format):
         raise LogsUIError(f"The suffix of {output} names no format: add --format parquet, csv or jsonl.")
@@ -286,12 +275,10 @@ def _reward_over_the_last(rewards: list[float]) -> str:
     return f"{fmean(recent):.2f} (last {plural(len(recent), 'step')})"
 
 
-def _quoted(address: Address) -> str:
-    return shlex.quote(without_password(address))
-
-
 def _say_how_to_browse(address: Address) -> None:
-    out.print(f"Browse it with: [bold]logs-ui serve --db {escape(_quoted(address))}[/]", soft_wrap=True)
+    out.print(
+        f"Browse it with: [bold]logs-ui serve --db {escape(shlex.quote(without_password(address)))}[/]", soft_wrap=True
+    )
 
 
 def _say_what_happened(address: Address, rewards: list[float]) -> None:

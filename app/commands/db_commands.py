@@ -1,19 +1,29 @@
 """The commands `logs-ui db ...`, which show and maintain a database."""
 
 import json
+import threading
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.text import Text
 
-from logs_ui.app.commands.confirmations import facts, interruptible, is_wanted, size, working
-from logs_ui.app.commands.ingest_command import ingest
-from logs_ui.app.commands.terminal import Database, RunName, out
+from logs_ui.app.commands.terminal import (
+    Database,
+    RunName,
+    facts,
+    interruptible,
+    is_wanted,
+    out,
+    say_plainly,
+    size,
+    working,
+)
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.storage.address import database_address, db_option, shown
+from logs_ui.recorder.storage.address import Address, database_address, db_option, shown
 
 if TYPE_CHECKING:
+    from logs_ui.recorder.storage.spool.spool_ingest import TakenIn
     from logs_ui.recorder.upkeep.info import Info
     from logs_ui.recorder.upkeep.merge import MergedRun
 
@@ -24,12 +34,43 @@ _MERGE_STOPPED = "Stopped. What was copied stays; the same command continues wit
 _NO_RUN = "There is no run to merge."
 _VACUUM_STOPPED = "Stopped. The database is as it was."
 _DAMAGED = 1
+_PAUSE = 1.0  # seconds between two looks for recordings
 _SKIPPED = 3  # skipped tables that are named
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")]
-db.command(short_help="Store recordings that wait on disk.")(ingest)
-
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@db.command(short_help="Store recordings that wait on disk.")
+def ingest(
+    db: Database = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep ingesting until Ctrl-C.")] = False,  # noqa: FBT002 - a flag
+) -> None:
+    """Store recordings that wait on disk in the database: made on a network file system, or while the database was
+    away. The dashboard and load_run() do the same.
+    """
+    from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+
+    address = database_address(db)
+    ingester = Ingester(address)
+    taken = ingester.take_in()
+    if taken.is_all and not taken.entries:
+        say_plainly(f"Nothing waits for {shown(address)} in {ingester.folder}.")
+    else:
+        _say_stored(address, taken)
+    if watch:
+        stop = threading.Event()
+        while not stop.wait(_PAUSE):
+            taken = ingester.take_in()
+            if taken.entries:
+                _say_stored(address, taken)
+
+
+def _say_stored(address: Address, taken: "TakenIn") -> None:
+    said = f"{plural(taken.rollouts, 'change')} of rollouts stored in {shown(address)}"
+    if taken.refused:
+        said += f"; the database refused {taken.refused:,}"
+    say_plainly(said + ("." if taken.is_all else "; another process is storing the rest."))
 
 
 @db.command(short_help="Show the contents and the size of a database.")
@@ -125,7 +166,7 @@ def merge(
         found = merged(others, into, run=run or (), progress=progress)
     facts([(it.uid, _became(it)) for it in found])
     said = f"{plural(len(found), 'run')} merged into {shown(database_address(into))}." if found else _NO_RUN
-    out.print(said, soft_wrap=True, markup=False)
+    say_plainly(said)
 
 
 def _became(run: "MergedRun") -> str:
@@ -144,12 +185,12 @@ def migrate(db: Database = None) -> None:
     made: list[bool] = []
     version = migrate_database(
         db,
-        applied=lambda step: out.print(f"schema {step.number}: {step.what}", soft_wrap=True, markup=False),
+        applied=lambda step: say_plainly(f"schema {step.number}: {step.what}"),
         made=lambda: made.append(True),
     )
     where = shown(database_address(db))
     said = f"{where} had no tables of logs-ui. They are created" if made else f"{where} is up to date"
-    out.print(f"{said}: schema {version}.", soft_wrap=True, markup=False)
+    say_plainly(f"{said}: schema {version}.")
 
 
 @db.command(short_help="Delete a run with everything that belongs to it.")
@@ -165,13 +206,9 @@ def delete(
 
     found = delete_run(run, db, dry_run=True)
     said = f"; people starred, tagged or noted {found.said:,} of them" if found.said else ""
-    out.print(
-        f"Run {found.run}: {plural(found.rollouts, 'rollout')}, {size(found.bytes)} of text and tokens{said}.",
-        soft_wrap=True,
-        markup=False,
-    )
+    say_plainly(f"Run {found.run}: {plural(found.rollouts, 'rollout')}, {size(found.bytes)} of text and tokens{said}.")
     prune = f"logs-ui prune --run {found.run}{db_option(database_address(db))}"
     if is_wanted(f"Delete it, with its figures? To keep these: {prune}", yes=yes):
         with interruptible(_DELETE_STOPPED), working() as progress:
             delete_run(found.run, db, progress=progress)
-        out.print(f"Run {found.run} is deleted.", soft_wrap=True, markup=False)
+        say_plainly(f"Run {found.run} is deleted.")

@@ -12,15 +12,14 @@ from rich.padding import Padding
 from rich.text import Text
 
 from logs_ui.app.commands.terminal import Database, RunName, err, out, say
-from logs_ui.app.web.urls import rollouts, why
+from logs_ui.app.web.urls import matching, why
 from logs_ui.recorder.analysis.diagnose import Diagnosis, recorded_settings, settings_of
 from logs_ui.recorder.analysis.frames import opened
 from logs_ui.recorder.analysis.user_modules import imported
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
 from logs_ui.recorder.diagnosis.report import Line, lines, visible
 from logs_ui.recorder.diagnosis.run_checks import all_limits
-from logs_ui.recorder.errors import FilterError, LogsUIError, SettingsError
-from logs_ui.recorder.queries.filters.rollout_filter import parse_where
+from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.recorder.queries.notebook import Notebook
 from logs_ui.recorder.settings import check_thresholds
 from logs_ui.recorder.storage.address import Address, database_address, db_option
@@ -91,10 +90,7 @@ def _code(report: Report) -> int:
 
 
 def _thresholds(written: Sequence[str]) -> dict[str, float]:
-    """
-    Raises:
-        SettingsError: one is not written as ID=VALUE.
-    """
+    """Reads thresholds that are written as ID=VALUE. Raises SettingsError."""
     found = {}
     for one in written:
         name, equals, value = one.partition("=")
@@ -107,11 +103,7 @@ def _thresholds(written: Sequence[str]) -> dict[str, float]:
 
 
 def _own(paths: Sequence[str]) -> list[Diagnostic]:
-    """Imports the user's diagnostics by name.
-
-    Raises:
-        LogsUIError: the module cannot be imported, or has no diagnostics of that name.
-    """
+    """Imports the user's diagnostics by name. Raises LogsUIError."""
     found: list[Diagnostic] = []
     for path in paths:
         named = _named(path)
@@ -136,10 +128,8 @@ def _show(report: Report, database: Address) -> None:
     run = report.run or ""
 
     def address(card: Card) -> str | None:
-        try:
-            return f"http://127.0.0.1:7070{rollouts(run, parse_where(card.where))}"
-        except FilterError:  # of a task that is no name of one any more, ...
-            return None
+        path = matching(run, card.where)
+        return path and f"http://127.0.0.1:7070{path}"
 
     for line in lines(report, address):
         _print(line)

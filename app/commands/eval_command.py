@@ -5,14 +5,12 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from logs_ui.app.commands.terminal import Database, out, progress_bar, say, say_without_terminal
+from logs_ui.app.commands.terminal import Database, figure, out, progress_bar, say, say_without_terminal, table_of, wide
 from logs_ui.app.web.urls import rollouts
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import absolute, database_address, db_option
@@ -21,9 +19,6 @@ from logs_ui.rollout.models.one_line import visible
 if TYPE_CHECKING:
     from logs_ui.rollout.evaluations.evaluation_report import Figures, Report, Sample
     from logs_ui.rollout.evaluations.evaluations import Evaluation
-
-_WIDE = 200
-"""Width of the table, in columns, if there is no terminal."""
 
 
 def evaluate(
@@ -53,7 +48,7 @@ def evaluate(
     settings = {"model": model, "model_url": base_url, "samples": samples, "concurrency": concurrency, "limit": limit}
     settings["sampling"] = {name: value for name, value in sampling.items() if value is not None}
     report = _report(evaluation, {**settings, "db": db})
-    (out if out.is_terminal else Console(width=_WIDE)).print(_table(report))
+    wide().print(_table(report))
     serve = escape(f"logs-ui serve{db_option(absolute(database_address(db)))}")
     out.print(f"Browse it with: [bold]{serve}[/]", soft_wrap=True)
     out.print(f"Its page: http://127.0.0.1:7070{escape(rollouts(report.run))}", soft_wrap=True)
@@ -80,11 +75,7 @@ def _verdict(report: "Report", min_score: float | None, max_errors: int) -> tupl
 
 
 def _report(name: str, settings: dict[str, Any]) -> "Report":
-    """Runs the evaluation.
-
-    Raises:
-        typer.Exit: with code 2, after a line that says what is missing.
-    """
+    """Runs the evaluation. Raises typer.Exit with code 2, after a line that says what is missing."""
     try:
         from logs_ui.rollout.environments.sessions import SessionError
         from logs_ui.rollout.evaluations.definitions import find_evaluation
@@ -118,25 +109,18 @@ def _run(evaluation: "Evaluation", settings: dict[str, Any]) -> "Report":
 
 
 def _table(report: "Report") -> Table:
-    """Builds a table with one line per task and one for all."""
     ks = sorted({1, report.per_prompt})
     parts = list(report.scores) if len(report.scores) > 1 else []
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(Text(visible(report.name)), overflow="fold")
-    for head in ("rollouts", "reward", "±", *(f"pass@{k}" for k in ks), *map(visible, parts), "failed"):
-        table.add_column(Text(head), justify="right", no_wrap=True)
+    heads = ("rollouts", "reward", "±", *(f"pass@{k}" for k in ks), *map(visible, parts), "failed")
+    table = table_of(visible(report.name), heads)
 
     def add(name: str, figures: "Figures") -> None:
         numbers = [figures.mean, figures.stderr, *map(figures.pass_at, ks)]
         numbers += [figures.scores.get(part, float("nan")) for part in parts]
-        table.add_row(Text(name), str(len(figures.samples)), *map(_number, numbers), str(len(figures.errors) or ""))
+        table.add_row(Text(name), str(len(figures.samples)), *map(figure, numbers), str(len(figures.errors) or ""))
 
     for task, figures in report.tasks.items():
         add(visible(task), figures)
     table.add_section()
     add("all", report)
     return table
-
-
-def _number(value: float) -> str:
-    return "" if value != value else f"{value:.3f}"  # noqa: PLR0124 - NaN

@@ -4,8 +4,7 @@ from typing import Annotated
 
 import typer
 
-from logs_ui.app.commands.confirmations import facts, interruptible, is_wanted, size, working
-from logs_ui.app.commands.terminal import Database, out
+from logs_ui.app.commands.terminal import Database, facts, interruptible, is_wanted, out, say_plainly, size, working
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import database_address, db_option
@@ -77,7 +76,6 @@ def prune(
 
 
 def _show(found: Pruned) -> None:
-    """Prints what would be deleted."""
     if not found.rollouts:
         out.print("There is nothing to prune.")
     else:
@@ -97,9 +95,7 @@ def _say(gone: Pruned, db: str) -> None:
     taken = [f"{size(gone.bytes)} of text and tokens"]
     taken += [f"{size(gone.prompt_bytes)} of shared prompts"] if gone.prompt_bytes else []
     taken += [f"{plural(gone.images, 'image')} of {size(gone.image_bytes)}"] if gone.images else []
-    out.print(
+    say_plainly(
         f"Pruned {plural(gone.rollouts, 'rollout')}: {', and '.join(taken)}.\n"
-        f"New rollouts reuse the space. To return it to the disk: logs-ui db vacuum{db}",
-        soft_wrap=True,
-        markup=False,
+        f"New rollouts reuse the space. To return it to the disk: logs-ui db vacuum{db}"
     )

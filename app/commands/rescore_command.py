@@ -2,18 +2,27 @@
 
 import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from logs_ui.app.commands.terminal import Database, RunName, out, progress_bar, say_without_terminal
+from logs_ui.app.commands.terminal import (
+    Database,
+    RunName,
+    figure,
+    out,
+    say_plainly,
+    say_without_terminal,
+    table_of,
+    wide,
+    working,
+)
 from logs_ui.app.parts import safe_text
 from logs_ui.app.web import urls
 from logs_ui.recorder.errors import LogsUIError
@@ -22,8 +31,6 @@ if TYPE_CHECKING:
     from logs_ui.recorder.analysis.rescore.rescore_comparison import Comparison
     from logs_ui.recorder.analysis.rescore.reward_inputs import PromptForm
 
-_WIDE = 200
-"""Width of the tables, in columns, if there is no terminal."""
 _SERVED = "http://127.0.0.1:7070"
 _SHOWN = 5  # groups, and failures
 _NOTHING = "No rollout was scored: the reward functions returned None or NaN, or raised."
@@ -79,12 +86,7 @@ def rescore(
     sys.path.insert(0, "")  # as `python -m` would
     functions = [_weighted("--reward", it) for it in reward]
     kept = dict(_weighted("--keep", it) for it in keep or ())
-    with progress_bar() as progress:
-        bar = progress.add_task("rollouts", total=None, visible=False)
-
-        def show(done: int, total: int) -> None:
-            progress.update(bar, completed=done, total=total, visible=True)
-
+    with working() as show:
         frame = rescored(
             run,
             [name for name, _ in functions],
@@ -94,7 +96,7 @@ def rescore(
             keep=kept,
             prompts=_form(prompts),
             batch=batch,
-            progress=show,
+            progress=partial(show, "rollouts"),
         )
     if output is not None:
         rows: Any = frame.astype(object).where(frame.notna(), None).to_dict("records")
@@ -108,7 +110,7 @@ def rescore(
             _NOTHING if len(frame) else f"No rollout of {run} matches {where!r}: there is nothing to score."
         )
     if as_json:
-        out.print(_json(uid, [name for name, _ in functions], found), soft_wrap=True, markup=False)
+        say_plainly(_json(uid, [name for name, _ in functions], found))
         return
     _show(uid, found)
     if output is not None:
@@ -116,11 +118,7 @@ def rescore(
 
 
 def _form(written: str | None) -> "PromptForm | None":
-    """Checks the form of the prompts that the user named.
-
-    Raises:
-        LogsUIError: prompts have no such form.
-    """
+    """Checks the form of the prompts that the user named. Raises LogsUIError."""
     forms: dict[str | None, PromptForm | None] = {None: None, "messages": "messages", "text": "text"}
     if written in forms:
         return forms[written]
@@ -128,11 +126,7 @@ def _form(written: str | None) -> "PromptForm | None":
 
 
 def _weighted(option: str, written: str) -> tuple[str, float | None]:
-    """Splits NAME=WEIGHT into name and weight; the weight is None if it is left out.
-
-    Raises:
-        LogsUIError: the weight is not a number.
-    """
+    """Splits NAME=WEIGHT into name and weight; the weight is None if it is left out. Raises LogsUIError."""
     name, equals, weight = written.partition("=")
     try:
         return name, float(weight) if equals else None
@@ -148,10 +142,10 @@ def _json(run: str, functions: list[str], found: "Comparison") -> str:
 
 
 def _show(run: str, found: "Comparison") -> None:
-    screen = out if out.is_terminal else Console(width=_WIDE, highlight=False)
+    screen = wide()
     figures = Table(box=None, show_header=False, pad_edge=False)
-    for figure, value in _lines(found):
-        figures.add_row(Text(figure), Text(value))
+    for name, value in _lines(found):
+        figures.add_row(Text(name), Text(value))
     screen.print(figures)
     if len(found.tasks) > 1:
         screen.print(_by_task(found))
@@ -170,7 +164,7 @@ def _show(run: str, found: "Comparison") -> None:
 def _lines(found: "Comparison") -> list[tuple[str, str]]:
     compared = found.compared
     change = "" if found.old is None or found.new is None else f" ({found.new - found.old:+.3f})"
-    means = f"{_number(found.old)} -> {_number(found.new)}{change}"
+    means = f"{figure(found.old)} -> {figure(found.new)}{change}"
     groups = {
         "mixed with both": found.teach,
         "dead with both": found.dead,
@@ -197,31 +191,19 @@ def _of(part: int, whole: int, what: str) -> str:
 
 
 def _by_task(found: "Comparison") -> Table:
-    table = _table("task", ("rollouts", "old", "new", "change", "changed"))
+    table = table_of("task", ("rollouts", "old", "new", "change", "changed"))
     for it in found.tasks[:20]:
         change = "" if it.old is None or it.new is None else f"{it.new - it.old:+.3f}"
         name = "none" if it.task is None else safe_text.label(it.task, 120)
-        table.add_row(Text(name), f"{it.rollouts:,}", _number(it.old), _number(it.new), change, f"{it.changed:,}")
+        table.add_row(Text(name), f"{it.rollouts:,}", figure(it.old), figure(it.new), change, f"{it.changed:,}")
     if len(found.tasks) > 20:
         table.add_row(Text(f"and {len(found.tasks) - 20:,} more"))
     return table
 
 
 def _largest(run: str, found: "Comparison") -> Table:
-    table = _table("largest changes", ("step", "old", "new", "change"))
+    table = table_of("largest changes", ("step", "old", "new", "change"))
     for it in found.largest:
         address = Text(f"{_SERVED}{urls.rollout(run, it.id)}", overflow="fold")
-        table.add_row(address, f"{it.step:,}", _number(it.old), _number(it.new), f"{it.change:+.3f}")
+        table.add_row(address, f"{it.step:,}", figure(it.old), figure(it.new), f"{it.change:+.3f}")
     return table
-
-
-def _table(first: str, others: tuple[str, ...]) -> Table:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    table.add_column(Text(first), overflow="fold")
-    for head in others:
-        table.add_column(Text(head), justify="right", no_wrap=True)
-    return table
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"

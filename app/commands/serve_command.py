@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import uvicorn
 from fastapi import FastAPI
@@ -54,7 +54,7 @@ def serve(
     # With a token any name will do: a page that lured the browser here under another name has no cookie for it.
     hosts = (*LOOPBACK, host, *names) if token is None else ("*",)
     app = create_app(db, hosts=hosts, token=token, port=port, prefix=prefix, read_only=read_only)
-    server = _server(app, on_ready=lambda: _announce(_url(host, port, token), db, prefix))
+    server = _Server(app, on_ready=lambda: _announce(_url(host, port, token), db, prefix))
     # uvicorn raises the interrupt once more when it has shut down.
     with contextlib.suppress(KeyboardInterrupt), listening:
         server.run(sockets=[listening])
@@ -72,7 +72,7 @@ class BackgroundServer:
         self._ready = threading.Event()
         port = self._socket.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self._server = _server(create_app(db, port=port, prefix=prefix), on_ready=self._ready.set)
+        self._server = _Server(create_app(db, port=port, prefix=prefix), on_ready=self._ready.set)
         self._thread = threading.Thread(target=self._run, name="logs-ui-dashboard", daemon=True)
 
     def __enter__(self) -> Self:
@@ -95,27 +95,16 @@ class BackgroundServer:
 class _Server(uvicorn.Server):
     """A uvicorn server that calls `on_ready` as soon as it answers."""
 
-    on_ready: Callable[[], None]
+    def __init__(self, app: FastAPI, on_ready: Callable[[], None]) -> None:
+        settings: dict[str, Any] = {"log_level": "warning", "server_header": False, "timeout_graceful_shutdown": 1}
+        # An access log would print the token.
+        super().__init__(uvicorn.Config(app, access_log=False, ws="none", **settings))
+        self._on_ready = on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
-            self.on_ready()
-
-
-def _server(app: FastAPI, *, on_ready: Callable[[], None]) -> _Server:
-    server = _Server(
-        uvicorn.Config(
-            app,
-            log_level="warning",
-            access_log=False,  # it would print the token
-            server_header=False,
-            timeout_graceful_shutdown=1,
-            ws="none",
-        )
-    )
-    server.on_ready = on_ready
-    return server
+            self._on_ready()
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -1,11 +1,19 @@
-"""The consoles, the progress bar and the options that several commands share."""
+"""The parts that several commands share: consoles, options, progress, sizes, and questions before a deletion."""
 
+import math
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.filesize import decimal
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
@@ -20,6 +28,30 @@ Database = Annotated[
 ]
 
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run id, the beginning of one, a name, or latest.")]
+
+
+def say_plainly(text: str) -> None:
+    """Prints a text on stdout as it is, without wrapping it."""
+    out.print(text, soft_wrap=True, markup=False)
+
+
+def wide() -> Console:
+    """Returns the console for tables; it is 200 columns wide if there is no terminal."""
+    return out if out.is_terminal else Console(width=200, highlight=False)
+
+
+def table_of(first: str, others: Iterable[str]) -> Table:
+    """Returns an empty table: a column of names, and columns of numbers."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column(Text(first), overflow="fold")
+    for head in others:
+        table.add_column(Text(head), justify="right", no_wrap=True)
+    return table
+
+
+def figure(value: float | None) -> str:
+    """Formats a number for a table; empty for None and NaN."""
+    return "" if value is None or math.isnan(value) else f"{value:.3f}"
 
 
 def say(message: str, code: int) -> int:
@@ -46,3 +78,51 @@ def progress_bar(*extra: TextColumn) -> Progress:
         console=err,
         disable=not err.is_terminal,  # else it would leave an empty line in a log
     )
+
+
+@contextmanager
+def working() -> Iterator[Callable[[str, int, int], None]]:
+    """Yields a function that shows progress: the name of the work, how much is done, how much there is. Each name has a
+    bar.
+    """
+    with progress_bar() as progress:
+        bars: dict[str, int] = {}
+
+        def show(what: str, done: int, total: int) -> None:
+            if what not in bars:
+                bars[what] = progress.add_task(what)
+            progress.update(bars[what], completed=done, total=total)  # type: ignore[arg-type]
+
+        yield show
+
+
+def size(of: float) -> str:
+    """Returns a number of bytes as text; 1 kB is 1,000 bytes."""
+    return decimal(int(of))
+
+
+def is_wanted(question: str, *, yes: bool) -> bool:
+    """Returns True if the user agrees, or has agreed by `yes`. Without a terminal, prints how to, and returns False."""
+    if yes:
+        return True
+    if sys.stdin.isatty() and err.is_terminal:
+        return typer.confirm(question, default=False, err=True)
+    out.print("Nothing was changed. To do it, add --yes.")
+    return False
+
+
+@contextmanager
+def interruptible(said: str) -> Iterator[None]:
+    """Prints what Ctrl-C leaves behind."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        err.print(said, soft_wrap=True, markup=False)
+        raise
+
+
+def facts(lines: list[tuple[str, str]]) -> None:
+    """Prints one line for each fact, in two columns."""
+    width = max((len(what) for what, _ in lines), default=0)
+    for what, said in lines:
+        say_plainly(f"{what:<{width}}  {said}".rstrip())

@@ -320,7 +320,7 @@ def test_at_a_terminal_it_asks(
     db = tmp_path / "a.db"
     merge([stock], db)
     monkeypatch.setattr(sys, "stdin", Terminal(answer))
-    monkeypatch.setattr("logs_ui.app.commands.confirmations.err", Console(stderr=True, force_terminal=True))
+    monkeypatch.setattr("logs_ui.app.commands.terminal.err", Console(stderr=True, force_terminal=True))
     monkeypatch.setattr(sys, "argv", ["logs-ui", "prune", "--db", str(db), "--run", "old"])
     with pytest.raises(SystemExit):
         main()
