@@ -27,7 +27,7 @@ HEARTBEAT = 5.0
 
 
 class CommitterParcel:
-    """Jobs that are written in one transaction. It is filled, then closed, then written once.
+    """Implements `outlet.Parcel` in this thread.
 
     Attributes:
         count: number of its changes.
@@ -42,7 +42,6 @@ class CommitterParcel:
         self._changes: list[Change | RowDraft] = []
 
     def add(self, job: Job) -> None:
-        """Adds all changes of a job, or none of them and raises."""
         changes = list(changes_of(job))
         self._changes += changes
         self.count += len(changes)
@@ -56,13 +55,11 @@ class CommitterParcel:
                     self.add(job)
 
     def close(self) -> int:
-        """Return how many bytes it keeps alive from now on."""
         self.batch = self._packed()
         self._changes.clear()
         return self.batch.size
 
     def write(self, counts: Counts, done: Callable[[int], None]) -> None:
-        """Does the same as `SentParcel.write`, in this thread."""
         self._committer.commit(self, 0, counts)
         done(0)
 
@@ -83,7 +80,7 @@ class CommitterParcel:
 
 
 class Committer(Storage):
-    """An outlet that makes entries of jobs, and stores them itself."""
+    """Implements `outlet.Outlet` in this process: makes entries of jobs, and stores them itself."""
 
     pid: int | None = None
 
@@ -108,7 +105,6 @@ class Committer(Storage):
         return [uid for uid in self._uids if uid not in self._ended]
 
     def parcel(self) -> CommitterParcel:
-        """Return an empty parcel, for the jobs to be written next."""
         return CommitterParcel(self)
 
     def commit(self, parcel: CommitterParcel, number: int, counts: Counts) -> None:

@@ -1,11 +1,14 @@
-"""Defines what passes between the writer's thread and its outlet, which writes what the thread hands over.
+"""Defines `Outlet`, which the writer's thread writes to. There are two kinds, and the writer treats them alike.
 
-There are two kinds of outlets, with the same methods. `HelperClient` (helper/helper_client.py) sends jobs to the helper
-process. `Committer` (committer.py) turns them into committed rows itself: in the helper process, and in the training if
-no helper process can be started or none is wanted.
+`HelperClient` (helper/helper_client.py) sends jobs to the helper process. `Committer` (committer.py) turns them into
+committed rows itself: in the helper process, and in the training if no helper process can be started or none is wanted.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from logs_ui.recorder.delivery.job_queue import Job
 
 
 class Counts(NamedTuple):
@@ -26,3 +29,60 @@ class Handover(NamedTuple):
     number: int = 0  # number of the last parcel that is known to be durable
     counted: Counts = Counts()  # the training's counts that were recorded on the run with that parcel
     alive: list[str] = []  # noqa: RUF012 - uids of the runs that had not ended by then; it is never changed
+
+
+class Parcel(Protocol):
+    """Jobs that are written in one transaction. It is filled, then closed, then written once."""
+
+    count: int  # of its changes, about
+
+    def add(self, job: Job) -> None:
+        """Adds all changes of a job, or none of them and raises."""
+
+    def close(self) -> int:
+        """Return how many bytes it keeps alive from now on."""
+
+    def write(self, counts: Counts, done: Callable[[int], None]) -> None:
+        """Writes it, or has it written. May wait for earlier parcels.
+
+        Args:
+            counts: counts of the training's process.
+            done: called, in any thread, once all that can be stored is durable; with the number of changes that are
+                lost beyond those that the outlet counts as `dropped`.
+
+        Raises:
+            RefusedDatabaseError: the database can never be written.
+        """
+
+
+class Outlet(Protocol):
+    """Writes to one database for one process. `parcel` and `tick` are for the writer's thread, the rest for any."""
+
+    dropped: int  # number of changes that were handed over and will never be written
+    trouble: str | None  # why the database cannot be written now; None if no reason is known
+
+    @property
+    def pid(self) -> int | None:
+        """Return the PID of the helper process; None without one, and until it can write."""
+
+    @property
+    def waiting(self) -> Path | None:
+        """Return the folder in which entries wait for the database; None if none do."""
+
+    def parcel(self) -> Parcel:
+        """Return an empty parcel, for the jobs to be written next."""
+
+    def tick(self, counts: Counts) -> None:
+        """Does what is due now and then: replaces a helper process that has ended, or writes a heartbeat."""
+
+    def hurry(self, *, hurried: bool) -> None:
+        """Sets or ends the hurry: entries that cannot be stored go to the disk at once, as the training may end."""
+
+    def settle(self, seconds: float) -> None:
+        """Moves all that is committed into the database's file; waits at most so many seconds."""
+
+    def close(self, seconds: float) -> bool:
+        """Ends it; returns True if it has ended within so many seconds. Otherwise it goes on by itself."""
+
+    def abandon(self) -> Any:
+        """Return, in a forked child, the parent's resources, which must be kept referenced and never used."""

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from logs_ui.recorder.delivery.helper.helper_client import HelperClient, is_wanted
 from logs_ui.recorder.delivery.job_queue import FollowedJob, Job, JobQueue
-from logs_ui.recorder.delivery.outlet import Counts, Handover
+from logs_ui.recorder.delivery.outlet import Counts, Handover, Outlet
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.guard import guard
@@ -72,7 +72,7 @@ class Writer:
     def _reset(self) -> None:
         """Sets the state without a thread: at the start, and in a forked child."""
         self._queue = JobQueue(self._limits, shown(self.address))
-        self._outlet = self._new_outlet()
+        self._outlet: Outlet = self._new_outlet()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
         self._gave_up: str | None = None
@@ -81,7 +81,7 @@ class Writer:
         self._has_ended = False
         self._errors_before = guard.errors  # earlier failures are not about this database
 
-    def _new_outlet(self) -> "HelperClient | Committer":
+    def _new_outlet(self) -> Outlet:
         if self._is_helped:
             return HelperClient(self.address, self._limits, spools_always=self._network is not None)
         return self._committer()

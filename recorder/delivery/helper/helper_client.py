@@ -50,7 +50,7 @@ def is_wanted() -> bool:
 
 
 class SentParcel:
-    """Jobs as frames, see `Wire`, that the helper process writes in one transaction; kept until they are durable.
+    """Implements `outlet.Parcel`: jobs as frames, see `Wire`, kept until they are durable.
 
     Attributes:
         count: about how many changes it has.
@@ -68,7 +68,6 @@ class SentParcel:
         self._client, self._wire = client, wire
 
     def add(self, job: Job) -> None:
-        """Adds all changes of a job, or none of them and raises."""
         before = self._wire.refused
         frames, count = self._wire.frames(job)
         self.frames += frames
@@ -76,26 +75,15 @@ class SentParcel:
         self.lost += self._wire.refused - before
 
     def close(self) -> int:
-        """Return how many bytes it keeps alive from now on."""
         return sum(map(len, self.frames))
 
     def write(self, counts: Counts, done: Callable[[int], None]) -> None:
-        """Has it written. May wait for earlier parcels.
-
-        Args:
-            counts: counts of the training's process.
-            done: called, in any thread, once all that can be stored is durable; with the number of changes that are
-                lost beyond those that the outlet counts as `dropped`.
-
-        Raises:
-            RefusedDatabaseError: the database can never be written.
-        """
         self.counts, self.done = counts, done
         self._client.send(self)
 
 
 class HelperClient:
-    """An outlet to a helper process. `parcel` and `tick` are for the writer's thread, the rest for any."""
+    """Implements `outlet.Outlet` by a helper process."""
 
     def __init__(self, address: Address, limits: Limits, *, spools_always: bool) -> None:
         """Starts nothing."""
@@ -124,17 +112,15 @@ class HelperClient:
 
     @property
     def pid(self) -> int | None:
-        """Return the PID of the helper process; None until it can write."""
         return None if self._process is None else self._process.pid
 
     def parcel(self) -> SentParcel:
-        """Return an empty parcel, for the jobs to be written next."""
         return SentParcel(self, self._wire)
 
     def send(self, parcel: SentParcel) -> None:
         """Sends a closed parcel, and waits until no more than one other is on its way; not while hurried, since what
         has not been sent yet would end with the training. If the helper process has failed, the parcel stays
-        `outstanding`. Raises as `SentParcel.write`.
+        `outstanding`. Raises as `Parcel.write`.
         """
         with self._condition:
             self._number += 1
@@ -159,7 +145,6 @@ class HelperClient:
             self._send("counts", counts)
 
     def hurry(self, *, hurried: bool) -> None:
-        """Sets or ends the hurry: entries that cannot be stored go to the disk at once, as the training may end."""
         with self._condition:
             self.is_hurried = hurried
             self._condition.notify_all()
@@ -167,7 +152,6 @@ class HelperClient:
             self._process.send_soon("hurry", hurried)
 
     def settle(self, seconds: float) -> None:
-        """Moves all that is committed into the database's file; waits at most so many seconds."""
         process = self._process
         if process is not None and process.is_running:
             process.is_settled = False
@@ -176,7 +160,6 @@ class HelperClient:
                 self._condition.wait_for(lambda: process.is_settled or not process.is_running, seconds)
 
     def close(self, seconds: float) -> bool:
-        """Ends it; returns True if it has ended within so many seconds. Otherwise it goes on by itself."""
         process = self._process
         if process is None:
             return True
@@ -187,7 +170,6 @@ class HelperClient:
         return not process.is_running
 
     def abandon(self) -> Any:
-        """Return, in a forked child, the parent's resources, which must be kept referenced and never used."""
         return self._process
 
     def tokenizers(self) -> list[bytes]:
