@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, func, literal, null, select, union_all
+from sqlalchemy import ColumnElement, Select, func, literal, null, select, text, union_all
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -117,8 +117,11 @@ def annotated(db: Database, run_uid: str) -> Annotated:
 def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
     """The saved settings of a run's diagnosis; None if nobody saved any."""
     saved = select(col(SavedSettings.settings)).where(col(SavedSettings.run) == run_uid)
+    there = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = 'diagnosis'")
     with Session(db) as session:
-        return session.scalar(saved)
+        # A notes file from an earlier version has no such table.
+        is_missing = session.connection().dialect.name == "sqlite" and session.scalar(there) is None
+        return None if is_missing else session.scalar(saved)
 
 
 def _recorded(session: Session, *conditions: ColumnElement[bool]) -> dict[int, tuple[str, ...]]:
