@@ -138,6 +138,8 @@ def compare(frame: "pd.DataFrame") -> Comparison:
     differs = both & (np.abs(new - old) > ALIKE * np.maximum(1.0, np.abs(old)))
     ids = frame["id"].to_numpy(np.int64)
     groups = _groups(frame["group"].to_numpy(object)[both], ids[both], old[both], new[both])
+    by_error = frame[frame["failed"].notna()].groupby("failed", sort=False)
+    failures = [(str(said), len(own), int(own["id"].iloc[0])) for said, own in by_error]
     alive = [it for _, it in groups if not (it.was_dead or it.is_dead)]
     return Comparison(
         rollouts=len(frame),
@@ -147,8 +149,8 @@ def compare(frame: "pd.DataFrame") -> Comparison:
         changed=int(np.count_nonzero(differs)),
         gained=int(np.count_nonzero(has_new & ~has_old)),
         lost=int(np.count_nonzero(has_old & ~has_new)),
-        failed=int(frame["failed"].notna().sum()),
-        failures=_failures(frame),
+        failed=sum(number for _, number, _ in failures),
+        failures=sorted(failures, key=lambda it: -it[1]),
         turned=sum(it.turned for _, it in groups),
         groups=len(groups),
         teach=len(alive),
@@ -207,10 +209,3 @@ def _largest(frame: "pd.DataFrame", differs: NDArray[np.bool_], old: _Floats, ne
 
 def _named(tasks: "pd.Series[Any]") -> list[str | None]:
     return [name if isinstance(name, str) else None for name in tasks.tolist()]
-
-
-def _failures(frame: "pd.DataFrame") -> list[tuple[str, int, int]]:
-    """Return each error, its number of rollouts, and the id of the first."""
-    failed = frame[frame["failed"].notna()]
-    found = [(str(said), len(own), int(own["id"].iloc[0])) for said, own in failed.groupby("failed", sort=False)]
-    return sorted(found, key=lambda it: -it[1])

@@ -53,15 +53,14 @@ def _look(run: Run) -> Card | None:
     groups, sizes = np.unique(rows.group[odd]), np.bincount(rows.group)
     said = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
     said += [f"{int(other.sum())} rollouts answer the prompt of another task."] if other.any() else []
-    of = f"{percent(len(groups) / len(sizes))} of groups mix different prompts" if odd.any() else ""
-    title = of or f"{percent(share)} of rollouts answer another group's prompt"
+    mixed_title = f"{percent(len(groups) / len(sizes))} of groups mix different prompts"
     keys = rows.facts["prompt_key"]
     # The filter on prompts finds the groups only if those that mix tasks are exactly those that mix prompts.
     by_prompt = np.isfinite(keys).all() and not other.any()
     by_prompt = by_prompt and ((distinct(rows.group, keys, count=len(sizes)) > 1)[rows.group] == odd).all()
     return Card(
         id="wiring",
-        title=title,
+        title=mixed_title if odd.any() else f"{percent(share)} of rollouts answer another group's prompt",
         cost=run.fall.lost * share,
         evidence=(*said, "Advantages compare a completion with its group: here with answers to other questions."),
         suggestion="Return rows in the order of the prompts: each prompt is already repeated num_generations times.",
