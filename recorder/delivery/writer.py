@@ -31,7 +31,7 @@ from logs_ui.recorder.delivery.outlet import Counts, Handover, Outlet
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.storage.address import Address, absolute, db_option, shown
+from logs_ui.recorder.storage.address import Address, absolute, db_option, needs_no_look, shown
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.storage.limits import Limits
 
@@ -279,9 +279,10 @@ def writer_for(address: Address) -> Writer:
     """
     address = absolute(address)
     if address not in _by_address or _by_address[address].given_up:
-        from logs_ui.recorder.storage.database import refuse_hopeless  # loads SQLAlchemy
+        if not needs_no_look(address):
+            from logs_ui.recorder.storage.database import refuse_hopeless  # loads SQLAlchemy
 
-        refuse_hopeless(address)
+            refuse_hopeless(address)
         _by_address[address] = Writer(address)
         _by_address[address].say_network()
     return _by_address[address]

@@ -2,7 +2,8 @@
 
 import os
 import shlex
-from contextlib import suppress
+import sqlite3
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -17,6 +18,9 @@ Address: TypeAlias = "Path | URL"
 """The path of an SQLite file, which need not exist, or the URL of a PostgreSQL database. The URL may contain a
 password: print it with `shown`.
 """
+
+SCHEMA_VERSION = 1
+"""Grows by one with each change of a table after 0.1.0; before that the schema is edited in place."""
 
 DRIVER = "postgresql+psycopg"
 _POSTGRES = frozenset({"postgresql", "postgres", DRIVER})
@@ -55,6 +59,19 @@ def database_address(db: "str | os.PathLike[str] | URL | None" = None) -> Addres
     if slash != "/" or not path:
         raise DatabaseError(f"{given} lacks the path. Write sqlite:///runs.db, or sqlite:////folder/runs.db.")
     return Path(path).expanduser()
+
+
+def needs_no_look(address: Address) -> bool:
+    """True if recording can begin there, as far as a look shows that does without SQLAlchemy, whose import takes a
+    training half a second: a file that is missing, or has today's tables. `immutable` leaves nothing beside the file.
+    """
+    if not isinstance(address, Path) or not os.path.lexists(address):
+        return isinstance(address, Path)
+    if not address.is_file():
+        return False
+    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{address.as_uri()}?immutable=1", uri=True)) as connection:
+        return bool(connection.execute("SELECT version FROM logs_ui_schema").fetchone() == (SCHEMA_VERSION,))
+    return False
 
 
 def absolute(address: Address) -> Address:

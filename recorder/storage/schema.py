@@ -14,9 +14,9 @@ from sqlmodel import col
 
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.storage import migrations
-from logs_ui.recorder.storage.address import Address, db_option, shown
+from logs_ui.recorder.storage.address import SCHEMA_VERSION, Address, db_option, shown
 from logs_ui.recorder.storage.migrations import Migration
-from logs_ui.recorder.storage.tables import SCHEMA_VERSION, SchemaVersion, Table
+from logs_ui.recorder.storage.tables import SchemaVersion, Table
 
 _ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
 _UPGRADE = "Upgrade with: pip install -U logs-ui"

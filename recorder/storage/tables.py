@@ -23,9 +23,6 @@ from sqlmodel import Field, SQLModel
 from logs_ui.recorder.storage.dialects import suit
 from logs_ui.recorder.vocabulary import RunState, Status
 
-SCHEMA_VERSION = 1
-"""Grows by one with each change of a table after 0.1.0; before that the schema is edited in place."""
-
 # SQLite generates ids only for a plain INTEGER PRIMARY KEY.
 _BigKey = BigInteger().with_variant(Integer, "sqlite")
 

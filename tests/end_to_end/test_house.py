@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from logs_ui.recorder.storage.database import writing_engine
+
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("app", "recorder", "rollout")
 FILES = {path: path.read_text() for top in PACKAGES for path in sorted((ROOT / top).rglob("*.py"))}
@@ -38,13 +40,25 @@ def test_no_file_imports_itself_through_others() -> None:
         pytest.fail(" -> ".join(str(path.relative_to(ROOT)) for path in error.args[1]))
 
 
-@pytest.mark.parametrize(
-    "entry", ["logs_ui.recorder as r; r.record", "logs_ui.recorder.delivery.helper.helper_process"]
-)
-def test_a_training_and_its_helper_process_load_few_modules(entry: str) -> None:
-    code = f"import sys; import {entry}; print(sum(name.startswith('logs_ui.') for name in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) <= 90
+@pytest.mark.parametrize("there", ["nothing", "a database"])
+def test_a_training_loads_few_modules_and_no_sql(tmp_path: Path, there: str) -> None:
+    db = tmp_path / "a.db"
+    if there == "a database":
+        writing_engine(db).dispose()
+    record = f"from logs_ui.recorder import record; record(lambda prompts, trainer: {{}}, db={str(db)!r})"
+    loaded = _modules_after(record)
+    assert "sqlalchemy" not in loaded
+    assert sum(name.startswith("logs_ui.") for name in loaded) <= 90
+
+
+def test_a_helper_process_loads_few_modules() -> None:
+    loaded = _modules_after("import logs_ui.recorder.delivery.helper.helper_process")
+    assert sum(name.startswith("logs_ui.") for name in loaded) <= 90
+
+
+def _modules_after(code: str) -> list[str]:
+    code = f"{code}; import sys; print(*sys.modules)"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
 
 
 def test_docstrings_begin_as_sentences_do() -> None:

@@ -20,7 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.storage import migrations
-from logs_ui.recorder.storage.address import as_text, database_address, shown
+from logs_ui.recorder.storage.address import SCHEMA_VERSION, as_text, database_address, shown
 from logs_ui.recorder.storage.database import (
     errors_in_plain_words,
     is_rows_fault,
@@ -32,7 +32,7 @@ from logs_ui.recorder.storage.database import (
 from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.storage.postgres import postgres_engine
 from logs_ui.recorder.storage.schema import stamp_of
-from logs_ui.recorder.storage.tables import SCHEMA_VERSION, Run
+from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.storage.writes import prepared_statements
 
 
