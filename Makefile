@@ -1,9 +1,9 @@
 # Everyday commands. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install format check docs test oldest trl025 newest vllm demo serve pictures compare lock release
+.PHONY: help install format check docs test exhaustive oldest trl025 newest vllm demo serve pictures compare lock release
 
 help:  ## This list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install:  ## Everything that tests and demo need, into the active environment
 	python -m pip install torch==2.13.0 -e ".[test]"

@@ -67,22 +67,18 @@ REPEATS = 0.5  # share of actions; the number is ours
 
 
 class LossCause(StrEnum):
-    """The cause that a rollout's lost reward is counted under: the first of these that applies."""
+    """The cause that a rollout's lost reward is counted under: the first of these that applies.
+
+    `diagnosis.waterfall` has their meanings and decides in numpy, `queries.sql.derived` in SQL; both use this order.
+    """
 
     INFRASTRUCTURE = "infrastructure"
-    """The environment raised, timed out or had no session left, or the rollout function raised."""
     INVALID_REWARD = "invalid_reward"
-    """No reward function gave it a number, or one gave NaN or an infinity."""
-    PARSE_FAILURE = "parse_failure"
-    """No action was found in its last answer."""
     TRUNCATION = "truncation"
-    """Its last generation hit the token limit."""
+    PARSE_FAILURE = "parse_failure"
     LOOP = "loop"
-    """It repeated itself, or the turns ran out before the environment was done."""
     NEVER_SUBMITTED = "never_submitted"
-    """It ended without a single action in its environment."""
     WRONG_ANSWER = "wrong_answer"
-    """None of the others: it lost reward, if any, by its answer."""
 
 
 class Dropped(StrEnum):

@@ -65,7 +65,10 @@ class RunChange:
 
 @dataclass(slots=True)  # not frozen: that costs four times as much
 class RowChange:
-    """Columns of a new or changed row; columns that are not given keep their values. Treat it as immutable."""
+    """Columns of a new or changed row; columns that are not given keep their values.
+
+    `rows/packing.py` adds measured columns and payloads before it is in a batch; then nothing changes it.
+    """
 
     run: str
     uid: str

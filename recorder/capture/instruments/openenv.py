@@ -8,6 +8,11 @@
 
 `MCPToolClient.call_tool` makes a step, which is its child, or in newer clients' "production" mode none. `list_tools`
 may make one too, which is not an action of the model.
+
+What is relied on (run on openenv 0.4 and 0.10), besides these methods, and what is lost without it:
+    StepResult.observation, .reward, .done     the parts of an answer: all of it is stored as the observation
+    StepResult.metadata                        metadata (from 0.4 on)
+    ListToolsAction, the name of a class       steps of `list_tools` are recorded as actions
 """
 
 import functools

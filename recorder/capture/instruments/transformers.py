@@ -1,4 +1,10 @@
-"""Records `model.generate` of transformers, when a rollout function calls it on the policy."""
+"""Records `model.generate` of transformers, when a rollout function calls it on the policy.
+
+What is relied on (transformers 5.2 to 5.23), and what is lost without it:
+    GenerationMixin.generate(inputs, generation_config, ...) -> (N, prompt and answer) ids, or .sequences    the calls
+    model.generation_config             the calls: end and padding tokens, and sampling parameters, may be only there
+    model.parameters()                  calls of the policy through a wrapper
+"""
 
 import time
 from typing import Any

@@ -1,4 +1,4 @@
-"""Follows TRL's GRPOTrainer. Everything private of it that the recorder relies on is in this file.
+"""Follows TRL's GRPOTrainer. The other files `trl_*.py` list what else the recorder relies on in TRL.
 
 What is relied on (trl 1.16), and what is lost without it:
     trainer._generate_and_score_completions(inputs) -> {"advantages": ...}   dataset columns before, advantages after

@@ -42,7 +42,7 @@ def cause() -> ColumnElement[Any]:
 
 
 def lag() -> ColumnElement[Any]:
-    """An expression for the policy versions between making and training: see `diagnosis.staleness.lag`."""
+    """An expression for the policy versions between making and training: see `diagnosis.checks.policy.lag`."""
     steps = col(_Row.step) - col(_Row.policy_step) - 1
     return func.coalesce(col(_Row.staleness), case((steps > 0, steps), else_=0))
 
