@@ -114,7 +114,7 @@ def _stairs(
             urls.matching(run, f"{where} {share.where}"),
         )  # fmt: skip
     yield Stair(
-        "mean", "Mean reward", "Mean over all rollouts; one without a reward counts as 0, as in the trainer.",
+        "mean", "Mean reward", "Mean over all rollouts; a rollout without a reward counts as 0 here.",
         "activity", fall.mean, None, rollouts, *_bar(zero, scale.at(fall.mean)), scale.at(ends[-1]),
         scale.at(fall.mean), urls.matching(run, f"{where} -cause:none"),
     )  # fmt: skip

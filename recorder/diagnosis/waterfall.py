@@ -1,7 +1,7 @@
 """Splits the lost reward by cause: each rollout has one cause, and the parts add up to the whole loss.
 
-The loss of a rollout is the best reward minus its own. A rollout without a reward counts as 0, as in the trainer. Its
-cause is what ended it: the first of `CAUSES` that applies. [ours]
+The loss of a rollout is the best reward minus its own. A rollout without a reward counts as 0. Its cause is what
+ended it: the first of `CAUSES` that applies. [ours]
 """
 
 from dataclasses import dataclass

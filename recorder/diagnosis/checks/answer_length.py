@@ -191,10 +191,11 @@ LENGTH = Diagnostic(
     "length",
     "Length bias",
     "Pearson's r within groups between tokens per turn and the reward, or a function that explains at least "
-    f"{_SHARE:.0%} of its variance: |r| of {_R:g} or more, while answers grow (or shrink, and a reward function falls) "
-    f"by more than {_GROWN:.0%}. Or an r lower by {_LESS:g} in each fifth of the run, and of {_ALIKE:g} among rollouts "
-    f"of a group in the same quarter of the reward, while answers grow by {_MUCH:.0%}, the reward rises, and no "
-    "function rises that does not follow length.",
+    f"{_SHARE:.0%} of its variance. (1) |r| is at least {_R:g}, and answers grow by more than {_GROWN:.0%}; or r is "
+    f"negative, answers shrink by more than {_GROWN:.0%}, and a reward function falls. (2) r is at least "
+    f"{_R - _LESS:g} in each fifth of the run and {_ALIKE:g} among rollouts of a group with similar rewards (the same "
+    f"quarter of the range), answers grow by {_MUCH:.0%} or more, the reward rises, and each reward function that "
+    "rises follows length.",
     "diagnosis literature: |r| \u2265 0.8 at n \u2265 8; the rest is ours",
     lambda run: None if np.isfinite(run.rows.completion_tokens).sum() >= _FEW else "completion tokens",
     _look_length,

@@ -191,9 +191,10 @@ def _missing(run: Run) -> str | None:
 DISAGREEMENT = Diagnostic(
     "disagreement",
     "Environment/reward disagreement",
-    f"More than {_SHARE:.0%} of rollouts get 1 from one and 0 from the other (with several functions: 1 from the "
-    "environment); for graded rewards, more than that share of a group's pairs is ordered oppositely. Silent if "
-    "another reward function agrees with the environment.",
+    f"More than {_SHARE:.0%} of rollouts get 1 from the environment and 0 from the reward function; if there is only "
+    f"one function, the reverse counts, too. For graded rewards: in more than {_SHARE:.0%} of the pairs of rollouts "
+    "within groups, the two disagree which rollout is better. Silent if another reward function agrees with the "
+    "environment.",
     "ours",
     lambda run: (
         None

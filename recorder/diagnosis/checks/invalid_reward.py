@@ -76,7 +76,8 @@ def _declined(run: Run, bad: Bools) -> Card:
         title=f"{percent(share)} of rollouts were scored and got no reward",
         cost=part if part > 0 else share * contrast.spread(run),
         evidence=tuple(said),
-        suggestion="Return a number for these rollouts: if every function returns None, the trainer uses 0.",
+        suggestion="Return a number for these rollouts. If every function returns None, TRL 1.16 does not learn from "
+        "the rollout, and TRL 0.29 counts it as 0.",
         where="cause:invalid_reward",
         is_part=part > 0,
         trend=run.all.by_step(invalid(run.all)),
@@ -125,9 +126,10 @@ def _never_answers(run: Run, names: list[str]) -> Card:
 DIAGNOSTIC = Diagnostic(
     "invalid_reward",
     "Missing or NaN rewards",
-    "Rollouts for which every reward function returned None, or one returned NaN or an infinity; any is shown. A "
-    f"function that scores none of {_MANY} or more rollouts. And one that leaves more than {_OF_ONE:.0%} of the "
-    "rollouts unscored while it scores others of the same group, unless another function scores exactly those.",
+    "Shown if there is at least one: a rollout for which every reward function returned None, or one returned NaN or "
+    f"an infinity; a function that scores none of {_MANY} or more rollouts; a function that leaves more than "
+    f"{_OF_ONE:.0%} of the rollouts unscored although it scores others of the same group, unless another function "
+    "scores exactly those.",
     "TRL PR 6427, OpenEnv PR 675",
     lambda run: None if run.rows.scored.any() else "a reward",
     _look,

@@ -287,12 +287,12 @@ def _look_hacking(run: Run) -> Card | None:
 REWARD_PARTS = Diagnostic(
     "reward_parts",
     "Reward functions",
-    f"Share of the reward variance within groups, Cov(part, R) / Var(R): one function at {_MOST:g} or more, another at "
-    f"{_LEAST:g} or less that has more than {_LEAST:.0%} headroom, and that is worth at least {_COMPARABLE:.0%} as "
-    f"much, is named like an outcome (correct, solved, ...), or stays below {_LOW:.0%} of its best. Or one at "
-    f"{_LESS:g} less over all steps that rises, while such another falls by more than {_FALL:.0%} of its range, both "
-    "by more than three standard errors of group means. Or functions that differ within a group while their sum does "
-    "not.",
+    f"Share of the reward variance within groups, Cov(part, R) / Var(R). (1) One function has {_MOST:g} or more of it, "
+    f"and another one that matters has {_LEAST:g} or less: it has more than {_LEAST:.0%} headroom, and is worth at "
+    f"least {_COMPARABLE:.0%} as much, is named like an outcome (correct, solved, ...), or stays below {_LOW:.0%} of "
+    f"its best. (2) One function has {_MOST - _LESS:g} or more over all steps and rises, while another one that "
+    f"matters falls by more than {_FALL:.0%} of its range, both by more than three standard errors of group means. "
+    f"(3) In more than {_LEAST:.0%} of groups, functions differ between rollouts, but their weighted sum does not.",
     "TRL issue 3857; the thresholds are ours",
     lambda run: None if len(run.rows.parts) > 1 else "two reward functions",
     _look_functions,
@@ -306,11 +306,11 @@ REWARD_PARTS = Diagnostic(
 HACKING = Diagnostic(
     "hacking",
     "Suspected hacking",
-    "The mean reward rises from the first steps to the last, while a reward function falls by more than "
-    f"{_FALL:.0%} of its range that has no weight, or that is never negative and can make at most {_SMALL:.0%} of the "
-    "difference in reward; both by more than two standard errors. Or a function with weight that is named like an "
-    f"outcome (correct, solved, ...) falls by more than {_ERRORS:g} standard errors of groups, while the function that "
-    "rises most is not.",
+    "The mean reward rises from the first steps to the last by more than two standard errors, while a function falls "
+    f"by more than {_FALL:.0%} of its range: (1) a function of little influence (it has the weight 0, or it is never "
+    f"negative and can make at most {_SMALL:.0%} of the difference in reward), by more than two standard errors; or "
+    f"(2) a function named like an outcome (correct, solved, ...), by more than {_ERRORS:g} standard errors of group "
+    "means, if the function that adds most to the rise is not named like an outcome.",
     "ours",
     lambda run: None if len(run.all.values) > 1 else "two reward functions, one of which may have the weight 0",
     _look_hacking,

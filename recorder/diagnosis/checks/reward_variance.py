@@ -177,8 +177,8 @@ CONSTANT_REWARD = Diagnostic(
 DEAD_GROUPS = Diagnostic(
     "dead_groups",
     "Zero-variance groups",
-    f"Share of groups whose highest and lowest reward differ by at most {SAME:g}, from {_SHARE:.0%} on; shown if at "
-    f"least {_FAILED:.0%} of all groups have equal rewards that do not count as solved.",
+    f"At least {_SHARE:.0%} of groups have zero variance (their highest and lowest reward differ by at most {SAME:g}), "
+    f"and at least {_FAILED:.0%} of all groups have it without being solved.",
     "rolloutscope; the split and its threshold are ours",
     _missing,
     _look_dead,

@@ -257,7 +257,7 @@ TASK_MIX = Diagnostic(
     "Task mix",
     "The change of the mean reward since the first steps, split into change within tasks and change of the mix; shown "
     f"if the mix caused at least {_SHIFT:.0%} of the loss, at least {_LEAST:.0%} of the range of rewards, and "
-    f"{_ERRORS:g} standard errors of drawing as many tasks again. Silent if most tasks come only once.",
+    f"{_ERRORS:g} times the standard error of drawing as many tasks at random. Silent if most tasks come only once.",
     "ours, with Kitagawa's decomposition",
     _missing,
     _look_mix,

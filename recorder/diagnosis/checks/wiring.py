@@ -78,9 +78,9 @@ def _missing(run: Run) -> str | None:
 DIAGNOSTIC = Diagnostic(
     "wiring",
     "Grouping",
-    "Groups whose rollouts have different prompt token ids or different tasks: any is shown. And rollouts whose prompt "
-    "is shared by several tasks, while their task has other prompts, too, at steps with fewer prompts than tasks, from "
-    f"{_SWAPPED:.0%} of rollouts on (a dataset may contain a question twice).",
+    "At least one group has rollouts with different prompt token ids or different tasks. Or: at least "
+    f"{_SWAPPED:.0%} of rollouts share their prompt with another task, although their own task has other prompts, too, "
+    "at steps that have fewer prompts than tasks (a dataset may contain a question twice).",
     "TRL repeats each prompt num_generations times already",
     _missing,
     _look,
