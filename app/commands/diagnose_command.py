@@ -52,7 +52,7 @@ def diagnose(
     ] = False,
     db: Database = None,
 ) -> None:
-    """Diagnose why the rewards of a run are low: findings, largest impact first, with evidence and rollouts.
+    """Diagnose why the rewards of a run are low: findings, highest cost first, with evidence and rollouts.
 
     Exits with 0 without a finding, with 3 if there is one, and with 1 if the run could not be judged.
     docs/diagnosis.md describes each diagnostic.

@@ -101,7 +101,7 @@ class ShortDiagnosis(NamedTuple):
     """The diagnosis of the last steps in short.
 
     Attributes:
-        cards: those with the largest impact, without those that follow from others.
+        cards: those with the highest cost, without those that others explain.
         more: number of further cards.
     """
 

@@ -163,7 +163,7 @@ def _column(key: str) -> Column:
     group, dot, name = key.partition(".")
     if not dot:
         return _BY_KEY[key]
-    hint = "The reward function's own value" if group == "rewards" else "Noted by the rollout function"
+    hint = "The reward function's own value" if group == "rewards" else "A metric that the rollout function recorded"
     return Column(key, name, "num", 100, hint=f"{hint}: {name}", shown_as="number")
 
 

@@ -39,10 +39,10 @@ SCORED = {
     Scored.YES: Word("scored", "check", "quiet", "The rollout has a reward."),
     Scored.AWAITING: Word("awaiting", "hourglass", "busy", "The rollout returned and is not scored yet."),
     Scored.NO: Word(
-        "not scored",
+        "no reward",
         "circle-slash",
         "warn",
-        "No reward: all reward functions returned None, the rollout raised, or the run ended before it was scored.",
+        "All reward functions returned None, the rollout raised, or the run ended before it was scored.",
     ),
 }
 
@@ -83,7 +83,9 @@ STOP_REASONS = {
 RUN_STATES = {
     RunState.RUNNING: Word("running", "dot", "good", "Sent a heartbeat within the last minute."),
     RunState.FINISHED: Word("finished", "", "quiet", "Ended normally."),
-    RunState.FAILED: Word("failed", "circle-x", "bad", "Ended by an exception, or its process was killed."),
+    RunState.FAILED: Word(
+        "failed", "circle-x", "bad", "Ended by an exception, or its process exited before the training ended."
+    ),
     RunState.INTERRUPTED: Word("interrupted", "power-off", "quiet", "Stopped by a user before its end."),
     "died": Word("crashed", "power-off", "bad", "No heartbeat for more than a minute, and no recorded end."),
 }
@@ -91,11 +93,11 @@ RUN_STATES = {
 EVIDENCE = {
     "scope": "Made inside a row_scope() of this row.",
     "context": "The call's prompt ids equal this row's tokens so far, and the sampled ids those that follow.",
-    "strand": "Made in the task or thread that made calls of this row only.",
+    "strand": "Made in the thread or asyncio task that made calls of this row only.",
     "generation": "The environment's steps directly followed generations of this row only.",
     "tokens": "The sampled tokens occur, in order, in this row's completion.",
     "text": "The answers occur, in order, in this row's text. The server returned no token ids.",
-    "order": "As many episodes (or tasks) as rows were left, matched in the order in which they began.",
+    "order": "As many episodes (or asyncio tasks) as rows were left, matched in the order in which they began.",
     "observation": "The observations occur in the next prompts of this row only.",
     "reward": "The environment's reward was returned for this row only.",
     "action": "The actions occur in the answers of this row only.",
@@ -169,7 +171,7 @@ MEASURES = {
     Measure.TURNS: "mean turns",
     Measure.SECONDS: "mean duration",
     Measure.TRUNCATED: "share truncated",
-    Measure.ERRORS: "share failed",
+    Measure.ERRORS: "share with an error",
 }
 
 SORTS = {
@@ -199,12 +201,12 @@ GROUP_KINDS = {
         "negative",
         "Zero variance at 0 or less, or at the run's lowest reward: all advantages are 0.",
     ),
-    Kind.UNSCORED: Word("not scored", "hourglass", "quiet", "Fewer than two of its rollouts have a reward."),
+    Kind.UNSCORED: Word("unscored", "hourglass", "quiet", "Fewer than two of its rollouts have a reward."),
 }
 GROUP_SORTS = {
     GroupSort.NEWEST: "newest first",
     GroupSort.LOWEST_MEAN: "lowest mean first",
-    GroupSort.LARGEST_SPREAD: "largest spread first",
+    GroupSort.LARGEST_SPREAD: "largest std first",
     GroupSort.DEAD_FIRST: "dead first",
 }
 
@@ -248,8 +250,8 @@ def ended_by(cause: Cause) -> str:
 NOT_GIVEN = "The reward function returned None or NaN: it does not count."
 
 PARTING = (
-    "The first turn whose actions differ. An action is what was sent to the environment; if nothing was sent, the "
-    "tool calls; if there are none, the answer's text. If one rollout ended earlier, it is the first turn it lacks."
+    "The first turn at which the actions differ. If nothing was sent to the environment, tool calls are compared; "
+    "without tool calls, the answers' texts. A rollout that ended earlier differs at its first missing turn."
 )
 
 

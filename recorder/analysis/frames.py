@@ -35,7 +35,7 @@ RUN_COLUMNS = (
     Column("run", Kind.TEXT, "the run's id"),
     Column("name", Kind.TEXT, "the trainer's `run_name`, else the id"),
     Column("project", Kind.TEXT, "as `record(project=...)` or LOGS_UI_PROJECT named it; absent where neither did"),
-    Column("state", Kind.TEXT, "`running`, `finished`, `failed`, `interrupted`, or `died` where it went silent"),
+    Column("state", Kind.TEXT, "`running`, `finished`, `failed`, `interrupted`, or `died` (pages: crashed)"),
     Column("error", Kind.TEXT, "what ended it, in one line"),
     Column("created", Kind.TIME, "when it first reported"),
     Column("heartbeat", Kind.TIME, "when it last reported"),

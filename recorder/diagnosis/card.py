@@ -73,7 +73,7 @@ class Card:
         trend: the figure that is compared with the threshold, by step.
         since_step: the first step of the last unbroken stretch beyond the threshold; None if it cannot be told.
         limit: the threshold, if it is one number that `trend` can be drawn against.
-        explains: ids of cards that may be a consequence of this one, besides those whose diagnostics name it in
+        explains: ids of cards that may be caused by this one, besides those whose diagnostics name it in
             `Diagnostic.explained_by`. Such a card is listed below this one if the rollouts of all cards that explain
             it hold at least half of its loss. In a report only the ids of cards that are really below are left.
         own: (N,) True for the rollouts of the last steps that the card is about; None for all.

@@ -38,7 +38,7 @@ class Report:
     """Why the rewards of a run are low. `print(report)` shows it as text.
 
     Attributes:
-        cards: the findings: faults of the set-up first, then largest impact first; a card that others explain comes
+        cards: the findings: faults of the set-up first, then highest cost first; a card that others explain comes
             after those.
         missing: the diagnostics that lack data.
         fall: the waterfall: the lost reward by cause.
@@ -116,7 +116,7 @@ class Report:
         The columns are there even without a card: `run`, `id`, `title`, `suggestion` and `where` (`string`), `cost`
         (`float64`, reward lost per rollout), `since_step` (`Int64`, absent if it cannot be told), `evidence` (lists of
         sentences), `is_part` (`bool`, True if the cost is a part of the waterfall), `behind` (`string`, the id of the
-        card that this one may be a consequence of; absent without one).
+        card that may have caused this one; absent without one).
         """
         import pandas as pd
 
@@ -192,7 +192,7 @@ def card_lines(card: Card, behind: str | None = None) -> list[Line]:
     facts = [f"reward lost per rollout: {figure(card.cost)}"]
     facts += [card.began] if card.began else []
     facts += ["part of the waterfall" if card.is_part else "overlaps with others"]
-    facts += [f"may be a consequence of {behind}"] if behind else []
+    facts += [f"may be caused by {behind}"] if behind else []
     found = [Line(" · ".join(facts), "dim")]
     found += [Line(visible(one)) for one in card.evidence]
     found.append(Line(f"→ {visible(card.suggestion)}", "green"))

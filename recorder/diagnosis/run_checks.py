@@ -88,7 +88,7 @@ def diagnose_rows(
 
 
 def _may_explain(card: Card, diagnostics: tuple[Diagnostic, ...]) -> tuple[str, ...]:
-    """Return the ids of diagnostics whose cards may be a consequence of this one."""
+    """Return the ids of diagnostics whose cards may be caused by this one."""
     names = {card.id, *(f"{card.id}:{aspect}" for aspect in card.aspects)}
     declared = [
         it.id

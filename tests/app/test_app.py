@@ -154,7 +154,7 @@ def test_awaiting_and_not_scored_are_told_apart(client: TestClient, engine: Engi
     with engine.begin() as connection:
         before = connection.scalar(select(col(EvaluationRow.reward)).where(col(EvaluationRow.id) == one))
         connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(reward=None))
-    assert "not scored" in client.get(f"/runs/{RUN}/rollouts/{one}").text
+    assert "no reward" in client.get(f"/runs/{RUN}/rollouts/{one}").text
     with engine.begin() as connection:
         connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(reward=before))
 
@@ -184,7 +184,7 @@ def test_nothing_runs_or_is_awaited_in_a_run_that_is_over(client: TestClient, en
     with live_run(engine, heartbeat=0):
         whole = client.get(f"/runs/{LIVE}").text
         assert [shown(whole, word) for word in ("running", "awaiting", "aborted")] == [0, 0, runs]
-        assert shown(whole, "not scored")
+        assert shown(whole, "no reward")
         assert len(row_ids(client.get(f"/runs/{LIVE}?status=aborted").text)) == runs > 0
         assert not row_ids(client.get(f"/runs/{LIVE}?status=running").text)
         one = first_row(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
@@ -382,7 +382,7 @@ def test_an_address_that_is_wrong_does_not_pass_in_silence(client: TestClient, a
 def test_a_chip_says_what_the_table_says(client: TestClient) -> None:
     html = client.get(f"/runs/{RUN}?stop=no_action&scored=no&status=ok").text
     chips = [re.sub("<[^>]+>", "", chip).strip() for chip in re.findall(r'<a class="chip".*?</a>', html, re.DOTALL)]
-    assert chips == ["Remove status: ok", "Remove stop: no action", "Remove not scored"]
+    assert chips == ["Remove status: ok", "Remove stop: no action", "Remove no reward"]
     assert "In filters and DataFrames: no_action." in html
 
 

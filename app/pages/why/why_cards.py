@@ -64,7 +64,7 @@ class ShownCard:
 
 
 def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: str, count: Counting) -> list[ShownCard]:
-    """Returns the cards, largest impact first; a card explained by another one is in that one's `follows`. `lost` is
+    """Returns the cards, highest cost first; a card explained by another one is in that one's `follows`. `lost` is
     the loss of all causes together; `count` counts the rollouts of a filter.
     """
     shown = {card.id: _shown(card, lost, settings, run, count, parents(card, cards)) for card in cards}

@@ -161,7 +161,7 @@ class WhyRewardsPage(WhyTab):
         matrix: None without reward functions.
         kinds: (colour class, name) of each function, in the order of the chart.
         stacks: variance shares by step, for the whole run; empty for one function, and fewer than two steps.
-        spread: address of the groups, largest spread first.
+        spread: address of the groups, largest standard deviation first.
     """
 
     verdict: str

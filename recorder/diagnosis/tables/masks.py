@@ -45,12 +45,12 @@ def masks(rows: Rows, trained: Bools, config: Mapping[str, Any], scalars: Mappin
     found = [_importance_sampling(rows, trained, config, scalars)]
     threshold = config.get("off_policy_mask_threshold")
     if threshold is not None:
-        what = f"masked as off-policy rollouts of negative advantage (threshold {threshold})"
+        what = f"masked rollouts of negative advantage as off-policy (threshold {threshold})"
         count = int((trained & (rows.advantage < 0)).sum())
         found.append(Mask("off_policy_mask_threshold", what, count, where="advantage<0"))
     unseen = trained & np.asarray(rows.stop_reason == StopReason.NOT_RECORDED, bool)
     if config.get("mask_truncated_completions") is True and unseen.any():
-        what = "masked as truncated rollouts whose stop reason is not recorded"
+        what = "masked rollouts without a recorded stop reason as truncated"
         found.append(Mask("mask_truncated_completions", what, int(unseen.sum()), where="stop:not_recorded"))
     return tuple(mask for mask in found if mask is not None)
 

@@ -70,10 +70,10 @@ def _signal(
     if not trend and name == "kl" and config.get("beta") == 0:
         return Signal(name, "Not logged: beta is 0, so the trainer computes no KL penalty.")
     if not trend:
-        said = f"Not logged; the trainer was given {figure(given)}." if isinstance(given, float) else "Not logged."
+        said = f"Not logged; the configured value is {figure(given)}." if isinstance(given, float) else "Not logged."
         return Signal(name, said)
     if trend[-1][0] < last:
-        said = f"No finite number of it since step {trend[-1][0]:,}, though {_ALWAYS} was logged up to step {last:,}."
+        said = f"Not finite, or not logged, after step {trend[-1][0]:,}; {_ALWAYS} was logged up to step {last:,}."
         return Signal(name, said, True, trend)
     return Signal(name, *make(trend), trend)
 

@@ -93,7 +93,7 @@ _OTHERS = (
     Field("until", Kind.TIME, "it began at this time or earlier; a date means the end of that day",
           "until:2026-11-20T14:00Z", column="created"),
     Field("tag", Kind.NAME, "given by the rollout function or by a reader", "-tag:seen", optional=True, is_many=True),
-    Field("metrics", Kind.NUMBER, "a figure that the rollout function noted, by its name", "metrics.progress:0..0.5",
+    Field("metrics", Kind.NUMBER, "a metric that the rollout function recorded, by its name", "metrics.progress:0..0.5",
           optional=True, has_key=True),
     Field("is", Kind.WORD, "what a reader marked it as", "is:starred", words=Is, is_many=True),
     Field("note", Kind.TEXT, "part of the note that a reader wrote", 'note:"look again"', optional=True, is_many=True),

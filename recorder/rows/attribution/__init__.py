@@ -23,7 +23,7 @@ Evidence, strongest first; a row is marked with the weakest that it rests on:
     reward      what the environment returned was returned for this row alone
     action      what was sent to the environment occurs in the answers of this row alone
     prompt      the first context holds the prompt of the row's group, in a function that did not return
-    order       as many episodes, or tasks, as rows are left, in the order in which they began
+    order       as many episodes, or asyncio tasks, as rows are left, in the order in which they began
     position    one environment, with one step for each row after all had answered; or the order of a function that did
                 not return
 

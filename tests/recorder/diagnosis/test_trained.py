@@ -63,7 +63,7 @@ def test_a_cut_off_completion_is_masked_where_the_trainer_says_so() -> None:
     unknown = judged(row(stop_reason=StopReason.NOT_RECORDED), config={"mask_truncated_completions": True})
     assert (unknown.moved, unknown.unknown) == (
         Moved.YES,
-        ("whether TRL masked as truncated rollouts whose stop reason is not recorded",),
+        ("whether TRL masked rollouts without a recorded stop reason as truncated",),
     )
 
 

@@ -393,12 +393,12 @@ def test_the_pages_show_what_is_written_at_their_next_load(client: TestClient, d
 
 
 def test_the_overview_counts_the_marked_rollouts_and_leads_to_them(client: TestClient, db: Path) -> None:
-    assert "of its rollouts" not in client.get(f"/runs/{RUN}/overview").text
+    assert "Its rollouts:" not in client.get(f"/runs/{RUN}/overview").text
     Notebook(db).star(subject(db, 1), starred=True)
     Notebook(db).star(subject(db, 2), starred=True)
     Notebook(db).note(subject(db, 2), "text")
     html = client.get(f"/runs/{RUN}/overview").text
-    starred_page, noted_page = re.findall(r'<a href="([^"]+)">\d (?:starred|noted)</a>', html)
+    starred_page, noted_page = re.findall(r'<a href="([^"]+)">\d with a (?:star|note)</a>', html)
     assert re.findall(r'<tr id="row-(\d+)"', client.get(unescape(starred_page)).text) == ["2", "1"]
     assert re.findall(r'<tr id="row-(\d+)"', client.get(unescape(noted_page)).text) == ["2"]
 

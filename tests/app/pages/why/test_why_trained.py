@@ -238,7 +238,7 @@ def test_the_masks_that_are_on_are_those_that_a_rollouts_own_page_names(engine: 
     ]
     expected = [
         sum(any(word in clause for clause in it.unknown) for it in told)
-        for word in ("importance sampling", "off-policy", "masked as truncated")
+        for word in ("importance sampling", "off-policy", "as truncated")
     ]
     assert [mask.rollouts for mask in masks(rows, trained, config, {})] == expected
     assert min(expected) > 0
@@ -307,14 +307,14 @@ def test_a_policy_that_stays_where_it_began() -> None:
 
 
 def test_a_learning_rate_that_was_not_logged_is_what_the_trainer_was_given() -> None:
-    assert signals({}, {"learning_rate": 1e-6})[1].said == "Not logged; the trainer was given 1e\u221206."
+    assert signals({}, {"learning_rate": 1e-6})[1].said == "Not logged; the configured value is 1e\u221206."
 
 
 def test_a_gradient_that_is_no_number_any_more_is_said() -> None:
     found = signals({"grad_norm": ((1, 0.5),), "learning_rate": flat(1e-6)}, {})[0]
     assert found.is_bad
-    assert found.said == "No finite number of it since step 1, though learning_rate was logged up to step 30."
-    assert found.clause.startswith("grad_norm: No finite number of it since step 1")
+    assert found.said == "Not finite, or not logged, after step 1; learning_rate was logged up to step 30."
+    assert found.clause.startswith("grad_norm: Not finite, or not logged, after step 1")
 
 
 def links(html: str) -> dict[str, str]:
