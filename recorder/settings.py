@@ -85,7 +85,7 @@ def check_thresholds(settings: Settings, known: Mapping[str, Limits | None]) -> 
         least, most = known[name] or (-math.inf, math.inf)
         if not least <= value <= most:
             span = f"from {least:g} to {most:g}" if math.isfinite(most) else f"from {least:g} on"
-            raise SettingsError(f"The threshold of {name} is a number {span}, not {value:g}.")
+            raise SettingsError(f"The threshold of {name} must be a number {span}, not {value:g}.")
 
 
 def unknown_diagnostic(name: str, known: Iterable[str]) -> SettingsError:

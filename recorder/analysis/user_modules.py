@@ -28,12 +28,12 @@ def imported(name: str, example: str) -> Any:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise NoModuleError(f"There is no module {error.name}, looked for from the current folder on") from error
+            raise NoModuleError(f"There is no module {error.name} in the current folder or on Python's path") from error
         raise NoModuleError(_failed(name, error)) from error
     except SystemExit as error:
         raise NoModuleError(
-            f"{name} ends the program when it is imported by SystemExit: "
-            'put what only a script does under if __name__ == "__main__"'
+            f"Importing {name} raised SystemExit: "
+            'move the code that only a script should run under if __name__ == "__main__":'
         ) from error
     except Exception as error:
         raise NoModuleError(_failed(name, error)) from error

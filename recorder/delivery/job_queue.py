@@ -217,9 +217,9 @@ class JobQueue:
         if not self._said_full:
             self._said_full = True
             logger.warning(
-                "logs-ui: more waits to be written to %s than the %d MiB that it may take. Rollouts lose their text "
-                "now, the oldest first, and keep their figures; the run counts them. To keep more, find what holds up "
-                "the disk, or set LOGS_UI_QUEUE_MB to what your memory allows.",
+                "logs-ui: the queue for %s is full (%d MiB). Waiting rollouts now lose their text, the oldest first, "
+                "and keep their figures; the run counts them. Find out why writing is slow, or raise LOGS_UI_QUEUE_MB "
+                "to what your memory allows.",
                 self._name,
                 self._limits.queue_bytes >> 20,
             )

@@ -175,8 +175,8 @@ class Writer:
         waiting = self._outlet.waiting
         if waiting is not None and self._network is None:
             logger.warning(
-                "logs-ui: what was recorded last waits in %s. It goes into the database when a training or the "
-                "dashboard opens it next, or by: logs-ui db ingest%s",
+                "logs-ui: the last recorded data waits in %s. The next training or dashboard that opens the database "
+                "stores it. To store it now: logs-ui db ingest%s",
                 waiting,
                 db_option(self.address),
             )
@@ -187,8 +187,8 @@ class Writer:
             logger.warning(
                 "logs-ui: %s lies on a network file system (%s), where several machines cannot write one SQLite file. "
                 "Each process appends to a file of its own beside it; the dashboard, load_run() or `logs-ui db ingest` "
-                "takes them in. To do without, name a path on a local disk, or a PostgreSQL database (db= or "
-                "LOGS_UI_DB).",
+                "stores these files in the database. To avoid this, use a path on a local disk, or a PostgreSQL "
+                "database (db= or LOGS_UI_DB).",
                 shown(self.address),
                 self._network,
             )

@@ -121,8 +121,8 @@ def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
         with suppress(OSError, NotASpoolError, msgspec.DecodeError), file.path.open("rb") as opened:
             if any(it.number > taken and uid in entries.decoded(it.data).uids for it in frames(opened)):
                 raise LogsUIError(
-                    f"Some of run {uid} waits in {file.path} for the database, and would bring it back. Wait for the "
-                    f"process that wrote it, or end it; then run: logs-ui db ingest{db_option(address)}"
+                    f"Part of run {uid} still waits in {file.path}: storing it later would restore the run. Wait for "
+                    f"the process that wrote it, or end it; then run: logs-ui db ingest{db_option(address)}"
                 )
 
 

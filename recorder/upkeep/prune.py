@@ -162,11 +162,11 @@ def _conditions(
     elif older_than is not None:
         found.append(col(_row.created) <= read_time("older_than", older_than, None))
     if every is not None and every < 2:
-        raise LogsUIError(f"To keep every {every} of them prunes none: give 2 or more.")
+        raise LogsUIError(f"keep_every must be at least 2, not {every}.")
     if unit not in set(Unit):
-        raise LogsUIError(f"A sample is of steps or of rollouts, not of {unit!r}.")
+        raise LogsUIError(f"of must be 'steps' or 'rollouts', not {unit!r}.")
     if keep not in set(Keep):
-        raise LogsUIError(f"What is starred can be kept, or nothing, not {keep!r}.")
+        raise LogsUIError(f"keep must be 'starred' or 'nothing', not {keep!r}.")
     if every is not None:
         found.append((col(_row.step) if unit == Unit.STEPS else col(_row.id)) % every != 0)
     return found

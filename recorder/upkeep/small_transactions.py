@@ -47,7 +47,9 @@ def _take_in(address: Address) -> None:
 
 
 def _is_busy(address: Address) -> LogsUIError:
-    return LogsUIError(f"Another process has been writing {shown(address)} for long. Try again when it has ended.")
+    return LogsUIError(
+        f"Another process has been writing {shown(address)} for a long time. Try again when it has ended."
+    )
 
 
 @contextmanager
@@ -66,7 +68,7 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
     lease was lost.
 
     Raises:
-        LogsUIError: another process has been writing for long, or has taken over.
+        LogsUIError: another process has been writing for a long time, or has taken over.
         DatabaseError: the folder cannot be written.
     """
     ingester = Ingester(address)
@@ -103,7 +105,7 @@ def reading(address: Address) -> Iterator[Engine]:
     """Opens a reading engine after storing what waited on disk.
 
     Raises:
-        LogsUIError: another process has been storing that for long.
+        LogsUIError: another process has been storing that for a long time.
         DatabaseError: the database cannot be read.
     """
     _take_in(address)
@@ -123,7 +125,7 @@ def writing(address: Address) -> Iterator["Steady"]:
     """Opens a database for short transactions, after storing what waited on disk.
 
     Raises:
-        LogsUIError: another process has been writing for long.
+        LogsUIError: another process has been writing for a long time.
         DatabaseError: the database cannot be written.
     """
     _take_in(address)

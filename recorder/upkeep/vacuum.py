@@ -104,8 +104,8 @@ def _refuse_without_space(path: Path, used: int) -> None:
     free, needed = shutil.disk_usage(path.parent).free, int(2 * used * _SPARE)
     if free < needed:
         raise LogsUIError(
-            f"To vacuum {shown(path)} takes {needed / 1e6:,.0f} MB of free disk space, but {free / 1e6:,.0f} are free. "
-            "Free some, or do without: new rollouts reuse the space of pruned ones."
+            f"Vacuuming {shown(path)} needs {needed / 1e6:,.0f} MB of free disk space, but only {free / 1e6:,.0f} MB "
+            "are free. Free some, or skip the vacuum: new rollouts reuse the space of pruned ones."
         )
 
 

@@ -74,7 +74,7 @@ def hub_starter(name: str, *, image: str | None, port: int | None, provider: Any
             client = AutoEnv.from_env(name, container_provider=_made(provider), env_vars=dict(variables), **options)
         if variables and getattr(client, "_provider", None) is None:
             raise RuntimeError(
-                f"{name} is served by its Space, which takes no environment variables: "
+                f"{name} runs in its Hugging Face Space, which accepts no environment variables: "
                 "start it here with docker_image=..., or give its tasks to reset(), without task_var"
             )
         return asyncio.run(_resting(client))

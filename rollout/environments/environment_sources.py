@@ -118,14 +118,12 @@ def source_of(
     """
     check_seconds("request_timeout", timeout)
     if base_url is not None and docker_image is not None:
-        raise ValueError("base_url is a server that runs, docker_image one that is started here: give one of the two")
+        raise ValueError("base_url names a running server, docker_image one that is started here: give one of the two")
     starting = {"provider": provider, "port": port, "environment_variables": variables}
     connecting = {"base_url": base_url, "docker_image": docker_image, "headers": headers}
     if isinstance(environment, str):
         if base_url is not None:
-            raise ValueError(
-                f"{environment!r} is looked up and started: with base_url, give its class of clients instead"
-            )
+            raise ValueError(f"{environment!r} is looked up and started: with base_url, give its client class instead")
         _check_started(provider, port, several=several)
         kind = _openenv().EnvClient
         start = hub_starter(environment, image=docker_image, port=port, provider=provider)
@@ -134,7 +132,7 @@ def source_of(
     if environment is not None and not is_client_class:
         if not callable(environment):
             raise TypeError(
-                "environment is a class of clients, a function that gives one, or a name, "
+                "environment must be a client class, a function that returns a client, or a name, "
                 f"not an instance of {type(environment).__name__}: each rollout needs a client of its own"
             )
         _refuse({**connecting, **starting}, "are for an environment that is connected to here, not for a function")
@@ -146,7 +144,7 @@ def source_of(
         return Started(start, _connection(kind, timeout, headers))
     if base_url is None:
         needs = "An environment" if environment is None else environment.__name__
-        raise ValueError(f"{needs} needs a place: base_url of a server that runs, or docker_image to start one")
+        raise ValueError(f"{needs} needs a server: give base_url of a running one, or docker_image to start one")
     check_url("base_url", base_url, ("http://", "https://", "ws://", "wss://"))
     _refuse(starting, "are for an environment that is started here, by docker_image or a name, not for base_url")
     return Factory(partial(_connection(kind, timeout, headers).client, kind, base_url))
@@ -155,18 +153,18 @@ def source_of(
 def check_seconds(name: str, seconds: object) -> None:
     """Raises ValueError unless the timeout is a positive number of seconds."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
-        raise ValueError(f"{name} is a number of seconds above 0, not {seconds!r}")
+        raise ValueError(f"{name} must be a number of seconds above 0, not {seconds!r}")
 
 
 def check_url(name: str, url: object, schemes: tuple[str, ...]) -> None:
     """Raises ValueError unless the address is an HTTP or WebSocket URL."""
     if not isinstance(url, str) or not url.startswith(schemes):
-        raise ValueError(f"{name} begins with {' or '.join(schemes)}, unlike {url!r}")
+        raise ValueError(f"{name} must begin with {' or '.join(schemes)}, not {url!r}")
 
 
 def _check_started(provider: Any, port: int | None, *, several: bool) -> None:
     if port is not None and (isinstance(port, bool) or not isinstance(port, int) or not 0 < port < 65_536):
-        raise ValueError(f"port is a number from 1 to 65535, not {port!r}")
+        raise ValueError(f"port must be a number from 1 to 65535, not {port!r}")
     if several and port is not None:
         raise ValueError("Each task's environment is started by itself, and cannot share one port: leave out port")
     if several and provider is not None and not isinstance(provider, type):

@@ -24,15 +24,15 @@ def find_evaluation(path: str) -> Evaluation:
         raise DefinitionError(str(error)) from error
     found = {each: value for each, value in vars(module).items() if isinstance(value, Evaluation)}
     if not found:
-        raise DefinitionError(f"{module_name} holds no @evaluation")
+        raise DefinitionError(f"{module_name} has no @evaluation")
     names = ", ".join(found)
     if name:
         if name not in found:
-            raise DefinitionError(f"{module_name} holds no evaluation {name}: it has {names}")
+            raise DefinitionError(f"{module_name} has no evaluation {name}: it has {names}")
         return found[name]
     if len(set(map(id, found.values()))) > 1:
         raise DefinitionError(
-            f"{module_name} holds several evaluations: {names}. Say which, as {module_name}:{next(iter(found))}"
+            f"{module_name} has several evaluations: {names}. Name one, such as {module_name}:{next(iter(found))}"
         )
     return next(iter(found.values()))
 
@@ -52,6 +52,6 @@ def rollouts_of(path: str, given: Mapping[str, Any]) -> OpenEnvRollouts:
     wiring = [name for name in Wiring.__annotations__ if name in parameters and name != "sampling"]
     odd = [name for name in wiring if given[name] is not parameters[name].default]
     if odd:
-        raise ValueError(f"env_path brings the whole wiring: leave out {', '.join(odd)}, or set it in the @evaluation")
+        raise ValueError(f"With env_path, set {', '.join(odd)} in the @evaluation, not here")
     evaluation = find_evaluation(path)
     return evaluation.rollouts(**{name: given[name] for name in ("model", "model_url", "api_key", "sampling")})

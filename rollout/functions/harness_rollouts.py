@@ -104,9 +104,9 @@ def harness_rollout_func(
     except ImportError as error:
         raise ImportError('openenv is not installed, or has no harness: pip install -U "logs-ui[trl]"') from error
     if not callable(getattr(session_factory, "create", None)):
-        raise TypeError(f"session_factory has a create(task=...), as openenv's, unlike {session_factory!r}")
+        raise TypeError(f"session_factory must have a method create(task=...); {session_factory!r} has none")
     if harness_adapter is not None and not callable(getattr(harness_adapter, "run_white_box", None)):
-        raise TypeError(f"harness_adapter has a run_white_box(), as openenv's, unlike {harness_adapter!r}")
+        raise TypeError(f"harness_adapter must have a method run_white_box(); {harness_adapter!r} has none")
     check_seconds("timeout", timeout)
     check_limits(concurrency=concurrency)
     check_seed(seed)
@@ -276,9 +276,9 @@ def _steps(
 ) -> Callable[[Any, Ask], HarnessModelStep]:
     """Makes the model steps of a trainer's rows."""
     if act is not None and not callable(act):
-        raise TypeError(f"act is a function of an answer's text, or None, not {act!r}")
+        raise TypeError(f"act must be a function of an answer's text, or None, not {act!r}")
     if result_role not in ("tool", "user"):
-        raise ValueError(f"result_role is 'tool' or 'user', not {result_role!r}")
+        raise ValueError(f"result_role must be 'tool' or 'user', not {result_role!r}")
     check_limits(max_completion_tokens=max_completion_tokens)
 
     def make(trainer: Any, ask: Ask) -> HarnessModelStep:

@@ -74,7 +74,7 @@ def openenv_rollout_func(
     Args:
         env_path: "module" or "module:name" of an `@evaluation`, which brings all other arguments: pass only the
             model and its sampling with it.
-        environment: a class of clients (with `base_url` or `docker_image`; None uses openenv's generic client, of
+        environment: a client class (with `base_url` or `docker_image`; None uses openenv's generic client, of
             dicts), or a function without arguments that returns a client, or a hub id or the name of an installed
             environment, as openenv's `AutoEnv` takes it.
         base_url: the address of a running server.

@@ -127,7 +127,7 @@ def text_rollout_func(
     """
     if not callable(env_factory):
         raise TypeError(
-            f"env_factory is a function that makes a text environment, or its class, not an instance of "
+            f"env_factory must be a function that makes a text environment, or its class, not an instance of "
             f"{type(env_factory).__name__}: each rollout needs an environment of its own"
         )
     check_processor(processor)
@@ -212,7 +212,7 @@ class _Client:
     async def reset(self, seed: Any = None) -> _Told:
         told = await self._in_thread(lambda: self._told("reset", self._env.reset(seed)))
         if told.done:
-            raise RuntimeError("It is not alive after its reset, so nothing can be played")
+            raise RuntimeError("The environment is not alive after its reset, so nothing can be played")
         return told._replace(reward=None)
 
     async def step(self, action: str) -> _Told:

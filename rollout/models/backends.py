@@ -16,7 +16,7 @@ class Sampling:
         max_tokens: limit of one answer, in tokens.
         temperature, top_p, top_k, min_p, repetition_penalty: None uses the backend's own (the trainer's arguments, or
             the server's defaults).
-        stop: texts that end an answer; they stay in it. A sequence becomes a tuple; a single text is one.
+        stop: strings that end an answer and remain in it. A single string is allowed; the value is stored as a tuple.
         seed: None leaves it to the backend. A rollout function draws one for each answer from it.
 
     Raises:
@@ -42,10 +42,10 @@ class Sampling:
 
 
 def stop_texts(stop: Any) -> tuple[str, ...]:
-    """Returns the stop texts as a tuple. Raises TypeError unless all are texts that are not empty."""
+    """Returns the stop strings as a tuple. Raises TypeError unless all are strings that are not empty."""
     texts = (stop,) if isinstance(stop, str) else stop
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) and text for text in texts):
-        raise TypeError(f"sampling.stop is a list of texts, none of them empty, not {stop!r}")
+        raise TypeError(f"sampling.stop must be a list of non-empty strings, not {stop!r}")
     return tuple(texts)
 
 

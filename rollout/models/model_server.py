@@ -97,7 +97,7 @@ class Server:
         """Returns the first choice of a reply, which the package does not check."""
         reply = completion.model_dump(exclude_unset=True, warnings=False) if hasattr(completion, "model_dump") else None
         if not isinstance(reply, dict):
-            raise self.error("answered what is no reply of a model", "Is the address right?")
+            raise self.error("sent a reply that is not a completion", "Is the address right?")
         choices = reply.get("choices")
         if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
             raise self.error("returned no answer")
@@ -122,7 +122,7 @@ class Server:
             raise self.error(said, advice.get(error.status_code, "")) from error
         except (OpenAIError, json.JSONDecodeError) as error:
             raise self.error(
-                f"answered what is no reply of a model ({_line(error)})", "Is the address right?"
+                f"sent a reply that is not a completion ({_line(error)})", "Is the address right?"
             ) from error
 
     def error(self, what: str, advice: str = "") -> GenerationError:

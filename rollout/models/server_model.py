@@ -91,8 +91,8 @@ class ServerModel(Server):
             self._check_tokenizer(choice.get("prompt_token_ids"), tokenizer)
             if logprobs and logprobs[0] < _RAW_LOGPROBS and not _is_neutral(sampling):
                 warnings.warn(
-                    f"{self._shown} returns log-probs from before temperature, top_p, top_k and min_p: not those of "
-                    "what is sampled from. Start it with --logprobs-mode processed_logprobs.",
+                    f"{self._shown} returns log-probs before temperature, top_p, top_k and min_p are applied: they "
+                    "are not those of the sampled distribution. Start it with --logprobs-mode processed_logprobs.",
                     stacklevel=2,
                 )
         finally:
@@ -102,14 +102,14 @@ class ServerModel(Server):
         own = list(tokenizer(_PROBE, add_special_tokens=False)["input_ids"])
         if returned is None or list(returned) != own:
             raise self.error(
-                f"reads a text into other token ids than the trainer's tokenizer (serving {self.model!r})",
+                f"tokenises text differently from the trainer's tokenizer (serving {self.model!r})",
                 "Serve the model that is trained, with its own tokenizer",
             )
 
     def _choice(self, completion: Any) -> dict[str, Any]:
         choice = self.first_choice(completion)
         if choice.get("finish_reason") in {"abort", "error"}:
-            raise self.error(f"gave up an answer ({choice['finish_reason']})")
+            raise self.error(f"ended an answer early (finish reason {choice['finish_reason']})")
         return choice
 
     def _sampled(self, choice: Mapping[str, Any]) -> tuple[list[int], list[float] | None]:

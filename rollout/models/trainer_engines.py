@@ -240,7 +240,7 @@ def _learnable(answer: Answer) -> Answer | GenerationError:
     if answer.logprobs is None or not any(map(math.isnan, answer.logprobs)) or not trl_is_before(1, 11):
         return answer
     return GenerationError(
-        "vLLM gave an answer whose log-probs hold NaN, which TRL before 1.11 would learn from: pip install -U trl. "
+        "vLLM's log-probs contain NaN, and TRL before 1.11 would train on them: pip install -U trl. "
         "Often the model's numbers overflow: load it in bfloat16"
     )
 

@@ -62,7 +62,7 @@ class TrainerModel:
     def enter(self, row: int) -> None:
         """Does the same as `Model.enter`. Raises ValueError if the batch has no such row."""
         if row not in self._rows:
-            raise ValueError(f"the batch has {len(self._rows)} rows, and {row} is none of them.")
+            raise ValueError(f"row {row} does not exist: the batch has {len(self._rows)} rows.")
         self._live.add(row)
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
@@ -130,7 +130,7 @@ class TrainerModel:
             return None
         samplings = frozenset[Sampling]().union(*(wanted.samplings for wanted in everyones))
         if len(samplings) > 1:
-            raise ValueError(f"rows of one batch must be sampled alike, and these are not: {samplings}.")
+            raise ValueError(f"all rows of a batch need the same sampling parameters, but these differ: {samplings}.")
         sampling = replace(next(iter(samplings)), max_tokens=max(wanted.max_tokens for wanted in everyones))
         absent = rows - len(requests)
         contexts = [request.context for request in requests] + [self._engine.stand_in] * absent

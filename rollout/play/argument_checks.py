@@ -34,16 +34,16 @@ _NUMBERS: dict[str, tuple[Callable[[Any], bool], str]] = {
 
 def check_rules(act: Any, observe: Any, reward: Any, max_turns: Any) -> None:
     if not callable(act):
-        raise TypeError(f"act is a function of an answer's text, not {act!r}")
+        raise TypeError(f"act must be a function of an answer's text, not {act!r}")
     if observe is not None and not callable(observe):
-        raise TypeError(f"observe is a function of an observation, or None, not {observe!r}")
+        raise TypeError(f"observe must be a function of an observation, or None, not {observe!r}")
     if not callable(reward) and reward not in ("sum", "last"):
-        raise ValueError(f"reward is 'sum', 'last' or a function of the steps' rewards, not {reward!r}")
+        raise ValueError(f"reward must be 'sum', 'last' or a function of the steps' rewards, not {reward!r}")
     check_counts(max_turns=max_turns)
     for name, function in {"act": act, "observe": observe, "reward": reward}.items():
         called = function if inspect.isroutine(function) else getattr(function, "__call__", None)  # noqa: B004
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
-            raise TypeError(f"{name} is a plain function, not a coroutine function: {function!r}")
+            raise TypeError(f"{name} must be a plain function, not a coroutine function: {function!r}")
 
 
 def check_environment(*, provider: Any, environment_variables: Any, headers: Any) -> None:
@@ -52,23 +52,25 @@ def check_environment(*, provider: Any, environment_variables: Any, headers: Any
         callable(getattr(provider, name, None)) for name in ("start_container", "start")
     ):
         raise TypeError(
-            "provider is one of openenv's, such as LocalDockerProvider, its class, or None for Docker, "
+            "provider must be one of openenv's, such as LocalDockerProvider, its class, or None for Docker, "
             f"not {provider!r}"
         )
     for name, texts in (("environment_variables", environment_variables), ("headers", headers)):
         if texts is None:
             continue
         if not isinstance(texts, Mapping):
-            raise TypeError(f"{name} is a dict of texts, not {texts!r}")
+            raise TypeError(f"{name} must be a dict of strings, not {texts!r}")
         odd = [each for each, value in texts.items() if not isinstance(each, str) or not isinstance(value, str)]
         if odd:
-            raise TypeError(f"{name} is a dict of texts: that of {odd[0]!r} is {type(texts[odd[0]]).__name__}")
+            raise TypeError(
+                f"{name} must be a dict of strings, but the value of {odd[0]!r} is {type(texts[odd[0]]).__name__}"
+            )
 
 
 def check_counts(**counts: Any) -> None:
     for name, count in counts.items():
         if not (_is_whole(count) and count >= 1):
-            raise ValueError(f"{name} is a whole number from 1, not {count!r}")
+            raise ValueError(f"{name} must be a whole number from 1, not {count!r}")
 
 
 def check_limits(**limits: Any) -> None:
@@ -79,12 +81,12 @@ def check_limits(**limits: Any) -> None:
 def check_seed(seed: Any, *words: str) -> None:
     """Raises ValueError unless the seed is a whole number or None. `words` are other values that it may have."""
     if seed is not None and seed not in words and not _is_whole(seed):
-        raise ValueError(f"seed is {', '.join(['a whole number', *map(repr, words)])} or None, not {seed!r}")
+        raise ValueError(f"seed must be {', '.join(['a whole number', *map(repr, words)])} or None, not {seed!r}")
 
 
 def check_unparsable(what: str, message: str | None, action: Any) -> None:
     if what not in ("fail", "retry", "noop"):
-        raise ValueError(f"on_unparsable is 'fail', 'retry' or 'noop', not {what!r}")
+        raise ValueError(f"on_unparsable must be 'fail', 'retry' or 'noop', not {what!r}")
     if what == "noop" and action is None:
         raise ValueError("on_unparsable='noop' needs noop_action, the action to take")
     if what != "noop" and action is not None:
@@ -92,13 +94,13 @@ def check_unparsable(what: str, message: str | None, action: Any) -> None:
     if what != "retry" and message is not None:
         raise ValueError(f"unparsable_message is for on_unparsable='retry', not for {what!r}")
     if message is not None and not isinstance(message, str):
-        raise TypeError(f"unparsable_message is a text, not {message!r}")
+        raise TypeError(f"unparsable_message must be a string, not {message!r}")
 
 
 def task_names(tasks: Any, task_var: Any) -> tuple[str, ...]:
     names = (None,) if isinstance(tasks, str) or not isinstance(tasks, Iterable) else tuple(tasks)
     if not all(isinstance(task, str) and task for task in names):
-        raise TypeError(f"tasks is a list of names, not {tasks!r}")
+        raise TypeError(f"tasks must be a list of names, not {tasks!r}")
     if task_var is not None and not names:
         raise ValueError(f"task_var={task_var!r} names tasks, and there are none: give tasks=[...]")
     return names
@@ -115,7 +117,7 @@ def sampling_fields(sampling: Sampling | Mapping[str, Any] | None, *, has_seed: 
     elif isinstance(sampling, Mapping):
         given = dict(sampling)
     else:
-        raise TypeError(f"sampling is a Sampling or its fields, not {sampling!r}")
+        raise TypeError(f"sampling must be a Sampling or its fields, not {sampling!r}")
     known = [one.name for one in fields(Sampling)]
     odd = [name for name in given if name not in known]
     if odd:
@@ -124,7 +126,7 @@ def sampling_fields(sampling: Sampling | Mapping[str, Any] | None, *, has_seed: 
         given["stop"] = stop_texts(given["stop"])
     for name, value in given.items():
         if name in _NUMBERS and (value is not None or name == "max_tokens") and not _NUMBERS[name][0](value):
-            raise ValueError(f"sampling.{name} is {_NUMBERS[name][1]}, not {value!r}")
+            raise ValueError(f"sampling.{name} must be {_NUMBERS[name][1]}, not {value!r}")
     if given.get("seed") is not None and not has_seed:
         raise ValueError(
             "sampling.seed is for a model's server: the trainer's own model would give a group one answer. "
@@ -137,7 +139,7 @@ def model_maker(model: Any, url: str | None, api_key: str | None) -> Callable[[A
     """Returns a function that makes the model of a batch, from the trainer and the number of rows."""
     if model is not None and not isinstance(model, str):
         if not hasattr(model, "answer"):
-            raise TypeError(f"model is a name, a Model or None for the trainer's own, not {model!r}")
+            raise TypeError(f"model must be a name, a Model or None for the trainer's own, not {model!r}")
         _only_for_url(model_url=url, api_key=api_key)
         return _of_batches(model)
     if url is None:

@@ -118,7 +118,7 @@ class Failures:
         raised = [rollout.act_error for rollout in rollouts if rollout.act_error is not None]
         if raised and len(raised) == len(rollouts):  # a parser may raise for an answer that it cannot read, not for all
             logger.warning(
-                "act() raised in each of %d rollouts, which was taken for answers without an action. The last: %s",
+                "act() raised in all %d rollouts, so their answers count as having no action. The last error: %s",
                 len(rollouts),
                 one_line(raised[-1]),
             )

@@ -33,11 +33,11 @@ class Prompts:
         elif isinstance(self.source, Sequence) and not isinstance(self.source, str):
             for i, row in enumerate(self.source):
                 if not isinstance(row, Mapping):
-                    raise TypeError(f"Row {i} of the dataset is a dict of its columns, not {type(row).__name__}")
+                    raise TypeError(f"Row {i} of the dataset must be a dict of its columns, not {type(row).__name__}")
                 _check_columns(row, f"Row {i} of the dataset")
                 _check_prompt(row["prompt"], i)
         else:
-            raise TypeError(f"dataset is a list of dicts or a datasets.Dataset, not {type(self.source).__name__}")
+            raise TypeError(f"dataset must be a list of dicts or a datasets.Dataset, not {type(self.source).__name__}")
         if isinstance(self.source, Sequence) and not self.source:
             raise ValueError("The dataset is empty")
 
@@ -96,7 +96,7 @@ class PromptTasks(Rotation):
         key = _key(prompt)
         if key not in self._tasks:
             raise ValueError(
-                "The trainer asks for a prompt that is not of the evaluation's dataset, so its task is not known: "
+                "The trainer asks for a prompt that is not in the evaluation's dataset, so its task is not known: "
                 "train and evaluate on the evaluation's own .dataset, or give tasks=[...] instead of a column task"
             )
         return replace(assigned, task=self._tasks[key])
@@ -123,7 +123,7 @@ def _check_columns(names: Any, where: str) -> None:
         raise ValueError(f"{where} has no prompt; it has {', '.join(map(str, names)) or 'nothing'}")
     taken = [str(name) for name in names if name in NOT_COLUMNS]
     if taken:
-        raise ValueError(f"{where} has {' and '.join(taken)}, by which rollouts tell something else: rename it")
+        raise ValueError(f"{where} has columns with reserved names: {', '.join(taken)}. Rename them")
 
 
 def _check_prompt(prompt: Any, i: int) -> None:

@@ -203,7 +203,7 @@ class Episodes:
             said = None if self.rules.observe is None else self.rules.observe(observation)
         except Exception as error:
             kind = type(observation).__name__
-            raise RuntimeError(f"observe() raised {one_line(error)}, of an observation that is a {kind}") from error
+            raise RuntimeError(f"observe() raised {one_line(error)} for an observation of type {kind}") from error
         if not (said is None or isinstance(said, str) or _are_messages(said)):
             raise TypeError(f"observe() returns a text, a list of messages or None, not {said!r}")
         return as_messages(said)

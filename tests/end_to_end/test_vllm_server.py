@@ -150,7 +150,7 @@ def test_a_preflight_passes_and_tells_another_name_or_tokenizer(served: Served) 
         asyncio.run(ServerModel(served.url, "huge").preflight(served.tokenizer, sampling))
     other = make_tokenizer()
     other.add_tokens(["Hello"])
-    with pytest.raises(GenerationError, match="other token ids than the trainer's tokenizer"):
+    with pytest.raises(GenerationError, match="tokenises text differently from the trainer's tokenizer"):
         asyncio.run(ServerModel(served.url, NAME).preflight(other, sampling))
 
 

@@ -301,7 +301,7 @@ def test_where_ranks_go_in_step_a_failure_ends_the_batch(monkeypatch: pytest.Mon
     [
         ({"seed": 1}, r"Set GRPOConfig\(seed"),
         ({"max_tokens": 0}, "at least 1, not 0"),
-        ({"temperature": 0.5}, "sampled alike"),
+        ({"temperature": 0.5}, "same sampling parameters"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(monkeypatch: pytest.MonkeyPatch, others: Any, message: str) -> None:
@@ -421,7 +421,7 @@ def test_a_nan_among_log_probs_costs_its_row_where_trl_would_learn_from_it(
     assert sound.logprobs == [-1, -2]
     if trl in {"0.29.1", "1.10.0"}:
         assert isinstance(broken, GenerationError)
-        assert "log-probs hold NaN" in str(broken)
+        assert "log-probs contain NaN" in str(broken)
     else:
         assert all(map(math.isnan, broken.logprobs))
 

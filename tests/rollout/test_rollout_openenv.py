@@ -432,19 +432,19 @@ class Later:
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"act": word}, ValueError, "needs a place: base_url"),
-    ({"act": word, "environment": GuessEnv}, ValueError, "GuessEnv needs a place"),
-    ({**SERVER, "act": 1}, TypeError, "act is a function"),
-    ({**SERVER, "observe": "x"}, TypeError, "observe is a function"),
+    ({"act": word}, ValueError, "needs a server: give base_url"),
+    ({"act": word, "environment": GuessEnv}, ValueError, "GuessEnv needs a server"),
+    ({**SERVER, "act": 1}, TypeError, "act must be a function"),
+    ({**SERVER, "observe": "x"}, TypeError, "observe must be a function"),
     ({**SERVER, "docker_image": "x"}, ValueError, "one of the two"),
-    ({**SERVER, "base_url": "localhost:8000"}, ValueError, "base_url begins with http://"),
+    ({**SERVER, "base_url": "localhost:8000"}, ValueError, "base_url must begin with http://"),
     ({**SERVER, "environment": "org/name"}, ValueError, "looked up and started"),
     ({**SERVER, "environment": lambda: None}, ValueError, "base_url: are for an environment that is connected"),
     ({"act": word, "environment": 5}, TypeError, "not an instance of int"),
     ({**SERVER, "environment": GuessEnv(base_url="http://127.0.0.1:1")}, TypeError, "an instance of GuessEnv"),
     ({**SERVER, "port": 80}, ValueError, "port: are for an environment that is started"),
     ({**SERVER, "environment_variables": {"A": "1"}}, ValueError, "environment_variables"),
-    ({"act": word, "docker_image": "x", "port": 0}, ValueError, "port is a number"),
+    ({"act": word, "docker_image": "x", "port": 0}, ValueError, "port must be a number"),
     (
         {"act": word, "docker_image": "x", "port": 80, "tasks": ["a", "b"], "task_var": "T"},
         ValueError,
@@ -459,7 +459,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({**SERVER, "concurrency": 0}, ValueError, "concurrency"),
     ({**SERVER, "max_turns": None}, ValueError, "max_turns"),
     ({**SERVER, "max_completion_tokens": 1.5}, ValueError, "max_completion_tokens"),
-    ({**SERVER, "reward": "mean"}, ValueError, "reward is 'sum'"),
+    ({**SERVER, "reward": "mean"}, ValueError, "reward must be 'sum'"),
     ({**SERVER, "on_unparsable": "ignore"}, ValueError, "'fail', 'retry' or 'noop'"),
     ({**SERVER, "on_unparsable": "noop"}, ValueError, "needs noop_action"),
     ({**SERVER, "noop_action": 1}, ValueError, "noop_action is for"),
@@ -469,41 +469,53 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({**SERVER, "model": "gpt"}, ValueError, "model: only for a model's server"),
     ({**SERVER, "api_key": "x"}, ValueError, "api_key: only"),
     ({**SERVER, "model_url": "http://127.0.0.1:1/v1"}, ValueError, "model_url needs model"),
-    ({**SERVER, "model_url": "127.0.0.1", "model": "x"}, ValueError, "model_url begins with"),
-    ({**SERVER, "model": object()}, TypeError, "model is a name"),
+    ({**SERVER, "model_url": "127.0.0.1", "model": "x"}, ValueError, "model_url must begin with"),
+    ({**SERVER, "model": object()}, TypeError, "model must be a name"),
     ({**SERVER, "sampling": 0.5}, TypeError, "a Sampling or its fields"),
     ({**SERVER, "sampling": {"heat": 1}}, ValueError, "sampling has no heat; it has max_tokens"),
     ({**SERVER, "sampling": {"seed": 1}}, ValueError, "sampling.seed is for a model's server"),
-    ({**SERVER, "sampling": {"seed": 1.5}}, ValueError, "sampling.seed is a whole number, not 1.5"),
-    ({**SERVER, "sampling": {"max_tokens": 0}}, ValueError, "sampling.max_tokens is a whole number from 1, not 0"),
-    ({**SERVER, "sampling": Sampling(0)}, ValueError, "sampling.max_tokens is a whole number from 1, not 0"),
-    ({**SERVER, "sampling": {"max_tokens": None}}, ValueError, "sampling.max_tokens is a whole number"),
-    ({**SERVER, "sampling": {"max_tokens": 2.5}}, ValueError, "sampling.max_tokens is a whole number"),
-    ({**SERVER, "sampling": {"max_tokens": True}}, ValueError, "sampling.max_tokens is a whole number"),
-    ({**SERVER, "sampling": {"temperature": "hot"}}, ValueError, "sampling.temperature is a number from 0, not 'hot'"),
-    ({**SERVER, "sampling": {"temperature": -1}}, ValueError, "sampling.temperature is a number from 0"),
-    ({**SERVER, "sampling": {"temperature": math.nan}}, ValueError, "sampling.temperature is a number from 0"),
-    ({**SERVER, "sampling": {"top_p": 7}}, ValueError, "sampling.top_p is a number from 0 to 1"),
-    ({**SERVER, "sampling": {"top_k": -2}}, ValueError, "sampling.top_k is a whole number from 1, or 0 or -1"),
-    ({**SERVER, "sampling": {"min_p": 2}}, ValueError, "sampling.min_p is a number from 0 to 1"),
-    ({**SERVER, "sampling": {"repetition_penalty": 0}}, ValueError, "sampling.repetition_penalty is a number above 0"),
-    ({**SERVER, "sampling": {"stop": 5}}, TypeError, "sampling.stop is a list of texts"),
-    ({**SERVER, "sampling": {"stop": ["x", 5]}}, TypeError, "sampling.stop is a list of texts"),
-    ({**SERVER, "sampling": {"stop": [""]}}, TypeError, "none of them empty"),
-    ({**SERVER, "seed": "abc"}, ValueError, "seed is a whole number or None, not 'abc'"),
-    ({**SERVER, "seed": 1.5}, ValueError, "seed is a whole number or None, not 1.5"),
-    ({**SERVER, "tasks": None}, TypeError, "tasks is a list of names, not None"),
-    ({**SERVER, "tasks": 5}, TypeError, "tasks is a list of names, not 5"),
-    ({**SERVER, "tasks": [""]}, TypeError, "tasks is a list of names"),
-    ({**SERVER, "headers": "x"}, TypeError, "headers is a dict of texts, not 'x'"),
-    ({"act": word, "docker_image": "x", "environment_variables": "A=1"}, TypeError, "environment_variables is a dict"),
-    ({"act": word, "docker_image": "x", "environment_variables": {"A": 1}}, TypeError, "that of 'A' is int"),
-    ({"act": word, "docker_image": "x", "provider": "docker"}, TypeError, "provider is one of openenv's"),
-    ({**SERVER, "act": later}, TypeError, "act is a plain function"),
-    ({**SERVER, "act": Later()}, TypeError, "act is a plain function"),
-    ({**SERVER, "observe": later}, TypeError, "observe is a plain function"),
-    ({**SERVER, "reward": later}, TypeError, "reward is a plain function"),
-    ({**SERVER, "on_unparsable": "retry", "unparsable_message": 5}, TypeError, "unparsable_message is a text"),
+    ({**SERVER, "sampling": {"seed": 1.5}}, ValueError, "sampling.seed must be a whole number, not 1.5"),
+    ({**SERVER, "sampling": {"max_tokens": 0}}, ValueError, "sampling.max_tokens must be a whole number from 1, not 0"),
+    ({**SERVER, "sampling": Sampling(0)}, ValueError, "sampling.max_tokens must be a whole number from 1, not 0"),
+    ({**SERVER, "sampling": {"max_tokens": None}}, ValueError, "sampling.max_tokens must be a whole number"),
+    ({**SERVER, "sampling": {"max_tokens": 2.5}}, ValueError, "sampling.max_tokens must be a whole number"),
+    ({**SERVER, "sampling": {"max_tokens": True}}, ValueError, "sampling.max_tokens must be a whole number"),
+    (
+        {**SERVER, "sampling": {"temperature": "hot"}},
+        ValueError,
+        "sampling.temperature must be a number from 0, not 'hot'",
+    ),
+    ({**SERVER, "sampling": {"temperature": -1}}, ValueError, "sampling.temperature must be a number from 0"),
+    ({**SERVER, "sampling": {"temperature": math.nan}}, ValueError, "sampling.temperature must be a number from 0"),
+    ({**SERVER, "sampling": {"top_p": 7}}, ValueError, "sampling.top_p must be a number from 0 to 1"),
+    ({**SERVER, "sampling": {"top_k": -2}}, ValueError, "sampling.top_k must be a whole number from 1, or 0 or -1"),
+    ({**SERVER, "sampling": {"min_p": 2}}, ValueError, "sampling.min_p must be a number from 0 to 1"),
+    (
+        {**SERVER, "sampling": {"repetition_penalty": 0}},
+        ValueError,
+        "sampling.repetition_penalty must be a number above 0",
+    ),
+    ({**SERVER, "sampling": {"stop": 5}}, TypeError, "sampling.stop must be a list of non-empty strings"),
+    ({**SERVER, "sampling": {"stop": ["x", 5]}}, TypeError, "sampling.stop must be a list of non-empty strings"),
+    ({**SERVER, "sampling": {"stop": [""]}}, TypeError, "list of non-empty strings"),
+    ({**SERVER, "seed": "abc"}, ValueError, "seed must be a whole number or None, not 'abc'"),
+    ({**SERVER, "seed": 1.5}, ValueError, "seed must be a whole number or None, not 1.5"),
+    ({**SERVER, "tasks": None}, TypeError, "tasks must be a list of names, not None"),
+    ({**SERVER, "tasks": 5}, TypeError, "tasks must be a list of names, not 5"),
+    ({**SERVER, "tasks": [""]}, TypeError, "tasks must be a list of names"),
+    ({**SERVER, "headers": "x"}, TypeError, "headers must be a dict of strings, not 'x'"),
+    (
+        {"act": word, "docker_image": "x", "environment_variables": "A=1"},
+        TypeError,
+        "environment_variables must be a dict",
+    ),
+    ({"act": word, "docker_image": "x", "environment_variables": {"A": 1}}, TypeError, "the value of 'A' is int"),
+    ({"act": word, "docker_image": "x", "provider": "docker"}, TypeError, "provider must be one of openenv's"),
+    ({**SERVER, "act": later}, TypeError, "act must be a plain function"),
+    ({**SERVER, "act": Later()}, TypeError, "act must be a plain function"),
+    ({**SERVER, "observe": later}, TypeError, "observe must be a plain function"),
+    ({**SERVER, "reward": later}, TypeError, "reward must be a plain function"),
+    ({**SERVER, "on_unparsable": "retry", "unparsable_message": 5}, TypeError, "unparsable_message must be a string"),
     ({**SERVER, "model_url": "http://h:port/v1", "model": "x"}, ValueError, "base_url must be an address"),
 ]
 
@@ -653,12 +665,12 @@ def test_a_hung_environment_is_one_row_of_a_training_in_error(tmp_path: Path) ->
 
 def test_what_observe_does_wrong_is_told_as_its_own(moody: str) -> None:
     output, _ = play(moody, script("guess", "guess"), rows=1, observe=lambda heard: heard.hint)
-    assert "observe() raised AttributeError: 'dict' object has no attribute 'hint', of an obs" in output["error"][0]
+    assert "observe() raised AttributeError: 'dict' object has no attribute 'hint' for an obs" in output["error"][0]
     output, _ = play(moody, script("guess", "guess"), rows=1, observe=lambda _: 5)
     assert "observe() returns a text, a list of messages or None, not 5" in output["error"][0]
 
 
 def test_an_act_that_raises_for_every_rollout_is_told(moody: str, caplog: pytest.LogCaptureFixture) -> None:
     play(moody, script("guess"), rows=1, act=lambda _: 1 / 0)
-    assert "act() raised in each of 1 rollouts" in caplog.text
+    assert "act() raised in all 1 rollouts" in caplog.text
     assert "ZeroDivisionError: division by zero" in caplog.text

@@ -125,7 +125,7 @@ def test_a_refusal_is_said_in_one_line_and_not_repeated(server: ModelServer) -> 
         (completion("4", prompts=([5, 6],)), "changed the prompt"),
         (completion("4") | {"choices": []}, "returned no answer"),
         (Reply({"detail": "Not Found"}, status=404), r"status 404: .*Is the address right\? It mostly ends with /v1"),
-        (Reply(b"<html>", kind="text/html"), "answered what is no reply of a model"),
+        (Reply(b"<html>", kind="text/html"), "sent a reply that is not a completion"),
         (Reply({"error": {"message": "no"}}, status=401), "status 401: no. Set api_key."),
         (
             Reply(completion("4"), after=1.5),
@@ -173,7 +173,7 @@ def test_what_is_no_address_is_one_clear_line(url: Any) -> None:
 
 @pytest.mark.parametrize("timeout", [0, None, "600", math.inf])
 def test_a_timeout_is_a_number_of_seconds(timeout: Any) -> None:
-    with pytest.raises(ValueError, match="timeout is a number of seconds"):
+    with pytest.raises(ValueError, match="timeout must be a number of seconds"):
         ServerModel("http://127.0.0.1:9", "tiny", timeout=timeout)
 
 
@@ -227,7 +227,7 @@ def test_a_preflight_finds_what_would_fail_later(server: ModelServer) -> None:
     server.models = None  # a server that does not list them
     other = Tokenizer()
     other.ids = (1, 5, 7)
-    with pytest.raises(GenerationError, match="other token ids than the trainer's tokenizer"):
+    with pytest.raises(GenerationError, match="tokenises text differently from the trainer's tokenizer"):
         preflight(server, other)
     server.gives(completion("4", ids=False))
     with pytest.raises(GenerationError, match="returns no token ids"):

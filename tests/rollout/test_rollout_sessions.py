@@ -561,7 +561,9 @@ def test_a_hub_id_is_given_to_openenv(server: str, monkeypatch: pytest.MonkeyPat
         async with opened("org/guess", docker_image="guess:2") as session:
             assert await is_a_game(session)
             assert asked == [("org/guess", {"container_provider": None, "env_vars": {}, "docker_image": "guess:2"})]
-        with pytest.raises(SessionError, match="served by its Space, which takes no environment variables"):
+        with pytest.raises(
+            SessionError, match="runs in its Hugging Face Space, which accepts no environment variables"
+        ):
             async with opened("org/guess", variables={"TASK": "a"}):
                 pass
 

@@ -344,12 +344,12 @@ def test_the_budget_is_never_exceeded(budget: int) -> None:
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"env_factory": Echo()}, TypeError, "or its class, not an instance of Echo"),
     ({"processor": Echo()}, TypeError, "has no init_system_input, append_user_input, parse_agent_output"),
-    ({"seed": "level 1"}, ValueError, "seed is a whole number, 'prompt' or None"),
-    ({"timeout": 0}, ValueError, "timeout is a number of seconds above 0"),
-    ({"max_turns": 0}, ValueError, "max_turns is a whole number from 1"),
-    ({"max_turns": None}, ValueError, "max_turns is a whole number from 1"),
+    ({"seed": "level 1"}, ValueError, "seed must be a whole number, 'prompt' or None"),
+    ({"timeout": 0}, ValueError, "timeout must be a number of seconds above 0"),
+    ({"max_turns": 0}, ValueError, "max_turns must be a whole number from 1"),
+    ({"max_turns": None}, ValueError, "max_turns must be a whole number from 1"),
     ({"on_unparsable": "noop"}, ValueError, "needs noop_action"),
-    ({"reward": "mean"}, ValueError, "reward is 'sum', 'last' or a function"),
+    ({"reward": "mean"}, ValueError, "reward must be 'sum', 'last' or a function"),
     ({"model_url": "http://127.0.0.1:1/v1"}, ValueError, "model_url needs model"),
     ({"sampling": {"heat": 1}}, ValueError, "sampling has no heat"),
 ]

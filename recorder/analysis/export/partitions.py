@@ -74,7 +74,7 @@ def export_partitions(
         if not target.parent.is_dir() and target.parent.exists():
             raise LogsUIError(f"{output} is not a folder. Name one to export to.")
         if target.exists() and not replace:
-            raise LogsUIError(f"{target} is there already. Name another folder, or replace it with --force.")
+            raise LogsUIError(f"{target} already exists. Name another folder, or replace it with --force.")
         with _replaced_folder(target) as folder, _parts(folder, int(steps[1] or 1)) as write:
             return hand_over(engine, found, chosen, write, progress)
 

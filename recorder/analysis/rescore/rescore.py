@@ -151,7 +151,7 @@ def _finite(score: float | str) -> float | None:
 
 def _asked(functions: Sequence[str | RewardFunction], waiting: Waiting) -> list[AskedFunction]:
     if not functions:
-        raise LogsUIError("There is no reward function to rescore with: name one, as rewards:accuracy.")
+        raise LogsUIError("There is no reward function to rescore with: name one, such as rewards:accuracy.")
     found = [named_function(each) if isinstance(each, str) else each for each in functions]
     inner = [getattr(each, "func", each) for each in found]  # of functools.partial
     names = distinct(str(getattr(each, "__name__", None) or type(each).__name__) for each in inner)
@@ -173,7 +173,7 @@ def _kept(
     odd = [name for name in wanted if name not in known]
     if odd:
         there = ", ".join(known) or "none"
-        raise LogsUIError(f"No reward function {odd[0]!r} was recorded, to keep it: there is {there}.")
+        raise LogsUIError(f"Cannot keep {odd[0]!r}: no such reward function was recorded. Recorded: {there}.")
     return wanted
 
 

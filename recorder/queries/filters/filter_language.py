@@ -163,7 +163,7 @@ def _token(text: str, start: int, *, lenient: bool) -> Token:
     token = Token(start, values[-1].end, negated, found[1], key or None, found[3], tuple(values))
     if not lenient and any(it.start == it.end for it in values):
         name = shortened(found[1])
-        raise FilterError(name, f"{shortened(text[start : token.end])}: {name} lacks a value")
+        raise FilterError(name, f"{shortened(text[start : token.end])}: {name} needs a value")
     return token
 
 
@@ -233,7 +233,7 @@ def _read(text: str, token: Token, now: int | None) -> Term:
 
 def _compared(field: Field, operator: str, token: Token) -> Range:
     if field.kind not in NUMERIC:
-        raise FilterError(field.name, f"{field.name} takes no {operator}: write for example {field.example}")
+        raise FilterError(field.name, f"{field.name} does not support {operator}: write for example {field.example}")
     number = _number(field, ",".join(it.text for it in token.values))
     strict = "=" not in operator
     return Range(low=number, above=strict) if operator[0] == ">" else Range(high=number, below=strict)

@@ -176,7 +176,7 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
             found.setdefault(name, []).append(value)
     for name in _SINGLES:
         if len(set(found.get(name, ()))) > 1:
-            raise FilterError(name, f"{name} is given {len(found[name])} times: give it once")
+            raise FilterError(name, f"{name} occurs {len(found[name])} times: use it once")
     one = {name: found[name][0] for name in _SINGLES if name in found}
     parts: dict[str, Any] = {part: found.get(field) for part, field in _LISTS.items()} | {"group": one.get("group")}
     parts |= {name: read_whole(name, one[name]) for name in ("step_min", "step_max") if name in one}
@@ -277,7 +277,7 @@ def _folded(terms: Iterable[Term]) -> tuple[Term, ...]:
             others.append(it)
     found = [_inclusive(it) if it.field == "step" else it for it in plain.values()] + list(dict.fromkeys(others))
     if len(found) > MOST_TERMS:
-        raise FilterError(WHERE, f"a filter has {MOST_TERMS} terms at most, and this one {len(found)}")
+        raise FilterError(WHERE, f"this filter has {len(found)} terms; at most {MOST_TERMS} are possible")
     since, until = (plain[name, None].range if (name, None) in plain else None for name in ("since", "until"))
     if since and until and (since.low or 0) > (until.high or 0):
         first, last = print_time(int(since.low or 0)), print_time(int(until.high or 0))

@@ -102,7 +102,7 @@ class Term:
         listed = (given,) if isinstance(given, str | Range) or given is None else given
         values = tuple(dict.fromkeys(_checked(field, value) for value in listed))
         if not values:
-            raise FilterError(self.field, f"{self.field} lacks a value, for example {field.example}")
+            raise FilterError(self.field, f"{self.field} needs a value, for example {field.example}")
         ranges = [value for value in values if isinstance(value, Range)]
         if not all(it.is_closed for it in ranges) and (len(values) > 1 or (self.negated and len(ranges[0].ends) == 2)):
             message = f"{self.field} takes only one range if an end of it is excluded: write two terms"
@@ -199,7 +199,7 @@ def _check_key(field: Field, key: str | None) -> None:
 def _checked(field: Field, value: Value) -> Value:
     if value is None:
         if not field.optional:
-            raise FilterError(field.name, f"every rollout has a value for {field.name}")
+            raise FilterError(field.name, f"every rollout has a value for {field.name}: leave out {field.name}:none")
         return None
     if isinstance(value, Range) != (field.kind in NUMERIC or field.kind == Kind.TIME):
         raise FilterError(field.name, f"{field.name} takes {field.kind.value}, for example {field.example}")
@@ -207,7 +207,7 @@ def _checked(field: Field, value: Value) -> Value:
         return _checked_range(field, value)
     check_text(field.name, value)
     if field.kind == Kind.TEXT and not value.strip():
-        raise FilterError(field.name, f"{field.name} lacks the words to search for")
+        raise FilterError(field.name, f"{field.name} needs words to search for")
     if field.name == "text" and not any(character.isalnum() for character in value):
         raise FilterError(field.name, f"text {shortened(value)!r} has no letter and no digit: search for a word")
     if field.words is not None:
@@ -226,7 +226,7 @@ def _checked_range(field: Field, given: Range) -> Range:
             check_number(field.name, end, low=-most, high=most)
     found = Range(low, high, given.above and low is not None, given.below and high is not None)
     if low is None and high is None:
-        raise FilterError(field.name, f"{field.name} lacks a value, for example {field.example}")
+        raise FilterError(field.name, f"{field.name} needs a value, for example {field.example}")
     if found.is_empty and low is not None and high is not None:
         raise FilterError(field.name, f"{field.name} {print_number(low)} is above {print_number(high)}: swap them")
     return found

@@ -142,10 +142,10 @@ def test_options_reach_the_server(folder: Path, server: ModelServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["my_evals"], "my_evals holds several evaluations: sums, parts, some. Say which, as my_evals:sums"),
-        (["my_evals:x"], "my_evals holds no evaluation x: it has sums, parts, some"),
+        (["my_evals"], "my_evals has several evaluations: sums, parts, some. Name one, such as my_evals:sums"),
+        (["my_evals:x"], "my_evals has no evaluation x: it has sums, parts, some"),
         (["yours"], "There is no module yours"),
-        (["empty"], "empty holds no @evaluation"),
+        (["empty"], "empty has no @evaluation"),
         (["my_evals.py:sums"], "is no module: write it as in an import"),
         (["my_evals:sums", "--model", "big"], "does not serve 'big'. It serves tiny: name one of these."),
         (["my_evals:sums", "--base-url", "http://127.0.0.1:9/v1"], "http://127.0.0.1:9/v1 cannot be reached"),

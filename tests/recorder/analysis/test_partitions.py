@@ -135,7 +135,7 @@ def test_two_runs_stand_in_one_folder_and_one_is_replaced_only_when_told_to(
         assert logs_ui("export", run, "-o", tmp_path, "--db", db, "--partition-by", "step").returncode == 0
     count = f"SELECT run, count(*) FROM '{tmp_path}/**/*.parquet' GROUP BY run ORDER BY run"  # noqa: S608
     assert tables.execute(count).fetchall() == [("long", len(frame)), ("other", len(load_run("other", db)))]
-    with pytest.raises(LogsUIError, match=r"run=other is there already\. Name another folder, or replace it"):
+    with pytest.raises(LogsUIError, match=r"run=other already exists\. Name another folder, or replace it"):
         export_partitions("other", tmp_path, db)
     assert export_partitions("other", tmp_path, db, where="status:ok", replace=True) > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run=long", "run=other"]

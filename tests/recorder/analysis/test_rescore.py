@@ -198,7 +198,9 @@ def test_functions_are_added_up_as_trl_does_and_recorded_ones_kept(db: Path) -> 
     assert frame["new"].tolist() == [1.0, 2.0 + 10.0 + 400.0]  # None does not count, form's own weight is 0
     assert frame["rewards"].tolist()[0] == {"length": 1.0, "bonus": None, "right": 0.0, "form": 1.0}
     assert np.isnan(rescore("latest", bonus, db)["new"].tolist()[0])
-    with pytest.raises(LogsUIError, match="'nix' was recorded, to keep it: there is right, form"):
+    with pytest.raises(
+        LogsUIError, match=r"Cannot keep 'nix': no such reward function was recorded\. Recorded: right, form"
+    ):
         rescore("latest", length, db, keep=["nix"])
     with pytest.raises(LogsUIError, match="1 weights do not fit 2 reward functions"):
         rescore("latest", [length, bonus], db, weights=[1.0])
@@ -384,7 +386,7 @@ def test_a_function_of_the_folder_that_the_command_is_run_in_is_found(folder: Pa
         (("--reward", "mine:none"), "mine has nothing of that name: none should be a function."),
         (("--reward", "mine:number"), "mine has a int of that name: number should be a function."),
         (("--reward", "mine"), "mine names no function: write it as mine:function."),
-        (("--reward", "nix:f"), "There is no module nix, looked for from the current folder on"),
+        (("--reward", "nix:f"), "There is no module nix in the current folder or on Python's path"),
         (("--reward", "mine:short=a"), "--reward mine:short=a: 'a' is not a weight. Write it as mine:short=0.5."),
         (
             ("--reward", "mine:short", "-o", "b.txt"),

@@ -184,7 +184,7 @@ def test_a_misspelt_filter_names_the_nearest(query: str, field: str, message: st
         ("since=yesterday", "since", "since 'yesterday': expected a time such as 2026-01-31T18:00Z"),
         ("since=999999999d", "since", "since is out of range"),
         ("until=2026-13-01", "until", "until '2026-13-01': expected a time"),
-        ("group=a&group=b", "group", "group is given 2 times: give it once"),
+        ("group=a&group=b", "group", "group occurs 2 times: use it once"),
     ],
 )
 def test_a_value_out_of_range_says_what_to_do(query: str, field: str, message: str) -> None:

@@ -130,7 +130,7 @@ def test_one_that_is_locked_until_the_end_neither(db: Path, tmp_path: Path) -> N
             process.process.send_signal(signal.SIGINT)
             assert process.process.wait(120) != 0
         said = process.log.read_text()
-        assert f"what was recorded last waits in {db}-spool" in said
+        assert f"the last recorded data waits in {db}-spool" in said
         assert "never written" not in said
     assert check(db, {"a": process.acknowledged}) == process.acknowledged + 20
 
@@ -201,7 +201,7 @@ def test_one_that_stays_away_never_stops_a_training_and_gets_it_all_later(
         with recording(url, tmp_path, SPOOL_SECONDS="0.3") as process:
             process.wait_for(100)
             process.end()
-            assert f"what was recorded last waits in {spool_folder(url)}" in process.log.read_text()
+            assert f"the last recorded data waits in {spool_folder(url)}" in process.log.read_text()
     finally:
         own_server.ensure_postgres_running()
     assert check(url, {"a": process.acknowledged}, exactly=True)

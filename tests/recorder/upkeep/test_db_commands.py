@@ -295,7 +295,7 @@ def test_vacuum_refuses_while_somebody_records_and_where_there_is_no_room(
     assert flush()
     full = shutil.disk_usage(copy.parent)._replace(free=10_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
-    with pytest.raises(LogsUIError, match=r"takes 1 MB of free disk space, but 0 are free\. Free some"):
+    with pytest.raises(LogsUIError, match=r"needs 1 MB of free disk space, but only 0 MB are free\. Free some"):
         vacuum(copy)
 
 

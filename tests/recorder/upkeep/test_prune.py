@@ -205,12 +205,12 @@ def test_images_go_with_the_last_rollout_that_shows_them(address: Address) -> No
     ("how", "said"),
     [
         ({}, "^Say what to prune: older_than, keep_every, where or run"),
-        ({"keep_every": 1}, "^To keep every 1 of them prunes none: give 2 or more"),
+        ({"keep_every": 1}, "^keep_every must be at least 2, not 1"),
         ({"older_than": "soon"}, ": expected a time such as"),
         ({"run": "odl"}, "did you mean 'old'"),
         ({"where": "task:nobody"}, "this run has no task 'nobody'"),
-        ({"keep_every": 2, "of": "turns"}, "of steps or of rollouts, not of 'turns'"),
-        ({"keep_every": 2, "keep": "all"}, "What is starred can be kept, or nothing, not 'all'"),
+        ({"keep_every": 2, "of": "turns"}, "of must be 'steps' or 'rollouts', not 'turns'"),
+        ({"keep_every": 2, "keep": "all"}, "keep must be 'starred' or 'nothing', not 'all'"),
     ],
 )
 def test_a_rule_that_cannot_be_takes_nothing(stock: Path, how: dict[str, object], said: str) -> None:

@@ -61,17 +61,21 @@ def test_the_wiring_is_that_of_the_rollout_function() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"dataset": "guess"}, TypeError, "dataset is a list of dicts or a datasets.Dataset, not str"),
+    ({"dataset": "guess"}, TypeError, "dataset must be a list of dicts or a datasets.Dataset, not str"),
     ({"dataset": []}, ValueError, "The dataset is empty"),
-    ({"dataset": ["Guess"]}, TypeError, "Row 0 of the dataset is a dict"),
+    ({"dataset": ["Guess"]}, TypeError, "Row 0 of the dataset must be a dict"),
     ({"dataset": [{"question": "x"}]}, ValueError, "Row 0 of the dataset has no prompt; it has question"),
     ({"dataset": Dataset.from_list([{"question": "x"}])}, ValueError, "The dataset has no prompt"),
-    ({"dataset": [{"prompt": "x", "error": 1}]}, ValueError, "rename it"),
-    ({"dataset": [{"prompt": "x", "prompts": 1, "log_metric": 2}]}, ValueError, "has prompts and log_metric, by which"),
+    ({"dataset": [{"prompt": "x", "error": 1}]}, ValueError, "has columns with reserved names: error. Rename"),
+    (
+        {"dataset": [{"prompt": "x", "prompts": 1, "log_metric": 2}]},
+        ValueError,
+        "reserved names: prompts, log_metric. Rename",
+    ),
     ({"dataset": ROWS, "weights": {}}, ValueError, "weights names each score"),
     ({"dataset": ROWS, "act": word, "max_turns": 3}, ValueError, "act, max_turns: only with an environment"),
-    ({"dataset": ROWS, "base_url": "http://127.0.0.1:1"}, TypeError, "act is a function"),
-    ({"dataset": ROWS, "environment": GuessEnv, "act": word}, ValueError, "GuessEnv needs a place"),
+    ({"dataset": ROWS, "base_url": "http://127.0.0.1:1"}, TypeError, "act must be a function"),
+    ({"dataset": ROWS, "environment": GuessEnv, "act": word}, ValueError, "GuessEnv needs a server"),
     ({"dataset": ROWS, "env_factory": Echo, "act": word}, ValueError, "act: not for text environments"),
     (
         {"dataset": ROWS, "base_url": "http://127.0.0.1:1", "act": word, "system_prompt": "Hear"},
@@ -112,7 +116,7 @@ def test_a_definition_has_a_name_and_a_plain_function() -> None:
     with pytest.raises(TypeError, match="plain function"):
         evaluation("wrong", dataset=ROWS)(score)  # type: ignore[arg-type]
     for settings in ({"samples": 0}, {"limit": 0}, {"concurrency": True}):
-        with pytest.raises(ValueError, match="is a whole number from 1"):
+        with pytest.raises(ValueError, match="must be a whole number from 1"):
             sums().run(model="tiny", model_url="http://127.0.0.1:9", **settings)
 
 
@@ -147,18 +151,18 @@ def test_env_path_finds_the_definition(modules: Path) -> None:
     (reward,) = find_evaluation("defined_here:one").rewards
     given = {name: output[name] for name in ("completion_ids", "turns", "error")}
     assert reward(prompts=["x"], completions=["guess"], **given) == [1.0]
-    with pytest.raises(ValueError, match="leave out base_url, max_turns"):
+    with pytest.raises(ValueError, match="set base_url, max_turns in the @evaluation"):
         openenv_rollout_func(env_path="defined_here:two", base_url="http://127.0.0.1:1", max_turns=5)
 
 
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("defined_here", "defined_here holds several evaluations: one, two. Say which, as defined_here:one"),
-        ("defined_here:three", "defined_here holds no evaluation three: it has one, two"),
+        ("defined_here", "defined_here has several evaluations: one, two. Name one, such as defined_here:one"),
+        ("defined_here:three", "defined_here has no evaluation three: it has one, two"),
         ("defined_there", "There is no module defined_there"),
         ("defined_here.deeper:one", "There is no module defined_here.deeper"),
-        ("json", "json holds no @evaluation"),
+        ("json", "json has no @evaluation"),
         ("defined_here.py", "is no module: write it as in an import"),
         ("", "is no module"),
     ],
@@ -187,5 +191,5 @@ def test_an_only_definition_needs_no_name(modules: Path) -> None:
 
 def test_a_module_that_ends_the_program_is_told_in_a_line(modules: Path) -> None:
     (modules / "ending.py").write_text("import sys\nsys.exit(3)\n")
-    with pytest.raises(ValueError, match=r"ending ends the program when it is imported.*__main__"):
+    with pytest.raises(ValueError, match=r"Importing ending raised SystemExit.*__main__"):
         find_evaluation("ending")

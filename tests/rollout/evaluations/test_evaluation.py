@@ -315,7 +315,7 @@ def test_the_task_of_the_dataset_is_what_the_environment_plays_in_training(moody
     output = rollouts(asked, a_trainer(Scripted(lambda *_: "stop")))
     assert output["task"] == ["merry", "calm"]
     assert set(Moody.begun) >= {"merry", "calm"}
-    with pytest.raises(ValueError, match="not of the evaluation's dataset"):
+    with pytest.raises(ValueError, match="not in the evaluation's dataset"):
         rollouts([[{"role": "user", "content": "Another"}]], a_trainer(Scripted(lambda *_: "stop")))
     rollouts.close()
 
