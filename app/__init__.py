@@ -1,1 +1,1 @@
-"""The dashboard and the command line."""
+"""Contains the dashboard and the command line."""

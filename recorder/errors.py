@@ -2,7 +2,7 @@
 
 
 class LogsUIError(Exception):
-    """Base class of all; the command line prints its message and exits with 1."""
+    """Is the base class of all these errors; the command line prints its message and exits with 1."""
 
 
 class DatabaseError(LogsUIError):

@@ -60,7 +60,7 @@ class Guard:
 
 
 class _Guarded:
-    """The context manager of `Guard`. A class, which is faster than a generator: each environment call enters some."""
+    """Manages a `Guard`'s context. A class is faster than a generator, and each environment call enters some."""
 
     __slots__ = ("_doing", "_guard")
 

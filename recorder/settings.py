@@ -1,4 +1,4 @@
-"""Settings of a run's diagnosis, and checks of their values."""
+"""Defines the settings of a run's diagnosis, and checks their values."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -201,7 +201,7 @@ def _size(value: Any, known: dict[int, int]) -> int:
 
 
 class _Copy:
-    """One careful copy of a value."""
+    """Makes one careful copy of a value."""
 
     def __init__(self) -> None:
         self._opened = 0

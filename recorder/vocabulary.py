@@ -82,7 +82,7 @@ class LossCause(StrEnum):
 
 
 class Dropped(StrEnum):
-    """The reason why an asynchronous trainer left out a rollout, or a part of it."""
+    """Names the reason why an asynchronous trainer left out a rollout, or a part of it."""
 
     STALE = "stale"
     """The policy was ahead by more versions than `max_staleness`."""
@@ -91,7 +91,7 @@ class Dropped(StrEnum):
 
 
 class RunState(StrEnum):
-    """The state of a training job. A run that is `running`, but has sent no heartbeat for long, is shown as died."""
+    """Names the state of a training job. One that is `running` without a heartbeat for long is shown as died."""
 
     RUNNING = "running"
     """It began, and no end was recorded."""

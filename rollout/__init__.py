@@ -57,7 +57,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Imported when it is first asked for: the demo's environment, whose server lives here too, needs none of it."""
+    """Import a name when it is first used: the demo's environment, whose server lives here too, needs none of it."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

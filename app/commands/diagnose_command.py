@@ -1,4 +1,4 @@
-"""`logs-ui diagnose`: prints why the rewards of a run are low, for people or as JSON."""
+"""Implements `logs-ui diagnose`, which prints why the rewards of a run are low, for people or as JSON."""
 
 import json
 import shlex

@@ -1,4 +1,4 @@
-"""`logs-ui eval`: runs an `@evaluation` against a model's server."""
+"""Implements `logs-ui eval`, which runs an `@evaluation` against a model's server."""
 
 import math
 import sys

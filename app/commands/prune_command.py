@@ -1,4 +1,4 @@
-"""`logs-ui prune`: deletes the text of old rollouts and keeps their figures."""
+"""Implements `logs-ui prune`, which deletes the text of old rollouts and keeps their figures."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""`logs-ui rescore`: applies another reward function to the rollouts of a run and prints what it would change."""
+"""Implements `logs-ui rescore`, which applies another reward function to a run and prints what it would change."""
 
 import sys
 from dataclasses import asdict

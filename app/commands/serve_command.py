@@ -61,7 +61,7 @@ def serve(
 
 
 class BackgroundServer:
-    """The dashboard in a thread of this process, on loopback, for the duration of a `with` block.
+    """Serves the dashboard in a thread of this process, on loopback, for the duration of a `with` block.
 
     Attributes:
         url: address without a slash at its end.

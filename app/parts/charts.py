@@ -16,7 +16,7 @@ _TALLEST = 40.0
 
 
 class Sparkline(NamedTuple):
-    """Points of a line within width x height, and the last of them."""
+    """Holds points of a line within width x height, and the last of them."""
 
     points: str
     end: tuple[float, float]
@@ -32,7 +32,7 @@ class Bar(NamedTuple):
 
 
 class HistogramBin(NamedTuple):
-    """One bin of a histogram, in a box of 100 by 100.
+    """Describes one bin of a histogram, in a box of 100 by 100.
 
     Attributes:
         low, high: its ends, for a filter; None at the outer ends, since the outer bins hold everything beyond.
@@ -103,7 +103,7 @@ def sparkline(curve: Sequence[tuple[int, float]], width: float = 140, height: fl
 
 
 class Curve(NamedTuple):
-    """A metric by step, in a box of 100 by 40.
+    """Holds a metric by step, in a box of 100 by 40.
 
     Attributes:
         lines: points of its unbroken parts: a missing or non-finite value breaks the line.

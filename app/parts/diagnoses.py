@@ -98,7 +98,7 @@ class Coverage(NamedTuple):
 
 
 class ShortDiagnosis(NamedTuple):
-    """The diagnosis of the last steps in short.
+    """Sums up the diagnosis of the last steps.
 
     Attributes:
         cards: those with the highest cost, without those that others explain.

@@ -17,7 +17,7 @@ _ALL_PAIRS = 1_500_000  # and a page
 
 
 class Segment(NamedTuple):
-    """A piece of one of the texts.
+    """Holds a piece of one of the texts.
 
     Attributes:
         skipped: number of characters left out here; `text` is empty then.

@@ -1,5 +1,5 @@
-"""The filter's two forms: a line of the filter language, and a column of choices with the number of rows of each. Terms
-that the column cannot show are sent along with it.
+"""Makes the filter's two forms: a line of the filter language, and a column of choices with their numbers of rows.
+Terms that the column cannot show are sent along with it.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class FilterForm:
-    """All fields of both forms.
+    """Holds all fields of both forms.
 
     Attributes:
         where: the line: as typed if it is wrong, else in its shortest form.
@@ -112,7 +112,7 @@ def checked_filter(db: Connection, run: Run, given: Pairs) -> RolloutFilter:
 
 
 def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:
-    """The filter of wrong parameters without the wrong parts."""
+    """Returns the filter of wrong parameters without the wrong parts."""
     pairs, field = given, known_mistake.field
     while True:
         rest = [
@@ -129,7 +129,7 @@ def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:
 
 
 def mended(given: Pairs, mistake: FilterError) -> Pairs | None:
-    """The parameters with the mistake corrected; None if no correction is known."""
+    """Returns the parameters with the mistake corrected; None if no correction is known."""
     if mistake.meant is None:
         return None
     return [_mended(pair, mistake, mistake.meant) for pair in given]
@@ -145,7 +145,7 @@ def _mended(pair: tuple[str, str], mistake: FilterError, meant: str) -> tuple[st
 
 
 def _typed(chosen: RolloutFilter) -> dict[str, str]:
-    """The ends of the filter's ranges, as the column's text fields show them."""
+    """Returns the ends of the filter's ranges, as the column's text fields show them."""
     steps, rewards = chosen.range("step"), chosen.range("reward")
     since, until = chosen.range("since").low, chosen.range("until").high
     return {

@@ -1,4 +1,4 @@
-"""The waterfall of lost reward: from the best reward down to the mean, one line per cause."""
+"""Draws the waterfall of lost reward: from the best reward down to the mean, one line per cause."""
 
 from collections.abc import Iterator
 from itertools import accumulate
@@ -49,7 +49,7 @@ class Stair(NamedTuple):
 
 
 class Fall(NamedTuple):
-    """The waterfall.
+    """Holds the waterfall.
 
     Attributes:
         stairs: the best reward, the loss of each cause, largest first, and the mean.

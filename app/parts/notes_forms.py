@@ -28,7 +28,7 @@ _BODY_BYTES = 16 * NOTE_LENGTH  # a character is at most 4 bytes, and each of th
 
 @dataclass(frozen=True)
 class Marks:
-    """The notes panel of a run or a rollout.
+    """Fills the notes panel of a run or a rollout.
 
     Attributes:
         run: uid; its rollouts are the target of a tag's link.

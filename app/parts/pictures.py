@@ -13,7 +13,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Picture(NamedTuple):
-    """An image of an observation.
+    """Describes an image of an observation.
 
     Attributes:
         name: field that contains it; empty if it is the whole observation.

@@ -36,7 +36,7 @@ _STOP_REASONS: dict[str, int] = {
 
 
 class Form(StrEnum):
-    """The format of a chart's values."""
+    """Names the formats of a chart's values."""
 
     NUMBER = "number"
     TOKENS = "tokens"
@@ -46,7 +46,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class StepLine:
-    """One metric by step.
+    """Describes one metric by step.
 
     Attributes:
         word: a word of the recorder, in place of a name.
@@ -66,7 +66,7 @@ class StepLine:
 
     @property
     def dash(self) -> str:
-        """The dash pattern for SVG; empty for a solid line."""
+        """Returns the dash pattern for SVG; empty for a solid line."""
         return _DASHES[self.colour - 1] if self.style == "line" else ""
 
     @property
@@ -80,7 +80,7 @@ class StepLine:
 
 @dataclass(frozen=True)
 class StepChart:
-    """Lines over the steps, in one box.
+    """Describes lines over the steps, in one box.
 
     Attributes:
         id: unique on the page.
@@ -166,7 +166,7 @@ def mean(total: float | None, count: int) -> float | None:
 
 
 class FunctionMean(NamedTuple):
-    """Raw and weighted mean of one reward function; the weighted means sum to the mean reward."""
+    """Holds raw and weighted mean of one reward function; the weighted means sum to the mean reward."""
 
     name: str
     raw: float | None

@@ -37,7 +37,7 @@ class StepStack(NamedTuple):
 
 @dataclass(frozen=True)
 class Bins:
-    """Steps in bins of equal width."""
+    """Puts steps in bins of equal width."""
 
     first: int
     last: int

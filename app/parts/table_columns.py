@@ -15,7 +15,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow
 
 @dataclass(frozen=True)
 class Column:
-    """One column."""
+    """Describes one column."""
 
     key: str  # its name in a URL; `rewards.NAME` and `metrics.NAME` are the run's own
     title: str
@@ -29,7 +29,7 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Its name in the list of columns, where the title, which has to fit the column, may be too short."""
+        """Returns its name in the list of columns, where the title, which has to fit the column, may be too short."""
         return self.key if "." in self.key else self.label or self.title
 
     def value(self, row: EvaluationRow) -> Any:
@@ -103,7 +103,7 @@ DEFAULT = (
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a table."""
+    """Holds the columns of a table."""
 
     shown: list[Column]  # in their order; the id comes first, and always
     chosen: bool  # somebody chose them

@@ -40,7 +40,7 @@ Fields = list[tuple[str, Text]]
 
 
 class ToolCall(NamedTuple):
-    """A tool call as the model wrote it."""
+    """Holds a tool call as the model wrote it."""
 
     name: str
     arguments: Fields
@@ -107,7 +107,7 @@ class Card:
 
     @property
     def tone(self) -> str:
-        """Tone of its anomaly: calls that raised are worse than truncated turns."""
+        """Returns the tone of its anomaly: calls that raised are worse than truncated turns."""
         return "bad" if self.answer and self.answer.error else "warn"
 
     @property

@@ -18,7 +18,7 @@ Action = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Turn:
-    """One model call and the environment's answers to it.
+    """Holds one model call and the environment's answers to it.
 
     Attributes:
         said: the model's message; None if it was not recorded.
@@ -31,7 +31,7 @@ class Turn:
 
     @property
     def action(self) -> Action:
-        """The action as a comparable value: equal if both rollouts did the same."""
+        """Returns the action as a comparable value: equal if both rollouts did the same."""
         sent = [_written(card.answer.action) for card in self.answers if card.answer and card.answer.action]
         if sent:
             return ("sent", *(piece for action in sent for piece in action))
@@ -43,7 +43,7 @@ class Turn:
 
 
 class Parted(NamedTuple):
-    """Two rollouts compared action by action.
+    """Compares two rollouts action by action.
 
     Attributes:
         same: turns of the first before the divergence; the second has the same actions.

@@ -14,7 +14,7 @@ NAMES = ("view", "rows", "columns", "of", "cols", "col")
 
 
 class ViewKind(StrEnum):
-    """The two ways of showing rollouts."""
+    """Names the two ways of showing rollouts."""
 
     TABLE = "table"
     PIVOT = "pivot"
@@ -22,7 +22,7 @@ class ViewKind(StrEnum):
 
 @dataclass(frozen=True)
 class View:
-    """The view of rollouts.
+    """Describes the view of rollouts.
 
     Attributes:
         rows, columns, of: of the pivot.

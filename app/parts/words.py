@@ -1,4 +1,4 @@
-"""The recorder's terms as the pages show them: shorter, with an icon, a colour and an explanation."""
+"""Shows the recorder's terms to readers: shorter, with an icon, a colour and an explanation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from logs_ui.recorder.vocabulary import LossCause, RunState, Status, StopReason
 
 @dataclass(frozen=True)
 class Word:
-    """The display of a value.
+    """Describes the display of a value.
 
     Attributes:
         tone: colour class: good, busy, warn, bad or quiet.

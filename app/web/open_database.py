@@ -63,7 +63,7 @@ class Source:
 
     @property
     def quiet(self) -> float:
-        """Seconds since a page last read it; 0 while one does."""
+        """Returns seconds since a page last read it; 0 while one does."""
         return 0.0 if self._pages else time.monotonic() - self._read_at
 
     @contextmanager

@@ -44,7 +44,7 @@ def add_headers(headers: MutableHeaders) -> None:
 
 
 class SecurityHeaders:
-    """ASGI middleware: applies `add_headers` to every response."""
+    """Applies `add_headers` to every response, as ASGI middleware."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -59,8 +59,8 @@ class SecurityHeaders:
 
 
 class KnownHosts:
-    """ASGI middleware: refuses unknown host names, like Starlette's, and says what to do if the name is the user's own.
-    A foreign site's name may have been made to resolve to this machine.
+    """Refuses unknown host names, like Starlette's middleware, and says what to do if the name is the user's own. A
+    foreign site's name may have been made to resolve to this machine.
 
     Args:
         hosts: names; `*` allows any.
@@ -101,8 +101,8 @@ def _unknown_host(given: str) -> Response:
 
 
 class SameOriginWrites:
-    """ASGI middleware: refuses writes unless they come from one of our own pages or from no page. Any site's page can
-    send a form here with the browser's cookies.
+    """Refuses writes, as ASGI middleware, unless they come from one of our own pages or from no page. Any site's page
+    can send a form here with the browser's cookies.
 
     Args:
         refuse: makes the response to a refused request.
@@ -131,7 +131,7 @@ def _is_our_own(headers: Headers) -> bool:
 
 
 class TokenRequired:
-    """ASGI middleware: lets a request in with the token as `?token=`, which becomes a cookie, or with the cookie.
+    """Lets a request in, as ASGI middleware, with the token as `?token=`, which becomes a cookie, or with the cookie.
 
     Args:
         refuse: makes the response to all others.

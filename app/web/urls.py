@@ -1,4 +1,4 @@
-"""The addresses of all pages. A filter is part of its page's address, in its shortest form.
+"""Builds the addresses of all pages. A filter is part of its page's address, in its shortest form.
 
 Behind a proxy that serves the dashboard under a path, every address begins with that path: see `under`.
 """
@@ -32,48 +32,48 @@ def under(prefix: str) -> None:
 
 
 def home(seen: str = "") -> str:
-    """Address of the list of runs."""
+    """Returns the address of the list of runs."""
     return with_query("/", [("seen", seen)] if seen else [])
 
 
 def runs(chosen: RunFilter | None = None, *, after: Cursor | None = None) -> str:
-    """Address of the matching runs, or of the page that starts after a cursor."""
+    """Returns the address of the matching runs, or of the page that starts after a cursor."""
     place = [("after", print_cursor(after))] if after else []
     return with_query("/", [*_run_filter(chosen or RunFilter()), *place])
 
 
 def runs_where(chosen: RunFilter, **parts: Any) -> str:
-    """Address of the list with some parts of its filter changed."""
+    """Returns the address of the list with some parts of its filter changed."""
     return runs(replace(chosen, **parts))
 
 
 def runs_of(**parts: Any) -> str:
-    """Address of the runs with a tag, or of a project."""
+    """Returns the address of the runs with a tag, or of a project."""
     return runs(RunFilter(**parts))
 
 
 def runs_live(chosen: RunFilter, newest: int, seen: str) -> str:
-    """Address of the list's live updates."""
+    """Returns the address of the list's live updates."""
     return with_query("/live", [*_run_filter(chosen), ("newest", str(newest)), ("seen", seen)])
 
 
 def tag_runs(chosen: RunFilter) -> str:
-    """Address that tags the selected runs and returns to the list."""
+    """Returns the address that tags the selected runs and returns to the list."""
     return with_query("/tags", _run_filter(chosen))
 
 
 def compare_runs(runs: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()) -> str:
-    """Address of the comparison of several runs."""
+    """Returns the address of the comparison of several runs."""
     return with_query("/compare", [*(("run", uid) for uid in runs), *pairs])
 
 
 def source(digest: str) -> str:
-    """Address of a source text as plain text."""
+    """Returns the address of a source text as plain text."""
     return at(f"/sources/{_segment(digest)}")
 
 
 def of_run(run: str, *parts: str | int) -> str:
-    """Address without parameters of something that belongs to a run: `of_run(uid, "rollouts", 3, "notes")`."""
+    """Returns the address, without parameters, of a part of a run: `of_run(uid, "rollouts", 3, "notes")`."""
     return at("/".join(["/runs", *(_segment(str(part)) for part in (run, *parts))]))
 
 
@@ -83,7 +83,7 @@ def at(path: str) -> str:
 
 
 def with_default_columns(run: str, chosen: RolloutFilter) -> str:
-    """Address of the same rollouts with the default columns; forgets those that were chosen."""
+    """Returns the address of the same rollouts with the default columns; forgets those that were chosen."""
     view = [pair for pair in shown() if pair[0] != "cols"]
     return with_query(f"/runs/{_segment(run)}", [*said(chosen), *view, ("choose", "1")])
 
@@ -109,26 +109,26 @@ def shown() -> Pairs:
 def rollouts(
     run: str, chosen: RolloutFilter | None = None, *, after: Cursor | None = None, view: Pairs | None = None
 ) -> str:
-    """Address of a run's rollouts, or of the page that starts after a cursor; `view` replaces this request's view."""
+    """Returns the address of a run's rollouts, from a cursor on if given; `view` replaces this request's view."""
     pairs = [*said(chosen)] if chosen else []
     place = [("after", print_cursor(after))] if after else []
     return with_query(f"/runs/{_segment(run)}", [*pairs, *(shown() if view is None else view), *place])
 
 
 def rollouts_said(run: str, pairs: Pairs) -> str:
-    """Address of the rollouts of a filter given as parameters, valid or not."""
+    """Returns the address of the rollouts of a filter given as parameters, valid or not."""
     return with_query(f"/runs/{_segment(run)}", [*pairs, *shown()])
 
 
 def rollouts_where(run: str, **parts: Any) -> str:
-    """Address of the rollouts of a run that have something in common; `terms` are for what has no part of its own."""
+    """Returns the address of a run's rollouts that have something in common; `terms` are for what has no own part."""
     terms: tuple[Term, ...] = parts.pop("terms", ())
     return rollouts(run, _changed(_ALL, tuple(parts.items())).with_terms(*terms))
 
 
 def matching(run: str, where: str) -> str | None:
-    """Address of the rollouts of a run that match a line of the filter language; None if the language cannot express
-    it: a card's filter may name a value that is no name, or come from the user's own diagnostic.
+    """Returns the address of the rollouts of a run that match a line of the filter language; None if the language
+    cannot express it: a card's filter may name a value that is no name, or come from the user's own diagnostic.
     """
     try:
         return rollouts(run, parse_where(where))
@@ -137,36 +137,36 @@ def matching(run: str, where: str) -> str | None:
 
 
 def tagged(run: str, tag: str) -> str:
-    """Address of the rollouts of a run with a tag."""
+    """Returns the address of the rollouts of a run with a tag."""
     return rollouts(run, RolloutFilter(terms=[Term("tag", (tag,))]))
 
 
 def narrowed(run: str, chosen: RolloutFilter, **parts: Any) -> str:
-    """Address of the same filter with some parts changed."""
+    """Returns the address of the same filter with some parts changed."""
     return rollouts(run, _changed(chosen, tuple(parts.items())))
 
 
 @lru_cache(maxsize=512)
 def _changed(chosen: RolloutFilter, parts: tuple[tuple[str, Any], ...]) -> RolloutFilter:
-    """Cached, because lines of a table that share a task or a step have the same address."""
+    """Caches the address, because lines of a table that share a task or a step have the same one."""
     changes = dict(parts)
     return replace(chosen, sort=changes.pop("sort", chosen.sort)).with_parts(**changes)
 
 
 def of_rewards(run: str, chosen: RolloutFilter, low: float | None, high: float | None) -> str:
-    """Address of the same filter with rewards from `low` to below `high`."""
+    """Returns the address of the same filter with rewards from `low` to below `high`."""
     ends = [] if low is None and high is None else [Term("reward", (Range(low, high, below=True),))]
     return rollouts(run, chosen.without("reward").with_terms(*ends))
 
 
 def live(run: str, chosen: RolloutFilter, since_id: int, seen: str) -> str:
-    """Address of the table's live updates."""
+    """Returns the address of the table's live updates."""
     extra = [("newest", str(since_id)), ("seen", seen)]
     return with_query(f"/runs/{_segment(run)}/live", [*said(chosen), *shown(), *extra])
 
 
 def rollout(run: str, row: int, chosen: RolloutFilter | None = None, *, view: str = "timeline", seen: str = "") -> str:
-    """Address of one rollout, within a filter."""
+    """Returns the address of one rollout, within a filter."""
     pairs = [*said(chosen)] if chosen else []
     if view != "timeline":
         pairs.append(("view", view))
@@ -174,27 +174,27 @@ def rollout(run: str, row: int, chosen: RolloutFilter | None = None, *, view: st
 
 
 def overview(run: str, *, mode: str = "", eval_name: str = "", search: str = "", seen: str = "") -> str:
-    """Address of a run's overview, for one series of rollouts, or filtered by `search`."""
+    """Returns the address of a run's overview, for one series of rollouts, or filtered by `search`."""
     found = (("mode", mode), ("eval", eval_name), ("q", search), ("seen", seen))
     return with_query(f"/runs/{_segment(run)}/overview", [(name, value) for name, value in found if value])
 
 
 def why(run: str, *page: str, **given: Any) -> str:
-    """Address of a run's diagnosis, or of one of its pages; `given` selects steps, task, ... None and "" are left
-    out.
+    """Returns the address of a run's diagnosis, or of one of its pages; `given` selects steps, task, ... None and ""
+    are left out.
     """
     pairs = [(name, str(value)) for name, value in given.items() if value not in {None, ""}]
     return with_query("/".join([f"/runs/{_segment(run)}/why", *page]), pairs)
 
 
 def step_table(run: str, chart: str, mode: str, eval_name: str) -> str:
-    """Address of an overview's chart as a table."""
+    """Returns the address of an overview's chart as a table."""
     pairs = [("of", chart), ("mode", mode), ("eval", eval_name)]
     return with_query(f"/runs/{_segment(run)}/overview/steps", pairs)
 
 
 def preview(run: str, mode: str, eval_name: str) -> str:
-    """Address of a preview of some steps' rollouts, with FIRST and LAST in place of the steps."""
+    """Returns the address of a preview of some steps' rollouts, with FIRST and LAST in place of the steps."""
     pairs = [("mode", mode), ("eval", eval_name), ("step_min", str(FIRST)), ("step_max", str(LAST))]
     return with_query(f"/runs/{_segment(run)}/overview/preview", pairs)
 
@@ -202,12 +202,12 @@ def preview(run: str, mode: str, eval_name: str) -> str:
 def groups(
     run: str, chosen: RolloutFilter | None = None, *, sort: str = "", kind: str = "", after: Cursor | None = None
 ) -> str:
-    """Address of the groups with a rollout that matches a filter; the filter's own order does not apply."""
+    """Returns the address of the groups with a rollout that matches a filter; the filter's own order does not apply."""
     return with_query(f"/runs/{_segment(run)}/groups", _of_groups(chosen, sort, kind, after))
 
 
 def groups_where(run: str, chosen: RolloutFilter, *, sort: str = "", kind: str = "", **parts: Any) -> str:
-    """Address of the groups of the same filter with some parts changed."""
+    """Returns the address of the groups of the same filter with some parts changed."""
     return groups(run, _changed(chosen, tuple(parts.items())), sort=sort, kind=kind)
 
 
@@ -218,7 +218,7 @@ def filter_pairs(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
 
 
 def groups_live(run: str, chosen: RolloutFilter, *, sort: str, kind: str, newest: int, seen: str) -> str:
-    """Address of the live updates of the groups."""
+    """Returns the address of the live updates of the groups."""
     pairs = [*_of_groups(chosen, sort, kind, None), ("newest", str(newest)), ("seen", seen)]
     return with_query(f"/runs/{_segment(run)}/groups/live", pairs)
 
@@ -229,42 +229,42 @@ def ordering(sort: str, kind: str) -> None:
 
 
 def groups_in_order(run: str, chosen: RolloutFilter) -> str:
-    """Address of the groups in this request's order."""
+    """Returns the address of the groups in this request's order."""
     sort, kind = _order.get()
     return groups(run, chosen, sort=sort, kind=kind)
 
 
 def group(run: str, row: int, chosen: RolloutFilter | None = None, *, seen: str = "") -> str:
-    """Address of the group that contains a rollout, within a filter."""
+    """Returns the address of the group that contains a rollout, within a filter."""
     pairs = _of_groups(chosen, *_order.get(), None)
     return with_query(f"/runs/{_segment(run)}/groups/{row}", [*pairs, *([("seen", seen)] if seen else [])])
 
 
 def compare_rollouts(run: str, a: int, b: int, chosen: RolloutFilter | None = None) -> str:
-    """Address of the comparison of two rollouts, `a` of this run, `b` of any; within a filter of this run."""
+    """Returns the address that compares two rollouts, `a` of this run, `b` of any; within a filter of this run."""
     pairs = said(chosen) if chosen else ()
     return with_query(f"/runs/{_segment(run)}/compare", [*pairs, ("a", str(a)), ("b", str(b))])
 
 
 def export(run: str, chosen: RolloutFilter, format: str) -> str:  # noqa: A002
-    """Address that starts an export; it knows the way back."""
+    """Returns the address that starts an export; it knows the way back."""
     return with_query(f"/runs/{_segment(run)}/exports", [*said(chosen), *shown(), ("format", format)])
 
 
 def exported(run: str, job: str, said: Pairs, *, do: str = "") -> str:
-    """Address of an export's progress, or with "/cancel" that cancels it and returns to its rollouts; `said` are the
-    filter's parameters.
+    """Returns the address of an export's progress, or with "/cancel" that cancels it and returns to its rollouts;
+    `said` are the filter's parameters.
     """
     return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}{do}", [*said, *shown()])
 
 
 def text(run: str, row: int, part: str) -> str:
-    """Address of one text of a rollout as plain text."""
+    """Returns the address of one text of a rollout as plain text."""
     return of_run(run, "rollouts", row, "text", part)
 
 
 def image(image_hash: str) -> str:
-    """Address of an image of an observation."""
+    """Returns the address of an image of an observation."""
     return at(f"/images/{_segment(image_hash)}")
 
 

@@ -68,7 +68,7 @@ class Sample(NamedTuple):
 
 
 class RunColumns:
-    """The ended rollouts of one run and mode, ordered by step and id. For use by one thread at a time.
+    """Holds the ended rollouts of one run and mode, ordered by step and id. For use by one thread at a time.
 
     Of more than LARGE rollouts, only some steps are read, at least half of SAMPLED rollouts from the newest ones.
     Reading is incremental: `refresh` queries only rows that have changed since.
@@ -90,7 +90,7 @@ class RunColumns:
 
     @property
     def nbytes(self) -> int:
-        """The memory in bytes, without texts."""
+        """Return the memory in bytes, without texts."""
         return sum(array.nbytes for array in (*self._columns.values(), *self._values.values()))
 
     def refresh(self, db: Database) -> Rows:
@@ -175,7 +175,7 @@ def _json_text(value: Any) -> str | None:
 
 
 def _by_function(rewards: Sequence[str | None]) -> dict[str, Floats]:
-    """(N,) values of each reward function, by name."""
+    """Return (N,) values of each reward function, by name."""
     values: dict[str, Floats] = {}
     for place, given in enumerate(rewards):
         for name, value in (orjson.loads(given) or {} if given else {}).items():

@@ -18,7 +18,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RecordOptions(TypedDict, total=False):
-    """Keyword options of `record`, `record_environment`, `record_worker` and `start_run`. Each may be left out or None.
+    """Lists keyword options of `record`, `record_environment`, `record_worker` and `start_run`. Each may be left out or
+    None.
 
     Attributes:
         eval_name: Name of the evaluation that the rollouts belong to, such as "guess" or "held-out". None takes the

@@ -221,7 +221,7 @@ class OpenRun:
 
 
 class OpenRollout(CurrentRow):
-    """One rollout of an `OpenRun`, from `run.rollout()`.
+    """Records one rollout of an `OpenRun`, from `run.rollout()`.
 
     It is stored at the end of its `with` block. An exception that leaves the block makes its status `error`. Besides
     its own methods it has those of `CurrentRow`. Nothing that goes wrong in recording is raised: it is logged once and

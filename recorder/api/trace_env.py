@@ -81,8 +81,8 @@ def trace_env(obj: T, /) -> T:
 
 
 class _Annotations(dict[str, Any]):
-    """Annotations of a proxy class: none for the class, and for an instance those of the wrapped function. Python gives
-    each class an empty dict of annotations once they are read, which would hide those of the wrapped function: a
+    """Holds annotations of a proxy class: none for the class, and for an instance those of the wrapped function. Python
+    gives each class an empty dict of annotations once they are read, which would hide those of the wrapped function: a
     trainer would then find a tool without parameters.
     """
 
@@ -173,7 +173,7 @@ class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
 
 
 class _UsualEnvironment(_Environment):
-    """An environment with both reset and step."""
+    """Records an environment with both reset and step."""
 
     reset, step = _method("reset"), _method("step")
 
@@ -186,7 +186,7 @@ class _CallableEnvironment(_Environment):
 
 
 class _Method(_Proxy, wrapt.FunctionWrapper):  # type: ignore[type-arg]
-    """A recorded reset or step of one environment."""
+    """Records a reset or step of one environment."""
 
     def __reduce_ex__(self: Any, _: Any) -> Any:
         env = self._self_env if hasattr(self, "_self_env") else trace_env(self.__self__)

@@ -57,7 +57,7 @@ class Begun(Struct, frozen=True):
 
 
 class Generation(Struct, frozen=True, array_like=True):
-    """One model call, over one or more sequences.
+    """Describes one model call, over one or more sequences.
 
     Attributes:
         order: Number of the call, in the order in which calls began.
@@ -92,7 +92,7 @@ class Generation(Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Bytes of its tokens. Each turn's context contains all before it: they grow with the square of the turns."""
+        """Return bytes of its tokens. Contexts repeat what is before them: they grow with the square of the turns."""
         kept = self.sequences
         if type(kept) is TokenBatch:
             return kept.size
@@ -100,7 +100,7 @@ class Generation(Struct, frozen=True, array_like=True):
 
 
 class EnvironmentCall(Struct, frozen=True, array_like=True):
-    """One reset or step of an environment client, or one call of a tool.
+    """Describes one reset or step of an environment client, or one call of a tool.
 
     Attributes:
         client: Number of the client, from 0 in the order of first use; -1 for a function, which has none.
@@ -134,7 +134,7 @@ class EnvironmentCall(Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Bytes of what was sent and of what came back."""
+        """Return bytes of what was sent and of what came back."""
         return len(self.sent) + len(self.observation or b"") + len(self.metadata or b"") + len(self.error or "")
 
 
@@ -153,7 +153,7 @@ class Note(Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Bytes of its values."""
+        """Return bytes of its values."""
         return len(self.values)
 
 
@@ -190,7 +190,7 @@ class CallRecords(Struct, array_like=True, eq=False):
 
     @property
     def calls(self) -> list[Call]:
-        """All calls and notes."""
+        """Return all calls and notes."""
         return [*self.generations, *self.environment_calls, *self.notes]
 
     def keep(self, call: Call, size: int) -> None:

@@ -23,7 +23,7 @@ _NOTHING = object()
 
 
 class Answer(Struct, frozen=True):
-    """The result of a call, in the environment's own types.
+    """Holds the result of a call, in the environment's own types.
 
     Attributes:
         reward, done: None if the environment gave none. A reward that is not a single number, or a `done` that is

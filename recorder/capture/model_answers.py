@@ -13,7 +13,7 @@ Ids = NDArray[np.int32]
 
 
 class Sequence(Struct, frozen=True, array_like=True):
-    """One prompt and one answer of a generation call.
+    """Holds one prompt and one answer of a generation call.
 
     Attributes:
         context: (L,) Token ids of the prompt, without padding; None if the server returned no ids.
@@ -38,7 +38,7 @@ class Sequence(Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Number of bytes that it keeps in memory."""
+        """Return the number of bytes that it keeps in memory."""
         size = 0 if self.context is None else self.context.nbytes
         size += 0 if self.sampled is None else self.sampled.nbytes
         size += 0 if self.logprobs is None else self.logprobs.nbytes
@@ -63,8 +63,8 @@ def end_tokens(*sources: Any) -> frozenset[int]:
 
 
 class TokenBatch(Struct, eq=False, dict=True):
-    """The sequences of one call of a model. They are made when one is first read, as views of the arrays, so that the
-    caller's thread does not pay for it. Each of the N prompts has M / N answers.
+    """Holds the sequences of one call of a model. They are made when one is first read, as views of the arrays, so that
+    the caller's thread does not pay for it. Each of the N prompts has M / N answers.
 
     Attributes:
         given: (N, L) Token ids of the prompts, padded on either side.
@@ -92,7 +92,7 @@ class TokenBatch(Struct, eq=False, dict=True):
 
     @property
     def size(self) -> int:
-        """Number of bytes that it keeps in memory."""
+        """Return the number of bytes that it keeps in memory."""
         return self.given.nbytes + (0 if self.kept is None else self.kept.nbytes) + self.answers.nbytes
 
     def __len__(self) -> int:

@@ -68,7 +68,7 @@ class Images:
 
     @property
     def found(self) -> list[StoredImage]:
-        """The images that the observation refers to. Call `json` first."""
+        """Return the images that the observation refers to. Call `json` first."""
         return [*self._found.values()]
 
     def replacement(self, value: Any) -> Any:

@@ -33,7 +33,7 @@ class OutputError(Exception):
 
 
 class Output(Struct, frozen=True, array_like=True, dict=True):
-    """A copy of what a rollout function returned.
+    """Holds a copy of what a rollout function returned.
 
     Attributes:
         prompt_ids, completion_ids: (N) Token ids of each row: a tuple for a list, otherwise an array.
@@ -86,14 +86,14 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def numbers(self) -> dict[str, list[float | None]]:
-        """(N) Values of each list that holds a number for some rows; None for the other rows."""
+        """Return (N) values of each list that holds a number for some rows; None for the other rows."""
         columns = {name: [_number(value) for value in self._parsed[name]] for name in self.lists}
         rows = len(self.completion_ids)
         return {name: values for name, values in columns.items() if len(values) == rows and set(values) != {None}}
 
     @cached_property
     def _halves(self) -> list[NDArray[np.float16]] | None:
-        """All rows' log-probabilities, converted at once to release the GIL once. None if some are no numbers."""
+        """Return the rows' log-probabilities, converted at once to release the GIL once; None if some lack numbers."""
         rows = self.logprobs
         if rows is None or not all(isinstance(row, tuple) for row in rows):
             return None

@@ -26,7 +26,7 @@ NO_ROW = -1
 
 
 class StrandTree:
-    """All strands of one call of a rollout function.
+    """Holds all strands of one call of a rollout function.
 
     Attributes:
         log: The `calls.Collector` of its calls; None in the helper process.
@@ -81,7 +81,7 @@ class StrandTree:
 
 
 class Strand(Struct, eq=False, array_like=True):  # a dataclass takes twice as long, for each environment call
-    """One thread of control. It is not changed once it is made, except for the row of a thread that outlived its row.
+    """Represents a thread of control. It is never changed, except for the row of a thread that outlived its row.
 
     Attributes:
         number: Counts the strands of the tree in the order in which they were started.
@@ -103,7 +103,7 @@ class Strand(Struct, eq=False, array_like=True):  # a dataclass takes twice as l
 
     @property
     def path(self) -> tuple["Strand", ...]:
-        """The strands from the root to this one."""
+        """Return the strands from the root to this one."""
         path = [self]
         while path[-1].parent is not None:
             path.append(path[-1].parent)

@@ -101,7 +101,7 @@ class Committer(Storage):
 
     @property
     def alive(self) -> list[str]:
-        """Uids of the runs that go on."""
+        """Returns uids of the runs that go on."""
         return [uid for uid in self._uids if uid not in self._ended]
 
     def parcel(self) -> CommitterParcel:
@@ -139,7 +139,7 @@ class Committer(Storage):
                 self.beat(entry)
 
     def _entry(self, batch: Batch, counts: Counts, parcel: int = 0) -> Entry:
-        """The next entry; with a heartbeat if one is due, and with the failures that are not on the run yet."""
+        """Returns the next entry, with a heartbeat if one is due, and with the failures that are not on the run yet."""
         for uid in sorted(batch.uids - self._uids.keys()):
             self._uids[uid] = None
         for change in batch.runs:
@@ -160,7 +160,7 @@ class Committer(Storage):
         return Entry(self._number, now_us(), batch, alive, self._uncounted(counts))
 
     def _uncounted(self, counts: Counts) -> tuple[Failures, ...]:
-        """The failures that are not counted on a run yet: they go to the latest one."""
+        """Returns the failures that are not counted on a run yet: they go to the latest one."""
         now = counts._replace(dropped=counts.dropped + self.dropped)
         errors, dropped = now.errors - self._counted.errors, now.dropped - self._counted.dropped
         if not (errors or dropped) or not self._uids:

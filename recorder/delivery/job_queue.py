@@ -23,7 +23,7 @@ _FOLLOW_UP_LONGEST = 60.0
 
 
 class Job(Protocol):
-    """Something to be written. `changes_of` turns it into changes, outside of the caller's thread."""
+    """Describes something to be written. `changes_of` turns it into changes, outside of the caller's thread."""
 
     @property
     def size(self) -> int:

@@ -12,7 +12,7 @@ from logs_ui.recorder.delivery.job_queue import Job
 
 
 class Counts(NamedTuple):
-    """Counts of what a process failed to record so far."""
+    """Counts what a process failed to record so far."""
 
     errors: int = 0  # number of failures
     dropped: int = 0  # number of changes that will never be written

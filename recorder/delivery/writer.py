@@ -240,7 +240,7 @@ class Writer:
         return jobs
 
     def _replace_failed_helper(self) -> None:
-        """If no helper process can be started, makes this thread write what the last one left, and all later jobs."""
+        """Makes this thread write what the last helper left, and later jobs, if no helper process can be started."""
         helper = self._outlet
         if not isinstance(helper, HelperClient) or not helper.has_failed:
             return

@@ -40,7 +40,7 @@ class Run:
 
     @cached_property
     def lost(self) -> Floats:
-        """(N,) reward that each of `rows` lost; 0 above the best."""
+        """Return (N,) reward that each of `rows` lost; 0 above the best."""
         lost: Floats = np.maximum(losses(self.rows, self.scale), 0.0)
         return lost
 
@@ -112,8 +112,8 @@ class Card:
 
     @property
     def began(self) -> str:
-        """`since step 16`, or `again since step 16` if an earlier stretch was beyond the threshold, too; "" if the step
-        is not known.
+        """Return `since step 16`, or `again since step 16` if an earlier stretch was beyond the threshold, too; "" if
+        the step is not known.
         """
         if self.since_step is None:
             return ""

@@ -104,7 +104,7 @@ def windows(run: Run) -> tuple[Rows, Rows] | None:
 
 @dataclass(frozen=True)
 class Rise:
-    """The change of a mean.
+    """Describes the change of a mean.
 
     Attributes:
         value: `after - before`; 0 if either is not known.

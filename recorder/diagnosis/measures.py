@@ -26,27 +26,27 @@ def extent(values: Floats) -> float:
 
 
 def solved(rows: Rows, scale: Scale) -> Bools:
-    """(N,) True for rollouts whose reward reaches the threshold for success."""
+    """Return (N,) True for rollouts whose reward reaches the threshold for success."""
     return np.nan_to_num(rows.reward, nan=-np.inf) >= scale.solved - SAME
 
 
 def attempted(rows: Rows) -> Bools:
-    """(N,) True for rollouts that have a reward and a task."""
+    """Return (N,) True for rollouts that have a reward and a task."""
     return np.isfinite(rows.reward) & (rows.task >= 0)
 
 
 def dead(groups: Groups) -> Bools:
-    """(G,) True for groups of several rewards that are all equal: zero variance, so that every advantage is 0."""
+    """Return (G,) True for groups of several rewards, all equal: zero variance, so that every advantage is 0."""
     return (groups.size > 1) & (groups.high - groups.low <= SAME)
 
 
 def lengths(rows: Rows) -> Floats:
-    """(N,) sampled tokens per turn: an episode with more turns is not a longer answer."""
+    """Return (N,) sampled tokens per turn: an episode with more turns is not a longer answer."""
     return rows.completion_tokens / np.where(rows.turns > 1, rows.turns, 1.0)
 
 
 def within_groups(values: Floats, rows: Rows) -> Floats:
-    """(N,) values less the mean of their group; NaN where the value is NaN."""
+    """Return (N,) values less the mean of their group; NaN where the value is NaN."""
     return values - rows.group_means(values)[rows.group]
 
 

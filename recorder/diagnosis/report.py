@@ -1,4 +1,4 @@
-"""A report: all findings of a run, and its forms as text, JSON and a DataFrame."""
+"""Reports all findings of a run, as text, JSON and a DataFrame."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -132,7 +132,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a report's text.
+    """Holds one line of a report's text.
 
     Attributes:
         style: a style of rich.

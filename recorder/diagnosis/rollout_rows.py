@@ -19,7 +19,7 @@ SAME = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """N ended rollouts of one run and mode, ordered by step and id. Each array has the shape (N,).
+    """Holds N ended rollouts of one run and mode, ordered by step and id. Each array has the shape (N,).
 
     Attributes:
         id: as in the dashboard's URLs.
@@ -88,7 +88,7 @@ class Rows:
 
     @cached_property
     def steps(self) -> Ints:
-        """(S,) the distinct steps, in order."""
+        """Return (S,) the distinct steps, in order."""
         return np.unique(self.step)
 
     @cached_property
@@ -102,7 +102,7 @@ class Rows:
         return self.where(self.step >= min(self.steps[-count], np.sort(self.step)[-rollouts]))
 
     def group_means(self, values: Floats) -> Floats:
-        """(G,) mean of the finite values; NaN without any.
+        """Return (G,) mean of the finite values; NaN without any.
 
         Rollouts of a group share their prompt and are not independent, so tests compare means of groups.
         """
@@ -119,7 +119,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """G groups. Each array has the shape (G,).
+    """Holds G groups. Each array has the shape (G,).
 
     Attributes:
         size: number of rollouts with a reward.
@@ -147,7 +147,7 @@ class Groups:
 
 
 def means(codes: Ints, values: Floats | Bools, count: int) -> Floats:
-    """(count,) mean of the finite values of each code, 0 to count - 1; NaN without any."""
+    """Return (count,) mean of the finite values of each code, 0 to count - 1; NaN without any."""
     known = np.isfinite(values)
     sums = np.bincount(codes[known], values[known], count)
     with np.errstate(invalid="ignore"):
@@ -164,7 +164,7 @@ def ends(codes: Ints, values: Floats, count: int) -> tuple[Floats, Floats]:
 
 
 def distinct(codes: Ints, *columns: Floats | Ints, count: int) -> Ints:
-    """(count,) number of different combinations of the columns' values for each code, 0 to count - 1."""
+    """Return (count,) number of different combinations of the columns' values for each code, 0 to count - 1."""
     order = np.lexsort((*columns, codes))
     changes = [np.diff(column[order], prepend=np.nan) != 0 for column in (codes, *columns)]
     return np.bincount(codes[order][np.any(changes, axis=0)], minlength=count)

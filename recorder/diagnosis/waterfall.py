@@ -22,7 +22,7 @@ _FACTS = ("parse_tail", "action_streak", "repeats", "env_steps")  # that a cause
 
 @dataclass(frozen=True)
 class Scale:
-    """The best reward and the threshold for success.
+    """Holds the best reward and the threshold for success.
 
     Attributes:
         best: see `Settings.max_reward`.
@@ -91,7 +91,7 @@ CAUSES = (
 
 @dataclass(frozen=True)
 class Share:
-    """One cause's part of the loss.
+    """Holds one cause's part of the loss.
 
     Attributes:
         cost: reward lost per rollout; the costs of all shares, less `Waterfall.above`, add up to `Waterfall.lost`.
@@ -107,7 +107,7 @@ class Share:
 
 @dataclass(frozen=True)
 class Waterfall:
-    """The way from the best reward down to the mean.
+    """Describes the way from the best reward down to the mean.
 
     Attributes:
         best: see `Scale`.
@@ -143,7 +143,7 @@ def cause_of(row: Any) -> Cause | None:
 
 
 def causes(rows: Rows) -> Ints:
-    """(N,) index into CAUSES of the cause that a loss is counted under."""
+    """Return (N,) index into CAUSES of the cause that a loss is counted under."""
     facts = rows.facts
     unparsed = facts["parse_tail"] > 0
     looping = (facts["action_streak"] >= LOOP) | (facts["repeats"] > REPEATS)
@@ -159,17 +159,17 @@ def causes(rows: Rows) -> Ints:
 
 
 def has_cause(rows: Rows, *ids: LossCause) -> Bools:
-    """(N,) True for rollouts whose loss is counted under one of these causes."""
+    """Return (N,) True for rollouts whose loss is counted under one of these causes."""
     return np.isin(causes(rows), [place for place, cause in enumerate(CAUSES) if cause.id in ids])
 
 
 def losses(rows: Rows, scale: Scale) -> Floats:
-    """(N,) best reward minus the rollout's; negative above the best."""
+    """Return (N,) best reward minus the rollout's; negative above the best."""
     return scale.best - np.nan_to_num(rows.reward, nan=0.0, posinf=scale.best, neginf=0.0)
 
 
 def judged(rows: Rows) -> Bools:
-    """(N,) True for rollouts whose loss is known: the trainer asked for their reward, or they failed before that."""
+    """Return (N,) True for rollouts of known loss: the trainer asked for their reward, or they failed before that."""
     return rows.scored | np.isin(rows.status, (Status.ERROR,))
 
 

@@ -1,5 +1,5 @@
-"""Every SELECT, one subject per file. Pages, pandas and the command line read through here; connections come from
-`storage/database.py`.
+"""Contains every SELECT, one subject per file. Pages, pandas and the command line read through here; connections come
+from `storage/database.py`.
 
 Rows are returned as `common.as_shown` makes them: a rollout that was running when its process died is aborted.
 

@@ -51,7 +51,7 @@ def counted(session: Session, selected: list[ColumnElement[bool]]) -> Count:
 
 
 def newest_ids(session: Session, run_id: int, step_max: float | None, number: int) -> Span:
-    """The first and last id of about `number` rollouts of a run: the newest up to a step."""
+    """Returns the first and last id of about `number` rollouts of a run: the newest up to a step."""
     row = EvaluationRow
     of_id: Any = col(row.id)
     of_run: list[Any] = [col(row.run_id) == run_id]
@@ -78,7 +78,7 @@ def as_shown(session: Session, run_id: int, stored: Iterable[EvaluationRow]) -> 
 
 
 def distinct(column: Any, of_run: ColumnElement[bool]) -> Select[Any]:
-    """The distinct values of an indexed column, by a look-up per value: DISTINCT would read all rows."""
+    """Returns the distinct values of an indexed column, by a look-up per value: DISTINCT would read all rows."""
     values = select(func.min(column).label("value")).where(of_run).cte("found", recursive=True)
     following = select(func.min(column)).where(of_run, column > values.c.value).scalar_subquery()
     values = values.union_all(select(following).where(values.c.value.is_not(None)))
@@ -86,7 +86,7 @@ def distinct(column: Any, of_run: ColumnElement[bool]) -> Select[Any]:
 
 
 def thinned(values: Sequence[T], most: int) -> Sequence[T]:
-    """Evenly chosen values, at most so many, with the first and the last."""
+    """Returns evenly chosen values, at most so many, with the first and the last."""
     if len(values) <= most:
         return values
     return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]

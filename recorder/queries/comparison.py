@@ -1,4 +1,4 @@
-"""Queries for the comparison of runs: curves on common axes, and the results of each task."""
+"""Reads what the comparison of runs needs: curves on common axes, and the results of each task."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _BEST_SHARE = 0.01  # share of the rewards above the default threshold of succes
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A point of a run's curve."""
+    """Describes a point of a run's curve."""
 
     step: int
     value: float | None  # None if it was not a finite number
@@ -28,7 +28,7 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Solved:
-    """The threshold of success: a minimum of the reward, or of one reward function's value."""
+    """Holds the threshold of success: a minimum of the reward, or of one reward function's value."""
 
     at: float
     function: str | None = None
@@ -52,7 +52,7 @@ class StepSize:
 
 
 def step_sizes(db: Database, run_id: int, mode: str) -> list[StepSize]:
-    """The steps that have a reward, in order."""
+    """Returns the steps that have a reward, in order."""
     step, scored = col(StepStatistics.step), whole_sum(col(StepStatistics.scored))
     query = select(step, scored).where(col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == mode)
     with Session(db) as session:
@@ -61,7 +61,7 @@ def step_sizes(db: Database, run_id: int, mode: str) -> list[StepSize]:
 
 
 def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[CurvePoint]:
-    """Mean reward of each step that has one; evenly thinned to about `points`."""
+    """Returns the mean reward of each step that has one; evenly thinned to about `points`."""
     with Session(db) as session:
         kept = thinned([step for step in _steps(session, run_id, mode) if step.scored], points)
         times = _times(session, run_id, mode, [step.step for step in kept])
@@ -69,7 +69,7 @@ def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[Cur
 
 
 def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) -> list[CurvePoint]:
-    """A figure that the trainer logged, by step; evenly thinned to about `points`."""
+    """Returns a figure that the trainer logged, by step; evenly thinned to about `points`."""
     query = select(col(Scalar.step), col(Scalar.value)).where(col(Scalar.run_id) == run_id, col(Scalar.name) == name)
     with Session(db) as session:
         logged = thinned(list(session.execute(query.order_by(col(Scalar.step))).all()), points)
@@ -83,7 +83,7 @@ def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) 
 
 
 def scalar_names(db: Database, run_id: int) -> set[str]:
-    """Names of the figures that the trainer logged more than once."""
+    """Returns names of the figures that the trainer logged more than once."""
     name = col(Scalar.name)
     query = select(name).where(col(Scalar.run_id) == run_id).group_by(name).having(func.count() > 1)
     with Session(db) as session:
@@ -91,8 +91,8 @@ def scalar_names(db: Database, run_id: int) -> set[str]:
 
 
 def best_reward(db: Database, run_id: int, mode: str, steps: tuple[int, int]) -> float | None:
-    """The 99th percentile of the rewards within the steps, inclusive; the highest reward if that is also the lowest
-    one. None without rewards.
+    """Returns the 99th percentile of the rewards within the steps, inclusive; the highest reward if that is also the
+    lowest one. None without rewards.
     """
     reward = col(EvaluationRow.reward)
     of_steps = _scored(run_id, mode, steps)
@@ -107,7 +107,7 @@ def best_reward(db: Database, run_id: int, mode: str, steps: tuple[int, int]) ->
 def task_results(
     db: Database, run_id: int, mode: str, steps: tuple[int, int], solved: Solved
 ) -> dict[str, list[GroupResult]]:
-    """Results of each task's groups within the steps, inclusive. Rollouts without a task are under ""."""
+    """Returns results of each task's groups within the steps, inclusive. Rollouts without a task are under ""."""
     row = EvaluationRow
     reward = col(row.reward)
     # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
@@ -148,7 +148,7 @@ def _steps(session: Session, run_id: int, mode: str) -> list[_Step]:
 
 
 def _times(session: Session, run_id: int, mode: str, steps: list[int]) -> dict[int, int]:
-    """The start of one of each step's first rollouts, in µs since the epoch: one index look-up per step and eval."""
+    """Returns the start of one of each step's first rollouts, in µs since the epoch: a look-up per step and eval."""
     key, row = StepStatistics, EvaluationRow
     of_step = [col(getattr(row, name)) == col(getattr(key, name)) for name in ("run_id", "step", "eval_name", "mode")]
     begun = select(col(row.created)).where(*of_step).limit(1).scalar_subquery()

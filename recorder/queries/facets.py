@@ -91,8 +91,8 @@ def facets(
 def reward_histogram(
     db: Database, run_id: int, filter: RolloutFilter, bins: int = 24, *, span: Span | None = None  # noqa: A002
 ) -> Histogram | None:  # fmt: skip
-    """Rewards under the filter without its reward range, within a span of ids if one is given. The bins cover all of
-    the run's rewards. None if no row has a reward.
+    """Returns rewards under the filter without its reward range, within a span of ids if one is given. The bins cover
+    all of the run's rewards. None if no row has a reward.
     """
     reward = col(EvaluationRow.reward)
     of_run = (col(EvaluationRow.run_id) == run_id, reward >= -_LARGEST, reward <= _LARGEST)
@@ -123,7 +123,7 @@ def reward_histogram(
 
 
 def _edge(low: float, width: float, i: int) -> float:
-    """The lowest reward of the i-th bin by the formula `(reward - low) / width`, in spite of rounding."""
+    """Returns the lowest reward of the i-th bin by the formula `(reward - low) / width`, in spite of rounding."""
     if not i:
         return low
     found = low + i * width
@@ -138,7 +138,7 @@ def _edge(low: float, width: float, i: int) -> float:
 
 
 def kinds(db: Database, run_id: int, filter: RolloutFilter, span: Span | None = None) -> Kinds:  # noqa: A002
-    """Numbers of rows by combination of values."""
+    """Returns numbers of rows by combination of values."""
     row = EvaluationRow
     # One pass, in the order of the index that covers these columns.
     columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]

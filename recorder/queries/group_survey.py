@@ -36,7 +36,7 @@ class GroupSort(StrEnum):
 
 
 class Tally(NamedTuple):
-    """Figures of one group. `mean` and `spread` are those of `Group`; `newest` is its highest row id."""
+    """Holds the figures of one group. `mean` and `spread` are those of `Group`; `newest` is its highest row id."""
 
     name: str
     step: int
@@ -75,7 +75,7 @@ def surveyed_groups(
     db: Database, run_id: int, found: Survey, ends: Ends, sort: GroupSort, kinds: Sequence[Kind], *,
     after: Cursor | None = None, limit: int = 50,
 ) -> GroupPage:  # fmt: skip
-    """A page of a survey's groups of these kinds (of any kind if empty), in this order, from `after` on."""
+    """Returns a page of a survey's groups of these kinds (of any kind if empty), in this order, from `after` on."""
     placed = _placed(found, sort, kinds)
     if after is not None:
         begin = (math.inf if after.key is None else after.key, -after.id)
@@ -90,8 +90,8 @@ def surveyed_groups(
 def beside_in_survey(
     db: Database, run_id: int, found: Survey, ends: Ends, sort: GroupSort, kinds: Sequence[Kind], name: str
 ) -> tuple[int | None, int | None]:
-    """Ids (`Group.id`) of the groups before and after the one of this name, in the order of `surveyed_groups`; None at
-    the ends, and if the group is not among them.
+    """Returns ids (`Group.id`) of the groups before and after the one of this name, in the order of `surveyed_groups`;
+    None at the ends, and if the group is not among them.
     """
     names = ["", *(tally.name for _, tally in _placed(found, sort, kinds)), ""]
     if name not in names:
@@ -102,7 +102,7 @@ def beside_in_survey(
 
 
 def _placed(found: Survey, sort: GroupSort, kinds: Sequence[Kind]) -> list[tuple[tuple[float, int], Tally]]:
-    """The groups of these kinds, each with its sort key, in order."""
+    """Returns the groups of these kinds, each with its sort key, in order."""
     key = _KEYS[sort]
     placed = [((key(tally), -tally.newest), tally) for tally in found.tallies if not kinds or tally.kind in kinds]
     return sorted(placed, key=lambda pair: pair[0])
@@ -135,7 +135,7 @@ def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Step
 
 
 def _tallied(run_id: int, filter: RolloutFilter, steps: _Steps) -> Any:  # noqa: A002
-    """The SELECT of (group, step, newest id, number of rewards, lowest, highest, sum, sum of squares)."""
+    """Returns the SELECT of (group, step, newest id, number of rewards, lowest, highest, sum, sum of squares)."""
     low, high = min(steps.shown), max(steps.shown)
     of_groups = filter.only("eval", "mode", "task", "group", "step")  # all rollouts of a group have these in common
     selected = conditions(run_id, of_groups.with_parts(step_min=low, step_max=high), Use.NUMBER)

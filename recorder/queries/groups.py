@@ -36,7 +36,7 @@ _name, _reward = col(_Row.group), col(_Row.reward)
 
 
 class Kind(StrEnum):
-    """Kinds of groups by what GRPO learns from their rewards."""
+    """Names kinds of groups by what GRPO learns from their rewards."""
 
     MIXED = "mixed"
     """They differ: better rollouts are reinforced."""
@@ -55,13 +55,13 @@ DEAD = (Kind.FAILED, Kind.PASSED, Kind.LEVEL)
 
 
 class Ends(NamedTuple):
-    """The lowest and the highest reward of a run; None without rewards."""
+    """Holds the lowest and the highest reward of a run; None without rewards."""
 
     low: float | None
     high: float | None
 
     def kind(self, low: float | None, high: float | None, scored: int) -> Kind:
-        """The kind of a group with these lowest and highest rewards, if `scored` of its rollouts have one."""
+        """Returns the kind of a group with these lowest and highest rewards, if `scored` of its rollouts have one."""
         if scored < 2 or low is None or high is None:
             return Kind.UNSCORED
         if not high - low <= ALIKE:  # true for NaN, too
@@ -92,7 +92,7 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """A line of the table of groups."""
+    """Holds a line of the table of groups."""
 
     id: int  # of its first rollout; it stands for the group in addresses and on the page
     name: str  # the recorded `group`
@@ -101,18 +101,18 @@ class Group:
 
     @property
     def rewards(self) -> list[float]:
-        """The rewards that are known, by generation."""
+        """Returns the rewards that are known, by generation."""
         return [member.reward for member in self.members if member.reward is not None]
 
     @property
     def mean(self) -> float | None:
-        """The mean reward; None without rewards, or if one is infinite."""
+        """Returns the mean reward; None without rewards, or if one is infinite."""
         known = self.rewards
         return math.fsum(known) / len(known) if known and all(map(math.isfinite, known)) else None
 
     @property
     def spread(self) -> float | None:
-        """The standard deviation with n - 1, as in TRL; None for fewer than two rewards."""
+        """Returns the standard deviation with n - 1, as in TRL; None for fewer than two rewards."""
         known, mean = self.rewards, self.mean
         if mean is None or len(known) < 2:
             return None
@@ -120,17 +120,17 @@ class Group:
 
     @property
     def truncated(self) -> int:
-        """The number of rollouts that hit their token limit."""
+        """Returns the number of rollouts that hit their token limit."""
         return sum(member.stop_reason == StopReason.LENGTH for member in self.members)
 
     @property
     def errors(self) -> int:
-        """The number of rollouts that raised, or whose process died."""
+        """Returns the number of rollouts that raised, or whose process died."""
         return sum(member.status in {Status.ERROR, Status.ABORTED} for member in self.members)
 
     @property
     def changed(self) -> int:
-        """The highest `changed` of its rows."""
+        """Returns the highest `changed` of its rows."""
         return max(member.changed for member in self.members)
 
     @property
@@ -148,7 +148,7 @@ class GroupPage:
 
 
 def reward_ends(db: Database, run_id: int) -> Ends:
-    """The run's lowest and highest reward: two seeks in the index of rewards."""
+    """Returns the run's lowest and highest reward: two seeks in the index of rewards."""
     of_run = (_run == run_id, _reward.is_not(None))
     ends = [select(end(_reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)]
     with Session(db) as session:
@@ -159,7 +159,7 @@ def reward_ends(db: Database, run_id: int) -> Ends:
 def newest_groups(
     db: Database, run_id: int, filter: RolloutFilter, ends: Ends, *, after: int | None = None, limit: int = 50  # noqa: A002
 ) -> GroupPage:  # fmt: skip
-    """The newest groups whose newest matching row is below `after`; it takes as long in a run of any size."""
+    """Returns the newest groups whose newest matching row is below `after`; it takes as long in a run of any size."""
     with Session(db) as session:
         places = _walk(session, run_id, filter, after, limit + 1)
         shown_places = places[:limit]
@@ -168,7 +168,7 @@ def newest_groups(
 
 
 def groups_called(db: Database, run_id: int, names: Sequence[str], ends: Ends) -> list[Group]:
-    """Groups of these names, with all of their rollouts, in this order."""
+    """Returns groups of these names, with all of their rollouts, in this order."""
     columns = [getattr(_Row, name) for name in Member._fields]
     query = select(*columns).where(_name.in_(names), _run + 0 == run_id)
     members: dict[str, list[Member]] = defaultdict(list)
@@ -193,7 +193,7 @@ def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) 
 
 
 def groups_of_rows(db: Database, run_id: int, row_ids: Iterable[int], ends: Ends) -> list[Group]:
-    """The groups of these rollouts, in the rollouts' order, each once."""
+    """Returns the groups of these rollouts, in the rollouts' order, each once."""
     ids = list(row_ids)
     with Session(db) as session:
         query = select(_id, _name).where(_id.in_(ids), _run + 0 == run_id)
@@ -204,8 +204,8 @@ def groups_of_rows(db: Database, run_id: int, row_ids: Iterable[int], ends: Ends
 def beside(
     db: Database, run_id: int, filter: RolloutFilter, rows: Sequence[EvaluationRow]  # noqa: A002
 ) -> tuple[int | None, int | None]:  # fmt: skip
-    """Ids (`Group.id`) of the groups before and after this one, the newest first; None at the ends. For a group that
-    the filter does not select, the groups between which it would be.
+    """Returns ids (`Group.id`) of the groups before and after this one, the newest first; None at the ends. For a group
+    that the filter does not select, the groups between which it would be.
     """
     ids = [row.id or 0 for row in rows]
     selected = conditions(run_id, filter, Use.ROWS)
@@ -219,7 +219,7 @@ def beside(
 
 
 def group_rows(db: Database, run_id: int, row_id: int) -> list[EvaluationRow]:
-    """All rows of a rollout's group: the highest reward first, rows without a reward last.
+    """Returns all rows of a rollout's group: the highest reward first, rows without a reward last.
 
     Raises:
         RolloutNotFoundError: the run has no rollout of that id.
@@ -234,7 +234,7 @@ def group_rows(db: Database, run_id: int, row_id: int) -> list[EvaluationRow]:
 
 
 def rows_called(db: Database, run_id: int, row_ids: Iterable[int]) -> list[EvaluationRow]:
-    """Rows of the run by their ids, in the order of the ids; without payloads."""
+    """Returns rows of the run by their ids, in the order of the ids; without payloads."""
     wanted = list(row_ids)
     query = select(_Row).where(_id.in_(wanted), _run == run_id)
     with Session(db) as session:
@@ -242,12 +242,12 @@ def rows_called(db: Database, run_id: int, row_ids: Iterable[int]) -> list[Evalu
 
 
 def by_reward(row: EvaluationRow) -> tuple[bool, float, int, int]:
-    """A sort key: the highest reward first, no reward last, equal rewards by generation."""
+    """Returns a sort key: the highest reward first, no reward last, equal rewards by generation."""
     return row.reward is None, -(row.reward or 0.0), row.generation, row.id or 0
 
 
 def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollout]:
-    """Rollouts with their payloads, by id: as many of them as fit into the memory budget of `read`.
+    """Returns rollouts with their payloads, by id: as many of them as fit into the memory budget of `read`.
 
     Raises:
         DatabaseError: the payload of one is damaged.
@@ -258,7 +258,7 @@ def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollo
 
 
 def run_of(db: Database, row_id: int) -> Run:
-    """The run of a rollout.
+    """Returns the run of a rollout.
 
     Raises:
         RolloutNotFoundError: no run has a rollout of that id.
@@ -297,7 +297,7 @@ def _chunk(selected: list[ColumnElement[bool]], section: Section, size: int) -> 
 
 
 def _highest(session: Session, selected: list[ColumnElement[bool]], met: dict[str, int]) -> dict[str, int]:
-    """The groups with their highest matching id, which is most often the one that is known."""
+    """Returns the groups with their highest matching id, which is most often the one that is known."""
     lowest = min(met.values(), default=0)
     others = select(_id, _name).where(_name.in_(met), lowest < _id + 0)
     above = [row_id for row_id, name in session.execute(others) if row_id > met[name]] if met else []
@@ -308,7 +308,7 @@ def _highest(session: Session, selected: list[ColumnElement[bool]], met: dict[st
 
 
 def _first(session: Session, row_id: int | None) -> int | None:
-    """The id of the first rollout of this rollout's group."""
+    """Returns the id of the first rollout of this rollout's group."""
     name = select(_name).where(_id == row_id).scalar_subquery()
     return None if row_id is None else session.scalar(select(func.min(_id)).where(_name == name))
 

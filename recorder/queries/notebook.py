@@ -47,7 +47,7 @@ class Notebook:
 
     @property
     def place(self) -> str:
-        """The place of the notes, for messages: a file, or a schema of a server's database."""
+        """Returns the place of the notes, for messages: a file, or a schema of a server's database."""
         if isinstance(self._db, Path):
             return str(NOTES.path(self._db))
         return f"{without_password(self._db)}, schema {NOTES.schema}"
@@ -95,18 +95,18 @@ class Notebook:
 
 
 def starred(run_id: int) -> ColumnElement[bool]:
-    """A condition: the run's rollouts with a star."""
+    """Returns a condition for the run's rollouts with a star."""
     return col(EvaluationRow.id).in_(_ids(run_id, Star))
 
 
 def noted(run_id: int, text: str = "") -> ColumnElement[bool]:
-    """A condition: the run's rollouts whose note contains `text`, ignoring the case of ASCII letters."""
+    """Returns a condition for the run's rollouts whose note contains `text`, ignoring the case of ASCII letters."""
     contains = [col(Note.text).icontains(text, autoescape=True)] if text else []
     return col(EvaluationRow.id).in_(_ids(run_id, Note, *contains))
 
 
 def tagged(run_id: int, tag: str) -> ColumnElement[bool]:
-    """A condition: the run's rollouts with exactly this tag, whether the rollout function or a person gave it."""
+    """Returns a condition for the run's rollouts with exactly this tag, from the rollout function or a person."""
     recorded = select(col(RowTag.row_id)).where(col(RowTag.run_id) == run_id, col(RowTag.tag) == tag)
     return col(EvaluationRow.id).in_(union_all(recorded, _ids(run_id, PersonalTag, col(PersonalTag.tag) == tag)))
 
@@ -120,7 +120,7 @@ def _ids(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> Select[An
 
 
 def _author() -> str | None:
-    """The process's user; None if the system has no name for it, as in many containers."""
+    """Returns the process's user; None if the system has no name for it, as in many containers."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):

@@ -38,7 +38,7 @@ class Annotation:
 
     @property
     def all_tags(self) -> tuple[str, ...]:
-        """Tags from people and from the rollout function, each once, in alphabetical order."""
+        """Returns tags from people and from the rollout function, each once, in alphabetical order."""
         return tuple(sorted({*self.recorded, *self.tags}))
 
 
@@ -56,7 +56,7 @@ class Annotated:
 
 
 def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow]) -> dict[int, Annotation]:
-    """Annotations of these rollouts of a run, by id; rollouts without any are left out."""
+    """Returns annotations of these rollouts of a run, by id; rollouts without any are left out."""
     ids = {row.uid: row.id or 0 for row in rows}
     if not ids:
         return {}
@@ -67,7 +67,7 @@ def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow]) -> dict[i
 
 
 def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[int, Annotation]:
-    """Annotations of the rollouts whose ids lie between these, by id: one SELECT for any number."""
+    """Returns annotations of the rollouts whose ids lie between these, by id: one SELECT for any number."""
     of_run = col(EvaluationRow.run_id) == run.id, col(EvaluationRow.id).between(first, last)
     named = _SAID.join(EvaluationRow, col(EvaluationRow.uid) == _SAID.c.row)
     ids = select(col(EvaluationRow.uid), col(EvaluationRow.id)).select_from(named)
@@ -80,25 +80,25 @@ def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[i
 
 
 def annotation(db: Database, run: Run, row: EvaluationRow) -> Annotation:
-    """Annotations of one rollout."""
+    """Returns annotations of one rollout."""
     return annotations(db, run, [row]).get(row.id or 0, NOTHING)
 
 
 def run_annotations(db: Database) -> dict[str, Annotation]:
-    """Annotations of runs, by uid; runs without any are left out."""
+    """Returns annotations of runs, by uid; runs without any are left out."""
     with Session(db) as session:
         return {run: found for (run, _), found in _said(session, _SAID.c.row == _ITSELF).items()}
 
 
 def known_tags(db: Database, run_id: int) -> list[str]:
-    """Tags to suggest: people's tags of any run, and those from this run's rollout function; in alphabetical order."""
+    """Returns tags to suggest: people's tags of any run, and this run's rollout function's, in alphabetical order."""
     people = select(col(PersonalTag.tag)).distinct().order_by(col(PersonalTag.tag)).limit(_MOST_TAGS)
     with Session(db) as session:
         return sorted({*session.scalars(people), *recorded_tags(session.connection(), run_id)})
 
 
 def recorded_tags(db: Database, run_id: int, limit: int = _MOST_TAGS) -> list[str]:
-    """Tags from the run's rollout function, in alphabetical order; one index look-up per tag."""
+    """Returns tags from the run's rollout function, in alphabetical order; one index look-up per tag."""
     with Session(db) as session:
         return sorted(session.scalars(distinct(col(RowTag.tag), col(RowTag.run_id) == run_id).limit(limit)))
 
@@ -115,7 +115,7 @@ def annotated(db: Database, run_uid: str) -> Annotated:
 
 
 def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
-    """The saved settings of a run's diagnosis; None if nobody saved any."""
+    """Returns the saved settings of a run's diagnosis; None if nobody saved any."""
     saved = select(col(SavedSettings.settings)).where(col(SavedSettings.run) == run_uid)
     there = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = 'diagnosis'")
     with Session(db) as session:
@@ -125,7 +125,7 @@ def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
 
 
 def _recorded(session: Session, *conditions: ColumnElement[bool]) -> dict[int, tuple[str, ...]]:
-    """Tags from rollout functions, by row id."""
+    """Returns tags from rollout functions, by row id."""
     tags: dict[int, tuple[str, ...]] = {}
     found = select(col(RowTag.row_id), col(RowTag.tag)).where(*conditions).order_by(col(RowTag.tag))
     for row_id, tag in session.execute(found):
@@ -138,7 +138,7 @@ def _together(recorded: dict[int, tuple[str, ...]], people: dict[int, Annotation
 
 
 def _said(session: Session, *conditions: ColumnElement[bool]) -> dict[tuple[str, str], Annotation]:
-    """Annotations by people, by the uids of run and row."""
+    """Returns annotations by people, by the uids of run and row."""
     rows = session.execute(select(_SAID).where(*conditions).order_by(_SAID.c.run, _SAID.c.row)).all()
     return {key: _annotation(list(of_one)) for key, of_one in groupby(rows, key=lambda said: (said.run, said.row))}
 

@@ -1,4 +1,4 @@
-"""Pivot tables: rollouts by two of their properties, with a count, a mean or a share per cell."""
+"""Builds pivot tables: rollouts by two of their properties, with a count, a mean or a share per cell."""
 
 from collections import defaultdict
 from collections.abc import Iterator
@@ -85,7 +85,7 @@ class Cell:
 
     @property
     def mean(self) -> float | None:
-        """The mean of the measure; None if no rollout has it."""
+        """Returns the mean of the measure; None if no rollout has it."""
         return self.total / self.known if self.known else None
 
     def __add__(self, other: "Cell") -> "Cell":
@@ -109,14 +109,14 @@ class Pivot:
 
 @dataclass(frozen=True)
 class _Buckets:
-    """Ranges of `width` steps each, from `low` on; the last one ends at `high`."""
+    """Divides steps into ranges of `width` each, from `low` on; the last one ends at `high`."""
 
     low: int = 0
     high: int = 0
     width: int = 1
 
     def first(self, dimension: Dimension, column: Any) -> Any:
-        """An expression for the first step of a step's range; any other column unchanged."""
+        """Returns an expression for the first step of a step's range; any other column unchanged."""
         if dimension != Dimension.STEP or self.width == 1:
             return column
         # Not as parameters: PostgreSQL would not see that the expression is the same in GROUP BY.
@@ -124,7 +124,7 @@ class _Buckets:
         return column - (column - low) % width
 
     def heading(self, dimension: Dimension, value: str | int | None) -> Heading:
-        """The heading of a value of `first`."""
+        """Returns the heading of a value of `first`."""
         if dimension != Dimension.STEP or not isinstance(value, int) or self.width == 1:
             return Heading(value)
         return Heading(value, min(value + self.width - 1, max(self.high, value)))
@@ -186,7 +186,7 @@ def _from_rows(
 
 
 def _properties(run_id: int) -> dict[Dimension, Any]:
-    """Expressions of the dimensions; rollouts whose process died are aborted: see `selection.lost_until`."""
+    """Returns expressions of the dimensions; rollouts whose process died are aborted: see `selection.lost_until`."""
     row = EvaluationRow
     lost = and_(col(row.status) == Status.RUNNING, col(row.created) <= lost_until(run_id))
     return {
@@ -202,7 +202,7 @@ def _properties(run_id: int) -> dict[Dimension, Any]:
 
 
 def _values() -> dict[Measure, Any]:
-    """Expressions of the measures of one rollout; NULL if it does not count in the mean."""
+    """Returns expressions of the measures of one rollout; NULL if it does not count in the mean."""
     row = EvaluationRow
     ended = col(row.status).in_((Status.OK.value, Status.ERROR.value))
     return {
@@ -217,7 +217,7 @@ def _values() -> dict[Measure, Any]:
 
 
 def _tags(run_id: int) -> Any:
-    """A subquery of (row_id, tag) of a run's rollouts, from people and rollout functions, each once."""
+    """Returns a subquery of (row_id, tag) of a run's rollouts, from people and rollout functions, each once."""
     of_run = select(col(Run.uid)).where(col(Run.id) == run_id).scalar_subquery()
     named = and_(col(EvaluationRow.run_id) == run_id, col(EvaluationRow.uid) == col(PersonalTag.row))
     personal = select(col(EvaluationRow.id), col(PersonalTag.tag)).join(PersonalTag, named)
@@ -239,7 +239,7 @@ _SUMS: dict[Measure, tuple[Any, Any]] = {  # columns of step statistics: the sum
 
 
 def _buckets(session: Session, run_id: int, filter: RolloutFilter) -> _Buckets:  # noqa: A002
-    """Ranges of 1, 2, 5, 10, ... steps: the smallest width with which at most 20 cover the filter's steps."""
+    """Returns ranges of 1, 2, 5, 10, ... steps: the smallest width with which at most 20 cover the filter's steps."""
     step = col(StepStatistics.step)
     query = select(func.min(step), func.max(step)).where(*statistics_conditions(run_id, filter.only("step")))
     low, high = session.execute(query).one()
@@ -272,7 +272,7 @@ def _pivot(
 
 
 def _shown(totals: dict[Heading, Cell], dimension: Dimension, most: int) -> list[Heading]:
-    """The headings with most rollouts; numbers in order, others the most frequent first."""
+    """Returns the headings with most rollouts; numbers in order, others the most frequent first."""
     frequent = sorted(totals, key=lambda it: (-totals[it].count, it.value is None, str(it.value)))[:most]
     if dimension in {Dimension.STEP, Dimension.AGE}:
         frequent.sort(key=lambda it: (it.value is None, int(it.value or 0)))

@@ -15,7 +15,7 @@ _T = TypeVar("_T")
 
 
 class Kind(StrEnum):
-    """The type of a column, as the docs call it."""
+    """Names the type of a column, as the docs call it."""
 
     TEXT = "text"
     WHOLE = "whole number"
@@ -32,7 +32,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a DataFrame or a file, and its meaning."""
+    """Describes a column of a DataFrame or a file, and its meaning."""
 
     name: str  # also that of the attribute of EvaluationRow, if it is stored there
     kind: Kind

@@ -39,8 +39,9 @@ _AT_ONCE = 10  # packed payloads fetched at once
 
 @dataclass(frozen=True)
 class Cursor:
-    """The end of a page: the sort key and the id of its last row. `key` is None for rows without the key, which come
-    last. An order by id needs no key; there it is the number of rollouts scanned so far, if no index serves the filter.
+    """Marks the end of a page: the sort key and the id of its last row. `key` is None for rows without the key, which
+    come last. An order by id needs no key; there it is the number of rollouts scanned so far, if no index serves the
+    filter.
     """
 
     key: float | int | None
@@ -49,8 +50,8 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Page:
-    """Some rows in order. `looked_at` is the number of rollouts scanned so far, if the scan was stopped by its time
-    limit, or the run is too large to be sorted; None if the page is complete.
+    """Holds some rows in order. `looked_at` is the number of rollouts scanned so far, if the scan was stopped by its
+    time limit, or the run is too large to be sorted; None if the page is complete.
     """
 
     rows: list[EvaluationRow]
@@ -60,8 +61,8 @@ class Page:
 
 @dataclass(frozen=True)
 class Rollout:
-    """One row with its payload. Actions are dicts of turn, text, action, observation, reward, done, metadata, seconds,
-    error, and `generation` for recorded model calls; turn 0 is the reset.
+    """Holds one row with its payload. Actions are dicts of turn, text, action, observation, reward, done, metadata,
+    seconds, error, and `generation` for recorded model calls; turn 0 is the reset.
     """
 
     row: EvaluationRow
@@ -85,26 +86,26 @@ class Neighbours:
 
 
 def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50) -> Page:  # noqa: A002
-    """A page, by keyset paging on (sort key, id). Rows without the key come last, by id in the order's direction."""
+    """Returns a page, by keyset paging on (sort key, id); rows without the key come last, by id in its direction."""
     place = None if after is None else (after.key, after.id)
     with Session(db) as session:
         return page_of(in_order(session, run_id, filter, place, limit + 1), filter.sort, limit)
 
 
 def page_of(rows: list[EvaluationRow], sort: Sort, limit: int, looked_at: int | None = None) -> Page:
-    """The first `limit` rows as a page, which is the last one if there are no more."""
+    """Returns the first `limit` rows as a page, which is the last one if there are no more."""
     following = Cursor(*place_of(rows[limit - 1], sort)) if len(rows) > limit else None
     return Page(rows[:limit], following, looked_at)
 
 
 def window(db: Database, run_id: int, filter: RolloutFilter) -> Span:  # noqa: A002
-    """The ids to count in, if the run is large and no index serves the filter: see `common.WINDOW`."""
+    """Returns the ids to count in, if the run is large and no index serves the filter: see `common.WINDOW`."""
     with Session(db) as session:
         return newest_ids(session, run_id, filter.range("step").high, WINDOW)
 
 
 def newest_row(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
-    """The highest id of the filter's rows; 0 if it has none."""
+    """Returns the highest id of the filter's rows; 0 if it has none."""
     top = page(db, run_id, replace(filter, sort=Sort.NEWEST), limit=1).rows
     return top[0].id or 0 if top else 0
 
@@ -126,7 +127,7 @@ def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noq
 def mean_reward(
     db: Database, run_id: int, filter: RolloutFilter, *, span: Span | None = None  # noqa: A002
 ) -> float | None:  # fmt: skip
-    """The mean reward of the filter's rows, within a span of ids if one is given; None if no row has a reward."""
+    """Returns the mean reward of the filter's rows, within a span of ids if given; None if no row has a reward."""
     query: Any = select(mean(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER, span))
     if in_statistics(filter):
         sums = total(col(StepStatistics.reward_sum)) / func.nullif(whole_sum(col(StepStatistics.scored)), 0)
@@ -150,7 +151,7 @@ def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
 
 
 def image(db: Database, hash: str) -> Image:  # noqa: A002
-    """An image that an observation refers to.
+    """Returns an image that an observation refers to.
 
     Raises:
         ImageNotFoundError: the database has no image of that hash.
@@ -166,7 +167,7 @@ def image(db: Database, hash: str) -> Image:  # noqa: A002
 def neighbours(
     db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow, *, total: Count | None = None  # noqa: A002
 ) -> Neighbours:  # fmt: skip
-    """The place of `row` in the filter's order. `total` is the filter's count, if the caller has it."""
+    """Returns the place of `row` in the filter's order. `total` is the filter's count, if the caller has it."""
     place = place_of(row, filter.sort)
     selected = conditions(run_id, filter, Use.ROWS)
     with Session(db) as session:
@@ -211,8 +212,8 @@ def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 2
 
 
 def ids_after(run_id: int, filter: RolloutFilter, last: int, chunk: int) -> Select[Any]:  # noqa: A002
-    """A SELECT of the filter's next ids after `last`, oldest first. Ids alone, since SQLite sorts all columns that it
-    reads if no index has the order.
+    """Returns a SELECT of the filter's next ids after `last`, oldest first. Ids alone, since SQLite sorts all columns
+    that it reads if no index has the order.
     """
     (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, last))
     query = select(col(EvaluationRow.id)).where(*conditions(run_id, filter, Use.ROWS)).limit(chunk)
@@ -223,7 +224,7 @@ def in_order(
     session: Session, run_id: int, filter: RolloutFilter, after: Place | None, limit: int, *,  # noqa: A002
     backwards: bool = False, span: Span | None = None,
 ) -> list[EvaluationRow]:  # fmt: skip
-    """The first rows after a place, or before it; within a span of ids if one is given."""
+    """Returns the first rows after a place, or before it; within a span of ids if one is given."""
     rows: list[EvaluationRow] = []
     selected = conditions(run_id, filter, Use.ROWS, span)
     for section in sections(filter, after, backwards=backwards):
@@ -236,7 +237,7 @@ def in_order(
 def _in_section(
     session: Session, selected: list[ColumnElement[bool]], section: Section, limit: int, *, by_id: bool = False
 ) -> list[EvaluationRow]:
-    """The first rows of a section, in an index's order.
+    """Returns the first rows of a section, in an index's order.
 
     Rows that share the last key may be more than were read, and are read again in their own order: see `Ties`. With
     `by_id` the rows come from a list of ids, and only ids are sorted, not all columns.

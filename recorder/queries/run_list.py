@@ -1,4 +1,4 @@
-"""The list of runs: filtered, page by page, with annotations."""
+"""Lists runs: filtered, page by page, with annotations."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -40,7 +40,7 @@ class RunFilter:
 
 @dataclass(frozen=True)
 class ListedRun:
-    """A run with its annotation."""
+    """Holds a run with its annotation."""
 
     summary: RunSummary
     said: Annotation
@@ -48,7 +48,7 @@ class ListedRun:
 
 @dataclass(frozen=True)
 class RunList:
-    """A page of runs, newest first."""
+    """Holds a page of runs, newest first."""
 
     runs: list[ListedRun]
     next: Cursor | None  # the start of the next page; None at the end
@@ -69,7 +69,7 @@ class RunCounts:
 def list_runs(
     db: Database, chosen: RunFilter, *, after: Cursor | None = None, limit: int, now: int | None = None
 ) -> RunList:
-    """A page of the filter's runs, newest first."""
+    """Returns a page of the filter's runs, newest first."""
     now = _now(db, now)
     newest = (col(Run.created), col(Run.id))
     query = select(Run).where(*_conditions(chosen, now)).order_by(*(column.desc() for column in newest))
@@ -113,7 +113,7 @@ def count_runs(db: Database, chosen: RunFilter, *, now: int | None = None) -> Ru
 
 
 def newest_run(db: Database) -> int:
-    """The highest number of a run; 0 without runs."""
+    """Returns the highest number of a run; 0 without runs."""
     with Session(db) as session:
         return session.scalar(select(func.max(col(Run.id)))) or 0
 
@@ -126,7 +126,7 @@ def runs_since(db: Database, chosen: RunFilter, run_id: int, *, now: int | None 
 
 
 def run_marks(db: Database, ids: Iterable[int], *, now: int | None = None) -> list[tuple[Any, ...]]:
-    """Values that change whenever the list's entries of these runs do, annotations excepted."""
+    """Returns values that change whenever the list's entries of these runs do, annotations excepted."""
     columns = (Run.id, Run.changed, Run.name, Run.error, Run.max_steps)
     query = select(*map(col, columns), _state(_now(db, now))).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))
     with Session(db) as session:
@@ -176,8 +176,8 @@ def _annotated(table: Any, *conditions: ColumnElement[bool]) -> Any:
 
 @cache
 def _eval_names() -> Any:
-    """Each eval name of each run, once, by one index look-up per name instead of per step. Cached, because a query that
-    contains it several times needs the same object.
+    """Returns each eval name of each run, once, by one index look-up per name instead of per step. Cached, because a
+    query that contains it several times needs the same object.
     """
     key, name = StepStatistics, col(StepStatistics.eval_name)
     modes = union_all(*(select(literal(mode.value).label("mode")) for mode in Mode)).subquery()
@@ -190,8 +190,8 @@ def _eval_names() -> Any:
 
 
 def _has_value(word: str) -> ColumnElement[bool]:
-    """A condition: a value of the arguments contains the word, or equals the number. Names do not count: all runs have
-    the same.
+    """Returns a condition: a value of the arguments contains the word, or equals the number. Names do not count: all
+    runs have the same.
     """
     each = json_each(col(Run.config))
     value = _number(word)

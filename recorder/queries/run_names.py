@@ -18,7 +18,7 @@ _SAMPLE = 1_000  # newest rows that are read for names that no index lists
 
 
 def known_values(db: Database, run_id: int, fields: Iterable[str] = ("eval", "task")) -> dict[str, list[str]]:
-    """Names by field, sorted, each once.
+    """Returns names by field, sorted, each once.
 
     `fields` are some of `eval`, `task`, `tag`, `model`, `rewards` and `metrics`. Evals and tasks are complete; tags are
     the first 200 by the alphabet; the others are those of the newest 1,000 rollouts.

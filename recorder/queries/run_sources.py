@@ -13,7 +13,7 @@ from logs_ui.recorder.storage.tables import RunSource, Text, Tokenizer
 
 
 def run_sources(db: Database, run_ids: Collection[int]) -> dict[int, list[RunSource]]:
-    """Sources of runs, without their texts, by the run's number; in the order of kind and name."""
+    """Return sources of runs, without their texts, by the run's number; in the order of kind and name."""
     query = select(RunSource).where(col(RunSource.run_id).in_(run_ids))
     query = query.order_by(col(RunSource.kind), col(RunSource.name))
     found: dict[int, list[RunSource]] = defaultdict(list)
@@ -24,14 +24,14 @@ def run_sources(db: Database, run_ids: Collection[int]) -> dict[int, list[RunSou
 
 
 def source_texts(db: Database, hashes: Iterable[str]) -> dict[str, str]:
-    """Texts by hash; missing ones are left out."""
+    """Return texts by hash; missing ones are left out."""
     with Session(db) as session:
         stored = session.execute(select(col(Text.hash), col(Text.data)).where(col(Text.hash).in_(list(hashes))))
         return {digest: zstandard.decompress(data).decode() for digest, data in stored}
 
 
 def tokenizer_json(db: Database, hash: str) -> bytes | None:  # noqa: A002
-    """The JSON of a tokenizer, as the library `tokenizers` writes it; None if the database has none of that hash."""
+    """Return a tokenizer's JSON, as the library `tokenizers` writes it; None if the database has none of that hash."""
     with Session(db) as session:
         found = session.get(Tokenizer, hash)
     return None if found is None else zstandard.decompress(found.data)

@@ -25,7 +25,7 @@ _NOTHING = literal("", literal_execute=True)  # not as a parameter, for the same
 
 @dataclass(frozen=True)
 class Series:
-    """Rollouts of one mode and eval, in `steps` steps between `first` and `last`."""
+    """Describes rollouts of one mode and eval, in `steps` steps between `first` and `last`."""
 
     mode: str
     eval_name: str
@@ -59,7 +59,7 @@ class Step:
 
     @property
     def ended(self) -> int:
-        """The number of rollouts with the status ok or error."""
+        """Return the number of rollouts with the status ok or error."""
         return self.statuses.get(Status.OK, 0) + self.statuses.get(Status.ERROR, 0)
 
 
@@ -74,7 +74,7 @@ class TaskRewards:
 
 
 def step_series(db: Database, run_id: int) -> list[Series]:
-    """All series of a run: those of the training first, then by name."""
+    """Return all series of a run: those of the training first, then by name."""
     sums = StepStatistics
     key = (col(sums.mode), col(sums.eval_name))
     step = col(sums.step)
@@ -85,13 +85,13 @@ def step_series(db: Database, run_id: int) -> list[Series]:
 
 
 def steps(db: Database, run_id: int, of: Series, *, most: int = MOST_STEPS) -> list[Step]:
-    """The steps of a series, in order; if there are more than `most`, every n-th, and the last."""
+    """Return the steps of a series, in order; if there are more than `most`, every n-th, and the last."""
     with Session(db) as session:
         return _steps(session, run_id, of, _thinned(run_id, of, most))
 
 
 def last_steps(db: Database, run_id: int, of: Series, count: int) -> list[Step]:
-    """The last `count` steps that have a reward, or the last ones if none has; in order."""
+    """Return the last `count` steps that have a reward, or the last ones if none has; in order."""
     step, scored = col(StepStatistics.step), col(StepStatistics.scored)
     query = select(step).where(*_of_series(run_id, of)).order_by(step.desc()).limit(count)
     with Session(db) as session:
@@ -101,7 +101,7 @@ def last_steps(db: Database, run_id: int, of: Series, count: int) -> list[Step]:
 
 
 def lowest_tasks(db: Database, run_id: int, of: Series, first: int, last: int, limit: int) -> list[TaskRewards]:
-    """The tasks with the lowest mean reward within the steps from `first` to `last`, lowest first."""
+    """Return the tasks with the lowest mean reward within the steps from `first` to `last`, lowest first."""
     row = EvaluationRow
     mean_reward = mean(col(row.reward))
     is_all = (first, last) == (of.first, of.last)
@@ -158,7 +158,7 @@ def _step(session: Session, run_id: int, of: Series, known: dict[str, Any], lost
 
 
 def _lost(session: Session, run_id: int, of: Series) -> Counter[int]:
-    """Numbers of rollouts by step that are stored as running, and whose process died."""
+    """Return numbers of rollouts by step that are stored as running, and whose process died."""
     row = EvaluationRow
     query = select(col(row.step)).where(
         col(row.run_id) == run_id,

@@ -34,7 +34,7 @@ class _Sums(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """A point of a run's reward curve."""
+    """Describes a point of a run's reward curve."""
 
     step: int
     scored: int
@@ -43,9 +43,10 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Totals:
-    """Figures of a run, as the list of runs shows them. `reward` is the mean over the last 10 train steps that have a
-    reward, weighted by rollouts; for an evaluation, over all of its rewards; None without rewards. `reward_curve` has
-    (step, mean reward) of each train step, or step of an evaluation, that has rewards, thinned to at most 120 points.
+    """Holds figures of a run, as the list of runs shows them. `reward` is the mean over the last 10 train steps that
+    have a reward, weighted by rollouts; for an evaluation, over all of its rewards; None without rewards.
+    `reward_curve` has (step, mean reward) of each train step, or step of an evaluation, that has rewards, thinned to at
+    most 120 points.
     """
 
     is_evaluation: bool = False  # it has rollouts, none of them from a training, and no training is planned
@@ -59,8 +60,8 @@ class Totals:
 
 
 def totals(session: Session, run_ids: Collection[int] | None = None) -> dict[int, Totals]:
-    """Totals of these runs, or of all, by run id; runs without statistics are left out. The database adds them up: a
-    run of a million rollouts has 80,000 statistics.
+    """Return totals of these runs, or of all, by run id; runs without statistics are left out. The database adds them
+    up: a run of a million rollouts has 80,000 statistics.
     """
     sums = _sums(session, run_ids)
     evaluations = [run for run, parts in sums.items() if _is_evaluation(parts)]
@@ -87,7 +88,7 @@ def _is_evaluation(parts: list[_Sums]) -> bool:
 def _curves(
     session: Session, run_ids: Collection[int] | None, evaluations: Collection[int]
 ) -> dict[int, list[_Point]]:  # fmt: skip
-    """Reward curves by run: of train steps that have rewards, or of an evaluation's steps."""
+    """Return reward curves by run: of train steps that have rewards, or of an evaluation's steps."""
     it = StepStatistics
     run, step = col(it.run_id), col(it.step)
     found: dict[int, list[_Point]] = defaultdict(list)
@@ -107,7 +108,7 @@ def _of_runs(query: Any, run: Any, run_ids: Collection[int] | None) -> Any:
 
 
 def _unfinished(session: Session, run_ids: Collection[int] | None) -> dict[int, int]:
-    """Numbers of running and aborted rollouts by run: the partial index of rows that are not ok has them."""
+    """Return numbers of running and aborted rollouts by run: the partial index of rows that are not ok has them."""
     row = EvaluationRow
     query = select(col(row.run_id), func.count()).where(
         col(row.status).in_([Status.RUNNING.value, Status.ABORTED.value]),

@@ -46,7 +46,7 @@ _totals_known: "WeakKeyDictionary[Engine, OrderedDict[int, _Known]]" = WeakKeyDi
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary(Totals):
-    """A run with its figures."""
+    """Describes a run with its figures."""
 
     run: Run
     state: str  # a RunState, or `died`
@@ -54,12 +54,12 @@ class RunSummary(Totals):
 
     @property
     def has_steps(self) -> bool:
-        """False for an evaluation whose rollouts are all of step 0, because it names no steps."""
+        """Returns False for an evaluation whose rollouts are all of step 0, because it names no steps."""
         return self.steps > 0 or not self.is_evaluation
 
 
 def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
-    """All runs, newest first. Heartbeats are compared with `now`, in µs since the epoch; `clock.now` by default."""
+    """Returns all runs, newest first; heartbeats are compared with `now` (µs since the epoch), or `clock.now`."""
     with Session(db) as session:
         now = clock.now(session.connection()) if now is None else now
         runs = session.scalars(select(Run).order_by(col(Run.created).desc(), col(Run.id).desc())).all()
@@ -68,7 +68,7 @@ def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
 
 
 def mode_of(db: Database, run_id: int) -> Mode:
-    """The mode that a run is shown by: `train` if it has rollouts of a training."""
+    """Returns the mode that a run is shown by: `train` if it has rollouts of a training."""
     of_training = (col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == Mode.TRAIN)
     with Session(db) as session:
         step = session.scalar(select(col(StepStatistics.step)).where(*of_training).limit(1))
@@ -97,7 +97,7 @@ def find_run(db: Database, name: str) -> Run:
 
 
 def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSummary:
-    """The summary of one run: see `all_runs`.
+    """Returns the summary of one run: see `all_runs`.
 
     Raises:
         RunNotFoundError: no such run.
@@ -112,9 +112,9 @@ def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSumm
 
 
 def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
-    """Totals of runs, cached until the run changes: adding up the steps of 50 long runs takes longer than all else on
-    their page. Totals of a run with very many steps are kept for a while even if it changes, and then refreshed in the
-    background.
+    """Returns totals of runs, cached until the run changes: adding up the steps of 50 long runs takes longer than all
+    else on their page. Totals of a run with very many steps are kept for a while even if it changes, and then refreshed
+    in the background.
     """
     engine = session.connection().engine
     known = _totals_known.setdefault(engine, OrderedDict())
@@ -156,14 +156,14 @@ def _added_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
 
 
 def summary(run: Run, of_run: Totals, now: int) -> RunSummary:
-    """The summary of a run whose totals are known; for `now` see `clock.now`."""
+    """Returns the summary of a run whose totals are known; for `now` see `clock.now`."""
     if of_run.is_evaluation and run.max_steps is not None:  # a training that is evaluated before its first step
         of_run = replace(of_run, is_evaluation=False, reward=None, reward_curve=())
     return RunSummary(run=run, state=state_of(run, now), silent=now - run.heartbeat, **vars(of_run))
 
 
 def state_of(run: Run, now: int) -> str:
-    """A RunState, or `died` if the last heartbeat is too long before `now`: see `clock.now`."""
+    """Returns a RunState, or `died` if the last heartbeat is too long before `now`: see `clock.now`."""
     died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
     return "died" if died else run.state
 

@@ -22,14 +22,14 @@ class ScalarCurve:
 
 
 def scalars(db: Database, run_id: int) -> list[Scalar]:
-    """All scalars of a run, by name and step."""
+    """Return all scalars of a run, by name and step."""
     key = (col(Scalar.name), col(Scalar.step))
     with Session(db) as session:
         return list(session.scalars(select(Scalar).where(col(Scalar.run_id) == run_id).order_by(*key)))
 
 
 def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCurve]:
-    """Curves by name. Longer ones are thinned to every n-th point and the last: at most `points` + 1."""
+    """Return curves by name. Longer ones are thinned to every n-th point and the last: at most `points` + 1."""
     name, step, of_run = col(Scalar.name), col(Scalar.step), col(Scalar.run_id) == run_id
     longest = select(func.count().label("number")).where(of_run).group_by(name).subquery()
     query: Any = select(name, step, col(Scalar.value)).where(of_run).order_by(name, step)
@@ -49,6 +49,6 @@ def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCu
 
 
 def last_logged_step(db: Database, run_id: int) -> int | None:
-    """The highest step that has a scalar; None without scalars."""
+    """Return the highest step that has a scalar; None without scalars."""
     with Session(db) as session:
         return session.scalar(select(func.max(col(Scalar.step))).where(col(Scalar.run_id) == run_id))

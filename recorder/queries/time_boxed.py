@@ -21,9 +21,9 @@ def page_in_time(
     db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50,  # noqa: A002
     seconds: float = 1.0,
 ) -> Page:  # fmt: skip
-    """Like `page`, for a large run and a filter that no index serves. In an order by id it returns the rows that it
-    finds within `seconds`, and the next page continues where the scan stopped; in any other order, those among the
-    newest WINDOW rollouts.
+    """Reads a page as `page` does, for a large run and a filter that no index serves. In an order by id it returns the
+    rows that it finds within `seconds`, and the next page continues where the scan stopped; in any other order, those
+    among the newest WINDOW rollouts.
     """
     with Session(db) as session:
         if filter.sort in {Sort.NEWEST, Sort.OLDEST}:
@@ -37,8 +37,8 @@ def page_in_time(
 def neighbours_in_time(
     db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow, *, total: Count, seconds: float = 0.015  # noqa: A002
 ) -> Neighbours:  # fmt: skip
-    """Like `neighbours`, for a large run and a filter that no index serves. In an order by id it returns those that it
-    finds within `seconds` each; in any other order, those among the newest WINDOW rollouts. The position is None.
+    """Acts as `neighbours`, for a large run and a filter that no index serves. In an order by id it returns those that
+    it finds within `seconds` each; in any other order, those among the newest WINDOW rollouts. The position is None.
     """
     orders = (Sort.NEWEST, Sort.OLDEST)
     unsure: tuple[str, ...] = ()
@@ -93,6 +93,6 @@ def _found_in_time(
 
 
 def _behind(of_run: Any, place: int, sort: Sort) -> Any:
-    """The SELECT of the ids after one in the order."""
+    """Returns the SELECT of the ids after one in the order."""
     row_id = col(EvaluationRow.id)
     return of_run.where(row_id < place if sort == Sort.NEWEST else row_id > place)

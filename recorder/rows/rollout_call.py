@@ -28,7 +28,7 @@ _OWN_BYTES, _ROW_BYTES = 2_000, 100  # without any text; measured
 
 
 class RowOptions(Struct, frozen=True, array_like=True):
-    """Options of the user for rows. Functions are called in the writer's thread.
+    """Holds the user's options for rows. Functions are called in the writer's thread.
 
     Attributes:
         parse: see `Parse`; None if no parser is known.

@@ -27,7 +27,7 @@ _REWARDS = ("env_reward", "reward", "rewards", "eval_score")
 
 
 class RowsJob(Struct, array_like=True, eq=False):
-    """A job about the rows of one call; `row_changes.changes_of` turns it into changes."""
+    """Describes a job about the rows of one call; `row_changes.changes_of` turns it into changes."""
 
     call: RolloutCall
 

@@ -118,7 +118,7 @@ def as_text(address: Address) -> str:
 
 
 def _own_file() -> Path:
-    """This user's default file."""
+    """Return this user's default file."""
     return Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "logs-ui.db"
 
 

@@ -27,7 +27,7 @@ NO_ENTRY = EntryNumber()
 
 @dataclass(frozen=True, slots=True)
 class StoredImage:
-    """A PNG, JPEG or WebP."""
+    """Holds a PNG, JPEG or WebP."""
 
     hash: str  # sha256 of `data`, in hexadecimal
     media_type: str  # "image/png", "image/jpeg" or "image/webp"
@@ -37,13 +37,13 @@ class StoredImage:
 
     @property
     def reference(self) -> dict[str, Any]:
-        """The JSON value that replaces the image in a message."""
+        """Returns the JSON value that replaces the image in a message."""
         return {"$image": self.hash, "width": self.width, "height": self.height, "media_type": self.media_type}
 
 
 @dataclass(frozen=True)
 class Source:
-    """A source of a run, such as a reward function. `text` is None if there is none, or if it must not be stored."""
+    """Describes a source of a run, such as a reward function. `text` is None if there is none, or it is not stored."""
 
     kind: SourceKind
     name: str
@@ -53,7 +53,7 @@ class Source:
 
 @dataclass(frozen=True)
 class RunChange:
-    """Columns of a new or changed run. The first change of a run must have all columns that have no default."""
+    """Sets columns of a new or changed run. The first change of a run must have all columns that have no default."""
 
     uid: str
     columns: Mapping[str, Any]
@@ -109,7 +109,7 @@ class ScalarsChange:
 
 @dataclass(frozen=True)
 class TokenizerChange:
-    """A tokenizer's JSON, by its hash."""
+    """Stores a tokenizer's JSON, by its hash."""
 
     hash: str
     json: str
@@ -117,7 +117,7 @@ class TokenizerChange:
 
 @dataclass(frozen=True)
 class SourcesChange:
-    """Sources of a run. A source replaces a stored one of the same kind and name."""
+    """Stores sources of a run. A source replaces a stored one of the same kind and name."""
 
     run: str
     sources: tuple[Source, ...]
@@ -163,7 +163,7 @@ class Batch:
 
     @property
     def uids(self) -> set[str]:
-        """The uids of all runs that the batch changes."""
+        """Returns the uids of all runs that the batch changes."""
         return {*(run.uid for run in self.runs), *map(_run_of, chain(self.rows, self.scalars, self.sources))}
 
     @classmethod
@@ -196,7 +196,7 @@ class Batch:
 
     @property
     def size(self) -> int:
-        """The estimated bytes of memory that the batch occupies."""
+        """Returns the estimated bytes of memory that the batch occupies."""
         return sum(map(kept_bytes, self.changes()))
 
     def split(self) -> Iterable["Batch"]:

@@ -68,7 +68,7 @@ def _(element: _Function, compiler: Any, **kw: Any) -> str:
 
 
 def _bounded(number: str, digits: int) -> str:
-    """A float that PostgreSQL can add or multiply without failing where SQLite gives infinity, or 0."""
+    """Returns a float that PostgreSQL can add or multiply without failing where SQLite gives infinity, or 0."""
     beyond = f"WHEN {number} > 1e{digits} THEN 'Infinity'::float8 WHEN {number} < -1e{digits} THEN '-Infinity'"
     return f"(CASE {beyond} WHEN abs({number}) < 1e-{digits} THEN 0 ELSE {number} END)"
 
@@ -92,7 +92,7 @@ def json_each(column: Any, name: str | None = None) -> TableValuedAlias:
 
 
 def number(entry: TableValuedAlias) -> Any:
-    """The number of an entry of `json_each`; NULL if it is none."""
+    """Returns the number of an entry of `json_each`; NULL if it is none."""
     return case((or_(entry.c.type == "integer", entry.c.type == "real"), cast(entry.c.value, Double)))
 
 
@@ -114,7 +114,7 @@ class json_object(_Function):  # noqa: N801
 
 
 class json_array(_Function):  # noqa: N801
-    """An array of four values."""
+    """Makes an array of four values."""
 
     sqlite = "json_array({0}, {1}, {2}, {3})"
     postgresql = "json_build_array({0}, {1}, {2}, {3})"
@@ -165,7 +165,7 @@ class whole_sum(_Function):  # noqa: N801
 
 
 class whole(_Function):  # noqa: N801
-    """A number without its fraction. A CAST cuts that off on SQLite, and rounds on PostgreSQL."""
+    """Takes a number without its fraction. A CAST cuts that off on SQLite, and rounds on PostgreSQL."""
 
     type = BigInteger()
     sqlite = "CAST({0} AS INTEGER)"

@@ -24,7 +24,7 @@ _NETWORK = frozenset({
 
 
 class Mount(NamedTuple):
-    """A mount point and the type of its file system."""
+    """Describes a mount point and the type of its file system."""
 
     point: str
     kind: str

@@ -12,7 +12,7 @@ _MB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one writer, in bytes or seconds."""
+    """Holds the limits of one writer, in bytes or seconds."""
 
     queue_bytes: int = 256 * _MB  # of memory, for rows that wait to be written
     queue_seconds: float = 0.0  # for which a thread of the training waits for room in a full queue

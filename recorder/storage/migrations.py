@@ -16,7 +16,7 @@ from sqlalchemy.schema import CreateColumn, CreateIndex, CreateTable
 
 @dataclass(frozen=True)
 class Migration:
-    """One step to the schema of its number."""
+    """Describes one step to the schema of its number."""
 
     number: int  # one more than the last one's; the first is 2
     what: str  # the change in a few words, for people

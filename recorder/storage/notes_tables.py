@@ -9,13 +9,13 @@ from logs_ui.recorder.storage.dialects import suit
 
 
 class NotesTable(SQLModel):
-    """Base of the tables. They refer to runs and rollouts by uid, which copies and merges of a database keep."""
+    """Is the tables' base class. They refer to runs and rollouts by uid, which copies and merges of a database keep."""
 
     metadata = MetaData(schema="notes")
 
 
 class Star(NotesTable, table=True):
-    """A star on a run, or on one of its rollouts."""
+    """Stores a star on a run, or on one of its rollouts."""
 
     __tablename__ = "star"
 
@@ -26,7 +26,7 @@ class Star(NotesTable, table=True):
 
 
 class PersonalTag(NotesTable, table=True):
-    """A person's tag on a run, or on one of its rollouts. A rollout function's tag is a `RowTag`."""
+    """Stores a person's tag on a run, or on one of its rollouts. A rollout function's tag is a `RowTag`."""
 
     __tablename__ = "tag"
 
@@ -38,7 +38,7 @@ class PersonalTag(NotesTable, table=True):
 
 
 class Note(NotesTable, table=True):
-    """A person's note on a run, or on one of its rollouts; never blank."""
+    """Stores a person's note on a run, or on one of its rollouts; never blank."""
 
     __tablename__ = "note"
 
@@ -50,7 +50,7 @@ class Note(NotesTable, table=True):
 
 
 class SavedSettings(NotesTable, table=True):
-    """A person's settings for the diagnosis of a run; they replace the recorded ones. Older files lack this table."""
+    """Stores a person's settings of a run's diagnosis, which replace the recorded ones. Older files lack this table."""
 
     __tablename__ = "diagnosis"
 

@@ -45,18 +45,18 @@ class Unpacked(bytes):
 
     @property
     def start(self) -> int:
-        """The length of the beginning that others may share, in bytes."""
+        """Return the length of the beginning that others may share, in bytes."""
         return self.find(_ANSWER)
 
 
 class UnpackedTokens(Unpacked):
-    """A rollout's tokens, not compressed yet."""
+    """Holds a rollout's tokens, not compressed yet."""
 
     __slots__ = ()
 
     @property
     def start(self) -> int:
-        """The length of the prompt's ids, with their number, in bytes."""
+        """Return the length of the prompt's ids, with their number, in bytes."""
         (count,) = _COUNT.unpack_from(self)
         return _COUNT.size + _ID * int(count)
 
@@ -70,7 +70,7 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokens:
-    """The token arrays of one rollout.
+    """Holds the token arrays of one rollout.
 
     Attributes:
         prompt_ids: (P,) int32.
@@ -171,8 +171,8 @@ def unpacked_size(blob: bytes | None, start: bytes | None = None) -> int:
 
 
 def _halves(ids: NDArray[np.int32]) -> bytes:
-    """The lower two bytes of all ids, then the upper two, which are nearly always equal: half as much to compress, and
-    a sixth smaller after it.
+    """Return the lower two bytes of all ids, then the upper two, which are nearly always equal: half as much to
+    compress, and a sixth smaller after it.
     """
     halves = np.ascontiguousarray(ids, "<i4").view("<u2")
     return halves[::2].tobytes() + halves[1::2].tobytes()

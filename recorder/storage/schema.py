@@ -50,7 +50,7 @@ def make(connection: Connection) -> None:
 
 
 def known() -> int:
-    """The newest schema that this program knows."""
+    """Returns the newest schema that this program knows."""
     return max([SCHEMA_VERSION, *(it.number for it in migrations.MIGRATIONS)])
 
 
@@ -112,7 +112,7 @@ def stamp_of(connection: Connection) -> Stamp:
 
 
 def pending(stamp: Stamp) -> list[Migration]:
-    """The migrations that are still to be applied, in order."""
+    """Returns the migrations that are still to be applied, in order."""
     return [step for step in migrations.MIGRATIONS if step.number > stamp.version]
 
 
@@ -153,7 +153,7 @@ def _from_before(said: str, lacking: str) -> RefusedDatabaseError:
 
 
 def _columns(connection: Connection) -> set[tuple[str, str]]:
-    """All columns of the database's own schema, as (table, column)."""
+    """Returns all columns of the database's own schema, as (table, column)."""
     if connection.dialect.name == "sqlite":
         names = "SELECT tables.name, found.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS found"
         return {(table, column) for table, column in connection.exec_driver_sql(names)}
@@ -162,7 +162,7 @@ def _columns(connection: Connection) -> set[tuple[str, str]]:
 
 
 def _lacking(there: set[tuple[str, str]], only: str | None = None) -> str | None:
-    """The first of our columns, as `table.column`, that the database lacks; of one table, or of all."""
+    """Returns the first of our columns, as `table.column`, that the database lacks; of one table, or of all."""
     tables = [table for table in Table.metadata.sorted_tables if only in {None, table.name}]
     wanted = ((table.name, column.name) for table in tables for column in table.columns)
     return next((f"{table}.{column}" for table, column in wanted if (table, column) not in there), None)

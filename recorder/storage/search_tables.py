@@ -1,4 +1,4 @@
-"""The tables of the full-text index: a schema of PostgreSQL, or a file beside SQLite's (`sidecars.py`)."""
+"""Defines the tables of the full-text index: a schema of PostgreSQL, or a file beside SQLite's (`sidecars.py`)."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, MetaData, Table, Text
 from sqlalchemy.dialects import sqlite

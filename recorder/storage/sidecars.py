@@ -33,7 +33,7 @@ FileIdentity = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Sidecar:
-    """One kind of sidecar."""
+    """Describes one kind of sidecar."""
 
     schema: str  # its name in SQL, and part of its file's name: `runs.db` has a `runs.notes.db`
     tables: frozenset[str]  # a file that lacks one of them is not of this kind
@@ -41,7 +41,7 @@ class Sidecar:
     refuge: Callable[[], Path]  # returns the folder to use if the database's own cannot be written to
 
     def path(self, db: Path) -> Path:
-        """The path that is written; the file need not exist."""
+        """Returns the path that is written; the file need not exist."""
         beside = self.beside(db)
         if os.access(beside.parent, os.W_OK):
             return beside
@@ -49,12 +49,12 @@ class Sidecar:
         return self.refuge() / f"{db.stem}-{place}.{self.schema}.db"
 
     def beside(self, db: Path) -> Path:
-        """The path beside the database, used while that folder can be written to."""
+        """Returns the path beside the database, used while that folder can be written to."""
         return db.with_name(f"{db.stem}.{self.schema}{db.suffix}")
 
     def readable(self, db: Path) -> Path | None:
-        """The existing file; None if there is none yet. If the database's folder can no longer be written to, the file
-        there counts until there is a newer one in the refuge.
+        """Returns the existing file; None if there is none yet. If the database's folder can no longer be written to,
+        the file there counts until there is a newer one in the refuge.
         """
         return next((file for file in (self.path(db), self.beside(db)) if _size(file)), None)
 
@@ -93,7 +93,7 @@ def _finish_rollback(file: Path) -> None:
 
 
 def tables(connection: sqlite3.Connection, schema: str) -> set[str]:
-    """The names of a schema's tables."""
+    """Returns the names of a schema's tables."""
     return {name for (name,) in connection.execute(f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table'")}  # noqa: S608 - a schema of ours
 
 

@@ -36,7 +36,7 @@ def spool_folder(address: Address) -> Path:
 
 
 def what_to_do_first(address: Address) -> str:
-    """A hint for a database that holds nothing yet: entries may wait for it on disk."""
+    """Returns a hint for a database that holds nothing yet: entries may wait for it on disk."""
     folder = spool_folder(address)
     if any(folder.glob("*.spool")):
         return f"Recorded rollouts wait in {folder}. Store them with: logs-ui db ingest{db_option(address)}"

@@ -40,7 +40,7 @@ _LARGEST = 1.7e308  # the largest float: JSON has no infinity
 
 
 class RewardSums(NamedTuple):
-    """The rewards of one function over a step's rollouts.
+    """Sums up the rewards of one function over a step's rollouts.
 
     Attributes:
         number: rollouts for which it returned a number.
@@ -103,7 +103,7 @@ def _of_step() -> list[ColumnElement[bool]]:
 
 
 def _counts(rows: CTE, name: str) -> Any:
-    """The number of rollouts by value, as a JSON object."""
+    """Returns the number of rollouts by value, as a JSON object."""
     value = rows.c[name]
     counted = select(value.label("value"), func.count().label("number")).where(value.is_not(None)).group_by(value)
     found = counted.subquery()
@@ -147,7 +147,7 @@ def _groups(rows: CTE) -> Any:
 
 
 def _rewards(rows: CTE) -> Any:
-    """A JSON object of RewardSums by the function's name."""
+    """Returns a JSON object of RewardSums by the function's name."""
     given, weights = json_each(rows.c.rewards, "given"), json_each(rows.c.reward_weights, "weights")
     value, weight = number(given), func.coalesce(number(weights), 1.0)
     counted = case((rows.c.reward.is_not(None), product(value, weight)))

@@ -1,4 +1,4 @@
-"""The tables of the recorder's database.
+"""Defines the tables of the recorder's database.
 
 `EvaluationRow` is the narrow table of rollouts: all columns that are filtered, sorted or counted, and nothing else.
 What only an open rollout needs (messages, token ids, ...) is compressed in `RolloutPayload`.
@@ -28,7 +28,7 @@ _BigKey = BigInteger().with_variant(Integer, "sqlite")
 
 
 def _where(rows: str) -> dict[str, Any]:
-    """Settings of an index that contains only these rows."""
+    """Return settings of an index that contains only these rows."""
     return {"sqlite_where": text(rows), "postgresql_where": text(rows)}
 
 
@@ -58,7 +58,7 @@ class Table(SQLModel):
 
 
 class Run(Table, table=True):
-    """One training job, over all of its processes."""
+    """Describes one training job, over all of its processes."""
 
     __table_args__ = _IDS_ONCE
 
@@ -95,7 +95,7 @@ class Run(Table, table=True):
 
 
 class EvaluationRow(Table, table=True):
-    """One rollout: one completion of one prompt."""
+    """Describes one rollout: one completion of one prompt."""
 
     __tablename__ = "evaluation_row"
     __table_args__ = (
@@ -180,7 +180,7 @@ class EvaluationRow(Table, table=True):
 
 
 class RowTag(Table, table=True):
-    """A tag of a row, from the rollout function; each tag once."""
+    """Stores a tag of a row, from the rollout function; each tag once."""
 
     __tablename__ = "row_tag"
     __table_args__ = (Index("tag_by_row", "row_id"), {"sqlite_with_rowid": False})
@@ -191,7 +191,7 @@ class RowTag(Table, table=True):
 
 
 class RolloutPayload(Table, table=True):
-    """Messages and tokens of a rollout, encoded by `payload.py`; only an open rollout needs them."""
+    """Stores messages and tokens of a rollout, encoded by `payload.py`; only an open rollout needs them."""
 
     __tablename__ = "rollout_payload"
     __table_args__ = (
@@ -296,7 +296,7 @@ class RunSource(Table, table=True):
 
 
 class Image(Table, table=True):
-    """An image in observations, stored once."""
+    """Stores an image in observations once."""
 
     hash: str = Field(primary_key=True)  # sha256 of the data
     media_type: str  # image/png, image/jpeg or image/webp
@@ -320,7 +320,7 @@ class WriterPosition(Table, table=True):
 
 
 class SchemaVersion(Table, table=True):
-    """One row: the schema of this database."""
+    """Stores, in one row, the schema of this database."""
 
     __tablename__ = "logs_ui_schema"
 

@@ -20,7 +20,7 @@ from logs_ui.recorder.upkeep.small_transactions import as_it_is, under_way
 
 @dataclass(frozen=True)
 class Info:
-    """The contents of a database at a moment.
+    """Describes the contents of a database at a moment.
 
     Attributes:
         where: its path, or its URL without the password.
@@ -93,7 +93,7 @@ def marked_rows(run: str) -> CompoundSelect[str]:
 
 
 def size_and_free(address: Address, connection: Connection) -> tuple[int, int]:
-    """The bytes of a database, and how many of them are unused."""
+    """Return the bytes of a database, and how many of them are unused."""
     if not isinstance(address, Path):
         return connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one(), 0
     page, free = (connection.exec_driver_sql(f"PRAGMA {it}").scalar_one() for it in ("page_size", "freelist_count"))

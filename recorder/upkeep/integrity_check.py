@@ -32,7 +32,7 @@ _RESTORE_SIDECAR = {
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check.
+    """Describes the result of one check.
 
     Attributes:
         what: the name of what was checked, in a word or two.

@@ -50,7 +50,7 @@ _COUNTERS = ("recorder_errors", "dropped", "dropped_payloads", "pruned", "unattr
 
 @dataclass(frozen=True)
 class MergedRun:
-    """The result for one run.
+    """Describes the result for one run.
 
     Attributes:
         was_there: True if the database had it before.
@@ -229,7 +229,7 @@ def _refuse_unknown(addresses: Sequence[Address], names: Sequence[str]) -> None:
 
 
 def _wanted(engine: Engine, names: Sequence[str]) -> list[Run]:
-    """The runs to copy, oldest first: all, or those with these names that the source has."""
+    """Returns the runs to copy, oldest first: all, or those with these names that the source has."""
     if not names:
         return [it.run for it in reversed(queries.all_runs(engine))]
     found: dict[str, Run] = {}
@@ -253,12 +253,12 @@ def _read(connection: Connection, query: Select[Any]) -> list[Values]:
 
 @cache
 def _copied(table: Any) -> tuple[tuple[str, bool], ...]:
-    """The columns to copy, each with True if it is JSON."""
+    """Returns the columns to copy, each with True if it is JSON."""
     return tuple((it.name, isinstance(it.type, JSON)) for it in table.__table__.columns if it.name not in _OWN)
 
 
 def _as_written(table: Any, values: Mapping[str, Any]) -> Values:
-    """Values for `writes/`."""
+    """Returns values for `writes/`."""
     return {name: _json(values[name]) if is_json else values[name] for name, is_json in _copied(table)}
 
 
@@ -267,7 +267,7 @@ def _json(text: str | None) -> Any:
 
 
 def _newer(given: Values, there: Values) -> Values:
-    """The description with the later heartbeat, with the higher of each count."""
+    """Returns the description with the later heartbeat, with the higher of each count."""
     found = dict(given if given["heartbeat"] >= there["heartbeat"] else there)
     return {**found, **{name: max(given[name], there[name]) for name in _COUNTERS}}
 
@@ -301,7 +301,7 @@ def _change(
 
 
 def _starts(rows: Sequence[Values]) -> list[StartChange]:
-    """The shared starts of payloads."""
+    """Returns the shared starts of payloads."""
     found = {it[f"{name}_start"]: it[f"before_{name}"] for it in rows for name in ("content", "tokens")}
     return [StartChange(start, data) for start, data in found.items() if data is not None]
 

@@ -37,7 +37,7 @@ from logs_ui.recorder.vocabulary import Status
 
 
 class Unit(StrEnum):
-    """The unit of a sample."""
+    """Names the unit of a sample."""
 
     STEPS = "steps"
     """Whole groups stay, with all that is compared within them."""
@@ -78,7 +78,7 @@ class Pruned:
 
     @property
     def rollouts(self) -> int:
-        """Number of pruned rollouts of all runs."""
+        """Returns the number of pruned rollouts of all runs."""
         return sum(self.runs.values())
 
 
@@ -205,7 +205,7 @@ class _Chosen:
         return *by_kind.get(0, (0, 0)), by_kind.get(1, (0, 0))[0]
 
     def following(self, count: int) -> list[int]:
-        """The next `count` ids at most."""
+        """Returns the next `count` ids at most."""
         row_id = col(_row.id)
         query = select(row_id).join(_payload).where(*self._taken, not_(self.spared), row_id > self._last)
         with self._db.connect() as connection, planning(connection):
@@ -224,7 +224,7 @@ def _take(steady: Steady, run_id: int, ids: Sequence[int]) -> None:
 
 
 def _named(db: Engine, names: Iterable[str], where: RolloutFilter) -> list[Run]:
-    """The runs to prune: those that are named, or all, if they have all names of the filter.
+    """Returns the runs to prune: those that are named, or all, if they have all names of the filter.
 
     Raises:
         RunNotFoundError: no such run.

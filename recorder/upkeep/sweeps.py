@@ -71,7 +71,7 @@ def _changes(connection: Connection) -> dict[int, int]:
 
 
 def _named_since(connection: Connection, changed: dict[int, int]) -> set[str]:
-    """Hashes in rollouts that were written after `changed`, which is updated."""
+    """Returns hashes in rollouts that were written after `changed`, which is updated."""
     found: set[str] = set()
     for run, now in _changes(connection).items():
         before = changed.get(run, -1)
@@ -106,7 +106,7 @@ def _named_in(contents: Iterable[_Packed]) -> set[str]:
 
 
 def is_unused() -> ColumnElement[bool]:
-    """A condition on PayloadStart: true if no payload refers to it."""
+    """Returns a condition on PayloadStart: true if no payload refers to it."""
     payload, start = RolloutPayload, col(PayloadStart.id)
     return ~or_(*(exists().where(col(name) == start) for name in (payload.content_start, payload.tokens_start)))
 

@@ -42,7 +42,7 @@ _STEPS = 1_000  # instructions of SQLite's virtual machine between two checks fo
 
 @dataclass(frozen=True)
 class Vacuumed:
-    """The result of a vacuum.
+    """Describes the result of a vacuum.
 
     Attributes:
         before, after: bytes of the database; SQLite's include its write-ahead log.

@@ -29,7 +29,7 @@ EVALUATIONS = 4
 
 @dataclass(frozen=True)
 class DemoSettings:
-    """The demo's settings. The trainer writes to `output_dir`; None is a temporary folder."""
+    """Holds the demo's settings. The trainer writes to `output_dir`; None is a temporary folder."""
 
     steps: int = 200
     seed: int = 6
@@ -163,7 +163,7 @@ def _make_trainer(settings: DemoSettings, folder: Path, *, game: "Evaluation", *
 
 
 def _progress(on_step: Callable[[int, int, float], None]) -> Any:
-    """A trainer callback that passes on the mean reward of each training step."""
+    """Return a trainer callback that passes on the mean reward of each training step."""
     from transformers import TrainerCallback
 
     class Progress(TrainerCallback):  # type: ignore[misc]  # transformers is not followed
@@ -176,7 +176,7 @@ def _progress(on_step: Callable[[int, int, float], None]) -> Any:
 
 @contextlib.contextmanager
 def _quietly_on_one_thread() -> Iterator[None]:
-    """One torch thread (a model this small is slower on more) and no notices from the libraries; undone at the end."""
+    """Use one torch thread (a small model is slower on more) and no notices from the libraries; undone at the end."""
     os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
     import torch
     from transformers.utils import logging

@@ -1,4 +1,4 @@
-"""The demo's OpenEnv environment: guess a number, hear "higher" or "lower", guess again.
+"""Defines the demo's OpenEnv environment: guess a number, hear "higher" or "lower", guess again.
 
 `python -m logs_ui.rollout.demo.guess_env --port N` serves it on 127.0.0.1: OpenEnv sessions over a WebSocket.
 """
@@ -47,7 +47,7 @@ class GuessObservation(Observation):  # type: ignore[misc]
 
 
 class GuessState(State):  # type: ignore[misc]
-    """The episode as the environment knows it."""
+    """Describes the episode as the environment knows it."""
 
     task: str = ""
     secret: int = 0
@@ -56,7 +56,7 @@ class GuessState(State):  # type: ignore[misc]
 
 
 class GuessEnvironment(Environment):  # type: ignore[misc]
-    """One player's game.
+    """Plays one player's game.
 
     A hit gives 1.0 on the first turn and 0.2 less on each later one. A miss gives 0.1 where the number was still
     possible, and nothing where the task's range or an earlier hint had ruled it out. Only a hit ends the episode: when
@@ -112,7 +112,7 @@ class GuessEnvironment(Environment):  # type: ignore[misc]
 
 
 class GuessEnv(EnvClient):  # type: ignore[misc]
-    """A player's session with the server: one WebSocket, one episode at a time."""
+    """Connects a player with the server: one WebSocket, one episode at a time."""
 
     def _step_payload(self, action: GuessAction) -> dict[str, Any]:
         return {"guess": action.guess}

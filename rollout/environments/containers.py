@@ -20,7 +20,7 @@ installs packages and asks whether it may: two at once get into each other's way
 
 
 class Environment:
-    """A started environment. Its thread is created with it, because Python starts no threads while it shuts down."""
+    """Manages a started environment. Its thread is made with it, because Python starts none while it shuts down."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._thread = OwnThread()

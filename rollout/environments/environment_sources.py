@@ -19,7 +19,7 @@ START_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Connection:
-    """Parameters of a client's connection."""
+    """Holds the parameters of a client's connection."""
 
     timeout: float  # seconds, of each call and of connecting
     headers: Mapping[str, str] | None = None  # of the request that opens it

@@ -118,8 +118,8 @@ class _Kept:
 
 
 class Sessions:
-    """All sessions of an environment. They end with `close()`, with the interpreter, or when nothing refers to this
-    object.
+    """Holds all sessions of an environment. They end with `close()`, with the interpreter, or when nothing refers to
+    this object.
 
     Of environments that are started here (one for each set of variables) at most as many run as sessions were ever in
     use at the same time, or 8. Beyond that, the least recently used one is ended.

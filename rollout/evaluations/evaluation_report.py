@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One rollout of an evaluation."""
+    """Describes one rollout of an evaluation."""
 
     group: int  # the index of its row in the dataset
     generation: int  # its number among the rollouts of that row
@@ -29,21 +29,21 @@ class Sample:
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of some rollouts."""
+    """Sums up some rollouts."""
 
     samples: Sequence[Sample]
     passing: float  # the reward from which on a rollout passed
 
     @property
     def mean(self) -> float:
-        """The mean over rollouts that have a reward; NaN without any."""
+        """Returns the mean over rollouts that have a reward; NaN without any."""
         rewards = [sample.reward for sample in self.samples if sample.reward is not None]
         return fmean(rewards) if rewards else math.nan
 
     @property
     def stderr(self) -> float:
-        """The standard error of the mean. Rollouts of one prompt are correlated, so prompts are the sampling unit: NaN
-        for a single prompt.
+        """Returns the standard error of the mean. Rollouts of one prompt are correlated, so prompts are the sampling
+        unit: NaN for a single prompt.
         """
         groups, mean = self._rewards.values(), self.mean
         if len(groups) < 2:
@@ -63,7 +63,7 @@ class Figures:
 
     @property
     def scores(self) -> dict[str, float]:
-        """The mean of each score, over the rollouts that have it."""
+        """Returns the mean of each score, over the rollouts that have it."""
         values: defaultdict[str, list[float]] = defaultdict(list)
         for sample in self.samples:
             for name, value in sample.scores.items():
@@ -73,7 +73,7 @@ class Figures:
 
     @property
     def errors(self) -> list[str]:
-        """The errors of rollouts that failed, one line each. A rollout whose score is None did not fail."""
+        """Returns the errors of rollouts that failed, one line each. A rollout whose score is None did not fail."""
         return [sample.error for sample in self.samples if sample.error is not None]
 
     @cached_property
@@ -88,7 +88,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Report(Figures):
-    """The report of a whole evaluation.
+    """Describes the result of a whole evaluation.
 
     Attributes:
         name: the evaluation's name.
@@ -111,7 +111,7 @@ class Report(Figures):
 
     @property
     def tasks(self) -> dict[str, Figures]:
-        """Figures by task, in order of appearance; empty without tasks."""
+        """Returns figures by task, in order of appearance; empty without tasks."""
         samples: defaultdict[str, list[Sample]] = defaultdict(list)
         for sample in self.samples:
             if sample.task is not None:
@@ -120,7 +120,7 @@ class Report(Figures):
 
     @property
     def scalars(self) -> dict[str, float]:
-        """Figures that are stored with the run, by name; unknown ones are left out."""
+        """Returns figures that are stored with the run, by name; unknown ones are left out."""
         values = {"reward": self.mean, "reward_stderr": self.stderr, "failed": float(len(self.errors))}
         values |= {f"pass@{k}": self.pass_at(k) for k in (1, self.per_prompt)}
         values |= {f"rewards/{name}": mean for name, mean in self.scores.items()}

@@ -25,7 +25,7 @@ _MAX_TOKENS = 1024
 
 
 class Wiring(TypedDict, total=False):
-    """The arguments of `openenv_rollout_func`, or of `text_rollout_func` (with `env_factory`), except the model's."""
+    """Holds the arguments of `openenv_rollout_func`, or `text_rollout_func` (with `env_factory`), without the model."""
 
     env_factory: Callable[[], Any]
     processor: Processor | None
@@ -143,17 +143,17 @@ class Evaluation:
 
     @property
     def dataset(self) -> Any:
-        """A `datasets.Dataset` for the trainer; its prompts are messages."""
+        """Returns a `datasets.Dataset` for the trainer; its prompts are messages."""
         return self._prompts.for_trainer()
 
     @property
     def rewards(self) -> list[RewardFunc]:
-        """Reward functions for the trainer: one, or one for each of the weights."""
+        """Returns reward functions for the trainer: one, or one for each of the weights."""
         return self._scoring.reward_funcs()
 
     @property
     def reward_weights(self) -> list[float]:
-        """The weights for the trainer's arguments, in the order of `rewards`."""
+        """Returns the weights for the trainer's arguments, in the order of `rewards`."""
         return list((self._scoring.weights or {self.name: 1.0}).values())
 
     def rollout_func(

@@ -64,7 +64,7 @@ class MessageModel(AroundModel):
 
 @dataclass(frozen=True)
 class Offline:
-    """An evaluation of a model on a server."""
+    """Evaluates a model on a server."""
 
     rollouts: OpenEnvRollouts
     scoring: Scoring

@@ -49,7 +49,7 @@ class EvaluationRow:
 
     @property
     def answer(self) -> str:
-        """The text of the model's last answer; empty if it has none."""
+        """Returns the text of the model's last answer; empty if it has none."""
         said = [message.get("content") for message in self.messages if message.get("role") == "assistant"]
         return str(said[-1] or "") if said else ""
 

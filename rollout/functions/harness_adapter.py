@@ -7,7 +7,7 @@ from logs_ui.rollout.models.token_episode import Answer, Trajectory
 
 
 class ExactHarnessAdapter:
-    """OpenEnv's harness adapter with exact tokens. Its `prompt_ids` are what the model was given first; its
+    """Adapts OpenEnv's harness with exact tokens. Its `prompt_ids` are what the model was given first; its
     `completion_ids` are everything that followed: answers, and the messages between them (log-prob 0.0).
 
     Args:

@@ -1,4 +1,4 @@
-"""The model's side of OpenEnv's harness: it holds one session's conversation, whose tokens only ever grow."""
+"""Holds the model's side of OpenEnv's harness: one session's conversation, whose tokens only ever grow."""
 
 import math
 import re
@@ -25,7 +25,7 @@ _TOOL_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 
 @dataclass
 class HarnessModelStep:
-    """OpenEnv's `ModelStep` for one session: it samples the next answer to the conversation.
+    """Implements OpenEnv's `ModelStep` for one session: it samples the next answer to the conversation.
 
     What the model saw and sampled is in `trajectory`, whatever becomes of the harness. The harness may only append to
     the messages, as OpenEnv's does.

@@ -176,8 +176,8 @@ def openenv_rollout_func(
 
 
 def environment_reward(env_reward: list[float | None], **_: Any) -> list[float | None]:
-    """A reward function for the trainer: the environment's reward of each episode; None if the episode failed, which
-    TRL leaves unscored.
+    """Returns a reward function for the trainer: the environment's reward of each episode; None if the episode failed,
+    which TRL leaves unscored.
 
     Examples:
         >>> from logs_ui.rollout import environment_reward

@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 
 class TextEnv(Protocol):
-    """An environment of texts, as trl-env's `Env`. One object plays one episode at a time, and is reset for the next.
-    All its calls are made in the thread that created it.
+    """Describes an environment of texts, as trl-env's `Env`. One object plays one episode at a time, and is reset for
+    the next. All its calls are made in the thread that created it.
 
     `reset` and `step` return the next message for the model, alone or, as in trl-env, after the environment to continue
     with: `(env, delta)`. It may have a `close()`.
@@ -47,7 +47,7 @@ class TextEnv(Protocol):
 
     @property
     def reward(self) -> float | None:
-        """The reward of the episode so far."""
+        """Returns the reward of the episode so far."""
 
     @property
     def alive(self) -> bool:
@@ -181,7 +181,7 @@ class TextRollouts(OpenEnvRollouts):
 
 
 class _Told(NamedTuple):
-    """The result of a reset or a step. The reward is that of the episode so far."""
+    """Holds the result of a reset or a step. The reward is that of the episode so far."""
 
     observation: str
     reward: float | None
@@ -189,7 +189,7 @@ class _Told(NamedTuple):
 
 
 class _Client:
-    """A text environment with the interface of a session's client."""
+    """Gives a text environment the interface of a session's client."""
 
     def __init__(self, env_factory: Callable[[], Any]) -> None:
         self._env_factory = env_factory

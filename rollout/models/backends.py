@@ -10,7 +10,7 @@ from logs_ui.rollout.models.token_episode import Answer
 
 @dataclass(frozen=True)
 class Sampling:
-    """Parameters of sampling one answer.
+    """Holds the parameters of sampling one answer.
 
     Attributes:
         max_tokens: limit of one answer, in tokens.

@@ -17,14 +17,14 @@ _RAW_LOGPROBS = -0.01
 
 @dataclass(frozen=True)
 class Reply:
-    """An answer of a chat model."""
+    """Holds an answer of a chat model."""
 
     message: dict[str, Any]  # the assistant's, as the server gave it
     finish: str | None  # "stop", "length", "tool_calls", ... as the server says
 
     @property
     def text(self) -> str:
-        """The answer's text; empty if it only called tools."""
+        """Returns the answer's text; empty if it only called tools."""
         return self.message.get("content") or ""
 
 
@@ -127,7 +127,8 @@ class ServerModel(Server):
 
 
 class ChatModel(Server):
-    """Any model server, asked by messages, for evaluation. The ids that it was given and sampled are not known.
+    """Samples from any model server, queried by messages, for evaluation. The ids that it was given and sampled are not
+    known.
 
     The arguments are those of `ServerModel`.
     """

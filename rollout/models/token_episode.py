@@ -9,7 +9,7 @@ Finish = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One sampled answer to a context.
+    """Holds one sampled answer to a context.
 
     Attributes:
         ids: (S,) token ids, the end-of-turn token included if it was sampled.
@@ -32,7 +32,7 @@ class Answer:
 
 @dataclass
 class Trajectory:
-    """A rollout as the trainer gets it. `mask` and `logprobs` are as long as `completion_ids`."""
+    """Holds a rollout as the trainer gets it. `mask` and `logprobs` are as long as `completion_ids`."""
 
     prompt_ids: list[int]  # the ids that the model was given first
     completion_ids: list[int] = field(default_factory=list)  # all ids that followed, sampled or inserted

@@ -35,8 +35,8 @@ class _Wanted:
 
 
 class TrainerModel:
-    """A `backends.Model` for one batch. Make a new one in each call of the rollout function, outside of any row's
-    scope, because calls for all rows are recorded in the scope in which it was made.
+    """Implements `backends.Model` for one batch. Make a new one in each call of the rollout function, outside of any
+    row's scope, because calls for all rows are recorded in the scope in which it was made.
 
     A row that entered must leave at its end, however it ends: the others wait for it. Once no row is left, the batch is
     over. Rows are sampled alike, except for `max_tokens`. If generation fails, all waiting rows and all later requests

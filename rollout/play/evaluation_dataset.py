@@ -19,7 +19,7 @@ NOT_COLUMNS = frozenset(_OF_ROLLOUT + _OF_TRAINER)
 
 @dataclass(frozen=True)
 class Prompts:
-    """Rows with a prompt. A prompt that is a text becomes a user message, as servers of chat models take it."""
+    """Holds rows with a prompt. A prompt that is a text becomes a user message, as servers of chat models take it."""
 
     source: Any  # a list of dicts, or a dataset of `datasets`
 

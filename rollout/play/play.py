@@ -67,7 +67,7 @@ class Rollout:
 
 @dataclass
 class Episodes:
-    """The episodes of one batch."""
+    """Plays the episodes of one batch."""
 
     rules: Rules
     sessions: Sessions

@@ -15,7 +15,7 @@ from logs_ui.rollout.models.token_episode import Answer
 
 @dataclass(frozen=True)
 class Assignment:
-    """The arguments of an episode's reset."""
+    """Holds the arguments of an episode's reset."""
 
     task: str | None  # None without tasks to rotate through
     seed: int | str | None  # None if none is wanted; a text if the prompts are the seeds

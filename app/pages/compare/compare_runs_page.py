@@ -49,7 +49,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class CompareChoice:
-    """The parameters of the page's address.
+    """Holds the parameters of the page's address.
 
     Attributes:
         figure: REWARD, or the name of a metric that trainers log.
@@ -86,7 +86,7 @@ _DEFAULTS = vars(CompareChoice(()))
 
 
 class ComparedRun(NamedTuple):
-    """One of the compared runs.
+    """Describes one of the compared runs.
 
     Attributes:
         without: address of the comparison without this run.
@@ -102,7 +102,7 @@ class ComparedRun(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """The runs compared task by task.
+    """Compares the runs task by task.
 
     Attributes:
         steps: first and last counted step of each run; None for a run without any.

@@ -16,7 +16,7 @@ _SMOOTHED_OVER = 20  # a mean's window is this part of the longest curve, in ste
 
 
 class Axis(StrEnum):
-    """The horizontal axis of the chart."""
+    """Names the horizontal axes of the chart."""
 
     STEP = "step"
     ROLLOUTS = "rollouts"
@@ -25,7 +25,7 @@ class Axis(StrEnum):
 
 @dataclass(frozen=True)
 class RunCurve:
-    """One run's curve, in a box of 100 by 100.
+    """Holds one run's curve, in a box of 100 by 100.
 
     Attributes:
         smoothed: points of its unbroken parts, each a moving average.
@@ -44,7 +44,7 @@ class RunCurve:
 
 
 class CurveChart(NamedTuple):
-    """Curves on common axes.
+    """Holds curves on common axes.
 
     Attributes:
         across, up: labels of the evenly spaced ticks, from the left and from below.

@@ -25,7 +25,7 @@ TITLES = {
 
 
 class RunSetting(NamedTuple):
-    """A named value of each run.
+    """Holds a named value of each run.
 
     Attributes:
         values: as text; None for a run without one.
@@ -40,7 +40,7 @@ class RunSetting(NamedTuple):
 
 
 class RunSettings(NamedTuple):
-    """Several settings of one kind.
+    """Holds several settings of one kind.
 
     Attributes:
         shown: those that differ, or all.
@@ -52,7 +52,7 @@ class RunSettings(NamedTuple):
 
 
 class DiffLine(NamedTuple):
-    """A line of a diff.
+    """Holds a line of a diff.
 
     Attributes:
         kind: `added`, `removed`, `same`, `gap` for omitted lines, or `file` for git's file headers.
@@ -116,7 +116,7 @@ class ChangedFile(NamedTuple):
 
 
 class WorkingTree(NamedTuple):
-    """Uncommitted changes of tracked files.
+    """Describes uncommitted changes of tracked files.
 
     Attributes:
         unlike: files that not every run changed by the same number of lines.

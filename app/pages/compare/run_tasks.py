@@ -15,7 +15,7 @@ _Results = Mapping[str, Sequence[GroupResult]]
 
 
 class TaskCell(NamedTuple):
-    """A task in one run.
+    """Describes a task in one run.
 
     Attributes:
         pass_at: pass@k, from 0 to 1; None if no group has k rollouts.
@@ -27,7 +27,7 @@ class TaskCell(NamedTuple):
 
 
 class TaskLine(NamedTuple):
-    """A task in all runs.
+    """Describes a task in all runs.
 
     Attributes:
         task: empty if the rollouts name none.
@@ -46,7 +46,7 @@ class TaskLine(NamedTuple):
 
 
 class TaskTable(NamedTuple):
-    """Tasks by runs.
+    """Shows tasks by runs.
 
     Attributes:
         all: over all tasks.

@@ -28,7 +28,7 @@ _FIGURES = {"env_tokens": "environment tokens", "seconds": "duration"}
 
 
 class Side(NamedTuple):
-    """One of the two rollouts."""
+    """Describes one of the two rollouts."""
 
     summary: RunSummary
     row: EvaluationRow
@@ -43,7 +43,7 @@ class Half(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A text of a turn in both rollouts: the message, a tool call, an observation.
+    """Shows a text of a turn in both rollouts: the message, a tool call, an observation.
 
     Attributes:
         name: kind of text.
@@ -59,7 +59,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Aligned:
-    """One turn of both rollouts, or the prompt.
+    """Shows one turn of both rollouts, or the prompt.
 
     Attributes:
         number: 0 for the prompt.
@@ -90,7 +90,7 @@ class ComparedFigure(NamedTuple):
 
     @property
     def change(self) -> float | None:
-        """Difference from a to b; None if one value is missing."""
+        """Returns the difference from a to b; None if one value is missing."""
         return None if self.a is None or self.b is None else self.b - self.a
 
 

@@ -18,7 +18,7 @@ _MOST_STACKS = 60
 
 
 class Pill(NamedTuple):
-    """Rollouts of the same reward, or nearly: a dot for one, higher for several. `x` and `y` are its upper left corner.
+    """Marks rollouts of nearly the same reward: a dot for one, higher for several; `x`, `y` are its upper left corner.
 
     Attributes:
         tone: `positive` above the group's mean, `negative` below, `even` for zero variance.
@@ -32,7 +32,7 @@ class Pill(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """A group's rewards on a line from the run's lowest reward to its highest.
+    """Shows a group's rewards on a line from the run's lowest reward to its highest.
 
     Attributes:
         zero: position of 0, in pixels.

@@ -11,7 +11,7 @@ _ALL_DEAD = "dead"
 
 @dataclass(frozen=True)
 class GroupChoice:
-    """The order of the groups, and their kind: a `Kind`, `dead`, or empty for any."""
+    """Holds the order of the groups, and their kind: a `Kind`, `dead`, or empty for any."""
 
     sort: GroupSort = GroupSort.NEWEST
     kind: str = ""

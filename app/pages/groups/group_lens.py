@@ -16,7 +16,7 @@ FOLLOWED = 3
 
 
 class TurnLine(NamedTuple):
-    """A turn in one line.
+    """Shows a turn in one line.
 
     Attributes:
         did: what was sent to the environment, or called, or otherwise said; empty if nothing was.
@@ -31,7 +31,7 @@ class TurnLine(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """One of the two after the divergence: its next turns, and the number of further ones."""
+    """Describes one of the two after the divergence: its next turns, and the number of further ones."""
 
     side: Side
     turns: list[TurnLine]
@@ -39,7 +39,7 @@ class Ending(NamedTuple):
 
 
 class Lens(NamedTuple):
-    """Two rollouts of a group.
+    """Shows two rollouts of a group.
 
     Attributes:
         a, b: the best and the worst; in a dead group the first, and another that diverges from it if there is one.

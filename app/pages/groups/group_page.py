@@ -1,4 +1,4 @@
-"""The page of one group: the completions of one prompt side by side, highest reward first."""
+"""Shows one group: the completions of one prompt side by side, highest reward first."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ router = APIRouter()
 
 
 class CompletionColumn(NamedTuple):
-    """One completion of the group.
+    """Describes one completion of the group.
 
     Attributes:
         turns: None if they are not loaded yet.

@@ -1,4 +1,4 @@
-"""The page of a run's groups: a summary, a table, and live updates."""
+"""Shows the groups of a run: a summary, a table, and live updates."""
 
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -48,14 +48,14 @@ class GroupLine(NamedTuple):
 
 
 class GroupLines(NamedTuple):
-    """Some lines of the table, and the address of the following ones; None at the end."""
+    """Holds some lines of the table, and the address of the following ones; None at the end."""
 
     lines: list[GroupLine]
     next: str | None
 
 
 class Overview(NamedTuple):
-    """The summary above the table.
+    """Holds the summary above the table.
 
     Attributes:
         counts: number of groups of each kind, in the order of the chart.
@@ -70,13 +70,13 @@ class Overview(NamedTuple):
 
     @property
     def scored(self) -> int:
-        """Number of groups with at least two rewards."""
+        """Returns the number of groups with at least two rewards."""
         return sum(count for kind, count in self.counts if kind != Kind.UNSCORED)
 
 
 @dataclass(frozen=True)
 class GroupsLive:
-    """The live corner of the table.
+    """Fills the live corner of the table.
 
     Attributes:
         newest: highest id of a rollout when the page was made; groups with a higher first id are new.

@@ -16,7 +16,7 @@ _FIRST = ("reward", "reward_std", "reward_stderr", "loss", "grad_norm", "kl", "e
 
 
 class ConfigEntry(NamedTuple):
-    """A name and its value; `is_structured` for an object or list too long to stand beside the name."""
+    """Holds a name and its value; `is_structured` for an object or list too long to stand beside the name."""
 
     name: str
     value: str
@@ -24,7 +24,7 @@ class ConfigEntry(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """The metrics and settings of a run whose name or value contains `search`.
+    """Holds the metrics and settings of a run whose name or value contains `search`.
 
     Attributes:
         groups: prefix and metrics by step, those of the training first.

@@ -1,4 +1,4 @@
-"""The overview of a run: its last steps, every metric by step, and its configuration."""
+"""Shows the overview of a run: its last steps, every metric by step, and its configuration."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ class ValueShare:
 
 @dataclass(frozen=True)
 class Steps:
-    """The figures of one series.
+    """Holds the figures of one series.
 
     Attributes:
         first, last: the steps of tiles, parts and tasks.

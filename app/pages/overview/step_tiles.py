@@ -1,4 +1,4 @@
-"""The tiles at the top of an overview: figures of the last steps, compared with the steps before."""
+"""Makes the tiles at the top of an overview: figures of the last steps, compared with the steps before."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -34,7 +34,7 @@ class TileWindow(NamedTuple):
 
 
 class StepTile(NamedTuple):
-    """One figure.
+    """Shows one figure.
 
     Attributes:
         change: from the steps before, with its sign; None without any.

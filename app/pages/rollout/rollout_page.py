@@ -1,4 +1,4 @@
-"""The page of one rollout: timeline, tokens, raw record, reward and group."""
+"""Shows one rollout: timeline, tokens, raw record, reward and group."""
 
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, get_args
@@ -53,7 +53,7 @@ _AS_COLUMNS = {"env_reward": "rollout_reward", "turns": "turns", "error": "error
 
 
 class Member(NamedTuple):
-    """One rollout of the group, and its dot on the strip; None without a reward."""
+    """Describes one rollout of the group, and its dot on the strip; None without a reward."""
 
     row: EvaluationRow
     dot: tuple[float, float] | None

@@ -23,7 +23,7 @@ _LARGEST_ID = 2**32
 
 @dataclass(frozen=True)
 class TokenText:
-    """The text of n tokens.
+    """Holds the text of n tokens.
 
     Attributes:
         text: the decoded text; invalid bytes are U+FFFD. An id that the tokenizer lacks, which decoding would skip,
@@ -38,7 +38,7 @@ class TokenText:
 
 
 class Vocabulary:
-    """A stored tokenizer. It may be used by several threads."""
+    """Decodes by a stored tokenizer. It may be used by several threads."""
 
     def __init__(self, source: bytes) -> None:
         """Raises LogsUIError if the `tokenizers` library cannot read `source`."""
@@ -125,7 +125,7 @@ class Vocabulary:
 
 
 class Vocabularies:
-    """The most recently used tokenizers, by their hash."""
+    """Caches the most recently used tokenizers, by their hash."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, Vocabulary] = OrderedDict()

@@ -1,4 +1,4 @@
-"""The token view: sampled and inserted tokens as text, and the surprisal of each."""
+"""Makes the token view: sampled and inserted tokens as text, and the surprisal of each."""
 
 import base64
 import html
@@ -36,7 +36,7 @@ Logps = NDArray[np.float16]
 
 @dataclass(frozen=True)
 class Spelling:
-    """Tokens as the page shows them, and what its script needs to know of each.
+    """Holds tokens as the page shows them, and what its script needs to know of each.
 
     Attributes:
         text: escaped, with labels for invisible characters.
@@ -78,7 +78,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class TokenView:
-    """All segments in order.
+    """Holds all segments in order.
 
     Attributes:
         has_heat: True if any token has a log-probability.

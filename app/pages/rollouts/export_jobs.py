@@ -41,7 +41,7 @@ class _CancelledError(Exception):
 
 @dataclass
 class Job:
-    """One export.
+    """Runs one export.
 
     Attributes:
         id: a random id that cannot be guessed.
@@ -114,7 +114,7 @@ class Job:
 
 
 class Jobs:
-    """The exports of one dashboard."""
+    """Runs the exports of one dashboard."""
 
     def __init__(self, db: Address) -> None:
         self._db = db

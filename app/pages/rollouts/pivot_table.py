@@ -1,4 +1,4 @@
-"""The pivot of rollouts: text, colour and link of its cells."""
+"""Draws the pivot of rollouts: text, colour and link of its cells."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ _SHARES = (Measure.TRUNCATED, Measure.ERRORS)
 
 
 class PivotCell(NamedTuple):
-    """A cell, a heading, or a sum.
+    """Holds a cell, a heading, or a sum.
 
     Attributes:
         text: the figure, or a heading's value.
@@ -38,7 +38,7 @@ class PivotCell(NamedTuple):
 
 
 class PivotRow(NamedTuple):
-    """A row: its heading, a cell for each column (None without rollouts), and its total."""
+    """Holds a row: its heading, a cell for each column (None without rollouts), and its total."""
 
     heading: PivotCell
     cells: list[PivotCell | None]
@@ -111,7 +111,7 @@ def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> P
 
 
 class _CannotBeSaidError(Exception):
-    """No filter selects a heading's rollouts."""
+    """Says that no filter selects a heading's rollouts."""
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ _LITTLE = 256  # rollouts that the index may lack without a word of it: they com
 
 @dataclass(frozen=True)
 class Rows:
-    """Lines of the table.
+    """Holds lines of the table.
 
     Attributes:
         next: address of the lines that follow; None at the end.
@@ -68,11 +68,11 @@ class Rows:
 
     @cached_property
     def address(self) -> str:
-        """Address of a rollout, with `urls.FIRST` in place of its id."""
+        """Returns the address of a rollout, with `urls.FIRST` in place of its id."""
         return urls.rollout(self.run, urls.FIRST, self.chosen)
 
     def only(self, part: str, value: Any) -> str:
-        """Address of the filter's rollouts with this step, task or eval, computed once for all lines that share it."""
+        """Returns the address of the filter's rollouts with this step, task or eval, computed once for its lines."""
         if (part, value) not in self._links:
             parts = {"step_min": value, "step_max": value} if part == "step" else {part: (value,)}
             self._links[part, value] = urls.narrowed(self.run, self.chosen, **parts)
@@ -85,7 +85,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class FoundRollouts:
-    """Number of matching rows, and their mean reward; None without one.
+    """Holds the number of matching rows, and their mean reward; None without one.
 
     Attributes:
         window: number of newest rollouts in which they were counted; None if all were.
@@ -97,7 +97,7 @@ class FoundRollouts:
 
 
 class Searched(NamedTuple):
-    """Coverage of a text search.
+    """Describes the coverage of a text search.
 
     Attributes:
         indexed, total: number of the run's rollouts that are indexed, and of all.
@@ -113,7 +113,7 @@ class Searched(NamedTuple):
 
 @dataclass(frozen=True)
 class TableLive:
-    """The live corner of the table.
+    """Fills the live corner of the table.
 
     Attributes:
         newest: highest id when the page was made, 0 without rows; higher ids are new.

@@ -1,4 +1,4 @@
-"""The page of a run's rollouts: filter, table or pivot, and its live updates."""
+"""Shows the rollouts of a run: filter, table or pivot, and its live updates."""
 
 from dataclasses import dataclass, replace
 from urllib.parse import quote, unquote

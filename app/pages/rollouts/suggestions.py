@@ -30,7 +30,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class Suggestion:
-    """One line of the list.
+    """Holds one line of the list.
 
     Attributes:
         shown: the text that it would insert.

@@ -35,7 +35,7 @@ router = APIRouter()
 
 
 class RunLine(NamedTuple):
-    """One row of the table.
+    """Describes one row of the table.
 
     Attributes:
         seconds: from start to end; to the last heartbeat if it crashed, otherwise to now.
@@ -49,7 +49,7 @@ class RunLine(NamedTuple):
 
 
 class RunsLive(NamedTuple):
-    """The live corner of the list.
+    """Fills the live corner of the list.
 
     Attributes:
         newest: number of the newest run when the list was made; later ones are new.

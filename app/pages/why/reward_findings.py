@@ -30,7 +30,7 @@ class FindingLine(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """The result of one check.
+    """Holds the result of one check.
 
     Attributes:
         state: `found`, `fine`, or `unknown` if its inputs were not recorded.

@@ -1,4 +1,4 @@
-"""The actions of the newest rollouts, read one by one."""
+"""Shows the actions of the newest rollouts, read one by one."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ _MOST_NAMED = 60  # rollouts that a link names one by one
 
 @dataclass(frozen=True)
 class Linked:
-    """A number of sampled rollouts, and their address: None for none; of more than _MOST_NAMED, the last ones."""
+    """Holds a number of sampled rollouts, and their address: None for none; of more than _MOST_NAMED, the last ones."""
 
     count: int
     address: str | None
@@ -71,7 +71,7 @@ class SeenLine(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """The actions of the newest rollouts.
+    """Describes the actions of the newest rollouts.
 
     Attributes:
         beyond: number of kinds that are in no line.

@@ -1,4 +1,4 @@
-"""The heat map of tasks by steps: text, colour and link of its cells."""
+"""Draws the heat map of tasks by steps: text, colour and link of its cells."""
 
 from itertools import pairwise
 from math import isnan
@@ -86,7 +86,7 @@ REACHES: Final = {
 
 
 class HeatCell(NamedTuple):
-    """A task in the steps of one column.
+    """Shows a task in the steps of one column.
 
     Attributes:
         text: mean reward, or an em dash if no rollout has one.
@@ -124,7 +124,7 @@ class TaskRow(NamedTuple):
 
 
 class Heat(NamedTuple):
-    """Tasks by steps.
+    """Shows tasks by steps.
 
     Attributes:
         columns: title and heading; the heading is empty if there is no room for it.

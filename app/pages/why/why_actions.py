@@ -1,4 +1,4 @@
-"""The page of a run's actions: the most frequent ones, first and last, errors and repeats."""
+"""Shows the actions of a run: the most frequent ones, first and last, errors and repeats."""
 
 import math
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ class ActionTile(NamedTuple):
 
 
 class ActionLine(NamedTuple):
-    """Rollouts with the same first, or last, action.
+    """Counts rollouts with the same first, or last, action.
 
     Attributes:
         action: None for rollouts without one.
@@ -57,7 +57,7 @@ class ActionLine(NamedTuple):
 
 
 class ActionTable(NamedTuple):
-    """The first, or the last, actions.
+    """Shows the first, or the last, actions.
 
     Attributes:
         beyond: number of rollouts whose action is in no line.

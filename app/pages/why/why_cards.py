@@ -22,7 +22,7 @@ Counting = Callable[[RolloutFilter], Count]
 
 
 class TrendLine(NamedTuple):
-    """A trend, in a box of 180 by 34.
+    """Holds a trend, in a box of 180 by 34.
 
     Attributes:
         since: position from which it is bad; None if unknown.
@@ -40,7 +40,7 @@ class TrendLine(NamedTuple):
 
 @dataclass(frozen=True)
 class ShownCard:
-    """A card.
+    """Describes a card to show.
 
     Attributes:
         share: of the whole loss, from 0 to 1.

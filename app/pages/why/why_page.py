@@ -1,4 +1,4 @@
-"""The diagnosis of a run: the waterfall of lost reward, and findings with fixes."""
+"""Shows the diagnosis of a run: the waterfall of lost reward, and findings with fixes."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ _PARAMETERS = ("step_min", "step_max", "task", "eval")
 
 @dataclass(frozen=True)
 class Slice:
-    """A selection of rollouts; empty for those of the last steps.
+    """Holds a selection of rollouts; empty for those of the last steps.
 
     Attributes:
         step_min, step_max: inclusive; None for the run's first and last if the other is given.
@@ -133,7 +133,7 @@ def _mode(db: Connection, run: Run) -> str:
 
 
 class Why(NamedTuple):
-    """The diagnosis of some rollouts.
+    """Holds the diagnosis of some rollouts.
 
     Attributes:
         cards: see `make_cards`.
@@ -155,7 +155,7 @@ class Why(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """The options of the form.
+    """Holds the options of the form.
 
     Attributes:
         tasks: those with the most rollouts, by name; empty if no rollout names one.

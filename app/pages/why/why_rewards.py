@@ -1,4 +1,4 @@
-"""The page of a run's reward functions: their shares, their correlations within groups, and checks."""
+"""Shows the reward functions of a run: their shares, their correlations within groups, and checks."""
 
 import math
 from dataclasses import dataclass
@@ -50,7 +50,7 @@ MEANING = {
 
 
 class CorrelationCell(NamedTuple):
-    """The correlation of two values within groups.
+    """Shows the correlation of two values within groups.
 
     Attributes:
         r: None if it cannot be computed.
@@ -112,7 +112,7 @@ def _shade(r: float) -> str:
 
 
 class FunctionLine(NamedTuple):
-    """One reward function.
+    """Describes one reward function.
 
     Attributes:
         sparkline: of its raw mean by step.
@@ -131,7 +131,7 @@ class FunctionLine(NamedTuple):
 
 
 class SumLine(NamedTuple):
-    """The reward, or the environment's own reward, for comparison with the functions.
+    """Compares the reward, or the environment's own reward, with the functions.
 
     Attributes:
         nothing: share of the scored rollouts without one.

@@ -1,4 +1,4 @@
-"""The settings of a run's diagnosis: their form, and what stores it."""
+"""Shows the settings of a run's diagnosis in a form, and stores them."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ _NAMES = {it.id: it.name for it in DIAGNOSTICS}
 
 
 class Field(NamedTuple):
-    """One number of the form.
+    """Describes one number of the form.
 
     Attributes:
         field: its name in the form.
@@ -38,7 +38,7 @@ class Field(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """The form.
+    """Holds the form.
 
     Attributes:
         thresholds: of diagnostics that fired and have a single one, and of those that a user set.

@@ -167,7 +167,7 @@ def _is_alive(summary: RunSummary) -> bool:
 
 @dataclass(frozen=True)
 class WhyTab:
-    """What the templates of all these pages need.
+    """Holds what the templates of all these pages need.
 
     Attributes:
         window: the steps of the page's figures.

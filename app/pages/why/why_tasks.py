@@ -1,4 +1,4 @@
-"""The page of a run's tasks: their status, their solvability, and their rewards step by step."""
+"""Shows the tasks of a run: their status, their solvability, and their rewards step by step."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -42,7 +42,7 @@ _PARAMETERS = ("label", "q", "sort", "steps", "page", WAIT)
 
 @dataclass(frozen=True)
 class TaskChoice:
-    """The parameters of the address.
+    """Holds the parameters of the address.
 
     Attributes:
         label: status of the tasks; empty for all.
@@ -83,7 +83,7 @@ class TaskChoice:
 
 @dataclass(frozen=True)
 class Chip:
-    """The tasks of one status."""
+    """Counts the tasks of one status."""
 
     word: Word
     count: int

@@ -96,7 +96,7 @@ def write_run(
 
 
 def write_table(format: str, output: Path, columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> None:  # noqa: A002
-    """Rows of other columns, as `export_run` writes a run's.
+    """Write rows of other columns, as `export_run` writes a run's.
 
     Raises:
         LogsUIError: the file cannot be written, or the format is unknown.

@@ -35,13 +35,13 @@ class Changed:
 
     @property
     def change(self) -> float:
-        """The new reward minus the stored one."""
+        """Return the new reward minus the stored one."""
         return self.new - self.old
 
 
 @dataclass(frozen=True)
 class TaskChange:
-    """A task's means over the rollouts with both rewards; None without any. `task` is None for rollouts without one."""
+    """Compares a task's means over rollouts with both rewards; None without any. `task` is None for no task."""
 
     task: str | None
     rollouts: int
@@ -52,7 +52,7 @@ class TaskChange:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Counts of what changes.
+    """Counts what changes.
 
     Attributes:
         rollouts: number of rollouts that were looked at.
@@ -99,7 +99,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Ranks:
-    """The comparison of one group of n rollouts with both rewards.
+    """Compares one group of n rollouts with both rewards.
 
     Attributes:
         was_dead, is_dead: True if its stored (new) rewards are all equal.

@@ -24,7 +24,7 @@ class RewardFunctionError(LogsUIError):
 
 
 class Waiting:
-    """One event loop for all async functions, as in TRL. It runs in a thread, because a notebook already runs one."""
+    """Runs one event loop for all async functions, as in TRL, in a thread, because a notebook already runs one."""
 
     def __enter__(self) -> Self:
         return self
@@ -45,7 +45,7 @@ class Waiting:
 
 
 class AskedFunction:
-    """A reward function, with the number of its failures.
+    """Calls a reward function, and counts its failures.
 
     Args:
         name: its name in messages.

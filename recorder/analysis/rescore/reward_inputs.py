@@ -37,7 +37,7 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Inputs:
-    """The arguments for N rollouts of one step, in the order of their groups.
+    """Holds the arguments for N rollouts of one step, in the order of their groups.
 
     Attributes:
         prompts, completions: (N) messages, or texts.

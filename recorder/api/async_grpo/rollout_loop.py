@@ -43,7 +43,7 @@ _DESCRIBED = (*_SETTINGS, "model_name", "num_generations", "max_inflight_tasks",
 
 @dataclass(frozen=True)
 class LoopOptions:
-    """The options of `record_worker()`, and the channel from the trainer; pickled to the worker's process."""
+    """Holds the options of `record_worker()`, and the channel from the trainer; pickled to the worker's process."""
 
     name: str | None
     task: Task | None
@@ -108,7 +108,7 @@ def make_loop(loop_class: type, options: LoopOptions, **kwargs: Any) -> Any:
 
 
 class _Recorded:
-    """A subclass of the worker's loop, by multiple inheritance: passes each call on, and records it."""
+    """Records the worker's loop as its subclass, by multiple inheritance: passes each call on, and records it."""
 
     _run: OpenRun | None = None
     _trainer: Any = None

@@ -42,7 +42,7 @@ def begin(seam: str, sent: Callable[[], Sent]) -> "Exchange | None":
 
 
 class Exchange:
-    """One request for a generation, and its reply as it arrives.
+    """Records one request for a generation, and its reply as it arrives.
 
     It is recorded once: when the reply is complete, when it fails, or when the log is closed. It is not recorded when a
     stream is closed: Python also does that when it collects garbage, at any point, even while the log is locked.

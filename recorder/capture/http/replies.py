@@ -41,7 +41,7 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to a generation endpoint.
+    """Describes a request to a generation endpoint.
 
     Attributes:
         prompts: At least one.
@@ -62,7 +62,7 @@ class Request:
 
     @property
     def first(self) -> bytes | None:
-        """The first prompt's messages, or the bytes of its ids; None for a text."""
+        """Return the first prompt's messages, or the bytes of its ids; None for a text."""
         context, messages = self.prompts[0]
         return messages if context is None else context.tobytes()
 

@@ -39,7 +39,7 @@ class AbsentTrainer:
 
     @property
     def args(self) -> Any:
-        """The arguments; None once they were garbage collected."""
+        """Return the arguments; None once they were garbage collected."""
         return self._args()
 
 
@@ -48,7 +48,7 @@ _absent: dict[int, AbsentTrainer] = {}  # by id of the arguments, as long as tho
 
 @dataclass(frozen=True)
 class Arguments:
-    """The arguments of one call of a rollout function.
+    """Describes the arguments of one call of a rollout function.
 
     Attributes:
         trainer: The trainer, or an `AbsentTrainer`.

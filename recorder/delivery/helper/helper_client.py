@@ -173,7 +173,7 @@ class HelperClient:
         return self._process
 
     def tokenizers(self) -> list[bytes]:
-        """Frames of the tokenizers that were sent."""
+        """Returns frames of the tokenizers that were sent."""
         return self._wire.tokenizers()
 
     def _waited_for_room(self) -> bool:

@@ -56,7 +56,7 @@ class BatchJob(Struct, array_like=True, tag="batch"):
 
 
 class _Tokenizer(Struct, array_like=True, tag="tokenizer"):
-    """A tokenizer; later jobs refer to it by its hash."""
+    """Holds a tokenizer; later jobs refer to it by its hash."""
 
     hash: str
     json: str

@@ -34,7 +34,7 @@ def _limit(run: Run) -> float | None:
 
 
 def _cut(rows: Rows, limit: float | None) -> Bools:
-    """(N,) True for rollouts that the server reports as truncated; without a report, those that used all tokens."""
+    """Return (N,) True for rollouts that the server reports as truncated, or, without reports, that used all tokens."""
     turns = rows.facts["truncated_turns"]
     used_all = np.isnan(turns) & (rows.completion_tokens >= (np.inf if limit is None else limit))
     ended: Bools = rows.stop_reason == StopReason.LENGTH

@@ -20,7 +20,7 @@ _OF_RANGE = 0.01  # of the range of the function's values: less is rounding
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """A reward function compared with the environment.
+    """Compares a reward function with the environment.
 
     Attributes:
         theirs: (N,) the environment's rewards: their sum or the last one, whichever the function agrees with more.
@@ -63,7 +63,7 @@ def _compared(rows: Rows, name: str, theirs: Floats) -> Against | None:
 
 
 def _opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int, int]:
-    """(N,) True for rollouts of pairs that the two order oppositely; the number of such pairs, and of all pairs."""
+    """Return (N,) True for rollouts of pairs that the two order oppositely; the number of these, and of all pairs."""
     odd = np.zeros(len(rows), bool)
     order = np.argsort(rows.group, kind="stable")
     opposite = pairs = 0
@@ -118,7 +118,7 @@ def _cost(run: Run, it: Against) -> float:
 
 
 def twins(rows: Rows) -> tuple[Bools, Ints]:
-    """(N,) True for rollouts that can be compared, and (M,) for those the number of their completion.
+    """Return (N,) True for rollouts that can be compared, and (M,) for those the number of their completion.
 
     Equal numbers mean the same completion of the same prompt and task, with the same rewards of the environment. An
     environment answers the last action, which the completion does not show: without its rewards, rollouts cannot be
@@ -135,7 +135,7 @@ def twins(rows: Rows) -> tuple[Bools, Ints]:
 
 
 def spreads(values: Floats, same: Ints) -> Floats:
-    """(M,) highest minus lowest value of the completion; NaN without a value, or without a duplicate that has one."""
+    """Return (M,) highest minus lowest value of the completion; NaN without a value or a duplicate with one."""
     known, count = np.isfinite(values), int(same.max(initial=-1)) + 1
     low, high = ends(same, values, count)
     has_twin = known & (np.bincount(same[known], minlength=count)[same] > 1)

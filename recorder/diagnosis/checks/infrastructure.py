@@ -20,7 +20,7 @@ _FEW = 2  # rollouts: one alone is an accident
 
 
 def _errors(rows: Rows) -> tuple[Bools, Bools, Bools]:
-    """(N,) True for rollouts that an error ended, for others in which any call raised, and in which every call did.
+    """Return (N,) True for rollouts that an error ended, for others in which a call raised, and in which all did.
 
     The model received the errors of calls.
     """

@@ -16,13 +16,13 @@ _MOSTLY = 0.5  # of a task's groups with an unscored rollout must have a scored 
 
 
 def invalid(rows: Rows) -> Bools:
-    """(N,) True for rollouts that all reward functions declined, or that one gave NaN or an infinity."""
+    """Return (N,) True for rollouts that all reward functions declined, or that one gave NaN or an infinity."""
     found: Bools = rows.scored & (rows.status == Status.OK) & (np.isnan(rows.reward) | rows.odd)
     return found
 
 
 def unanswered(rows: Rows, name: str) -> Bools:
-    """(N,) True for rollouts that a function gave no number, though it gave one to others of the same group.
+    """Return (N,) True for rollouts that a function gave no number, though it gave one to others of the same group.
 
     A function may decline a task or a prompt, but those are the same within a group. If most of a task's groups are
     like this, the task's other unscored rollouts count, too.
@@ -41,7 +41,7 @@ def unanswered(rows: Rows, name: str) -> Bools:
 
 
 def _others_rows(rows: Rows, name: str) -> Bools:
-    """(N,) True for rollouts that belong to another function: one that scores next to none of this one's rollouts."""
+    """Return (N,) True for rollouts of another function, which scores next to none of this one's rollouts."""
     answered = np.isfinite(rows.values[name])
     found = np.zeros(len(rows), bool)
     for known in (np.isfinite(values) for other, values in rows.values.items() if other != name):

@@ -16,7 +16,7 @@ _LOOPING, _OUT_OF_TURNS = 0.1, 0.2
 
 
 def looping(rows: Rows) -> Bools:
-    """(N,) True for LOOP equal actions in a row, or a share above REPEATS repeated at an observation seen before."""
+    """Return (N,) True for LOOP equal actions in a row, or a share above REPEATS repeated at a known observation."""
     return (rows.facts["action_streak"] >= LOOP) | (rows.facts["repeats"] > REPEATS)
 
 
@@ -26,7 +26,7 @@ def _missing(run: Run) -> str | None:
 
 
 def charged(run: Run) -> Bools:
-    """(N,) True for rollouts of the last steps that the card is about; none if there is no card."""
+    """Return (N,) True for rollouts of the last steps that the card is about; none if there is no card."""
     loops = looping(run.rows)
     is_silent = float(loops.mean()) <= run.threshold("loops", _LOOPING) or contrast.is_fine(run, loops)
     return np.zeros_like(loops) if is_silent else loops

@@ -17,7 +17,7 @@ _BY_TOOLS = 0.5  # of the rollouts that act [ours]
 
 
 def _failures(rows: Rows) -> Floats:
-    """(N,) turns without an action that were not truncated; 1 if only the stop reason says that there is one."""
+    """Return (N,) turns without an action that were not truncated; 1 if only the stop reason says that there is one."""
     failures, cut = rows.facts["parse_failures"], np.nan_to_num(rows.facts["truncated_turns"])
     cut = np.maximum(cut, rows.stop_reason == StopReason.LENGTH)
     known = np.maximum(failures - cut, 0.0)
@@ -54,7 +54,7 @@ def _look_unparsed(run: Run) -> Card | None:
 
 
 def _idle(rows: Rows, every: Rows) -> Floats:
-    """(N,) 1 without an action, 0 with some, NaN if no environment was seen, in this rollout or in any other."""
+    """Return (N,) 1 without an action, 0 with some, NaN if no environment was seen, in this rollout or in any other."""
     steps = rows.facts["env_steps"]
     others_act = (every.facts["env_steps"] > 0).any()
     silent = np.isnan(steps) & (np.nan_to_num(rows.facts["tool_calls"], nan=1.0) == 0) & others_act

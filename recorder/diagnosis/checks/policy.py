@@ -164,7 +164,7 @@ def _missing(run: Run) -> str | None:
 
 
 def lag(rows: Rows) -> Floats:
-    """(N,) versions between the policy that sampled a rollout and the one that was trained on it.
+    """Return (N,) versions between the policy that sampled a rollout and the one that was trained on it.
 
     An asynchronous trainer reports it; otherwise it is the number of steps between generating and logging.
     """

@@ -19,7 +19,7 @@ _COLD = 0.3  # temperature [ours]
 
 
 def _signs(rows: Rows) -> dict[str, Bools]:
-    """(N,) rollouts that show each sign of repetition, by the filter that selects them."""
+    """Return (N,) rollouts that show each sign of repetition, by the filter that selects them."""
     return {
         f"trigram_repeats>={_TRIGRAMS:g}": rows.facts["trigram_repeats"] >= _TRIGRAMS,
         f"distinct_words<={_WORDS:g}": rows.facts["distinct_words"] <= _WORDS,
@@ -50,7 +50,7 @@ def _look_degenerate(run: Run) -> Card | None:
 
 
 def alike(rows: Rows) -> Floats:
-    """(G,) share of a group's completions that duplicate another one; NaN for a single one, or if not known."""
+    """Return (G,) share of a group's completions that duplicate another one; NaN for a single one, or if not known."""
     known, count = ~np.isnan(rows.facts["completion_key"]), len(rows.groups.size)
     sizes = np.bincount(rows.group[known], minlength=count)
     kinds = distinct(rows.group[known], rows.facts["completion_key"][known], count=count)
@@ -87,7 +87,7 @@ def _look_diversity(run: Run) -> Card | None:
 
 
 def _chosen(run: Run) -> Bools:
-    """(G,) True for groups whose rewards are equal because their completions are.
+    """Return (G,) True for groups whose rewards are equal because their completions are.
 
     If sampling is known to be cold, that is every group with zero variance. If the sampler's log-probs show a
     near-deterministic policy, it is every group with zero variance or duplicate completions.

@@ -180,7 +180,7 @@ def _room(run: Run, name: str) -> float:
 
 
 def cancels(rows: Rows) -> Bools:
-    """(G,) True for groups in which reward functions differ between rollouts and their sum does not."""
+    """Return (G,) True for groups in which reward functions differ between rollouts and their sum does not."""
     groups = rows.groups
     spread = np.zeros(len(groups.size))
     for part in rows.parts.values():

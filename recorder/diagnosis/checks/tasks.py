@@ -104,13 +104,13 @@ def _has_fallen(run: Run, task: int, last: int) -> bool:
 
 
 def _means(rows: Rows) -> tuple[Floats, Floats]:
-    """(T,) number of rollouts with a reward, and (T,) their mean, NaN without any."""
+    """Return (T,) number of rollouts with a reward, and (T,) their mean, NaN without any."""
     task, reward = rows.task[attempted(rows)], rows.reward[attempted(rows)]
     return np.bincount(task, minlength=len(rows.tasks)).astype(float), means(task, reward, len(rows.tasks))
 
 
 def never_solved(run: Run) -> Bools:
-    """(T,) True for tasks that none of many attempts over the whole run solved."""
+    """Return (T,) True for tasks that none of many attempts over the whole run solved."""
     rows = run.all
     tried = rows.scored & (rows.task >= 0)
     attempts = np.bincount(rows.task[tried], minlength=len(rows.tasks))
@@ -119,7 +119,7 @@ def never_solved(run: Run) -> Bools:
 
 
 def _come_near(run: Run) -> Bools:
-    """(T,) True for tasks with an attempt near the best reward; all False if the user has set what counts as solved.
+    """Return (T,) True for tasks with an attempt near the best reward; False if the user has set what is solved.
 
     Without such a setting the best of all rollouts is no measure for a task whose rewards are graded.
     """

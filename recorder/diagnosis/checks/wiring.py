@@ -12,13 +12,13 @@ _SWAPPED = 0.5  # a dataset may contain a question twice, and a step may have bo
 
 
 def mixed(rows: Rows) -> Bools:
-    """(G,) True for groups in which two completions answer different prompts or tasks."""
+    """Return (G,) True for groups in which two completions answer different prompts or tasks."""
     keys = np.nan_to_num(rows.facts["prompt_key"], nan=-1.0)
     return distinct(rows.group, keys, rows.task, count=len(rows.groups.size)) > 1
 
 
 def swapped(rows: Rows) -> Bools:
-    """(N,) True for rollouts that answer the prompt of another task.
+    """Return (N,) True for rollouts that answer the prompt of another task.
 
     Such a prompt is shared by several tasks, its task has other prompts, too, and its step has fewer prompts than
     tasks. (If a dataset contains a question twice, a step's other groups still have prompts of their own.) All False

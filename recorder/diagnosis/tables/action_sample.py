@@ -70,7 +70,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Sample:
-    """The actions of some rollouts.
+    """Describes the actions of some rollouts.
 
     Attributes:
         rollouts, actions: how many there are.

@@ -15,7 +15,7 @@ _ALWAYS = "learning_rate"  # whose value is a number in every training
 
 @dataclass(frozen=True)
 class Signal:
-    """One logged figure.
+    """Describes one logged figure.
 
     Attributes:
         name: the name that it is logged under.

@@ -38,7 +38,7 @@ _UNSURE = {Outcome.AWAITED: Moved.NOT_YET, Outcome.NOT_RECORDED: Moved.NOT_RECOR
 
 @dataclass(frozen=True)
 class Training:
-    """The effect of one rollout on training.
+    """Describes the effect of one rollout on training.
 
     Attributes:
         moved: the answer to whether the policy was trained on it.

@@ -16,7 +16,7 @@ _FLAT = 1e-9  # a variance of rounding noise
 
 @dataclass(frozen=True)
 class Function:
-    """One reward function over some rollouts.
+    """Describes one reward function over some rollouts.
 
     Attributes:
         weight: its weight in the last rollouts.
@@ -67,7 +67,7 @@ def functions(rows: Rows, every: Rows) -> list[Function]:
 
 
 def shares_by(place: Ints, rows: Rows) -> dict[str, Floats]:
-    """(P,) each reward function's variance share (see `measures.shares`) over the rollouts of each place.
+    """Return (P,) each reward function's variance share (see `measures.shares`) over the rollouts of each place.
 
     NaN if the reward does not vary.
 
@@ -92,7 +92,7 @@ def shares_by(place: Ints, rows: Rows) -> dict[str, Floats]:
 
 
 def unscored(rows: Rows) -> Bools:
-    """(N,) True for rollouts that were scored, but got no number from any function."""
+    """Return (N,) True for rollouts that were scored, but got no number from any function."""
     is_silent: Bools = np.all([np.isnan(values) for values in rows.values.values()], axis=0)
     return rows.scored & is_silent
 

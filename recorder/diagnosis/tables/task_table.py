@@ -24,7 +24,7 @@ _MOST_COLUMNS = 40
 
 
 class Label(StrEnum):
-    """The state of a task over the whole run."""
+    """Names the states of a task over the whole run."""
 
     NEVER = "never-solved"
     """None of ATTEMPTS or more attempts solved it."""
@@ -39,7 +39,7 @@ class Label(StrEnum):
 
 
 class Reach(StrEnum):
-    """Degrees of how reliably the policy solves a task."""
+    """Names degrees of how reliably the policy solves a task."""
 
     CANNOT = "cannot"
     """pass@k is below CANNOT, and so is the share of its groups (of any size) with a success."""
@@ -54,7 +54,7 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """The labels of all tasks over the whole run. Arrays have the shape (T,).
+    """Holds the labels of all tasks over the whole run. Arrays have the shape (T,).
 
     Attributes:
         label: a Label.
@@ -69,7 +69,8 @@ class Labels:
 
 @dataclass(frozen=True, eq=False)
 class Figures:
-    """The figures of all tasks over some steps. Arrays have the shape (T,); an attempt is a rollout with a reward.
+    """Holds the figures of all tasks over some steps. Arrays have the shape (T,); an attempt is a rollout with a
+    reward.
 
     Attributes:
         rollouts: number of ended rollouts.
@@ -92,7 +93,7 @@ class Figures:
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """(C,) first and last step of each column of a table; every step belongs to one."""
+    """Holds the (C,) first and last step of each column of a table; every step belongs to one."""
 
     first: Ints
     last: Ints
@@ -111,13 +112,13 @@ class Columns:
 
     @property
     def width(self) -> int:
-        """The number of steps in a column; the last one may have fewer."""
+        """Return the number of steps in a column; the last one may have fewer."""
         return int((self.last - self.first).max(initial=0)) + 1
 
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """The figures of some tasks by column of steps. Arrays have the shape (T, C); see `Figures`."""
+    """Holds the figures of some tasks by column of steps. Arrays have the shape (T, C); see `Figures`."""
 
     rollouts: Ints
     attempts: Ints
@@ -199,7 +200,7 @@ def pass_at(scored: int, solved: int, k: int) -> float:
 
 
 def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
-    """(T,) pass@k, mean over a task's groups; NaN if none has k attempts."""
+    """Return (T,) pass@k, mean over a task's groups; NaN if none has k attempts."""
     tried = attempted(rows)
     group, number = rows.group[tried], len(rows.groups.size)
     scored, wins = _count(group, number), _count(group[solved(rows, scale)[tried]], number)
@@ -213,7 +214,7 @@ def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
 
 
 def _reached(rows: Rows, scale: Scale) -> Floats:
-    """(T,) share of a task's groups, of any size, with a success; NaN without any."""
+    """Return (T,) share of a task's groups, of any size, with a success; NaN without any."""
     tried, group, number = attempted(rows), rows.group, len(rows.groups.size)
     task = np.full(number, -1, np.int64)
     task[group[tried]] = rows.task[tried]
@@ -222,7 +223,7 @@ def _reached(rows: Rows, scale: Scale) -> Floats:
 
 
 def _late(task: Ints, step: Ints, number: int) -> Bools:
-    """(A,) True for the last attempts of each task; attempts are ordered by step."""
+    """Return (A,) True for the last attempts of each task; attempts are ordered by step."""
     order = np.argsort(task, kind="stable")
     end = np.cumsum(_count(task, number))
     begin = np.concatenate([[0], end[:-1]]).astype(np.int64)

@@ -49,7 +49,7 @@ OUTCOMES = tuple(Outcome)
 
 
 def outcomes(rows: Rows, *, solved: float, is_running: bool, config: Mapping[str, Any]) -> Ints:
-    """(N,) index into OUTCOMES of each rollout of a training.
+    """Return (N,) index into OUTCOMES of each rollout of a training.
 
     Args:
         rows: whole groups.

@@ -30,7 +30,7 @@ def filter_parts(filter: RolloutFilter) -> list[FilterPart]:  # noqa: A002
 
 
 def _divided(term: Term) -> Iterator[tuple[Term, list[Term]]]:
-    """Each part of a term, with what is left of the term without it. A range of one value is a single part."""
+    """Returns each part of a term, with what is left of the term without it. A range of one value is a single part."""
     is_one = not term.is_plain or (term.range is not None and term.range.low == term.range.high)
     pieces = (term.range.ends if term.range else term.values) if not is_one else ()
     if len(pieces) < 2:

@@ -55,7 +55,7 @@ class Field:
 
     @property
     def label(self) -> str:
-        """The field's name in messages and on chips."""
+        """Return the field's name in messages and on chips."""
         return _LABELS.get(self.name, self.name)
 
 

@@ -47,7 +47,7 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
 
 @dataclass(frozen=True)
 class Written:
-    """A value or a key in the line: its text without quotes, and its place with them."""
+    """Holds a value or a key in the line: its text without quotes, and its place with them."""
 
     text: str
     start: int
@@ -93,7 +93,7 @@ def parse_terms(text: str, *, now: int | None = None) -> list[Term]:
 
 
 def mended(text: str, mistake: FilterError) -> str | None:
-    """The line with the misspelt part corrected; None if no correction is known, or the part is not in the line."""
+    """Returns the line with the misspelt part corrected; None without a known correction, or such a part in it."""
     if mistake.meant is None:
         return None
     if mistake.field == WHERE:  # a wrong quote: nobody knows where its term ends
@@ -107,7 +107,7 @@ def mended(text: str, mistake: FilterError) -> str | None:
 
 
 def without(text: str, field: str) -> str:
-    """The line without the terms of a field, named as it was written; empty if the line cannot be parsed."""
+    """Returns the line without the terms of a field, named as it was written; empty if the line cannot be parsed."""
     try:
         tokens = list(_tokens(text))
     except FilterError:
@@ -199,7 +199,7 @@ def _check_word_alone(term: str, word: Written, *, lenient: bool) -> None:
 
 
 def _unquoted(written: str) -> str:
-    """The text without quotes and escapes; the closing quote may not be typed yet."""
+    """Returns the text without quotes and escapes; the closing quote may not be typed yet."""
     if not written.startswith('"'):
         return written
     inside = written[1:-1] if len(written) > 1 and re.fullmatch(_QUOTED, written, re.DOTALL) else written[1:]
@@ -213,7 +213,7 @@ def _unquoted(written: str) -> str:
 
 
 def _read(text: str, token: Token, now: int | None) -> Term:
-    """The term of a token; a mistake in it names the term."""
+    """Returns the term of a token; a mistake in it names the term."""
     try:
         if token.name is None:
             return Term("text", (token.values[0].text,), negated=token.negated)
@@ -264,7 +264,7 @@ def _number(field: Field, text: str) -> float:
 
 
 def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple[int, int, str]]:
-    """The places in a token of what is wrong, each as (start, end, replacement)."""
+    """Returns the places in a token of what is wrong, each as (start, end, replacement)."""
     if token.name is None or shortened(token.name) != field:
         return []
     if token.name == wrong:

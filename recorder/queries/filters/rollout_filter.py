@@ -1,4 +1,4 @@
-"""A filter of rollouts: terms and an order. It is read from the filter language or a URL, and printed again."""
+"""Describes a filter of rollouts: terms and an order, read from the filter language or a URL, and printed again."""
 
 import math
 import operator
@@ -155,7 +155,7 @@ def parse_where(text: str, *, now: int | None = None) -> RolloutFilter:
 
 
 def print_where(filter: RolloutFilter) -> str:  # noqa: A002
-    """The shortest line that `parse_where` reads back as the same filter, without its order."""
+    """Returns the shortest line that `parse_where` reads back as the same filter, without its order."""
     return " ".join(str(term) for term in filter.terms)
 
 
@@ -194,7 +194,7 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
 
 
 def print_filter(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
-    """The (name, value) pairs of the canonical URL, which `parse_filter` reads back as the same filter."""
+    """Returns the (name, value) pairs of the canonical URL, which `parse_filter` reads back as the same filter."""
     where = print_where(filter)
     sort = [] if filter.sort == Sort.NEWEST else [("sort", filter.sort.value)]
     return [*([(WHERE, where)] if where else []), *sort]
@@ -246,7 +246,7 @@ def _as_terms(parts: FilterParts) -> list[Term]:
 def _range_term(
     field: str, low: float | None, high: float | None, *, above: bool = False, below: bool = False
 ) -> list[Term]:
-    """The term of a step's or reward's ends, if there are any; mistakes name `step_min` and the like, as forms do."""
+    """Returns the term of a step's or reward's ends, if any; mistakes name `step_min` and the like, as forms do."""
     names = f"{field}_min", f"{field}_max"
     convert: Callable[[Any], float] = operator.index if field == "step" else float
     low, high = (plain_number(name, end, convert) for name, end in zip(names, (low, high), strict=True))
@@ -312,7 +312,7 @@ def _inclusive(term: Term) -> Term:
 
 
 def _one_time(term: Term) -> Term:
-    """A time with one end: `-since:T` is an `until` of the µs before T."""
+    """Returns a time with one end: `-since:T` is an `until` of the µs before T."""
     (it,) = term.values if len(term.values) == 1 else (None,)
     if not isinstance(it, Range) or len(it.ends) != 1:
         raise FilterError(term.field, f"{term.field} takes one time, for example {FIELDS[term.field].example}")

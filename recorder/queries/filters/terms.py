@@ -52,7 +52,7 @@ class Range:
 
     @property
     def ends(self) -> tuple["Range", ...]:
-        """One range for each end that it has: the lower first."""
+        """Returns one range for each end that it has: the lower first."""
         low = (Range(low=self.low, above=self.above),) if self.low is not None else ()
         return low + ((Range(high=self.high, below=self.below),) if self.high is not None else ())
 
@@ -66,7 +66,7 @@ class Range:
         return Range(low, high, self.above, self.below)
 
     def within(self, other: "Range") -> "Range":
-        """The numbers that are in both."""
+        """Returns the numbers that are in both."""
         lows = [(it.low, it.above) for it in (self, other) if it.low is not None]
         highs = [(it.high, not it.below) for it in (self, other) if it.high is not None]
         low, above = max(lows, default=(None, False))
@@ -80,7 +80,7 @@ Value = str | Range | None
 
 @dataclass(frozen=True)
 class Term:
-    """A condition on one field. A rollout satisfies it by any of its values; if it is negated, by none of them.
+    """Describes a condition on one field. A rollout satisfies it by any of its values; if negated, by none of them.
 
     The values are sorted: texts or ranges, as the field's kind requires, or None for absence. A range that excludes an
     end is the only value, and has one end if the term is negated.
@@ -111,12 +111,12 @@ class Term:
 
     @property
     def name(self) -> str:
-        """The field's name, with its key."""
+        """Returns the field's name, with its key."""
         return self.field if self.key is None else f"{self.field}.{print_key(self.key)}"
 
     @property
     def range(self) -> Range | None:
-        """Its range if that is all it asks for, else None."""
+        """Returns its range if that is all it asks for, else None."""
         only = self.values[0]
         return only if isinstance(only, Range) and len(self.values) == 1 and not self.negated else None
 
@@ -233,7 +233,7 @@ def _checked_range(field: Field, given: Range) -> Range:
 
 
 def _order_of(field: Field) -> Callable[[Value], tuple[bool, Any]]:
-    """A sort key of values: words in the order of their enum, names by the alphabet, numbers by size, absence last."""
+    """Returns a sort key of values: words in their enum's order, names by alphabet, numbers by size, absence last."""
     places = {word.value: place for place, word in enumerate(field.words or ())}
 
     def order(value: Value) -> tuple[bool, Any]:

@@ -39,8 +39,8 @@ _TEXTS = table("texts", column("rowid"), schema="search")  # the same on both da
 
 
 class _matches(FunctionElement[Any]):  # noqa: N801 - a function of SQL
-    """A condition: a row of `search.texts` contains words, given as FTS5's query and as PostgreSQL's. It is not typed
-    as a Boolean: SQLAlchemy would add `= 1`, which FTS5 does not accept.
+    """Tests if a row of `search.texts` contains words, given as FTS5's query and as PostgreSQL's. It is not typed as a
+    Boolean: SQLAlchemy would add `= 1`, which FTS5 does not accept.
     """
 
     inherit_cache = True
@@ -86,7 +86,7 @@ table, and compiles queries that would be finished sooner without.
 
 @dataclass(frozen=True)
 class _Plan:
-    """A connection with its cached counts of hits, and its temporary tables of hits."""
+    """Holds a connection with its cached counts of hits, and its temporary tables of hits."""
 
     connection: Connection
     expressions: dict[str, str] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class _Plan:
         return self.connection.dialect.name == "sqlite"
 
     def expression(self, text: str) -> str:
-        """Like `match_expression`, but a prefix becomes an OR of the words that begin so, unless they are too many."""
+        """Returns a `match_expression` whose prefix becomes an OR of words that begin so, unless they are too many."""
         if text not in self.expressions:
             begun = _begun(self.connection, text) if text.endswith("*") else []
             self.expressions[text] = " OR ".join(map(match_expression, begun)) or match_expression(text)
@@ -114,7 +114,7 @@ class _Plan:
         return self.few[expression]
 
     def hits(self, expression: str, run_id: int) -> str | None:
-        """The temporary table of a run's hits; None if there are few, or this database has no index."""
+        """Returns the temporary table of a run's hits; None if there are few, or this database has no index."""
         key = expression, run_id
         if key not in self.lists:
             self.lists[key] = None if self.is_few(expression) else _kept_hits(self, *key)
@@ -141,7 +141,7 @@ class SearchState:
 
 
 def match_expression(text: str) -> str:
-    """FTS5's query for words next to one another; with a `*` at the end the last word is a prefix.
+    """Returns FTS5's query for words next to one another; with a `*` at the end the last word is a prefix.
 
     The text is quoted, so that FTS5's operators in it are separators between words, as they are in the texts.
     """
@@ -150,7 +150,7 @@ def match_expression(text: str) -> str:
 
 
 def contains(text: str, run_id: int, within: Within | None = None) -> ColumnElement[bool]:
-    """A condition: the text of a run's row contains these words (see `match_expression`).
+    """Returns a condition: the text of a run's row contains these words (see `match_expression`).
 
     For words that most rows contain it is fast only if the range of ids is known, or within `planning`, which keeps a
     list of the run's hits.
@@ -171,7 +171,7 @@ def contains(text: str, run_id: int, within: Within | None = None) -> ColumnElem
 
 
 def _is_ours() -> ColumnElement[bool]:
-    """A condition: the index was made for this database, not for an earlier one of the same name."""
+    """Returns a condition: the index was made for this database, not for an earlier one of the same name."""
     return exists().where(SOURCE.c.created == col(SchemaVersion.created))
 
 
@@ -194,7 +194,7 @@ def planning(connection: Connection) -> Iterator[None]:
 
 
 def search_state(connection: Connection, run_id: int) -> SearchState:
-    """The state of one run's index: one look-up by primary key."""
+    """Returns the state of one run's index: one look-up by primary key."""
     known = INDEXED_RUN.c
     of_run = and_(known.run_id == col(Run.id), known.uid == col(Run.uid))
     asked = select(known.texts, known.changed < col(Run.changed)).join_from(INDEXED_RUN, Run, of_run)

@@ -37,7 +37,7 @@ _WAIT_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class _Place:
-    """The progress of indexing a run: a row of `indexed_run`, whose columns search_tables.py explains."""
+    """Describes the progress of indexing a run: a row of `indexed_run`, whose columns search_tables.py explains."""
 
     run_id: int
     uid: str
@@ -68,7 +68,7 @@ _CONTENTS = with_contents(
 
 
 class SearchIndex:
-    """The full-text index of one database."""
+    """Maintains the full-text index of one database."""
 
     def __init__(self, db: Address, reading: Reading) -> None:
         self._texts = texts_of(db)
@@ -160,7 +160,7 @@ def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, 
 
 
 def _runs(db: Connection) -> list[_Run]:
-    """All runs, newest first."""
+    """Returns all runs, newest first."""
     silent = clock.now(db) - _SILENT_US
     columns = (Run.id, Run.uid, Run.changed, Run.state, Run.finished, Run.heartbeat)
     query: Any = select(*(col(column) for column in columns)).order_by(col(Run.created).desc())
@@ -172,8 +172,8 @@ def _runs(db: Connection) -> list[_Run]:
 
 
 def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place]:
-    """The places of all runs, by run. The index is emptied if it was made for another database, or if a run was deleted
-    since: its ids may now belong to other rollouts.
+    """Returns the places of all runs, by run. The index is emptied if it was made for another database, or if a run was
+    deleted since: its ids may now belong to other rollouts.
     """
     created = db.execute(select(col(SchemaVersion.created))).scalar() or 0
     source = index.execute(select(SOURCE.c.format, SOURCE.c.created)).first()
@@ -194,7 +194,7 @@ def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place
 def _next(
     index: Connection, known: Texts, db: Connection, run: _Run, place: _Place | None
 ) -> tuple[_Place, _Texts] | None:
-    """The texts of the run's next rollouts, and the place after them; None if there are none."""
+    """Returns the texts of the run's next rollouts, and the place after them; None if there are none."""
     place = place or _Place(run.id, run.uid)
     row, of_run = EvaluationRow, col(EvaluationRow.run_id) == run.id
     if place.changed < run.changed or place.row_id != _END:
@@ -225,7 +225,7 @@ def _rows(
 def _texts(
     index: Connection, known: Texts, db: Connection, rows: list[Row[tuple[int, int, int | None]]]
 ) -> tuple[_Texts, int | None]:
-    """Texts of rows that are not indexed yet, and the id of the last of them if the budget of characters ran out."""
+    """Returns texts of rows that are not indexed yet, and the last one's id if the budget of characters ran out."""
     has = known.known(index, [it.id for it in rows])
     wanted = [it.id for it in rows if it.id not in has]
     texts: _Texts = []

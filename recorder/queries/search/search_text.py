@@ -39,7 +39,7 @@ def _of_actions(actions: Any) -> Iterator[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """All strings in a tree of JSON, without the names of fields, and without the hashes of images."""
+    """Returns all strings in a tree of JSON, without the names of fields, and without the hashes of images."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

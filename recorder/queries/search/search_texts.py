@@ -1,4 +1,4 @@
-"""The differences of the full-text index between SQLite and PostgreSQL: locking, and writing of texts."""
+"""Hides how the full-text index differs between SQLite and PostgreSQL: locking, and writing of texts."""
 
 import fcntl
 import os
@@ -26,8 +26,8 @@ def texts_of(address: Address) -> "Texts":
 
 
 class Texts:
-    """The indexed texts of one database, here of PostgreSQL's. It uses a lock of the transaction: one of the session
-    would not work through a pooler.
+    """Writes the indexed texts of one database, here of PostgreSQL's. It uses a lock of the transaction: one of the
+    session would not work through a pooler.
     """
 
     def __init__(self, db: Address) -> None:
@@ -85,7 +85,7 @@ class Texts:
 
 
 class _SqliteTexts(Texts):
-    """The same in SQLite's file beside the database, with a lock of a file."""
+    """Does the same in SQLite's file beside the database, with a lock of a file."""
 
     def __init__(self, db: Path) -> None:
         super().__init__(db)

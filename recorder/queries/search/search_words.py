@@ -20,8 +20,8 @@ OVERLAP = 100
 
 
 class _Folding(dict[int, str]):
-    """A table for `str.translate` of how FTS5 folds each character: letters and digits without case and diacritics,
-    single diacritics to nothing, all else to a space. An FTS5 table in memory is queried once per character.
+    """Maps characters, for `str.translate`, as FTS5 folds them: letters and digits without case and diacritics, single
+    diacritics to nothing, all else to a space. An FTS5 table in memory is queried once per character.
     """
 
     def __init__(self) -> None:
@@ -50,20 +50,20 @@ _folding = _Folding()
 
 
 def words_of(text: str) -> list[str]:
-    """The folded words of a text, in order; a word too long for PostgreSQL becomes its beginning and a hash."""
+    """Return the folded words of a text, in order; a word too long for PostgreSQL becomes its beginning and a hash."""
     words = text.translate(_folding).split()
     return [it[:_WORD] + hashlib.sha256(it.encode()).hexdigest()[:16] if is_shortened(it) else it for it in words]
 
 
 def vectors(text: str) -> list[str]:
-    """Literals of `tsvector`: one for most texts, several that overlap for a text that exceeds the limits of one."""
+    """Return literals of `tsvector`: one for most texts, several that overlap for a text that exceeds its limits."""
     parts = _parts(words_of(text))
     return [" ".join(f"'{word}':{','.join(places)}" for word, places in part.items()) for part in parts]
 
 
 def query(text: str) -> str:
-    """A literal of `tsquery` for words next to one another; with a `*` at the end the last word is a prefix. It is
-    empty, and finds nothing, if there is no word.
+    """Return a literal of `tsquery` for words next to one another; with a `*` at the end the last word is a prefix. It
+    is empty, and finds nothing, if there is no word.
     """
     phrase, star = (text[:-1], ":*") if text.endswith("*") else (text, "")
     words = words_of(phrase)
@@ -78,7 +78,7 @@ def is_shortened(word: str) -> bool:
 
 
 def _parts(words: list[str]) -> Iterator[dict[str, list[str]]]:
-    """Positions by word, from 1 on in each part."""
+    """Return positions by word, from 1 on in each part."""
     begin = 0
     while True:
         part, end = _part(words, begin)
@@ -89,7 +89,7 @@ def _parts(words: list[str]) -> Iterator[dict[str, list[str]]]:
 
 
 def _part(words: list[str], begin: int) -> tuple[dict[str, list[str]], int]:
-    """One part, and the place of the first word that did not fit."""
+    """Return one part, and the place of the first word that did not fit."""
     part: dict[str, list[str]] = {}
     room = _PART_BYTES
     for place in range(begin, min(len(words), begin + _PART_WORDS)):

@@ -18,8 +18,8 @@ _Row = EvaluationRow
 
 
 def cause() -> ColumnElement[Any]:
-    """An expression for the LossCause, also of rollouts that lost nothing; NULL if none is known yet. It agrees with
-    `diagnosis.waterfall.causes`.
+    """Return an expression for the LossCause, also of rollouts that lost nothing; NULL if none is known yet. It agrees
+    with `diagnosis.waterfall.causes`.
     """
     stop, status = col(_Row.stop_reason), col(_Row.status)
     odd = cast(col(_Row.odd_rewards), String) != "null"  # the JSON value null, not SQL's
@@ -42,7 +42,7 @@ def cause() -> ColumnElement[Any]:
 
 
 def lag() -> ColumnElement[Any]:
-    """An expression for the policy versions between making and training: see `diagnosis.checks.policy.lag`."""
+    """Return an expression for the policy versions between making and training: see `diagnosis.checks.policy.lag`."""
     steps = col(_Row.step) - col(_Row.policy_step) - 1
     return func.coalesce(col(_Row.staleness), case((steps > 0, steps), else_=0))
 
@@ -54,8 +54,8 @@ FIELDS = frozenset({*_OF_ROW, "spread", "twins", "prompts"})
 def matches(
     name: str, value: Value, run_id: int, filter: RolloutFilter, span: tuple[int, int] | None = None  # noqa: A002
 ) -> ColumnElement[bool]:  # fmt: skip
-    """A condition on one of FIELDS. A group has a single step, so that only groups within the filter's steps are read;
-    with a span of ids, only groups that have a row in it.
+    """Return a condition on one of FIELDS. A group has a single step, so that only groups within the filter's steps are
+    read; with a span of ids, only groups that have a row in it.
     """
     if name in _OF_ROW:
         return is_value(_OF_ROW[name](), value)
@@ -77,6 +77,6 @@ def matches(
 def _shared(
     key: tuple[Any, ...], condition: ColumnElement[bool], rows: list[ColumnElement[bool]]
 ) -> ColumnElement[bool]:
-    """A condition on a rollout: `condition` is true for all `rows` with the same `key` taken together."""
+    """Return a condition on a rollout: `condition` is true for all `rows` with the same `key` taken together."""
     found = select(*key).where(*rows).group_by(*key).having(condition)
     return (key[0] if len(key) == 1 else tuple_(*key)).in_(found)

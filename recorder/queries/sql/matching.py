@@ -42,7 +42,7 @@ def in_range(column: Any, it: Range) -> ColumnElement[bool]:
 
 
 def is_value(column: Any, value: Value) -> ColumnElement[bool]:
-    """A condition on a column that stores the field's value itself."""
+    """Returns a condition on a column that stores the field's value itself."""
     if isinstance(value, Range):
         return in_range(column, value)
     found: ColumnElement[bool] = column.is_(None) if value is None else column == value
@@ -52,7 +52,7 @@ def is_value(column: Any, value: Value) -> ColumnElement[bool]:
 def stored_elsewhere(
     term: Term, value: Value, run_id: int, within: full_text.Within | None = None
 ) -> ColumnElement[bool]:  # fmt: skip
-    """A condition on a field that is stored outside the row's columns; `within` are the first and last id."""
+    """Returns a condition on a field that is stored outside the row's columns; `within` are the first and last id."""
     if term.key is not None:
         number = number_in(getattr(EvaluationRow, term.field), term.key)
         return is_value(number, value.loose if isinstance(value, Range) else value)
@@ -66,7 +66,7 @@ def stored_elsewhere(
 
 
 def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
-    """A condition on the error line as pages show it; `lost` selects the rows whose process died."""
+    """Returns a condition on the error line as pages show it; `lost` selects the rows whose process died."""
     error, stop = col(EvaluationRow.error), col(EvaluationRow.stop_reason)
     if not isinstance(value, str):
         return and_(error.is_(None), not_(lost))
@@ -78,12 +78,12 @@ def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def column_of(name: str) -> Any:
-    """The column of a field."""
+    """Returns the column of a field."""
     return col(getattr(EvaluationRow, FIELDS[name].column or name))
 
 
 def has_key(column: Any, key: str) -> ColumnElement[bool]:
-    """A condition: the column's JSON object has this key."""
+    """Returns a condition: the column's JSON object has this key."""
     each = json_each(column)
     return select(each.c.key).where(each.c.key == key).exists()
 

@@ -56,7 +56,7 @@ Place = tuple[float | int | None, int]
 
 
 class Use(Enum):
-    """Purposes of a SELECT; the best index depends on it."""
+    """Names purposes of a SELECT; the best index depends on it."""
 
     ROWS = auto()
     """Reads them, in the filter's order."""
@@ -90,7 +90,7 @@ class Ties:
 def conditions(
     run_id: int, filter: RolloutFilter, use: Use, span: Span | None = None  # noqa: A002
 ) -> list[ColumnElement[bool]]:  # fmt: skip
-    """Conditions of a filter on rows as pages show them (see `lost_until`), within a span of ids if one is given.
+    """Returns conditions of a filter on rows as pages show them (see `lost_until`), within a span of ids if given.
 
     SQLite assumes that any index selects a handful of rows. So columns with few values, which half of the rows share,
     are put into an expression: else it would collect and sort these rows, or leave an index that covers the whole
@@ -139,8 +139,8 @@ def has_no_order(filter: RolloutFilter) -> bool:  # noqa: A002
 
 
 def lost_until(run_id: int) -> ColumnElement[int]:
-    """A time in µs since the epoch: rollouts that are stored as running and began before it are lost, since their
-    process died. Readers see them as aborted; no process is left to record that.
+    """Returns a time in µs since the epoch: rollouts that are stored as running and began before it are lost, since
+    their process died. Readers see them as aborted; no process is left to record that.
 
     In a run whose heartbeat stopped all running rollouts are lost; in a live run none; in a run that ended those that
     began before its end, since evaluations that follow a training belong to its run.
@@ -156,7 +156,7 @@ def in_statistics(filter: RolloutFilter) -> bool:  # noqa: A002
 
 
 def statistics_conditions(run_id: int, filter: RolloutFilter) -> list[ColumnElement[bool]]:  # noqa: A002
-    """Conditions on StepStatistics, for a filter for which they suffice."""
+    """Returns conditions on StepStatistics, for a filter for which they suffice."""
     it = StepStatistics
     found = [col(it.run_id) == run_id, in_range(col(it.step), filter.range("step"))]
     columns = {"eval": col(it.eval_name), "mode": col(it.mode)}
@@ -237,7 +237,7 @@ def _reads_the_table(filter: RolloutFilter) -> bool:  # noqa: A002
 
 
 def _ids_of_steps(run_id: int, filter: RolloutFilter) -> full_text.Within | None:  # noqa: A002
-    """The first and the last id of the rows of a narrow range of steps; None for any other filter."""
+    """Returns the first and the last id of the rows of a narrow range of steps; None for any other filter."""
     if not _is_narrow(filter):
         return None
     # In an expression: row_by_step covers this query; SQLite would search row_by_id row by row for these steps.
@@ -284,7 +284,7 @@ def _loose(term: Term, value: Value) -> Any:
 
 
 def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
-    """The column itself if its index selects few rows, else an expression that no index serves."""
+    """Returns the column itself if its index selects few rows, else an expression that no index serves."""
     only = term.range
     if term.field == "reward":
         alone = all(it.field in {"reward", "step", "scored", "group"} for it in filter.terms)
@@ -327,7 +327,7 @@ def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa
 
 
 def _of_kind(column: Any, field: str, values: tuple[str, ...], lost: ColumnElement[bool]) -> Any:
-    """A condition on a status or the like; `values` are as pages show them, where lost rows are aborted."""
+    """Returns a condition on a status or the like; `values` are as pages show them, where lost rows are aborted."""
     stored = column == values[0] if len(values) == 1 else column.in_(values)
     if field == "status" and Status.RUNNING in values and Status.ABORTED not in values:
         return and_(stored, not_(lost))

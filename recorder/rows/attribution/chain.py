@@ -59,11 +59,11 @@ class Chain:
 
     @property
     def model(self) -> object:
-        """The seam and the model's name, as far as it is known."""
+        """Return the seam and the model's name, as far as it is known."""
         generation = self.parts[0][0]
         return generation.seam, generation.sampling.get("model")
 
     @property
     def size(self) -> int:
-        """Sampled tokens; characters where there are no ids."""
+        """Return sampled tokens; characters where there are no ids."""
         return sum(len(one.text or "") if one.sampled is None else len(one.sampled) for _, one in self.parts)

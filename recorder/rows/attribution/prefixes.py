@@ -1,4 +1,4 @@
-"""Prompt and answer of a generation as bytes.
+"""Writes the prompt and answer of a generation as bytes.
 
 The context of a follow-up begins with both, concatenated: to follow a chain of turns is a comparison of prefixes.
 """

@@ -67,7 +67,7 @@ class RowCalls:
 
     @property
     def calls(self) -> list[Generation | EnvironmentCall]:
-        """Its generations, failures and environment calls, without those that environment calls made themselves."""
+        """Return its generations, failures and environment calls, except those made by environment calls themselves."""
         return [*[turn.generation for turn in self.turns], *self.failures, *self.environment_calls]
 
     def may_hold(self, failure: Generation) -> bool:

@@ -173,8 +173,8 @@ def _explained(url: URL, error: DBAPIError) -> str:
 
 
 def _reason(error: DBAPIError) -> str:
-    """The reason in one line without a full stop. libpq's messages have several lines; those after a tab are guesses.
-    Of several attempts to connect, as to each address of a host, the last one counts.
+    """Returns the reason in one line without a full stop. libpq's messages have several lines; those after a tab are
+    guesses. Of several attempts to connect, as to each address of a host, the last one counts.
     """
     primary = getattr(getattr(error.orig, "diag", None), "message_primary", None)
     said = primary or str(error.orig).partition("\nMultiple connection attempts failed")[0]
@@ -184,7 +184,7 @@ def _reason(error: DBAPIError) -> str:
 
 
 def _state(error: BaseException | None) -> str:
-    """SQLSTATE; empty if there is none, as when there was no connection."""
+    """Returns the SQLSTATE; empty if there is none, as when there was no connection."""
     return str(getattr(getattr(error, "orig", error), "sqlstate", None) or "")
 
 

@@ -17,7 +17,7 @@ SELECT NOT pg_is_in_recovery() AND coalesce(
 
 @dataclass(frozen=True)
 class Rights:
-    """The rights of one user in one database."""
+    """Describes the rights of one user in one database."""
 
     notes: bool  # may write stars, tags, notes and settings of diagnoses
     search: bool  # may fill the full-text index
@@ -90,7 +90,7 @@ def _migrate(url: URL) -> str:
 
 
 def _lacking(connection: Connection) -> list[tuple[str, str]]:
-    """Names of tables and sequences, each with the rights that the user lacks on it."""
+    """Returns names of tables and sequences, each with the rights that the user lacks on it."""
     tables = Table.metadata.sorted_tables
     counters = [None if it.autoincrement_column is None else it.autoincrement_column.name for it in tables]
     asked = {"tables": [it.name for it in tables], "columns": counters}

@@ -73,7 +73,7 @@ class Storage:
 
     @property
     def waiting(self) -> Path | None:
-        """The folder in which entries wait for the database; None if no entry waits."""
+        """Returns the folder in which entries wait for the database; None if no entry waits."""
         return self._spool.folder if self._spool else None
 
     def engine(self) -> Engine:

@@ -35,7 +35,7 @@ class Entry:
 
     @property
     def uids(self) -> set[str]:
-        """The uids of all runs that the entry mentions."""
+        """Returns the uids of all runs that the entry mentions."""
         return self.batch.uids | {*self.alive} | {failures.run for failures in self.failures}
 
 

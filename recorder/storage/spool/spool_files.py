@@ -28,7 +28,7 @@ _NAME = re.compile(r"(?P<writer>.+)\.(?P<part>\d{6,})\.spool")
 
 
 class SpoolFile(NamedTuple):
-    """A file in a spool's folder."""
+    """Describes a file in a spool's folder."""
 
     path: Path
     writer: str  # name of the process that wrote the file
@@ -53,7 +53,7 @@ def spool_files(folder: Path) -> list[SpoolFile]:
 
 
 class Spool:
-    """The spool of this process. It is not thread-safe."""
+    """Keeps the spool of this process. It is not thread-safe."""
 
     def __init__(self, folder: Path, writer: str, most_bytes: int, before: int = 0) -> None:
         """Creates no file, nor the folder, before the first frame.

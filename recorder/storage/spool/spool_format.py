@@ -23,7 +23,7 @@ _GROUP_BYTES = 2 << 20  # size from which frames no longer join the same transac
 
 
 class Frame(NamedTuple):
-    """An encoded entry in a file."""
+    """Holds an encoded entry in a file."""
 
     number: EntryNumber
     data: bytes  # the encoded entry, see `spool_entry.py`; empty in the end mark

@@ -46,7 +46,7 @@ _IDLE_US = 3_600_000_000  # µs without a write after which a process on another
 
 @dataclass
 class TakenIn:
-    """The result of an ingest.
+    """Holds the result of an ingest.
 
     Attributes:
         entries: number of stored entries.

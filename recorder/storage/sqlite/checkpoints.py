@@ -54,7 +54,7 @@ def alone(log: Path, *, waits: bool) -> Iterator[None]:
 
 
 def log_of(path: Path) -> Path:
-    """The path of SQLite's write-ahead log, which need not exist."""
+    """Returns the path of SQLite's write-ahead log, which need not exist."""
     return path.with_name(f"{path.name}-wal")
 
 

@@ -164,7 +164,7 @@ def _explained(path: Path, error: Exception) -> str:
 
 
 def _result_code(error: Exception) -> int:
-    """SQLite's primary result code, or -1. Not its message: SQLAlchemy's contains the row's text."""
+    """Returns SQLite's primary result code, or -1. Not its message: SQLAlchemy's contains the row's text."""
     code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", -1)
     return code if code < 0 else code & 0xFF
 

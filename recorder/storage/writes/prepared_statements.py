@@ -30,7 +30,7 @@ StatementOf = Callable[..., ClauseElement]
 
 
 class _Prepared(NamedTuple):
-    """A statement as text, its parameters' names in order, and the values of its constants."""
+    """Holds a statement as text, its parameters' names in order, and the values of its constants."""
 
     sql: str
     names: tuple[str, ...]
@@ -118,7 +118,7 @@ def _prepared(kind: _Kind, statement_of: StatementOf, *args: Any) -> _Prepared:
 def _conversions(
     kind: _Kind, table: type[SQLModel], columns: tuple[str, ...]
 ) -> list[tuple[int, Callable[[Any], Any]]]:
-    """Converters by the place of a column: of JSON, and on SQLite of numbers that are no Python floats."""
+    """Returns converters by the place of a column: of JSON, and on SQLite of numbers that are no Python floats."""
     dialect = _dialects[kind]
     types = [table.metadata.tables[str(table.__tablename__)].columns[name].type for name in columns]
     found = [of_type.dialect_impl(dialect).bind_processor(dialect) for of_type in types]
@@ -131,7 +131,7 @@ def _conversions(
 
 
 def _of_dicts(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A faster converter for JSON columns, which nearly always hold a dict."""
+    """Returns a faster converter for JSON columns, which nearly always hold a dict."""
     return lambda value: json_column(value) if type(value) is dict else convert(value)
 
 

@@ -81,7 +81,7 @@ def write_rows(
 
 
 def _advance() -> Insert:
-    """Parameters: `writer`, the parts of an `EntryNumber` and `now`."""
+    """Takes the parameters `writer`, the parts of an `EntryNumber` and `now`."""
     position, now = WriterPosition, server_clock(bindparam("now", type_=BigInteger()))
     statement = (
         insert(position)
@@ -98,7 +98,7 @@ def _advance() -> Insert:
 
 
 def _run_update(is_now: bool) -> ReturningUpdate[Any]:  # noqa: FBT001 - `run` passes arguments by position
-    """Parameters: `of_run` and `now`; returns the `changed` of this batch."""
+    """Takes the parameters `of_run` and `now`; returns the `changed` of this batch."""
     of_run = update(Run).where(col(Run.id) == bindparam("of_run"))
     now = bindparam("now", type_=BigInteger())
     heard = server_clock(now) if is_now else later(now)
@@ -129,13 +129,13 @@ def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: i
 
 
 def _start_insert() -> Insert:
-    """Parameters: `id` and `data`."""
+    """Takes the parameters `id` and `data`."""
     values: dict[str, Any] = {"id": bindparam("id"), "data": bindparam("data")}
     return insert(PayloadStart).inline().values(**values).on_conflict_do_nothing()
 
 
 def _payload_upsert() -> Insert:
-    """Parameters: `run`, `uid`, `content`, `tokens` and their starts; None leaves a payload and its start unchanged."""
+    """Takes `run`, `uid`, `content`, `tokens` and their starts; None leaves a payload and its start unchanged."""
     row, payload = EvaluationRow, RolloutPayload
     of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
     names = ("content", "tokens")
@@ -150,7 +150,7 @@ def _payload_upsert() -> Insert:
 
 
 def _tag_insert() -> Insert:
-    """Parameters: `run`, `uid` and `tag`. A row has each tag once."""
+    """Takes the parameters `run`, `uid` and `tag`. A row has each tag once."""
     row = EvaluationRow
     of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
     values = {"run_id": bindparam("run"), "tag": bindparam("tag"), "row_id": of_row.scalar_subquery()}

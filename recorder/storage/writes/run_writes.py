@@ -66,7 +66,7 @@ def known_runs(connection: Connection, uids: Iterable[str]) -> dict[str, int]:
 
 
 def _id_of_run() -> Select[Any]:
-    """Parameter: `of_uid`."""
+    """Takes the parameter `of_uid`."""
     return select(col(Run.id)).where(col(Run.uid) == bindparam("of_uid"))
 
 

@@ -39,7 +39,7 @@ def write_statistics(connection: Connection, changes: Iterable[RowChange], run_i
 
 
 def _named(run_id: int, step: Sequence[Any]) -> dict[str, Any]:
-    """The parameters of `step_sums`."""
+    """Returns the parameters of `step_sums`."""
     return {"of_run": run_id, **{f"of_{name}": value for name, value in zip(step_sums.OF_STEP, step, strict=True)}}
 
 
@@ -48,7 +48,7 @@ def _statistics_upsert() -> Insert:
 
 
 def _details_upsert() -> Insert:
-    """Parameters: those of `step_sums.details`, and `now`."""
+    """Takes the parameters of `step_sums.details`, and `now`."""
     return _upsert(StepDetails, step_sums.details().add_columns(bindparam("now").label("made")))
 
 
@@ -78,7 +78,7 @@ def _stale_steps() -> Select[Any]:
 
 
 def _details_are_fresh() -> Update:
-    """Parameters: those of `step_sums.details`."""
+    """Takes the parameters of `step_sums.details`."""
     sums = StepStatistics
     key = [col(getattr(sums, name)) == bindparam(f"of_{name}") for name in step_sums.OF_STEP]
     return update(sums).where(col(sums.run_id) == bindparam("of_run"), *key).values(stale=false())

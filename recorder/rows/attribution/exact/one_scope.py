@@ -1,4 +1,4 @@
-"""Fast path: assignment by explicit scope only."""
+"""Assigns calls by explicit scope only, which is the fast path."""
 
 from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.rows.attribution.branches import row_of

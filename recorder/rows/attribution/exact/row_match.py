@@ -28,7 +28,7 @@ class RowTokens:
 
     @property
     def length(self) -> int:
-        """Length in tokens."""
+        """Return the length in tokens."""
         return len(self.data) // _WIDTH
 
     def extended_by(self, sequence: Sequence, matched: int) -> int | None:
@@ -60,7 +60,7 @@ class RowTokens:
 
 @dataclass(frozen=True)
 class Fit:
-    """The place of a chain in a row.
+    """Locates a chain in a row.
 
     Attributes:
         starts: index of each answer in the completion; None for an answer in the prompt or without ids.

@@ -109,13 +109,15 @@ class Matching:
         return [index for index in self._asked(beginning) if self._tokens[index].data.startswith(beginning)]
 
     def _rank(self, found: Fit) -> tuple[bool, bool]:
-        """Smaller is better: an exact fit, then a whole one. If rows are in pieces, one that reaches a row's end may as
-        well be another row's.
+        """Return a key that is smaller for a better fit: an exact one, then a whole one. If rows are in pieces, one
+        that reaches a row's end may as well be another row's.
         """
         return found.evidence != "context", not found.is_whole and not self._state.branches.are_turns
 
     def _urgency(self, chain: Chain, fits: dict[int, Fit]) -> tuple[bool, bool, int, int]:
-        """Smaller is earlier: whole exact fits, other exact fits, the rest; then chains with fewer best rows."""
+        """Return a key, smaller for earlier chains: whole exact fits, exact ones, others; then those of fewer best
+        rows.
+        """
         ranks = [self._rank(found) for found in fits.values()]
         if not ranks:
             return False, False, 0, 0

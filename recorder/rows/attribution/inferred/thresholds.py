@@ -1,4 +1,4 @@
-"""The thresholds of inference, each with its unit and its reason. All were set on the patterns of the tests."""
+"""Defines the thresholds of inference, each with its unit and its reason. All were set on the patterns of the tests."""
 
 CHANCE = 1 / 500
 """Probability. What is less likely than this by accident counts as evidence: one wrong batch in some 500."""
