@@ -57,6 +57,6 @@ lock:  ## Write down the versions of the active environment, for CI
 	python -m pip freeze --exclude-editable --exclude logs-ui | sed 's/+cpu$$//' > .ci/constraints.txt
 
 release:  ## The wheel and the source distribution as they would be uploaded, into dist/, checked
-	rm -rf dist
+	rm -rf build dist
 	python -m build
 	python -m twine check --strict dist/*

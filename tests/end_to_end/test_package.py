@@ -2,10 +2,12 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import urllib.request
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -54,12 +56,25 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bin folder of a fresh environment that has the built wheel and what it depends on, and no more."""
     folder = tmp_path_factory.mktemp("fresh")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    shutil.rmtree(
+        ROOT / "build", ignore_errors=True
+    )  # files that have gone since an earlier build would be packed, too
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
     (wheel,) = folder.glob("*.whl")
     venv.create(folder / "venv")
     binaries = folder / "venv" / "bin"  # what is imported is compiled then; to compile all of it takes longer
     subprocess.run([*pip, "--python", str(binaries / "python"), "install", "--no-compile", str(wheel)], check=True)
     return binaries
+
+
+@pytest.mark.timeout(600)
+def test_the_wheel_has_every_file_and_no_tests(installed: Path) -> None:
+    (wheel,) = installed.parents[1].glob("*.whl")
+    names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    folders = ("app", "recorder", "rollout", "templates")
+    tracked = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert sorted(names ^ {f"logs_ui/{name}" for name in tracked.stdout.splitlines()}) == []
+    assert {f"logs_ui/{package}/py.typed" for package in ("app", "recorder", "rollout")} <= names
 
 
 @pytest.mark.timeout(600)
