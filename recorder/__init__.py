@@ -117,3 +117,8 @@ def __getattr__(name: str) -> Any:
 
     found = globals()[name] = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
     return found
+
+
+def __dir__() -> list[str]:
+    """Return all names, also those that were not used yet: for completion and help()."""
+    return sorted({*globals(), *__all__})

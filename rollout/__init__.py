@@ -63,3 +63,8 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    """Return all names, also those that were not used yet: for completion and help()."""
+    return sorted({*globals(), *__all__})

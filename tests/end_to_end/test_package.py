@@ -39,6 +39,7 @@ def test_the_public_names_are_sorted_and_there() -> None:
     names = logs_ui.recorder.__all__
     assert names == sorted(names)
     assert all(getattr(logs_ui.recorder, name).__doc__ for name in names)
+    assert set(names) <= set(dir(logs_ui.recorder))
 
 
 def test_every_subpackage_is_listed_for_the_wheel() -> None:
