@@ -1,8 +1,8 @@
 """Splits a rollout's timeline into turns, and finds where two rollouts diverge.
 
-They diverge at the first turn whose actions differ. An action is what was sent to the environment; if nothing was sent,
-the tool calls; if there are none, the text of the answer, ignoring white space. If one rollout has ended, they diverge
-at the turn that it lacks.
+They diverge at the first turn whose actions differ. If nothing was sent to the environment, tool calls are compared;
+without tool calls, the answers' texts, ignoring white space. A rollout that ended earlier diverges at its first missing
+turn.
 """
 
 from collections import defaultdict

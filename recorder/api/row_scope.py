@@ -1,4 +1,4 @@
-"""Lets a rollout function say which row it works on, and record notes, tags, metrics and errors of the row."""
+"""Lets a rollout function say which row it works on, and record values, tags, metrics and errors of the row."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ def row_scope(index: int) -> Iterator["CurrentRow"]:
             row, the calls are unattributed, and the error is logged once.
 
     Yields:
-        The row, to record notes, tags, metrics and errors with.
+        The row, to record values, tags, metrics and errors with.
 
     Examples:
         ```python
