@@ -12,7 +12,7 @@ format:  ## Format and fix what can be fixed
 	ruff format .
 	ruff check --fix .
 
-check:  ## Formatting, lint, types, and the arrows between the rooms
+check:  ## Formatting, lint, types, and which room may import which
 	ruff format --check .
 	ruff check .
 	mypy

@@ -1,4 +1,4 @@
-"""Makes rollouts of OpenEnv environments, for `trl.GRPOTrainer`; and the demo's."""
+"""Makes rollouts for `trl.GRPOTrainer`: of OpenEnv and text environments, OpenEnv's harness and evaluations."""
 
 from typing import TYPE_CHECKING, Any
 

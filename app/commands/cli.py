@@ -94,7 +94,11 @@ def serve(
         ),
     ] = "",
     allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="HOST", help="Host name that a proxy uses; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="Host name under which browsers reach the dashboard, as behind a proxy; may be repeated.",
+        ),
     ] = None,
     read_only: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--read-only", help="Write nothing: no stars, tags, notes or settings.")

@@ -89,14 +89,14 @@ def info(
 
 
 def _lines(it: "Info", db: str) -> list[tuple[str, str]]:
-    behind = "" if it.schema >= it.known else f", this logs-ui works with {it.known}: logs-ui db migrate{db}"
+    behind = "" if it.schema >= it.known else f" (this logs-ui uses {it.known}; run: logs-ui db migrate{db})"
     free = f"; {size(it.free)} are unused: logs-ui db vacuum{db}" if it.free > it.bytes * 0.05 else ""
     pruned = f"; {it.pruned:,} of them pruned" if it.pruned else ""
     return [
-        ("where", it.where),
-        ("what", f"{it.engine}, schema {it.schema}{behind}"),
+        ("database", it.where),
+        ("version", f"{it.engine}, schema {it.schema}{behind}"),
         ("size", f"{size(it.bytes)}{free}"),
-        ("recorded now", ", ".join(it.under_way) or "nothing"),
+        ("recording now", ", ".join(it.under_way) or "nothing"),
         ("runs", f"{it.runs:,}"),
         ("rollouts", f"{it.rollouts:,}{pruned}"),
         ("images", f"{it.images:,}"),
@@ -177,8 +177,8 @@ def _became(run: "MergedRun") -> str:
 
 @db.command(short_help="Bring a database of an earlier logs-ui up to date.")
 def migrate(db: Database = None) -> None:
-    """Bring a database of an earlier schema up to date, each step in one transaction. Most steps may run while a
-    training records; before any other, nobody may record. In an empty PostgreSQL database, create the tables.
+    """Bring a database of an earlier schema up to date. Each migration is one transaction. Most can run while a
+    training records; for the others, stop all recording first. In an empty PostgreSQL database, create the tables.
     """
     from logs_ui.recorder.upkeep.migrate import migrate_database
 
@@ -200,7 +200,8 @@ def delete(
     db: Database = None,
 ) -> None:
     """Delete a run: rollouts, figures, sources, stars, tags and notes, and the images that only it has. First shows
-    what would be deleted, and asks. Only a copy of the database brings it back. To keep its figures, prune it.
+    what would be deleted, and asks. It can be restored only from a backup of the database. To keep its figures, prune
+    it.
     """
     from logs_ui.recorder.upkeep.delete import delete_run
 

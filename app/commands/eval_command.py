@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 def evaluate(
     evaluation: Annotated[
-        str, typer.Argument(metavar="MODULE:NAME", help="Import path; NAME if the module has several evaluations.")
+        str,
+        typer.Argument(metavar="MODULE:NAME", help="The evaluation; NAME may be left out if the module has only one."),
     ],
     base_url: Annotated[str, typer.Option(metavar="URL", help="URL of the model's server, up to /v1.")],
     model: Annotated[str, typer.Option(metavar="NAME", help="Name of the model on the server.")],
@@ -33,7 +34,11 @@ def evaluate(
     temperature: Annotated[float | None, typer.Option(metavar="X", min=0, help="Default: the evaluation's.")] = None,
     max_tokens: Annotated[int | None, typer.Option(metavar="N", min=1, help="Token limit of an answer.")] = None,
     min_score: Annotated[
-        float | None, typer.Option(metavar="X", help="Exit with 1 if the mean reward is lower, or rollouts failed.")
+        float | None,
+        typer.Option(
+            metavar="X",
+            help="Exit with 1 if the mean score is lower, or more rollouts failed than --max-errors allows.",
+        ),
     ] = None,
     max_errors: Annotated[int, typer.Option(metavar="N", min=0, help="Failed rollouts that --min-score allows.")] = 0,
     db: Database = None,

@@ -44,8 +44,8 @@ def prune(
     db: Database = None,
 ) -> None:
     """Delete messages, actions and tokens of the rollouts that match all given options. Their figures stay, and so
-    does every curve and count. Shows first what would be deleted, and asks. Only a backup brings it back. A training
-    may record at the same time.
+    does every curve and count. Shows first what would be deleted, and asks. It can be restored only from a backup of
+    the database. A training may record at the same time.
     """
     if older_than is None and keep_every is None and where is None and not run:
         raise LogsUIError(

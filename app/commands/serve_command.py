@@ -42,7 +42,7 @@ def serve(
         host: the address to listen on.
         port: 0 picks a free one.
         prefix: the path under which a proxy serves the dashboard: see `create_app`.
-        names: further host names that a proxy uses, besides those of loopback.
+        names: further host names under which browsers reach it, as behind a proxy, besides those of loopback.
         read_only: nothing is written: see `create_app`.
 
     Raises:

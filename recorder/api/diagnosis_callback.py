@@ -35,7 +35,7 @@ StopOn = str | Collection[str] | Callable[[Card], bool]
 
 
 class DiagnosisCallback:
-    """A callback for a trainer that diagnoses the run while it trains. It is a `transformers.TrainerCallback`.
+    """A trainer callback that diagnoses the run during training. It is a `transformers.TrainerCallback`.
 
     A card is printed on stderr when it first fires, and again only if it went away and came back. As long as there are
     too few rollouts to judge, none fires. The callback works on the main process only, in a thread of its own that

@@ -21,8 +21,8 @@ def row_scope(index: int) -> Iterator["CurrentRow"]:
 
     It is only needed where logs-ui cannot find out by itself: the dashboard shows how many calls of a run are
     unattributed. Do not open scopes of several rows in one task or thread at once, nested or in generators that take
-    turns: none of them assigns a call then. Outside of a recorded rollout function it does nothing, and neither in a
-    rollout of `start_run()`, which is one row.
+    turns: none of them assigns a call then. It does nothing outside of a recorded rollout function, or in a rollout of
+    `start_run()`, which is one row.
 
     Args:
         index: Index of the prompt in the list that the rollout function was called with, from 0. If there is no such

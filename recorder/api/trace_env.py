@@ -26,7 +26,7 @@ def trace_env(obj: T, /) -> T:
     Arguments, results and exceptions are never changed.
 
     Args:
-        obj: An environment: an object with `reset` or `step`, which may be coroutine functions. Understood are
+        obj: An environment: an object with `reset` or `step`, which may be coroutine functions. It reads
             gymnasium's `(observation, info)` and `(observation, reward, terminated, truncated, info)` (`done` is True
             if one of the two is, and `truncated` is stored in the metadata), gym's older `(observation, reward, done,
             info)`, dm_env's `TimeStep`, and objects or dicts with `observation`, `reward` and `done`. Any other result

@@ -38,8 +38,8 @@ class Report:
     """Why the rewards of a run are low. `print(report)` shows it as text.
 
     Attributes:
-        cards: the findings: faults of the set-up first, then highest cost first; a card that others explain comes
-            after those.
+        cards: the findings: faults of the set-up that cost at least a tenth of the loss first, then highest cost first;
+            a card that others explain comes after those.
         missing: the diagnostics that lack data.
         fall: the waterfall: the lost reward by cause.
         scale: the best reward, and what counts as solved.

@@ -1,4 +1,4 @@
-"""Adds the columns of payloads, and of their shared payload starts, to a query."""
+"""Adds the columns of payloads, and of their shared prompts, to a query."""
 
 from typing import Any
 

@@ -273,7 +273,7 @@ def read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[
 
 
 def _rollout(row: EvaluationRow, packed_content: Sequence[bytes | None], tokens: Sequence[bytes | None]) -> Rollout:
-    """Unpacks payloads, each given with its payload start."""
+    """Unpacks payloads, each given with its shared prompt."""
     try:
         content = unpack_content(*packed_content)
         return Rollout(

@@ -69,7 +69,7 @@ def delete_run(
     run: str, db: str | os.PathLike[str] | None = None, *, dry_run: bool = False, progress: Progress = unseen
 ) -> Deleted:
     """Deletes a run with its rollouts, figures, sources, stars, tags and notes, and the images, texts and tokenizers
-    that no other run has. Only a copy of the database brings it back.
+    that no other run has. It can be restored only from a backup of the database.
 
     It works in short transactions, while trainings record other runs. It can be interrupted at any moment; the next
     call continues.

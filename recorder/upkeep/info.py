@@ -27,7 +27,7 @@ class Info:
         engine: the database program and its version.
         schema: the number of its schema; `known` is the one that this logs-ui works with.
         bytes: its size, including SQLite's write-ahead log; `free` of them are unused pages (SQLite; 0 on PostgreSQL).
-        runs, rollouts, pruned, images, prompts: how many; prompts are the beginnings that several rollouts share.
+        runs, rollouts, pruned, images, prompts: how many; prompts are those that several rollouts share.
         under_way: uids of the runs that are being recorded now.
     """
 

@@ -95,9 +95,9 @@ def prune(
     progress: Progress = unseen,
 ) -> Pruned:
     """Deletes messages, actions and tokens of the rollouts that satisfy all arguments. Each stays as a row with its
-    figures: rewards, counts, times, the diagnosis's columns, the last words. Only a copy of the database brings the
-    text back. Images that no rollout refers to any more are deleted, too. Words that the search had indexed before are
-    still found.
+    figures: rewards, counts, times, the diagnosis's columns, the last words. The text can be restored only from a
+    backup of the database. Images that no rollout refers to any more are deleted, too. Words that the search had
+    indexed before are still found.
 
     It works in short transactions while trainings record. It can be interrupted at any moment; the next call continues.
     Rollouts that run, or await their reward, are left alone. An SQLite file keeps its size and reuses the space: see

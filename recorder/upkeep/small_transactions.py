@@ -1,4 +1,4 @@
-"""Lets upkeep write while a training records: in short transactions, with pauses between them that are longer."""
+"""Lets upkeep write while a training records: in short transactions, with longer pauses between them."""
 
 import threading
 import time

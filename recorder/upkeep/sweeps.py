@@ -1,4 +1,4 @@
-"""Deletes stored images and shared payload starts that no rollout refers to any more."""
+"""Deletes stored images and shared prompts that no rollout refers to any more."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence

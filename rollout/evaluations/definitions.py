@@ -46,7 +46,7 @@ def rollouts_of(path: str, given: Mapping[str, Any]) -> OpenEnvRollouts:
 
     Raises:
         DefinitionError: see `find_evaluation`.
-        ValueError: there is wiring among the arguments.
+        ValueError: an argument of the environment is among them.
     """
     parameters = inspect.signature(openenv_rollout_func).parameters
     wiring = [name for name in Wiring.__annotations__ if name in parameters and name != "sampling"]

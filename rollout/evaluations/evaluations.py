@@ -221,8 +221,8 @@ class Evaluation:
             model_url: of the server, up to `/v1`.
             api_key: None takes the variable OPENAI_API_KEY, where it is set.
             samples: rollouts of each prompt.
-            concurrency: rollouts at a time, their scoring included; so many as the definition's own `concurrency` at
-                most.
+            concurrency: rollouts at a time, their scoring included; at most the definition's own
+                `concurrency`.
             limit: rows of the dataset, from the first; None takes all.
             sampling: what differs from the definition's; `max_tokens` is 1024 where neither says anything.
             name: of the run, for people; None names evaluation and model.

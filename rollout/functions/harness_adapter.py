@@ -48,7 +48,7 @@ class ExactHarnessAdapter:
         return result
 
     def run_black_box(self, session: Any, limits: Any = None) -> Any:
-        """Does the same as the adapter inside: without a model of the trainer."""
+        """Calls the inner adapter, which does not use the trainer's model."""
         from openenv.core.harness import MCPHarnessAdapter
 
         return (self._adapter or MCPHarnessAdapter()).run_black_box(session, limits)

@@ -1,4 +1,4 @@
-"""Plays OpenEnv's harness on the trainer of today: `harness_rollout_func()`, and parts for OpenEnv's own builder.
+"""Plays OpenEnv's harness with TRL 0.29.1 and later: `harness_rollout_func()`, and parts for OpenEnv's own builder.
 
     rollout_func = harness_rollout_func(session_factory=Games(url), limits=HarnessRunLimits(max_turns=5))
 
@@ -71,7 +71,7 @@ def harness_rollout_func(
             template (TRL's `add_response_schema`), else `<tool_call>` with JSON, as Qwen and Hermes write them.
         result_role: the role of the message that has a tool's result; "user" for chat templates without tools.
         tools_in_prompt: if True, the chat template gets the tools.
-        tasks: names; each group of completions gets the next, as `task` of `create`. None: the dataset's prompt is it.
+        tasks: names; each group of completions gets the next, as `task` of `create`. None passes the dataset's prompt.
         seed: each group's seed is drawn from it, for a `create` that takes one; None passes none.
         missing_reward: the reward of a rollout for which the environment gave none, for example because no tool was
             called; None leaves it without one, and TRL does not train on it.
@@ -135,7 +135,7 @@ def harness_model_step(
     model_url: str | None = None,
     api_key: str | None = None,
 ) -> Callable[[Any, Any], HarnessModelStep]:
-    """Return a `model_step_builder` for `openenv.core.harness.build_harness_rollout_func`, on the trainer of today.
+    """Return a `model_step_builder` for `openenv.core.harness.build_harness_rollout_func`, for TRL 0.29.1 and later.
 
     Pass an `ExactHarnessAdapter` to that function with it: OpenEnv's own adapter joins the whole prompts of all turns.
     Either way that function returns no `env_mask`, so that the trainer also learns the tools' tokens;

@@ -78,9 +78,9 @@ def openenv_rollout_func(
             dicts), or a function without arguments that returns a client, or a hub id or the name of an installed
             environment, as openenv's `AutoEnv` takes it.
         base_url: the address of a running server.
-        docker_image: the image of an environment that is started here, once for each distinct set of variables. If more
-            than 8, and more than rows are played at a time, are running, the least recently used one is ended, and
-            started again when it is needed.
+        docker_image: the image of an environment that is started here, once for each distinct set of variables. At
+            most 8 run at the same time, or as many as rows are played at once if that is more; beyond that the least
+            recently used one is stopped, and started again when it is needed.
         provider: starts the environment, as openenv's own do: an instance, or a class if several are needed; None is
             Docker.
         port: the host's port for the environment that is started.

@@ -91,9 +91,9 @@ def text_rollout_func(
         processor: one of trl-env's, for a model whose template it writes. None uses the tokenizer's chat template; an
             action is then the answer without special tokens, after its `</think>` if there is one.
         system_prompt: the text of the first message.
-        seed: the argument of `reset` for each group of completions is drawn from it. With "prompt" it is the dataset's
-            prompt, as in trl-env, which the model does not see then (of a conversation, the last message). With None
-            it is None.
+        seed: the argument of `reset` for each group of completions is drawn from it. With "prompt", the dataset's
+            prompt (the last message of a conversation) is passed to `reset` and not shown to the model, as in trl-env.
+            None passes None.
         concurrency: environments at the same time, on each rank; None: as many as the batch has rows.
         timeout: seconds that each reset or step may take.
         on_unparsable: what an answer without an action does: "fail" ends the episode; "retry" asks again, after

@@ -1,6 +1,6 @@
 """Reads requests to generation endpoints and their replies into sequences.
 
-Known are OpenAI's chat completions, completions and responses, vLLM's additions to them, its "tokens in, tokens out",
+It reads OpenAI's chat completions, completions and responses, vLLM's additions to them, its "tokens in, tokens out",
 and TRL's older server. Servers may reply anything: a part that is not as expected counts as missing, and nothing here
 raises for it. Ids that the server did not return are not made up by tokenizing the text.
 """

@@ -1,4 +1,4 @@
-"""Attaches the recorder to other libraries, one library a file."""
+"""Attaches the recorder to other libraries, one file per library."""
 
 from logs_ui.recorder.capture.instruments import concurrency, openai, openenv, transformers, trl, trl_vllm, vllm
 from logs_ui.recorder.guard import guard

@@ -28,7 +28,7 @@ _ABSENT = object()
 def trace_client(client: C) -> C:
     """Records the generations that an HTTP client requests from a server during a recorded rollout.
 
-    Recorded are vLLM's and OpenAI's chat completions, completions and responses, streamed or not, vLLM's "tokens in,
+    It records vLLM's and OpenAI's chat completions, completions and responses, streamed or not, vLLM's "tokens in,
     tokens out", and TRL's older `/generate/` and `/chat/`. Other requests of the client are passed on. Requests and
     replies are not changed. A streamed reply is recorded once it was read. Clients of the openai package are recorded
     without this function.

@@ -20,7 +20,7 @@ class Scored(StrEnum):
 
 
 class Is(StrEnum):
-    """Marks that readers give a rollout."""
+    """Marks that users give a rollout."""
 
     STARRED = "starred"
 
@@ -87,16 +87,17 @@ _OTHERS = (
     Field("twins", Kind.WHOLE, "others of its group whose completion is the same, token by token", "twins>0",
           optional=True),
     Field("prompts", Kind.WHOLE, "how many different prompts its group has, by their token ids", "prompts>1"),
-    Field("lag", Kind.WHOLE, "`staleness`, or else the steps between sampling and training", "lag>=4"),
+    Field("lag", Kind.WHOLE, "`staleness`, or an estimate of it from steps", "lag>=4"),
     Field("since", Kind.TIME, "it began at this time (UTC without an offset) or later", "since:2h",
           column="created"),
     Field("until", Kind.TIME, "it began at this time or earlier; a date means the end of that day",
           "until:2026-11-20T14:00Z", column="created"),
-    Field("tag", Kind.NAME, "given by the rollout function or by a reader", "-tag:seen", optional=True, is_many=True),
+    Field("tag", Kind.NAME, "given by the rollout function, or by a user in the dashboard", "-tag:seen", optional=True,
+          is_many=True),
     Field("metrics", Kind.NUMBER, "a metric that the rollout function recorded, by its name", "metrics.progress:0..0.5",
           optional=True, has_key=True),
-    Field("is", Kind.WORD, "what a reader marked it as", "is:starred", words=Is, is_many=True),
-    Field("note", Kind.TEXT, "part of the note that a reader wrote", 'note:"look again"', optional=True, is_many=True),
+    Field("is", Kind.WORD, "what a user marked it as", "is:starred", words=Is, is_many=True),
+    Field("note", Kind.TEXT, "part of a user's note", 'note:"look again"', optional=True, is_many=True),
     Field("text", Kind.TEXT, "words of its messages and actions; its name may be left out", '"I am sorry"',
           is_many=True),
 )  # fmt: skip

@@ -43,7 +43,7 @@ def positions(connection: Connection) -> dict[str, EntryNumber]:
 
 
 def write_starts(connection: Connection, changes: Iterable[StartChange]) -> None:
-    """Inserts payload starts; one that exists is the same. Sorted by id, so that transactions cannot deadlock."""
+    """Inserts shared prompts; one that exists is the same. Sorted by id, so that transactions cannot deadlock."""
     rows = [{"id": change.id, "data": change.data} for change in sorted(changes, key=attrgetter("id"))]
     if rows:
         run_many(connection, rows, _start_insert)

@@ -460,8 +460,8 @@ def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path, logs_ui: Ty
     done = logs_ui("db", "merge", stock, "--into", db)
     assert done.stdout == f"one  new, 24 rollouts\ntwo  new, 24 rollouts\n2 runs merged into {db}.\n", done.stderr
     said = logs_ui("db", "info", "--db", db).stdout
-    assert f"where           {db}\n" in said
-    assert "recorded now    nothing\n" in said
+    assert f"database        {db}\n" in said
+    assert "recording now   nothing\n" in said
     assert json.loads(logs_ui("db", "info", "--db", db, "--json").stdout)["rollouts"] == 48
     assert "schema 1" in logs_ui("db", "migrate", "--db", db).stdout
     asked = logs_ui("db", "delete", "one", "--db", db)
