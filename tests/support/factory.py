@@ -1,6 +1,6 @@
 """Writes rollouts straight into a database, for tests and pictures that need many of them and no training.
 
-python tests/support/factory.py pictures.db     # three runs: a long one, a failed one, one that is under way
+python -m tests.support.factory pictures.db     # three runs: a long one, a failed one, one that is under way
 """
 
 import functools
@@ -418,5 +418,5 @@ def make_pictures(path: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit("usage: python tests/support/factory.py PATH")
+        sys.exit("usage: python -m tests.support.factory PATH")
     make_pictures(Path(sys.argv[1]))
