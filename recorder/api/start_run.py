@@ -29,7 +29,7 @@ from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import Mode, RunState, StopReason
 
-_INT4 = 2**31
+_INT8 = 2**63
 _ROLLOUT_BITS = (
     32  # a forked process numbers its rollouts from its pid times 2**32, so that none has its parent's number
 )
@@ -428,13 +428,13 @@ class OpenRollout(CurrentRow):
 
 
 def _whole(name: str, value: Any) -> int:
-    """Return a number, such as 3.0 or numpy's, as an int that every database stores."""
+    """Return a number, such as 3.0 or numpy's, as an int that the writer can store."""
     try:
-        if -_INT4 <= int(value) < _INT4 and int(value) == value:
+        if -_INT8 <= int(value) < _INT8 and int(value) == value:
             return int(value)
     except (TypeError, ValueError, OverflowError):
         pass
-    raise ValueError(f"{name} must be a whole number of at most 32 bits, not {value!r}")
+    raise ValueError(f"{name} must be a whole number of at most 64 bits, not {value!r}")
 
 
 def _misused(how: str) -> None:
