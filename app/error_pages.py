@@ -1,4 +1,4 @@
-"""Error pages: one line that says what is wrong, what to do next, and never a traceback."""
+"""Makes error pages: one line that says what is wrong, what to do next, and never a traceback."""
 
 import logging
 from dataclasses import dataclass

@@ -32,7 +32,7 @@ class Status(StrEnum):
 
 
 class StopReason(StrEnum):
-    """The reason why a rollout ended, as far as its calls show it."""
+    """Names why a rollout ended, as far as its calls show it."""
 
     DONE = "done"
     """The environment reported that the episode is over."""

@@ -1,4 +1,4 @@
-"""The command `logs-ui`: its options, and the subcommands that have no file of their own."""
+"""Defines the command `logs-ui`: its options, and the subcommands that have no file of their own."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""All pages of the dashboard: a new page's router is added to `ROUTERS`, and nowhere else."""
+"""Collects all pages of the dashboard: a new page's router is added to `ROUTERS`, and nowhere else."""
 
 from typing import Final
 

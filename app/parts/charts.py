@@ -49,7 +49,7 @@ class HistogramBin(NamedTuple):
 
 
 class RewardChart(NamedTuple):
-    """A histogram of rewards; `zero` is the place of reward 0 in percent, None if it is outside."""
+    """Holds a histogram of rewards; `zero` is the place of reward 0 in percent, None if it is outside."""
 
     columns: list[HistogramBin]
     low: float

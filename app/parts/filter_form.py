@@ -28,7 +28,7 @@ _COLUMN = ("eval", "status", "stop", "scored", "task", "step", "reward", "since"
 
 @dataclass(frozen=True)
 class Choice:
-    """One box to tick; `word` is None for values that the user's run defines."""
+    """Describes one box to tick; `word` is None for values that the user's run defines."""
 
     value: str
     count: int

@@ -23,7 +23,7 @@ ICONS = {
 
 
 class Stair(NamedTuple):
-    """One line of the waterfall; positions are in units of a width of 100.
+    """Describes one line of the waterfall; positions are in units of a width of 100.
 
     Attributes:
         id: of its cause; `best`, `above` and `mean` for the other lines.

@@ -1,6 +1,4 @@
-"""Stars, tags and notes on runs and rollouts: everything the dashboard writes, with forms that work without
-JavaScript.
-"""
+"""Stores stars, tags and notes on runs and rollouts, which is all the dashboard writes; forms need no JavaScript."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -9,7 +9,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow
 
 
 class RewardPart(NamedTuple):
-    """One reward function's part of the reward: value times weight; `odd` is set if the value was not finite."""
+    """Holds one function's part of the reward: value times weight; `odd` is set if the value was not finite."""
 
     name: str
     value: float | None

@@ -1,4 +1,4 @@
-"""The charts of an overview: their metrics by step, and how each is drawn."""
+"""Makes the charts of an overview: their metrics by step, and how each is drawn."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class Piece(NamedTuple):
-    """A part of a stack, from its top; a stack's height is 100.
+    """Describes a part of a stack, from its top; a stack's height is 100.
 
     Attributes:
         kind: colour class.
@@ -18,7 +18,7 @@ class Piece(NamedTuple):
 
 
 class StepStack(NamedTuple):
-    """One step, or several consecutive ones; `x` and `width` are in units of a chart that is 100 wide.
+    """Describes one step, or several in a row; `x` and `width` are in units of a chart that is 100 wide.
 
     Attributes:
         cells: value of each kind, for the table.

@@ -1,4 +1,4 @@
-"""A rollout as a reader follows it: messages, and between them the calls to the environment."""
+"""Shows a rollout as a reader follows it: messages, and between them the calls to the environment."""
 
 import contextlib
 import json
@@ -74,7 +74,7 @@ class CallResult:
 
 @dataclass(frozen=True)
 class Card:
-    """One entry of the timeline: a message, or a call to the environment together with the message that its answer
+    """Describes an entry of the timeline: a message, or a call to the environment with the message that its answer
     became.
 
     Attributes:
@@ -102,7 +102,7 @@ class Card:
 
     @property
     def is_folded(self) -> bool:
-        """True for long system prompts."""
+        """True if the message is a long system prompt."""
         return self.role == "system" and self.content is not None and len(self.content.value) > _FOLDED_FROM
 
     @property

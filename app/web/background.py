@@ -1,4 +1,4 @@
-"""Threads that work now and then while the dashboard serves."""
+"""Runs threads that work now and then while the dashboard serves."""
 
 import logging
 import threading

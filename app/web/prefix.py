@@ -9,8 +9,8 @@ from logs_ui.app.web import urls
 
 
 class UnderPrefix:
-    """ASGI middleware: accepts requests with and without the prefix, since some proxies remove it and others do not,
-    and makes every address in an answer begin with it.
+    """Accepts requests with and without the prefix, since some proxies remove it and others do not, and makes every
+    address in an answer begin with it. This is ASGI middleware.
 
     Args:
         prefix: percent-encoded; begins with a slash and ends without. Empty without a proxy.

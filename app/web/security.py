@@ -1,6 +1,4 @@
-"""Access to the dashboard: response headers, known hosts, a token beyond loopback, and no writes from other sites'
-pages.
-"""
+"""Guards the dashboard: response headers, known hosts, a token beyond loopback, no writes from other sites' pages."""
 
 import hmac
 import re

@@ -243,7 +243,7 @@ class Recording:
 
 
 class Recordings:
-    """The recordings of one function or factory: one for each trainer that calls it, and each of its trainings."""
+    """Holds the recordings of one function or factory: one for each trainer that calls it and each training."""
 
     def __init__(self, wanted: CheckedOptions) -> None:
         self._writer, self._wanted = writer_for(wanted.address), wanted

@@ -177,7 +177,7 @@ def unanswered(begun: Begun, error: BaseException | None = None) -> Generation |
 
 
 class CallRecords(Struct, array_like=True, eq=False):
-    """The calls of one rollout function call, as plain values.
+    """Holds the calls of one rollout function call, as plain values.
 
     Attributes:
         size: About how many bytes they keep in memory.

@@ -62,8 +62,8 @@ def changes_of(job: Job) -> "Iterable[Change | RowDraft]":
 
 @dataclass
 class Followed:
-    """A followed job with its schedule: it is written next at `due`, and then after pauses that double, so that all its
-    writing together costs no more than about twice the last one.
+    """Schedules a followed job: it is written next at `due`, and then after pauses that double, so that all its writing
+    together costs no more than about twice the last one.
     """
 
     job: FollowedJob

@@ -1,4 +1,4 @@
-"""The diagnosis' three basic types: the run that checks look at, a check (`Diagnostic`) and its finding (`Card`)."""
+"""Defines the diagnosis' three basic types: a run to check, a check (`Diagnostic`) and its finding (`Card`)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -60,7 +60,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Card:
-    """One finding: a reason why rewards are low.
+    """Describes one finding: a reason why rewards are low.
 
     Attributes:
         id: the id of its diagnostic.
@@ -124,7 +124,8 @@ class Card:
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One check: a known way for rewards to be low, and how it is recognised. The files in `checks/` define them.
+    """Defines one check: a known way for rewards to be low, and how to recognise it. The files in `checks/` define
+    them.
 
     Attributes:
         id: its name in settings, filters and reports.

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Count:
-    """A number of rows; if it is not exact, there are at least `value`."""
+    """Holds a number of rows; if it is not exact, there are at least `value`."""
 
     value: int
     exact: bool

@@ -46,7 +46,7 @@ class Facets:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Rewards in bins of equal width: `counts[i]` are in [low + i*width, low + (i+1)*width); the last bin is closed."""
+    """Counts rewards in equal bins: `counts[i]` are in [low + i*width, low + (i+1)*width); the last bin is closed."""
 
     low: float
     width: float

@@ -1,4 +1,4 @@
-"""Figures of all groups of a run, for the orders of the table that need them."""
+"""Computes figures of all groups of a run, for the orders of the table that need them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ _name, _step, _reward = col(_Row.group), col(_Row.step), col(_Row.reward)
 
 
 class GroupSort(StrEnum):
-    """Orders of the table of groups. Of equal ones the newest comes first."""
+    """Names orders of the table of groups. Of equal ones the newest comes first."""
 
     NEWEST = "newest"
     LOWEST_MEAN = "lowest-mean"
@@ -48,7 +48,7 @@ class Tally(NamedTuple):
 
 @dataclass(frozen=True)
 class Survey:
-    """All groups under a filter, within the newest steps that have no more than WINDOW rollouts together."""
+    """Holds all groups under a filter, within the newest steps that have no more than WINDOW rollouts together."""
 
     tallies: list[Tally]  # the newest first
     step_min: int | None  # the steps that were read; None if there are none

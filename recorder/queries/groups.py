@@ -141,7 +141,7 @@ class Group:
 
 @dataclass(frozen=True)
 class GroupPage:
-    """Some groups in order, and where the next page begins (None at the end)."""
+    """Holds some groups in order, and where the next page begins (None at the end)."""
 
     groups: list[Group]
     next: Cursor | None

@@ -27,7 +27,7 @@ _SAID = union_all(_kind(Star, null()), _kind(PersonalTag, col(PersonalTag.tag)),
 
 @dataclass(frozen=True)
 class Annotation:
-    """Annotations of one run or rollout; tags are in alphabetical order."""
+    """Holds annotations of one run or rollout; tags are in alphabetical order."""
 
     starred: bool = False
     recorded: tuple[str, ...] = ()  # tags from the rollout function; a run has none
@@ -48,7 +48,7 @@ NOTHING = Annotation()
 
 @dataclass(frozen=True)
 class Annotated:
-    """Numbers of a run's rollouts that have a star, a person's tag, or a note."""
+    """Counts a run's rollouts that have a star, a person's tag, or a note."""
 
     starred: int
     tagged: int

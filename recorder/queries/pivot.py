@@ -69,7 +69,7 @@ class Measure(StrEnum):
 
 @dataclass(frozen=True)
 class Heading:
-    """A row or column: one value (None: rollouts without one), or the steps from `value` to `until`."""
+    """Names a row or column: one value (None: rollouts without one), or the steps from `value` to `until`."""
 
     value: str | int | None
     until: int | None = None

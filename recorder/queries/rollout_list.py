@@ -75,7 +75,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """A rollout's place in a filter's order; for one that the filter does not select, the place where it would be."""
+    """Describes a rollout's place in a filter's order; if the filter does not select it, where it would be."""
 
     previous: int | None  # id of the rollout before; None at the beginning, or if none was found in time
     next: int | None  # likewise after it

@@ -56,7 +56,7 @@ class RunList:
 
 @dataclass(frozen=True)
 class RunCounts:
-    """Numbers of runs: of all runs, where nothing else is written."""
+    """Counts runs: all of them, where nothing else is written."""
 
     all: int
     matching: int  # that the filter selects

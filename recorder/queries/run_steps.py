@@ -37,7 +37,7 @@ class Series:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a series: see StepStatistics and StepDetails. Rollouts whose process died are aborted."""
+    """Describes one step of a series: see StepStatistics and StepDetails. Rollouts whose process died are aborted."""
 
     step: int
     rollouts: int
@@ -65,7 +65,7 @@ class Step:
 
 @dataclass(frozen=True)
 class TaskRewards:
-    """The rollouts of one task; `mean` is over the `scored` of them."""
+    """Describes the rollouts of one task; `mean` is over the `scored` of them."""
 
     task: str
     rollouts: int

@@ -1,4 +1,4 @@
-"""Totals of runs from their step statistics; only unfinished rollouts are counted row by row."""
+"""Totals runs from their step statistics; only unfinished rollouts are counted row by row."""
 
 from collections import defaultdict
 from collections.abc import Collection

@@ -166,7 +166,7 @@ class RolloutCall(Struct, array_like=True, eq=False):
 
 
 class OpenCall(RolloutCall, array_like=True, kw_only=True, eq=False):
-    """A call of a rollout function in the training, where a `collector` collects its `calls`."""
+    """Describes a call of a rollout function in the training, where a `collector` collects its `calls`."""
 
     collector: Collector = field(default_factory=Collector)
 

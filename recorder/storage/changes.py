@@ -65,7 +65,7 @@ class RunChange:
 
 @dataclass(slots=True)  # not frozen: that costs four times as much
 class RowChange:
-    """Columns of a new or changed row; columns that are not given keep their values.
+    """Sets columns of a new or changed row; columns that are not given keep their values.
 
     `rows/packing.py` adds measured columns and payloads before it is in a batch; then nothing changes it.
     """
@@ -100,7 +100,7 @@ class RowChange:
 
 @dataclass(frozen=True)
 class ScalarsChange:
-    """Figures that the trainer logged at a step, by name."""
+    """Stores figures that the trainer logged at a step, by name."""
 
     run: str
     step: int

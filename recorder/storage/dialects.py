@@ -131,7 +131,7 @@ class total(_Function):  # noqa: N801
 
 
 class mean(_Function):  # noqa: N801
-    """The mean of floats; NULL if there is none, else with the limits of `total`."""
+    """Computes the mean of floats; NULL if there is none, else with the limits of `total`."""
 
     type = Double()
     sqlite = "avg({0})"
@@ -139,8 +139,8 @@ class mean(_Function):  # noqa: N801
 
 
 class product(_Function):  # noqa: N801
-    """The product of two floats; NULL if it is no number. On PostgreSQL a factor beyond 1e150 counts as infinite, and
-    one below 1e-150 as 0.
+    """Computes the product of two floats; NULL if it is no number. On PostgreSQL a factor beyond 1e150 counts as
+    infinite, and one below 1e-150 as 0.
     """
 
     type = Double()
@@ -149,7 +149,7 @@ class product(_Function):  # noqa: N801
 
 
 class spread(_Function):  # noqa: N801
-    """The highest of floats minus the lowest; NULL if there is none, or if both are the same infinity."""
+    """Computes the highest of floats minus the lowest; NULL if there is none, or if both are the same infinity."""
 
     type = Double()
     sqlite = "(max({0}) - min({0}))"
@@ -157,7 +157,7 @@ class spread(_Function):  # noqa: N801
 
 
 class whole_sum(_Function):  # noqa: N801
-    """The sum of integers, as one; NULL if there is none. PostgreSQL's sum() of them is a decimal number."""
+    """Computes the sum of integers, as one; NULL if there is none. PostgreSQL's sum() of them is a decimal number."""
 
     type = BigInteger()
     sqlite = "sum({0})"

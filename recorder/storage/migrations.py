@@ -1,5 +1,5 @@
-"""The numbered changes of the schema since 0.1.0, in order. Before 0.1.0 the schema is edited in place, in `tables.py`,
-which always describes the newest one.
+"""Lists the numbered changes of the schema since 0.1.0, in order. Before 0.1.0 the schema is edited in place, in
+`tables.py`, which always describes the newest one.
 
 A released migration is never edited. Each runs in one transaction, on SQLite and on PostgreSQL; `schema.py` applies
 them. An additive one (a table, an index, or a column that may be NULL or has a server default) stops nobody: older

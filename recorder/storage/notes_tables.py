@@ -1,4 +1,4 @@
-"""The tables of people's stars, tags, notes and settings, in the schema `notes`: see `notebook.py`, `sidecars.py`."""
+"""Defines tables of people's stars, tags, notes and settings (schema `notes`): see `notebook.py`, `sidecars.py`."""
 
 from typing import Any
 

@@ -185,7 +185,7 @@ def _whole(data: bytes, count: int, offset: int) -> tuple[NDArray[np.int32], int
 
 
 def _again(payloads: Sequence[Unpacked]) -> list[int]:
-    """Indexes of payloads whose start occurred before. Starts are remembered by hash: to copy them takes too long."""
+    """Return indexes of payloads whose start occurred before, remembered by hash: to copy starts takes too long."""
     keys = [hash(payload[:end]) if (end := payload.start) >= _SHORTEST else None for payload in payloads]
     times = Counter(keys)
     again = {key for key in times if key is not None and (_was_met(key) or times[key] > 1)}

@@ -33,7 +33,7 @@ class Purpose(Enum):
 
 @dataclass(frozen=True)
 class Stamp:
-    """The stored version of a database's schema: see `SchemaVersion`."""
+    """Holds the stored version of a database's schema: see `SchemaVersion`."""
 
     version: int
     oldest_reader: int

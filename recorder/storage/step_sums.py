@@ -1,4 +1,4 @@
-"""SQL for the sums of one step's rollouts: the writer stores them, and readers compute what is not stored yet."""
+"""Sums one step's rollouts in SQL: the writer stores the sums, and readers compute what is not stored yet."""
 
 from typing import Any, NamedTuple
 

@@ -52,7 +52,7 @@ def _big() -> Any:
 
 
 class Table(SQLModel):
-    """Base of the tables, with metadata of its own: a user may have SQLModel tables in the same process."""
+    """Is the tables' base class, with metadata of its own: a user may have SQLModel tables in the same process."""
 
     metadata = MetaData()
 
@@ -284,7 +284,7 @@ class Text(Table, table=True):
 
 
 class RunSource(Table, table=True):
-    """A source of a run besides its arguments, such as a reward function; runs are compared by them."""
+    """Stores a source of a run besides its arguments, such as a reward function; runs are compared by them."""
 
     __tablename__ = "run_source"
 

@@ -38,7 +38,7 @@ class GuessAction(Action):  # type: ignore[misc]  # openenv carries no types
 
 
 class GuessObservation(Observation):  # type: ignore[misc]
-    """The environment's answer to a player: a hint (none after a reset), and the range that remains."""
+    """Answers a player: a hint (none after a reset), and the range that remains."""
 
     hint: Literal["higher", "lower", "correct"] | None = None
     turns_left: int = TURNS

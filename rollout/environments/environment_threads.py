@@ -1,4 +1,4 @@
-"""Threads in which calls of an environment run: one event loop, and threads for clients that block.
+"""Runs calls of an environment in threads: one event loop, and threads for clients that block.
 
 Both keep the caller's context variables, because the recorder uses them to attribute a call to its row.
 """

@@ -1,4 +1,4 @@
-"""Sessions of an environment: each call has a timeout, and sessions are reused from batch to batch."""
+"""Opens sessions of an environment: each call has a timeout, and sessions are reused from batch to batch."""
 
 import asyncio
 import inspect
@@ -40,7 +40,7 @@ def _what_to_do(said: str, arguments: Mapping[str, Any]) -> str:
 
 
 class Session:
-    """One client of an environment; its calls are made one after another.
+    """Wraps one client of an environment; its calls are made one after another.
 
     Clients of openenv run in the background loop, unless they were used synchronously before. Any other client runs
     there if its methods are coroutines, and in threads otherwise.

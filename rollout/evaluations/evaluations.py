@@ -112,7 +112,7 @@ def evaluation(
 
 
 class Evaluation:
-    """The result of `@evaluation`; it can still be called as the scoring function.
+    """Holds what `@evaluation` makes; it can still be called as the scoring function.
 
     Attributes:
         name: the eval name.
@@ -277,7 +277,7 @@ class _Silence(NamedTuple):
 
 
 class _NoEnvironment:
-    """A client without an environment: single-turn work is an episode that ends with the model's first answer."""
+    """Acts as a client without an environment: single-turn work is an episode that ends after one answer."""
 
     async def reset(self, **_: Any) -> _Silence:
         return _Silence()

@@ -1,4 +1,4 @@
-"""The environment's side of OpenEnv's harness: one row's session, whose calls have a timeout and are recorded."""
+"""Runs the environment's side of OpenEnv's harness: one row's session, whose calls have a timeout and are recorded."""
 
 import time
 from collections.abc import Callable

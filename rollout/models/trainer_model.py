@@ -27,7 +27,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _Wanted:
-    """A rank's request: how many rows, the largest of their limits, and how else they are sampled."""
+    """Holds a rank's request: how many rows, the largest of their limits, and how else they are sampled."""
 
     rows: int
     max_tokens: int

@@ -1,4 +1,4 @@
-"""The dataset of an evaluation: its rows, whose prompts become messages, and the tasks that they name."""
+"""Makes the dataset of an evaluation: its rows, whose prompts become messages, and the tasks that they name."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -30,7 +30,7 @@ _OF_EVERY_OBSERVATION = ("done", "reward", "metadata")
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules of an episode; see `openenv_rollout_func`.
+    """Holds the rules of an episode; see `openenv_rollout_func`.
 
     Raises:
         TypeError, ValueError: values that do not fit together; the message is one line.

@@ -79,7 +79,7 @@ class Variant(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The diff of a variant against the first one; `is_cut` if it is longer than what is shown."""
+    """Holds the diff of a variant against the first one; `is_cut` if it is longer than what is shown."""
 
     before: Variant
     after: Variant

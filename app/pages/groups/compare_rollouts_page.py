@@ -35,7 +35,7 @@ class Side(NamedTuple):
 
 
 class Half(NamedTuple):
-    """One side of a piece: its segments, and the name under which the whole text can be opened; None without one."""
+    """Holds one side of a piece: its segments, and the name by which the whole text can be opened; None without one."""
 
     segments: list[Segment]
     part: str | None
@@ -81,7 +81,7 @@ class Aligned:
 
 
 class ComparedFigure(NamedTuple):
-    """A figure of both rollouts; None for one that lacks it."""
+    """Holds a figure of both rollouts; None for one that lacks it."""
 
     name: str
     kind: str

@@ -38,8 +38,8 @@ router = APIRouter()
 
 
 class GroupLine(NamedTuple):
-    """One group of the table, the strip of its rewards, and the ids of its best and worst rollout; None if fewer than
-    two have a reward.
+    """Describes a group: the strip of its rewards, the ids of its best and worst rollout; None with fewer than two
+    rewards.
     """
 
     group: Group

@@ -1,4 +1,4 @@
-"""Suggestions for the filter that is being typed: field names, then the run's values."""
+"""Suggests what to type in the filter: field names, then the run's values."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -59,7 +59,7 @@ class SuggestionsPage:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A possible suggestion: `written` is inserted, `value` is compared with what was typed."""
+    """Describes a possible suggestion: `written` is inserted, `value` is compared with what was typed."""
 
     value: str
     written: str

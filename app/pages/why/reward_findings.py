@@ -1,4 +1,4 @@
-"""Checks of the reward functions on one page: each one's result, with its figures."""
+"""Checks the reward functions on one page: each one's result, with its figures."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -23,7 +23,7 @@ _LOOKED_FOR = ("reward_parts", "inconsistent", "disagreement", "hacking", "const
 
 
 class FindingLine(NamedTuple):
-    """A sentence; `chosen` selects its rollouts, None if there are none, or no filter does."""
+    """Holds a sentence; `chosen` selects its rollouts, None if there are none, or no filter does."""
 
     text: str
     chosen: RolloutFilter | None = None

@@ -38,7 +38,7 @@ class Linked:
 
 
 class KindLine(NamedTuple):
-    """Similar actions; see `action_sample.ActionKind`.
+    """Describes similar actions; see `action_sample.ActionKind`.
 
     Attributes:
         example: the most frequent of them, and its count; None if all are identical.
@@ -63,7 +63,7 @@ class KindLine(NamedTuple):
 
 
 class SeenLine(NamedTuple):
-    """An error, or a repeated observation; `after` are the most frequent kinds of action before it."""
+    """Describes an error, or a repeated observation; `after` are the most frequent kinds of action before it."""
 
     seen: Seen
     rollouts: Linked

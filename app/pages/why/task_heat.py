@@ -100,7 +100,7 @@ class HeatCell(NamedTuple):
 
 
 class TaskRow(NamedTuple):
-    """A task in the steps shown; see `task_table.Figures`.
+    """Shows a task in the steps shown; see `task_table.Figures`.
 
     Attributes:
         short: its name without the middle if it is long: names of many tasks differ at the end.

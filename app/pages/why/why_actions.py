@@ -29,7 +29,7 @@ _SURE = 3
 
 
 class ActionTile(NamedTuple):
-    """One figure of all rollouts; `text` is None if it was not recorded."""
+    """Shows one figure of all rollouts; `text` is None if it was not recorded."""
 
     title: str
     text: str | None

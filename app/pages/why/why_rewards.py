@@ -64,7 +64,7 @@ class CorrelationCell(NamedTuple):
 
 
 class Matrix(NamedTuple):
-    """The correlations: `heads` are (name, meaning), `lines` a function's name and its cells."""
+    """Holds the correlations: `heads` are (name, meaning), `lines` a function's name and its cells."""
 
     heads: list[tuple[str, str]]
     lines: list[tuple[str, list[CorrelationCell]]]

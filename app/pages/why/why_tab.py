@@ -1,5 +1,5 @@
-"""The frame of the pages beside the diagnosis: the steps that a page covers, and how current it is. These pages do not
-update themselves while their run goes on.
+"""Frames the pages beside the diagnosis: the steps that a page covers, and how current it is. These pages do not update
+themselves while their run goes on.
 """
 
 import threading
@@ -47,7 +47,7 @@ def kept(known: Diagnosed, what: Hashable, make: Callable[[], Figure]) -> Figure
 
 @dataclass(frozen=True)
 class StepWindow:
-    """Some steps of a run, and the rollouts that ended in them.
+    """Describes some steps of a run, and the rollouts that ended in them.
 
     Attributes:
         first, last: None for a run without rollouts.

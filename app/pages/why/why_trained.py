@@ -1,4 +1,4 @@
-"""The page on the use of rollouts in training: what each contributed, and whether the policy is updating."""
+"""Shows how rollouts were used in training: what each contributed, and whether the policy is updating."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -35,7 +35,7 @@ _ARGUMENTS = ("beta", "mask_truncated_completions", "scale_rewards", "max_stalen
 
 
 class OutcomeLine(NamedTuple):
-    """Rollouts with the same outcome; `share` is of all of them, from 0 to 1.
+    """Counts rollouts with the same outcome; `share` is of all of them, from 0 to 1.
 
     Attributes:
         tokens: number of tokens that the model sampled in them.

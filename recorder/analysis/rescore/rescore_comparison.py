@@ -25,7 +25,7 @@ _Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Changed:
-    """A rollout whose reward would change."""
+    """Describes a rollout whose reward would change."""
 
     id: int
     step: int

@@ -27,7 +27,7 @@ _LAST_MESSAGES_SECONDS = 5.0  # the end of the worker waits for the trainer's la
 
 @dataclass(frozen=True)
 class _Error:
-    """An exception of the trainer's process, as text: its class may not be importable in the worker's."""
+    """Holds the trainer's exception as text: its class may not be importable in the worker's process."""
 
     name: str
     message: str

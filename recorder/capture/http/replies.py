@@ -33,7 +33,7 @@ _REFUSED = 400  # HTTP statuses from here on are errors
 
 
 class Prompt(NamedTuple):
-    """One prompt of a request: token ids (L,), JSON of messages, or neither if a text was sent."""
+    """Holds one prompt of a request: token ids (L,), JSON of messages, or neither if a text was sent."""
 
     context: Ids | None
     messages: bytes | None

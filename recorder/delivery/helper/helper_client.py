@@ -1,5 +1,4 @@
-"""The training's side of the helper process: sends it jobs, keeps them until they are durable, and starts another
-one if it ends too early.
+"""Sends jobs to the helper process, keeps them until they are durable, and starts another one if it ends too early.
 
 Runs in the training: most of it in the writer's thread, `_heard` in the listener's. `helper_process.py` is the other
 side, and lists the messages.

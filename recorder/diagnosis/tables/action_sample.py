@@ -26,7 +26,7 @@ _EXIT_KEYS = ("exit_code", "returncode", "return_code")
 
 @dataclass(frozen=True)
 class Played:
-    """One rollout of a sample; `actions` as `queries.Rollout` has them."""
+    """Describes one rollout of a sample; `actions` as `queries.Rollout` has them."""
 
     id: int
     reward: float | None
@@ -35,7 +35,7 @@ class Played:
 
 @dataclass
 class ActionKind:
-    """Similar actions: calls of one tool, texts with the same first word, dicts of one shape.
+    """Counts similar actions: calls of one tool, texts with the same first word, dicts of one shape.
 
     Attributes:
         times: how often they were sent.

@@ -1,4 +1,4 @@
-"""The chips above the table: a filter's parts in words, each with the filter that is left without it."""
+"""Makes the chips above the table: a filter's parts in words, each with the filter that is left without it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from logs_ui.recorder.queries.filters.terms import Term
 
 @dataclass(frozen=True)
 class FilterPart:
-    """One part of a filter: an alternative, an end of a range, or a term that cannot be divided."""
+    """Describes one part of a filter: an alternative, an end of a range, or a term that cannot be divided."""
 
     name: str  # the field's
     label: str  # the part in words, for example `status: error` or `reward up to 0.5`

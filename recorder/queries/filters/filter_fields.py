@@ -20,13 +20,13 @@ class Scored(StrEnum):
 
 
 class Is(StrEnum):
-    """Marks that users give a rollout."""
+    """Names marks that users give a rollout."""
 
     STARRED = "starred"
 
 
 class Kind(Enum):
-    """Kinds of fields; the value describes what is written after the field's name."""
+    """Names kinds of fields; the value describes what is written after the field's name."""
 
     WORD = "one of its words"
     NAME = "a name, exactly"

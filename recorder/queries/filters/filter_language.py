@@ -57,7 +57,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Token:
-    """A term in the line; `name` and `operator` are None for text without a field's name."""
+    """Holds a term in the line; `name` and `operator` are None for text without a field's name."""
 
     start: int
     end: int

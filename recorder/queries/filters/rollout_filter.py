@@ -50,7 +50,7 @@ _PLACES = {name: place for place, name in enumerate(FIELDS)}
 
 
 class Sort(StrEnum):
-    """Orders of the rollout table."""
+    """Names orders of the rollout table."""
 
     NEWEST = "newest"
     OLDEST = "oldest"

@@ -1,4 +1,4 @@
-"""One term of a filter: checked when it is made, printed in the filter language, and described in words."""
+"""Defines one term of a filter: checked when it is made, printed in the filter language, described in words."""
 
 import math
 import operator
@@ -31,7 +31,7 @@ def _slack(value: float) -> float:
 
 @dataclass(frozen=True)
 class Range:
-    """Numbers, or times in µs since the epoch, between two ends; an end that is None is open."""
+    """Holds numbers, or times in µs since the epoch, between two ends; an end that is None is open."""
 
     low: float | None = None
     high: float | None = None

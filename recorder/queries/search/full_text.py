@@ -1,4 +1,4 @@
-"""Full-text search: conditions for rollouts that contain some words, by the index in the schema `search`.
+"""Searches rollouts that contain some words, by the full-text index in the schema `search`.
 
 `search_index.py` fills the index. A rollout that is not indexed yet is not found: `search_state()` tells how far it is.
 """
@@ -59,8 +59,8 @@ def _tsquery(element: _matches, compiler: Any, **options: Any) -> str:
 
 
 class _between(FunctionElement[Any]):  # noqa: N801 - likewise
-    """A condition: the id of a row of `search.texts` is in a range. FTS5 seeks the first id and stops after the last.
-    For PostgreSQL it is TRUE: it intersects words and ids by itself, and would else read the words of each row in the
+    """Tests if the id of a row of `search.texts` is in a range. FTS5 seeks the first id and stops after the last. For
+    PostgreSQL it is TRUE: it intersects words and ids by itself, and would else read the words of each row in the
     range.
     """
 
@@ -132,7 +132,7 @@ _planning: ContextVar[_Plan | None] = ContextVar("planning", default=None)
 
 @dataclass(frozen=True)
 class SearchState:
-    """The progress of indexing one run: the number of its rollouts that can be found, and whether it has changes that
+    """Tells how far a run is indexed: the number of its rollouts that can be found, and whether it has changes that
     were not read yet. If not, only rollouts are missing that have not ended or await their reward.
     """
 

@@ -1,4 +1,4 @@
-"""The SQL of a filter: its conditions, its order, and the place in that order at which a page begins.
+"""Builds the SQL of a filter: its conditions, its order, and the place in that order at which a page begins.
 
 Most of what looks needless here (`column + 0`, `coalesce(column, "")`, `id > 0`) keeps SQLite from an index that would
 be slow: a column in an expression is not looked up in an index. ANALYZE does not replace these hints. Without
@@ -68,9 +68,9 @@ class Use(Enum):
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that are next to one another in an index: `conditions` besides the filter's, and their `order`. `ties` is
-    set if rows with equal keys are ordered by id in the direction opposite to the key's, which no index has; `order` is
-    then an index's, and correct only between different keys.
+    """Describes rows that are next to one another in an index: `conditions` besides the filter's, and their `order`.
+    `ties` is set if rows with equal keys are ordered by id in the direction opposite to the key's, which no index has;
+    `order` is then an index's, and correct only between different keys.
     """
 
     conditions: list[ColumnElement[bool]]

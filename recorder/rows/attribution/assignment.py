@@ -1,4 +1,4 @@
-"""Rows while calls are being assigned to them: what each has so far, and what has no row yet."""
+"""Keeps rows while calls are being assigned to them: what each has so far, and what has no row yet."""
 
 from collections import defaultdict
 from collections.abc import Sequence as Seq

@@ -1,4 +1,4 @@
-"""A chain: generations of which each continues the one before, so that all of them are of one row."""
+"""Defines a chain: generations of which each continues the one before, so that all of them are of one row."""
 
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field

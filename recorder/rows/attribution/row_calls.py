@@ -24,7 +24,7 @@ Seen = CallRecords
 
 @dataclass(slots=True)  # not frozen: that costs four times as much
 class Turn:
-    """One answer of the model within a row; it is not changed once it is made.
+    """Holds one answer of the model within a row; it is not changed once it is made.
 
     Attributes:
         order: of the generation call.

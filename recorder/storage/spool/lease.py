@@ -16,7 +16,7 @@ STALE = 60.0
 
 
 class Lease:
-    """A lease, as one holder sees it. All times are the file system's, so that the machines' clocks need not agree."""
+    """Holds a lease, as one holder sees it. All times are the file system's: the machines' clocks need not agree."""
 
     def __init__(self, path: Path) -> None:
         """Creates no file yet; the folder of `path` must exist."""

@@ -25,7 +25,7 @@ class Failures:
 
 @dataclass(frozen=True)
 class Entry:
-    """A numbered batch, with heartbeats and failure counts; it is stored in one transaction."""
+    """Holds a numbered batch, with heartbeats and failure counts; it is stored in one transaction."""
 
     number: EntryNumber
     made: int  # in µs since 1970
