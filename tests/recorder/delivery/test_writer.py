@@ -525,7 +525,7 @@ def test_a_full_queue_drops_the_oldest_payloads_and_keeps_all_headers(
     assert (kept["messages"].str.len() > 0).all()
     assert (kept["completion_ids"].map(len) == 200).all()
     assert stored(db, "select dropped_payloads, dropped from run") == [(len(lost), 0)]
-    assert len([r for r in caplog.records if "Rollouts lose their text now" in r.getMessage()]) == 1
+    assert len([r for r in caplog.records if "rollouts now lose their text" in r.getMessage()]) == 1
     before = stored(db, "select heartbeat from run")
     wait_until(lambda: stored(db, "select heartbeat from run") > before)
 
