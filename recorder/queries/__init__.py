@@ -1,5 +1,5 @@
-"""Contains every SELECT, one subject per file. Pages, pandas and the command line read through here; connections come
-from `storage/database.py`.
+"""Contains the SELECTs of pages, DataFrames and commands, one subject per file; connections come from
+`storage/database.py`. `storage/`, `upkeep/` and `analysis/diagnosis_columns.py` have some of their own.
 
 Rows are returned as `common.as_shown` makes them: a rollout that was running when its process died is aborted.
 
