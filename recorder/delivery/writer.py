@@ -60,7 +60,7 @@ class Writer:
     """
 
     def __init__(self, address: Address, limits: Limits | None = None) -> None:
-        """Make a writer, which starts with its first job. If `limits` is None, the environment's are taken. Raises as
+        """Makes a writer, which starts with its first job. If `limits` is None, the environment's are taken. Raises as
         `Limits.from_environment`, `is_wanted` and `network_kind` do.
         """
         self._is_helped = is_wanted()
@@ -87,7 +87,7 @@ class Writer:
         return self._committer()
 
     def _committer(self, before: Handover | None = None) -> "Committer":
-        """Make an outlet in this process. Loads SQL, which a training with a helper process lacks."""
+        """Makes an outlet in this process. Loads SQL, which a training with a helper process lacks."""
         from logs_ui.recorder.delivery.committer import Committer
 
         return Committer(self.address, self._limits, spools_always=self._network is not None, before=before)
@@ -99,7 +99,7 @@ class Writer:
 
     @property
     def helper_pid(self) -> int | None:
-        """Return the PID of the helper process; None if a thread writes, and until the process can write."""
+        """Returns the PID of the helper process; None if a thread writes, and until the process can write."""
         return self._outlet.pid
 
     def put(self, job: Job) -> None:
@@ -264,7 +264,7 @@ class Writer:
 
 
 def check_settings() -> None:
-    """Check the environment variables about writing. Raises as `Limits.from_environment` and `is_wanted` do."""
+    """Checks the environment variables about writing. Raises as `Limits.from_environment` and `is_wanted` do."""
     Limits.from_environment()
     is_wanted()
 
@@ -274,7 +274,7 @@ _abandoned: list[Any] = []  # in a forked child, the parent's resources: kept, s
 
 
 def writer_for(address: Address) -> Writer:
-    """Return this process's only writer to that database. Raises as `Writer`, and RefusedDatabaseError if the address
+    """Returns this process's only writer to that database. Raises as `Writer`, and RefusedDatabaseError if the address
     can never be a database of logs-ui.
     """
     address = absolute(address)

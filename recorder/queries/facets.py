@@ -138,7 +138,7 @@ def _edge(low: float, width: float, i: int) -> float:
 
 
 def kinds(db: Database, run_id: int, filter: RolloutFilter, span: Span | None = None) -> Kinds:  # noqa: A002
-    """Returns numbers of rows by combination of values."""
+    """Returns the numbers of rows by combination of values."""
     row = EvaluationRow
     # One pass, in the order of the index that covers these columns.
     columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]

@@ -158,7 +158,7 @@ def _step(session: Session, run_id: int, of: Series, known: dict[str, Any], lost
 
 
 def _lost(session: Session, run_id: int, of: Series) -> Counter[int]:
-    """Return numbers of rollouts by step that are stored as running, and whose process died."""
+    """Return the numbers of rollouts by step that are stored as running, and whose process died."""
     row = EvaluationRow
     query = select(col(row.step)).where(
         col(row.run_id) == run_id,

@@ -108,7 +108,7 @@ def _of_runs(query: Any, run: Any, run_ids: Collection[int] | None) -> Any:
 
 
 def _unfinished(session: Session, run_ids: Collection[int] | None) -> dict[int, int]:
-    """Return numbers of running and aborted rollouts by run: the partial index of rows that are not ok has them."""
+    """Return the numbers of running and aborted rollouts by run: the partial index of rows that are not ok has them."""
     row = EvaluationRow
     query = select(col(row.run_id), func.count()).where(
         col(row.status).in_([Status.RUNNING.value, Status.ABORTED.value]),

@@ -179,7 +179,7 @@ def _halves(ids: NDArray[np.int32]) -> bytes:
 
 
 def _whole(data: bytes, count: int, offset: int) -> tuple[NDArray[np.int32], int]:
-    """Reads `count` ids written by `_halves`; also returns the offset after them."""
+    """Read `count` ids written by `_halves`; also return the offset after them."""
     halves = np.frombuffer(data, "<u2", 2 * count, offset).reshape(2, count)
     return np.ascontiguousarray(halves.T).view("<i4").reshape(count), offset + _ID * count
 

@@ -55,7 +55,7 @@ def known() -> int:
 
 
 def check(address: Address, connection: Connection, *, purpose: Purpose) -> bool:
-    """Return True if the schema exists. Raises RefusedDatabaseError if it may not be used for this purpose."""
+    """Returns True if the schema exists. Raises RefusedDatabaseError if it may not be used for this purpose."""
     there, said = _columns(connection), shown(address)
     if SchemaVersion.__tablename__ not in {table for table, _ in there}:
         return False

@@ -155,7 +155,7 @@ def prune(
 def _conditions(
     older_than: str | timedelta | None, every: int | None, unit: str, keep: str
 ) -> list[ColumnElement[bool]]:
-    """Return the conditions on age and sample; raises LogsUIError if an argument makes no sense."""
+    """Returns the conditions on age and sample; raises LogsUIError if an argument makes no sense."""
     found = list[ColumnElement[bool]]()
     if isinstance(older_than, timedelta):
         found.append(col(_row.created) <= now_us() - older_than // timedelta(microseconds=1))

@@ -137,7 +137,7 @@ def writing(address: Address) -> Iterator["Steady"]:
 
 
 def under_way(db: Engine | Connection) -> list[str]:
-    """Return uids of the runs that are being recorded now."""
+    """Returns uids of the runs that are being recorded now."""
     heard = server_clock(now_us()) - DIED_AFTER_US
     runs = select(col(Run.uid)).where(col(Run.state) == RunState.RUNNING, col(Run.heartbeat) >= heard)
     if isinstance(db, Connection):

@@ -36,7 +36,7 @@ def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tup
 
 
 def unpacked(content: bytes | None, start: bytes | None) -> bytes:
-    """Return a packed content's JSON with its start; empty if there is none, or it is damaged."""
+    """Returns a packed content's JSON with its start; empty if there is none, or it is damaged."""
     try:
         return unpack_json(content, start)
     except zstandard.ZstdError:
@@ -44,7 +44,7 @@ def unpacked(content: bytes | None, start: bytes | None) -> bytes:
 
 
 def hashes_in(json: bytes) -> set[str]:
-    """Return everything that may be the hash of an image, anywhere in the text."""
+    """Returns everything that may be the hash of an image, anywhere in the text."""
     return {found.decode() for found in _HASH.findall(json)}
 
 

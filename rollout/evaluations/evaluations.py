@@ -166,7 +166,7 @@ class Evaluation:
         db: str | os.PathLike[str] | None = None,
         announce: bool = True,
     ) -> OpenEnvRollouts:
-        """Return the rollout function for the trainer, recorded under the evaluation's name.
+        """Returns the rollout function for the trainer, recorded under the evaluation's name.
 
         Args:
             model: as `openenv_rollout_func` takes it; None is the trainer's own.

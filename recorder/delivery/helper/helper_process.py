@@ -76,7 +76,7 @@ def main(descriptor: int) -> None:
 
 
 def _watch(go_on: Callable[[], None], connection: Any, _: Any) -> None:
-    """Makes SQLite report progress during a statement. PostgreSQL cannot: if one statement takes a server too long,
+    """Make SQLite report progress during a statement. PostgreSQL cannot: if one statement takes a server too long,
     what is left goes to the disk.
     """
     if isinstance(connection, sqlite3.Connection):

@@ -46,7 +46,7 @@ class Assignment:
         self._assigned: set[int] = set()  # orders of environment calls
 
     def add_chain(self, index: int, chain: Chain, starts: Seq[int | None], evidence: str) -> None:
-        """Assigns a chain to a row; `starts` are the places of its answers in the completion."""
+        """Assign a chain to a row; `starts` are the places of its answers in the completion."""
         row = self.rows[index]
         for (generation, sequence), start in zip(chain.parts, starts, strict=True):
             row.turns.append(Turn(generation.order, generation, sequence, start))
@@ -58,7 +58,7 @@ class Assignment:
         self._assigned.update(call.order for call in calls)
 
     def add_scoped_calls(self) -> None:
-        """Assigns the environment calls that were made in a row's scope."""
+        """Assign the environment calls that were made in a row's scope."""
         for call in [*self.environment_calls, *self.tool_functions]:
             row = row_of(call)
             if row is not None and row < len(self.rows):
@@ -78,7 +78,7 @@ class Assignment:
         return [made.order for made in self._failures if any(row.may_hold(made) for row in answered)]
 
     def join_branches(self) -> None:
-        """Makes branches that are turns tell rows apart, once generations have rows."""
+        """Make branches that are turns tell rows apart, once generations have rows."""
         self.branches.join([[turn.generation for turn in row.turns] for row in self.rows])
 
     def rows_by_branch(self) -> dict[Strand | None, list[int]]:
@@ -137,7 +137,7 @@ class Assignment:
         return Attribution(self.rows, self.unattributed)
 
     def _add_note(self, note: Note) -> None:
-        """Assigns a note to the row of its scope, or to the row whose call came last before it in the same strand."""
+        """Assign a note to the row of its scope, or to the row whose call came last before it in the same strand."""
         index = row_of(note)
         if index is None:
             branch = self.branches.of(note)

@@ -36,7 +36,7 @@ def advance(connection: Connection, writer: str, number: EntryNumber) -> bool:
 
 
 def positions(connection: Connection) -> dict[str, EntryNumber]:
-    """Return the number of the last stored entry by writer."""
+    """Returns the number of the last stored entry by writer."""
     at = WriterPosition
     found = select(col(at.writer), col(at.parcel), col(at.process), col(at.n))
     return {writer: EntryNumber(*number) for writer, *number in connection.execute(found)}

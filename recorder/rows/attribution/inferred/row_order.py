@@ -44,7 +44,7 @@ def are_in_line(state: Assignment, begun: Seq[int | None]) -> bool:
 
 
 def part_twins(state: Assignment, identities: Seq[object]) -> None:
-    """Takes the episodes from rows with equal tokens, if the episodes differ and the order of the rows does not tell
+    """Take the episodes from rows with equal tokens, if the episodes differ and the order of the rows does not tell
     which is whose; and from contested rows. A row without an episode differs, too, if some are unattributed.
     `identities` (N) are the prompt and completion of each row, which are equal for twins.
     """
