@@ -2,11 +2,24 @@
 
 
 class LogsUIError(Exception):
-    """Is the base class of all these errors; the command line prints its message and exits with 1."""
+    """Is the base class of all these errors; the command line prints its message and exits with 1.
+
+    Examples:
+        The other errors are caught in the same way, the more special ones first:
+
+        >>> from logs_ui.recorder import DatabaseError, LogsUIError, load_run
+        >>> try:
+        ...     rows = load_run("latest", db="runs.db")
+        ... except DatabaseError as error:
+        ...     print("Nothing was recorded:", error)
+        ... except LogsUIError as error:  # such as RunNotFoundError
+        ...     print(error)
+        Nothing was recorded: There is no database at runs.db. ...
+    """
 
 
 class DatabaseError(LogsUIError):
-    """The database cannot be used: not writable, locked, damaged, disk full, ..."""
+    """The database cannot be used: not writable, locked, damaged, disk full, ... See the example of `LogsUIError`."""
 
 
 class NoDatabaseError(DatabaseError):
@@ -18,19 +31,28 @@ class RefusedDatabaseError(DatabaseError):
 
 
 class RunNotFoundError(LogsUIError):
-    """No run, or more than one, has that id, prefix or name."""
+    """No run, or more than one, has that id, prefix or name. See the example of `LogsUIError`."""
 
 
 class RolloutNotFoundError(LogsUIError):
-    """No rollout has that id."""
+    """No rollout has that id. It is caught as in the example of `LogsUIError`."""
 
 
 class ImageNotFoundError(LogsUIError):
-    """No image has that hash."""
+    """No image has that hash. See the example of `LogsUIError`."""
 
 
 class SettingsError(LogsUIError):
-    """A setting of the diagnosis is invalid: not a number, out of range, or of an unknown diagnostic."""
+    """A setting of the diagnosis is invalid: not a number, out of range, or of an unknown diagnostic.
+
+    Examples:
+        >>> from logs_ui.recorder import Settings, SettingsError
+        >>> try:
+        ...     Settings(max_reward="high")
+        ... except SettingsError as error:
+        ...     print(error)
+        max_reward must be a finite number, not 'high'.
+    """
 
 
 class FilterError(LogsUIError):
@@ -40,6 +62,14 @@ class FilterError(LogsUIError):
         field: The URL parameter at fault.
         written, meant: The misspelt name or value, and the known word nearest to it, which the message ends with. Both
             are None if none is near.
+
+    Examples:
+        >>> from logs_ui.recorder import FilterError, load_run
+        >>> try:
+        ...     load_run("latest", where="status=eror")
+        ... except FilterError as error:
+        ...     print(error.field, error.written, error.meant)
+        status eror error
     """
 
     def __init__(self, field: str, message: str, *, written: str | None = None, meant: str | None = None) -> None:

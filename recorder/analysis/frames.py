@@ -203,12 +203,14 @@ def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  #
         DatabaseError: the database is missing or cannot be read.
 
     Examples:
-        ```python
-        for action in load_run("latest").actions[0]:
-            observation = action["observation"]
-            if isinstance(observation, dict) and "$image" in observation:
-                Path("screen.png").write_bytes(load_image(observation["$image"]))
-        ```
+        >>> import numpy as np
+        >>> from logs_ui.recorder import load_image, load_run, start_run
+        >>> with start_run(db="runs.db") as run:
+        ...     with run.rollout("Close the window.") as row:
+        ...         row.turn("click", observation=np.zeros((16, 16, 3), np.uint8))
+        >>> (action,) = load_run(run.id, db="runs.db").actions[0]
+        >>> load_image(action["observation"]["$image"], db="runs.db")[1:4]
+        b'PNG'
     """
     with _database(db, is_waiting=False) as engine:
         return queries.image(engine, hash).data

@@ -68,10 +68,13 @@ class DiagnosisCallback:
         TypeError: `diagnostics` holds something else than diagnostics.
 
     Examples:
+        >>> from logs_ui.recorder import DiagnosisCallback
+        >>> callback = DiagnosisCallback(every_steps=20, stop_on="degenerate_text")
+
         ```python
         from trl import GRPOConfig, GRPOTrainer
 
-        from logs_ui.recorder import DiagnosisCallback, Settings, record
+        from logs_ui.recorder import Settings, record
 
         trainer = GRPOTrainer(
             model,
@@ -79,7 +82,7 @@ class DiagnosisCallback:
             args=GRPOConfig(...),
             train_dataset=dataset,
             rollout_func=record(rollout_func, diagnosis=Settings(max_reward=1.0)),
-            callbacks=[DiagnosisCallback(every_steps=20, stop_on="degenerate_text")],
+            callbacks=[callback],
         )
         trainer.train()
         ```

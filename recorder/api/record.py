@@ -90,6 +90,19 @@ def record(
         )
         trainer.train()
         ```
+
+        The trainer calls the function, which is recorded:
+
+        >>> from logs_ui.recorder import flush, load_run, record
+        >>> @record(eval_name="echo", db="runs.db", announce=False)
+        ... def rollout_func(prompts, trainer):
+        ...     ids = trainer.processing_class(prompts)["input_ids"]
+        ...     return {"prompt_ids": ids, "completion_ids": ids, "logprobs": [[-0.5] * len(row) for row in ids]}
+        >>> output = rollout_func(["Guess 1.", "Guess 2."], trainer)
+        >>> flush()
+        True
+        >>> [messages[0]["content"] for messages in load_run("latest", db="runs.db").messages]
+        ['Guess 1.', 'Guess 2.']
     """
     if rollout_func is None:
         check_names(record, options)

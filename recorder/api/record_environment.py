@@ -74,6 +74,12 @@ def record_environment(factory: Any, /, *, task: Task | None = None, **options: 
         )
         trainer.train()
         ```
+
+        The trainer gets the factory's own environments:
+
+        >>> from logs_ui.recorder import record_environment
+        >>> isinstance(record_environment(Game, db="runs.db")(), Game)
+        True
     """
     several = isinstance(factory, Mapping)
     makers = dict(factory) if several else {None: factory}

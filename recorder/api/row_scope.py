@@ -32,23 +32,22 @@ def row_scope(index: int) -> Iterator["CurrentRow"]:
         The row, to record values, tags, metrics and errors with.
 
     Examples:
-        ```python
-        from concurrent.futures import ThreadPoolExecutor
-
-        from logs_ui.recorder import record, row_scope
-
-
-        @record(eval_name="guess")
-        def rollout_func(prompts, trainer):
-            def play(index):
-                with row_scope(index) as row:
-                    answer = client.chat.completions.create(model="policy", messages=prompts[index])
-                    row.metric("words", len(answer.choices[0].message.content.split()))
-                    return answer
-
-            with ThreadPoolExecutor(8) as pool:
-                return as_output(pool.map(play, range(len(prompts))))
-        ```
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> from logs_ui.recorder import flush, load_run, record, row_scope
+        >>> @record(eval_name="guess", db="runs.db", announce=False)
+        ... def rollout_func(prompts, trainer):
+        ...     def play(index):
+        ...         with row_scope(index) as row:  # calls of the model and of the environment belong here
+        ...             row.metric("letters", len(prompts[index]))
+        ...             return trainer.processing_class(prompts[index])["input_ids"]
+        ...     with ThreadPoolExecutor(8) as pool:
+        ...         ids = list(pool.map(play, range(len(prompts))))
+        ...     return {"prompt_ids": ids, "completion_ids": ids, "logprobs": [[-0.5] * len(row) for row in ids]}
+        >>> output = rollout_func(["Guess.", "Guess again."], trainer)  # as the trainer does
+        >>> flush()
+        True
+        >>> [about["metrics"] for about in load_run("latest", db="runs.db").metadata]
+        [{'letters': 6}, {'letters': 12}]
     """
     here = current_strand()
     strand = None if here is None or here.tree.is_one_row else branch_of_row(_row(index, here))

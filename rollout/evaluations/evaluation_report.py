@@ -97,11 +97,14 @@ class Report(Figures):
         per_prompt: the number of rollouts of each prompt.
 
     Examples:
-        ```python
-        report = sums.run(model="my-model", model_url="http://127.0.0.1:8000/v1", samples=4)
-        report.assert_at_least(0.5)
-        print(report.mean, report.stderr, report.pass_at(4))
-        ```
+        >>> from logs_ui.rollout import evaluation
+        >>> @evaluation("sums", dataset=[{"prompt": "2 + 3", "answer": "5"}, {"prompt": "3 + 4", "answer": "7"}])
+        ... def sums(row):
+        ...     return float(row.answer == row["answer"])
+        >>> report = sums.run(model="my-model", model_url="http://127.0.0.1:8000/v1", samples=4)
+        >>> report.assert_at_least(0.5)
+        >>> print(report)
+        sums: 0.500 ± 0.500 over 8 rollouts, pass@1 0.50, pass@4 0.50
     """
 
     name: str

@@ -89,11 +89,13 @@ def evaluation(
         ImportError: openenv is not installed.
 
     Examples:
-        ```python
-        @evaluation("guess", dataset=[{"prompt": ..., "task": "easy"}], environment=GuessEnv, base_url=url, act=parse)
-        def guess(row):
-            return row.env_reward
-        ```
+        >>> from logs_ui.rollout import evaluation
+        >>> rows = [{"prompt": "Guess the number.", "task": "easy"}]
+        >>> @evaluation("guess", dataset=rows, base_url="http://127.0.0.1:8000", act=lambda text: {"guess": int(text)})
+        ... def guess(row):
+        ...     return row.env_reward
+        >>> guess.name, guess.reward_weights
+        ('guess', [1.0])
     """
     if not isinstance(name, str) or not name:
         raise TypeError('An evaluation has a name: write @evaluation("name", dataset=...)')
@@ -118,8 +120,14 @@ class Evaluation:
         name: the eval name.
 
     Examples:
+        >>> from logs_ui.rollout import evaluation
+        >>> @evaluation("sums", dataset=[{"prompt": "2 + 3", "answer": "5"}])
+        ... def sums(row):
+        ...     return float(row.answer == row["answer"])
+        >>> sums.run(model="my-model", model_url="http://127.0.0.1:8000/v1", db="runs.db").mean
+        1.0
+
         ```python
-        report = sums.run(model="my-model", model_url="http://127.0.0.1:8000/v1")
         trainer = GRPOTrainer(
             model, reward_funcs=sums.rewards, train_dataset=sums.dataset, rollout_func=sums.rollout_func()
         )

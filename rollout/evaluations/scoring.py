@@ -32,11 +32,13 @@ class EvaluationRow:
         env_reward: the reward of the whole episode; None without an environment.
 
     Examples:
-        ```python
-        @evaluation("sums", dataset=[{"prompt": "2+3", "answer": "5"}])
-        def sums(row: EvaluationRow) -> float:
-            return float(row["answer"] in row.answer.split())
-        ```
+        >>> from logs_ui.rollout import EvaluationRow, evaluation
+        >>> @evaluation("sums", dataset=[{"prompt": "2 + 3", "answer": "5"}])
+        ... def sums(row: EvaluationRow) -> float:
+        ...     return float(row["answer"] in row.answer.split())
+        >>> prompt = [{"role": "user", "content": "2 + 3"}]
+        >>> sums(EvaluationRow(prompt, [*prompt, {"role": "assistant", "content": "It is 5"}], {"answer": "5"}))
+        1.0
     """
 
     prompt: Prompt

@@ -14,11 +14,11 @@ class ExactHarnessAdapter:
         adapter: the one that drives the session; None uses `MCPHarnessAdapter`.
 
     Examples:
-        ```python
-        rollout_func = build_harness_rollout_func(  # OpenEnv's own builder
-            session_factory=Games(url), harness_adapter=ExactHarnessAdapter(), model_step_builder=harness_model_step()
-        )
-        ```
+        >>> from logs_ui.rollout import ExactHarnessAdapter, harness_model_step
+        >>> from openenv.core.harness import build_harness_rollout_func
+        >>> rollout_func = build_harness_rollout_func(
+        ...     session_factory=Games(), harness_adapter=ExactHarnessAdapter(), model_step_builder=harness_model_step()
+        ... )
     """
 
     def __init__(self, adapter: Any = None) -> None:

@@ -94,8 +94,11 @@ def harness_rollout_func(
         ImportError: openenv is not installed.
 
     Examples:
+        >>> from logs_ui.rollout import harness_rollout_func
+        >>> from openenv.core.harness import HarnessRunLimits
+        >>> rollout_func = harness_rollout_func(session_factory=Games(), limits=HarnessRunLimits(max_turns=5))
+
         ```python
-        rollout_func = harness_rollout_func(session_factory=Games(url), limits=HarnessRunLimits(max_turns=5))
         trainer = GRPOTrainer(..., reward_funcs=[environment_reward], rollout_func=record(rollout_func))
         ```
     """
@@ -142,11 +145,11 @@ def harness_model_step(
     `harness_rollout_func` has one. The arguments are those of `harness_rollout_func`.
 
     Examples:
-        ```python
-        rollout_func = build_harness_rollout_func(  # OpenEnv's own builder
-            session_factory=Games(url), harness_adapter=ExactHarnessAdapter(), model_step_builder=harness_model_step()
-        )
-        ```
+        >>> from logs_ui.rollout import ExactHarnessAdapter, harness_model_step
+        >>> from openenv.core.harness import build_harness_rollout_func
+        >>> rollout_func = build_harness_rollout_func(
+        ...     session_factory=Games(), harness_adapter=ExactHarnessAdapter(), model_step_builder=harness_model_step()
+        ... )
 
     Raises:
         TypeError, ValueError: arguments that do not fit together; the message is one line. The builder raises

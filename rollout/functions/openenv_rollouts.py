@@ -124,10 +124,10 @@ def openenv_rollout_func(
         ImportError: openenv is not installed.
 
     Examples:
+        >>> from logs_ui.rollout import openenv_rollout_func
+        >>> rollout_func = openenv_rollout_func(base_url="http://127.0.0.1:8000", act=lambda text: {"message": text})
+
         ```python
-        rollout_func = openenv_rollout_func(
-            environment=EchoEnv, base_url="http://127.0.0.1:8000", act=lambda text: EchoAction(message=text)
-        )
         trainer = GRPOTrainer(..., reward_funcs=[environment_reward], rollout_func=record(rollout_func))
         ```
     """

@@ -29,20 +29,20 @@ class TextEnv(Protocol):
     with: `(env, delta)`. It may have a `close()`.
 
     Examples:
-        ```python
-        class Guess:
-            def reset(self, seed):
-                self.secret, self.reward, self.alive = random.Random(seed).randint(1, 9), 0.0, True
-                return "Guess a number from 1 to 9."
-
-            def step(self, action):
-                self.alive = int(action) != self.secret
-                self.reward = 0.0 if self.alive else 1.0
-                return "wrong" if self.alive else "right"
-
-
-        rollout_func = text_rollout_func(Guess, max_turns=4)
-        ```
+        >>> import random
+        >>> from logs_ui.rollout import text_rollout_func
+        >>> class Guess:
+        ...     def reset(self, seed):
+        ...         self.secret, self.reward, self.alive = random.Random(seed).randint(1, 9), 0.0, True
+        ...         return "Guess a number from 1 to 9."
+        ...     def step(self, action):
+        ...         self.alive = int(action) != self.secret
+        ...         self.reward = 0.0 if self.alive else 1.0
+        ...         return "wrong" if self.alive else "right"
+        >>> game = Guess()
+        >>> game.reset(seed=1), game.step("3"), game.reward, game.alive
+        ('Guess a number from 1 to 9.', 'right', 1.0, False)
+        >>> rollout_func = text_rollout_func(Guess, max_turns=4)
     """
 
     @property
@@ -120,8 +120,10 @@ def text_rollout_func(
         TypeError, ValueError: arguments that do not fit together; the message is one line.
 
     Examples:
+        >>> from logs_ui.rollout import text_rollout_func
+        >>> rollout_func = text_rollout_func(Game, system_prompt="Answer with your guess.", max_turns=10)
+
         ```python
-        rollout_func = text_rollout_func(TextArenaGame, system_prompt="Answer with your guess.", max_turns=10)
         trainer = GRPOTrainer(..., reward_funcs=[environment_reward], rollout_func=record(rollout_func))
         ```
     """

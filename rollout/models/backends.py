@@ -53,18 +53,15 @@ class Model(Protocol):
     """Samples answers for the rows of one batch. Implement it to generate with a backend of your own.
 
     Examples:
-        ```python
-        class Echo:
-            def enter(self, row): ...
-
-            async def answer(self, row, context, sampling):
-                return Answer(ids=context[-8:], logprobs=None, finish="stop", text="...")
-
-            async def leave(self, row): ...
-
-
-        rollout_func = openenv_rollout_func(environment=EchoEnv, base_url=url, act=parse, model=Echo())
-        ```
+        >>> from logs_ui.rollout import Answer, text_rollout_func
+        >>> class Echo:
+        ...     def enter(self, row): ...
+        ...     async def answer(self, row, context, sampling):
+        ...         return Answer(ids=context[-8:], logprobs=None, finish="stop", text="...")
+        ...     async def leave(self, row): ...
+        >>> rollout_func = text_rollout_func(Game, model=Echo(), max_turns=2)
+        >>> rollout_func(["Guess a number."], trainer)["turns"]
+        [2]
     """
 
     def enter(self, row: int) -> None:
@@ -106,4 +103,16 @@ async def try_model(model: Model, tokenizer: Any, sampling: Sampling) -> None:
 
 
 class GenerationError(RuntimeError):
-    """A model's server failed. The message names the server, its answer, and what to do."""
+    """A model's server failed. The message names the server, its answer, and what to do.
+
+    Examples:
+        >>> from logs_ui.rollout import GenerationError, evaluation
+        >>> @evaluation("sums", dataset=[{"prompt": "2 + 3"}])
+        ... def sums(row):
+        ...     return float(row.answer == "5")
+        >>> try:
+        ...     sums.run(model="older", model_url="http://127.0.0.1:8000/v1")
+        ... except GenerationError as error:
+        ...     print(error)
+        http://127.0.0.1:8000/v1 does not serve 'older'. It serves my-model: name one of these.
+    """

@@ -48,10 +48,12 @@ class ServerModel(Server):
         ImportError: the openai package is not installed.
 
     Examples:
-        ```python
-        model = ServerModel("http://127.0.0.1:8000/v1", "my-model", timeout=30)
-        rollout_func = openenv_rollout_func(environment=EchoEnv, base_url=url, act=parse, model=model)
-        ```
+        >>> import asyncio
+        >>> from logs_ui.rollout import Sampling, ServerModel, text_rollout_func
+        >>> model = ServerModel("http://127.0.0.1:8000/v1", "my-model", timeout=30)
+        >>> rollout_func = text_rollout_func(Game, model=model)
+        >>> asyncio.run(model.answer(0, [1, 5, 6], Sampling(max_tokens=8))).text
+        '5'
     """
 
     _slow = "Lower concurrency, or give it longer by model=ServerModel(url, name, timeout=...)"

@@ -19,9 +19,10 @@ class Answer:
         text: the answer's text, without special tokens.
 
     Examples:
-        ```python
-        Answer(ids=[791, 4320, 2], logprobs=[-0.1, -0.7, -0.0], finish="stop", text="the answer")
-        ```
+        >>> from logs_ui.rollout import Answer
+        >>> answer = Answer(ids=[791, 4320, 2], logprobs=[-0.1, -0.7, -0.0], finish="stop", text="the answer")
+        >>> answer.finish
+        'stop'
     """
 
     ids: list[int]

@@ -17,21 +17,18 @@ class Processor(Protocol):
     special tokens.
 
     Examples:
-        ```python
-        class Tagged(Processor):
-            def init_system_input(self, text):
-                return f"<|system|>{text}<|end|>"
-
-            def append_user_input(self, text):
-                return f"<|user|>{text}<|end|><|assistant|>"
-
-            def parse_agent_output(self, text):
-                thought, action = text.split("Action:")
-                return thought, action.strip()
-
-
-        rollout_func = text_rollout_func(Game, Tagged())
-        ```
+        >>> from logs_ui.rollout import Processor, text_rollout_func
+        >>> class Tagged(Processor):
+        ...     def init_system_input(self, text):
+        ...         return f"<|system|>{text}<|end|>"
+        ...     def append_user_input(self, text):
+        ...         return f"<|user|>{text}<|end|><|assistant|>"
+        ...     def parse_agent_output(self, text):
+        ...         thought, action = text.split("Action:")
+        ...         return thought, action.strip()
+        >>> Tagged().parse_agent_output("2 + 3 is 5. Action: say 5")
+        ('2 + 3 is 5. ', 'say 5')
+        >>> rollout_func = text_rollout_func(Game, Tagged())
     """
 
     def init_system_input(self, prompt: str, /) -> str:

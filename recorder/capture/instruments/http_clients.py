@@ -45,19 +45,15 @@ def trace_client(client: C) -> C:
         TypeError: `client` is no such client, or attributes of it cannot be set.
 
     Examples:
-        ```python
-        import httpx
-
-        from logs_ui.recorder import record, trace_client
-
-        client = trace_client(httpx.Client(base_url="http://127.0.0.1:8000/v1"))
-
-
-        @record(eval_name="guess")
-        def rollout_func(prompts, trainer):
-            replies = [client.post("/chat/completions", json={"model": "policy", "messages": it}) for it in prompts]
-            return as_output(replies)
-        ```
+        >>> import httpx
+        >>> from logs_ui.recorder import load_run, start_run, trace_client
+        >>> client = trace_client(httpx.Client(base_url="http://127.0.0.1:8000/v1"))
+        >>> request = {"model": "my-model", "messages": [{"role": "user", "content": "What is 2 + 3?"}]}
+        >>> with start_run(db="runs.db") as run:
+        ...     with run.rollout(request["messages"]) as row:
+        ...         reply = client.post("/chat/completions", json=request)
+        >>> load_run(run.id, db="runs.db").messages[0][-1]["content"]
+        '5'
     """
     replacements = _replacements(client)
     if not replacements:
