@@ -154,5 +154,5 @@ def _announce(url: str, db: Address, prefix: str) -> None:
         else "\n  It does not exist yet. The pages update as soon as a training writes to it."
     )
     behind = f"  All links begin with {prefix}, for the proxy.\n" if prefix else ""
-    sys.stdout.write(f"logs-ui shows {shown(db)}{later}\n  {url}\n{behind}Stop it with Ctrl+C.\n")
+    sys.stdout.write(f"logs-ui shows {shown(db)}{later}\n  {url}\n{behind}Stop it with Ctrl-C.\n")
     sys.stdout.flush()
