@@ -74,8 +74,9 @@ class RunRecord:
         described["project"] = project_of(described.get("project"))
         if tokenizer is not None:
             described["tokenizer"] = tokenizer.hash
-            self.put(TokenizerChange(tokenizer.hash, tokenizer.json), len(tokenizer.json))
         self.put(RunChange(self.uid, described, resumes=resumes))
+        if tokenizer is not None:  # after the run: `db delete` removes a tokenizer that no run refers to
+            self.put(TokenizerChange(tokenizer.hash, tokenizer.json), len(tokenizer.json))
         if parts:
             self._writer.put(ChangesJob(lambda: [SourcesChange(self.uid, tuple(read(parts)))], _SOURCES_BYTES))
         if announce:

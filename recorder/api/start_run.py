@@ -15,7 +15,7 @@ from logs_ui.recorder.capture import instruments
 from logs_ui.recorder.capture.calls import EnvironmentCall, Generation, answered
 from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.capture.observed_images import observed
-from logs_ui.recorder.capture.rollout_output import Output, checked_output, token_ids
+from logs_ui.recorder.capture.rollout_output import Output, checked_output, copied_row, token_ids
 from logs_ui.recorder.capture.strands import Scope, Strand, enter_scope, leave_scope, scoped
 from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.errors import LogsUIError
@@ -101,8 +101,8 @@ class OpenRun:
     def __init__(
         self, options: CheckedOptions, name: str | None, config: Mapping[str, Any], model: str | None, tokenizer: Any
     ) -> None:
-        instruments.install()
         self._writer = writer_for(options.address)
+        instruments.install()
         self._record = RunRecord(self._writer, name_run(options.address))
         self._eval_name, self._model, self._options = options.eval_name or "rollouts", model, options.rows
         self._numbers, self._process = itertools.count(), os.getpid()
@@ -328,8 +328,8 @@ class OpenRollout(CurrentRow):
             if not self._is_open_for("tokens"):
                 return
             # What is no token id raises here, where it costs the tokens; later it would cost the whole rollout.
-            ids = {"prompt_ids": token_ids(prompt_ids), "completion_ids": token_ids(completion_ids)}
-            rows: dict[str, Any] = {**ids, "logprobs": logprobs, "env_mask": mask}
+            prompt, completion = (token_ids(copied_row(ids)) for ids in (prompt_ids, completion_ids))
+            rows = {"prompt_ids": prompt, "completion_ids": completion, "logprobs": logprobs, "env_mask": mask}
             self._output = checked_output({key: None if row is None else [row] for key, row in rows.items()}, 1)
 
     def score(

@@ -159,7 +159,7 @@ def _copied(rows: Any) -> list[Any] | None:
     if rows is None:
         return None
     if set(map(type, rows)) != {list}:
-        return list(map(_copied_row, rows))
+        return list(map(copied_row, rows))
     different = dict(zip(map(id, rows), rows, strict=True))
     if len(different) == len(rows):
         return list(map(tuple, rows))
@@ -168,7 +168,7 @@ def _copied(rows: Any) -> list[Any] | None:
     return list(map(copies.__getitem__, map(id, rows)))
 
 
-def _copied_row(row: Any) -> Any:
+def copied_row(row: Any) -> Any:
     """Copy a row: a list as a tuple, which costs a twentieth of an array. The writer's thread makes the array."""
     if isinstance(row, list | tuple):
         return tuple(row)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import subprocess
+import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ _KEPT = ("all", "sources", "none")
 _OURS = "logs_ui."
 _DEPTH = 3  # levels at which a function of this package may hold functions of the user
 _PACKED_BYTES = 256 << 10  # of one text, at most
+_GIT_SECONDS = 10.0
 _READ_BYTES = 4 << 20  # of git's output, at most
 _CUT = "\n[logs-ui kept only the beginning]\n"
 
@@ -106,12 +108,15 @@ def git_output(folder: Path, *arguments: str) -> str:
     """Return git's output up to a limit: the diff of a generated file may be gigabytes.
 
     Raises:
-        OSError, subprocess.SubprocessError: no git, or no repository.
+        OSError, subprocess.SubprocessError: no git, no repository, or it took longer than ten seconds.
     """
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
         assert process.stdout is not None  # noqa: S101 - it is a pipe
+        limit = threading.Timer(_GIT_SECONDS, process.kill)  # a network file system may keep git waiting for ever
+        limit.start()
         output = process.stdout.read(_READ_BYTES)
+        limit.cancel()
         if len(output) == _READ_BYTES:
             process.kill()
             return output.decode(errors="replace") + _CUT

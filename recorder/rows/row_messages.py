@@ -46,10 +46,9 @@ def preview(messages: list[dict[str, Any]]) -> str | None:
     """Return the beginning of the model's last message, else of its tool calls or its reasoning; None without any."""
     for message in reversed(messages):
         if message["role"] == "assistant":
-            calls = [call["function"] for call in message.get("tool_calls", ())]
-            called = " ".join(f"{function['name']}({function['arguments']})" for function in calls)
-            words = message["content"] or called or message.get("reasoning_content", "")
-            return column(_beginning(words))
+            calls = [call.get("function", call) for call in message.get("tool_calls") or ()]  # a custom tool has none
+            called = " ".join(f"{function.get('name')}({function.get('arguments')})" for function in calls)
+            return column(_beginning(message.get("content") or called or message.get("reasoning_content") or ""))
     return None
 
 

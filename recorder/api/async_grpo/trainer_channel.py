@@ -61,7 +61,13 @@ class TrainerChannel:
 
     def logged(self, step: int, values: Mapping[str, Any]) -> None:
         """Send what the trainer logs at a step."""
-        self._put("logged", step, {name: value for name, value in values.items() if isinstance(value, int | float)})
+        # Plain values: the worker's process may lack the class of another one, and could not read the message.
+        numbers = {
+            str(name): float(value)
+            for name, value in values.items()
+            if isinstance(value, int | float) and not isinstance(value, bool)
+        }
+        self._put("logged", step, numbers)
 
     def taken(self, row: RowChange, staleness: int, dropped: str | None) -> None:
         """Send that the trainer took a sample from the worker's queue.

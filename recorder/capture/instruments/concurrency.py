@@ -35,7 +35,9 @@ def _attach_pools(module: ModuleType) -> None:
 
 
 @patch
-def _task_with_strand(create_task: Method, loop: Any, coro: Any, *args: Any, context: Any = None, **kwargs: Any) -> Any:
+def _task_with_strand(
+    create_task: Method, loop: Any, /, coro: Any, *args: Any, context: Any = None, **kwargs: Any
+) -> Any:
     # A context that the caller passes is the caller's to fill, and the user's task factory may not take one.
     strand = branch() if context is None and loop.get_task_factory() is None else None
     if strand is None:
@@ -78,7 +80,7 @@ def _run_in(thread: threading.Thread, strand: Strand) -> None:
     thread.run = run  # type: ignore[method-assign]
 
 
-def _one_with_strand(threads: type, apply_async: Method, pool: Any, func: Any, *args: Any, **kwargs: Any) -> Any:
+def _one_with_strand(threads: type, apply_async: Method, pool: Any, /, func: Any, *args: Any, **kwargs: Any) -> Any:
     strand = branch() if isinstance(pool, threads) else None
     return apply_async(pool, func if strand is None else carried(strand, func), *args, **kwargs)
 

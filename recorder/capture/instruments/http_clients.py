@@ -145,8 +145,8 @@ def _reading(name: str) -> Any:
 
 
 def _iterating(name: str) -> Any:
-    def iterate(self: Any, *args: Any) -> Any:
-        return getattr(type(self.__wrapped__), name)(self, *args)
+    def iterate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return getattr(type(self.__wrapped__), name)(self, *args, **kwargs)
 
     return iterate
 

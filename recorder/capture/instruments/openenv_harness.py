@@ -91,7 +91,9 @@ def _with_row(create: Method, factory: Any, /, *args: Any, **kwargs: Any) -> Any
 
 
 @patch
-def _with_call(call_tool: Method, session: Any, name: str, arguments: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+def _with_call(
+    call_tool: Method, session: Any, /, name: str, arguments: dict[str, Any], *args: Any, **kwargs: Any
+) -> Any:
     strand = current_strand()
     if strand is None or strand.call is not None:  # an override of it is being recorded
         return call_tool(session, name, arguments, *args, **kwargs)

@@ -237,6 +237,9 @@ def test_samples_of_nobody_pass_and_so_do_all_where_trl_changed(worker: Any, mon
 
 
 def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_where_one_is(tmp_path: Path) -> None:
+    class Loss(float):
+        """A number whose class no other process has."""
+
     db = tmp_path / "a.db"
     channel, run = TrainerChannel(), start_run("r", db=db)
     with run.rollout("Guess.", group="0") as row:
@@ -247,7 +250,7 @@ def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_whe
             for staleness, dropped in taken:
                 channel.taken(identity, staleness, dropped)
             time.sleep(1.5)  # what was said until then is written
-        channel.logged(7, {"loss": 0.5, "is": True, "note": "text"})
+        channel.logged(7, {"loss": Loss(0.5), "is": True, "note": "text"})
         channel.ended(None)
     (only,) = load_run(db=db).to_dict("records")
     assert (only["staleness"], only["dropped"]) == (3, "oversize")

@@ -315,6 +315,33 @@ def test_a_name_may_be_anything_that_has_a_text(db: Path) -> None:
     assert (stored["task"], stored["group"], stored["eval_name"]) == ("7", f"{run.id}/eval/3", "1")
 
 
+def test_odd_tool_calls_of_a_prompt_cost_no_messages(db: Path) -> None:
+    custom = {"id": "1", "type": "custom", "custom": {"name": "x", "input": "y"}}
+    with start_run("a", db=db) as run:
+        for calls in (None, [custom]):
+            asked = [*QUESTION, {"role": "assistant", "content": "4", "tool_calls": calls}]
+            with run.rollout([*asked, *QUESTION]):
+                pass
+    assert [len(messages) for messages in load_run(run.id, db=db).messages] == [3, 3]
+
+
+class OnAnotherDevice(list[int]):
+    """As a tensor on a GPU: only a copy can be read."""
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+    def detach(self) -> Any:
+        return torch.tensor([*self])
+
+
+def test_ids_may_be_on_another_device(db: Path) -> None:
+    with start_run("a", db=db) as run, run.rollout("p") as row:
+        row.tokens(OnAnotherDevice([1, 2]), torch.tensor([3]))  # type: ignore[arg-type]
+    ids = load_run(run.id, db=db).iloc[0]
+    assert ([*ids.prompt_ids], [*ids.completion_ids]) == ([1, 2], [3])
+
+
 ODD: tuple[Any, ...] = (
     np.int64(3), np.float32(1.5), 3.0, True, "x", "3", Decimal("1.5"), datetime(2026, 1, 1, tzinfo=UTC), Path("a"),
     b"ab", {1}, [1], 10**30, -1, None, math.nan, object(), np.arange(3), type("Text", (str,), {})("s"),

@@ -112,7 +112,7 @@ async def lines(answer: aiohttp.ClientResponse) -> bytes:
 
 
 async def pieces(answer: aiohttp.ClientResponse) -> bytes:
-    return b"".join([piece async for piece in answer.content.iter_chunked(5)])
+    return b"".join([piece async for piece in answer.content.iter_chunked(n=5)])
 
 
 async def any_pieces(answer: aiohttp.ClientResponse) -> bytes:

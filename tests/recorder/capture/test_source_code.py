@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Engine, func, select
 from sqlmodel import Session, col
 
-from logs_ui.recorder.api.run_description import RunName
+from logs_ui.recorder.api.run_description import RunName, git
 from logs_ui.recorder.api.run_record import RunRecord
 from logs_ui.recorder.capture import source_code
 from logs_ui.recorder.capture.instruments.trl_parts import distinct
@@ -164,6 +164,16 @@ def test_runs_share_a_text_and_the_list_of_runs_never_reads_it(tmp_path: Path) -
     (text,) = source_texts(engine, [found[ids[0]][0].hash or ""]).values()
     assert text.startswith("def solved(")
     assert not {column.name for column in Run.__table__.columns} & {"source", "text", "diff"}  # type: ignore[attr-defined]
+
+
+def test_git_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(source_code, "_GIT_SECONDS", 0.2)
+    begin = time.monotonic()
+    assert git(tmp_path) == {}
+    assert time.monotonic() - begin < 30
 
 
 def test_a_run_that_begins_does_not_wait_for_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,9 +18,17 @@ from sqlalchemy import URL, Connection, Engine, Select, create_engine, insert, l
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
+from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.storage import migrations
-from logs_ui.recorder.storage.address import SCHEMA_VERSION, as_text, database_address, shown
+from logs_ui.recorder.storage.address import (
+    SCHEMA_COLUMNS,
+    SCHEMA_VERSION,
+    as_text,
+    database_address,
+    needs_no_look,
+    shown,
+)
 from logs_ui.recorder.storage.database import (
     errors_in_plain_words,
     is_rows_fault,
@@ -32,7 +40,7 @@ from logs_ui.recorder.storage.database import (
 from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.storage.postgres import postgres_engine
 from logs_ui.recorder.storage.schema import stamp_of
-from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.storage.tables import Run, Table
 from logs_ui.recorder.storage.writes import prepared_statements
 
 
@@ -43,9 +51,24 @@ def message(path: Path, *, write: bool) -> str:
     text = str(caught.value)
     assert "\n" not in text
     with pytest.raises(RefusedDatabaseError) as before:
-        refuse_hopeless(path)
+        writer_for(path)
     assert str(before.value) == text
     return text
+
+
+def test_what_needs_no_look_is_missing_or_has_the_tables_of_today(tmp_path: Path) -> None:
+    assert sum(len(table.columns) for table in Table.metadata.sorted_tables) == SCHEMA_COLUMNS
+    path, file = tmp_path / "a.db", tmp_path / "file"
+    assert needs_no_look(path)
+    writing_engine(path).dispose()
+    assert needs_no_look(path)
+    path.with_name("a.db-wal").touch()
+    assert not needs_no_look(path), "what is in the log may be newer"
+    file.touch()
+    assert not needs_no_look(file)
+    assert not needs_no_look(file / "a.db")
+    with pytest.raises(RefusedDatabaseError, match="Not a directory"):
+        writer_for(file / "a.db")
 
 
 class Proxy:
