@@ -4,7 +4,6 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, ClassVar
 
 from logs_ui.rollout.environments.containers import Environment, docker_starter, hub_starter
@@ -49,7 +48,7 @@ class Factory:
 
     async def client(self, variables: Variables) -> Any:  # noqa: ARG002
         """Returns one more client. Raises what the function raises."""
-        made = await in_thread(self.make)
+        made = self.make() if inspect.iscoroutinefunction(self.make) else await in_thread(self.make)
         return await made if inspect.isawaitable(made) else made
 
     async def end(self, variables: Variables) -> None:
@@ -147,7 +146,13 @@ def source_of(
         raise ValueError(f"{needs} needs a server: give base_url of a running one, or docker_image to start one")
     check_url("base_url", base_url, ("http://", "https://", "ws://", "wss://"))
     _refuse(starting, "are for an environment that is started here, by docker_image or a name, not for base_url")
-    return Factory(partial(_connection(kind, timeout, headers).client, kind, base_url))
+    connection = _connection(kind, timeout, headers)
+
+    async def connect() -> Any:
+        # In the event loop, one after another: a client's constructor may use the loop, or state that clients share.
+        return connection.client(kind, base_url)
+
+    return Factory(connect)
 
 
 def check_seconds(name: str, seconds: object) -> None:

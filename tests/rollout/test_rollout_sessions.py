@@ -106,6 +106,26 @@ def test_an_address_alone_makes_sessions_of_dicts(server: str) -> None:
     asyncio.run(play())
 
 
+def test_clients_of_a_class_are_made_in_the_event_loop_in_the_order_of_the_rows(server: str) -> None:
+    made: list[int] = []
+
+    class Counting(GenericEnvClient):  # type: ignore[misc]
+        def __init__(self, **settings: Any) -> None:
+            super().__init__(**settings)
+            asyncio.get_running_loop()
+            number = len(made)
+            time.sleep(0.01)  # two in parallel would get one number
+            made.append(number)
+
+    async def play() -> None:
+        sessions = Sessions(source(Counting, base_url=server), 5)
+        await asyncio.gather(*(sessions.open({}) for _ in range(3)))
+        sessions.close()
+
+    asyncio.run(play())
+    assert made == [0, 1, 2]
+
+
 def test_headers_open_the_connection() -> None:
     client = asyncio.run(source(GuessEnv, base_url="http://127.0.0.1:1", headers={"A": "b"}).client({}))
     assert client._headers == {"A": "b"}
