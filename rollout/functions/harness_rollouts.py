@@ -176,22 +176,33 @@ class _HarnessRollout(Rollout):
     verify_metrics: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class HarnessRollouts:
     """The rollout function that `harness_rollout_func` returns; the trainer calls it, batch after batch."""
 
-    session_factory: Any
-    adapter: ExactHarnessAdapter
-    limits: Any
-    steps: Callable[[Any, Ask], HarnessModelStep]
-    rotation: Rotation
-    missing_reward: float | None
-    concurrency: int | None
-    timeout: float
-    model_of: Callable[[Any, int], Model]
-
-    def __post_init__(self) -> None:
-        self.__name__ = type(self.session_factory).__name__
+    # Not a dataclass: a serialiser of the user's settings would write what it holds.
+    def __init__(
+        self,
+        *,
+        session_factory: Any,
+        adapter: ExactHarnessAdapter,
+        limits: Any,
+        steps: Callable[[Any, Ask], HarnessModelStep],
+        rotation: Rotation,
+        missing_reward: float | None,
+        concurrency: int | None,
+        timeout: float,
+        model_of: Callable[[Any, int], Model],
+    ) -> None:
+        self.__name__ = type(session_factory).__name__
+        self.session_factory = session_factory
+        self.adapter = adapter
+        self.limits = limits
+        self.steps = steps
+        self.rotation = rotation
+        self.missing_reward = missing_reward
+        self.concurrency = concurrency
+        self.timeout = timeout
+        self.model_of = model_of
         self._is_checked = False
         self._failures = Failures(is_checked=False)
 

@@ -1,7 +1,6 @@
 """Makes a rollout function for any OpenEnv environment: `openenv_rollout_func()`."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import InitVar, dataclass
 from importlib import import_module
 from typing import Any
 
@@ -187,22 +186,31 @@ def environment_reward(env_reward: list[float | None], **_: Any) -> list[float |
     return env_reward
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class OpenEnvRollouts:
     """The rollout function that `openenv_rollout_func` returns; the trainer calls it, batch after batch."""
 
-    name: InitVar[str]
-    rules: Rules
-    sessions: Sessions
-    rotation: Rotation
-    model_of: Callable[[Any, int], Model]
-    sampling: Mapping[str, Any]
-    max_completion_tokens: int | None
-    concurrency: int | None
-
-    def __post_init__(self, name: str) -> None:
-        check_limits(concurrency=self.concurrency, max_completion_tokens=self.max_completion_tokens)
+    # Not a dataclass: a serialiser of the user's settings would write what it holds, environment variables included.
+    def __init__(
+        self,
+        *,
+        name: str,
+        rules: Rules,
+        sessions: Sessions,
+        rotation: Rotation,
+        model_of: Callable[[Any, int], Model],
+        sampling: Mapping[str, Any],
+        max_completion_tokens: int | None,
+        concurrency: int | None,
+    ) -> None:
+        check_limits(concurrency=concurrency, max_completion_tokens=max_completion_tokens)
         self.__name__ = name
+        self.rules = rules
+        self.sessions = sessions
+        self.rotation = rotation
+        self.model_of = model_of
+        self.sampling = sampling
+        self.max_completion_tokens = max_completion_tokens
+        self.concurrency = concurrency
         self._as_prompt: Callable[[Prompt], Prompt] = lambda prompt: prompt
         self._played: Callable[[Sequence[Rollout]], None] = lambda _: None
         self._is_checked = False

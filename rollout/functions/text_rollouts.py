@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from logs_ui.recorder import trace_env
@@ -159,13 +158,16 @@ def text_rollout_func(
     )
 
 
-@dataclass(kw_only=True, eq=False, repr=False)
 class TextRollouts(OpenEnvRollouts):
     """The rollout function that `text_rollout_func` returns."""
 
-    processor: Processor | None
-    system_prompt: str | None
-    prompt_is_seed: bool
+    def __init__(
+        self, *, processor: Processor | None, system_prompt: str | None, prompt_is_seed: bool, **settings: Any
+    ) -> None:
+        super().__init__(**settings)
+        self.processor = processor
+        self.system_prompt = system_prompt
+        self.prompt_is_seed = prompt_is_seed
 
     def episodes(
         self, prompts: Sequence[Any], assignments: Sequence[Assignment], *, model: Model, chat: Chat, budget: int
@@ -225,7 +227,7 @@ class _Client:
         await asyncio.shield(asyncio.wrap_future(self._submit_close()))
 
     def _submit_close(self) -> "Future[None]":
-        closing = self._thread.submit(lambda: getattr(self._env, "close", lambda: None)())  # noqa: PLW0108 - made there
+        closing = self._thread.submit(lambda: (getattr(self._env, "close", None) or (lambda: None))())  # noqa: PLW0108 - made there
         self._thread.end()
         return closing
 

@@ -4,6 +4,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -162,6 +163,10 @@ def test_a_factory_that_takes_no_seed_is_given_none() -> None:
     model = Scripted(script("stop"))
     rollouts = harness_rollout_func(session_factory=Old(), model=model, act=word)
     assert rollouts(prompts(2), a_trainer(model))["error"] == [None, None]
+
+
+def test_a_harness_rollout_function_is_no_dataclass() -> None:
+    assert not is_dataclass(harness_rollout_func(session_factory=Talks(), act=word))
 
 
 def test_limits_are_the_harnesss() -> None:

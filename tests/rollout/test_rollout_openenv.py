@@ -8,6 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from datasets import Dataset
 from openenv.core import GenericEnvClient
 
 from logs_ui.recorder import flush, load_run, record
+from logs_ui.recorder.snapshot import snapshot
 from logs_ui.rollout import Sampling, environment_reward, openenv_rollout_func
 from logs_ui.rollout.demo.demo import GuessServer
 from logs_ui.rollout.demo.guess_env import TASKS, GuessAction, GuessEnv
@@ -674,3 +676,10 @@ def test_an_act_that_raises_for_every_rollout_is_told(moody: str, caplog: pytest
     play(moody, script("guess"), rows=1, act=lambda _: 1 / 0)
     assert "act() raised in all 1 rollouts" in caplog.text
     assert "ZeroDivisionError: division by zero" in caplog.text
+
+
+def test_what_serialises_a_rollout_function_does_not_see_inside() -> None:
+    variables = {"DB_URL": "hunter2"}
+    rollouts = openenv_rollout_func(docker_image="image", act=word, environment_variables=variables)
+    assert not is_dataclass(rollouts)
+    assert b"hunter2" not in snapshot({"f": rollouts})

@@ -1,10 +1,12 @@
 """`text_rollout_func`: environments and processors as trl-env's users have them, and real trainings."""
 
+import asyncio
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,6 +17,7 @@ from logs_ui.rollout import environment_reward, text_rollout_func
 from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnvironment
 from logs_ui.rollout.demo.guess_rollout import feedback, parse_guess
 from logs_ui.rollout.environments import sessions
+from logs_ui.rollout.functions.text_rollouts import _Client
 from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts
 from tests.support.training import GROUP, ROWS, make_trainer
 
@@ -410,3 +413,15 @@ def test_a_real_training_is_recorded_with_every_step(tmp_path: Path) -> None:
     for _, group in rows.groupby("group"):
         assert len(group) == GROUP
         assert len({actions[0]["metadata"]["reset"]["seed"] for actions in group["actions"]}) == 1
+
+
+def test_an_environment_may_say_that_it_has_nothing_to_close() -> None:
+    class Open(Echo):
+        close: Any = None
+
+    client = asyncio.run(_Client.opened(Open))
+    asyncio.run(client.close())
+
+
+def test_a_text_rollout_function_is_no_dataclass() -> None:
+    assert not is_dataclass(text_rollout_func(Echo))
