@@ -130,7 +130,7 @@ def _check_prompt(prompt: Any, i: int) -> None:
     are_messages = isinstance(prompt, Sequence) and all(
         isinstance(one, Mapping) and isinstance(one.get("role"), str) and len(one) > 1 for one in prompt
     )
-    if isinstance(prompt, str) or (prompt and are_messages):
+    if isinstance(prompt, str) or (are_messages and prompt):
         return
     raise TypeError(
         f"Row {i} of the dataset: its prompt is a text, or a list of messages, each with a role and content, "

@@ -4,6 +4,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from datasets import Dataset
 from hypothesis import given, settings
@@ -254,6 +255,12 @@ def test_a_datasets_prompt_is_a_text_or_messages(prompt: Any) -> None:
     rows = [{"prompt": "x"}, {"prompt": prompt}]
     with pytest.raises(TypeError, match=r"^Row 1 of the dataset: its prompt is a text, or a list of messages, .*\Z"):
         Prompts(rows)
+
+
+@pytest.mark.parametrize("prompt", [np.array([]), np.array(["a", "b"])])
+def test_a_datasets_prompt_is_no_array(prompt: Any) -> None:
+    with pytest.raises(TypeError, match="Row 0 of the dataset: its prompt is a text, or a list of messages"):
+        Prompts([{"prompt": prompt}])
 
 
 def test_the_prompts_of_any_kind_of_dataset_are_checked() -> None:
