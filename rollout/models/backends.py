@@ -91,6 +91,9 @@ class AroundModel:
         await self.model.leave(row)
 
     def __getattr__(self, name: str) -> Any:
+        # `copy` looks for methods such as `__setstate__` before `model` is set, which would recurse for ever.
+        if name == "model" or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.model, name)
 
 

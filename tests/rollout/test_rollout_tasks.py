@@ -1,9 +1,11 @@
 """Tasks and seeds: one for each group, on whichever rank its completions are made."""
 
+import copy
 from types import SimpleNamespace
 from typing import Any
 
-from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation
+from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation, Seeded
+from tests.support.rollouts import Scripted
 
 TASKS = ("a", "b", "c")
 
@@ -67,3 +69,10 @@ def test_the_seed_decides_the_seeds_and_none_gives_none() -> None:
 
 def test_without_tasks_there_is_none() -> None:
     assert Rotation().assign(trainer(), [None])[0].task is None
+
+
+def test_a_model_around_another_can_be_copied() -> None:
+    model = Scripted(lambda *_: "")
+    copied = copy.copy(Seeded(model, "0", 0))
+    assert copied.model is model
+    assert not hasattr(copied, "missing")
