@@ -122,7 +122,8 @@ def _table(report: "Report") -> Table:
     def add(name: str, figures: "Figures") -> None:
         numbers = [figures.mean, figures.stderr, *map(figures.pass_at, ks)]
         numbers += [figures.scores.get(part, float("nan")) for part in parts]
-        table.add_row(Text(name), str(len(figures.samples)), *map(figure, numbers), str(len(figures.errors) or ""))
+        cells = ("" if math.isnan(number) else figure(number) for number in numbers)
+        table.add_row(Text(name), str(len(figures.samples)), *cells, str(len(figures.errors) or ""))
 
     for task, figures in report.tasks.items():
         add(visible(task), figures)

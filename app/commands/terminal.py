@@ -1,6 +1,5 @@
 """The parts that several commands share: consoles, options, progress, sizes, and questions before a deletion."""
 
-import math
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -50,8 +49,8 @@ def table_of(first: str, others: Iterable[str]) -> Table:
 
 
 def figure(value: float | None) -> str:
-    """Formats a number for a table; empty for None and NaN."""
-    return "" if value is None or math.isnan(value) else f"{value:.3f}"
+    """Formats a number for a table; empty for None."""
+    return "" if value is None else f"{value:.3f}"
 
 
 def say(message: str, code: int) -> int:

@@ -39,8 +39,8 @@ class Background(ABC):
         """Does the work that is due; returns False if it cannot be done now."""
 
     @abstractmethod
-    def _warning(self, error: Exception) -> str | None:
-        """Returns what to log about an error; None if it is logged already."""
+    def _warning(self, reason: str) -> str | None:
+        """Returns what to log about an error, whose text is `reason`; None if it is logged already."""
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -50,9 +50,10 @@ class Background(ABC):
         try:
             return self._look()
         except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
-            if (said := self._warning(error)) is not None:
-                _log.warning("%s: %s", said, error, exc_info=not isinstance(error, LogsUIError | OSError))
-            self.trouble = str(error) or type(error).__name__
+            reason = str(error) or type(error).__name__
+            if (said := self._warning(reason)) is not None:
+                _log.warning("%s: %s", said, reason, exc_info=not isinstance(error, LogsUIError | OSError))
+            self.trouble = reason
             return False
 
 
@@ -68,6 +69,6 @@ class Ingesting(Background):
         self.trouble = None
         return True
 
-    def _warning(self, error: Exception) -> str | None:
-        known = str(error) == self.trouble
+    def _warning(self, reason: str) -> str | None:
+        known = reason == self.trouble
         return None if known else f"The changes that wait in {self._ingester.folder} cannot be stored in the database"

@@ -50,7 +50,7 @@ class Indexer(Background):
         self.trouble = None
         return True
 
-    def _warning(self, error: Exception) -> str | None:  # noqa: ARG002 - any
+    def _warning(self, reason: str) -> str | None:  # noqa: ARG002 - any
         said = "Texts cannot be indexed, so new rollouts cannot be searched"
         return said if self.trouble is None else None
 

@@ -1,6 +1,7 @@
 """The command as a user types it: what it prints, and with what it exits."""
 
 import json
+import math
 import re
 import socket
 import sqlite3
@@ -16,6 +17,7 @@ from typer.main import get_command
 
 from logs_ui.app.commands.cli import _say_what_happened as say_what_happened
 from logs_ui.app.commands.cli import app
+from logs_ui.app.commands.terminal import figure
 from logs_ui.recorder import load_run
 from logs_ui.recorder.queries import run_summary
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
@@ -258,3 +260,7 @@ def test_the_demo_trains_for_real_and_records_every_rollout(tmp_path: Path) -> N
     assert train.advantage.notna().all()
     assert len(set(train.stop_reason)) > 1
     assert rows.messages.str.contains("assistant").all()
+
+
+def test_figures_of_a_comparison_say_that_they_are_not_a_number() -> None:
+    assert [figure(value) for value in (None, math.nan, 0.5)] == ["", "nan", "0.500"]
