@@ -88,12 +88,8 @@ class RunRecord:
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Write scalars of a step; values that are not numbers are left out."""
-        numbers = {
-            shortened(str(name)): finite(value)
-            for name, value in values.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        self.put(ScalarsChange(self.uid, step, numbers))
+        named = {shortened(name): finite(value) for name, value in numbers(values).items()}
+        self.put(ScalarsChange(self.uid, step, named))
 
     @property
     def ended(self) -> bool:
@@ -122,6 +118,15 @@ class RunRecord:
             if columns.get("git_dirty"):
                 changed = SourcesChange(self.uid, tuple(changes(folder)))
                 self.put(changed, kept_bytes(changed))
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values that are numbers, as plain floats."""
+    return {
+        str(name): float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
 
 
 def finite(value: float) -> float | None:

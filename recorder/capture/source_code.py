@@ -114,6 +114,7 @@ def git_output(folder: Path, *arguments: str) -> str:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         limit = threading.Timer(_GIT_SECONDS, process.kill)  # a network file system may keep git waiting for ever
+        limit.daemon = True  # else the training's end would wait for it
         limit.start()
         output = process.stdout.read(_READ_BYTES)
         limit.cancel()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self
 
-from logs_ui.recorder.api.run_record import ChangesJob
+from logs_ui.recorder.api.run_record import ChangesJob, numbers
 from logs_ui.recorder.api.start_run import OpenRun
 from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.guard import guard
@@ -62,12 +62,7 @@ class TrainerChannel:
     def logged(self, step: int, values: Mapping[str, Any]) -> None:
         """Send what the trainer logs at a step."""
         # Plain values: the worker's process may lack the class of another one, and could not read the message.
-        numbers = {
-            str(name): float(value)
-            for name, value in values.items()
-            if isinstance(value, int | float) and not isinstance(value, bool)
-        }
-        self._put("logged", step, numbers)
+        self._put("logged", step, numbers(values))
 
     def taken(self, row: RowChange, staleness: int, dropped: str | None) -> None:
         """Send that the trainer took a sample from the worker's queue.
