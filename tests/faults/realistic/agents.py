@@ -1,0 +1,174 @@
+"""Agents with tools: one that repairs code, and one of forty turns."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from tests.faults.realistic import Realistic, Rollout, Truth, Turn
+from tests.faults.realistic.writing import Place, Shape, observed, write
+
+CODING_TASKS = {
+    "django-13551": 0.65, "pytest-7432": 0.85, "sympy-20590": 0.45, "scikit-learn-14087": 0.6, "flask-5014": 0.75,
+    "requests-2317": 0.55, "matplotlib-23314": 0.4, "astropy-12907": 0.5,
+}  # fmt: skip
+"""How often each is solved."""
+FORGOTTEN, FORGOTTEN_SINCE = ("django-13551", "flask-5014"), 12
+CUT_SINCE, COLLAPSED_SINCE = 10, 14
+STARVED = "sympy-20590"
+OUT_OF_MEMORY = "container killed: out of memory (limit 2 GiB)"
+WEIGHTS = {"tests_passed": 1.0, "patch_applies": 0.2, "format": 0.1, "length_penalty": 1.0, "judge": 0.3}
+_SYSTEM = "You repair a repository. Call one tool per turn: bash, str_replace_editor or submit."
+_FILES = ("models.py", "forms.py", "views.py", "utils.py", "resolver.py", "compat.py", "fields.py", "base.py")
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    """Return a tool call as an action."""
+    return {"name": name, "arguments": arguments}
+
+
+def said(dice: Random, words: int = 14) -> str:
+    """Return a thought, like no other."""
+    verbs = ("check", "read", "change", "compare", "run", "fix", "print", "follow")
+    return " ".join(f"{dice.choice(verbs)} {dice.choice(_FILES)}:{dice.randrange(900)}" for _ in range(words // 2))
+
+
+def worked(dice: Random, turns: int, *, size: int = 4_000) -> list[Turn]:
+    """Return turns that explore, each with an observation of so many characters."""
+    found = []
+    for number in range(turns):
+        file, line = dice.choice(_FILES), dice.randrange(900)
+        action = (
+            call("bash", command=f"sed -n {line},{line + 40}p src/core/{file}")
+            if number % 3
+            else call("str_replace_editor", command="str_replace", path=f"src/{file}", old_str=f"x{line}", new_str="y")
+        )
+        text = f"I {said(dice)}.\n<tool_call>{action['name']}</tool_call>"
+        found.append(Turn(text, action, observed(dice, size), False, tokens=dice.randrange(30, 70), heard=60))
+    return found
+
+
+def _coding_values(dice: Random, turns: list[Turn], *, solved: bool, is_cut: bool) -> dict[str, float | None]:
+    tokens = sum(turn.tokens for turn in turns)
+    return {
+        "tests_passed": float(solved),
+        "patch_applies": float(solved or (not is_cut and dice.random() < 0.7)),
+        "format": float(not is_cut and dice.random() < 0.93),
+        "length_penalty": -round(tokens / 20_000, 4),
+        "judge": round(min(max(dice.gauss(0.62 if solved else 0.42, 0.18), 0.0), 1.0), 2),
+    }
+
+
+def coding(place: Place, causes: frozenset[str]) -> Rollout:
+    """An agent on one of eight repositories: it explores, edits, and submits or is cut off."""
+    dice = place.random
+    task = list(CODING_TASKS)[place.number % len(CODING_TASKS)]
+    chance = min(CODING_TASKS[task] * (0.85 + 0.25 * place.progress), 0.95)
+    mine = set()
+    if "forgotten" in causes and task in FORGOTTEN and place.step >= FORGOTTEN_SINCE:
+        chance = 0.02
+        mine.add("forgotten")
+    path = dice
+    if "diversity" in causes and place.step >= COLLAPSED_SINCE:
+        path = place.of_group  # all rollouts of a group do nearly the same, and end alike
+        chance *= 0.75
+        mine.add("diversity")
+    solved = path.random() < chance
+    turns = worked(path, path.randrange(10, 16) if solved else path.randrange(12, 20))
+    if "diversity" in mine:
+        turns[-1] = replace(turns[-1], text=f"I {said(dice)}.", tokens=dice.randrange(30, 70))
+    if "infrastructure" in causes and task == STARVED and place.random.random() < 0.6:
+        broken = replace(turns[3], observation=None, done=None, error=f"RuntimeError: {OUT_OF_MEMORY}")
+        mine.add("infrastructure")
+        return Rollout(task, _asked(task), [*turns[:3], broken], None, solved=False, causes=frozenset(mine))
+    is_cut = "truncation" in causes and place.step >= CUT_SINCE and place.random.random() < 0.4
+    if is_cut:
+        solved = False
+        mine.add("truncation")
+        text = f"I rewrite the whole file.\n{said(dice, 60)}"
+        turns = [*turns[:6], Turn(text, tokens=512, finish="length", limit=512)]
+    else:
+        observation = {"submitted": True, "tests": "passed" if solved else "failed"}
+        turns += [Turn("I submit.", call("submit"), observation, done=True, tokens=12)]
+    values = _coding_values(dice, turns, solved=solved, is_cut=is_cut)
+    return Rollout(task, _asked(task), turns, values, solved, causes=frozenset(mine))
+
+
+def _asked(task: str) -> list[dict[str, Any]]:
+    issue = f"Repository of {task}. The issue: a field's value is lost when its form is saved twice."
+    return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": issue}]
+
+
+def _coding_logged(causes: frozenset[str], step: int) -> dict[str, float]:
+    dice = Random(f"coding {step}")
+    entropy = 0.97 - 0.006 * step + dice.uniform(-0.02, 0.02)
+    if "diversity" in causes and step >= COLLAPSED_SINCE:
+        entropy = 0.12 if step == COLLAPSED_SINCE else 0.023 + dice.uniform(-0.004, 0.004)
+    return {"entropy": entropy, "grad_norm": dice.uniform(0.2, 0.4), "learning_rate": 1e-6, "kl": 0.001 * step}
+
+
+def _make_coding(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+    config = {"learning_rate": 1e-6, "max_completion_length": 2_048, "num_generations": 8, "temperature": 1.0}
+    shape = Shape(24, 4, 8, WEIGHTS, config, partial(_coding_logged, causes))
+    return write(db, run, shape, lambda place: coding(place, causes))
+
+
+# --- Forty turns
+
+TOOL_TASKS = {f"terminal/{name}": rate for name, rate in (("build-kernel", 0.4), ("fix-cron", 0.6), ("sort-logs", 0.7))}
+TOOL_CUT_SINCE = 7
+
+
+def forty_turns(place: Place, causes: frozenset[str]) -> Rollout:
+    """An agent in a terminal, forty turns long; its only reward is whether the check passes."""
+    dice = place.random
+    task = list(TOOL_TASKS)[place.number % len(TOOL_TASKS)]
+    solved = dice.random() < TOOL_TASKS[task] * (0.8 + 0.4 * place.progress)
+    turns = worked(dice, dice.randrange(34, 40))
+    prompt = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": f"{task}: make `make check` pass."}]
+    if "truncation" in causes and place.step >= TOOL_CUT_SINCE and dice.random() < 0.5:
+        cut = Turn(f"I write the file anew.\n{said(dice, 80)}", tokens=1_024, finish="length", limit=1_024)
+        values: dict[str, float | None] = {"check_passes": 0.0, "uses_tools": 1.0}
+        return Rollout(task, prompt, [*turns, cut], values, solved=False, causes=frozenset({"truncation"}))
+    again = [replace(turns[0], action=call("bash", command="make check"))] * 3  # tests run again: no loop
+    end = Turn("Done.", call("submit"), {"check": "passed" if solved else "failed"}, done=True, tokens=8)
+    values = {"check_passes": float(solved), "uses_tools": 1.0}
+    return Rollout(task, prompt, [*turns[:20], *again, *turns[20:], end], values, solved)
+
+
+def _make_forty(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+    config = {"learning_rate": 1e-6, "max_completion_length": 16_384, "num_generations": 8}
+    shape = Shape(14, 1, 8, {"check_passes": 1.0, "uses_tools": 0.1}, config)
+    return write(db, run, shape, lambda place: forty_turns(place, causes))
+
+
+def runs(make: Callable[..., Truth], *described: tuple[Any, ...]) -> tuple[Realistic, ...]:
+    """Return runs of one kind, from (id, what is planted, expected card, since step, other cards and their steps)."""
+    found = []
+    for name, planted, expected, *more in described:
+        since, also = (*more, None, {})[:2] if more else (None, {})
+        causes = frozenset({expected, *(also or {})} - {None})
+        kind = name.partition("-")[0]
+        found.append(Realistic(name, kind, planted, expected, partial(make, causes=causes), since, also or {}))
+    return tuple(found)
+
+
+RUNS = (
+    *runs(_make_coding,
+          ("coding-healthy", "Healthy: a coding agent with five reward functions", None),
+          ("coding-regressed", "Two of eight repositories are not solved any more from step 12 on", "forgotten",
+           FORGOTTEN_SINCE),
+          ("coding-truncated", "From step 10 on 40% of rollouts are cut off by the call's own max_tokens",
+           "truncation", CUT_SINCE),
+          ("coding-entropy", "The entropy collapses at step 14; only the trainer logs it", "diversity",
+           COLLAPSED_SINCE),
+          ("coding-memory", "The containers of one repository run out of memory", "infrastructure"),
+          ("coding-two", "Truncation from step 10 on, and two repositories that regress at step 12", "truncation",
+           CUT_SINCE, {"forgotten": FORGOTTEN_SINCE})),
+    *runs(_make_forty,
+          ("tools-healthy", "Healthy: an agent of forty turns with 4 KB observations", None),
+          ("tools-truncated", "From step 7 on half of the rollouts are cut off in their last answer", "truncation",
+           TOOL_CUT_SINCE)),
+)  # fmt: skip
