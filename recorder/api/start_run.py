@@ -273,6 +273,8 @@ class OpenRollout(CurrentRow):
         done: bool | None = None,
         seconds: float | None = None,
         error: str | None = None,
+        tokens: int | None = None,
+        max_tokens: int | None = None,
     ) -> None:
         """Record a turn that no instrument sees: the model's answer, the action, and what the environment returned.
 
@@ -286,6 +288,8 @@ class OpenRollout(CurrentRow):
             done: True if the environment says that the episode is over; None if it does not say.
             seconds: Time that the environment took, in seconds.
             error: The environment's error in one line; None if it answered.
+            tokens: Number of tokens of the answer; None if it is not known.
+            max_tokens: Token limit of the model call; None if it is not known.
         """
         with guard("recording a turn"):
             if not self._is_open_for("turn"):
@@ -293,8 +297,10 @@ class OpenRollout(CurrentRow):
             log = self._call.collector
             if text is not None:
                 begun = log.begin(self._strand, "generation", seam="turn")
-                answer = Answer(None, None, finish and str(finish), text=str(text))
-                log.add(Generation(begun.order, begun.began, 0.0, [answer], {}, "turn", self._strand))
+                counted = None if tokens is None else int(tokens)
+                answer = Answer(None, None, finish and str(finish), text=str(text), completion_tokens=counted)
+                sampling = {} if max_tokens is None else {"max_tokens": int(max_tokens)}
+                log.add(Generation(begun.order, begun.began, 0.0, [answer], sampling, "turn", self._strand))
             if any(value is not None for value in (action, observation, reward, done, error)):
                 begun = log.begin(self._strand, "step", self, snapshot(action))
                 with answered(begun):

@@ -21,7 +21,7 @@ from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall
 from logs_ui.recorder.rows.row_actions import actions_of, images_in
 from logs_ui.recorder.rows.row_jobs import rollout_reward
 from logs_ui.recorder.rows.row_messages import messages_of, preview
-from logs_ui.recorder.rows.row_numbers import counts, environment_rewards, moves_of, seconds
+from logs_ui.recorder.rows.row_numbers import counts, cut, environment_rewards, moves_of, seconds
 from logs_ui.recorder.rows.row_tokens import with_logprobs
 from logs_ui.recorder.rows.text_facts import answers, call_facts, facts
 from logs_ui.recorder.snapshot import one_line, snapshot, text
@@ -100,7 +100,8 @@ def _row(
         "message_count": len(messages),
         "turns": len(row.turns) or None,
         "preview": preview(messages),
-        **counts(row, tokens),
+        **(counted := counts(row, tokens)),
+        **cut(row, counted),
         **environment_rewards(row, moves),
         "rollout_reward": rollout_reward(metadata),
         "seconds": seconds(row),

@@ -1,5 +1,6 @@
 """Computes the numbers of a row: tokens, rewards, time."""
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Seq
 
 import numpy as np
@@ -10,6 +11,8 @@ from logs_ui.recorder.storage.payload import Tokens
 
 MOVES = ("step", "tool")
 """Kinds of environment calls that the model asked for; resets and the request for a reward are not among them."""
+
+_LIMITS = ("max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens")  # of a generation's tokens
 
 
 def moves_of(row: RowCalls) -> list[EnvironmentCall]:
@@ -32,6 +35,21 @@ def counts(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:
     counted = {"completion_tokens": sum(reported)} if len(reported) == len(row.turns) else {}
     first = row.turns[0].sequence.prompt_tokens
     return counted if first is None else {**counted, "prompt_tokens": first}
+
+
+def cut(row: RowCalls, known: Mapping[str, int]) -> dict[str, int | None]:
+    """Return the tokens of the last generation that hit its limit, and that limit if its parameters have one. `known`
+    are the row's `counts`, which are those of its only answer.
+    """
+    last = next((turn for turn in reversed(row.turns) if turn.sequence.finish == "length"), None)
+    if last is None:
+        return {}
+    answer, sampling = last.sequence, last.generation.sampling
+    count = answer.completion_tokens if answer.sampled is None else len(answer.sampled)
+    if count is None and len(row.turns) == 1:
+        count = known.get("completion_tokens")
+    limits = [value for name in _LIMITS if type(value := sampling.get(name)) is int and value > 0]
+    return {"cut_tokens": count, "cut_limit": limits[0] if limits else None}
 
 
 def environment_rewards(row: RowCalls, moves: Seq[EnvironmentCall]) -> dict[str, float | None]:

@@ -6,8 +6,11 @@ releasing it once for each text costs a training as much as the measuring itself
 Every function is pure; None always means that the recorded data does not show the figure.
 """
 
+import re
 import zlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from itertools import chain, groupby
 from typing import Any
@@ -26,9 +29,10 @@ FACTS = (
     *("env_steps", "env_errors", "parse_failures", "parse_streak", "parse_tail", "action_streak", "repeats"),
     *("tool_calls", "compression", "distinct_words", "trigram_repeats", "truncated_turns"),
     *("prompt_key", "completion_key", "mean_logprob"),
+    *("cut_tokens", "cut_limit", "env_success", "action_tail", "unsaid_actions"),
 )
 """The columns that hold numbers."""
-TEXTS = ("first_action", "last_action")
+TEXTS = ("first_action", "last_action", "unsaid_action")
 """The columns that hold texts."""
 
 # TRL's call for the reward of a tool environment; the model did not make it.
@@ -40,6 +44,25 @@ _ROUNDS = (2, 3, 4)  # actions in a round; our own choice
 _SHOWN = 120  # characters of an action that are stored
 _TOGETHER = 32  # rollouts whose log-probs are averaged together: arrays of more do not fit the processor's cache
 _HASHED_AT_ONCE = 2_047  # bytes: hashlib releases the GIL for more
+_SHORT = 80  # characters of a value of an action: a longer one is often written otherwise in the answer
+
+# Names under which environments report their verdict. "success" and the like often say only that a call went well, so
+# the others, where there are any, are preferred. A number under `passed` or `correct` may be a count.
+_VERDICTS = ("solved", "resolved", "correct", "is_correct", "passed", "won", "win")
+_WEAK_VERDICTS = ("is_success", "success")
+_COUNTS = ("passed", "correct")
+_WITHIN, _SPOKEN = ("metadata", "info", "result"), ("text", "message", "output", "content")
+_END = r"\s*(?:[.!,;*]|\n|$)"
+_PASSED = re.compile(
+    rf"[\W_]*(?:(?:(?:that is |that's )?correct|success|solved){_END}|congratulations\b|you (?:have )?w[io]n\b)",
+    re.IGNORECASE,
+)
+_FAILED = re.compile(
+    rf"[\W_]*(?:(?:incorrect|wrong(?: answer| guess)?)\s*:|(?:incorrect|wrong(?: answer| guess)?|fail(?:ed|ure)){_END}"
+    r"|you (?:have )?los[te]\b"
+    r"|game over\b(?!.*(?:\bw[io]n|\d|score|solved|correct|success|congratulations)))",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def facts(
@@ -71,7 +94,7 @@ def call_facts(
     calls = [message.get("tool_calls") or () for message in messages if message.get("role") == "assistant"]
     known = [finish for finish in finishes if finish is not None]
     return {
-        **_of_actions(actions, by_tools=by_tools),
+        **_of_actions(actions, messages, by_tools=by_tools),
         "tool_calls": sum(map(len, calls)) if calls else None,
         "truncated_turns": known.count("length") if known else None,
         **(_of_messages(messages) if keyed else {}),
@@ -112,19 +135,26 @@ def token_facts(rollouts: Sequence[Tokens]) -> list[Facts]:
     ]
 
 
-def _of_actions(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> Facts:
+def _of_actions(
+    entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]], *, by_tools: bool
+) -> Facts:
     entries = [entry for entry in entries if entry["action"] != _TRAINERS]
     sent = [_canonical(action) for entry in entries if (action := entry["action"]) is not None]
     are_different = len(set(sent)) == len(sent)
-    streak = max((sum(1 for _ in same) for _, same in groupby(sent)), default=None)
+    streaks = [sum(1 for _ in same) for _, same in groupby(sent)]
+    unsaid = _unsaid(entries, messages)
     return {
         "env_steps": len(sent) if sent or any(entry["turn"] == 0 for entry in entries) else None,
         "env_errors": sum([entry["error"] is not None for entry in entries]) if sent else None,
         **_of_failures(_failures(entries, by_tools=by_tools)),
-        "action_streak": streak,
+        "env_success": _verdict(entries),
+        "action_streak": max(streaks, default=None),
+        "action_tail": streaks[-1] if streaks else None,
         "repeats": None if len(sent) < 2 else 0.0 if are_different else _repeats(entries, sent),
         "first_action": sent[0][:_SHOWN] if sent else None,
         "last_action": sent[-1][:_SHOWN] if sent else None,
+        "unsaid_actions": None if unsaid is None else len(unsaid),
+        "unsaid_action": Counter(unsaid).most_common(1)[0][0] if unsaid else None,
     }
 
 
@@ -149,6 +179,99 @@ def _of_failures(failures: Sequence[bool] | None) -> Facts:
     runs = [sum(1 for _ in same) for failed, same in groupby(failures) if failed]
     tail = runs[-1] if failures[-1] else 0  # back to the last turn that did not fail
     return {"parse_failures": sum(failures), "parse_streak": max(runs, default=0), "parse_tail": tail}
+
+
+def _verdict(entries: Sequence[Mapping[str, Any]]) -> int | None:
+    """Return 1 if the environment ended the episode and says that it was a success, 0 if it says that it failed; None
+    if it did not end it, or says nothing that is unmistakable.
+    """
+    last = next((entry for entry in reversed(entries) if entry.get("done") or entry["turn"] == 0), None)
+    if last is None or not last.get("done") or last["error"] is not None:
+        return None
+    metadata = last["metadata"] or {}
+    heard = [last["observation"], metadata, *[it["observation"] for it in reversed(metadata.get("calls") or ())]]
+    found = (_verdict_of(it) for it in heard)
+    return next((it for it in found if it is not None), None)
+
+
+def _verdict_of(heard: Any) -> int | None:
+    if isinstance(heard, str):
+        if not heard.lstrip().startswith("{"):
+            return 1 if _PASSED.match(heard) else 0 if _FAILED.match(heard) else None
+        with suppress(orjson.JSONDecodeError):
+            heard = orjson.loads(heard)
+    if not isinstance(heard, dict):
+        return None
+    parts = [heard, *[part for name in _WITHIN if isinstance(part := heard.get(name), dict)]]
+    for names in (_VERDICTS, _WEAK_VERDICTS):
+        words = [(name, part[name]) for part in parts for name in names if name in part]
+        known = {int(it) for name, it in words if isinstance(it, bool) or (it in (0, 1) and name not in _COUNTS)}
+        if known:
+            return known.pop() if len(known) == 1 else None
+    spoken = (_verdict_of(text) for name in _SPOKEN if isinstance(text := heard.get(name), str))
+    return next((it for it in spoken if it is not None), None)
+
+
+def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> list[str] | None:
+    """Return the beginnings of those actions that do not occur in the answer before them, as if the rollout function
+    had sent an action of its own; None if no action follows an answer.
+    """
+    sent = [entry for entry in entries if entry["action"] is not None and entry["text"] is not None]
+    if not sent:
+        return None
+    calls = ["\n".join(_called(it)) for it in messages if it.get("role") == "assistant"]
+    turns = list(dict.fromkeys(entry["turn"] for entry in entries if entry["text"] is not None))
+    # The prompt may have answers, too; where messages are missing, a call is looked for in all of them.
+    of_turns = calls[-len(turns) :] if len(calls) >= len(turns) else ["\n".join(calls)] * len(turns)
+    called = dict(zip(turns, of_turns, strict=True))
+    return [
+        _canonical(entry["action"])[:_SHOWN]
+        for entry in sent
+        if not _occurs(entry["action"], f"{entry['text']}\n{called[entry['turn']]}")
+    ]
+
+
+def _occurs(action: Any, said: str) -> bool:
+    """Return True if all short values of an action, or the text that it is, occur in what the model said."""
+    if isinstance(action, str) and action in said:
+        return True
+    values = [action] if isinstance(action, str) else [it for it in _leaves(action) if len(str(it)) <= _SHORT]
+    texts = [value.strip() for value in values if isinstance(value, str)]
+    if any(text not in said for text in texts):
+        said = said.lower()
+        if any(text.lower() not in said for text in texts):
+            return False
+    numbers = [f"{value:.12g}" for value in values if not isinstance(value, str)]
+    return all(re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", said) for number in numbers)
+
+
+def _leaves(value: Any) -> Iterator[str | float]:
+    """Yields the texts and numbers in an action, without its metadata. Texts that JSON escapes are left out: they are
+    written otherwise in a call.
+    """
+    if isinstance(value, dict):
+        for name, it in value.items():
+            yield from () if name == "metadata" else _leaves(it)
+    elif isinstance(value, list):
+        for it in value:
+            yield from _leaves(it)
+    elif isinstance(value, str):
+        if value.isprintable() and '"' not in value and "\\" not in value:
+            yield value
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield value
+
+
+def _called(message: Mapping[str, Any]) -> Iterator[str]:
+    """Yields the names and the arguments in a message's tool calls."""
+    for call in message.get("tool_calls") or ():
+        function = call.get("function", call)
+        yield str(function.get("name"))
+        arguments = function.get("arguments")
+        if isinstance(arguments, str):
+            with suppress(orjson.JSONDecodeError):
+                arguments = orjson.loads(arguments)
+        yield from map(str, _leaves(arguments))
 
 
 def _repeats(entries: Sequence[Mapping[str, Any]], sent: Sequence[str]) -> float:

@@ -95,6 +95,37 @@ def test_what_the_diagnosis_asks_of_a_rollout_is_worked_out_of_its_turns(db: Pat
     assert (stored["mean_logprob"], stored["stop_reason"]) == (-1.0, "length")
 
 
+@pytest.mark.parametrize(
+    ("tokens", "limit", "expected"), [(64, 64, (64, 64)), (64, None, (64, None)), (None, None, (None, None))]
+)
+def test_the_limit_that_cut_an_answer_is_stored_with_its_length(
+    db: Path, tokens: int | None, limit: int | None, expected: tuple[int | None, int | None]
+) -> None:
+    with start_run(db=db) as run, run.rollout(QUESTION) as row:
+        row.turn("left", finish="length", tokens=32, max_tokens=32, action="left", observation="wall")
+        row.turn("and so on", finish="length", tokens=tokens, max_tokens=limit, action="left", observation="wall")
+        row.turn("well", finish="stop", tokens=2, max_tokens=64)
+    (stored,) = load_run(db=db).astype(object).where(lambda it: it.notna(), None).to_dict("records")
+    assert (stored["cut_tokens"], stored["cut_limit"]) == expected
+    assert stored["completion_tokens"] == (None if tokens is None else 98)
+
+
+def test_the_only_answers_tokens_are_those_of_the_rollout(db: Path) -> None:
+    with start_run(db=db) as run, run.rollout(QUESTION) as row:
+        row.turn("and so on", finish="length")
+        row.tokens([1], [2, 3, 4])
+    assert rows_of(db)[0]["cut_tokens"] == 3
+
+
+def test_what_the_environment_says_of_the_end_is_stored(db: Path) -> None:
+    with start_run(db=db) as run, run.rollout(QUESTION) as row:
+        row.turn("left", action="left", observation="wall", done=False)
+        row.turn("hm", action="noop", observation={"text": "a door", "success": True}, done=True)
+    (stored,) = rows_of(db)
+    assert (stored["env_success"], stored["action_tail"]) == (1, 1)
+    assert (stored["unsaid_actions"], stored["unsaid_action"]) == (1, "noop")
+
+
 def test_what_an_environment_said_is_heard_as_text_and_what_is_none_as_json(db: Path) -> None:
     with start_run(db=db) as run, run.rollout(QUESTION) as row:
         for heard in ('he said "hm"\n', {"b": [1, None], "a": "é"}, None):

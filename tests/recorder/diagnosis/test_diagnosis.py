@@ -8,28 +8,11 @@ import pytest
 from logs_ui.recorder.diagnosis import Card, Report, Rows, Settings, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.waterfall import Scale
-from logs_ui.recorder.rows.text_facts import facts
+from logs_ui.recorder.rows.text_facts import FACTS, TEXTS, facts
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 NAN = float("nan")
-FLOATS = (
-    "env_steps",
-    "env_errors",
-    "parse_failures",
-    "parse_streak",
-    "parse_tail",
-    "action_streak",
-    "repeats",
-    "tool_calls",
-    "compression",
-    "distinct_words",
-    "trigram_repeats",
-    "truncated_turns",
-    "mean_logprob",
-    "prompt_key",
-    "completion_key",
-)
 GROUP = 4
 
 
@@ -53,8 +36,8 @@ def rows_of(count: int = 48, *, steps: int = 6, **columns: Any) -> Rows:
     codes = np.array([-1 if task is None else names.index(task) for task in tasks], np.int64)
     weights = columns.pop("weights", dict.fromkeys(parts, 1.0))
     values = columns.pop("values", {name: np.asarray(part) / (weights[name] or 1) for name, part in parts.items()})
-    found = {name: column(name, NAN) for name in FLOATS}
-    found |= {"first_action": column("first_action", None, object), "last_action": column("last_action", None, object)}
+    found = {name: column(name, NAN) for name in FACTS}
+    found |= {name: column(name, None, object) for name in TEXTS}
     made = Rows(
         id=place + 1,
         step=place * steps // count + 1,
@@ -393,3 +376,80 @@ def test_text_in_circles_is_compressed_well() -> None:
     assert found["compression"] > 10
     assert found["distinct_words"] == pytest.approx(3 / 1500, rel=0.5)
     assert found["trigram_repeats"] > 0.9
+
+
+def test_equal_actions_at_the_end_are_counted() -> None:
+    sent = [entry(n, "go", {"n": n}, "a") for n in (1, 1, 1, 2, 2)]
+    assert facts([], sent, [], None)["action_tail"] == 2
+
+
+@pytest.mark.parametrize(
+    ("heard", "metadata", "verdict"),
+    [
+        ({"text": "bye", "success": True}, None, 1),
+        ({"text": "correct!", "metadata": {"solved": False}}, None, 0),
+        ({"success": True, "resolved": False}, None, 0),  # the call went well, and nothing was resolved
+        ({"info": {"won": 1}}, None, 1),
+        ({"passed": 1, "failed": 3}, None, None),  # counts
+        ({"passed": False}, None, 0),
+        ({"solved": True, "won": False}, None, None),
+        ({"score": 0.75}, {"is_correct": True}, 1),
+        ('{"result": {"is_success": 0}}', None, 0),
+        ("Correct! The answer is 4.", None, 1),
+        ("**You won** after 3 turns.", None, 1),
+        ({"message": "Incorrect: it was 4"}, None, 0),
+        ("Wrong answer", None, 0),
+        ("Game over.", None, 0),
+        ("Game over! You win.", None, None),
+        ("Game over, 12 points", None, None),
+        ("not correct", None, None),
+        ("Successfully submitted", None, None),
+        ("Success: false", None, None),
+        ("Correct the spelling", None, None),
+        (None, None, None),
+    ],
+)
+def test_the_environments_own_word_is_heard_where_it_ended_the_episode(
+    heard: Any, metadata: Any, verdict: int | None
+) -> None:
+    before = entry(1, "go", "go", "You won")
+    last: Any = entry(2, "go", "go", heard, metadata=metadata, done=True)
+    assert facts([], [before, last], [], None)["env_success"] == verdict
+    assert facts([], [before, {**last, "done": False}], [], None)["env_success"] is None
+    assert facts([], [last, entry(0, None, None, "again")], [], None)["env_success"] is None  # of another episode
+
+
+def test_the_word_of_an_environment_that_a_tool_called_is_heard() -> None:
+    inner = entry(1, None, "4", {"solved": True}, done=True)
+    called = entry(1, "go", {"name": "answer", "arguments": {}}, "sent", done=True, metadata={"calls": [inner]})
+    assert facts([], [called], [], None)["env_success"] == 1
+
+
+def test_actions_that_no_answer_contains_are_counted() -> None:
+    sent = [
+        entry(1, "I go North.", "north"),
+        entry(2, "Hm.", "noop"),
+        entry(3, "click 12, 3", {"x": 12, "y": 3, "metadata": {"id": "q"}, "final": True}),
+        entry(4, "click 120", {"x": 12}),
+        entry(5, "??", {"type": "noop"}),
+        entry(6, "!!", {"type": "noop"}),
+    ]
+    found = facts([], sent, [], None)
+    assert (found["unsaid_actions"], found["unsaid_action"]) == (4, '{"type":"noop"}')
+
+
+def test_a_tool_call_contains_its_action() -> None:
+    call = {"function": {"name": "bash", "arguments": '{"cmd": "git diff", "note": "a\\nb"}'}}
+    messages: list[dict[str, Any]] = [
+        {"role": "assistant", "content": "an example"},
+        {"role": "user", "content": "now you"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "assistant", "content": "I am done."},
+    ]
+    made = {"name": "bash", "arguments": {"cmd": "git diff", "note": "a\nb"}}
+    found = facts(messages, [entry(1, "", made), entry(2, "I am done.", "noop")], [], None)
+    assert (found["unsaid_actions"], found["unsaid_action"]) == (1, "noop")
+
+
+def test_without_an_answer_it_is_not_known_if_actions_were_said() -> None:
+    assert facts([], [entry(1, None, "go")], [], None)["unsaid_actions"] is None
