@@ -71,7 +71,9 @@ class Card:
         where: the filter that opens its rollouts; empty for all of them.
         is_part: True if the cost is a part of the waterfall.
         trend: the figure that is compared with the threshold, by step.
-        since_step: the first step of the last unbroken stretch beyond the threshold; None if it cannot be told.
+        since_step: the step since which the figure is beyond the threshold, or worse than before: a change point, or
+            the trend's first step; None if it cannot be told, or if it is no longer so.
+        since_range: the steps between which that change lies with 95% confidence; None without a change.
         limit: the threshold, if it is one number that `trend` can be drawn against.
         explains: ids of cards that may be caused by this one, besides those whose diagnostics name it in
             `Diagnostic.explained_by`. Such a card is listed below this one if the rollouts of all cards that explain
@@ -102,6 +104,7 @@ class Card:
     is_part: bool = False
     trend: Trend = ()
     since_step: int | None = None
+    since_range: tuple[int, int] | None = None
     limit: float | None = None
     explains: tuple[str, ...] = ()
     own: Bools | None = field(default=None, repr=False, compare=False)
@@ -112,14 +115,18 @@ class Card:
 
     @property
     def began(self) -> str:
-        """Return `since step 16`, or `again since step 16` if an earlier stretch was beyond the threshold, too; "" if
-        the step is not known.
+        """Return `since step 16 (14\u201319)`, `worse since ...` if it was beyond the threshold before, too, or `from
+        the first step on`; "" if the step is not known.
         """
         if self.since_step is None:
             return ""
         before = [value for step, value in self.trend if step < self.since_step]
-        is_again = self.limit is not None and max(before, default=self.limit) > self.limit
-        return f"{'again ' if is_again else ''}since step {self.since_step:,}"
+        if self.trend and not before:
+            return "from the first step on"
+        is_worse = self.limit is not None and bool(before) and float(np.median(before)) > self.limit
+        first, last = self.since_range or (self.since_step, self.since_step)
+        between = f" ({first:,}\u2013{last:,})" if first < last else ""
+        return f"{'worse ' if is_worse else ''}since step {self.since_step:,}{between}"
 
 
 @dataclass(frozen=True)
@@ -175,11 +182,6 @@ class Diagnostic:
     position: float = math.inf
     explained_by: tuple[str, ...] = ()
     is_behaviour: bool = False
-
-
-def above(trend: Trend, limit: float) -> dict[str, Any]:
-    """Return the fields of a card for a figure that is too high: its trend, since when, and the limit."""
-    return {"trend": trend, "since_step": since(trend, lambda value: value > limit), "limit": limit}
 
 
 def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:

@@ -210,7 +210,8 @@ def visible(text: object) -> str:
 def card_values(card: Card) -> dict[str, Any]:
     """Return the card as JSON has it."""
     names = ("id", "title", "cost", "since_step", "evidence", "suggestion", "where")
-    return {name: getattr(card, name) for name in names} | {"evidence": list(card.evidence)}
+    between = list(card.since_range) if card.since_range else None
+    return {name: getattr(card, name) for name in names} | {"evidence": list(card.evidence), "since_range": between}
 
 
 def _headline(report: Report) -> Iterator[Line]:

@@ -26,6 +26,7 @@ class TrendLine(NamedTuple):
 
     Attributes:
         since: position from which it is bad; None if unknown.
+        between: position and width of the interval in which it became so; None without one.
         limit: position of the threshold; None without a fixed one.
         first, last: (step, value).
     """
@@ -33,6 +34,7 @@ class TrendLine(NamedTuple):
     points: str
     end: tuple[float, float]
     since: float | None
+    between: tuple[float, float] | None
     limit: float | None
     first: tuple[int, float]
     last: tuple[int, float]
@@ -86,7 +88,9 @@ def thinned(trend: Trend, most: int = _POINTS) -> Trend:
     return (*trend[:-1:every], trend[-1]) if trend else ()
 
 
-def line(trend: Trend, since: int | None, limit: float | None = None) -> TrendLine | None:
+def line(
+    trend: Trend, since: int | None, limit: float | None = None, between: tuple[int, int] | None = None
+) -> TrendLine | None:
     """Builds a trend; None for fewer than two points."""
     if len(trend) < 2:
         return None
@@ -105,6 +109,7 @@ def line(trend: Trend, since: int | None, limit: float | None = None) -> TrendLi
         points=" ".join(f"{x(step)},{y(value)}" for step, value in shown),
         end=(x(trend[-1][0]), y(trend[-1][1])),
         since=None if since is None else x(max(since, first)),
+        between=None if between is None else (x(between[0]), round(x(between[1]) - x(between[0]), 1)),
         limit=None if limit is None else y(limit),
         first=trend[0],
         last=trend[-1],
@@ -123,7 +128,7 @@ def _shown(card: Card, lost: float, settings: Settings, run: str, count: Countin
         card=card,
         share=min(max(card.cost / lost, 0.0), 1.0) if lost > 0 else 0.0,
         diagnostic=_KNOWN.get(card.id),
-        trend=line(card.trend, card.since_step, card.limit),
+        trend=line(card.trend, card.since_step, card.limit, card.since_range),
         count=None if chosen is None else count(chosen),
         address=None if chosen is None else urls.rollouts(run, chosen),
         set=settings.thresholds.get(card.id),

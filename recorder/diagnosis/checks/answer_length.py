@@ -5,7 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast, links
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, above, since
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
+from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
 from logs_ui.recorder.diagnosis.contrast import rise, windows
 from logs_ui.recorder.diagnosis.measures import lengths, mean, shares, within_groups
@@ -90,9 +91,18 @@ def correlation(rows: Rows, values: Floats | None = None) -> float:
 
 
 def _by_step(rows: Rows, name: str | None) -> Trend:
-    values = rows.reward if name is None else rows.parts[name]
-    found = [(int(step), correlation(rows.where(at := rows.step == step), values[at])) for step in rows.steps[-50:]]
-    return tuple((step, r) for step, r in found if np.isfinite(r))
+    """Return the correlation at each step, computed from sums: a step holds whole groups."""
+    tokens, paid = lengths(rows), rows.reward if name is None else rows.parts[name]
+    known = np.isfinite(paid) & np.isfinite(tokens)
+    own = rows.where(known)
+    paid, tokens = within_groups(paid[known], own), within_groups(tokens[known], own)
+    squares, others, both = (own.by_step(it) for it in (paid**2, tokens**2, paid * tokens))
+    counts = np.bincount(np.searchsorted(own.steps, own.step))
+    return tuple(
+        (step, float(product / np.sqrt(a * b)))
+        for (step, a), (_, b), (_, product), count in zip(squares, others, both, counts, strict=True)
+        if count >= _FEW and a * b > 0
+    )
 
 
 def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
@@ -134,8 +144,7 @@ def _look_length(run: Run) -> Card | None:
         ),
         suggestion="Remove length from the reward, or reward it only if the answer is correct.",
         where=links.ids(run.rows.id[far]) if (run.rows.turns > 1).any() else where,
-        trend=trend,
-        since_step=since(trend, lambda value: abs(value) >= limit),
+        **{**above(tuple((step, abs(value)) for step, value in trend), limit), "trend": trend, "limit": None},
         own=far,
     )
 

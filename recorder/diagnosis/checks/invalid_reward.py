@@ -3,7 +3,8 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, above
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.links import ids, rewards
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
@@ -80,7 +81,7 @@ def _declined(run: Run, bad: Bools) -> Card:
         "the rollout, and TRL 0.29 counts it as 0.",
         where="cause:invalid_reward",
         is_part=part > 0,
-        trend=run.all.by_step(invalid(run.all)),
+        **above(run.all.by_step(invalid(run.all)), 0.0),
         own=bad,
         is_setup=True,
     )

@@ -1,10 +1,11 @@
 """Finds a policy that is not updated, or that differs between the sampler and the trainer."""
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
+from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -75,7 +76,7 @@ def _logged(run: Run) -> Card | None:
     said = [f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token."]
     ratios = run.recent(run.scalars.get(f"{_RATIO}min", ()))
     said += [f"Smallest importance-sampling ratio: {figure(min(value for _, value in ratios))}."] if ratios else []
-    return _card(run, f"{figure(mean)} nats per token", said, whole, lambda value: value > limit)
+    return _card(run, f"{figure(mean)} nats per token", said, above(whole, limit))
 
 
 def _by_ratio(run: Run) -> Card | None:
@@ -86,7 +87,7 @@ def _by_ratio(run: Run) -> Card | None:
         return None
     said = [f"If both agree it is 1. The loss is weighted by it: {percent(1 - mean)} of the gradient is lost."]
     title = f"the mean importance-sampling ratio is {figure(mean)}"
-    return _card(run, title, said, whole, lambda value: value < _LEAST_RATIO)
+    return _card(run, title, said, below(whole, _LEAST_RATIO))
 
 
 def _by_entropy(run: Run) -> Card | None:
@@ -116,7 +117,8 @@ def _by_entropy(run: Run) -> Card | None:
     ]
     said += ["For on-policy samples the two are equal in expectation."]
     title = f"sampler NLL {nll} vs trainer entropy {own} nats per token"
-    return _card(run, title, said, whole, lambda value: abs(value) > limit)
+    begun = above(tuple((step, abs(value)) for step, value in whole), limit)
+    return _card(run, title, said, {**begun, "trend": whole, "limit": None})
 
 
 def _surprise(rows: Rows) -> Trend:
@@ -137,7 +139,7 @@ def _error(rows: Rows) -> float:
     return float(np.sqrt(np.sum((tokens * (surprise - mean)) ** 2)) / np.sum(tokens))
 
 
-def _card(run: Run, title: str, said: list[str], trend: Trend, is_bad: Callable[[float], bool]) -> Card:
+def _card(run: Run, title: str, said: list[str], begun: dict[str, Any]) -> Card:
     return Card(
         id="mismatch",
         title=f"Trainer/sampler mismatch: {title}",
@@ -146,8 +148,7 @@ def _card(run: Run, title: str, said: list[str], trend: Trend, is_bad: Callable[
         suggestion="Sample with the weights, dtype and temperature that are trained, and return the ids and log-probs "
         "that were sampled: re-tokenised text may not match.",
         where="",
-        trend=trend,
-        since_step=since(trend, is_bad),
+        **begun,
         stops_learning=True,
     )
 
@@ -200,9 +201,7 @@ def _look_staleness(run: Run) -> Card | None:
         evidence=tuple(said),
         suggestion="Sample with the newest weights, generate fewer rollouts ahead, or limit the staleness.",
         where="" if ahead >= limit else f"lag>={limit - ahead:g}",
-        trend=trend,
-        since_step=since(trend, lambda value: value >= limit),
-        limit=limit,
+        **above(trend, limit),
         stops_learning=True,
         own=is_old,
     )

@@ -3,7 +3,8 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, above, since
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
+from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.measures import ENTROPY_FLOOR, ENTROPY_SHARE, ENTROPY_STEPS, dead, mean
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -78,8 +79,7 @@ def _look_diversity(run: Run) -> Card | None:
         evidence=tuple(said),
         suggestion="Sample at temperature 1, add an entropy bonus or a KL term, or return to an earlier checkpoint.",
         where="twins>0" if chosen.any() else "spread:0",
-        trend=trend,
-        since_step=since(trend, lambda value: value < ENTROPY_FLOOR),
+        **below(trend, ENTROPY_FLOOR),
         own=lost > 0,
         aspects=("cold",) if _is_cold(run) else (),
         needs=np.inf if _is_cold(run) else None,

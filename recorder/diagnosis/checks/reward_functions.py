@@ -5,7 +5,8 @@ import re
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.contrast import rise, windows
 from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows
@@ -253,7 +254,6 @@ def _look_hacking(run: Run) -> Card | None:
         return None
     name = max(fallen, key=lambda name: fallen[name])
     fall = falls[name]
-    trend = run.all.by_step(run.all.values[name])
     if name in light:
         how = "which has little weight"
         weight = figure(run.all.weights.get(name, 1.0))
@@ -277,8 +277,7 @@ def _look_hacking(run: Run) -> Card | None:
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
         "weight, or fix the function that rewards them.",
         where=f"{links.rewards(name)}<={fall.after:.6g}",
-        trend=trend,
-        since_step=since(trend, lambda value: value < (fall.before + fall.after) / 2),
+        **below(run.all.by_step(run.all.values[name]), (fall.before + fall.after) / 2),
         # If both functions count, the cards on length and on weights say better why one gives way to the other.
         aspects=("weightless",) if name in light else (),
     )

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, since
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.contrast import Rise, rise
 from logs_ui.recorder.diagnosis.measures import dead
@@ -98,9 +99,7 @@ def _look_dead(run: Run) -> Card | None:
         if by_prompt
         else "Filter out tasks that always fail or always pass, raise num_generations, or add partial credit.",
         where="spread:0",
-        trend=trend,
-        since_step=since(trend, lambda value: value >= limit),
-        limit=limit,
+        **above(trend, limit),
         own=failed[rows.group],
     )
 
@@ -142,8 +141,7 @@ def _look_cliff(run: Run) -> Card | None:
         ),
         suggestion="Check what the rollouts of a group have in common now; return to an earlier checkpoint.",
         where=f"step:{last}..{trend[-1][0]}",
-        trend=trend,
-        since_step=since(trend, lambda value: value < limit * before),
+        **below(trend, limit * before),
         own=run.rows.step >= last,
     )
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import rise, spread, windows
 from logs_ui.recorder.diagnosis.measures import attempted, extent, solved
@@ -40,6 +41,9 @@ def _look_forgotten(run: Run) -> Card | None:
     won, of = solved(run.all, run.scale), np.isin(run.all.task, gone)
     share = float(won[of & (run.all.step <= found.last_solved[run.all.task])].mean())
     names = [run.all.tasks[task] for task in gone.tolist()]
+    begun = below(run.all.where(of).by_step(won[of]), share / 2)
+    if begun["since_step"] is None:
+        begun["since_step"] = int(found.last_solved[gone].min()) + 1
     verb = "was solved before, and no longer is" if len(gone) == 1 else "were solved before, and no longer are"
     return Card(
         id="forgotten",
@@ -53,8 +57,7 @@ def _look_forgotten(run: Run) -> Card | None:
         ),
         suggestion="Mix them in again, lower the learning rate or add a KL term, and return to an earlier checkpoint.",
         where=links.tasks(names),
-        trend=run.all.where(of).by_step(won[of]),
-        since_step=int(found.last_solved[gone].min()) + 1,
+        **begun,
         own=own,
     )
 
@@ -201,7 +204,10 @@ def _look_mix(run: Run) -> Card | None:
         ),
         suggestion="Compare task by task: the policy did not get worse; it received harder tasks.",
         where=links.tasks(run.rows.tasks[t] for t in more),
-        trend=run.all.by_step(np.where(run.all.task >= 0, mean[run.all.task], np.nan)),
+        **below(
+            run.all.by_step(np.where(run.all.task >= 0, mean[run.all.task], np.nan)),
+            float(np.dot(w0 + w1, mean)) / 2,
+        ),
         own=np.isin(run.rows.task, grown),
     )
 

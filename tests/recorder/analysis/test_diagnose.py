@@ -140,7 +140,7 @@ def test_json_has_these_names_and_the_dearest_first(db: Path) -> None:
     assert (done.returncode, done.stderr) == (3, "")
     said = json.loads(done.stdout)
     assert said["run"] == load_runs(db).run[0]
-    names = {"id", "title", "cost", "since_step", "evidence", "suggestion", "where"}
+    names = {"id", "title", "cost", "since_step", "since_range", "evidence", "suggestion", "where"}
     assert all(set(card) == names for card in said["cards"])
     first = said["cards"][0]
     assert first["id"] == "truncation"

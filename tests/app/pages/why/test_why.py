@@ -241,10 +241,11 @@ def _never() -> queries.Count:
 
 
 def test_a_trend_is_drawn_with_its_threshold_from_the_step_on_which_it_is_bad() -> None:
-    trend = line(((10, 0.0), (20, 1.0), (30, 2.0)), 20, 4.0)
+    trend = line(((10, 0.0), (20, 1.0), (30, 2.0)), 20, 4.0, (10, 20))
     assert trend is not None
     # 180 by 34, with an edge of 3; the threshold, 4, is the highest.
     assert trend.points == "3.0,31.0 90.0,24.0 177.0,17.0"
+    assert trend.between == (3.0, 87.0)
     assert (trend.limit, trend.since, trend.end) == (3.0, 90.0, (177.0, 17.0))
     assert line(((10, 0.0),), None) is None
     many = tuple((step, float(step)) for step in range(1000))
@@ -290,14 +291,14 @@ def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestC
     assert "<ol>" not in short
 
 
-def test_a_figure_that_was_bad_before_is_bad_again() -> None:
+def test_a_figure_that_was_bad_before_is_worse() -> None:
     def began(*values: float, limit: float | None = 0.2) -> str:
         trend = tuple(enumerate(values, 1))
         return replace(a_card("mine", 0.1), trend=trend, since_step=3, limit=limit).began
 
     assert began(0.1, 0.1, 0.3, 0.3) == "since step 3"
-    assert began(0.3, 0.1, 0.3, 0.3) == "again since step 3"
-    assert began(0.3, 0.1, 0.3, 0.3, limit=None) == "since step 3"
+    assert began(0.3, 0.3, 0.6, 0.6) == "worse since step 3"
+    assert began(0.3, 0.3, 0.6, 0.6, limit=None) == "since step 3"
     assert a_card("mine", 0.1).began == ""
 
 

@@ -1,0 +1,86 @@
+"""Since when a figure is beyond its threshold: the planted step, within two steps, and no step in mere noise."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.diagnosis import Card
+from logs_ui.recorder.diagnosis.card import Trend
+from logs_ui.recorder.diagnosis.change_point import above, below
+
+ROLLOUTS = 32  # of a step
+
+
+def trend_of(*shares: float, seed: int | None = None) -> Trend:
+    """The shares by step, as they are, or drawn with as many rollouts as a step has."""
+    drawn = shares if seed is None else np.random.default_rng(seed).binomial(ROLLOUTS, shares) / ROLLOUTS
+    return tuple((step, float(value)) for step, value in enumerate(drawn, 1))
+
+
+def said(fields: dict[str, Any]) -> str:
+    return replace(Card("mine", "", 0.0, (), "", ""), **fields).began
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize(("before", "after", "step"), [(0.05, 0.4, 12), (0.02, 0.3, 30), (0.05, 0.4, 38)])
+def test_the_planted_step_is_found_in_noise(before: float, after: float, step: int, seed: int) -> None:
+    trend = trend_of(*[before] * (step - 1), *[after] * (41 - step), seed=seed)
+    found = above(trend, 0.1)
+    assert abs(found["since_step"] - step) <= 2
+    first, last = found["since_range"]
+    assert first <= found["since_step"] <= last
+    assert below(tuple((at, 1 - value) for at, value in trend), 0.9)["since_step"] == found["since_step"]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_noise_about_a_constant_above_the_threshold_is_so_from_the_first_step_on(seed: int) -> None:
+    found = above(trend_of(*[0.13] * 40, seed=seed), 0.1)
+    assert (found["since_step"], found["since_range"]) == (1, None)
+    assert said(found) == "from the first step on"
+
+
+def test_a_constant_a_little_above_or_below_the_threshold_has_no_step_of_its_own() -> None:
+    begun = {above(trend_of(*[0.11] * 40, seed=seed), 0.1)["since_step"] for seed in range(40)}
+    assert begun <= {1, None}
+
+
+def test_a_figure_that_was_beyond_before_is_worse_since() -> None:
+    found = above(trend_of(*[0.15] * 20, *[0.6] * 20, seed=1), 0.1)
+    assert said(found) == "worse since step 21"
+
+
+def test_the_interval_is_shown_if_it_is_more_than_one_step() -> None:
+    card = Card("mine", "", 0.0, (), "", "", trend=trend_of(0.0, 0.0, 0.2, 0.3), since_step=3, limit=0.1)
+    assert replace(card, since_range=(2, 4)).began == "since step 3 (2\u20134)"
+    assert replace(card, since_range=(3, 3)).began == card.began == "since step 3"
+    assert replace(card, since_step=None).began == ""
+
+
+def test_a_ramp_has_a_wide_interval() -> None:
+    ranges = [above(trend_of(*np.linspace(0, 0.5, 40), seed=seed), 0.1)["since_range"] for seed in range(9)]
+    assert np.median([last - first for first, last in ranges]) >= 10
+
+
+@pytest.mark.parametrize("later", [[0.0] * 10, [0.0] * 10 + [0.02] * 10])
+def test_what_has_recovered_has_no_step(later: list[float]) -> None:
+    assert above(trend_of(*[0.02] * 10, *[0.4] * 20, *later), 0.1)["since_step"] is None
+
+
+def test_what_was_bad_at_first_and_recovered_is_bad_since_the_last_change() -> None:
+    found = above(trend_of(*[0.5] * 8, *[0.02] * 20, *[0.4] * 12, seed=3), 0.1)
+    assert said(found) == "since step 29"
+
+
+def test_what_becomes_better_but_not_good_is_bad_from_the_first_step_on() -> None:
+    assert said(above(trend_of(*[0.8] * 20, *[0.4] * 20, seed=0), 0.1)) == "from the first step on"
+
+
+def test_a_small_rise_below_the_threshold_does_not_count() -> None:
+    assert above(trend_of(*[0.0] * 20, *[0.06] * 20), 0.1)["since_step"] is None
+
+
+@pytest.mark.parametrize("trend", [(), trend_of(0.5), trend_of(0.0, 0.5, 0.5), trend_of(*[float("nan")] * 9)])
+def test_too_few_points_have_no_step(trend: Trend) -> None:
+    assert above(trend, 0.1)["since_step"] is None
