@@ -21,6 +21,12 @@ def ids(found: Ints) -> str:
     return f"id:{','.join(ranges)}"
 
 
+def exactly(found: Ints) -> str:
+    """Return the filter that lists these rollouts; "" for none, and for more than an address holds."""
+    apart = 1 + int((np.diff(np.sort(found)) != 1).sum())
+    return ids(found) if len(found) and apart <= MOST else ""
+
+
 def tasks(names: Iterable[str]) -> str:
     """Return the filter for the rollouts of these tasks."""
     return f"task:{','.join([print_name(name) for name in names][:MOST])}"

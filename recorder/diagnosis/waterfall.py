@@ -17,7 +17,7 @@ from logs_ui.recorder.vocabulary import BROKEN, LOOP, REPEATS, LossCause, Status
 
 _PERCENTILE = 99
 LITTLE = 0.1  # of the best reward: a run that loses no more does well [ours]
-_FACTS = ("parse_tail", "action_streak", "repeats", "env_steps")  # that a cause depends on
+_FACTS = ("parse_tail", "action_tail", "repeats", "env_steps")  # that a cause depends on
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ CAUSES = (
     Cause(
         LossCause.LOOP,
         "loop or turn limit",
-        "It repeated its actions, or the turns ran out before the environment was done.",
+        "The turns ran out before the environment was done; or it is not recorded why it ended, and it repeated its "
+        "actions to the end.",
     ),
     Cause(LossCause.NEVER_SUBMITTED, "never acted", "It ended without a single action in its environment."),
     Cause(
@@ -146,13 +147,14 @@ def causes(rows: Rows) -> Ints:
     """Return (N,) index into CAUSES of the cause that a loss is counted under."""
     facts = rows.facts
     unparsed = facts["parse_tail"] > 0
-    looping = (facts["action_streak"] >= LOOP) | (facts["repeats"] > REPEATS)
+    # A rollout that ended itself may have repeated its actions before: that is not what ended it.
+    looping = (facts["action_tail"] >= LOOP) | (facts["repeats"] > REPEATS)
     ended = [
         np.isin(rows.stop_reason, BROKEN) | np.isin(rows.status, (Status.ERROR, Status.ABORTED)),
         np.isnan(rows.reward) | rows.odd,
         rows.stop_reason == StopReason.LENGTH,  # before parse failures: a truncated answer often cannot be parsed
         unparsed | (rows.stop_reason == StopReason.NO_ACTION),
-        looping | (rows.stop_reason == StopReason.TURN_LIMIT),
+        (rows.stop_reason == StopReason.TURN_LIMIT) | (looping & (rows.stop_reason == StopReason.NOT_RECORDED)),
         facts["env_steps"] == 0,
     ]
     return np.select(ended, range(len(ended)), default=len(CAUSES) - 1)

@@ -13,8 +13,8 @@ from logs_ui.recorder.diagnosis.checks.answer_length import correlation
 from logs_ui.recorder.diagnosis.checks.contradictions import against, spreads, twins
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels, weightless
 from logs_ui.recorder.diagnosis.contrast import rise, windows
+from logs_ui.recorder.diagnosis.links import exactly
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints
-from logs_ui.recorder.diagnosis.tables.training_outcome import exactly
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis import contrast, links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.tasks import never_solved
@@ -16,13 +16,24 @@ from logs_ui.recorder.vocabulary import LOOP, REPEATS, LossCause, StopReason
 _LOOPING, _OUT_OF_TURNS = 0.1, 0.2
 
 
+def _kinds(rows: Rows) -> dict[str, Bools]:
+    """Return (N,) True for rollouts that end with LOOP equal actions in a row, and for those with a share above REPEATS
+    repeated at a known observation, by the filters that select them. A streak before the end was left behind.
+    """
+    return {
+        f"action_tail>={LOOP}": rows.facts["action_tail"] >= LOOP,
+        f"repeats>{REPEATS:g}": rows.facts["repeats"] > REPEATS,
+    }
+
+
 def looping(rows: Rows) -> Bools:
-    """Return (N,) True for LOOP equal actions in a row, or a share above REPEATS repeated at a known observation."""
-    return (rows.facts["action_streak"] >= LOOP) | (rows.facts["repeats"] > REPEATS)
+    """Return (N,) True for rollouts with either kind of loop."""
+    at_end, around = _kinds(rows).values()
+    return at_end | around
 
 
 def _missing(run: Run) -> str | None:
-    has_actions = (~np.isnan(run.rows.facts["action_streak"])).any()
+    has_actions = (~np.isnan(run.rows.facts["action_tail"])).any()
     return None if has_actions else "actions, as record_environment() or trace_env() records them"
 
 
@@ -34,23 +45,27 @@ def charged(run: Run) -> Bools:
 
 
 def _look_loops(run: Run) -> Card | None:
-    loops, streak, repeats = charged(run), run.rows.facts["action_streak"], run.rows.facts["repeats"]
+    loops, said = charged(run), list[str]()
     if not loops.any():
         return None
-    equal, around, said = loops & (streak >= LOOP), loops & ~(streak >= LOOP), list[str]()
-    if equal.any():
-        most = figure(float(streak[equal].max()))
-        said.append(f"{int(equal.sum())} repeat an action {LOOP}+ times in a row, at most {most}.")
+    kinds = _kinds(run.rows)
+    at_end, around = kinds.values()
+    if at_end.any():
+        most = figure(float(run.rows.facts["action_tail"][at_end].max()))
+        said.append(f"Same action {LOOP}+ times in a row at the end: {at_end.sum()} of {len(loops)}, longest {most}.")
     if around.any():
-        share = percent(float(repeats[around].mean()))
-        said.append(f"{around.sum()} go back and forth: {share} of their actions repeat at an observation seen before.")
+        said.append(
+            f"More than {REPEATS:.0%} of actions taken before at the same observation: {around.sum()} of {len(loops)}, "
+            f"mean {percent(float(run.rows.facts['repeats'][around].mean()))}."
+        )
+    alone = next((where for where, own in kinds.items() if (own == loops).all()), None)
     return Card(
         id="loops",
         title=f"{percent(float(loops.mean()))} of rollouts repeat the same actions",
         cost=contrast.cost(run, loops),
         evidence=(*said, _paid(run, loops)),
         suggestion="Say in the observation that nothing changed, penalise repeats, or end the episode after N of them.",
-        where=f"action_streak>={LOOP}" if equal.sum() >= REPEATS * loops.sum() else f"repeats>{REPEATS:g}",
+        where=alone or links.exactly(run.rows.id[loops]) or max(kinds, key=lambda where: kinds[where].sum()),
         **above(run.all.by_step(looping(run.all)), run.threshold("loops", _LOOPING)),
         own=loops & (run.lost > 0),
     )
@@ -113,8 +128,8 @@ def _tasks(rows: Rows, ended: Bools) -> list[str]:
 LOOPS = Diagnostic(
     "loops",
     "Loops",
-    f"Share of rollouts with {LOOP} equal actions in a row, or with more than half of their actions taken before at "
-    f"the same observation, above {_LOOPING:.0%}, unless they do as well as the others.",
+    f"Share of rollouts that end with {LOOP} equal actions in a row, or with more than half of their actions taken "
+    f"before at the same observation, above {_LOOPING:.0%}, unless they do as well as the others.",
     "ours",
     _missing,
     _look_loops,

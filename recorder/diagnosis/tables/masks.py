@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Trend
+from logs_ui.recorder.diagnosis.links import exactly
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.tables.training_outcome import exactly
 from logs_ui.recorder.vocabulary import StopReason
 
 RATIO = "sampling/importance_sampling_ratio/min"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.links import MOST, ids
+from logs_ui.recorder.diagnosis.links import exactly
 from logs_ui.recorder.diagnosis.measures import dead
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
 from logs_ui.recorder.vocabulary import Status, StopReason
@@ -135,12 +135,6 @@ def _trained(rows: Rows) -> str:
     if not ((of_dead > 0) & (of_dead < _NOISE)).any():
         return "-advantage:0,none"
     return "" if (of_dead >= _NOISE).any() else f"-advantage:0,none -spread<={SAME:f}"
-
-
-def exactly(found: Ints) -> str:
-    """Return the filter that lists these rollouts; "" for none, and for more than an address holds."""
-    apart = 1 + int((np.diff(np.sort(found)) != 1).sum())
-    return ids(found) if len(found) and apart <= MOST else ""
 
 
 _WHERE = {

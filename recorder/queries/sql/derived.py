@@ -21,6 +21,7 @@ def cause() -> ColumnElement[Any]:
     """Return an expression for the LossCause, also of rollouts that lost nothing; NULL if none is known yet. It agrees
     with `diagnosis.waterfall.causes`.
     """
+    looping = or_(col(_Row.action_tail) >= LOOP, col(_Row.repeats) > REPEATS)
     stop, status = col(_Row.stop_reason), col(_Row.status)
     odd = cast(col(_Row.odd_rewards), String) != "null"  # the JSON value null, not SQL's
     return case(
@@ -32,10 +33,7 @@ def cause() -> ColumnElement[Any]:
         (or_(col(_Row.reward).is_(None), odd), LossCause.INVALID_REWARD),
         (stop == StopReason.LENGTH, LossCause.TRUNCATION),
         (or_(col(_Row.parse_tail) > 0, stop == StopReason.NO_ACTION), LossCause.PARSE_FAILURE),
-        (
-            or_(col(_Row.action_streak) >= LOOP, col(_Row.repeats) > REPEATS, stop == StopReason.TURN_LIMIT),
-            LossCause.LOOP,
-        ),
+        (or_(stop == StopReason.TURN_LIMIT, and_(stop == StopReason.NOT_RECORDED, looping)), LossCause.LOOP),
         (col(_Row.env_steps) == 0, LossCause.NEVER_SUBMITTED),
         else_=LossCause.WRONG_ANSWER,
     )

@@ -200,7 +200,7 @@ def test_a_function_that_declines_rows_of_others_is_healthy() -> None:
 
 
 def test_loops_cost_what_they_get_less() -> None:
-    rows = rows_of(action_streak=np.where(QUARTER, 5.0, 1.0))
+    rows = rows_of(action_tail=np.where(QUARTER, 5.0, 1.0))
     found = card(diagnose_rows(rows), "loops")
     # They get 0, the others 24 of 36: a quarter of the rollouts lose 2/3.
     assert found.cost == pytest.approx(1 / 6)

@@ -76,7 +76,7 @@ def test_turns_that_run_out_on_hopeless_tasks_alone_follow_from_them() -> None:
 
 
 def test_loops_that_do_as_well_as_the_others_are_no_fault() -> None:
-    assert diagnose_rows(rows_of(action_streak=4.0)).cards == ()
+    assert diagnose_rows(rows_of(action_tail=4.0)).cards == ()
 
 
 def test_truncation_of_a_rising_run_is_no_fault() -> None:
@@ -247,7 +247,7 @@ def test_twins_that_are_paid_differently_are_not_why_a_group_fails() -> None:
 
 
 def test_a_cold_policy_explains_that_it_goes_round_in_circles() -> None:
-    rows = rows_of(completion_key=PLACE // GROUP, action_streak=5.0, reward=(PLACE // GROUP % 6 == 0).astype(float))
+    rows = rows_of(completion_key=PLACE // GROUP, action_tail=5.0, reward=(PLACE // GROUP % 6 == 0).astype(float))
     assert ids(diagnose_rows(rows, config={"temperature": 0.01}))[0] == "diversity"
     assert ids(diagnose_rows(rows, config={"temperature": 1.0}))[0] == "loops"
 

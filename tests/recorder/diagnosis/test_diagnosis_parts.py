@@ -1,5 +1,8 @@
 """Which card has what, where several look at the same rollouts: against figures that were worked out by hand."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,8 @@ from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
 from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.report import Report
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
-from logs_ui.recorder.vocabulary import StopReason
+from logs_ui.recorder.diagnosis.waterfall import has_cause
+from logs_ui.recorder.vocabulary import LossCause, StopReason
 from tests.recorder.diagnosis.test_diagnosis import GROUP, PLACE, QUARTER, card, rows_of
 from tests.support.exhaustive import cases
 
@@ -173,7 +177,7 @@ def test_turns_that_run_out_in_circles_are_counted_for_loops_alone() -> None:
     rows = rows_of(
         reward=np.where(over, 0.0, 1.0),
         stop_reason=np.where(over, StopReason.TURN_LIMIT, StopReason.DONE),
-        action_streak=np.where(loops, 5.0, 1.0),
+        action_tail=np.where(loops, 5.0, 1.0),
     )
     report = diagnose_rows(rows)
     assert ids(report).index("loops") < ids(report).index("turn_limit")
@@ -186,12 +190,59 @@ def test_turns_that_run_out_in_circles_alone_are_no_card_of_their_own() -> None:
     rows = rows_of(
         reward=np.where(over, 0.0, 1.0),
         stop_reason=np.where(over, StopReason.TURN_LIMIT, StopReason.DONE),
-        action_streak=np.where(over, 5.0, 1.0),
+        action_tail=np.where(over, 5.0, 1.0),
     )
     assert "loops" in ids(diagnose_rows(rows))
     assert "turn_limit" not in ids(diagnose_rows(rows))
     silent = diagnose_rows(rows, Settings(thresholds={"loops": 1.0}))
     assert card(silent, "turn_limit").cost == pytest.approx(0.75)  # nobody else has them
+
+
+def test_a_rollout_that_ended_itself_was_ended_by_no_loop() -> None:
+    """An agent that ran its tests three times in a row in the middle, and submitted; half of them pass."""
+    again = PLACE % GROUP < 2
+    stop = np.where(PLACE % 8 < 4, StopReason.DONE, StopReason.STOP)
+    rows = rows_of(stop_reason=stop, action_streak=np.where(again, 3.0, 1.0), action_tail=1.0, repeats=0.2)
+    assert not has_cause(rows, LossCause.LOOP).any()
+    worse = replace(rows, reward=np.where(again, 0.0, 1.0))
+    assert "loops" not in ids(diagnose_rows(worse))
+
+
+@pytest.mark.parametrize(
+    ("stop", "tail", "repeats", "is_loop"),
+    [
+        (StopReason.NOT_RECORDED, 3, 0.2, True),
+        (StopReason.NOT_RECORDED, 2, 0.2, False),
+        (StopReason.NOT_RECORDED, 1, 0.6, True),
+        (StopReason.TURN_LIMIT, 1, 0.0, True),
+        (StopReason.DONE, 5, 0.9, False),
+    ],
+)
+def test_a_loop_is_a_cause_only_where_it_may_have_ended_the_rollout(
+    stop: StopReason, tail: int, repeats: float, *, is_loop: bool
+) -> None:
+    rows = rows_of(stop_reason=stop, action_streak=5.0, action_tail=tail, repeats=repeats)
+    assert has_cause(rows, LossCause.LOOP).all() == is_loop
+
+
+@pytest.mark.parametrize(
+    ("columns", "where", "said"),
+    [
+        ({"action_tail": np.where(QUARTER, 5.0, 1.0)}, "action_tail>=3",
+         "Same action 3+ times in a row at the end: 12 of 48, longest 5."),
+        ({"repeats": np.where(QUARTER, 0.75, 0.0), "action_tail": np.where(PLACE == 0, 3.0, 1.0)}, "repeats>0.5",
+         "More than 50% of actions taken before at the same observation: 12 of 48, mean 75%."),
+        ({"repeats": np.where(QUARTER, 0.75, 0.0), "action_tail": np.where(PLACE == 1, 3.0, 1.0)},
+         "id:1..2,5,9,13,17,21,25,29,33,37,41,45", "Same action 3+ times in a row at the end: 1 of 48, longest 3."),
+    ],
+)  # fmt: skip
+def test_loops_that_the_environment_ended_open_exactly_their_rollouts(
+    columns: dict[str, Any], where: str, said: str
+) -> None:
+    rows = rows_of(reward=np.where(QUARTER | (PLACE == 1), 0.0, 1.0), **columns)
+    found = card(diagnose_rows(rows), "loops")
+    assert found.where == where
+    assert said in found.evidence
 
 
 def test_a_completion_of_all_tokens_is_truncated_only_where_the_server_does_not_report_it() -> None:

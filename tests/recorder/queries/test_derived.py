@@ -52,7 +52,7 @@ def rows_of(run_id: int, numbers: range, *, changed: int, seed: int = 0) -> list
             "reward": reward, "scored": draw.choice([1, 1, 1, None]) if reward is None else 1,
             "rewards": {"a": reward, "b": draw.choice([0.0, None])}, "reward_weights": {"a": 1.0, "b": 0.5},
             "odd_rewards": draw.choice([None, None, None, {"a": "nan"}]), "task": draw.choice(["x", "y", None]),
-            "parse_tail": draw.choice([None, 0, 0, 2]), "action_streak": draw.choice([None, 1, 3]),
+            "parse_tail": draw.choice([None, 0, 0, 2]), "action_tail": draw.choice([None, 1, 3]),
             "repeats": draw.choice([None, 0.1, 0.6]), "env_steps": draw.choice([None, 0, 4]),
             "completion_key": draw.choice([None, 7, 8, number]),
             "prompt_key": draw.choice([number // 4, number // 4, 3]),
