@@ -83,7 +83,8 @@ class Truth:
             `family`, `values`, `reward` (None without one), `advantage`, `solved` (None: no outcome), `truncated`,
             `cut_tokens` (sampled tokens of the truncated generation), `limit` (its max_tokens), `errored`, `error`,
             `staleness`, `dropped`, `turns`, `tokens` (sampled), `actions` (number sent), `fallbacks` (default actions
-            that the loop sent), `streak` (equal actions in a row), `ends_in_streak`, `done`, `causes`.
+            that the loop sent), `streak` (equal actions in a row), `ends_in_streak`, `done`, `text` (all answers),
+            `causes`.
         weights: by reward function.
         scalars: what was logged, by name and step.
         size: rollouts of a group.

@@ -212,7 +212,8 @@ def _true(place: Place, rollout: Rollout, shape: Shape) -> dict[str, Any]:
         "tokens": sum(turn.tokens for turn in rollout.turns), "actions": len(actions),
         "fallbacks": sum(turn.is_fallback for turn in rollout.turns),
         "streak": max(streaks, default=0), "ends_in_streak": bool(streaks) and streaks[-1] >= 3,
-        "done": bool(last and last.done), "causes": rollout.causes, "advantage": None,
+        "done": bool(last and last.done),
+        "text": "".join(turn.text for turn in rollout.turns), "causes": rollout.causes, "advantage": None,
     }  # fmt: skip
 
 

@@ -1,0 +1,116 @@
+"""Names the statements about realistic runs that are still false, so that the tests of the others can run."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from tests.faults.realistic import Realistic
+
+RED: dict[str, dict[str, tuple[str, ...]]] = {
+    "the_first_card_names_the_cause": {
+        "item 1": (
+            "coding-regressed",
+            "shaped-regressed",
+        ),
+        "item 3": ("coding-entropy",),
+        "weights that drown the outcome": ("gsm8k-drowned",),
+        "item 10": ("judge-length",),
+        "item 6, by family": ("web-regressed",),
+        "parser fallbacks": ("web-noop",),
+    },
+    "the_other_planted_causes_have_a_card_too": {
+        "item 1": ("coding-two",),
+    },
+    "its_step_is_the_planted_one": {
+        "item 1": (
+            "coding-regressed",
+            "shaped-regressed",
+        ),
+        "item 3": ("coding-entropy",),
+        "weights that drown the outcome": ("gsm8k-drowned",),
+        "item 10": ("judge-length",),
+        "item 6, by family": ("web-regressed",),
+        "parser fallbacks": ("web-noop",),
+        "item 7": ("mix-unscored",),
+    },
+    "its_figures_are_those_of_the_truth": {
+        "item 1": (
+            "coding-regressed",
+            "shaped-regressed",
+        ),
+        "item 5": (
+            "coding-truncated",
+            "coding-two",
+            "tools-truncated",
+            "vlm-truncated",
+        ),
+        "item 3": ("coding-entropy",),
+        "item 8, the error's message": ("coding-memory",),
+        "weights that drown the outcome": ("gsm8k-drowned",),
+        "item 10": ("judge-length",),
+        "item 6, by family": ("web-regressed",),
+        "parser fallbacks": ("web-noop",),
+    },
+    "its_link_opens_exactly_its_rollouts": {
+        "item 1": (
+            "coding-regressed",
+            "shaped-regressed",
+        ),
+        "item 3": ("coding-entropy",),
+        "weights that drown the outcome": ("gsm8k-drowned",),
+        "item 10": ("judge-length",),
+        "item 6, by family": ("web-regressed",),
+        "parser fallbacks": ("web-noop",),
+    },
+    "the_parts_of_the_loss_add_up_and_hold_the_rollouts_of_the_truth": {
+        "item 4": (
+            "tools-healthy",
+            "tools-truncated",
+        ),
+    },
+    "solved_is_what_the_generator_means": {
+        "item 1": (
+            "coding-healthy",
+            "coding-regressed",
+            "coding-truncated",
+            "coding-entropy",
+            "coding-memory",
+            "coding-two",
+            "gsm8k-healthy",
+            "gsm8k-drowned",
+            "web-noop",
+            "shaped-healthy",
+            "shaped-regressed",
+        ),
+    },
+    "without_an_outcome_no_task_is_said_to_be_solved_or_not": {
+        "item 1": (
+            "judge-healthy",
+            "judge-length",
+            "judge-noise",
+        ),
+    },
+    "labels_are_true": {
+        "item 1": (
+            "coding-healthy",
+            "coding-regressed",
+            "coding-truncated",
+            "coding-entropy",
+            "coding-memory",
+            "coding-two",
+            "gsm8k-healthy",
+            "gsm8k-drowned",
+            "shaped-healthy",
+            "shaped-regressed",
+        ),
+    },
+}
+"""Ids of runs, by test (its name without `test_`) and by what will mend them. Remove what passes."""
+
+
+def of(test: str, runs: Iterable[Realistic]) -> pytest.MarkDecorator:
+    """Return the parameters of a test: runs. Those that still fail are expected to."""
+    red = {name: f"issue: {item}" for item, names in RED.get(test, {}).items() for name in names}
+    marks = {name: pytest.mark.xfail(strict=True, reason=reason) for name, reason in red.items()}
+    given = [pytest.param(run, id=run.id, marks=marks.get(run.id, ())) for run in runs]
+    return pytest.mark.parametrize("run", given)

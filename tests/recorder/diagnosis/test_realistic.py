@@ -1,0 +1,341 @@
+"""What the cards say of realistic runs, against a count of what the generator meant."""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from statistics import fmean, median
+from typing import Any
+
+import pytest
+
+from logs_ui.recorder import load_run
+from logs_ui.recorder.diagnosis import Card
+from logs_ui.recorder.diagnosis.tables.task_table import EASY, FORGOTTEN_CHANCE, Label, figures, labels
+from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.vocabulary import LossCause
+from tests.faults.realistic import Realistic, Truth
+from tests.faults.realistic.recorded import Recorded, recorded
+from tests.faults.realistic.red import of
+from tests.faults.realistic.registry import RUNS
+
+PLANTED = [run for run in RUNS if run.expected is not None]
+WITH_OUTCOME = [run for run in RUNS if run.kind != "judge"]
+ATTEMPTS = 10
+LITTLE = 1e-6
+
+
+def card_of(found: Recorded, cause: str | None = None) -> Card:
+    """Return the card of a cause, by default the one that must come first."""
+    cards = {card.id: card for card in found.diagnosed.report.cards}
+    name = cause or found.truth.expected
+    assert name in cards, list(cards)
+    return cards[name]
+
+
+def opened(found: Recorded, where: str) -> set[tuple[str, int]]:
+    """Return (group, generation) of the rollouts that a filter opens."""
+    frame = load_run(found.truth.run, found.db, where=where, columns=["group", "generation"])
+    return {
+        (group.partition("/train/")[2], int(number))
+        for group, number in zip(frame.group, frame.generation, strict=True)
+    }
+
+
+def keys(rollouts: Iterable[Mapping[str, Any]]) -> set[tuple[str, int]]:
+    return {(it["group"], it["generation"]) for it in rollouts}
+
+
+def shown(card: Card) -> str:
+    """Return all sentences of a card."""
+    return " ".join([card.title, *card.evidence, card.suggestion])
+
+
+def has_number(text: str, value: float) -> bool:
+    """Return True if a text contains a number, rounded in one of the usual ways."""
+    forms = {
+        figure(value),
+        f"{value:,.0f}" if float(value).is_integer() else figure(value),
+        f"{value:.2f}",
+        f"{value:.3f}",
+    }
+    return any(re.search(rf"(?<![\d.]){re.escape(form)}(?![\d]|\.\d)", text) for form in forms)
+
+
+def mean_reward(rollouts: Iterable[Mapping[str, Any]]) -> float:
+    """Return the mean of the rewards that were given."""
+    return fmean(it["reward"] for it in rollouts if it["reward"] is not None)
+
+
+# --- Cards
+
+
+@of("the_first_card_names_the_cause", RUNS)
+def test_the_first_card_names_the_cause(run: Realistic) -> None:
+    report = recorded(run.id).diagnosed.report
+    assert not report.warming_up
+    cards = [(card.id, card.title) for card in report.cards]
+    assert (cards[0][0] if cards else None) == run.expected, cards
+
+
+@of("the_other_planted_causes_have_a_card_too", [run for run in PLANTED if run.also])
+def test_the_other_planted_causes_have_a_card_too(run: Realistic) -> None:
+    found = recorded(run.id)
+    for cause, step in run.also.items():
+        card = card_of(found, cause)
+        assert step is None or abs((card.since_step or 0) - step) <= 2, card.since_step
+
+
+@of("its_step_is_the_planted_one", PLANTED)
+def test_its_step_is_the_planted_one(run: Realistic) -> None:
+    card = card_of(recorded(run.id))
+    if run.since is None:
+        assert card.since_step is None or card.since_step <= 3, card.since_step
+    else:
+        assert card.since_step is not None
+        assert abs(card.since_step - run.since) <= 2, card.since_step
+
+
+@of("its_figures_are_those_of_the_truth", PLANTED)
+def test_its_figures_are_those_of_the_truth(run: Realistic) -> None:
+    found = recorded(run.id)
+    FIGURES[run.expected or ""](found, card_of(found))
+
+
+def _truncation(found: Recorded, card: Card) -> None:
+    cut = [it for it in found.last_steps if it["truncated"]]
+    others = [it for it in found.last_steps if not it["truncated"]]
+    assert percent(len(cut) / len(found.last_steps)) in card.title
+    assert has_number(shown(card), mean_reward(cut))
+    assert has_number(shown(card), mean_reward(others))
+    assert has_number(shown(card), fmean(it["cut_tokens"] for it in cut))
+    if limits := {it["limit"] for it in cut} - {None}:
+        assert has_number(card.suggestion, limits.pop())
+        given = found.diagnosed.config["max_completion_length"]
+        assert not has_number(card.suggestion, given), "it is not the limit that was hit"
+
+
+def _forgotten(found: Recorded, card: Card) -> None:
+    truth = found.truth
+    since = truth.since or 1
+    tasks = {it["task"] for it in truth.of("forgotten")}
+    families = {it["family"] for it in truth.of("forgotten")}
+    named = sorted(tasks) if len(tasks) < 10 else sorted(families)
+    assert all(name in shown(card) for name in named)
+    before = [it for it in truth.rollouts if it["step"] < since and (it["task"] in tasks or it["family"] in families)]
+    if len(tasks) < 10:
+        assert f"{len(tasks)} of {len({it['task'] for it in truth.rollouts})} tasks" in card.title
+        before = [it for it in before if it["task"] in tasks]
+    share = fmean(it["solved"] for it in before)
+    said = [float(value) / 100 for value in re.findall(r"([\d.]+)%", " ".join(card.evidence))]
+    assert any(abs(value - share) < 0.05 for value in said), (share, said)
+
+
+def _infrastructure(found: Recorded, card: Card) -> None:
+    broken = [it for it in found.last_steps if it["errored"]]
+    assert percent(len(broken) / len(found.last_steps)) in card.title
+    assert "out of memory" in shown(card)
+    assert has_number(shown(card), len(broken))
+    assert all(it["task"] in shown(card) for it in broken)
+
+
+def _diversity(found: Recorded, card: Card) -> None:
+    entropy = found.truth.scalars["entropy"]
+    assert has_number(shown(card), entropy[max(entropy)]) or has_number(
+        shown(card), fmean(list(entropy.values())[-10:])
+    )
+    assert "sampler" not in shown(card), "no log-probs are recorded"
+
+
+def _reward_parts(found: Recorded, card: Card) -> None:
+    name = "correctness_reward_func"
+    assert name in shown(card)
+    assert has_number(shown(card), found.truth.weights[name])
+
+
+def _length(found: Recorded, card: Card) -> None:
+    assert re.search(r"r = (1|0\.99\d*|>0\.99)\b", shown(card))
+    assert "answers follow" not in card.title, "answers do not grow"
+
+
+def _inconsistent(found: Recorded, card: Card) -> None:
+    twins, differing = _twins(found.last_steps)
+    assert percent(len(differing) / len(twins)) in card.title
+    assert has_number(shown(card), len(twins))
+    assert has_number(shown(card), len(differing))
+
+
+def _twins(rollouts: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the rollouts that have a duplicate, and those whose scores differ by more than 1% of the range."""
+    by_text = defaultdict(list)
+    for it in rollouts:
+        by_text[it["task"], it["text"]].append(it["values"]["judge"])
+    given = {key: max(values) - min(values) for key, values in by_text.items() if len(values) > 1}
+    every = [it["values"]["judge"] for it in rollouts]
+    least = 0.01 * (max(every) - min(every))
+    twins = [it for it in rollouts if (it["task"], it["text"]) in given]
+    return twins, [it for it in twins if given[it["task"], it["text"]] > least]
+
+
+def _parse_failures(found: Recorded, card: Card) -> None:
+    turns = sum(it["turns"] for it in found.last_steps)
+    share = sum(it["fallbacks"] for it in found.last_steps) / turns
+    rollouts = fmean(it["fallbacks"] > 0 for it in found.last_steps)
+    assert percent(share) in card.title or percent(rollouts) in card.title
+    assert "noop" in shown(card)
+
+
+def _staleness(found: Recorded, card: Card) -> None:
+    assert percent(fmean(it["staleness"] >= 4 for it in found.last_steps)) in card.title
+    assert has_number(shown(card), fmean(it["staleness"] for it in found.last_steps))
+    assert has_number(shown(card), max(it["staleness"] for it in found.last_steps))
+    assert has_number(shown(card), sum(it["dropped"] for it in found.last_steps))
+
+
+def _invalid_reward(found: Recorded, card: Card) -> None:
+    bad = [it for it in found.last_steps if it["reward"] is None]
+    assert percent(len(bad) / len(found.last_steps)) in card.title
+    assert has_number(shown(card), len(bad))
+    assert "code_tests" in shown(card)
+
+
+FIGURES: dict[str, Callable[[Recorded, Card], None]] = {
+    "truncation": _truncation, "forgotten": _forgotten, "infrastructure": _infrastructure, "diversity": _diversity,
+    "reward_parts": _reward_parts, "length": _length, "inconsistent": _inconsistent,
+    "parse_failures": _parse_failures, "staleness": _staleness, "invalid_reward": _invalid_reward,
+}  # fmt: skip
+
+
+@of("its_link_opens_exactly_its_rollouts", PLANTED)
+def test_its_link_opens_exactly_its_rollouts(run: Realistic) -> None:
+    found = recorded(run.id)
+    card = card_of(found)
+    rollouts = opened(found, card.where)
+    # A card is about the last steps, or about the steps that its own filter names.
+    first, last = _steps(found, card)
+    within = [it for it in found.truth.rollouts if first <= it["step"] <= last]
+    if run.expected in {"diversity", "reward_parts"}:
+        assert rollouts <= keys(within)
+        assert len(rollouts) >= 0.1 * len(within), "it is about most groups"
+    elif run.expected == "length":
+        middle = median(it["tokens"] for it in within)
+        assert rollouts in (keys(within), keys(it for it in within if it["tokens"] >= middle))
+    elif run.expected == "forgotten":
+        tasks, since = {it["task"] for it in found.truth.of("forgotten")}, run.since or 1
+        assert rollouts == keys(it for it in within if it["task"] in tasks and (it["step"] >= since or first < since))
+    elif run.expected == "inconsistent":
+        assert rollouts == keys(_twins(within)[1])
+    else:
+        assert rollouts == keys(it for it in within if run.expected in it["causes"])
+
+
+def _steps(found: Recorded, card: Card) -> tuple[int, int]:
+    steps = found.diagnosed.report.steps
+    assert steps is not None
+    named = re.search(r"step:(\d+)\.\.(\d+)", card.where)
+    since = re.search(r"step>=(\d+)", card.where)
+    if named:
+        return int(named[1]), int(named[2])
+    return (int(since[1]), steps[1]) if since else steps
+
+
+# --- The loss
+
+
+@of("no_cost_is_above_the_loss", RUNS)
+def test_no_cost_is_above_the_loss(run: Realistic) -> None:
+    report = recorded(run.id).diagnosed.report
+    costs = {card.id: card.cost for card in report.cards if card.cost is not None}
+    assert all(0 <= cost <= report.fall.lost + LITTLE for cost in costs.values()), (costs, report.fall.lost)
+
+
+def cause_of(it: Mapping[str, Any]) -> LossCause:
+    """Return what ended a rollout, by the generator."""
+    if it["errored"]:
+        return LossCause.INFRASTRUCTURE
+    if it["reward"] is None:
+        return LossCause.INVALID_REWARD
+    if it["truncated"]:
+        return LossCause.TRUNCATION
+    if it["ends_in_streak"] and not it["done"]:
+        return LossCause.LOOP
+    return LossCause.WRONG_ANSWER
+
+
+@of("the_parts_of_the_loss_add_up_and_hold_the_rollouts_of_the_truth", RUNS)
+def test_the_parts_of_the_loss_add_up_and_hold_the_rollouts_of_the_truth(run: Realistic) -> None:
+    found = recorded(run.id)
+    fall = found.diagnosed.report.fall
+    rewards = [it["reward"] or 0.0 for it in found.last_steps]
+    assert fall.mean == pytest.approx(fmean(rewards))
+    assert fall.lost == pytest.approx(fall.best - fmean(rewards))
+    assert sum(share.cost for share in fall.shares) - fall.above == pytest.approx(fall.lost)
+    lost = [it for it in found.last_steps if (it["reward"] or 0.0) < fall.best - LITTLE]
+    assert {share.cause.id: share.rollouts for share in fall.shares} == Counter(map(cause_of, lost))
+    scope = found.diagnosed.report.scope
+    for share in fall.shares:
+        mine = keys(it for it in lost if cause_of(it) == share.cause.id)
+        assert opened(found, f"{share.where} {scope}") == mine, share.where
+
+
+# --- Solved
+
+
+def shares_of(truth: Truth) -> dict[str, float]:
+    """Return the share of the attempts at each task that solved it."""
+    won = defaultdict(list)
+    for it in truth.rollouts:
+        if it["reward"] is not None:
+            won[it["task"]].append(it["solved"])
+    return {task: fmean(values) for task, values in won.items()}
+
+
+@of("solved_is_what_the_generator_means", WITH_OUTCOME)
+def test_solved_is_what_the_generator_means(run: Realistic) -> None:
+    found = recorded(run.id)
+    rows, scale = found.diagnosed.rows, found.diagnosed.report.scale
+    share = figures(rows, scale, found.truth.size).share
+    assert dict(zip(rows.tasks, share.tolist(), strict=True)) == pytest.approx(shares_of(found.truth))
+
+
+@of("without_an_outcome_no_task_is_said_to_be_solved_or_not", [run for run in RUNS if run.kind == "judge"])
+def test_without_an_outcome_no_task_is_said_to_be_solved_or_not(run: Realistic) -> None:
+    found = recorded(run.id)
+    rows, scale = found.diagnosed.rows, found.diagnosed.report.scale
+    said = set(labels(rows, scale).label.tolist())
+    assert said.isdisjoint({Label.NEVER, Label.FORGOTTEN, Label.SATURATED}), said
+
+
+@of("labels_are_true", WITH_OUTCOME)
+def test_labels_are_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    rows, scale = found.diagnosed.rows, found.diagnosed.report.scale
+    said = dict(zip(rows.tasks, labels(rows, scale).label.tolist(), strict=True))
+    assert said == {task: label_of(found.truth, task) for task in said}
+
+
+def label_of(truth: Truth, task: str) -> Label:
+    """Return a task's label, by the definitions that the page prints."""
+    tried = [it for it in truth.rollouts if it["task"] == task and it["reward"] is not None]
+    won = [it["step"] for it in tried if it["solved"]]
+    if len(tried) < ATTEMPTS:
+        return Label.FEW
+    if not won:
+        return Label.NEVER
+    since = sum(it["step"] > max(won) for it in tried)
+    if since >= ATTEMPTS and (1 - len(won) / (len(tried) - since)) ** since < FORGOTTEN_CHANCE:
+        return Label.FORGOTTEN
+    begins = sorted(it["step"] for it in tried)[-ATTEMPTS]
+    late = [it["solved"] for it in tried if it["step"] >= begins]
+    return Label.SATURATED if fmean(late) >= EASY else Label.LEARNING
+
+
+# --- The shelf
+
+
+def test_no_two_runs_share_an_id() -> None:
+    assert len({run.id for run in RUNS}) == len(RUNS)
+
+
+def test_each_kind_has_a_healthy_run_and_a_planted_one() -> None:
+    for kind in {run.kind for run in RUNS}:
+        assert {run.expected is None for run in RUNS if run.kind == kind} == {True, False}
