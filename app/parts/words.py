@@ -144,12 +144,12 @@ OUTCOMES = {
     Outcome.STALE: DROPPED["stale"],
     Outcome.OVERSIZE: DROPPED["oversize"],
     Outcome.UNSAMPLED: Word("nothing sampled", "ban", "warn", "The model sampled no token of the rollout."),
-    Outcome.NOTHING_RETURNED: Word(
-        "nothing returned", "power-off", "bad", "Ended before it returned anything to train on."
-    ),
-    Outcome.RUN_ENDED: Word("never scored", "hourglass", "bad", "The run ended before the rollout was scored."),
+    Outcome.ERRORED: Word("errored", "circle-x", "bad", "Raised or was aborted before it was scored."),
+    Outcome.RUN_ENDED: Word("never scored", "hourglass", "bad", "Returned; the run ended before it was scored."),
     Outcome.AWAITED: Word("awaiting", "loader", "busy", "Returned; its reward is not computed yet."),
-    Outcome.NOT_RECORDED: Word("no advantage recorded", "circle-help", "quiet", "The advantage was not recorded."),
+    Outcome.NOT_RECORDED: Word(
+        "no advantage recorded", "circle-help", "quiet", "Scored; the advantage was not recorded."
+    ),
 }
 """The use of a rollout in training."""
 

@@ -107,7 +107,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
         if is_trained
         else []
     )
-    verdict, is_bad = _verdict(here, lines, shown)
+    verdict, is_bad = _verdict(summary, here, lines, shown)
     return WhyTrainedPage(
         summary=summary,
         window=here,
@@ -177,12 +177,14 @@ def _stacks(run: str, rows: Rows, found: Ints, kinds: list[Outcome]) -> list[Ste
     ]
 
 
-def _verdict(here: StepWindow, lines: list[OutcomeLine], shown: list[Signal]) -> tuple[str, bool]:
-    if here.mode != Mode.TRAIN:
+def _verdict(summary: RunSummary, here: StepWindow, lines: list[OutcomeLine], shown: list[Signal]) -> tuple[str, bool]:
+    if not summary.rollouts and summary.state != RunState.RUNNING:
+        return "The run ended without a rollout.", False
+    if here.mode != Mode.TRAIN and summary.rollouts:
         return "This run trains no policy: it is an evaluation.", False
     total = sum(line.rollouts for line in lines)
     if not total:
-        return "No rollout has ended yet.", False
+        return "No rollout has ended yet." if summary.state == RunState.RUNNING else "No rollout ended.", False
     trained = next((line for line in lines if line.outcome == Outcome.TRAINED), None)
     if trained is None:
         return f"None of the {total:,} rollouts of {here.said} contributed to the gradient.", True

@@ -26,7 +26,7 @@ class Moved(StrEnum):
 _WHY = {
     Outcome.STALE: "it was dropped as stale: the policy was ahead of it by more versions than max_staleness",
     Outcome.OVERSIZE: "it was dropped as oversize: it did not fit into token_budget",
-    Outcome.NOTHING_RETURNED: "it ended before it returned anything to train on",
+    Outcome.ERRORED: "it was aborted before it was scored",
     Outcome.AWAITED: "it awaits its reward",
     Outcome.RUN_ENDED: "the run ended before it was scored",
     Outcome.NOT_RECORDED: "its advantage is not recorded",
@@ -71,11 +71,13 @@ def training(rows: Rows, rollout: int, *, is_evaluation: bool, is_running: bool,
     # The threshold for success only divides groups of equal rewards into failed and passed ones.
     outcome = OUTCOMES[outcomes(rows, solved=np.inf, is_running=is_running, config=config)[place]]
     is_dropped = outcome in {Outcome.STALE, Outcome.OVERSIZE}
-    if rows.status[place] == Status.RUNNING and np.isnan(rows.advantage[place]) and not is_dropped:
+    if rows.status[place] == Status.RUNNING and is_running and np.isnan(rows.advantage[place]) and not is_dropped:
         return Training(Moved.NOT_YET, "it is still running")
     if outcome == Outcome.TRAINED:
         unknown = tuple(f"whether TRL {mask.what}" for mask in masks(rows, mine, config, {}) if mask.rollouts)
         return Training(Moved.YES, "", None if np.isnan(tokens) else int(tokens), unknown)
+    if outcome == Outcome.ERRORED and rows.status[place] == Status.ERROR:
+        return Training(Moved.NO, "it raised before it was scored", 0)
     moved, why, beta = _UNSURE.get(outcome, Moved.NO), _WHY.get(outcome), config.get("beta")
     if why is None:
         alike = f": all {rows.groups.size[rows.group[place]]} rewards of its group are equal"

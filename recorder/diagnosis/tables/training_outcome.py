@@ -35,14 +35,14 @@ class Outcome(StrEnum):
     """An asynchronous trainer dropped it: it did not fit into token_budget."""
     UNSAMPLED = "unsampled"
     """None of its tokens was sampled by the model."""
-    NOTHING_RETURNED = "nothing_returned"
-    """It ended before it returned anything to train on."""
+    ERRORED = "errored"
+    """It raised or was aborted before it was scored."""
     RUN_ENDED = "run_ended"
-    """The run ended before it was scored."""
+    """It returned, and the run ended before it was scored."""
     AWAITED = "awaited"
     """It awaits its reward."""
     NOT_RECORDED = "not_recorded"
-    """Its advantage is not recorded."""
+    """It was scored, and its advantage is not recorded."""
 
 
 OUTCOMES = tuple(Outcome)
@@ -64,7 +64,7 @@ def outcomes(rows: Rows, *, solved: float, is_running: bool, config: Mapping[str
     found: dict[Outcome, Any] = {
         Outcome.STALE: rows.dropped == "stale",
         Outcome.OVERSIZE: rows.dropped == "oversize",
-        Outcome.NOTHING_RETURNED: lacks & (rows.status != Status.OK) & np.isnan(rows.completion_tokens),
+        Outcome.ERRORED: lacks & (rows.status != Status.OK) & ~rows.scored,
         Outcome.AWAITED: lacks & ~rows.scored & is_running,
         Outcome.RUN_ENDED: lacks & ~rows.scored,
         Outcome.NOT_RECORDED: lacks,
@@ -119,9 +119,16 @@ def where(outcome: Outcome, rows: Rows, found: Ints, *, solved: float) -> str:
     """
     mine, known = found == OUTCOMES.index(outcome), counts(found)
     test = _trained(rows) if outcome == Outcome.TRAINED else _WHERE.get(outcome, "")
-    if not test or outcome == Outcome.NOTHING_RETURNED:  # a crashed run has more of these, which were still running
-        return exactly(rows.id[mine]) or test
     before = [_LEFT_OUT[name] for name in takewhile(lambda it: it != outcome, _LEFT_OUT) if known[name]]
+    if outcome in _LACKING:
+        # A filter on `aborted` would also select rollouts that were still running when the run crashed.
+        status, is_scored = (Status.ERROR if outcome == Outcome.ERRORED else Status.OK), np.isfinite(rows.reward)
+        chosen = is_scored if outcome == Outcome.NOT_RECORDED else ~is_scored & (rows.status == status)
+        chosen &= np.isnan(rows.advantage) & ~np.isin(rows.dropped, ("stale", "oversize"))
+        before = before[: bool(known[Outcome.STALE]) + bool(known[Outcome.OVERSIZE])]
+        return " ".join([_LACKING[outcome], *before]) if (chosen == mine).all() else exactly(rows.id[mine])
+    if not test:
+        return exactly(rows.id[mine])
     return " ".join([test.format(edge=f"{solved - SAME:.9g}"), *before])
 
 
@@ -140,13 +147,19 @@ def _trained(rows: Rows) -> str:
 _WHERE = {
     Outcome.STALE: "dropped:stale",
     Outcome.OVERSIZE: "dropped:oversize",
-    Outcome.NOTHING_RETURNED: "advantage:none completion_tokens:none status:error,aborted",
     Outcome.UNSAMPLED: "-advantage:none completion_tokens:0",
     Outcome.TRUNCATED: "-advantage:none stop:length",
     Outcome.PASSED_GROUP: f"advantage>-{_NOISE:g} advantage<{_NOISE:g} spread<={SAME:f} reward>={{edge}}",
     Outcome.FAILED_GROUP: f"advantage>-{_NOISE:g} advantage<{_NOISE:g} spread<={SAME:f} reward<{{edge}}",
     Outcome.NO_ADVANTAGE: f"advantage:0 -spread<={SAME:f}",
 }
+_LACKING = {
+    Outcome.ERRORED: "advantage:none status:error reward:none",
+    Outcome.RUN_ENDED: "advantage:none status:ok scored:no",
+    Outcome.AWAITED: "advantage:none status:ok scored:awaiting",
+    Outcome.NOT_RECORDED: "advantage:none scored:yes",
+}
+"""Of rollouts without an advantage, where these filters select exactly theirs."""
 _LEFT_OUT = {
     Outcome.STALE: "-dropped:stale",
     Outcome.OVERSIZE: "-dropped:oversize",

@@ -80,8 +80,13 @@ def test_what_is_yet_to_come_and_what_never_will() -> None:
     assert judged(running) == Training(Moved.NOT_YET, "it is still running")
     assert judged(row(**none)) == Training(Moved.NOT_YET, "it awaits its reward")
     assert judged(row(**none), state="died") == Training(Moved.NO, "the run ended before it was scored", 0)
-    raised = judged(row(status=Status.ERROR, completion_tokens=None, **none))
-    assert (raised.moved, raised.tokens) == (Moved.NO, 0)
+    for tokens in (None, 40):
+        for state in (RunState.RUNNING, RunState.FINISHED):
+            raised = judged(row(status=Status.ERROR, completion_tokens=tokens, **none), state=state)
+            assert raised == Training(Moved.NO, "it raised before it was scored", 0)
+    aborted = Training(Moved.NO, "it was aborted before it was scored", 0)
+    assert judged(row(status=Status.ABORTED, **none)) == aborted
+    assert judged(running, state=RunState.FAILED) == aborted
     assert judged(row(advantage=None)) == Training(Moved.NOT_RECORDED, "its advantage is not recorded")
 
 

@@ -32,6 +32,7 @@ from logs_ui.recorder.diagnosis.tables.training_outcome import (
     where,
 )
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
+from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, Scalar, StepStatistics
 from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
@@ -45,7 +46,7 @@ RUN = "a-run-of-every-kind"
 _WHY = {
     Outcome.STALE: "dropped as stale",
     Outcome.OVERSIZE: "dropped as oversize",
-    Outcome.NOTHING_RETURNED: "before it returned anything",
+    Outcome.ERRORED: "before it was scored",
     Outcome.RUN_ENDED: "the run ended before it was scored",
     Outcome.AWAITED: "awaits its reward",
     Outcome.NOT_RECORDED: "not recorded",
@@ -80,7 +81,8 @@ def rows_of(run_id: int) -> list[dict[str, Any]]:
             "rewards": {"a": reward}, "reward_weights": {"a": 1.0},
             "completion_tokens": draw.choice([None, None, 0, 40, 40, 70, 70]), "env_tokens": draw.choice([None, 0, 9]),
             "dropped": draw.choice(["stale", "oversize", *[None] * 20]),
-            **(nothing if status == Status.RUNNING else {}),
+            **(nothing if status == Status.RUNNING or (status != Status.OK and number % 2) else {}),
+            **({"completion_tokens": 40} if status == Status.ERROR and number % 4 == 1 else {}),
         }  # fmt: skip
 
     return [row(number) for number in range(COUNT + 40)]
@@ -155,6 +157,54 @@ def test_each_row_is_judged_as_its_own_page_judges_it(engine: Engine, state: str
     expected = set(OUTCOMES) - {Outcome.RUN_ENDED if state == RunState.RUNNING else Outcome.AWAITED}
     expected -= set() if is_masked else {Outcome.TRUNCATED}
     assert {OUTCOMES[it] for it in found} == expected
+
+
+def rows_without_advantage(run_id: int, more: dict[str, Any]) -> list[dict[str, Any]]:
+    """Ten rollouts, each apart from the next of its kind, of each way to lack an advantage, and trained ones."""
+    base = {
+        "run_id": run_id, "changed": 1, "eval_name": "e", "status": Status.OK, "mode": Mode.TRAIN, "step": 1,
+        "policy_step": 0, "process": 0, "created": 1, "message_count": 0, "stop_reason": StopReason.DONE,
+        "reward": None, "advantage": None, "scored": None, "completion_tokens": 40, "dropped": None,
+    }  # fmt: skip
+    kinds: list[dict[str, Any]] = [
+        {"status": Status.ERROR, "stop_reason": StopReason.EXCEPTION},
+        {"completion_tokens": None},
+        {"reward": 0.5, "scored": 2},
+        {"reward": 0.5, "scored": 2, "advantage": 0.7},
+        {"dropped": "stale", "status": Status.ERROR},
+        more,
+    ]
+    count = 150 * len(kinds)  # more ranges of ids than an address holds
+    return [
+        {**base, **kinds[n % len(kinds)], "uid": f"{run_id}/{n}", "group": f"{run_id}/{n // 4}", "generation": n % 4}
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("is_running", [True, False])
+def test_the_ways_to_lack_an_advantage_open_exactly_their_rollouts(tmp_path: Path, *, is_running: bool) -> None:
+    """A rollout that raised was errored, also if its tokens are known and its run is alive; the run's end left others
+    unscored; of those that were scored the advantage is unknown.
+    """
+    engine = writing_engine(tmp_path / "lacking.db")
+    state, now = (RunState.RUNNING, now_us()) if is_running else (RunState.FINISHED, 0)
+    with engine.begin() as connection:
+        made = {"uid": "r", "name": "r", "created": 0, "heartbeat": now, "state": state, "changed": 1}
+        run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
+        connection.execute(insert(EvaluationRow), rows_without_advantage(run_id, {"stop_reason": StopReason.STOP}))
+    rows = RunColumns(run_id, Mode.TRAIN).refresh(engine)
+    found = outcomes(rows, solved=SOLVED, is_running=is_running, config={})
+    unscored = Outcome.AWAITED if is_running else Outcome.RUN_ENDED
+    expected = {Outcome.ERRORED: 150, unscored: 300, Outcome.NOT_RECORDED: 150, Outcome.TRAINED: 150}
+    expected |= {Outcome.STALE: 150}
+    assert {it: count for it, count in counts(found).items() if count} == expected
+    for outcome in expected:
+        said = where(outcome, rows, found, solved=SOLVED)
+        mine = set(rows.id[found == OUTCOMES.index(outcome)].tolist())
+        chosen = parse_where(f"{said} mode:train")
+        assert said, outcome
+        assert {it.row.id for chunk in queries.rollouts(engine, run_id, chosen) for it in chunk} == mine, said
+    engine.dispose()
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
@@ -373,4 +423,9 @@ def test_runs_that_train_nothing_or_have_nothing_yet_say_so(tmp_path: Path) -> N
     engine.dispose()
     with TestClient(create_app(tmp_path / "b.db"), base_url="http://127.0.0.1") as client:
         assert "trains no policy" in client.get("/runs/tested/why/trained").text
-        assert client.get("/runs/empty/why/trained").status_code == 200
+        assert "The run ended without a rollout." in client.get("/runs/empty/why/trained").text
+        for page in ("why/trained", "why/tasks", "why/actions", "why", "rollouts", "groups"):
+            html = client.get(f"/runs/empty/{page}").text
+            assert "an evaluation" not in html, page
+            assert " yet" not in html, page
+            assert "first ones" not in html, page
