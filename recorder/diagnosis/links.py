@@ -1,10 +1,10 @@
 """Builds the filters that cards link to."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.rollout_rows import Ints
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints
 from logs_ui.recorder.queries.filters.terms import print_key, print_name
 
 MOST = 100  # ranges or names: more would be too long for an address
@@ -25,6 +25,14 @@ def exactly(found: Ints) -> str:
     """Return the filter that lists these rollouts; "" for none, and for more than an address holds."""
     apart = 1 + int((np.diff(np.sort(found)) != 1).sum())
     return ids(found) if len(found) and apart <= MOST else ""
+
+
+def selecting(found: Ints, chosen: Bools, filters: Mapping[str, Bools]) -> str:
+    """Return the first of the filters that selects exactly the chosen of these rollouts, else the one that lists them;
+    if they are too many for an address, the filter that selects most of them.
+    """
+    alone = next((where for where, own in filters.items() if (own == chosen).all()), None)
+    return alone or exactly(found[chosen]) or max(filters, key=lambda where: (filters[where] & chosen).sum())
 
 
 def tasks(names: Iterable[str]) -> str:

@@ -11,12 +11,14 @@ from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
 from logs_ui.recorder.diagnosis.contrast import rise, windows
 from logs_ui.recorder.diagnosis.measures import lengths, mean, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
-from logs_ui.recorder.vocabulary import StopReason
+from logs_ui.recorder.vocabulary import LossCause, StopReason
 
 _CUT = 0.05
 _FEW_CUT = 2  # rollouts: one alone is an accident
+_NEARLY_ALL = 0.9  # of the truncated generations have the length of a limit: then it cut them [ours]
 _R = 0.8
 _FEW = 8
 _GROWN = 0.2  # of the first steps' length
@@ -35,11 +37,16 @@ def _limit(run: Run) -> float | None:
 
 
 def _cut(rows: Rows, limit: float | None) -> Bools:
-    """Return (N,) True for rollouts that the server reports as truncated, or, without reports, that used all tokens."""
-    turns = rows.facts["truncated_turns"]
-    used_all = np.isnan(turns) & (rows.completion_tokens >= (np.inf if limit is None else limit))
+    """Return (N,) True for rollouts that the server reports as truncated, or, without reports, whose only answer has
+    all tokens that the trainer allows.
+    """
     ended: Bools = rows.stop_reason == StopReason.LENGTH
-    return ended | (turns > 0) | used_all
+    return ended | (rows.facts["truncated_turns"] > 0) | _used_all(rows, limit)
+
+
+def _used_all(rows: Rows, limit: float | None) -> Bools:
+    is_full: Bools = rows.completion_tokens == (np.inf if limit is None else limit)
+    return is_full & np.isnan(rows.facts["truncated_turns"]) & ~(rows.turns > 1)
 
 
 def _missing(run: Run) -> str | None:
@@ -55,27 +62,69 @@ def _look_truncation(run: Run) -> Card | None:
     if cut.sum() < _FEW_CUT or share <= limit or contrast.is_fine(run, cut):
         return None
     part, whole = run.cost_of("truncation"), contrast.cost(run, cut)
-    is_reported = (rows.facts["truncated_turns"][cut] > 0).any()
-    rewards, tokens = (figure(mean(rows.reward[of])) for of in (cut, ~cut)), mean(rows.completion_tokens[cut])
-    said = ["Mean reward: truncated {}, not truncated {}.".format(*rewards)]
-    said += [f"max_completion_length is {figure(length)}."] if length else []
-    said += [] if tokens is None else [f"Truncated completions have {figure(tokens)} tokens on average."]
+    ended = has_cause(rows, LossCause.TRUNCATION) | _used_all(rows, length)
+    rewards = (figure(mean(rows.reward[of])) for of in (cut, ~cut))
+    lengths_said, advice = _limits_said(rows.where(cut), length)
+    said = ["Mean reward: truncated {}, not truncated {}.".format(*rewards), lengths_said]
+    said += [] if (ended | ~cut).all() else [f"In {(ended & cut).sum()} of {cut.sum()} it was the last one."]
     if guessed := float((cut & ~_cut(rows, None)).sum() / cut.sum()):
         said += [
             f"For {percent(guessed)} of them no stop reason is recorded. The waterfall counts those under other causes."
         ]
+    where = {"truncated_turns>0": rows.facts["truncated_turns"] > 0, "stop:length": rows.stop_reason == "length"}
+    where |= {f"completion_tokens:{length:g} truncated_turns:none": _used_all(rows, length)} if length else {}
+    ends = "are truncated at the token limit" if (ended | ~cut).all() else "have a truncated generation"
     return Card(
         id="truncation",
-        title=f"{percent(share)} of rollouts are truncated at the token limit",
+        title=f"{percent(share)} of rollouts {ends}",
         cost=max(part, whole),
         evidence=tuple(said),
-        suggestion=f"Raise max_completion_length{f' (now {figure(length)})' if length else ''}, or reward completions "
-        "that finish within the limit.",
-        where="truncated_turns>0" if is_reported else "stop:length" if part else f"completion_tokens>={length:g}",
+        suggestion=f"{advice}, or reward completions that finish within the limit.",
+        where=links.selecting(rows.id, cut, where),
         is_part=part >= whole,
         **above(run.all.by_step(_cut(run.all, length)), limit),
         own=cut,
     )
+
+
+def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
+    """Describe how long the truncated generations are, and the limit that they hit; return what to change, too.
+
+    `length` is the trainer's max_completion_length, which is a limit of these generations only if they are that long.
+    """
+    tokens, limits = cut.facts["cut_tokens"], cut.facts["cut_limit"]
+    tokens = np.where(np.isnan(tokens) & ~(cut.turns > 1), cut.completion_tokens, tokens)
+    known, allowed = tokens[np.isfinite(tokens)], limits[np.isfinite(limits)]
+    trainers = f"max_completion_length is {figure(length)}." if length else ""
+    raised = f"Raise max_completion_length (now {figure(length)})"
+    unknown = "Find what cuts them: the calls' max_tokens, the server's context length or max_completion_length"
+    if not len(known):
+        said = "The length and the limit of truncated generations are not recorded"
+        return f"{said}; {trainers}" if trainers else f"{said}.", unknown
+    some = "" if len(known) == len(tokens) else f" of the {len(known)} of {len(tokens)} whose length is recorded"
+    said = f"Truncated generations have {_span(known)} tokens ("
+    said += f"all{some or ' of them'})" if np.ptp(known) == 0 else f"median {figure(float(np.median(known)))}{some})"
+    if length is not None and (known == length).mean() >= _NEARLY_ALL:
+        return f"{said}, which is max_completion_length.", raised
+    ends = f"; {trainers}" if trainers else "."
+    if len(allowed):
+        if (tokens < limits).sum() > len(allowed) / 2:
+            return (
+                f"{said}, fewer than their calls allowed (max_tokens {_span(allowed)}){ends}",
+                "Find what cuts them: the server's context length, or another limit than the calls' max_tokens",
+            )
+        is_one = np.ptp(allowed) == 0
+        of_calls = "That is the limit of their calls" if is_one else f"Their calls allowed {_span(allowed)}"
+        return f"{said}. {of_calls} (max_tokens){ends}", f"Raise the calls' max_tokens (now {_span(allowed)})"
+    whole = cut.completion_tokens + np.nan_to_num(cut.env_tokens)
+    if length is not None and (whole == length).mean() >= _NEARLY_ALL:
+        return f"{said}. Their whole completions have max_completion_length tokens ({figure(length)}).", raised
+    return f"{said}. Their limit is not recorded{ends}", unknown
+
+
+def _span(values: Floats) -> str:
+    low, high = figure(float(values.min())), figure(float(values.max()))
+    return low if low == high else f"{low} to {high}"
 
 
 def correlation(rows: Rows, values: Floats | None = None) -> float:
@@ -186,8 +235,8 @@ def _among_alike(rows: Rows) -> float:
 TRUNCATION = Diagnostic(
     "truncation",
     "Truncation",
-    "Share of rollouts with a turn that ended at the token limit, or, if no stop reason is recorded, that used all of "
-    f"max_completion_length, above {_CUT:.0%}.",
+    "Share of rollouts with a turn that ended at the token limit, or, if no stop reason is recorded, whose only answer "
+    f"has max_completion_length tokens, above {_CUT:.0%}.",
     "AReaL's no_eos_ratio",
     _missing,
     _look_truncation,

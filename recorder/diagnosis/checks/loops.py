@@ -58,14 +58,13 @@ def _look_loops(run: Run) -> Card | None:
             f"More than {REPEATS:.0%} of actions taken before at the same observation: {around.sum()} of {len(loops)}, "
             f"mean {percent(float(run.rows.facts['repeats'][around].mean()))}."
         )
-    alone = next((where for where, own in kinds.items() if (own == loops).all()), None)
     return Card(
         id="loops",
         title=f"{percent(float(loops.mean()))} of rollouts repeat the same actions",
         cost=contrast.cost(run, loops),
         evidence=(*said, _paid(run, loops)),
         suggestion="Say in the observation that nothing changed, penalise repeats, or end the episode after N of them.",
-        where=alone or links.exactly(run.rows.id[loops]) or max(kinds, key=lambda where: kinds[where].sum()),
+        where=links.selecting(run.rows.id, loops, kinds),
         **above(run.all.by_step(looping(run.all)), run.threshold("loops", _LOOPING)),
         own=loops & (run.lost > 0),
     )

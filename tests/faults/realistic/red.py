@@ -38,12 +38,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
             "coding-regressed",
             "shaped-regressed",
         ),
-        "item 5": (
-            "coding-truncated",
-            "coding-two",
-            "tools-truncated",
-            "vlm-truncated",
-        ),
         "item 3": ("coding-entropy",),
         "item 8, the error's message": ("coding-memory",),
         "weights that drown the outcome": ("gsm8k-drowned",),
@@ -61,12 +55,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
         "parser fallbacks": ("web-noop",),
-    },
-    "the_parts_of_the_loss_add_up_and_hold_the_rollouts_of_the_truth": {
-        "item 4": (
-            "tools-healthy",
-            "tools-truncated",
-        ),
     },
     "solved_is_what_the_generator_means": {
         "item 1": (

@@ -160,10 +160,71 @@ def test_rollouts_that_only_end_without_an_action_are_parse_failures() -> None:
 
 
 def test_tokens_that_are_used_up_are_a_limit_where_nobody_says_why_they_ended() -> None:
-    rows = rows_of(completion_tokens=np.where(QUARTER, 64.0, 30.0 + PLACE % 7))
+    rows = rows_of(completion_tokens=np.where(QUARTER, 64.0, 30.0 + PLACE % 7), turns=1.0)
     found = card(diagnose_rows(rows, config={"max_completion_length": 64}), "truncation")
     assert found.cost == pytest.approx(1 / 6)
-    assert found.where == "completion_tokens>=64"
+    assert found.where == "completion_tokens:64 truncated_turns:none"
+    assert found.evidence[1] == "Truncated generations have 64 tokens (all of them), which is max_completion_length."
+    assert found.suggestion.startswith("Raise max_completion_length (now 64), or reward")
+
+
+def test_a_completion_of_many_turns_is_not_compared_with_the_limit_of_one() -> None:
+    rows = rows_of(completion_tokens=np.where(QUARTER, 5_000.0, 300.0), turns=40.0)
+    assert "truncation" not in ids(diagnose_rows(rows, config={"max_completion_length": 2_048}))
+
+
+TRUNCATED: dict[str, Any] = {
+    "truncated_turns": QUARTER.astype(float),
+    "stop_reason": np.where(QUARTER, StopReason.LENGTH, StopReason.DONE),
+    "completion_tokens": 5_000.0,
+    "turns": 40.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("columns", "said", "advised"),
+    [
+        ({"cut_tokens": 64.0, "cut_limit": 64.0},
+         ("Truncated generations have 64 tokens (all of them). That is the limit of their calls (max_tokens); "
+         "max_completion_length is 2,048."), "Raise the calls' max_tokens (now 64)"),
+        ({"cut_tokens": np.where(PLACE < 24, 512.0, 1_024.0), "cut_limit": np.where(PLACE < 24, 512.0, 1_024.0)},
+         ("Truncated generations have 512 to 1,024 tokens (median 768). Their calls allowed 512 to 1,024 (max_tokens); "
+         "max_completion_length is 2,048."), "Raise the calls' max_tokens (now 512 to 1,024)"),
+        ({"cut_tokens": 700.0, "cut_limit": 4_096.0},
+         ("Truncated generations have 700 tokens (all of them), fewer than their calls allowed (max_tokens 4,096); "
+         "max_completion_length is 2,048."), "Find what cuts them: the server's context length"),
+        ({"cut_tokens": 2_048.0, "cut_limit": 2_048.0},
+         "Truncated generations have 2,048 tokens (all of them), which is max_completion_length.",
+         "Raise max_completion_length (now 2,048)"),
+        ({"cut_tokens": np.where(PLACE < 24, 64.0, NAN)},
+         ("Truncated generations have 64 tokens (all of the 6 of 12 whose length is recorded). Their limit is not "
+         "recorded; max_completion_length is 2,048."), "Find what cuts them: the calls' max_tokens"),
+        ({}, "The length and the limit of truncated generations are not recorded; max_completion_length is 2,048.",
+         "Find what cuts them: the calls' max_tokens"),
+    ],
+)  # fmt: skip
+def test_truncation_names_the_limit_that_was_hit(columns: dict[str, Any], said: str, advised: str) -> None:
+    found = card(diagnose_rows(rows_of(**TRUNCATED | columns), config={"max_completion_length": 2_048}), "truncation")
+    assert said in found.evidence
+    assert found.suggestion.startswith(advised)
+    assert ("(now 2,048)" in found.suggestion) == advised.startswith("Raise max_completion_length")
+    assert "5,000" not in " ".join(found.evidence)
+
+
+def test_a_whole_completion_that_has_the_trainers_limit_was_cut_by_it() -> None:
+    """Of several turns, with the tokens of the environment."""
+    rows = rows_of(**TRUNCATED | {"cut_tokens": 300.0 + PLACE, "completion_tokens": 2_038.0, "env_tokens": 10.0})
+    found = card(diagnose_rows(rows, config={"max_completion_length": 2_048}), "truncation")
+    assert found.evidence[1].endswith("Their whole completions have max_completion_length tokens (2,048).")
+    assert found.suggestion.startswith("Raise max_completion_length (now 2,048)")
+
+
+def test_generations_that_were_cut_in_the_middle_are_told_from_the_end() -> None:
+    rows = rows_of(truncated_turns=QUARTER.astype(float), stop_reason=np.where(PLACE == 0, "length", StopReason.DONE))
+    found = card(diagnose_rows(rows), "truncation")
+    assert found.title == "25% of rollouts have a truncated generation"
+    assert "In 1 of 12 it was the last one." in found.evidence
+    assert found.where == "truncated_turns>0"
 
 
 def test_who_says_nothing_to_an_environment_that_others_act_in_is_idle() -> None:

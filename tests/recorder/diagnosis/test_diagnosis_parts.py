@@ -144,13 +144,15 @@ def test_a_function_that_rises_without_length_is_learnt() -> None:
 
 def test_a_truncation_that_nobody_told_says_that_the_waterfall_cannot_tell() -> None:
     tokens, config = np.where(QUARTER, 120.0, 60.0), {"max_completion_length": 120}
-    found = card(diagnose_rows(rows_of(completion_tokens=tokens), config=config), "truncation")
+    found = card(diagnose_rows(rows_of(completion_tokens=tokens, turns=1.0), config=config), "truncation")
     assert not found.is_part
     assert (
         found.evidence[-1]
         == "For 100% of them no stop reason is recorded. The waterfall counts those under other causes."
     )
-    told = rows_of(completion_tokens=tokens, stop_reason=np.where(QUARTER, StopReason.LENGTH, StopReason.STOP))
+    told = rows_of(
+        turns=1.0, completion_tokens=tokens, stop_reason=np.where(QUARTER, StopReason.LENGTH, StopReason.STOP)
+    )
     assert not any("nobody said" in it for it in card(diagnose_rows(told, config=config), "truncation").evidence)
 
 
@@ -246,7 +248,7 @@ def test_loops_that_the_environment_ended_open_exactly_their_rollouts(
 
 
 def test_a_completion_of_all_tokens_is_truncated_only_where_the_server_does_not_report_it() -> None:
-    reported, unknown = rows_of(completion_tokens=64.0, truncated_turns=0.0), rows_of(completion_tokens=64.0)
+    reported, unknown = (rows_of(completion_tokens=64.0, turns=1.0, truncated_turns=0.0) for _ in range(2))
     unknown.facts["truncated_turns"][:] = np.nan
     assert not _cut(reported, 64.0).any()
     assert _cut(unknown, 64.0).all()
