@@ -6,6 +6,8 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.analysis.frames import opened
@@ -98,6 +100,9 @@ class Diagnosis:
         """Diagnose the run in its present state."""
         rows, scalars = self.columns.refresh(db), _scalars(db, run.id or 0)
         settings, failed = settings or settings_of(db, run), list[Failed]()
+        of = self.columns.sample
+        whole = len(rows) if of is None else of.rollouts
+        calls = float(np.nansum(rows.turns) + np.nansum(rows.facts["env_steps"])) * whole / max(len(rows), 1)
         modes = {series.mode for series in queries.step_series(db, run.id or 0)}
         report = diagnose_rows(
             rows,
@@ -105,10 +110,10 @@ class Diagnosis:
             config=run.config,
             scalars=scalars,
             has_ended=queries.state_of(run, queries.now(db)) != RunState.RUNNING,
+            attributed=calls / (calls + run.unattributed_calls) if run.unattributed_calls else 1.0,
             within=f"mode:{self.columns.mode}" if len(modes) > 1 else "",
             diagnostics=(*DIAGNOSTICS, *(guarded(it, failed) for it in diagnostics)),
         )
-        of = self.columns.sample
         sample = None if of is None else f"{len(rows):,} of {of.rollouts:,} rollouts: {of}"
         report = replace(report, run=run.uid, failed=tuple(failed), sample=sample, unattributed=run.unattributed_calls)
         return Diagnosed(rows, report, settings, run.config, scalars)

@@ -10,7 +10,11 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.waterfall import Scale, Waterfall, losses
+from logs_ui.recorder.diagnosis.wording import exact_percent, percent
 from logs_ui.recorder.settings import Limits, Settings
+
+_ENOUGH = 16  # rollouts [ours]
+_COVERED = 0.8  # of the calls [ours]
 
 Trend = tuple[tuple[int, float], ...]
 """(step, value), oldest first."""
@@ -28,6 +32,7 @@ class Run:
         settings: the user's settings.
         config: the trainer's arguments.
         scalars: what the trainer logged, by name.
+        attributed: the share of the recorded model and environment calls that belong to a rollout, 0 to 1.
     """
 
     rows: Rows
@@ -37,6 +42,7 @@ class Run:
     settings: Settings
     config: Mapping[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, Trend] = field(default_factory=dict)
+    attributed: float = 1.0
 
     @cached_property
     def lost(self) -> Floats:
@@ -130,6 +136,29 @@ class Card:
 
 
 @dataclass(frozen=True)
+class Below:
+    """A check that looked and found nothing: its figure and threshold in one sentence.
+
+    Attributes:
+        where: a filter that opens the rollouts of that figure; empty for none.
+    """
+
+    said: str
+    where: str = ""
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """A check that could not judge, such as for too few rollouts: the reason in one sentence."""
+
+    said: str
+
+
+Outcome = Card | Below | NotJudged | None
+"""Of a check; None is `Below` without a figure."""
+
+
+@dataclass(frozen=True)
 class Diagnostic:
     """Defines one check: a known way for rewards to be low, and how to recognise it. The files in `checks/` define
     them.
@@ -140,13 +169,16 @@ class Diagnostic:
         definition: what it computes, with its threshold.
         source: where the threshold comes from.
         missing: returns what the check needs that was not recorded, in words; None if everything is there.
-        look: returns the card; None if nothing is wrong.
+        look: returns the card; if nothing is wrong, `Below` with its figure, or None; `NotJudged` with the reason if
+            it cannot tell.
         limits: the lowest and the highest value that its threshold may have; None for any number.
         position: its place in the order of checks. Of two cards that explain each other, the first does.
         explained_by: ids of diagnostics (`truncation`), or of one aspect of their cards (`diversity:cold`), whose
             finding may be the cause of this one.
         is_behaviour: True if it is about what the policy does, or a result of that: whatever keeps the policy from
             learning (`Card.stops_learning`) may explain it.
+        needs_calls: True if it looks at actions, turns or their ends. If under 80% of the calls are attributed, it is
+            not judged unless it returns a card.
 
     Examples:
         A check that reports rollouts of a single turn:
@@ -177,11 +209,12 @@ class Diagnostic:
     definition: str
     source: str
     missing: Callable[[Run], str | None]
-    look: Callable[[Run], Card | None]
+    look: Callable[[Run], Outcome]
     limits: Limits | None = None
     position: float = math.inf
     explained_by: tuple[str, ...] = ()
     is_behaviour: bool = False
+    needs_calls: bool = False
 
 
 def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:
@@ -192,3 +225,24 @@ def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:
             break
         found = step
     return found
+
+
+def quiet(share: float, what: str, limit: float, why: str = "they do as well as the others") -> Below:
+    """Return the outcome of a check whose share is below its threshold, or that is silent for another reason."""
+    reason = f"; {why}" if share > limit else ""
+    return Below(f"{exact_percent(share)} {what} (threshold {exact_percent(limit)}){reason}.")
+
+
+def too_few(known: Bools, what: str) -> NotJudged | None:
+    """Return the outcome if fewer than 16 of the rollouts, and not all of them, have what a check looks at."""
+    count = int(known.sum())
+    if count >= min(_ENOUGH, len(known)):
+        return None
+    return NotJudged(f"Only {count:,} of {len(known):,} rollouts have {what}.")
+
+
+def uncovered(run: Run) -> NotJudged | None:
+    """Return the outcome of a check of actions or turns if too many calls are unattributed; None if it can judge."""
+    if run.attributed >= _COVERED:
+        return None
+    return NotJudged(f"Only {percent(run.attributed)} of the model and environment calls are attributed to a rollout.")

@@ -25,6 +25,23 @@ class Missing:
 
 
 @dataclass(frozen=True)
+class Checked:
+    """A diagnostic that has no card.
+
+    Attributes:
+        state: `below`: it is below its threshold; `not_judged`, as for too few rollouts; `not_recorded`.
+        said: its figure and threshold, or the reason.
+        where: a filter that opens the rollouts of that figure; empty for none.
+    """
+
+    id: str
+    name: str
+    state: str
+    said: str
+    where: str = ""
+
+
+@dataclass(frozen=True)
 class Failed:
     """A user's diagnostic that raised, and the error in one line."""
 
@@ -41,6 +58,7 @@ class Report:
         cards: the findings: faults of the set-up that cost at least a tenth of the loss first, then highest cost first;
             a card that others explain comes after those.
         missing: the diagnostics that lack data.
+        checked: every diagnostic without a card, those that lack data among them.
         fall: the waterfall: the lost reward by cause.
         scale: the best reward, and what counts as solved.
         steps: the first and the last step that were looked at; None without any.
@@ -50,6 +68,7 @@ class Report:
         failed: the user's diagnostics that raised.
         sample: for a large run, how many rollouts of which steps were looked at; None if all were.
         unattributed: model and environment calls that belong to no rollout, so that checks cannot see them.
+        attributed: the share of all recorded calls that belong to a rollout, 0 to 1.
 
     Examples:
         >>> import tempfile
@@ -77,6 +96,8 @@ class Report:
     failed: tuple[Failed, ...] = ()
     sample: str | None = None
     unattributed: int = 0
+    checked: tuple[Checked, ...] = ()
+    attributed: float = 1.0
 
     def __str__(self) -> str:
         return "\n".join(" " * line.indent + line.text for line in lines(self))
@@ -105,6 +126,7 @@ class Report:
                 for it in fall.shares
             ],
             "missing": [vars(it) for it in self.missing],
+            "checked": [{name: getattr(it, name) for name in ("id", "name", "state", "said")} for it in self.checked],
             "failed": [vars(it) for it in self.failed],
             "sample": self.sample,
             "unattributed_calls": self.unattributed,
@@ -163,17 +185,30 @@ def lines(report: Report, address: Callable[[Card], str | None] = lambda _: None
             yield Line(line.text, line.style, 3, line.is_copied)
         if opens := address(card):
             yield Line(opens, "cyan", 3, is_copied=True)
-    if report.missing or report.failed:
-        yield Line()
-    if report.missing:
-        missing = "; ".join(f"{it.name} (needs {it.what})" for it in report.missing)
-        yield Line(f"Not recorded, so not checked: {visible(missing)}.", "dim")
+    yield from _unfound(report)
     if report.sample is not None:
         yield Line(f"Large run, diagnosed from a sample: {report.sample}.", "dim")
     if report.unattributed:
         yield Line(f"{unattributed_said(report.unattributed)} docs/recording.md, 'How calls find their row'.", "yellow")
     for failed in report.failed:
         yield Line(f"The diagnostic {visible(failed.id)} failed: {visible(failed.error)}", "red")
+
+
+def _unfound(report: Report) -> Iterator[Line]:
+    """Yield the checks without a card: names of those below their threshold, and why others could not judge."""
+    named = {
+        state: [it for it in report.checked if it.state == state] for state in ("below", "not_judged", "not_recorded")
+    }
+    if report.checked or report.failed:
+        yield Line()
+    if found := named["below"]:
+        yield Line(f"Checked, below threshold: {visible(', '.join(it.name for it in found))}.", "dim")
+    if found := named["not_judged"]:
+        reasons = "; ".join(f"{it.name} ({it.said.rstrip('.')})" for it in found)
+        yield Line(f"Not judged: {visible(reasons)}.", "dim")
+    if found := named["not_recorded"]:
+        missing = "; ".join(f"{it.name} (needs {it.said})" for it in found)
+        yield Line(f"Not recorded, so not checked: {visible(missing)}.", "dim")
 
 
 def unattributed_said(calls: int) -> str:

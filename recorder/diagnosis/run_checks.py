@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from logs_ui.recorder.diagnosis import checks
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, Trend, uncovered
 from logs_ui.recorder.diagnosis.contrast import spread
-from logs_ui.recorder.diagnosis.report import Failed, Missing, Report
+from logs_ui.recorder.diagnosis.report import Checked, Failed, Missing, Report
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.diagnosis.waterfall import Scale, waterfall
 from logs_ui.recorder.errors import SettingsError
@@ -49,6 +49,7 @@ def diagnose_rows(
     *,
     has_ended: bool = False,
     within: str = "",
+    attributed: float = 1.0,
     diagnostics: tuple[Diagnostic, ...] = DIAGNOSTICS,
 ) -> Report:
     """Diagnose the last steps of a run.
@@ -60,31 +61,59 @@ def diagnose_rows(
         scalars: what the trainer logged, by name.
         has_ended: True if no more rollouts will come, so that fewer are enough to judge.
         within: a filter that selects exactly `rows` among the rollouts of their run; empty if they are all of it.
+        attributed: see `Run`.
         diagnostics: the checks to run.
     """
     settings = settings or Settings()
     last = rows.last_steps(settings.steps, FEW_ROLLOUTS)
     scale = Scale.of(rows, settings)
-    run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {})
+    run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {}, attributed)
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
     span = "" if steps is None else f"step:{steps[0]}" if steps[0] == steps[1] else f"step:{steps[0]}..{steps[1]}"
     scope = " ".join(filter(None, [within, span if len(last) < len(rows) else ""]))
     is_short = len(rows) < FEW_ROLLOUTS or len(rows.steps) < FEW_STEPS
     if len(rows) < _FEW_OF_ENDED if has_ended else is_short:
-        return Report((), (), run.fall, scale, steps, scope, warming_up=True)
-    missing = {it.id: Missing(it.id, it.name, what) for it in diagnostics if (what := it.missing(run)) is not None}
-    found = [card for it in diagnostics if it.id not in missing and (card := it.look(run)) is not None]
+        return Report((), (), run.fall, scale, steps, scope, warming_up=True, attributed=attributed)
+    least = _CHEAP * max(run.fall.lost, spread(run))
+    outcomes = [judge(it, run) for it in diagnostics]
     costly = [
         replace(card, explains=_may_explain(card, diagnostics))
-        for card in found
-        if card.cost > _CHEAP * max(run.fall.lost, spread(run))
+        for card in outcomes
+        if isinstance(card, Card) and card.cost > least
     ]
+    kept = {card.id for card in costly}
+    names = {it.id: it.name for it in diagnostics}
+    checked = tuple(
+        Checked(it.id, names[it.id], "below", f"{it.title}: it costs too little for a finding.", it.where)
+        if isinstance(it, Card)
+        else it
+        for it in outcomes
+        if it.id not in kept
+    )
     cards = tuple(
         # A card whose filter names steps is about those steps, not about the last ones.
         replace(card, where=" ".join(filter(None, [card.where, within if "step:" in card.where else scope])))
         for card in _ordered(costly, run.lost)
     )
-    return Report(cards, tuple(missing.values()), run.fall, scale, steps, scope, warming_up=False)
+    missing = tuple(Missing(it.id, it.name, it.said) for it in checked if it.state == "not_recorded")
+    return Report(
+        cards, missing, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed
+    )
+
+
+def judge(it: Diagnostic, run: Run) -> Card | Checked:
+    """Return what one diagnostic finds, or why it finds nothing."""
+    lacks = it.missing(run)
+    if lacks is not None:
+        return Checked(it.id, it.name, "not_recorded", lacks)
+    found = it.look(run)
+    if isinstance(found, Card):
+        return found
+    if it.needs_calls and (unknown := uncovered(run)) is not None:
+        found = unknown
+    if isinstance(found, NotJudged):
+        return Checked(it.id, it.name, "not_judged", found.said)
+    return Checked(it.id, it.name, "below", *((found.said, found.where) if found else ("Below threshold.",)))
 
 
 def _may_explain(card: Card, diagnostics: tuple[Diagnostic, ...]) -> tuple[str, ...]:
@@ -167,7 +196,7 @@ def guarded(it: Diagnostic, failed: list[Failed]) -> Diagnostic:
             failed.append(Failed(it.id, it.name, error_line(error)))
             return None
 
-    def look(run: Run) -> Card | None:
+    def look(run: Run) -> Outcome:
         if any(each.id == it.id for each in failed):
             return None
         return tried(lambda: _checked(it, it.look(run)))
@@ -175,15 +204,15 @@ def guarded(it: Diagnostic, failed: list[Failed]) -> Diagnostic:
     return replace(it, missing=lambda run: tried(lambda: it.missing(run)), look=look)
 
 
-def _checked(it: Diagnostic, card: Card | None) -> Card | None:
-    """Return the card if it is valid.
+def _checked(it: Diagnostic, card: Outcome) -> Outcome:
+    """Return the outcome if it is valid.
 
     Raises:
         TypeError, ValueError: the card is invalid; the message says why.
         FilterError: its filter cannot be parsed.
     """
-    if card is None:
-        return None
+    if card is None or isinstance(card, Below | NotJudged):
+        return card
     if not isinstance(card, Card):
         raise TypeError(f"it returned a {type(card).__name__}, not a Card or None")
     if card.id != it.id:

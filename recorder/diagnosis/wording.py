@@ -17,6 +17,13 @@ def percent(share: float) -> str:
     return ">99%" if 0.99 < share < 1 else f"{share:.0%}"
 
 
+def exact_percent(share: float) -> str:
+    """Return per cents with one decimal, if there is one: `4.7%`, `5%`."""
+    if 0 < share < 0.0005 or 0.9995 < share < 1:
+        return "<0.1%" if share < 0.5 else ">99.9%"
+    return f"{share:.1%}".replace(".0%", "%")
+
+
 def listed(names: list[str], most: int = 3) -> str:
     """Return names as in `a, b and 4 more`."""
     if len(names) <= most:

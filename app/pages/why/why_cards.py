@@ -8,6 +8,7 @@ from logs_ui.app.parts.diagnoses import parents, top_cards
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, Report
 from logs_ui.recorder.diagnosis.card import Trend
+from logs_ui.recorder.diagnosis.report import Checked
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Count
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
@@ -116,10 +117,10 @@ def line(
     )
 
 
-def fine(report: Report) -> list[Diagnostic]:
-    """Returns the diagnostics that ran and did not fire."""
-    found = {it.id for it in report.cards} | {it.id for it in report.missing}
-    return [it for it in DIAGNOSTICS if it.id not in found]
+def checked(report: Report) -> dict[str, list[tuple[Checked, Diagnostic | None]]]:
+    """Returns the checks without a card by their state; the diagnostic is None for a user's own."""
+    states = ("below", "not_judged", "not_recorded")
+    return {state: [(it, _KNOWN.get(it.id)) for it in report.checked if it.state == state] for state in states}
 
 
 def _shown(card: Card, lost: float, settings: Settings, run: str, count: Counting, parents: list[Card]) -> ShownCard:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.why_cards import ShownCard, fine, make_cards
+from logs_ui.app.pages.why.why_cards import ShownCard, checked, make_cards
 from logs_ui.app.pages.why.why_settings import Panel, make_panel
 from logs_ui.app.parts.diagnoses import Coverage, ShortDiagnosis, diagnosed, in_short, looked_at
 from logs_ui.app.parts.loss_waterfall import Fall, make_fall
@@ -22,7 +22,7 @@ from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import Diagnostic, Report, Rows, diagnose_rows, waterfall
-from logs_ui.recorder.diagnosis.report import Missing
+from logs_ui.recorder.diagnosis.report import Checked
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
 from logs_ui.recorder.diagnosis.run_checks import FEW_ROLLOUTS, FEW_STEPS
 from logs_ui.recorder.errors import FilterError
@@ -102,6 +102,7 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
         {name: tuple(it for it in trend if it[0] <= selected.steps[-1]) for name, trend in known.scalars.items()},
         has_ended=True,
         within=within,
+        attributed=known.report.attributed,
     )
     return replace(report, scale=scale), looked_at(before, report)
 
@@ -138,8 +139,7 @@ class Why(NamedTuple):
     Attributes:
         cards: see `make_cards`.
         number: of cards, including those that follow from others.
-        fine: diagnostics that did not fire.
-        missing: diagnostics that lack an input.
+        checked: see `checked`.
         too_few: True if there are too few rollouts to tell causes apart.
         said: source of the best reward.
     """
@@ -148,8 +148,7 @@ class Why(NamedTuple):
     looked: Coverage
     cards: list[ShownCard]
     number: int
-    fine: list[Diagnostic]
-    missing: tuple[Missing, ...]
+    checked: dict[str, list[tuple[Checked, Diagnostic | None]]]
     too_few: bool
     said: str
 
@@ -277,8 +276,7 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
         looked=looked,
         cards=make_cards(report.cards, report.fall.lost, known.settings, run.uid, count),
         number=len(report.cards),
-        fine=[] if report.warming_up else fine(report),
-        missing=report.missing,
+        checked=checked(report),
         too_few=report.warming_up,
         said=report.scale.said,
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast, links
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, Trend, quiet
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
 from logs_ui.recorder.diagnosis.contrast import rise, windows
@@ -55,12 +55,13 @@ def _missing(run: Run) -> str | None:
     return None if known.any() or counted else "why generations ended"
 
 
-def _look_truncation(run: Run) -> Card | None:
+def _look_truncation(run: Run) -> Outcome:
     rows, limit, length = run.rows, run.threshold("truncation", _CUT), _limit(run)
     cut = _cut(rows, length)
     share = float(cut.mean())
     if cut.sum() < _FEW_CUT or share <= limit or contrast.is_fine(run, cut):
-        return None
+        alone = ["one rollout alone may be an accident"] if cut.sum() < _FEW_CUT else []
+        return quiet(share, "of rollouts are truncated", limit, *alone)
     part, whole = run.cost_of("truncation"), contrast.cost(run, cut)
     ended = has_cause(rows, LossCause.TRUNCATION) | _used_all(rows, length)
     rewards = (figure(mean(rows.reward[of])) for of in (cut, ~cut))
@@ -166,19 +167,28 @@ def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
     return (name, able[name], share[name]) if name is not None else (None, float("nan"), 0.0)
 
 
-def _look_length(run: Run) -> Card | None:
+def _look_length(run: Run) -> Outcome:
     limit, found = run.threshold("length", _R), windows(run)
     name, r, share = _paid(run, limit)
     if not abs(r) >= limit and _holds(run, limit - _LESS):
         limit, name, r, share = limit - _LESS, None, correlation(run.rows), 1.0
-    if found is None or not abs(r) >= limit:
-        return None
+    if found is None:
+        return NotJudged("The run has a single step.")
+    known = r if np.isfinite(r) else correlation(run.rows)
+    if not np.isfinite(known):
+        return NotJudged("The reward or the length does not vary within groups.")
     grown = rise(lengths(found[0]), lengths(found[1]))
+    calm = Below(
+        f"Reward and tokens per turn: r = {figure(known)} within groups (threshold "
+        f"{run.threshold('length', _R):g}); mean answer {figure(grown.before)} \u2192 {figure(grown.after)} tokens."
+    )
+    if not abs(r) >= limit:
+        return calm
     if grown.value * r <= 0 or not grown.is_sure or abs(grown.value) <= _GROWN * max(grown.before, 1):
-        return None
+        return calm
     changes = [rise(found[0].values[name], found[1].values[name]) for name in run.all.values]
     if r < 0 and not any(it.is_sure and it.value < 0 for it in changes):
-        return None  # shorter answers alone may well be an improvement
+        return calm  # shorter answers alone may well be an improvement
     trend, tokens = _by_step(run.all, name), lengths(run.rows)
     far = tokens >= np.nanmedian(tokens) if r > 0 else tokens <= np.nanmedian(tokens)
     where = f"completion_tokens{'>=' if r > 0 else '<='}{np.nanmedian(run.rows.completion_tokens):g}"
@@ -244,6 +254,7 @@ TRUNCATION = Diagnostic(
     position=100,
     explained_by=("infrastructure", "diversity:cold", "degenerate_text", "length"),
     is_behaviour=True,
+    needs_calls=True,
 )
 LENGTH = Diagnostic(
     "length",

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, ends
-from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.settings import SHARE
 
 _SHARE = 0.1
@@ -76,7 +76,7 @@ def _opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int, int
     return odd, opposite, pairs
 
 
-def _look_disagreement(run: Run) -> Card | None:
+def _look_disagreement(run: Run) -> Outcome:
     """Return the card.
 
     If one function agrees with the environment, the others may measure something else. If none of several agrees, each
@@ -85,12 +85,26 @@ def _look_disagreement(run: Run) -> Card | None:
     rows, limit = run.rows, run.threshold("disagreement", _SHARE)
     weighty = [name for name in rows.values if abs(rows.weights.get(name, 1.0)) > SAME]
     found = [it for name in weighty if (it := against(rows, name)) is not None]
-    if any(it.share <= limit for it in found):
-        return None
+    if not found:
+        heard = rows.env_reward_sum[np.isfinite(rows.env_reward_sum)]
+        is_flat = len(heard) >= _FEW and extent(heard) <= SAME
+        return NotJudged(
+            "The environment gives all rollouts the same reward, so there is nothing to compare."
+            if is_flat
+            else "Too few rollouts have both rewards to compare."
+        )
+    best = min(found, key=lambda it: it.share)
+    calm = Below(
+        f"{best.name} and the environment disagree on {exact_percent(best.share)} of {best.compared:,} "
+        f"{'pairs' if best.is_pairs else 'rollouts'} (threshold {exact_percent(limit)}).",
+        ids(rows.id[best.odd]),
+    )
+    if best.share <= limit:
+        return calm
     bad = [it for it in found if len(weighty) == 1 or it.withheld.sum() > limit * it.compared or it.is_pairs]
     worst = max(bad, key=lambda it: (not it.is_pairs, _cost(run, it)), default=None)
     if worst is None:
-        return None
+        return calm
     theirs, ours = (figure(float(it[worst.odd].mean())) for it in (worst.theirs, rows.values[worst.name]))
     what = "pairs of rollouts within groups" if worst.is_pairs else "rollouts"
     return Card(
@@ -142,15 +156,16 @@ def spreads(values: Floats, same: Ints) -> Floats:
     return np.where(has_twin, (high - low)[same], np.nan)
 
 
-def _look_inconsistent(run: Run) -> Card | None:
+def _look_inconsistent(run: Run) -> Outcome:
     rows = run.rows
     known, same = twins(rows)
     found: dict[str, Bools] = {}
-    compared = np.zeros(len(same), bool)
+    compared, differing = np.zeros(len(same), bool), np.zeros(len(same), bool)
     lost = 0.0
     for name, values in rows.values.items():
         spread = spreads(values[known], same)
         compared |= np.isfinite(spread)
+        differing |= np.isfinite(spread) & (spread > SAME)
         differs = np.isfinite(spread) & (spread > _OF_RANGE * max(extent(values), 1e-6))
         if (
             differs.sum() > run.threshold("inconsistent", _DIFFERING) * max(int(compared.sum()), 1)
@@ -158,8 +173,14 @@ def _look_inconsistent(run: Run) -> Card | None:
         ):
             found[name] = differs
             lost += float(spread[differs].sum()) * abs(rows.weights.get(name, 1.0)) / len(rows)
+    if not compared.any():
+        return NotJudged("No prompt got the same completion twice, so there is nothing to compare.")
     if not found:
-        return None
+        return Below(
+            f"{int(compared.sum()):,} rollouts have a duplicate; {int(differing.sum()):,} of these were scored "
+            "differently.",
+            ids(rows.id[known][differing]),
+        )
     odd = np.logical_or.reduce(list(found.values()))
     share = float(odd.sum() / compared.sum())
     name = max(found, key=lambda name: int(found[name].sum()))
@@ -205,6 +226,7 @@ DISAGREEMENT = Diagnostic(
     limits=SHARE,
     position=70,
     explained_by=("constant_reward:certain",),
+    needs_calls=True,
 )
 INCONSISTENT = Diagnostic(
     "inconsistent",

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Outcome, Run, quiet
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
 from logs_ui.recorder.diagnosis.waterfall import has_cause
@@ -30,7 +30,7 @@ def _errors(rows: Rows) -> tuple[Bools, Bools, Bools]:
     return ended, erred, erred & (errors >= rows.facts["env_steps"])
 
 
-def _look(run: Run) -> Card | None:
+def _look(run: Run) -> Outcome:
     rows, limit = run.rows, run.threshold("infrastructure", _SHARE)
     ended, erred, whole = _errors(rows)
     # A single error that the policy recovers from is no fault.
@@ -43,7 +43,7 @@ def _look(run: Run) -> Card | None:
     failing = (tried >= _ATTEMPTS) & (means(rows.task[known], bad[known], len(rows.tasks)) >= _OF_TASK)
     dead = [rows.tasks[task] for task in np.flatnonzero(failing).tolist()]
     if bad.sum() < _FEW or (share <= limit and not dead):
-        return None
+        return quiet(share, "of rollouts failed with an environment error", limit, "one rollout may be an accident")
     all_ended, all_erred, all_whole = _errors(run.all)
     return Card(
         id="infrastructure",
@@ -93,4 +93,5 @@ DIAGNOSTIC = Diagnostic(
     _look,
     limits=SHARE,
     position=10,
+    needs_calls=True,
 )

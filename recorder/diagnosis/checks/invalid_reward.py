@@ -3,12 +3,12 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.links import ids, rewards
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.vocabulary import Status
 
 _MANY = 32  # rollouts: a function that scores none of so many never will
@@ -51,7 +51,7 @@ def _others_rows(rows: Rows, name: str) -> Bools:
     return found
 
 
-def _look(run: Run) -> Card | None:
+def _look(run: Run) -> Outcome:
     bad = invalid(run.rows)
     unscored = {name: unanswered(run.rows, name) for name in run.rows.values}
     gaps = {name: own for name, own in unscored.items() if own.mean() > _OF_ONE}
@@ -60,7 +60,14 @@ def _look(run: Run) -> Card | None:
     if found:
         return max(found, key=lambda card: card.cost)
     silent = [name for name, values in run.all.parts.items() if not np.isfinite(values).any()]
-    return _never_answers(run, silent) if silent and run.all.scored.sum() >= _MANY else None
+    if not silent:
+        most = max(unscored, key=lambda name: float(unscored[name].mean()), default=None)
+        share = 0.0 if most is None else float(unscored[most].mean())
+        gap = f" {most} left {exact_percent(share)} unscored (threshold {exact_percent(_OF_ONE)})." if share else ""
+        return Below(f"Each of {int(run.rows.scored.sum()):,} scored rollouts got a number.{gap}")
+    if run.all.scored.sum() < _MANY:
+        return NotJudged(f"{listed(silent)} gave no number so far; {_MANY} scored rollouts are needed to judge that.")
+    return _never_answers(run, silent)
 
 
 def _declined(run: Run, bad: Bools) -> Card:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast, links
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Outcome, Run, quiet, too_few
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.tasks import never_solved
 from logs_ui.recorder.diagnosis.measures import mean
@@ -44,10 +44,12 @@ def charged(run: Run) -> Bools:
     return np.zeros_like(loops) if is_silent else loops
 
 
-def _look_loops(run: Run) -> Card | None:
+def _look_loops(run: Run) -> Outcome:
     loops, said = charged(run), list[str]()
     if not loops.any():
-        return None
+        known, limit = ~np.isnan(run.rows.facts["action_tail"]), run.threshold("loops", _LOOPING)
+        found = float(looping(run.rows).mean())
+        return too_few(known, "recorded actions") or quiet(found, "of rollouts repeat their actions", limit)
     kinds = _kinds(run.rows)
     at_end, around = kinds.values()
     if at_end.any():
@@ -77,13 +79,15 @@ def _paid(run: Run, loops: Bools) -> str:
     return f"Their mean reward is {f'{figure(more)} lower' if more else 'as low as that of the others'}."
 
 
-def _look_turns(run: Run) -> Card | None:
+def _look_turns(run: Run) -> Outcome:
     rows, limit = run.rows, run.threshold("turn_limit", _OUT_OF_TURNS)
     ended: Bools = rows.stop_reason == StopReason.TURN_LIMIT
     share = float(ended.mean())
     cost = _cost(run, ended)
     if share <= limit or cost <= 0 or contrast.is_fine(run, ended):
-        return None
+        known = too_few(rows.stop_reason != StopReason.NOT_RECORDED, "a recorded end")
+        why = ["their loss is counted under loops"] if cost <= 0 else []
+        return known or quiet(share, "of rollouts run out of turns", limit, *why)
     turns, alone = mean(rows.turns[ended]), percent(float((ended & ~looping(rows)).sum() / ended.sum()))
     said = [] if turns is None else [f"They have {figure(turns)} turns on average."]
     said += [f"{alone} of them did not repeat their actions.", *_tasks(rows, ended)]
@@ -136,6 +140,7 @@ LOOPS = Diagnostic(
     position=110,
     explained_by=("infrastructure", "disagreement", "parse_failures", "diversity:cold"),
     is_behaviour=True,
+    needs_calls=True,
 )
 TURN_LIMIT = Diagnostic(
     "turn_limit",
@@ -152,4 +157,5 @@ TURN_LIMIT = Diagnostic(
         *("diversity", "degenerate_text", "reward_parts:decides", "forgotten"),
     ),
     is_behaviour=True,
+    needs_calls=True,
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Outcome, Run, quiet, too_few, uncovered
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
@@ -25,14 +25,16 @@ def _failures(rows: Rows) -> Floats:
     return np.where(np.isnan(known) & (rows.stop_reason == StopReason.NO_ACTION), 1.0, known)
 
 
-def _look_unparsed(run: Run) -> Card | None:
+def _look_unparsed(run: Run) -> Outcome:
     rows, limit = run.rows, run.threshold("parse_failures", _SHARE)
     failures = _failures(rows)
     known = ~np.isnan(failures)
     share = float(failures[known].sum() / max(np.fmax(rows.turns[known], 1).sum(), 1))
     bad = failures > 0
     if share <= limit or contrast.is_fine(run, bad):
-        return None
+        return too_few(known, "answers in which an action was looked for") or quiet(
+            share, "of answers have no action", limit
+        )
     streaks = percent(float((rows.facts["parse_streak"] >= _STREAK).mean()))
     tail = (rows.facts["parse_tail"] > 0) & (rows.stop_reason != StopReason.LENGTH)
     ends = percent(float((tail | (rows.stop_reason == StopReason.NO_ACTION)).mean()))
@@ -67,18 +69,22 @@ def _missing(run: Run) -> str | None:
     return None if known else "an environment"
 
 
-def _look_idle(run: Run) -> Card | None:
+def _look_idle(run: Run) -> Outcome:
+    if (unknown := uncovered(run)) is not None:
+        return unknown  # an unattributed action would look like none
     rows, limit = run.rows, run.threshold("never_acted", _SHARE)
     idle, acting = _idle(rows, run.all), run.all.facts["env_steps"] > 0
     # If rollouts act without tool calls, an action is looked for in every answer.
     by_text = acting.any() and (run.all.facts["tool_calls"][acting] > 0).mean() < _BY_TOOLS
-    if by_text and _look_unparsed(run) is not None:
+    if by_text and isinstance(_look_unparsed(run), Card):
         # No action was found in their first answer either.
         idle = np.where(np.isnan(rows.facts["env_steps"]), np.nan, idle)
     share = mean(idle)
     ended = (idle == 1) & has_cause(rows, LossCause.NEVER_SUBMITTED, LossCause.WRONG_ANSWER)  # and for no other reason
-    if share is None or share <= limit or contrast.is_fine(run, ended):
-        return None
+    if share is None:
+        return too_few(~np.isnan(idle), "a recorded environment")
+    if share <= limit or contrast.is_fine(run, ended):
+        return quiet(share, "of rollouts never act in their environment", limit)
     part, whole = run.cost_of("never_submitted"), contrast.cost(run, ended)
     return Card(
         id="never_acted",
@@ -104,6 +110,7 @@ PARSE_FAILURES = Diagnostic(
     position=90,
     explained_by=("infrastructure", "diversity:cold", "degenerate_text"),
     is_behaviour=True,
+    needs_calls=True,
 )
 NEVER_ACTED = Diagnostic(
     "never_acted",

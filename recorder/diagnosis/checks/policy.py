@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend, since
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, Trend, quiet, since
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
@@ -35,14 +35,15 @@ def _recent(run: Run, name: str) -> list[float]:
     return recent
 
 
-def _look_no_update(run: Run) -> Card | None:
+def _look_no_update(run: Run) -> Outcome:
     spread = run.rows.groups.std
-    if not (spread[np.isfinite(spread)] > SAME).any():  # if all rewards are equal there is nothing to learn
-        return None
+    if not (spread[np.isfinite(spread)] > SAME).any():
+        return NotJudged("Rewards do not vary within any group: there is nothing to learn.")
     found = {name: values for name in STANDSTILL if (values := _recent(run, name))}
     stopped = [name for name, values in found.items() if max(np.abs(values)) <= STANDSTILL[name]]
     if not stopped:
-        return None
+        most = ", ".join(f"{it} {figure(max(np.abs(values)))}" for it, values in found.items())
+        return Below(f"Largest at the last steps: {most}.")
     name = stopped[0]
     trend: Trend = run.scalars.get(name, ())
     said = [f"{it} is at most {figure(max(np.abs(found[it])))} over the last steps." for it in stopped]
@@ -63,55 +64,58 @@ def _look_no_update(run: Run) -> Card | None:
     )
 
 
-def _look_mismatch(run: Run) -> Card | None:
-    return _logged(run) or _by_ratio(run) or _by_entropy(run)
+def _look_mismatch(run: Run) -> Outcome:
+    outcomes = [make(run) for make in (_logged, _by_ratio, _by_entropy)]
+    return next((it for kind in (Card, Below, NotJudged) for it in outcomes if isinstance(it, kind)), None)
 
 
-def _logged(run: Run) -> Card | None:
+def _logged(run: Run) -> Outcome:
     whole = run.scalars.get(_DIFFERENCE, ())
     limit = run.threshold("mismatch", _MEAN)
     mean = _mean(run.recent(whole))
     if not mean > limit:
-        return None
+        calm = f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token (threshold {figure(limit)})."
+        return Below(calm) if np.isfinite(mean) else None
     said = [f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token."]
     ratios = run.recent(run.scalars.get(f"{_RATIO}min", ()))
     said += [f"Smallest importance-sampling ratio: {figure(min(value for _, value in ratios))}."] if ratios else []
     return _card(run, f"{figure(mean)} nats per token", said, above(whole, limit))
 
 
-def _by_ratio(run: Run) -> Card | None:
+def _by_ratio(run: Run) -> Outcome:
     """Judge by the mean importance-sampling ratio: it should be 1, and falls because ratios are capped or set to 0."""
     whole = run.scalars.get(f"{_RATIO}mean", ())
     mean = _mean(run.recent(whole))
     if not mean < _LEAST_RATIO:
-        return None
+        calm = f"Mean importance-sampling ratio: {figure(mean)} (threshold {_LEAST_RATIO:g})."
+        return Below(calm) if np.isfinite(mean) else None
     said = [f"If both agree it is 1. The loss is weighted by it: {percent(1 - mean)} of the gradient is lost."]
     title = f"the mean importance-sampling ratio is {figure(mean)}"
     return _card(run, title, said, below(whole, _LEAST_RATIO))
 
 
-def _by_entropy(run: Run) -> Card | None:
+def _by_entropy(run: Run) -> Outcome:
     """Judge by the entropy: for on-policy samples, the sampler's mean of -log p equals it in expectation.
 
     Only at temperature 1: samplers leave the temperature out of their log-probs, and the trainer does not. Both are
     means over tokens, so a long answer counts more than a short one.
     """
     if run.config.get("temperature", 1.0) != 1.0:
-        return None
+        return NotJudged("Only at temperature 1 can the sampler's log-probs be compared with the trainer's entropy.")
     entropies = dict(run.scalars.get("entropy", ()))
     sampled = dict(_surprise(run.all))
     whole = tuple((step, sampled[step] - entropies[step]) for step in sorted(entropies.keys() & sampled.keys()))
     recent = run.recent(whole)
     if not recent:
-        return None
+        return NotJudged("No step has both the sampler's log-probs and the trainer's entropy.")
     entropy = _mean(tuple((step, entropies[step]) for step, _ in recent))
     limit = max(_ENTROPY * entropy, _LEAST_ENTROPY)
     mean = _mean(recent)
     between = float(np.std([value for _, value in recent])) / np.sqrt(len(recent))
     error = max(between, _error(run.all.where(np.isin(run.all.step, [step for step, _ in recent]))))
-    if not (abs(mean) > limit and abs(mean) > _ERRORS * error and np.isfinite(mean)):
-        return None
     nll, own = figure(entropy + mean), figure(entropy)
+    if not (abs(mean) > limit and abs(mean) > _ERRORS * error and np.isfinite(mean)):
+        return Below(f"Sampler NLL {nll} vs trainer entropy {own} nats per token (threshold: {figure(limit)} apart).")
     said = [
         f"The sampler's mean of -log p is {nll} nats per token; the trainer's entropy over the same tokens is {own}."
     ]
@@ -181,14 +185,14 @@ def reuse(run: Run) -> int:
     return max(batches * times // accumulated, 1)
 
 
-def _look_staleness(run: Run) -> Card | None:
+def _look_staleness(run: Run) -> Outcome:
     limit = run.threshold("staleness", _LAG)
     ahead = (reuse(run) - 1) / 2  # the mean over the steps that use a batch
     behind = lag(run.rows)
     is_old = behind + ahead >= limit
     share = float(is_old.mean())
     if share <= _SHARE:
-        return None
+        return quiet(share, f"of rollouts are {figure(limit)}+ policy versions old", _SHARE)
     gone = int(sum(value is not None for value in run.rows.dropped))
     trend = run.all.by_step(lag(run.all) + ahead)
     said = [f"Lag in versions: mean {figure(float(behind.mean()))}, maximum {figure(float(behind.max()))}."]

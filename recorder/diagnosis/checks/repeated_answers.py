@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run, Trend
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, Trend, quiet, too_few
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.measures import ENTROPY_FLOOR, ENTROPY_SHARE, ENTROPY_STEPS, dead, mean
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct
@@ -28,12 +28,13 @@ def _signs(rows: Rows) -> dict[str, Bools]:
     }
 
 
-def _look_degenerate(run: Run) -> Card | None:
+def _look_degenerate(run: Run) -> Outcome:
     rows, limit, signs = run.rows, run.threshold("degenerate_text", _SHARE), _signs(run.rows)
     bad: Bools = np.logical_or.reduce(list(signs.values()))
     share = float(bad.mean())
     if share <= limit or contrast.is_fine(run, bad):
-        return None
+        known = ~np.isnan(rows.facts["compression"])
+        return too_few(known, "recorded texts") or quiet(share, "of rollouts repeat their own text", limit)
     compression, repeats = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
     evidence = [f"Median compression ratio: {figure(float(np.nanmedian(compression)))}."]
     if (~np.isnan(repeats)).any():
@@ -59,15 +60,16 @@ def alike(rows: Rows) -> Floats:
         return np.where(sizes > 1, (sizes - kinds) / (sizes - 1), np.nan)
 
 
-def _look_diversity(run: Run) -> Card | None:
+def _look_diversity(run: Run) -> Outcome:
     rows, twins, chosen = run.rows, alike(run.rows), _chosen(run)
     trend = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
     lost = run.lost * (chosen if chosen.any() or not _fallen(trend) else dead(rows.groups))[rows.group]
-    if not lost.any():
-        return None
     share = mean(twins) or 0.0
     said = [f"{percent(share)} of completions have the same tokens as another one of their group."]
     said += [f"Entropy (the sampler's mean of -log p): {figure(trend[-1][1])} nats per token."] if trend else []
+    if not lost.any():
+        known = np.isfinite(twins).any()
+        return Below(" ".join(said)) if known or trend else NotJudged("No group has two completions to compare.")
     temperature = run.config.get("temperature")
     said += [f"Temperature: {figure(temperature)}."] if isinstance(temperature, int | float) else []
     return Card(

@@ -5,12 +5,12 @@ import re
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.contrast import rise, windows
 from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows
-from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import SHARE
 
 _MOST, _LEAST = 0.9, 0.1
@@ -25,8 +25,14 @@ _FORM = re.compile(r"format|style|tag|length|brev|short|long|repeat|penal", re.I
 _SMALL = 0.1  # of the sum of all reward functions' ranges
 
 
-def _look_functions(run: Run) -> Card | None:
-    return _outweighed(run) or _overruled(run) or _cancelled(run)
+def _look_functions(run: Run) -> Outcome:
+    if (found := _outweighed(run) or _overruled(run) or _cancelled(run)) is not None:
+        return found
+    share = shares(run.rows)
+    if not share:
+        return NotJudged("The reward does not vary within groups.")
+    parts = [f"{name} {percent(share[name])}" for name in sorted(share, key=lambda name: -share[name])]
+    return Below(f"Shares of the reward variance within groups: {listed(parts, 4)}.")
 
 
 def _outweighed(run: Run) -> Card | None:
@@ -224,18 +230,19 @@ def weightless(rows: Rows) -> dict[str, float]:
     }
 
 
-def _look_hacking(run: Run) -> Card | None:
+def _look_hacking(run: Run) -> Outcome:
     """Return a card if the reward rises, and a function of little weight or named like an outcome falls.
 
     The policy may have learned what the reward pays for in place of what is wanted.
     """
     found = windows(run)
     if found is None:
-        return None
+        return NotJudged("The run has a single step.")
     before, after = found
     gain = rise(before.reward, after.reward)
+    moved = f"Reward, last steps vs first: {figure(gain.before)} to {figure(gain.after)}"
     if gain.value <= 0 or not gain.is_sure:
-        return None
+        return Below(f"{moved}: it did not rise by more than chance.")
     light = weightless(run.all)
     gains = {name: rise(part, after.parts[name]) for name, part in before.parts.items()}
     payer = max(gains, key=lambda name: gains[name].value, default="")
@@ -251,7 +258,10 @@ def _look_hacking(run: Run) -> Card | None:
         if fall.is_sure and -fall.value > limit * extent(run.all.values[name]):
             fallen[name] = -fall.value / extent(run.all.values[name])
     if not fallen:
-        return None
+        least = min(falls, key=lambda name: falls[name].value, default=None)
+        if least is None:
+            return Below(f"{moved}. Every reward function has weight, so none can fall unnoticed.")
+        return Below(f"{moved}; {least}: {figure(falls[least].before)} to {figure(falls[least].after)}.")
     name = max(fallen, key=lambda name: fallen[name])
     fall = falls[name]
     if name in light:

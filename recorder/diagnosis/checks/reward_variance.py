@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.contrast import Rise, rise
 from logs_ui.recorder.diagnosis.measures import dead
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
-from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import LossCause
 
@@ -23,16 +23,18 @@ _TRAIL, _LAST, _FALL = 20, 3, 0.5  # steps, steps, share
 _GOOD = 0.9  # of the range of rewards: groups that all pass have no variance
 
 
-def _look_constant(run: Run) -> Card | None:
+def _look_constant(run: Run) -> Outcome:
     rows = run.rows
     has = np.isfinite(rows.reward)
     rewards = rows.reward[has]
-    if float(np.ptp(rewards)) > SAME or rewards[0] >= run.scale.solved - SAME:
-        return None
+    if float(np.ptp(rewards)) > SAME:
+        return Below(f"Rewards range from {figure(float(rewards.min()))} to {figure(float(rewards.max()))}.")
+    if rewards[0] >= run.scale.solved - SAME:
+        return Below(f"Every rollout gets the reward {figure(float(rewards[0]))}, which counts as solved.")
     known = rows.env_reward_sum[np.isfinite(rows.env_reward_sum)]
     better = float(np.mean(known > known.min() + SAME)) if len(known) else None
     if better == 0 and abs(rewards[0]) <= SAME:
-        return None  # the environment calls all of them failures, too: nothing shows that any was not one
+        return NotJudged("All rewards are 0, and the environment rewards no rollout either: all may have failed.")
     ends = np.unique(rows.stop_reason[has].astype(str))
     parts = [name for name, values in rows.parts.items() if np.isfinite(values).any()]
     evidence = [
@@ -71,16 +73,19 @@ def follows_prompt(rows: Rows) -> bool:
     return len(np.unique(np.round(groups.mean[is_dead], 6))) >= _GRADED
 
 
-def _look_dead(run: Run) -> Card | None:
+def _look_dead(run: Run) -> Outcome:
     rows, limit = run.rows, run.threshold("dead_groups", _SHARE)
     groups = rows.groups
     is_dead, whole = dead(groups), groups.size > 1
     share = float(is_dead.sum() / whole.sum())
-    if share < limit:
-        return None
     failed = is_dead & (groups.mean < run.scale.solved - SAME)
-    if failed.sum() < _FAILED * whole.sum():  # nearly all groups of equal rewards are solved: little is lost
-        return None
+    # If nearly all groups of equal rewards are solved, little is lost.
+    if share < limit or failed.sum() < _FAILED * whole.sum():
+        of_failed = exact_percent(float(failed.sum() / whole.sum()))
+        return Below(
+            f"{exact_percent(share)} of groups have zero variance (threshold {exact_percent(limit)}); {of_failed} "
+            f"all-fail (threshold {_FAILED:.0%})."
+        )
     every = run.all.groups
     trend = run.all.by_step(np.where(every.size > 1, dead(every), np.nan)[run.all.group])
     others = groups.std[~is_dead & whole]
@@ -104,16 +109,17 @@ def _look_dead(run: Run) -> Card | None:
     )
 
 
-def _look_cliff(run: Run) -> Card | None:
+def _look_cliff(run: Run) -> Outcome:
     rows = run.all
     trend = rows.by_step(rows.groups.std[rows.group])
     if len(trend) < _TRAIL // 2 + _LAST:
-        return None
+        return NotJudged(f"{_TRAIL // 2 + _LAST} steps are needed; the run has {len(trend)}.")
     limit = run.threshold("signal_cliff", _FALL)
     before = float(np.median([value for _, value in trend[-_TRAIL - _LAST : -_LAST]]))
     now = float(np.mean([value for _, value in trend[-_LAST:]]))
+    calm = f"Std within groups: {figure(now)}, median before {figure(before)} (threshold: {exact_percent(limit)} of it)"
     if not now < limit * before - SAME or _is_well(run):
-        return None
+        return Below(f"{calm}{'; the mean reward is high' if now < limit * before - SAME else ''}.")
     first, middle, last = (
         step for step, _ in (trend[-_TRAIL - _LAST :][0], trend[-_TRAIL // 2 - _LAST], trend[-_LAST])
     )
@@ -123,12 +129,12 @@ def _look_cliff(run: Run) -> Card | None:
 
     fall = change(rows.groups.step, rows.groups.std, first)
     if not fall.is_sure or fall.value >= 0:
-        return None  # a few groups may well all fail
+        return Below(f"{calm}; it may be chance.")  # a few groups may well all fail
     # If the last steps have higher rewards than those before, and no lower than the nearer half of them, rollouts are
     # more alike because they have learned what is rewarded, be that wanted or not.
     whole, near = change(rows.step, rows.reward, first), change(rows.step, rows.reward, middle)
     if whole.is_sure and whole.value > 0 and not (near.is_sure and near.value < 0):
-        return None
+        return Below(f"{calm}; the mean reward rose.")
     return Card(
         id="signal_cliff",
         title=f"The reward std within groups fell from {figure(before)} to {figure(now)}",

@@ -5,7 +5,7 @@ from math import exp, lgamma
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import rise, spread, windows
@@ -22,9 +22,12 @@ _ATTEMPTS, _NEAR = 10, 0.75  # for a task that is never solved
 _SHIFT, _LEAST, _ERRORS = 0.5, 0.05, 2.5  # for the mix of tasks
 
 
-def _look_forgotten(run: Run) -> Card | None:
+def _look_forgotten(run: Run) -> Outcome:
     found, alike = labels(run.all, run.scale), alikeness(run.all, run.scale)
-    limit = FORGOTTEN_CHANCE / max(int((np.bincount(run.all.task[attempted(run.all)]) >= ATTEMPTS).sum()), 1)
+    often = int((np.bincount(run.all.task[attempted(run.all)]) >= ATTEMPTS).sum())
+    if often == 0:
+        return NotJudged(f"No task has {ATTEMPTS} attempts yet.")
+    limit = FORGOTTEN_CHANCE / often
     gone = np.array(
         [
             task
@@ -37,7 +40,7 @@ def _look_forgotten(run: Run) -> Card | None:
     )
     own = np.isin(run.rows.task, gone)
     if not own.any():
-        return None
+        return Below(f"None of {often:,} tasks with {ATTEMPTS} or more attempts regressed.")
     won, of = solved(run.all, run.scale), np.isin(run.all.task, gone)
     share = float(won[of & (run.all.step <= found.last_solved[run.all.task])].mean())
     names = [run.all.tasks[task] for task in gone.tolist()]
@@ -135,16 +138,23 @@ def _come_near(run: Run) -> Bools:
     return highest >= worst + _NEAR * max(run.scale.best - worst, SAME)
 
 
-def _look_never(run: Run) -> Card | None:
+def _look_never(run: Run) -> Outcome:
     rows = run.rows
     hopeless = never_solved(run)
     own = np.isin(rows.task, np.flatnonzero(hopeless))
     heard = run.all.env_reward_sum
     is_out_of_reach = np.isfinite(heard).any() and extent(heard) <= SAME  # the environment rewards no rollout either
-    if not own.any() or (hopeless.all() and not is_out_of_reach):
-        return None  # if no task at all is solved, something else than the tasks may be wrong
+    least = int(run.threshold("never_solved", _ATTEMPTS))
+    often = int((np.bincount(run.all.task[run.all.scored & (run.all.task >= 0)]) >= least).sum())
+    if not often:
+        return NotJudged(f"No task has {least} attempts yet.")
+    if not own.any():
+        gone = f"; {hopeless.sum():,} that were not are absent from the last steps" if hopeless.any() else ""
+        return Below(f"{often - hopeless.sum():,} tasks with {least}+ attempts were solved, or came near{gone}.")
+    if hopeless.all() and not is_out_of_reach:
+        return NotJudged("No task at all is solved: something else than the tasks may be wrong.")
     if follows_prompt(rows):
-        return None  # no completion could have changed the reward
+        return NotJudged("The reward depends on the prompt alone: no completion could have changed it.")
     lost = np.maximum(run.scale.best - np.nan_to_num(rows.reward), 0)
     others = float(lost[~own].mean()) if (~own).any() else 0.0
     cost = float(max(lost[own].mean() - others, 0.0) * own.mean())
@@ -165,18 +175,18 @@ def _look_never(run: Run) -> Card | None:
     )
 
 
-def _look_mix(run: Run) -> Card | None:
+def _look_mix(run: Run) -> Outcome:
     """Split the change of the mean reward into change within tasks and change of their mix.
 
     The first is taken at the mean of both mixes, the second at the mean of both task means (Kitagawa 1955).
     """
     found = windows(run)
     if found is None:
-        return None
+        return NotJudged("The run has a single step.")
     before, after = found
     (n0, m0), (n1, m1) = _means(before), _means(after)
     if not n0.any() or not n1.any() or _come_once(run.all):
-        return None
+        return NotJudged("Most tasks come only once, so their mix cannot be told from the policy.")
     w0, w1 = n0 / max(n0.sum(), 1), n1 / max(n1.sum(), 1)
     m0, m1 = np.where(np.isnan(m0), m1, m0), np.where(np.isnan(m1), m0, m1)
     mix = float(np.nansum((w1 - w0) * (m0 + m1) / 2))
@@ -187,7 +197,7 @@ def _look_mix(run: Run) -> Card | None:
     chance = _ERRORS * np.sqrt(between * sum(1 / max(number, 1) for number in draws))
     limit = run.threshold("task_mix", _SHIFT)
     if -mix <= max(_LEAST * spread(run), chance) or -mix < limit * (abs(mix) + abs(min(within, 0))):
-        return None
+        return Below(f"Since the first steps: task-mix change {figure(mix)}, within-task change {figure(within)}.")
     grown = np.flatnonzero(w1 > w0)
     more = grown[np.argsort((w0 - w1)[grown] * (np.average(mean, weights=w0) - mean[grown]))][:3]
     said = [f"{run.rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Run
+from logs_ui.recorder.diagnosis.card import Card, Diagnostic, NotJudged, Outcome, Run, quiet
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import percent
@@ -41,7 +41,7 @@ def swapped(rows: Rows) -> Bools:
     return found
 
 
-def _look(run: Run) -> Card | None:
+def _look(run: Run) -> Outcome:
     rows = run.rows
     odd = mixed(rows)[rows.group]
     other = swapped(run.all)[run.all.step >= rows.steps[0]] & ~odd
@@ -49,7 +49,9 @@ def _look(run: Run) -> Card | None:
         other[:] = False
     share = float((odd | other).mean())
     if share <= run.threshold("wiring", 0.0):
-        return None
+        if np.bincount(rows.group).max() < 2:
+            return NotJudged("No group has two rollouts.")
+        return quiet(share, "of rollouts are grouped with another prompt", run.threshold("wiring", 0.0))
     groups, sizes = np.unique(rows.group[odd]), np.bincount(rows.group)
     said = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
     said += [f"{int(other.sum())} rollouts answer the prompt of another task."] if other.any() else []

@@ -31,7 +31,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
         "parser fallbacks": ("web-noop",),
-        "item 7": ("mix-unscored",),
     },
     "its_figures_are_those_of_the_truth": {
         "item 1": (
