@@ -52,3 +52,12 @@ def _folder() -> Path:
     folder = Path(tempfile.mkdtemp(prefix="realistic-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
+
+
+@cache
+def recorded_pair(first: str, second: str) -> tuple[Recorded, Recorded]:
+    """Record two runs into one database."""
+    db = _folder() / f"{first}+{second}.db"
+    runs = [next(run for run in RUNS if run.id == name) for name in (first, second)]
+    a, b = (Recorded(db, run.record(db)) for run in runs)
+    return a, b

@@ -1,0 +1,471 @@
+"""What the pages say of realistic runs, against a count of what the generator meant."""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from logs_ui.app.main import create_app
+from logs_ui.app.web import urls
+from tests.faults.realistic import Realistic, Truth
+from tests.faults.realistic.recorded import Recorded, recorded, recorded_pair
+from tests.faults.realistic.red import of
+from tests.faults.realistic.registry import RUNS
+from tests.support.page_text import Table, read, with_columns
+
+WITH_OUTCOME = [run for run in RUNS if run.kind != "judge"]
+WITHOUT_OUTCOME = [run for run in RUNS if run.kind == "judge"]
+PAIRS = [
+    run for run in RUNS
+    if run.id in {"coding-regressed", "gsm8k-drowned", "shaped-regressed", "mix-two", "judge-length", "vlm-truncated"}
+]  # fmt: skip
+"""Planted runs that are compared with the healthy one of their kind."""
+SAME = 1e-6
+ATTEMPTS, EASY, CHANCE = 10, 0.8, 0.01
+LOOKS_AT_ACTIONS = ("Loops", "Never acted", "Parse failures")
+LOOKS_AT_TASKS = ("Never solved", "Regressed tasks")
+
+Rollouts = list[Mapping[str, Any]]
+
+
+@cache
+def _client(db: Path) -> TestClient:
+    return TestClient(create_app(db), base_url="http://127.0.0.1")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    _client.cache_clear()
+
+
+@cache
+def page(db: Path, address: str) -> tuple[str, list[Table]]:
+    answer = _client(db).get(address)
+    assert answer.status_code == 200, answer.text
+    return read(answer.text)
+
+
+def of_run(found: Recorded, *parts: str, **given: str) -> tuple[str, list[Table]]:
+    """Return text and tables of a page about a run's diagnosis."""
+    _client(found.db).get(urls.why(found.truth.run, wait="1"))  # the first request may only say that it is computed
+    return page(found.db, urls.why(found.truth.run, *parts, **given))
+
+
+def number(text: str) -> float | None:
+    """Return the number that a cell begins with; None for a dash or a word. `<1%` is 0.5%."""
+    found = re.match(r"(<|>)?([+\u2212-]?[\d,]*\.?\d+(?:e[+\u2212-]?\d+)?)(k?)(%?)", text.strip())
+    if not found:
+        return None
+    value = float(found[2].replace(",", "").replace("\u2212", "-")) * (1000 if found[3] else 1)
+    value += {"<": -0.5, ">": 0.5}.get(found[1] or "", 0.0)
+    return value / 100 if found[4] else value
+
+
+def is_near(cell: str, truth: float | None, least: float = 0.0051) -> bool:
+    """Return True if a cell shows the number, as far as its digits go. None is a cell without a number."""
+    shown = number(cell)
+    if truth is None or shown is None:
+        return truth is None and shown is None
+    return abs(shown - truth) <= max(least, 0.006 * abs(truth), 51.0 if cell.endswith("k") else 0.0)
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+# --- The truth, counted
+
+
+def by_task(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, Rollouts]:
+    found: dict[str, Rollouts] = defaultdict(list)
+    for it in rollouts:
+        found[it["task"]].append(it)
+    return found
+
+
+def by_group(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, Rollouts]:
+    found: dict[str, Rollouts] = defaultdict(list)
+    for it in rollouts:
+        found[it["group"]].append(it)
+    return found
+
+
+def tried(rollouts: Iterable[Mapping[str, Any]]) -> Rollouts:
+    return [it for it in rollouts if it["reward"] is not None]
+
+
+def pass_at(rollouts: Iterable[Mapping[str, Any]], k: int) -> float | None:
+    """Return the probability that one of k rollouts of a group solves it, mean over groups of k or more."""
+    found = []
+    for group in by_group(tried(rollouts)).values():
+        won = sum(it["solved"] for it in group)
+        if len(group) >= k:
+            found.append(1 - math.comb(len(group) - won, k) / math.comb(len(group), k))
+    return mean(found)
+
+
+def label_of(truth: Truth, task: str) -> str:
+    """Return a task's status by the definitions that the page prints."""
+    mine = tried(by_task(truth.rollouts)[task])
+    won = [it["step"] for it in mine if it["solved"]]
+    if len(mine) < ATTEMPTS:
+        return "few attempts"
+    if not won:
+        return "never solved"
+    since = sum(it["step"] > max(won) for it in mine)
+    if since >= ATTEMPTS and (1 - len(won) / (len(mine) - since)) ** since < CHANCE:
+        return "regressed"
+    begins = sorted(it["step"] for it in mine)[-ATTEMPTS]
+    return "saturated" if fmean(it["solved"] for it in mine if it["step"] >= begins) >= EASY else "learning"
+
+
+def is_dead(group: Rollouts) -> bool:
+    """Return True if all rewards of a group are equal, and there are several."""
+    rewards = [it["reward"] for it in tried(group)]
+    return len(rewards) > 1 and max(rewards) - min(rewards) <= SAME
+
+
+def cause_of(it: Mapping[str, Any]) -> str:
+    """Return the beginning of the name of what ended a rollout."""
+    if it["errored"]:
+        return "environment"
+    if it["reward"] is None:
+        return "no valid reward"
+    return "truncated" if it["truncated"] else "ended, scored low"
+
+
+# --- Why
+
+
+@of("why_tells_the_loss_and_splits_it_truly", RUNS)
+def test_why_tells_the_loss_and_splits_it_truly(run: Realistic) -> None:
+    found = recorded(run.id)
+    text, tables = of_run(found)
+    steps = found.diagnosed.report.steps
+    assert steps is not None
+    assert f"{len(found.last_steps):,} rollouts" in text
+    given = [it["reward"] or 0.0 for it in found.last_steps]
+    fall = next(with_columns(tables, "Cause", "Reward", "Rollouts")).by_name()
+    best = next(row for name, row in fall.items() if name.startswith("Best"))
+    top = number(best[2]) or 0.0
+    end = next(row for name, row in fall.items() if name.startswith("Mean reward"))
+    assert is_near(end[2], fmean(given)), end
+    assert is_near(end[-1], len(given)), end
+    lost = [it for it in found.last_steps if (it["reward"] or 0.0) < found.diagnosed.report.fall.best - SAME]
+    counted = Counter(map(cause_of, lost))
+    parts = {
+        name.casefold(): row for name, row in fall.items() if not name.startswith(("Cause", "Best", "Mean", "Above"))
+    }
+    assert len(parts) == len(counted), list(parts)
+    for cause, rollouts in counted.items():
+        row = next(row for name, row in parts.items() if name.startswith(cause))
+        share = sum(top - (it["reward"] or 0.0) for it in lost if cause_of(it) == cause) / len(given)
+        assert is_near(row[-1], rollouts), row
+        assert is_near(row[2], -share, 0.006), (row, share)
+
+
+def section(text: str, heading: str) -> str:
+    """Return the lines below a heading of the page on causes, up to the next one."""
+    headings = r"(?m)^(Checked, below threshold|Below threshold|Not judged|Not recorded|Settings|Keyboard)\b.*$"
+    parts = re.split(headings, text)
+    return "\n".join(body for name, body in zip(parts[1::2], parts[2::2], strict=True) if heading in name.casefold())
+
+
+@of("nothing_is_below_its_threshold_that_was_not_looked_at", RUNS)
+def test_nothing_is_below_its_threshold_that_was_not_looked_at(run: Realistic) -> None:
+    found = recorded(run.id)
+    truth, fine = found.truth, section(of_run(found)[0], "below threshold")
+    assert "Truncation" in fine or run.expected == "truncation", "the section was found"
+    unseen: list[str] = []
+    if not any(it["actions"] for it in truth.rollouts):
+        unseen += LOOKS_AT_ACTIONS
+    attempts = [len(tried(mine)) for mine in by_task(truth.rollouts).values()]
+    if run.kind == "judge" or max(attempts) < ATTEMPTS:
+        unseen += LOOKS_AT_TASKS
+    if fmean(len(by_group(mine)) < 2 for mine in by_task(truth.rollouts).values()) > 0.5:
+        unseen += ["Task mix"]
+    if len(truth.weights) < 2:
+        unseen += ["Reward functions", "Suspected hacking"]
+    if run.kind not in {"web", "shaped", "mix"}:
+        unseen += ["Environment/reward disagreement"]
+    said = [name for name in unseen if re.search(rf"(?m)^{re.escape(name)}\b", fine)]
+    assert not said
+
+
+@of("what_is_called_not_recorded_is_not_recorded", RUNS)
+def test_what_is_called_not_recorded_is_not_recorded(run: Realistic) -> None:
+    """Token ids of prompts and completions are recorded in all of these runs."""
+    lacking = section(of_run(recorded(run.id))[0], "not recorded")
+    assert "token ids" not in lacking
+    assert "completion tokens" not in lacking
+
+
+# --- Tasks
+
+
+@of("the_table_of_tasks_is_true", WITH_OUTCOME)
+def test_the_table_of_tasks_is_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    truth, (_, tables) = found.truth, of_run(found, "tasks")
+    table = next(with_columns(tables, "Task", "Attempts", "Solved", "pass@1"))
+    lines = {name: row for name, row in table.by_name().items() if name != "Task"}
+    tasks = by_task(truth.rollouts)
+    assert len(lines) == min(len(tasks), 50)
+    place = {name: table.column(name) or 0 for name in ("Attempts", "Mean", "Solved", "pass@1", "Status")}
+    wide = next(index for index, head in enumerate(table.rows[0]) if re.match(r"pass@(?!1$)", head))
+    k = int(table.rows[0][wide].partition("@")[2])
+    assert (
+        k
+        == max(Counter(len(tried(group)) for group in by_group(truth.rollouts).values()).items(), key=lambda it: it[1])[
+            0
+        ]
+    )
+    for name, row in lines.items():
+        mine = tried(tasks[name])
+        assert is_near(row[place["Attempts"]], len(mine)), (name, row)
+        assert is_near(row[place["Mean"]], mean(it["reward"] for it in mine)), (name, row)
+        assert is_near(row[place["Solved"]], mean(it["solved"] for it in mine)), (name, row)
+        assert is_near(row[place["pass@1"]], pass_at(mine, 1)), (name, row)
+        assert is_near(row[wide], pass_at(mine, k)), (name, row)
+        assert row[place["Status"]].startswith(label_of(truth, name)), (name, row)
+
+
+@of("the_numbers_of_tasks_are_true", WITH_OUTCOME)
+def test_the_numbers_of_tasks_are_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    text, _ = of_run(found, "tasks")
+    labels = Counter(label_of(found.truth, task) for task in by_task(found.truth.rollouts))
+    for label in ("never solved", "regressed", "learning", "saturated", "few attempts"):
+        said = re.search(rf"(?m)([\d,]+) {label}\b", text)
+        assert said, label
+        assert is_near(said[1], labels[label]), (label, said[0], labels)
+
+
+@of("without_an_outcome_the_page_of_tasks_says_nothing_of_success", WITHOUT_OUTCOME)
+def test_without_an_outcome_the_page_of_tasks_says_nothing_of_success(run: Realistic) -> None:
+    text, tables = of_run(recorded(run.id), "tasks")
+    assert not re.search(r"Solved if reward", text)
+    for said in ("never solved", "regressed", "saturated", "no success", "rare", "partial", "reliable"):
+        assert not re.search(rf"(?m)\b[1-9]\d* {said}\b", text), said
+        assert all(said not in row for table in tables for row in table.rows), said
+
+
+# --- Reward functions
+
+
+@of("the_table_of_reward_functions_is_true", RUNS)
+def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    _, tables = of_run(found, "rewards")
+    table = next(with_columns(tables, "Function", "Weight", "Raw mean"))
+    lines, rows = table.by_name(), [it for it in found.last_steps if it["values"] is not None]
+    place = {
+        name: table.column(name) or 0
+        for name in ("Weight", "Raw mean", "Weighted mean", "Variance share", "None or NaN")
+    }
+    shares = variance_shares(found.truth, found.last_steps)
+    for name, weight in found.truth.weights.items():
+        row, values = lines[name], [it["values"][name] for it in rows]
+        raw = mean(values)
+        assert is_near(row[place["Weight"]], weight)
+        assert is_near(row[place["Raw mean"]], raw, 0.0006), (row, raw)
+        assert is_near(row[place["None or NaN"]], fmean(value is None for value in values)), row
+        if None not in values:
+            assert is_near(row[place["Weighted mean"]], (raw or 0.0) * weight, 0.0006), row
+        assert is_near(row[place["Variance share"]], shares[name], 0.011), (row, shares[name])
+    assert is_near(lines["reward"][place["Weighted mean"]], mean(it["reward"] for it in rows), 0.0006)
+
+
+def variance_shares(truth: Truth, rollouts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return Cov(part, R) / Var(R) within groups, over the rollouts with a reward; a missing part counts as 0."""
+    sums, whole = dict.fromkeys(truth.weights, 0.0), 0.0
+    for group in by_group(tried(rollouts)).values():
+        rewards = [it["reward"] for it in group]
+        centre = fmean(rewards)
+        whole += sum((reward - centre) ** 2 for reward in rewards)
+        for name, weight in truth.weights.items():
+            parts = [(it["values"][name] or 0.0) * weight for it in group]
+            sums[name] += sum(
+                (part - fmean(parts)) * (reward - centre) for part, reward in zip(parts, rewards, strict=True)
+            )
+    return {name: value / whole for name, value in sums.items()}
+
+
+# --- Actions
+
+
+@of("the_page_of_actions_is_true", [run for run in RUNS if run.kind in {"coding", "tools", "web", "shaped"}])
+def test_the_page_of_actions_is_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    rows = found.last_steps
+    text, tables = of_run(found, "actions")
+    assert f"{len(rows):,} of {len(rows):,}" in text, "all act"
+    assert re.search(r"Actions per rollout ([\d.]+)", text.replace("\n", " "))
+    per_rollout = re.search(r"Actions per rollout ([\d.]+)", text.replace("\n", " "))
+    assert per_rollout
+    assert is_near(per_rollout[1], fmean(it["actions"] for it in rows), 0.06)
+    behaviour = next(with_columns(tables, "Rollouts that", "Mean reward")).by_name()
+    counts = {
+        "never act": 0,
+        "run into an error": sum(it["errored"] for it in rows),
+        "answer without an action": sum(it["fallbacks"] > 0 or it["truncated"] for it in rows),
+        "repeat an action 3 times in a row": sum(it["streak"] >= 3 for it in rows),
+    }
+    for name, count in counts.items():
+        said = next((row for head, row in behaviour.items() if head.startswith(name)), None)
+        assert said is not None, (name, list(behaviour))
+        assert is_near(said[1], count), (name, said, count)
+
+
+@of("solved_after_an_action_is_true", [run for run in RUNS if run.kind in {"coding", "tools", "shaped"}])
+def test_solved_after_an_action_is_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    _, tables = of_run(found, "actions")
+    last = list(with_columns(tables, "Action", "Rollouts", "Solved"))[-1]
+    row = next(row for row in last.rows if re.search(r"submit|serve", row[0]))
+    ended = [it for it in found.last_steps if it["done"]]
+    assert is_near(row[1], len(ended))
+    assert is_near(row[-1], fmean(it["solved"] for it in ended)), row
+
+
+# --- Used in training
+
+
+@of("the_use_of_rollouts_is_true", RUNS)
+def test_the_use_of_rollouts_is_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    rows = found.last_steps
+    text, tables = of_run(found, "trained")
+    dead = {name: is_dead(group) for name, group in by_group(rows).items()}
+    used = [it for it in rows if it["advantage"] and not dead[it["group"]] and not it["dropped"]]
+    assert f"{len(used):,} of {len(rows):,} rollouts" in text
+    lines = next(with_columns(tables, "Outcome", "Rollouts", "Tokens")).by_name()
+    said = {name.casefold(): number(row[1]) for name, row in lines.items() if name != "Outcome"}
+    errored, stale = [it for it in rows if it["errored"]], [it for it in rows if it["dropped"]]
+    unscored = [it for it in rows if it["values"] is not None and it["reward"] is None]
+    assert said.pop(next(name for name in said if name.startswith("trained"))) == len(used)
+    for some, words in (
+        (errored, "error|failed|raised"),
+        (stale, "stale"),
+        (unscored, "no reward|no valid|unscor|none"),
+    ):
+        found_of = [name for name in said if re.search(words, name) and some]
+        assert len(found_of) == bool(some), (words, said)
+        assert not some or said.pop(found_of[0]) == len(some)
+    in_dead = [it for it in tried(rows) if dead[it["group"]]]
+    if run.kind != "judge":
+        for solved, words in ((True, "solved"), (False, "not solved|failed")):
+            count = sum(it["solved"] is solved for it in in_dead)
+            names = [name for name in said if re.search(words, name) and ("not" in name) is not solved]
+            assert sum(said.pop(name) or 0 for name in names) == count, (words, said, count)
+    zero = sum(it["advantage"] == 0 and not dead[it["group"]] for it in rows)
+    assert sum(value or 0 for value in said.values()) - zero in {0, len(in_dead)}, said
+    assert "run ended before" not in text, "all that had not failed was scored"
+
+
+# --- Overview, groups
+
+
+@of("the_tiles_of_the_overview_are_true", RUNS)
+def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    text, _ = page(found.db, urls.overview(found.truth.run))
+    last = max(it["step"] for it in found.truth.rollouts)
+    rows = [it for it in found.truth.rollouts if it["step"] > last - 10]
+    assert f"steps {last - 9}\u2013{last}" in text
+    flat = text.replace("\n", " ")
+
+    def tile(name: str) -> str:
+        said = re.search(rf"{name} ([\u2212\d.,%k]+)", flat)
+        assert said, name
+        return said[1]
+
+    groups = [group for group in by_group(rows).values() if len(tried(group)) > 1]
+    assert is_near(tile("Mean reward"), mean(it["reward"] for it in rows), 0.0006)
+    assert is_near(tile("Truncated"), fmean(it["truncated"] for it in rows))
+    assert is_near(tile("(?:Dead|Zero-variance) groups"), fmean(map(is_dead, groups)))
+    assert is_near(tile("Tokens"), mean(it["tokens"] for it in rows if not it["errored"]), 1.1) or any(
+        it["errored"] for it in rows
+    )
+    if outcome := re.search(r"(\w+) = 1 (\d+%)", flat):
+        values = [it["values"][outcome[1]] for it in rows if it["values"] is not None]
+        assert is_near(outcome[2], mean(float(value == 1) for value in values if value is not None)), outcome[0]
+    solved = re.search(r"Solved ([\d<>]+%)", flat)
+    assert run.kind != "judge" or not solved
+    assert not solved or is_near(solved[1], mean(it["solved"] for it in tried(rows))), solved
+
+
+@of("the_kinds_of_groups_are_true", RUNS)
+def test_the_kinds_of_groups_are_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    text, tables = page(found.db, urls.groups(found.truth.run))
+    groups = by_group(found.truth.rollouts)
+    dead = [tried(group) for group in groups.values() if is_dead(group)]
+    kinds = {}
+    for kind in ("all passed", "all equal", "all failed"):
+        said = re.search(rf"{kind} ([\d,]+)", text)
+        kinds[kind] = int(number(said[1]) or 0) if said else 0
+    assert sum(kinds.values()) == len(dead), kinds
+    if run.kind != "judge":
+        assert kinds["all passed"] == sum(all(it["solved"] for it in group) for group in dead), kinds
+        assert kinds["all failed"] == sum(not any(it["solved"] for it in group) for group in dead), kinds
+    else:
+        assert kinds["all passed"] == kinds["all failed"] == 0
+    table = next(with_columns(tables, "ID", "Step", "Task", "Kind"))
+    newest = iter(reversed(groups.items()))
+    for row in (row for row in table.rows[1:] if len(row) == len(table.rows[0])):
+        name, group = next(newest)
+        rewards = [it["reward"] for it in tried(group)]
+        cells = dict(zip(table.rows[0], row, strict=True))
+        assert cells["Step"] == name.partition("/")[0]
+        assert cells["Task"] == group[0]["task"]
+        assert is_near(cells["Mean"], mean(rewards), 0.0006), (name, row)
+        assert is_near(cells["Std"], stdev(rewards) if len(rewards) > 1 else None, 0.0006), (name, row)
+        assert is_near(cells["Truncated"], sum(it["truncated"] for it in group)), (name, row)
+        assert is_near(cells["Errors"], sum(it["errored"] for it in group)), (name, row)
+
+
+# --- Two runs
+
+
+@of("two_runs_are_compared_truly", PAIRS)
+def test_two_runs_are_compared_truly(run: Realistic) -> None:
+    pair = recorded_pair(f"{run.kind}-healthy", run.id)
+    text, tables = page(pair[0].db, urls.compare_runs([it.truth.run for it in pair]))
+    table = next(with_columns(tables, "Task", "A", "B"))
+    head = table.rows[0]
+    lines = {name: row for name, row in table.by_name().items() if not name.startswith(("Task", "all"))}
+    assert lines
+    tasks = [by_task(it.truth.rollouts) for it in pair]
+    chances = [index for index, name in enumerate(head) if name.startswith("pass@")]
+    assert bool(chances) == (run.kind != "judge"), text
+    for name, row in lines.items():
+        for own, which in zip(tasks, "AB", strict=True):
+            place = head.index(which)
+            assert is_near(row[place], mean(it["reward"] for it in tried(own[name])), 0.0051), (name, row)
+        for own, place in zip(tasks, chances, strict=False):
+            assert is_near(row[place], pass_at(own[name], int(head[place].partition("@")[2]))), (name, row)
+
+
+# --- All pages
+
+
+@of("all_pages_mean_the_same_by_solved", WITH_OUTCOME)
+def test_all_pages_mean_the_same_by_solved(run: Realistic) -> None:
+    """Where pages print the definition, it is one; and no page takes it from a percentile."""
+    found = recorded(run.id)
+    said = set()
+    for parts in ((), ("tasks",), ("actions",), ("trained",)):
+        text, _ = of_run(found, *parts)
+        said |= {it.casefold().rstrip(". ") for it in re.findall(r"Solved if ([^(\n,.]+(?:\.\d[^(\n,.]*)*)", text)}
+    assert len(said) <= 1, said
+    assert not any("percentile" in it for it in said)
