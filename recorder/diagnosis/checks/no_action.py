@@ -2,56 +2,111 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis import contrast, links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Outcome, Run, quiet, too_few, uncovered
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.measures import mean
-from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.diagnosis.wording import percent
+from logs_ui.recorder.queries.filters.terms import print_name
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import LossCause, StopReason
 
 _SHARE = 0.1
 _STREAK = 3
 _BY_TOOLS = 0.5  # of the rollouts that act [ours]
+_MOST, _OCCUR = 0.5, 0.8  # of the actions that do not occur in an answer; of the others, which must occur [ours]
+_TENTH = 0.1  # of the loss: so much is worth a card, however few turns it was [ours]
 
 
-def _failures(rows: Rows) -> Floats:
+def _fallback(rows: Rows) -> str | None:
+    """Return the action that the loop sends if it finds none in an answer; None if there is none such.
+
+    That is the action of most of those that do not occur in the answer before them, while most other actions do. If the
+    loop sends it only once, as the last action, it ends the episode with it.
+    """
+    unsaid, actions = np.nan_to_num(rows.facts["unsaid_actions"]), rows.facts["unsaid_action"]
+    names, codes = np.unique([str(it or "") for it in actions], return_inverse=True)
+    sums = np.bincount(codes, unsaid)
+    top = int(np.argmax(sums)) if len(sums) else 0
+    said = float(np.nansum(rows.facts["env_steps"] - rows.facts["unsaid_actions"]))
+    if said == 0 or sums.sum() == 0 or sums[top] < _MOST * sums.sum() or _said(rows, names[top]) < _OCCUR:
+        return None
+    mine = (codes == top) & (unsaid > 0)
+    closing = mine & (unsaid == 1) & (rows.facts["last_action"] == names[top])
+    return None if closing.sum() >= _OCCUR * mine.sum() else str(names[top])
+
+
+def _said(rows: Rows, fallback: str) -> float:
+    """Return the share of the actions other than the fallback that occur in the answer before them."""
+    others = rows.facts["env_steps"] - np.nan_to_num(_sent(rows, fallback))
+    return float(np.nansum(rows.facts["env_steps"] - rows.facts["unsaid_actions"]) / max(np.nansum(others), 1))
+
+
+def _sent(rows: Rows, fallback: str | None) -> Floats:
+    """Return (N,) how often the loop sent its fallback; NaN if that is not known."""
+    return np.where(rows.facts["unsaid_action"] == fallback, 1.0, 0.0) * rows.facts["unsaid_actions"]
+
+
+def _failures(rows: Rows, fallback: str | None) -> Floats:
     """Return (N,) turns without an action that were not truncated; 1 if only the stop reason says that there is one."""
     failures, cut = rows.facts["parse_failures"], np.nan_to_num(rows.facts["truncated_turns"])
+    if fallback is not None:
+        failures = np.fmax(failures, _sent(rows, fallback))
     cut = np.maximum(cut, rows.stop_reason == StopReason.LENGTH)
     known = np.maximum(failures - cut, 0.0)
     return np.where(np.isnan(known) & (rows.stop_reason == StopReason.NO_ACTION), 1.0, known)
 
 
+def _unparsed_end(rows: Rows) -> Bools:
+    """Return (N,) True for rollouts that end with a whole answer without an action."""
+    whole_tail = (rows.facts["parse_tail"] > 0) & (rows.stop_reason != StopReason.LENGTH)
+    ended: Bools = whole_tail | (rows.stop_reason == StopReason.NO_ACTION)
+    return ended
+
+
+def _missing_actions(run: Run) -> str | None:
+    known = ~np.isnan(_failures(run.rows, _fallback(run.rows)))
+    return None if known.any() else "actions, as record(parse=...) finds them"
+
+
 def _look_unparsed(run: Run) -> Outcome:
-    rows, limit = run.rows, run.threshold("parse_failures", _SHARE)
-    failures = _failures(rows)
+    rows, limit, fallback = run.rows, run.threshold("parse_failures", _SHARE), _fallback(run.rows)
+    failures, ended = _failures(rows, fallback), _unparsed_end(rows)
     known = ~np.isnan(failures)
     share = float(failures[known].sum() / max(np.fmax(rows.turns[known], 1).sum(), 1))
-    bad = failures > 0
-    if share <= limit or contrast.is_fine(run, bad):
+    bad, ends = (failures > 0) | ended, float(ended.mean())
+    part, whole = run.cost_of("parse_failure"), contrast.cost(run, bad)
+    is_costly = part > 0 and part >= _TENTH * run.fall.lost and "parse_failures" not in run.settings.thresholds
+    if (max(share, ends) <= limit and not is_costly) or contrast.is_fine(run, bad):
         return too_few(known, "answers in which an action was looked for") or quiet(
             share, "of answers have no action", limit
         )
     streaks = percent(float((rows.facts["parse_streak"] >= _STREAK).mean()))
-    tail = (rows.facts["parse_tail"] > 0) & (rows.stop_reason != StopReason.LENGTH)
-    ends = percent(float((tail | (rows.stop_reason == StopReason.NO_ACTION)).mean()))
-    share_of_turns = np.minimum(_failures(run.all) / np.fmax(run.all.turns, 1), 1.0)
-    part, whole = run.cost_of("parse_failure"), contrast.cost(run, bad)
+    trend: Floats | Bools = np.minimum(_failures(run.all, fallback) / np.fmax(run.all.turns, 1), 1.0)
+    title = f"No action is found in {percent(share)} of the model's answers"
+    more = f"{percent(ends)} of rollouts end with such an answer; {streaks} have {_STREAK}+ in a row."
+    advice = "Open one and compare the answer with what the parser expects; show the format in the prompt."
+    where = {"parse_failures>0": rows.facts["parse_failures"] > 0, "stop:no_action": rows.stop_reason == "no_action"}
+    if share <= limit:
+        title, trend = f"{percent(ends)} of rollouts end with an answer without an action", _unparsed_end(run.all)
+    elif fallback is not None and np.nansum(_sent(rows, fallback)) > failures[known].sum() / 2:
+        title = f"In {percent(share)} of turns the answer contains no action; the loop sent `{fallback}` instead"
+        more = f"{percent(_said(rows, fallback))} of the other actions occur in the answer before them."
+        advice = (
+            f"Tell the model that no action was found instead of sending `{fallback}`; show the format in the prompt."
+        )
+        where |= {f"unsaid_action:{print_name(fallback)}": _sent(rows, fallback) > 0}
     return Card(
         id="parse_failures",
-        title=f"No action is found in {percent(share)} of the model's answers",
+        title=title,
         cost=max(part, whole),
-        evidence=(
-            f"{int(bad.sum())} of {len(rows)} rollouts are affected.",
-            f"{ends} of rollouts end with such an answer; {streaks} have {_STREAK}+ in a row.",
-        ),
-        suggestion="Open one and compare the answer with what the parser expects; show the format in the prompt.",
-        where="parse_failures>0" if (rows.facts["parse_failures"] > 0).any() else "stop:no_action",
+        evidence=(f"{int(bad.sum())} of {len(rows)} rollouts are affected.", more),
+        suggestion=advice,
+        where=links.selecting(rows.id, bad, where),
         is_part=part >= whole,
-        **above(run.all.by_step(share_of_turns), limit),
+        **above(run.all.by_step(trend), limit),
         own=bad,
     )
 
@@ -102,9 +157,11 @@ def _look_idle(run: Run) -> Outcome:
 PARSE_FAILURES = Diagnostic(
     "parse_failures",
     "Parse failures",
-    f"Share of turns whose answer gave no action, and was not truncated, above {_SHARE:.0%}.",
+    f"Share of turns whose answer gave no action, and was not truncated, above {_SHARE:.0%}; or the same share of "
+    f"rollouts that end so, or {_TENTH:.0%} of the loss. If most actions that do not occur in the answer before "
+    f"them are one and the same, and {_OCCUR:.0%} of the others occur in theirs, the loop sent it in place of one.",
     "evalscope's budget, verl PR 7697",
-    lambda run: None if (~np.isnan(_failures(run.rows))).any() else "actions, as record(parse=...) finds them",
+    _missing_actions,
     _look_unparsed,
     limits=SHARE,
     position=90,

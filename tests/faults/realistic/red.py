@@ -16,7 +16,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
         "weights that drown the outcome": ("gsm8k-drowned",),
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
-        "parser fallbacks": ("web-noop",),
     },
     "the_other_planted_causes_have_a_card_too": {
         "item 1": ("coding-two",),
@@ -30,7 +29,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
         "weights that drown the outcome": ("gsm8k-drowned",),
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
-        "parser fallbacks": ("web-noop",),
     },
     "its_figures_are_those_of_the_truth": {
         "item 1": (
@@ -42,7 +40,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
         "weights that drown the outcome": ("gsm8k-drowned",),
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
-        "parser fallbacks": ("web-noop",),
     },
     "its_link_opens_exactly_its_rollouts": {
         "item 1": (
@@ -53,7 +50,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
         "weights that drown the outcome": ("gsm8k-drowned",),
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
-        "parser fallbacks": ("web-noop",),
     },
     "solved_is_what_the_generator_means": {
         "item 1": (

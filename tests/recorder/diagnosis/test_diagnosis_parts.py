@@ -174,6 +174,66 @@ def test_parse_failures_are_shares_of_all_rollouts() -> None:
     assert found.evidence[1].startswith("25% of rollouts end with such an answer")
 
 
+def fallbacks(**more: Any) -> Rows:
+    """Of 48 rollouts of 4 turns, 12 were sent `noop` in 3 of them; a parser that finds nothing is not recorded."""
+    columns: dict[str, Any] = {
+        "turns": 4.0, "env_steps": 4.0, "parse_failures": 0.0, "parse_tail": 0.0, "parse_streak": 0.0,
+        "unsaid_actions": np.where(QUARTER, 3.0, 0.0), "unsaid_action": ["noop" if it else None for it in QUARTER],
+        "last_action": "look",
+    }  # fmt: skip
+    return rows_of(**columns | more)
+
+
+def test_actions_that_the_loop_sends_where_it_finds_none_are_parse_failures() -> None:
+    found = card(diagnose_rows(fallbacks()), "parse_failures")
+    assert found.title == "In 19% of turns the answer contains no action; the loop sent `noop` instead"  # 36 of 192
+    assert found.evidence == (
+        "12 of 48 rollouts are affected.",
+        "100% of the other actions occur in the answer before them.",
+    )
+    assert found.where == "unsaid_action:noop"
+    assert found.cost == pytest.approx(1 / 6)
+    unknown = fallbacks(parse_failures=np.nan, parse_tail=np.nan, parse_streak=np.nan)
+    assert card(diagnose_rows(unknown), "parse_failures").title == found.title
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"unsaid_actions": np.where(QUARTER, 4.0, 4.0), "unsaid_action": np.where(QUARTER, "noop", "left")},
+        {"unsaid_actions": np.where(QUARTER, 3.0, 2.0), "unsaid_action": np.where(QUARTER, "noop", "left")},
+        {"unsaid_action": [f"go {n}" if it else None for n, it in enumerate(QUARTER)]},
+        {"unsaid_actions": 4.0, "unsaid_action": "noop"},
+        {"unsaid_actions": np.where(QUARTER, 1.0, 0.0), "last_action": np.where(QUARTER, "noop", "look"),
+         "env_steps": 2.0, "turns": 2.0},
+        {"unsaid_actions": np.nan, "unsaid_action": None},
+    ],
+    ids=["none occurs", "few others occur", "no one action", "always the same", "sent once, at the end", "unknown"],
+)  # fmt: skip
+def test_actions_that_may_be_the_models_own_are_no_parse_failures(columns: dict[str, Any]) -> None:
+    assert "parse_failures" not in ids(diagnose_rows(fallbacks(**columns)))
+
+
+def test_rollouts_that_end_without_an_action_count_however_many_turns_they_had() -> None:
+    """A quarter of the rollouts ends so, after 39 answers with an action."""
+    failed = QUARTER.astype(float)
+    rows = rows_of(parse_failures=failed, parse_streak=failed, parse_tail=failed, turns=40.0)
+    found = card(diagnose_rows(rows), "parse_failures")
+    assert found.title == "25% of rollouts end with an answer without an action"
+    assert found.is_part
+
+
+def test_a_tenth_of_the_loss_is_not_below_the_threshold() -> None:
+    """Two of 48 rollouts, while nearly all others succeed."""
+    failed = (PLACE < 2).astype(float)
+    columns: dict[str, Any] = {"parse_failures": failed, "parse_streak": failed, "parse_tail": failed, "turns": 4.0}
+    rows = rows_of(reward=np.where(PLACE < 4, 0.0, 1.0), **columns)
+    found = card(diagnose_rows(rows), "parse_failures")
+    assert found.title == "4% of rollouts end with an answer without an action"
+    wide = Settings(thresholds={"parse_failures": 0.5})
+    assert "parse_failures" not in ids(diagnose_rows(rows, wide))
+
+
 def test_turns_that_run_out_in_circles_are_counted_for_loops_alone() -> None:
     over, loops = PLACE % GROUP < 3, PLACE % GROUP < 2  # 36 and 24 of 48
     rows = rows_of(
