@@ -9,8 +9,6 @@ STANDSTILL = {"learning_rate": 1e-12, "grad_norm": 1e-8, "kl": 1e-9}
 """The most that each of these figures, which the trainer logs, may be while the policy does not change [ours]."""
 FIRST_KL = 3
 """Logged steps after which a KL of nearly 0 means something: a policy that has just begun is near its reference."""
-ENTROPY_STEPS, ENTROPY_SHARE, ENTROPY_FLOOR = 10, 0.5, 0.02
-"""An entropy has collapsed if it is below this share of its median over so many first steps, and below so many nats."""
 
 
 def mean(values: Floats) -> float | None:

@@ -1,11 +1,16 @@
 """Finds answers that repeat their own text, and a policy that gives the same answer every time."""
 
+from typing import Any
+
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, Trend, quiet, too_few
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, quiet, too_few
 from logs_ui.recorder.diagnosis.change_point import above, below
-from logs_ui.recorder.diagnosis.measures import ENTROPY_FLOOR, ENTROPY_SHARE, ENTROPY_STEPS, dead, mean
+from logs_ui.recorder.diagnosis.contrast import rise
+from logs_ui.recorder.diagnosis.entropy import FLOOR, LOW, STEPS, Entropy, entropy, logged
+from logs_ui.recorder.diagnosis.entropy import SHARE as ENTROPY_SHARE
+from logs_ui.recorder.diagnosis.measures import dead, mean
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
@@ -17,6 +22,7 @@ _ALIKE = 0.75  # of a group's completions are duplicates: of 8, at most 2 are un
 _DEAD = 0.8  # of such groups have zero variance; else equal completions are not the reason
 _FAILED = 0.25  # of the groups: if nearly all are solved, a deterministic policy has learned them
 _COLD = 0.3  # temperature [ours]
+_NEAR_BEST = 0.2  # of the range of rewards: a policy that solves its tasks may be sure of them [ours]
 
 
 def _signs(rows: Rows) -> dict[str, Bools]:
@@ -62,30 +68,64 @@ def alike(rows: Rows) -> Floats:
 
 def _look_diversity(run: Run) -> Outcome:
     rows, twins, chosen = run.rows, alike(run.rows), _chosen(run)
-    trend = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
-    lost = run.lost * (chosen if chosen.any() or not _fallen(trend) else dead(rows.groups))[rows.group]
-    share = mean(twins) or 0.0
-    said = [f"{percent(share)} of completions have the same tokens as another one of their group."]
-    said += [f"Entropy (the sampler's mean of -log p): {figure(trend[-1][1])} nats per token."] if trend else []
-    if not lost.any():
-        known = np.isfinite(twins).any()
-        return Below(" ".join(said)) if known or trend else NotJudged("No group has two completions to compare.")
+    sampled = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
+    trend = sampled or logged(run.scalars)
+    fallen, share = entropy(trend), mean(twins)
+    said = [] if share is None else [f"{percent(share)} of completions have the same tokens as another of their group."]
+    source = "the sampler's mean of -log p" if sampled else "logged by the trainer"
+    if fallen is not None or trend:
+        said.append(f"Entropy ({source}): {fallen.said if fallen else f'{figure(trend[-1][1])} nats per token'}.")
+    if not chosen.any():
+        if fallen is not None and fallen.is_collapsed:
+            begun = below(trend, fallen.limit)
+            if not _is_well(run, begun):
+                return _collapsed(run, fallen, source, begun)
+            said.append("The mean reward still rises, or is near the best.")
+        return Below(" ".join(said)) if said else NotJudged("No group has two completions to compare.")
+    lost = run.lost * chosen[rows.group]
     temperature = run.config.get("temperature")
     said += [f"Temperature: {figure(temperature)}."] if isinstance(temperature, int | float) else []
     return Card(
         id="diversity",
-        title=f"{percent(share)} of completions duplicate another in their group"
-        if chosen.any()
-        else "Entropy collapsed: the policy samples almost only its likeliest tokens",
+        title=f"{percent(share or 0.0)} of completions duplicate another in their group",
         cost=float(lost.sum()) / len(rows),
         evidence=tuple(said),
         suggestion="Sample at temperature 1, add an entropy bonus or a KL term, or return to an earlier checkpoint.",
-        where="twins>0" if chosen.any() else "spread:0",
-        **below(trend, ENTROPY_FLOOR),
+        where="twins>0",
+        **above(run.all.by_step(alike(run.all)[run.all.group]), run.threshold("diversity", _HALF)),
         own=lost > 0,
         aspects=("cold",) if _is_cold(run) else (),
         needs=np.inf if _is_cold(run) else None,
     )
+
+
+def _missing(run: Run) -> str | None:
+    has_texts = (~np.isnan(run.rows.facts["completion_key"])).any()
+    return None if has_texts or logged(run.scalars) else "token ids, texts, or the trainer's entropy"
+
+
+def _collapsed(run: Run, found: Entropy, source: str, begun: dict[str, Any]) -> Card:
+    return Card(
+        id="diversity",
+        title=f"Entropy collapsed: {found.said}",
+        cost=run.fall.lost,
+        evidence=(f"It is {source}.", "The policy samples almost only its likeliest tokens: it no longer explores."),
+        suggestion="Add an entropy bonus or a KL term, lower the learning rate, or return to an earlier checkpoint.",
+        where="",
+        **begun,
+    )
+
+
+def _is_well(run: Run, begun: dict[str, Any]) -> bool:
+    """Return True if the mean reward is near the best, or has risen since the entropy fell: it may have learned."""
+    rewards = run.all.reward[np.isfinite(run.all.reward)]
+    if run.fall.lost <= _NEAR_BEST * (run.scale.best - float(rewards.min(initial=run.scale.best))):
+        return True
+    since = run.all.where(run.all.step >= (begun["since_step"] or run.rows.steps[0]))
+    is_late = since.step >= since.steps[len(since.steps) // 2]
+    early, late = (since.group_means(np.where(own, since.reward, np.nan)) for own in (~is_late, is_late))
+    gain = rise(early, late)
+    return gain.is_sure and gain.value > 0
 
 
 def _chosen(run: Run) -> Bools:
@@ -120,16 +160,7 @@ def _is_certain(run: Run) -> bool:
     """Return True if the policy samples almost only its likeliest tokens: duplicates then follow from that."""
     values = run.rows.facts["mean_logprob"]
     known = values[~np.isnan(values)]
-    return len(known) > 0 and float(-known.mean()) < ENTROPY_FLOOR
-
-
-def _fallen(trend: Trend) -> bool:
-    """Return True if the entropy is below half of its median over the first steps, and below the floor."""
-    if len(trend) <= ENTROPY_STEPS:
-        return False
-    before = float(np.median([value for _, value in trend[:ENTROPY_STEPS]]))
-    now = float(np.mean([value for _, value in trend[-3:]]))
-    return now < ENTROPY_SHARE * before and now < ENTROPY_FLOOR
+    return len(known) > 0 and float(-known.mean()) < FLOOR
 
 
 DEGENERATE_TEXT = Diagnostic(
@@ -150,11 +181,12 @@ DIVERSITY = Diagnostic(
     "diversity",
     "Entropy and diversity",
     f"Groups in which at least {_ALIKE:.0%} of completions duplicate another, from {_HALF:.0%} of groups on, if "
-    f"{_DEAD:.0%} of those groups have zero variance, or if the mean of -log p is below {ENTROPY_FLOOR:g} and "
-    f"{_FAILED:.0%} of groups fail; or a mean of -log p below half of the first {ENTROPY_STEPS} steps' median and "
-    f"below {ENTROPY_FLOOR:g}.",
+    f"{_DEAD:.0%} of those groups have zero variance, or if the mean of -log p is below {FLOOR:g} and "
+    f"{_FAILED:.0%} of groups fail. Or an entropy (the sampler's mean of -log p, else what the trainer logs) below "
+    f"half of the first {STEPS} steps' median and {FLOOR:g} nats, or below {ENTROPY_SHARE:.0%} of it and {LOW:g} nats, "
+    f"unless the mean reward still rises, or is within {_NEAR_BEST:.0%} of the best.",
     "ours; there is no agreed floor",
-    lambda run: None if (~np.isnan(run.rows.facts["completion_key"])).any() else "token ids, or texts",
+    _missing,
     _look_diversity,
     limits=SHARE,
     position=160,

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from logs_ui.recorder.diagnosis.card import Trend, since
-from logs_ui.recorder.diagnosis.measures import ENTROPY_FLOOR, ENTROPY_SHARE, ENTROPY_STEPS, FIRST_KL, STANDSTILL
+from logs_ui.recorder.diagnosis.change_point import below
+from logs_ui.recorder.diagnosis.entropy import entropy
+from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
 _ALWAYS = "learning_rate"  # whose value is a number in every training
@@ -126,13 +126,12 @@ def _grown(trend: Trend) -> tuple[str, bool]:
 
 
 def _entropy(trend: Trend) -> tuple[str, bool]:
-    before = float(np.median([value for _, value in trend[:ENTROPY_STEPS]]))
-    if len(trend) <= ENTROPY_STEPS or before <= 0:
+    found = entropy(trend)
+    if found is None:
         return _grown(trend)
-    last = trend[-1][1]
-    has_fallen = last < ENTROPY_SHARE * before and last < ENTROPY_FLOOR
-    said = f"{percent(last / before)} of its median over the first {ENTROPY_STEPS} logged steps, {figure(before)} nats"
-    return f"{said}{f': less than half, and below {ENTROPY_FLOOR:g} nats' if has_fallen else ''}.", has_fallen
+    step = below(trend, found.limit)["since_step"]
+    when = "" if step is None else f" at step {step:,}"
+    return f"{found.said}{f': collapsed{when}' if found.is_collapsed else ''}.", found.is_collapsed
 
 
 def _all(trend: Trend) -> str:

@@ -304,7 +304,7 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
         "grad_norm": ((1, 0.5), (19, 0.25)),
         "learning_rate": (*flat(1e-6, range(1, 12)), *flat(0.0, range(12, 20))),
         "clip_ratio/region_mean": flat(0.0),
-        "entropy": (*flat(2.0, range(1, 11)), (19, 0.01)),
+        "entropy": (*flat(2.0, range(1, 18)), (18, 0.003), (19, 0.01), (20, 0.01)),
     }
     said = {it.name: (it.said, it.is_bad) for it in signals(scalars, config, 12)}
     assert said == {
@@ -315,10 +315,7 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
             False,
         ),
         "kl": ("Not logged: beta is 0, so the trainer computes no KL penalty.", False),
-        "entropy": (
-            "<1% of its median over the first 10 logged steps, 2 nats: less than half, and below 0.02 nats.",
-            True,
-        ),
+        "entropy": ("0.00767 nats per token, <1% of the initial median (2): collapsed at step 18.", True),
     }
 
 
@@ -334,7 +331,7 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
         ("kl", ((1, 0.0),), "Logged once, at step 1."),
         ("entropy", ((1, 2.0), (2, 1.0)), "From 2 at step 1 to 1; highest was 2 at step 1."),
         ("entropy", (), "Not logged."),
-        ("entropy", (*flat(2.0), (31, 0.5)), "25% of its median over the first 10 logged steps, 2 nats."),
+        ("entropy", (*flat(2.0), *flat(0.5, range(31, 34))), "0.5 nats per token, 25% of the initial median (2)."),
     ],
 )
 def test_the_sentence_follows_the_figure(name: str, trend: Trend, said: str) -> None:
