@@ -1,4 +1,7 @@
-"""`python -m tests.faults --table`: what was planted against the cards that were found, as Markdown."""
+"""`python -m tests.faults --table`: what was planted against the cards that were found, as Markdown.
+
+The first table is of small games, the second of generated realistic runs.
+"""
 
 import argparse
 import contextlib
@@ -17,6 +20,7 @@ from logs_ui.recorder.analysis.diagnose import diagnose  # noqa: E402
 from logs_ui.recorder.diagnosis import Report  # noqa: E402
 from logs_ui.recorder.diagnosis.wording import figure  # noqa: E402
 from tests.faults import Fault  # noqa: E402
+from tests.faults.realistic.registry import RUNS  # noqa: E402
 from tests.faults.registry import FAULTS  # noqa: E402
 
 _HEAD = "| planted | first card | runs | cost | others |\n| --- | --- | ---: | ---: | --- |"
@@ -41,7 +45,7 @@ def line(runs: Sequence[tuple[Fault, Report]]) -> str:
     named = f"`{runs[0][0].expected}`" if runs[0][0].expected else "none"
     misses = Counter(first(report) or "none" for fault, report in runs if first(report) != fault.expected)
     missed = "".join(f"; **missed**: `{name}` in {count}" for name, count in misses.items())
-    costs = sorted(report.cards[0].cost for report in hits if report.cards)
+    costs = sorted(lost for report in hits if report.cards and (lost := report.cards[0].cost) is not None)
     cost = "" if not costs else figure(costs[0]) if len(costs) == 1 else f"{figure(costs[0])} to {figure(costs[-1])}"
     others = Counter(card.id for _, report in runs for card in report.cards[1:])
     below = ", ".join(f"`{name}`" for name, _ in others.most_common())
@@ -61,9 +65,13 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print the table (default)")
     parser.add_argument("--only", default="", help="faults whose id begins so")
     options = parser.parse_args()
+    shelves = (FAULTS, [run.as_fault() for run in RUNS])
     with tempfile.TemporaryDirectory() as folder:
-        for said in table([fault for fault in FAULTS if fault.id.startswith(options.only)], Path(folder)):
-            print(said, flush=True)
+        for shelf in shelves:
+            chosen = [fault for fault in shelf if fault.id.startswith(options.only)]
+            for said in table(chosen, Path(folder)) if chosen else ():
+                print(said, flush=True)
+            print(end="\n" if chosen else "")
 
 
 if __name__ == "__main__":

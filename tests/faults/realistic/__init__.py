@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.faults import Fault
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -124,6 +126,14 @@ class Realistic:
     make: Callable[[Path, "Realistic"], Truth] = field(repr=False)
     since: int | None = None
     also: Mapping[str, int | None] = field(default_factory=dict)
+
+    def as_fault(self) -> Fault:
+        """Return it as the first shelf has it, without its truth."""
+
+        def make(db: Path) -> None:
+            self.record(db)
+
+        return Fault(self.id, self.planted, self.expected, make)
 
     def record(self, db: Path) -> Truth:
         """Record it, and return what is true of it."""

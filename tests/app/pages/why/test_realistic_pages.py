@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
 from logs_ui.app.web import urls
+from logs_ui.recorder import load_run
 from tests.faults.realistic import Realistic, Truth
 from tests.faults.realistic.recorded import Recorded, recorded, recorded_pair
 from tests.faults.realistic.red import of
@@ -469,3 +470,31 @@ def test_all_pages_mean_the_same_by_solved(run: Realistic) -> None:
         said |= {it.casefold().rstrip(". ") for it in re.findall(r"Solved if ([^(\n,.]+(?:\.\d[^(\n,.]*)*)", text)}
     assert len(said) <= 1, said
     assert not any("percentile" in it for it in said)
+
+
+# --- One rollout
+
+
+@of("the_page_of_a_rollout_says_truly_what_became_of_it", RUNS)
+def test_the_page_of_a_rollout_says_truly_what_became_of_it(run: Realistic) -> None:
+    """One rollout of each kind that occurs: solved, failed, truncated, with an error, dropped, without a reward."""
+    found = recorded(run.id)
+    frame = load_run(found.truth.run, found.db, columns=["id", "group", "generation"])
+    ids = {
+        (group.partition("/train/")[2], int(generation)): int(row)
+        for row, group, generation in zip(frame.id, frame.group, frame.generation, strict=True)
+    }
+    dead = {name for name, group in by_group(found.truth.rollouts).items() if is_dead(group)}
+    kinds = {
+        (it["solved"], it["truncated"], it["errored"], it["dropped"], it["reward"] is None): it
+        for it in found.truth.rollouts
+    }
+    for it in kinds.values():
+        text, _ = page(found.db, urls.rollout(found.truth.run, ids[it["group"], it["generation"]]))
+        is_used = bool(it["advantage"]) and it["group"] not in dead
+        assert ("trained on 0" not in text and "Not used in training" not in text) or not is_used, it["group"]
+        assert "Not used in training" in text or is_used, (it["group"], it["generation"])
+        assert "run ended before" not in text
+        assert ("scored low" in text) <= (it["solved"] is not True), "it did what was asked"
+        assert not it["errored"] or it["error"].partition(": ")[2] in text
+        assert not it["truncated"] or re.search(r"cause\s+truncated", text)
