@@ -1,14 +1,15 @@
 """Finds rollouts that failed because of the environment, or of the infrastructure that runs it."""
 
+import re
 from collections import Counter
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis import contrast, links
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Outcome, Run, quiet
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
-from logs_ui.recorder.diagnosis.waterfall import has_cause
+from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
 from logs_ui.recorder.diagnosis.wording import listed, percent
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import LossCause
@@ -18,6 +19,8 @@ _OF_TASK = 0.5  # of a task's rollouts, from _ATTEMPTS on [ours]
 _ATTEMPTS = 4
 _MOSTLY = 0.5  # of the failed rollouts [ours]
 _FEW = 2  # rollouts: one alone is an accident
+_NUMBER = re.compile(r"\w*\d[\w-]*")  # a number or an id
+_LONGEST = 200  # characters of an error that are shown
 
 
 def _errors(rows: Rows) -> tuple[Bools, Bools, Bools]:
@@ -49,10 +52,12 @@ def _look(run: Run) -> Outcome:
         id="infrastructure",
         title=f"{percent(share)} of rollouts failed with an environment error",
         cost=run.cost_of("infrastructure") + contrast.cost(run, told),
-        evidence=(*_kinds(rows, ended, bad, dead), *_received(whole, told)),
+        evidence=(*_kinds(rows.error[ended].tolist()), *_tasks(rows, bad, dead), *_received(whole, told)),
         suggestion="Fix the environment, or mask these rollouts; the policy is not at fault."
         + (" If calls raised, first check that the model's arguments are not the reason." if is_worse else ""),
-        where="cause:infrastructure" if ended.any() else "env_errors>0",
+        where=links.selecting(
+            rows.id, bad, {"cause:infrastructure": ended & judged(rows), "env_errors>0": rows.facts["env_errors"] > 0}
+        ),
         is_part=not told.any(),
         **above(run.all.by_step(all_ended | (all_erred if is_worse else all_whole)), limit),
         own=bad,
@@ -60,14 +65,25 @@ def _look(run: Run) -> Outcome:
     )
 
 
-def _kinds(rows: Rows, ended: Bools, bad: Bools, dead: list[str]) -> list[str]:
-    """Name the most frequent errors, and the tasks that have them."""
-    kinds = Counter(str(error).partition(":")[0] for error in rows.error[ended] if error)
-    said = [f"{count} times {kind}." for kind, count in kinds.most_common(3)]
-    tasks = Counter(rows.tasks[task] for task in rows.task[bad] if task >= 0)
-    worst = [f"{name} ({count})" for name, count in tasks.most_common(3)]
-    said += [f"Affected tasks ({len(tasks)}): {listed(worst)}."] if worst else []
-    return said + ([f"{listed(dead)}: at least half of their rollouts fail."] if len(tasks) > len(dead) > 0 else [])
+def _kinds(errors: list[str | None]) -> list[str]:
+    """Name the most frequent errors with their messages. Those that differ only in numbers and ids are one kind."""
+    kinds: dict[str, Counter[str]] = {}
+    for line in (error[:_LONGEST] for error in errors if error):
+        kinds.setdefault(_NUMBER.sub("0", line), Counter())[line] += 1
+    said = []
+    for texts in sorted(kinds.values(), key=Counter.total, reverse=True)[:3]:
+        name, _, message = texts.most_common(1)[0][0].partition(":")
+        text = f"{', such as' if len(texts) > 1 else ''}: {message.strip().rstrip('.')}" if message else ""
+        said.append(f"{name} \u00d7{texts.total():,}{text}.")
+    return said
+
+
+def _tasks(rows: Rows, bad: Bools, dead: list[str]) -> list[str]:
+    """Name the most affected tasks, those in `dead` first, with how many of their rollouts failed."""
+    tried, found = (Counter(rows.tasks[it] for it in codes if it >= 0) for codes in (rows.task, rows.task[bad]))
+    order = sorted(found, key=lambda name: (name not in dead, -found[name]))
+    worst = [f"{name} ({found[name]:,} of {tried[name]:,})" for name in order]
+    return [f"Affected tasks: {listed(worst)}."] if worst else []
 
 
 def _received(whole: Bools, told: Bools) -> list[str]:

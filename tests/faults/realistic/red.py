@@ -33,7 +33,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
             "coding-regressed",
             "shaped-regressed",
         ),
-        "item 8, the error's message": ("coding-memory",),
         "weights that drown the outcome": ("gsm8k-drowned",),
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),

@@ -172,7 +172,38 @@ def test_environment_errors_name_their_kind_and_tasks() -> None:
     )
     found = card(diagnose_rows(rows), "infrastructure")
     assert found.cost == pytest.approx(8 / 48)
-    assert found.evidence == ("8 times RuntimeError.", "Affected tasks (1): task 0 (8).")
+    assert found.evidence == ("RuntimeError \u00d78: the game crashed.", "Affected tasks: task 0 (8 of 16).")
+
+
+def test_errors_that_differ_in_numbers_and_ids_are_one_kind() -> None:
+    """Of two tasks; the one that nearly always fails is named first, though it has fewer rollouts."""
+    few, many = (PLACE < 4), (PLACE >= 8) & QUARTER
+    text = "RuntimeError: container {} killed: out of memory"
+    rows = rows_of(
+        task=["a" if place < 4 else "b" for place in PLACE],
+        stop_reason=np.where(few | many, StopReason.ENVIRONMENT_ERROR, StopReason.DONE),
+        status=np.where(few | many, Status.ERROR, Status.OK),
+        error=["TimeoutError", *[text.format(f"3f{n:02x}") if few[n] or many[n] else None for n in range(1, 48)]],
+    )
+    found = card(diagnose_rows(rows), "infrastructure")
+    assert found.evidence[:3] == (
+        "RuntimeError \u00d713, such as: container 3f01 killed: out of memory.",
+        "TimeoutError \u00d71.",
+        "Affected tasks: a (4 of 4) and b (10 of 44).",
+    )
+
+
+def test_failed_rollouts_are_opened_exactly_if_the_model_received_some_of_the_errors() -> None:
+    ended = PLACE < 6
+    rows = rows_of(
+        reward=np.where(ended | QUARTER, 0.0, 1.0),
+        status=np.where(ended, Status.ERROR, Status.OK),
+        stop_reason=np.where(ended, StopReason.ENVIRONMENT_ERROR, StopReason.DONE),
+        env_steps=2.0,
+        env_errors=np.where(QUARTER & ~ended, 2.0, 0.0),
+    )
+    found = card(diagnose_rows(rows), "infrastructure")
+    assert found.where == "id:1..6,9,13,17,21,25,29,33,37,41,45"
 
 
 def test_parse_failures_are_a_share_of_turns() -> None:
