@@ -46,6 +46,19 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
     },
+    "the_figures_of_checks_without_a_card_are_true": {
+        "item 3": (
+            "coding-truncated",
+            "mix-healthy",
+            "mix-unscored",
+            "mix-two",
+        ),
+        "item 1": (
+            "judge-healthy",
+            "judge-length",
+            "judge-noise",
+        ),
+    },
     "solved_is_what_the_generator_means": {
         "item 1": (
             "coding-healthy",
@@ -193,7 +206,21 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
             "mix-two",
         ),
     },
-    "the_page_of_a_rollout_says_truly_what_became_of_it": {"item 8": ("mix-unscored",)},
+    "the_page_of_a_rollout_says_truly_what_became_of_it": {
+        "item 4, a rollout that passed": (
+            "coding-healthy",
+            "coding-regressed",
+            "coding-truncated",
+            "coding-entropy",
+            "coding-memory",
+            "coding-two",
+            "gsm8k-healthy",
+            "gsm8k-drowned",
+            "shaped-healthy",
+            "shaped-regressed",
+        ),
+        "item 7": ("mix-unscored",),
+    },
 }
 """Ids of runs, by test (its name without `test_`) and by what will mend them. Remove what passes."""
 

@@ -236,6 +236,92 @@ def _steps(found: Recorded, card: Card) -> tuple[int, int]:
     return (int(since[1]), steps[1]) if since else steps
 
 
+# --- Checks without a card
+
+
+@of("the_figures_of_checks_without_a_card_are_true", RUNS)
+def test_the_figures_of_checks_without_a_card_are_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    wrong = {}
+    for it in found.diagnosed.report.checked:
+        if it.state == "below" and (expected := BELOW.get(it.id)) is not None:
+            said, truth = numbers(it.said), expected(found)
+            if not all(any(abs(one - value) <= max(0.006, 0.006 * abs(one)) for value in said) for one in truth):
+                wrong[it.id] = (it.said, truth)
+    assert not wrong
+
+
+def numbers(text: str) -> list[float]:
+    """Return the numbers of a text; percentages as shares, `<1%` as a half."""
+    found = []
+    for sign, value, unit in re.findall(r"([<>]?)([\u2212-]?\d[\d,]*(?:\.\d+)?)(%?)", text):
+        one = float(value.replace(",", "").replace("\u2212", "-")) + {"<": -0.5, ">": 0.5}.get(sign, 0.0)
+        found.append(one / 100 if unit else one)
+    return found
+
+
+def _share(found: Recorded, is_so: Callable[[Mapping[str, Any]], bool]) -> list[float]:
+    return [fmean(is_so(it) for it in found.last_steps)]
+
+
+def groups_of(rollouts: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """Return the scored rollouts of each group with at least two of them."""
+    found = defaultdict(list)
+    for it in rollouts:
+        if it["reward"] is not None:
+            found[it["group"]].append(it)
+    return [group for group in found.values() if len(group) > 1]
+
+
+def _is_dead(group: list[Mapping[str, Any]]) -> bool:
+    rewards = [it["reward"] for it in group]
+    return bool(max(rewards) - min(rewards) <= LITTLE)
+
+
+def _zero_variance(found: Recorded) -> list[float]:
+    groups = groups_of(found.last_steps)
+    all_fail = [fmean(_is_dead(it) and not any(one["solved"] for one in it) for it in groups)]
+    return [fmean(map(_is_dead, groups)), *(all_fail if found.truth.kind != "judge" else [])]
+
+
+def _length_r(found: Recorded) -> list[float]:
+    pairs = []
+    for group in groups_of(it for it in found.last_steps if not it["errored"]):
+        lengths, rewards = [it["tokens"] / it["turns"] for it in group], [it["reward"] for it in group]
+        pairs += [(x - fmean(lengths), y - fmean(rewards)) for x, y in zip(lengths, rewards, strict=True)]
+    norm = (sum(x * x for x, _ in pairs) * sum(y * y for _, y in pairs)) ** 0.5
+    return [sum(x * y for x, y in pairs) / norm] if norm else []
+
+
+def _many_attempts(found: Recorded) -> list[float]:
+    attempts = Counter(it["task"] for it in found.truth.rollouts if it["reward"] is not None)
+    return [sum(number >= ATTEMPTS for number in attempts.values())]
+
+
+def _range(found: Recorded) -> list[float]:
+    rewards = [it["reward"] for it in found.last_steps if it["reward"] is not None]
+    return [min(rewards), max(rewards)]
+
+
+BELOW: dict[str, Callable[[Recorded], list[float]]] = {
+    "infrastructure": lambda found: _share(found, lambda it: it["errored"]),
+    "invalid_reward": lambda found: [sum(it["values"] is not None for it in found.last_steps)],
+    "parse_failures": lambda found: [
+        sum(it["fallbacks"] for it in found.last_steps) / sum(it["turns"] for it in found.last_steps)
+    ],
+    "truncation": lambda found: _share(found, lambda it: it["truncated"]),
+    "loops": lambda found: _share(found, lambda it: it["ends_in_streak"]),
+    "never_acted": lambda found: [0.0],  # a rollout without an environment does not fail to act in it
+    "staleness": lambda found: _share(found, lambda it: (it["staleness"] or 0) >= 4),
+    "dead_groups": _zero_variance,
+    "constant_reward": _range,
+    "length": _length_r,
+    "never_solved": _many_attempts,
+    "forgotten": _many_attempts,
+}
+"""The figures that a check below its threshold must name, by its id."""
+
+
 # --- The loss
 
 

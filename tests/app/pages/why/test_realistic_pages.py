@@ -479,6 +479,7 @@ def test_all_pages_mean_the_same_by_solved(run: Realistic) -> None:
 def test_the_page_of_a_rollout_says_truly_what_became_of_it(run: Realistic) -> None:
     """One rollout of each kind that occurs: solved, failed, truncated, with an error, dropped, without a reward."""
     found = recorded(run.id)
+    of_run(found)  # a rollout's page names its cause once the run is diagnosed
     frame = load_run(found.truth.run, found.db, columns=["id", "group", "generation"])
     ids = {
         (group.partition("/train/")[2], int(generation)): int(row)
