@@ -21,7 +21,9 @@ class Settings:
 
     Attributes:
         max_reward: Reward of a perfect rollout. None takes the run's 99th percentile.
-        solved_at: Least reward of a rollout that solved its task. None takes `max_reward`.
+        solved_at: Least reward of a rollout that solved its task. None takes `max_reward`, or the definition that
+            docs/diagnosis.md describes.
+        solved_by: Reward function whose value `solved_at` is compared with, in place of the whole reward.
         steps: Number of last steps that are diagnosed.
         thresholds: Thresholds by id of a diagnostic, which replace its default: see docs/diagnosis.md.
 
@@ -31,11 +33,12 @@ class Settings:
     Examples:
         >>> from logs_ui.recorder import Settings
         >>> Settings(max_reward=1.0, solved_at=0.9, thresholds={"truncation": 0.2}).as_dict()
-        {'max_reward': 1.0, 'solved_at': 0.9, 'steps': 10, 'thresholds': {'truncation': 0.2}}
+        {'max_reward': 1.0, 'solved_at': 0.9, 'solved_by': None, 'steps': 10, 'thresholds': {'truncation': 0.2}}
     """
 
     max_reward: float | None = None
     solved_at: float | None = None
+    solved_by: str | None = None
     steps: int = 10
     thresholds: Mapping[str, float] = field(default_factory=dict)
 
@@ -49,13 +52,16 @@ class Settings:
         for name in ("max_reward", "solved_at"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _number(name, getattr(self, name)))
+        if not isinstance(self.solved_by, str | None):
+            raise SettingsError(f"solved_by must be the name of a reward function, not {self.solved_by!r:.80}.")
         steps = _number("steps", self.steps)
         if not 1 <= steps == int(steps):
             raise SettingsError(f"steps must be a whole number from 1 on, not {self.steps!r:.80}.")
         object.__setattr__(self, "steps", int(steps))
-        if self.max_reward is not None and self.solved_at is not None and self.solved_at > self.max_reward:
+        on_reward = self.solved_at if self.solved_by is None else None
+        if self.max_reward is not None and on_reward is not None and on_reward > self.max_reward:
             raise SettingsError(
-                f"solved_at {self.solved_at:g} is above max_reward {self.max_reward:g}, which no rollout could reach: "
+                f"solved_at {on_reward:g} is above max_reward {self.max_reward:g}, which no rollout could reach: "
                 "lower the one, or raise the other."
             )
 

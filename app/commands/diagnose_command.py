@@ -34,7 +34,11 @@ def diagnose(
         float | None, typer.Option(metavar="X", help="Reward of a perfect rollout. Default: the run's 99th percentile.")
     ] = None,
     solved_at: Annotated[
-        float | None, typer.Option(metavar="X", help="Lowest reward that counts as solved. Default: --max-reward.")
+        float | None,
+        typer.Option(metavar="X", help="Lowest reward that counts as solved. Default: see docs/diagnosis.md."),
+    ] = None,
+    solved_by: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Reward function that --solved-at is about.")
     ] = None,
     threshold: Annotated[
         list[str] | None, typer.Option(metavar="ID=VALUE", help="Threshold of one diagnostic; may be repeated.")
@@ -59,8 +63,8 @@ def diagnose(
     """
     own = _own(diagnostics or ())
     known = all_limits(own)
-    numbers = {"max_reward": max_reward, "solved_at": solved_at, "steps": steps}
-    given: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
+    values = {"max_reward": max_reward, "solved_at": solved_at, "solved_by": solved_by, "steps": steps}
+    given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
     asked = Settings(**given, thresholds=_thresholds(threshold or ()))
     check_thresholds(asked, known)
     with opened(run, db) as (engine, found):

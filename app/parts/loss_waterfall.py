@@ -27,8 +27,8 @@ class Stair(NamedTuple):
 
     Attributes:
         id: of its cause; `best`, `above` and `mean` for the other lines.
-        reward: the level, for `best` and `mean`; otherwise the change, negative for a loss.
-        share: of the whole loss; None if it is not a loss.
+        reward: the level, for `best` and `mean`; otherwise the change, negative for a loss. None if there is no scale.
+        share: of the whole loss, or of the rollouts if there is no scale; None if it is not a loss.
         rollouts: number of its rollouts; None for `best`.
         before, after: where the previous line ends, and where this one does.
         address: of exactly its rollouts.
@@ -38,7 +38,7 @@ class Stair(NamedTuple):
     name: str
     meaning: str
     icon: str
-    reward: float
+    reward: float | None
     share: float | None
     rollouts: int | None
     start: float
@@ -55,6 +55,7 @@ class Fall(NamedTuple):
         stairs: the best reward, the loss of each cause, largest first, and the mean.
         zero: position of reward 0.
         kept: the mean's share of the best; 0 if the mean is not positive.
+        is_flat: True if all rewards are equal, so that only rollouts can be counted.
     """
 
     best: float
@@ -63,10 +64,11 @@ class Fall(NamedTuple):
     stairs: list[Stair]
     zero: float
     kept: float
+    is_flat: bool
 
     @property
     def is_little(self) -> bool:
-        return self.lost <= LITTLE * abs(self.best)
+        return not self.is_flat and self.lost <= LITTLE * abs(self.best)
 
     @property
     def causes(self) -> list[Stair]:
@@ -78,15 +80,20 @@ def make_fall(fall: Waterfall, said: str, run: str, where: str, rollouts: int) -
     `said` is the source of the best reward, in words.
     """
     changes = [fall.above, *(-share.cost for share in fall.shares)]
-    ends = list(accumulate(changes, initial=fall.best))
-    scale = Scale.over([*ends, fall.mean])
+    ends = list(accumulate(changes, initial=1.0 if fall.is_flat else fall.best))
+    scale = Scale.over([*ends, 0.0 if fall.is_flat else fall.mean])
     return Fall(
         best=fall.best,
         mean=fall.mean,
         lost=fall.lost,
-        stairs=list(_stairs(fall, said, run, where, rollouts, ends, scale)),
+        stairs=[
+            it._replace(reward=None) if fall.is_flat else it
+            for it in _stairs(fall, said, run, where, rollouts, ends, scale)
+            if it.share is not None or not fall.is_flat
+        ],
         zero=scale.at(0),
-        kept=max(fall.mean, 0.0) / fall.best if fall.best > 0 else 0.0,
+        kept=max(fall.mean, 0.0) / fall.best if fall.best > 0 and not fall.is_flat else 0.0,
+        is_flat=fall.is_flat,
     )
 
 

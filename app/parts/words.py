@@ -124,16 +124,19 @@ DROPPED = {
 OUTCOMES = {
     Outcome.TRAINED: Word("trained on", "check", "good", "Non-zero advantage, and tokens to train on."),
     Outcome.FAILED_GROUP: Word(
-        "dead group, not solved",
+        "zero variance, not solved",
         "circle-x",
         "negative",
-        "Advantage 0: all rewards of the group are equal, and below the threshold for solved.",
+        "Advantage 0: all rewards of the group are equal, and the task was not solved.",
     ),
     Outcome.PASSED_GROUP: Word(
-        "dead group, solved",
+        "zero variance, solved",
         "flag",
         "positive",
-        "Advantage 0: all rewards of the group are equal, and all solved the task.",
+        "Advantage 0: all rewards of the group are equal, and the task was solved.",
+    ),
+    Outcome.EQUAL_GROUP: Word(
+        "zero variance", "circle-slash", "warn", "Advantage 0: all rewards of the group are equal."
     ),
     Outcome.NO_ADVANTAGE: Word(
         "zero advantage", "circle-slash", "quiet", "Advantage 0, although the rewards of the group differ."

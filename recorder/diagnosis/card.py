@@ -71,7 +71,8 @@ class Card:
     Attributes:
         id: the id of its diagnostic.
         title: the problem in one line, with its figure.
-        cost: reward lost per rollout of the last steps. Costs that are part of the waterfall add up; others overlap.
+        cost: reward lost per rollout of the last steps, at most the whole loss. Costs that are part of the waterfall
+            add up; others overlap. In a report it is None if all rewards are equal, or the finding is no loss.
         evidence: sentences with the figures that support the finding.
         suggestion: what to change.
         where: the filter that opens its rollouts; empty for all of them.
@@ -91,6 +92,10 @@ class Card:
             the usual half, which several cards may hold together.
         aspects: what distinguishes this finding from others of the same diagnostic. `explained_by` can name one, as
             in `diversity:cold`.
+        is_loss: False for a fault that costs no reward by itself (such as noise in a reward, or rows in the wrong
+            groups): a report gives the share of its rollouts, and the cost given here only puts it in order.
+        share: share of the rollouts of the last steps that it is about, 0 to 1; None for that of
+            `own`, which a report fills in.
         stops_learning: True if it keeps the policy from learning at all: it may then explain every diagnostic that
             `is_behaviour`.
 
@@ -103,7 +108,7 @@ class Card:
 
     id: str
     title: str
-    cost: float
+    cost: float | None
     evidence: tuple[str, ...]
     suggestion: str
     where: str
@@ -118,6 +123,8 @@ class Card:
     needs: float | None = None
     aspects: tuple[str, ...] = ()
     stops_learning: bool = False
+    is_loss: bool = True
+    share: float | None = None
 
     @property
     def began(self) -> str:

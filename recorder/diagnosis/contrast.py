@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run
+from logs_ui.recorder.diagnosis.measures import solved
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 
 _ERRORS = 2.0  # standard errors: a larger difference is not chance
@@ -39,12 +40,12 @@ def is_fine(run: Run, chosen: Bools) -> bool:
     if others and gap(run, chosen) > 0:
         return False
     reward = np.nan_to_num(run.rows.reward[chosen])
-    solved = float((reward >= run.scale.solved - SAME).mean())
+    wins = float(solved(run.rows, run.scale)[chosen].mean())
     worst, best = _range(run)
     if best - worst <= SAME:
         return False
     quality = (float(reward.mean()) - worst) / (best - worst)
-    return solved >= _FINE_SOLVED or quality >= _FINE_QUALITY or _rises(run, chosen, best - worst)
+    return wins >= _FINE_SOLVED or quality >= _FINE_QUALITY or _rises(run, chosen, best - worst)
 
 
 def cost(run: Run, chosen: Bools) -> float:

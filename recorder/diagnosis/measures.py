@@ -24,8 +24,17 @@ def extent(values: Floats) -> float:
 
 
 def solved(rows: Rows, scale: Scale) -> Bools:
-    """Return (N,) True for rollouts whose reward reaches the threshold for success."""
-    return np.nan_to_num(rows.reward, nan=-np.inf) >= scale.solved - SAME
+    """Return (N,) True for rollouts that solved their task; all False if success is not defined."""
+    return scale.success.solved(rows)
+
+
+def unsolved_groups(rows: Rows, scale: Scale) -> Bools:
+    """Return (G,) True for groups that are not solved as a whole; if success is not defined, for those whose mean
+    reward is below the best.
+    """
+    if not scale.success.is_defined:
+        return rows.groups.mean < scale.best - SAME
+    return np.bincount(rows.group[~solved(rows, scale)], minlength=len(rows.groups.size)) > 0
 
 
 def attempted(rows: Rows) -> Bools:

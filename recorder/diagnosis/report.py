@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from logs_ui.recorder.diagnosis.card import Card
 from logs_ui.recorder.diagnosis.waterfall import LITTLE, Scale, Waterfall
-from logs_ui.recorder.diagnosis.wording import figure
+from logs_ui.recorder.diagnosis.wording import figure, percent
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,16 +110,17 @@ class Report:
             "cards": [card_values(card) for card in self.cards],
             "warming_up": self.warming_up,
             "mean": _finite(fall.mean) if self.steps else None,
-            "best": _finite(fall.best),
+            "best": None if fall.is_flat else _finite(fall.best),
             "best_is": self.scale.said,
-            "solved_at": _finite(self.scale.solved),
-            "lost": _finite(fall.lost) if self.steps else None,
+            "solved_at": self.scale.success.marks[0][1] if self.scale.success.is_defined else None,
+            "solved_is": self.scale.success.said,
+            "lost": _finite(fall.lost) if self.steps and not fall.is_flat else None,
             "steps": list(self.steps) if self.steps else None,
             "waterfall": [
                 {
                     "id": it.cause.id,
                     "name": it.cause.name,
-                    "cost": it.cost,
+                    "cost": None if fall.is_flat else it.cost,
                     "rollouts": it.rollouts,
                     "where": " ".join(filter(None, [it.where, self.scope])),
                 }
@@ -136,14 +137,15 @@ class Report:
         """Return the cards as a DataFrame, one row each, in their order.
 
         The columns are there even without a card: `run`, `id`, `title`, `suggestion` and `where` (`string`), `cost`
-        (`float64`, reward lost per rollout), `since_step` (`Int64`, absent if it cannot be told), `evidence` (lists of
-        sentences), `is_part` (`bool`, True if the cost is a part of the waterfall), `behind` (`string`, the id of the
+        (`float64`, reward lost per rollout; absent if it is no loss), `share` (`float64`, of the rollouts),
+        `since_step` (`Int64`, absent if it cannot be told), `evidence` (lists of sentences),
+        `is_part` (`bool`, True if the cost is a part of the waterfall), `behind` (`string`, the id of the
         card that may have caused this one; absent without one).
         """
         import pandas as pd
 
         dtypes = {"run": "string", "id": "string", "title": "string", "cost": "float64", "since_step": "Int64"}
-        dtypes |= {"evidence": "object", "suggestion": "string", "where": "string"}
+        dtypes |= {"share": "float64", "evidence": "object", "suggestion": "string", "where": "string"}
         dtypes |= {"is_part": "bool", "behind": "string"}
         rows = [
             {**card_values(card), "run": self.run, "is_part": card.is_part, "behind": explaining(self.cards, card)}
@@ -224,9 +226,13 @@ def explaining(cards: Iterable[Card], card: Card) -> str | None:
 
 def card_lines(card: Card, behind: str | None = None) -> list[Line]:
     """Return the text of a card below its title."""
-    facts = [f"reward lost per rollout: {figure(card.cost)}"]
+    facts = [
+        f"{percent(card.share or 0.0)} of rollouts"
+        if card.cost is None
+        else f"reward lost per rollout: {figure(card.cost)}"
+    ]
     facts += [card.began] if card.began else []
-    facts += ["part of the waterfall" if card.is_part else "overlaps with others"]
+    facts += [] if card.cost is None else ["part of the waterfall" if card.is_part else "overlaps with others"]
     facts += [f"may be caused by {behind}"] if behind else []
     found = [Line(" · ".join(facts), "dim")]
     found += [Line(visible(one)) for one in card.evidence]
@@ -244,7 +250,7 @@ def visible(text: object) -> str:
 
 def card_values(card: Card) -> dict[str, Any]:
     """Return the card as JSON has it."""
-    names = ("id", "title", "cost", "since_step", "evidence", "suggestion", "where")
+    names = ("id", "title", "cost", "share", "since_step", "evidence", "suggestion", "where")
     between = list(card.since_range) if card.since_range else None
     return {name: getattr(card, name) for name in names} | {"evidence": list(card.evidence), "since_range": between}
 
@@ -258,10 +264,14 @@ def _headline(report: Report) -> Iterator[Line]:
     yield Line(f"Run {visible(report.run)}, {steps}", "bold")
     fall, best_is = report.fall, report.scale.said
     mean, best, lost = figure(fall.mean), figure(fall.best), figure(fall.lost)
-    yield Line(f"Mean reward {mean}, best {best} ({best_is}): average loss {lost} per rollout.", "bold")
+    if fall.is_flat:
+        yield Line(f"Mean reward {mean}, no scale: {best_is}. Shares of rollouts take the place of costs.", "bold")
+    else:
+        yield Line(f"Mean reward {mean}, best {best} ({best_is}): average loss {lost} per rollout.", "bold")
+    yield Line(f"Solved: {visible(report.scale.success.said)}.", "dim")
     if report.warming_up:
         yield Line("Warming up: there are not enough rollouts yet to judge.", "yellow")
-    elif not report.cards and fall.lost <= LITTLE * abs(fall.best):
+    elif not report.cards and not fall.is_flat and fall.lost <= LITTLE * abs(fall.best):
         yield Line("Healthy: no check is above its threshold.", "green")
     elif not report.cards:
         yield Line("No check is above its threshold; the loss is split by cause below.", "yellow")
@@ -270,9 +280,9 @@ def _headline(report: Report) -> Iterator[Line]:
 def _waterfall(report: Report) -> Iterator[Line]:
     shares = report.fall.shares
     name = max(len(share.cause.name) for share in shares)
-    costs = [f"\N{MINUS SIGN}{figure(share.cost)}" for share in shares]
+    costs = [percent(it.cost) if report.fall.is_flat else f"\N{MINUS SIGN}{figure(it.cost)}" for it in shares]
     counts = [f"{share.rollouts:,} rollouts" for share in shares]
-    yield Line("Reward lost per rollout, by cause:")
+    yield Line("Rollouts, by what ended them:" if report.fall.is_flat else "Reward lost per rollout, by cause:")
     for share, cost, count in zip(shares, costs, counts, strict=True):
         bar = "█" * max(1, round(_BAR * share.cost / max(it.cost for it in shares)))
         figures = f"{cost:>{max(map(len, costs))}}  {count:>{max(map(len, counts))}}"

@@ -50,6 +50,7 @@ def diagnose_rows(
     has_ended: bool = False,
     within: str = "",
     attributed: float = 1.0,
+    scale: Scale | None = None,
     diagnostics: tuple[Diagnostic, ...] = DIAGNOSTICS,
 ) -> Report:
     """Diagnose the last steps of a run.
@@ -62,11 +63,12 @@ def diagnose_rows(
         has_ended: True if no more rollouts will come, so that fewer are enough to judge.
         within: a filter that selects exactly `rows` among the rollouts of their run; empty if they are all of it.
         attributed: see `Run`.
+        scale: the best reward and what counts as solved; None to work them out of `rows`.
         diagnostics: the checks to run.
     """
     settings = settings or Settings()
     last = rows.last_steps(settings.steps, FEW_ROLLOUTS)
-    scale = Scale.of(rows, settings)
+    scale = scale or Scale.of(rows, settings)
     run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {}, attributed)
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
     span = "" if steps is None else f"step:{steps[0]}" if steps[0] == steps[1] else f"step:{steps[0]}..{steps[1]}"
@@ -79,7 +81,7 @@ def diagnose_rows(
     costly = [
         replace(card, explains=_may_explain(card, diagnostics))
         for card in outcomes
-        if isinstance(card, Card) and card.cost > least
+        if isinstance(card, Card) and _impact(card) > least
     ]
     kept = {card.id for card in costly}
     names = {it.id: it.name for it in diagnostics}
@@ -92,7 +94,7 @@ def diagnose_rows(
     )
     cards = tuple(
         # A card whose filter names steps is about those steps, not about the last ones.
-        replace(card, where=" ".join(filter(None, [card.where, within if "step:" in card.where else scope])))
+        _shown(card, run, " ".join(filter(None, [card.where, within if "step:" in card.where else scope])))
         for card in _ordered(costly, run.lost)
     )
     missing = tuple(Missing(it.id, it.name, it.said) for it in checked if it.state == "not_recorded")
@@ -114,6 +116,19 @@ def judge(it: Diagnostic, run: Run) -> Card | Checked:
     if isinstance(found, NotJudged):
         return Checked(it.id, it.name, "not_judged", found.said)
     return Checked(it.id, it.name, "below", *((found.said, found.where) if found else ("Below threshold.",)))
+
+
+def _impact(card: Card) -> float:
+    """Return the cost by which findings are put in order, also of those that are shown without one."""
+    return card.cost or 0.0
+
+
+def _shown(card: Card, run: Run, where: str) -> Card:
+    """Return a card as reports have it: no cost above the loss, and none for what is no loss."""
+    most = max(run.fall.lost + run.fall.above, 0.0)
+    cost = None if run.scale.is_flat or not card.is_loss else min(_impact(card), most)
+    own = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
+    return replace(card, where=where, cost=cost, share=own if card.share is None else card.share)
 
 
 def _may_explain(card: Card, diagnostics: tuple[Diagnostic, ...]) -> tuple[str, ...]:
@@ -140,7 +155,7 @@ def _ordered(cards: list[Card], lost: Floats) -> tuple[Card, ...]:
         name: [it for it in others if name not in all_behind[it] or place[it] < place[name]]
         for name, others in all_behind.items()
     }
-    cost = {card.id: card.cost for card in cards}
+    cost = {card.id: _impact(card) for card in cards}
     places: dict[str, tuple[float, int]] = {}
 
     def place_of(name: str) -> tuple[float, int]:
@@ -154,7 +169,9 @@ def _ordered(cards: list[Card], lost: Floats) -> tuple[Card, ...]:
     kept = [replace(card, explains=tuple(name for name in behind if card.id in behind[name])) for card in cards]
     least = _TENTH * float(lost.mean()) if len(lost) else 0.0
     return tuple(
-        sorted(kept, key=lambda card: (not (card.is_setup and card.cost >= least), *place_of(card.id), -card.cost))
+        sorted(
+            kept, key=lambda card: (not (card.is_setup and cost[card.id] >= least), *place_of(card.id), -cost[card.id])
+        )
     )
 
 
@@ -219,7 +236,7 @@ def _checked(it: Diagnostic, card: Outcome) -> Outcome:
         raise ValueError(f"its card has the id {card.id!r}: give it the diagnostic's, {it.id!r}")
     if isinstance(card.evidence, str):
         raise TypeError("its card's evidence is one text: give a tuple of sentences")
-    if not np.isfinite(card.cost):
+    if card.cost is None or not np.isfinite(card.cost):
         raise ValueError(f"its card costs {card.cost}: give a finite number")
     parse_where(card.where)
     return replace(card, cost=float(card.cost), evidence=tuple(map(str, card.evidence)))

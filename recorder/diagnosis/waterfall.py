@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.vocabulary import BROKEN, LOOP, REPEATS, LossCause, Status, StopReason
@@ -22,34 +23,37 @@ _FACTS = ("parse_tail", "action_tail", "repeats", "env_steps")  # that a cause d
 
 @dataclass(frozen=True)
 class Scale:
-    """Holds the best reward and the threshold for success.
+    """Holds the best reward, and what counts as solved.
 
     Attributes:
-        best: see `Settings.max_reward`.
-        solved: see `Settings.solved_at`.
+        best: see `Settings.max_reward`. If all rewards are equal, it is one more than they are, so that findings can
+            be put in order; it is not shown then.
+        success: the definition of solved.
         said: where `best` comes from, in words.
+        is_flat: True if there is no scale, because all rewards are equal and no best reward is set: a loss is then
+            counted in rollouts and not in reward.
     """
 
     best: float
-    solved: float
+    success: Success
     said: str
+    is_flat: bool = False
 
     @classmethod
     def of(cls, rows: Rows, settings: Settings) -> "Scale":
         """Return the scale of a run; `rows` are the rollouts of all its steps."""
-        rewards = rows.reward[np.isfinite(rows.reward)]
+        rewards, is_flat = rows.reward[np.isfinite(rows.reward)], False
         if settings.max_reward is not None:
             best = settings.max_reward
             more = float(np.mean(rewards > best + SAME)) if len(rewards) else 0.0
             said = "as set" if more == 0 else f"as set, though {percent(more)} of rollouts got more"
         elif not len(rewards):
-            best, said = 1.0, "assumed: no rollout has a reward"
+            best, said, is_flat = 1.0, "no rollout has a reward", True
         else:
             best, said = float(np.percentile(rewards, _PERCENTILE)), "the run's 99th percentile"
             if best - float(rewards.min()) <= SAME:
-                best, said = best + 1.0, "assumed: all rewards are equal, and this is one more"
-        solved = best if settings.solved_at is None else settings.solved_at
-        return cls(best, solved, said)
+                best, said, is_flat = best + 1.0, "all rewards are equal", True
+        return cls(best, Success.of(rows, settings), said, is_flat)
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,8 @@ class Share:
     """Holds one cause's part of the loss.
 
     Attributes:
-        cost: reward lost per rollout; the costs of all shares, less `Waterfall.above`, add up to `Waterfall.lost`.
+        cost: reward lost per rollout; the costs of all shares, less `Waterfall.above`, add up to `Waterfall.lost`. If
+            there is no scale, the share of the rollouts.
         rollouts: number of rollouts that lost reward to this cause.
         where: the filter that selects them among the rollouts that were looked at.
     """
@@ -116,6 +121,7 @@ class Waterfall:
         lost: `best - mean`.
         above: the mean reward that rollouts have above the best; it reduces `lost`.
         shares: largest cost first; causes without a loss are left out.
+        is_flat: True if there is no scale: see `Scale.is_flat`.
     """
 
     best: float
@@ -123,6 +129,7 @@ class Waterfall:
     lost: float
     above: float
     shares: tuple[Share, ...]
+    is_flat: bool = False
 
 
 def cause_of(row: Any) -> Cause | None:
@@ -180,19 +187,20 @@ def waterfall(rows: Rows, scale: Scale) -> Waterfall:
     rows = rows.where(judged(rows))
     if not len(rows):
         return Waterfall(scale.best, scale.best, 0.0, 0.0, ())
-    loss, cause = losses(rows, scale), causes(rows)
+    loss, cause = np.ones(len(rows)) if scale.is_flat else losses(rows, scale), causes(rows)
     short = np.maximum(loss, 0.0)
     cost = np.bincount(cause, weights=short, minlength=len(CAUSES)) / len(rows)
     count = np.bincount(cause[short > SAME * max(abs(scale.best), 1)], minlength=len(CAUSES))
     shares = [
-        Share(*it, f"cause:{it[0].id} -reward>={scale.best:.9g}")
+        Share(*it, f"cause:{it[0].id}" + ("" if scale.is_flat else f" -reward>={scale.best:.9g}"))
         for it in zip(CAUSES, cost.tolist(), count.tolist(), strict=True)
         if it[2] > 0
     ]
     return Waterfall(
         best=scale.best,
-        mean=scale.best - float(loss.mean()),
+        mean=float(np.nan_to_num(rows.reward, posinf=scale.best, neginf=0.0).mean()),
         lost=float(loss.mean()),
         above=float(np.maximum(-loss, 0.0).mean()),
         shares=tuple(sorted(shares, key=lambda share: -share.cost)),
+        is_flat=scale.is_flat,
     )

@@ -13,6 +13,7 @@ from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.tables.task_table import (
     ATTEMPTS,
     EASY,
+    FALLEN,
     RARELY,
     Cells,
     Columns,
@@ -23,6 +24,7 @@ from logs_ui.recorder.diagnosis.tables.task_table import (
     cells,
 )
 from logs_ui.recorder.diagnosis.waterfall import Scale
+from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.queries.filters.rollout_filter import Scored
 
 SHADES = 7
@@ -42,9 +44,8 @@ LABELS: Final = {
         "regressed",
         "arrow-down",
         "warn",
-        f"Solved before, then not once in at least {ATTEMPTS} attempts. At the earlier success rate, such a failure"
-        " streak has a probability below 1%. The check for regressed tasks asks for more: significance over all tasks,"
-        " and a lower mean reward.",
+        f"Solved before, and then in at least {ATTEMPTS} attempts at most {FALLEN:.0%} as often. At the earlier success"
+        " rate, that has a probability below 1% in any task of the run.",
     ),
     Label.LEARNING: Word(
         "learning",
@@ -60,6 +61,7 @@ LABELS: Final = {
         " to learn. The other figures cover all steps shown.",
     ),
     Label.FEW: Word("few attempts", "hourglass", "quiet", f"Fewer than {ATTEMPTS} attempts: too few for a status."),
+    Label.UNKNOWN: Word("no status", "circle-slash", "quiet", "What counts as solved is not defined for this run."),
 }
 """The word of each status, in the order of the chips."""
 
@@ -80,7 +82,9 @@ REACHES: Final = {
     ),
     Reach.SOMETIMES: Word("partial", "", "positive", f"{RARELY:.0%} to {EASY:.0%} of the attempts solve the task."),
     Reach.RELIABLY: Word("reliable", "", "good", f"At least {EASY:.0%} of the attempts solve the task."),
-    Reach.UNKNOWN: Word(said.NOTHING, "", "quiet", f"Fewer than {ATTEMPTS} attempts in these steps."),
+    Reach.UNKNOWN: Word(
+        said.NOTHING, "", "quiet", f"Fewer than {ATTEMPTS} attempts in these steps, or solved is not defined."
+    ),
 }
 """The word of each solvability, within the steps shown."""
 
@@ -198,7 +202,7 @@ def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, 
         line.append(
             HeatCell(
                 text=said.number(_known(mean), 2),
-                title=_cell_title(first, last, rollouts, attempts, mean, solved),
+                title=_cell_title(first, last, rollouts, attempts, mean, solved if found.solved_is_known else None),
                 shade=_shade(edges, mean, solved / attempts if attempts else 0.0),
                 address=address.replace(str(urls.LAST), str(last)),
             )
@@ -206,12 +210,14 @@ def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, 
     return line
 
 
-def _cell_title(first: int, last: int, rollouts: int, attempts: int, mean: float, solved: int) -> str:
+def _cell_title(first: int, last: int, rollouts: int, attempts: int, mean: float, solved: int | None) -> str:
     where = f"{_steps_said(first, last)}: "
     if not attempts:
         return f"{where}no reward, {said.plural(rollouts, 'rollout')}"
     rest = "" if attempts == rollouts else f", {rollouts - attempts:,} more without a reward"
-    return f"{where}mean reward {said.number(mean)} · {solved:,} of {said.plural(attempts, 'rollout')} solved{rest}"
+    of = said.plural(attempts, "rollout")
+    wins = of if solved is None else f"{solved:,} of {of} solved"
+    return f"{where}mean reward {said.number(mean)} · {wins}{rest}"
 
 
 def _shade(edges: Floats, mean: float, share: float) -> str:
@@ -237,9 +243,12 @@ def _columns(columns: Columns) -> list[tuple[str, str]]:
 
 
 def _evidence(of_all: Labels, task: int) -> str:
-    last, since = int(of_all.last_solved[task]), int(of_all.attempts_since[task])
+    last = int(of_all.last_solved[task])
     if of_all.label[task] == Label.FORGOTTEN:
-        return f"Last solved at step {last:,}; {since:,} attempts since, none of which solved it."
+        before, after = (percent(float(share[task])) for share in (of_all.before, of_all.after))
+        return f"Solved in {before} of the attempts before step {of_all.since[task]:,}, and in {after} since."
+    if of_all.label[task] == Label.UNKNOWN:
+        return ""
     return f"Last solved at step {last:,}." if last >= 0 else "Never solved so far."
 
 

@@ -163,26 +163,29 @@ def _table(uid: str, here: StepWindow, column: str, found: Sequence[Tally]) -> A
                 share=it.rollouts / len(here.rows),
                 mean=it.mean,
                 bar=None if it.mean is None else means.bar(it.mean),
-                solved=it.solved / it.scored if it.scored else None,
+                solved=it.solved / it.scored if it.scored and it.solved is not None else None,
                 address=_of_action(uid, only, column, it.value),
             )
             for it in shown
         ],
         different=sum(it.value is not None for it in found),
         beyond=sum(it.rollouts for it in found[_MOST_LINES:]),
-        contrast=_contrast(found) if column == "last_action" else "",
+        contrast=_contrast([(it, it.solved) for it in found if it.solved is not None])
+        if column == "last_action"
+        else "",
     )
 
 
-def _contrast(found: Sequence[Tally]) -> str:
+def _contrast(found: Sequence[tuple[Tally, int]]) -> str:
     """Finds the last action most typical of unsolved rollouts, if its share there is _SURE standard errors above its
     share in solved ones.
     """
-    solved, unsolved = sum(it.solved for it in found), sum(it.scored - it.solved for it in found)
+    solved = sum(wins for _, wins in found)
+    unsolved = sum(it.scored - wins for it, wins in found)
     if not solved or not unsolved:
         return ""
-    most = max(found, key=lambda it: (it.scored - it.solved) / unsolved - it.solved / solved)
-    of_unsolved, of_solved = (most.scored - most.solved) / unsolved, most.solved / solved
+    most, wins = max(found, key=lambda it: (it[0].scored - it[1]) / unsolved - it[1] / solved)
+    of_unsolved, of_solved = (most.scored - wins) / unsolved, wins / solved
     pooled = most.scored / (solved + unsolved)
     error = math.sqrt(pooled * (1 - pooled) * (1 / solved + 1 / unsolved))
     if of_unsolved - of_solved <= _SURE * error:

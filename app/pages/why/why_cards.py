@@ -46,7 +46,7 @@ class ShownCard:
     """Describes a card to show.
 
     Attributes:
-        share: of the whole loss, from 0 to 1.
+        share: of the whole loss, from 0 to 1; of the rollouts if the finding has no cost.
         diagnostic: None for one that this process does not know.
         follows_from: id and name of the cards above it that explain it.
         follows: the cards below it that it explains.
@@ -127,7 +127,7 @@ def _shown(card: Card, lost: float, settings: Settings, run: str, count: Countin
     chosen = _filter(card.where)
     return ShownCard(
         card=card,
-        share=min(max(card.cost / lost, 0.0), 1.0) if lost > 0 else 0.0,
+        share=card.share or 0.0 if card.cost is None else min(max(card.cost / lost, 0.0), 1.0) if lost > 0 else 0.0,
         diagnostic=_KNOWN.get(card.id),
         trend=line(card.trend, card.since_step, card.limit, card.since_range),
         count=None if chosen is None else count(chosen),

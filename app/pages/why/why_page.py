@@ -92,19 +92,15 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
         return report, looked_at(selected, report)
     report = diagnose_rows(
         before,
-        replace(
-            known.settings,
-            max_reward=scale.best,
-            solved_at=min(scale.solved, scale.best),
-            steps=len(selected.steps) if chosen.has_steps else known.settings.steps,
-        ),
+        replace(known.settings, steps=len(selected.steps) if chosen.has_steps else known.settings.steps),
         known.config,
         {name: tuple(it for it in trend if it[0] <= selected.steps[-1]) for name, trend in known.scalars.items()},
         has_ended=True,
         within=within,
         attributed=known.report.attributed,
+        scale=scale,
     )
-    return replace(report, scale=scale), looked_at(before, report)
+    return report, looked_at(before, report)
 
 
 def _up_to(rows: Rows, chosen: Slice) -> Bools:
@@ -142,6 +138,7 @@ class Why(NamedTuple):
         checked: see `checked`.
         too_few: True if there are too few rollouts to tell causes apart.
         said: source of the best reward.
+        success: definition of solved.
     """
 
     fall: Fall
@@ -151,6 +148,7 @@ class Why(NamedTuple):
     checked: dict[str, list[tuple[Checked, Diagnostic | None]]]
     too_few: bool
     said: str
+    success: str
 
 
 class Choices(NamedTuple):
@@ -279,6 +277,7 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
         checked=checked(report),
         too_few=report.warming_up,
         said=report.scale.said,
+        success=report.scale.success.said,
     )
 
 

@@ -54,12 +54,13 @@ class Panel(NamedTuple):
 def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
     """Builds the form from the settings in force."""
     own, scale = known.settings, known.report.scale
-    best, solved = (brief(round(it, 6)) for it in (scale.best, scale.solved))
+    best = "" if scale.is_flat else brief(round(scale.best, 6))
     limits = {card.id: card.limit for card in known.report.cards if card.limit is not None} | dict(own.thresholds)
     return Panel(
         fields=[
             Field("max_reward", "Best reward", "Reward of a perfect rollout.", _written(own.max_reward), best),
-            Field("solved_at", "Solved if reward ≥", "Threshold for success.", _written(own.solved_at), solved),
+            Field("solved_at", "Solved if ≥", f"Now solved: {scale.success.said}.", _written(own.solved_at), ""),
+            Field("solved_by", "of", "Reward function; empty for the whole reward.", own.solved_by or "", ""),
             Field("steps", "Steps", "Number of last steps that the diagnosis covers.", str(own.steps), ""),
         ],
         thresholds=[
@@ -99,6 +100,7 @@ def _settings(form: Mapping[str, str], before: Settings) -> Settings:
     return Settings(
         max_reward=_number(form, "max_reward"),
         solved_at=_number(form, "solved_at"),
+        solved_by=form.get("solved_by", "").strip() or None,
         thresholds=kept | set_here,
         **more,
     )

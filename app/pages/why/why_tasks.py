@@ -18,6 +18,7 @@ from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, Figures, Label, Labels, figures, labels, usual_size
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
@@ -115,7 +116,7 @@ class WhyTasksPage(WhyTab):
         chips: by status, which covers all steps.
         tasks: number of the run's tasks; 0 if no rollout names one.
         unnamed: number of rollouts that name none, and are in no line.
-        solved, solved_said: the threshold for solved, and its source.
+        success: the definition of solved.
         k: usual size of a group, for pass@k.
         heat: None without tasks.
     """
@@ -124,8 +125,7 @@ class WhyTasksPage(WhyTab):
     chips: list[Chip]
     tasks: int
     unnamed: int
-    solved: float
-    solved_said: str
+    success: Success
     k: int
     found: FoundTasks | None
     heat: Heat | None
@@ -152,7 +152,7 @@ def _page(summary: RunSummary, it: Diagnosed, mode: Mode, choice: TaskChoice) ->
     rows, k = here.rows, usual_size(it.rows.groups)
     heat = found = of_all = None
     if (it.rows.task >= 0).any():
-        of_all, of_tasks = labels(it.rows, scale), figures(rows, scale, k)
+        of_all, of_tasks = labels(it.rows, scale, it.settings), figures(rows, scale, k)
         chosen = _ordered(_selected(rows, of_all, of_tasks, choice), rows, of_tasks, choice.sort)
         found, shown = _paged(uid, chosen, choice)
         heat = make_heat(uid, rows, scale, shown, of_tasks, of_all, modes=(mode,), **_ended(summary.run))
@@ -164,8 +164,7 @@ def _page(summary: RunSummary, it: Diagnosed, mode: Mode, choice: TaskChoice) ->
         fresh=fresh_of(summary),
         tasks=len(rows.tasks),
         unnamed=int((rows.task < 0).sum()),
-        solved=scale.solved,
-        solved_said="as set" if it.settings.solved_at is not None else scale.said,
+        success=scale.success,
         k=k,
         found=found,
         heat=heat,
@@ -181,6 +180,7 @@ def _chips(uid: str, of_all: Labels, choice: TaskChoice) -> list[Chip]:
             choice.label == label,
         )
         for label, word in LABELS.items()
+        if (of_all.label == Label.UNKNOWN).any() == (label == Label.UNKNOWN)
     ]
 
 

@@ -18,10 +18,11 @@ from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Ints, Rows
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.masks import Mask, masks
 from logs_ui.recorder.diagnosis.tables.movement import Signal, signals
 from logs_ui.recorder.diagnosis.tables.training_outcome import OUTCOMES, Outcome, Tokens, counts, outcomes, where
-from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.queries import Count, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.tables import Run
@@ -100,7 +101,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
     is_trained = here.mode == Mode.TRAIN
     every = _outcomes(known.rows, known, summary) if is_trained else np.zeros(0, np.int64)
     found = every[known.rows.step >= (here.first or 0)] if is_trained else every
-    lines = _lines(run.uid, here, found, known.report.scale.solved) if is_trained else []
+    lines = _lines(run.uid, here, found, known.report.scale.success) if is_trained else []
     kinds = [(it, words.OUTCOMES[it]) for it in OUTCOMES if counts(every)[it]]
     shown = (
         list(signals(known.scalars, known.config, known.report.steps[0] if known.report.steps else 0))
@@ -131,11 +132,11 @@ def _outcomes(rows: Rows, known: Diagnosed, summary: RunSummary) -> Ints:
     return kept(
         known,
         ("outcomes", is_running),
-        lambda: outcomes(rows, solved=known.report.scale.solved, is_running=is_running, config=known.config),
+        lambda: outcomes(rows, success=known.report.scale.success, is_running=is_running, config=known.config),
     )
 
 
-def _lines(run: str, here: StepWindow, found: Ints, solved: float) -> list[OutcomeLine]:
+def _lines(run: str, here: StepWindow, found: Ints, success: Success) -> list[OutcomeLine]:
     number, tokens = counts(found), counts(found, here.rows.completion_tokens)
     lines = [
         OutcomeLine(
@@ -144,7 +145,7 @@ def _lines(run: str, here: StepWindow, found: Ints, solved: float) -> list[Outco
             int(count),
             count / len(found),
             int(tokens[outcome]),
-            _address(run, here, where(outcome, here.rows, found, solved=solved)),
+            _address(run, here, where(outcome, here.rows, found, success=success)),
         )
         for outcome, count in number.items()
         if count
@@ -197,7 +198,7 @@ def _verdict(summary: RunSummary, here: StepWindow, lines: list[OutcomeLine], sh
 
 def _masks(run: str, here: StepWindow, found: Ints, known: Diagnosed) -> list[tuple[Mask, str | None]]:
     trained = found == OUTCOMES.index(Outcome.TRAINED)
-    said = where(Outcome.TRAINED, here.rows, found, solved=known.report.scale.solved)
+    said = where(Outcome.TRAINED, here.rows, found, success=known.report.scale.success)
     return [
         (mask, None if mask.where is None or not said else _address(run, here, f"{said} {mask.where}".strip()))
         for mask in masks(here.rows, trained, known.config, known.scalars)
@@ -205,10 +206,9 @@ def _masks(run: str, here: StepWindow, found: Ints, known: Diagnosed) -> list[tu
 
 
 def _remarks(known: Diagnosed, lines: list[OutcomeLine]) -> list[str]:
-    found, scale, beta = {line.outcome for line in lines}, known.report.scale, known.config.get("beta")
-    dead = {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP}
-    source = scale.said if known.settings.solved_at is None else "as set"
-    said = [f"Solved if reward ≥ {figure(scale.solved)} ({source})."] if found & dead else []
+    found, beta = {line.outcome for line in lines}, known.config.get("beta")
+    dead = {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP, Outcome.EQUAL_GROUP}
+    said = [f"Solved: {known.report.scale.success.said}."] if found & dead else []
     if isinstance(beta, float) and beta and found & {*dead, Outcome.NO_ADVANTAGE}:
         said.append(f"beta is {beta:g}: the KL penalty also applies to rollouts with advantage 0.")
     return said

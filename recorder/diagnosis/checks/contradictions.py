@@ -118,6 +118,7 @@ def _look_disagreement(run: Run) -> Outcome:
         suggestion=f"Score one of these by hand: {worst.name} measures something else than the environment, or reads "
         "another rollout.",
         where=ids(rows.id[worst.odd]),
+        share=float(worst.odd.mean()),
     )
 
 
@@ -200,6 +201,8 @@ def _look_inconsistent(run: Run) -> Outcome:
         suggestion="Make the reward function deterministic (no randomness, time or shared state), or sample its judge "
         "at temperature 0.",
         where=ids(rows.id[known][odd]),
+        share=float(odd.sum()) / len(rows),
+        is_loss=False,
     )
 
 

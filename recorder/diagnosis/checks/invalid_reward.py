@@ -58,7 +58,7 @@ def _look(run: Run) -> Outcome:
     found = [_declined(run, bad)] if bad.any() else []
     found += [_answers_for_some(run, gaps)] if gaps else []
     if found:
-        return max(found, key=lambda card: card.cost)
+        return max(found, key=lambda card: card.cost or 0.0)
     silent = [name for name, values in run.all.parts.items() if not np.isfinite(values).any()]
     if not silent:
         most = max(unscored, key=lambda name: float(unscored[name].mean()), default=None)
@@ -91,6 +91,7 @@ def _declined(run: Run, bad: Bools) -> Card:
         **above(run.all.by_step(invalid(run.all)), 0.0),
         own=bad,
         is_setup=True,
+        is_loss=part > 0,
     )
 
 
@@ -116,6 +117,7 @@ def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
         **above(run.all.by_step(of_all), _OF_ONE),
         own=own,
         is_setup=True,
+        is_loss=False,
     )
 
 
@@ -128,6 +130,7 @@ def _never_answers(run: Run, names: list[str]) -> Card:
         suggestion="Call it by hand on a good completion: it must return a number.",
         where="",
         is_setup=True,
+        is_loss=False,
     )
 
 

@@ -61,6 +61,7 @@ def _look_no_update(run: Run) -> Outcome:
         trend=trend,
         since_step=since(trend, lambda value: abs(value) <= STANDSTILL[name]),
         stops_learning=True,
+        is_loss=False,
     )
 
 
@@ -154,6 +155,7 @@ def _card(run: Run, title: str, said: list[str], begun: dict[str, Any]) -> Card:
         where="",
         **begun,
         stops_learning=True,
+        is_loss=False,
     )
 
 
@@ -207,6 +209,7 @@ def _look_staleness(run: Run) -> Outcome:
         where="" if ahead >= limit else f"lag>={limit - ahead:g}",
         **above(trend, limit),
         stops_learning=True,
+        is_loss=False,
         own=is_old,
     )
 

@@ -10,8 +10,8 @@ from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.contrast import rise
 from logs_ui.recorder.diagnosis.entropy import FLOOR, LOW, STEPS, Entropy, entropy, logged
 from logs_ui.recorder.diagnosis.entropy import SHARE as ENTROPY_SHARE
-from logs_ui.recorder.diagnosis.measures import dead, mean
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct
+from logs_ui.recorder.diagnosis.measures import dead, mean, unsolved_groups
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
 
@@ -142,7 +142,7 @@ def _chosen(run: Run) -> Bools:
         chosen, is_enough = is_dead, is_alike
     elif is_alike and _is_certain(run):
         chosen = is_dead | same
-        failed = chosen & (run.rows.groups.mean < run.scale.solved - SAME)
+        failed = chosen & unsolved_groups(run.rows, run.scale)
         is_enough = failed.sum() >= _FAILED * known.sum()
     else:
         chosen = is_dead & same

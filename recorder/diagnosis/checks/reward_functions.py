@@ -1,7 +1,5 @@
 """Finds a reward function that outweighs the others, functions that cancel out, and suspected reward hacking."""
 
-import re
-
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
@@ -10,6 +8,7 @@ from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.contrast import rise, windows
 from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows
+from logs_ui.recorder.diagnosis.success import is_outcome
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import SHARE
 
@@ -18,10 +17,6 @@ _LESS = 0.2  # below _MOST is enough if the other function falls [ours]
 _FALL = 0.1  # of the range of its values [ours]
 _ERRORS = 3.0  # standard errors: one of several functions may fall by chance, and others may be worth its fall
 _COMPARABLE, _LOW = 0.5, 0.25  # [ours]
-_OUTCOME = re.compile(
-    r"correct|accura|solve|success|right|answer|pass|win|goal|exact|match|verif|outcome|env", re.IGNORECASE
-)
-_FORM = re.compile(r"format|style|tag|length|brev|short|long|repeat|penal", re.IGNORECASE)
 _SMALL = 0.1  # of the sum of all reward functions' ranges
 
 
@@ -159,10 +154,6 @@ def _matters(run: Run, name: str, first: str) -> bool:
     return best(run.all, name) >= _COMPARABLE * best(run.all, first) or (
         _is_low(run, name) and not _is_low(run, first) and not _grows(run, name)
     )
-
-
-def is_outcome(name: str) -> bool:
-    return _OUTCOME.search(name) is not None and _FORM.search(name) is None
 
 
 def _has_room(run: Run, name: str) -> bool:

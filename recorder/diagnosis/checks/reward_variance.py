@@ -6,7 +6,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, 
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.contrast import Rise, rise
-from logs_ui.recorder.diagnosis.measures import dead
+from logs_ui.recorder.diagnosis.measures import dead, solved, unsolved_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.settings import SHARE
@@ -29,8 +29,8 @@ def _look_constant(run: Run) -> Outcome:
     rewards = rows.reward[has]
     if float(np.ptp(rewards)) > SAME:
         return Below(f"Rewards range from {figure(float(rewards.min()))} to {figure(float(rewards.max()))}.")
-    if rewards[0] >= run.scale.solved - SAME:
-        return Below(f"Every rollout gets the reward {figure(float(rewards[0]))}, which counts as solved.")
+    if not (run.scale.is_flat or unsolved_groups(rows, run.scale).any()):
+        return Below(f"Every rollout gets the reward {figure(float(rewards[0]))}, and that is the best.")
     known = rows.env_reward_sum[np.isfinite(rows.env_reward_sum)]
     better = float(np.mean(known > known.min() + SAME)) if len(known) else None
     if better == 0 and abs(rewards[0]) <= SAME:
@@ -78,7 +78,7 @@ def _look_dead(run: Run) -> Outcome:
     groups = rows.groups
     is_dead, whole = dead(groups), groups.size > 1
     share = float(is_dead.sum() / whole.sum())
-    failed = is_dead & (groups.mean < run.scale.solved - SAME)
+    failed = is_dead & unsolved_groups(rows, run.scale)
     # If nearly all groups of equal rewards are solved, little is lost.
     if share < limit or failed.sum() < _FAILED * whole.sum():
         of_failed = exact_percent(float(failed.sum() / whole.sum()))
@@ -89,14 +89,14 @@ def _look_dead(run: Run) -> Outcome:
     every = run.all.groups
     trend = run.all.by_step(np.where(every.size > 1, dead(every), np.nan)[run.all.group])
     others = groups.std[~is_dead & whole]
-    by_prompt = follows_prompt(rows)
+    by_prompt, is_told = follows_prompt(rows), run.scale.success.is_defined
     kinds = len(np.unique(np.round(groups.mean[is_dead], 6)))
     return Card(
         id="dead_groups",
         title=f"{percent(share)} of groups have zero reward variance, and so zero advantage",
         cost=float(run.lost[failed[rows.group]].sum()) / len(rows),
         evidence=(
-            f"{failed.sum()} of {len(failed)} groups all-fail, {(is_dead & ~failed).sum()} all-pass.",
+            *([f"{failed.sum()} of {len(failed)} groups all-fail, {(is_dead & ~failed).sum()} all-pass."] * is_told),
             f"Std within the others: {figure(float(others.mean()))}." if len(others) else "There is no other group.",
             *([f"There are {kinds} different rewards, which depend on the prompt alone."] * by_prompt),
         ),
@@ -153,10 +153,11 @@ def _look_cliff(run: Run) -> Outcome:
 
 
 def _is_well(run: Run) -> bool:
-    """Return True if the mean reward of the last steps is near the best or counts as solved."""
+    """Return True if the mean reward of the last steps is near the best, or nearly all of their rollouts are solved."""
     worst = float(run.all.reward[np.isfinite(run.all.reward)].min())
     now = float(np.mean([value for _, value in run.all.by_step(run.all.reward)[-_LAST:]]))
-    return now >= min(worst + _GOOD * (run.scale.best - worst), run.scale.solved - SAME)
+    wins = float(np.mean([value for _, value in run.all.by_step(solved(run.all, run.scale))[-_LAST:]]))
+    return now >= worst + _GOOD * (run.scale.best - worst) or wins >= _GOOD
 
 
 def _missing(run: Run) -> str | None:

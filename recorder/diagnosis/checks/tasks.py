@@ -1,112 +1,55 @@
 """Finds tasks that regressed, tasks that are never solved, and a mix of tasks that became harder."""
 
-from math import exp, lgamma
-
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
-from logs_ui.recorder.diagnosis.contrast import rise, spread, windows
+from logs_ui.recorder.diagnosis.contrast import spread, windows
 from logs_ui.recorder.diagnosis.measures import attempted, extent, solved
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, ends, means
-from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FORGOTTEN_CHANCE, Label, labels
-from logs_ui.recorder.diagnosis.waterfall import Scale
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, means
+from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FALLEN, FORGOTTEN_CHANCE, Label, labels
+from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_ONE, SHARE
 from logs_ui.recorder.vocabulary import LossCause
 
-_FALL = 0.25  # of the range of rewards, for a regressed task
-_ATTEMPTS, _NEAR = 10, 0.75  # for a task that is never solved
 _SHIFT, _LEAST, _ERRORS = 0.5, 0.05, 2.5  # for the mix of tasks
 
 
 def _look_forgotten(run: Run) -> Outcome:
-    found, alike = labels(run.all, run.scale), alikeness(run.all, run.scale)
     often = int((np.bincount(run.all.task[attempted(run.all)]) >= ATTEMPTS).sum())
     if often == 0:
         return NotJudged(f"No task has {ATTEMPTS} attempts yet.")
-    limit = FORGOTTEN_CHANCE / often
-    gone = np.array(
-        [
-            task
-            for task, last in enumerate(found.last_solved.tolist())
-            if found.label[task] == Label.FORGOTTEN
-            and _has_fallen(run, task, last)
-            and _by_chance(run, task, last, alike) < limit
-        ],
-        np.int64,
-    )
+    found = labels(run.all, run.scale, run.settings)
+    gone = np.flatnonzero(found.label == Label.FORGOTTEN)
     own = np.isin(run.rows.task, gone)
     if not own.any():
         return Below(f"None of {often:,} tasks with {ATTEMPTS} or more attempts regressed.")
-    won, of = solved(run.all, run.scale), np.isin(run.all.task, gone)
-    share = float(won[of & (run.all.step <= found.last_solved[run.all.task])].mean())
-    names = [run.all.tasks[task] for task in gone.tolist()]
-    begun = below(run.all.where(of).by_step(won[of]), share / 2)
-    if begun["since_step"] is None:
-        begun["since_step"] = int(found.last_solved[gone].min()) + 1
-    verb = "was solved before, and no longer is" if len(gone) == 1 else "were solved before, and no longer are"
+    rows, of = run.all, attempted(run.all) & np.isin(run.all.task, gone)
+    is_late = rows.step >= found.since[rows.task]
+    won, loss = solved(rows, run.scale), losses(rows, run.scale)
+    before, since = of & ~is_late, of & is_late
+    share = float(won[since].mean())
+    names, first = [rows.tasks[task] for task in gone.tolist()], int(found.since[gone].min())
     return Card(
         id="forgotten",
-        title=f"{len(gone)} of {len(run.all.tasks)} tasks {verb}",
-        cost=float(run.lost[own].sum()) / len(run.rows) * share,
+        title=f"{len(gone)} of {len(rows.tasks):,} tasks regressed: {percent(share)} of attempts solve "
+        f"{'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
+        cost=max(float((run.lost[own] - loss[before].mean()).sum()), 0.0) / len(run.rows),
         evidence=(
             (
-                f"{listed(names)}: solved in {figure(100 * share)}% of the attempts up to step "
-                f"{found.last_solved[gone].max()}, and in none of {found.attempts_since[gone].sum()} since."
+                f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
+                f"{since.sum()} since. Solved: {run.scale.success.said}."
             ),
         ),
         suggestion="Mix them in again, lower the learning rate or add a KL term, and return to an earlier checkpoint.",
         where=links.tasks(names),
-        **begun,
+        trend=rows.where(of).by_step(won[of]),
+        since_step=first,
         own=own,
     )
-
-
-def chance_of_none(before: float, won: float, since: float) -> float:
-    """Return the probability that none of the solved attempts is among the last `since` attempts, in random order.
-
-    Drawn without replacement it is C(before, won) / C(before + since, won). The numbers need not be whole.
-    """
-    return exp(
-        lgamma(before + 1) - lgamma(before - won + 1) - lgamma(before + since + 1) + lgamma(before + since - won + 1)
-    )
-
-
-def alikeness(rows: Rows, scale: Scale) -> float:
-    """Return how much more often rollouts of one group end alike than others of their task do, 0 to 1.
-
-    It is the intraclass correlation of being solved (Fisher 1925), over all tasks; 1 if it cannot be computed.
-    """
-    tried = attempted(rows)
-    group, task, won = rows.group[tried], rows.task[tried], solved(rows, scale)[tried].astype(float)
-    sizes = np.bincount(group)
-    several = sizes[group] > 1
-    of_group, of_task = (means(code, won, int(code.max(initial=-1)) + 1) for code in (group, task))
-    total = float(np.sum((won - of_task[task])[several] ** 2))
-    within = (won - of_group[group])[several] ** 2 * (sizes / np.maximum(sizes - 1, 1))[group[several]]
-    return float(np.clip(1 - within.sum() / total, 0, 1)) if total > 0 else 1.0
-
-
-def _by_chance(run: Run, task: int, last: int, alike: float) -> float:
-    """Return the probability of this failure streak if the task's success rate had not changed.
-
-    Rollouts of a group end alike, so they count less than independent ones (Kish's design effect).
-    """
-    own = attempted(run.all) & (run.all.task == task)
-    before, won = own & (run.all.step <= last), own & solved(run.all, run.scale)
-    sizes = np.bincount(run.all.group[own])
-    effect = 1 + (float(sizes[sizes > 0].mean()) - 1) * alike
-    return chance_of_none(before.sum() / effect, won.sum() / effect, (own.sum() - before.sum()) / effect)
-
-
-def _has_fallen(run: Run, task: int, last: int) -> bool:
-    """Return True if the task's mean reward fell, too: graded rewards may miss the threshold for success by little."""
-    own = run.all.task == task
-    fall = rise(run.all.reward[own & (run.all.step <= last)], run.all.reward[own & (run.all.step > last)])
-    return fall.is_sure and -fall.value > run.threshold("forgotten", _FALL) * spread(run)
 
 
 def _means(rows: Rows) -> tuple[Floats, Floats]:
@@ -117,25 +60,8 @@ def _means(rows: Rows) -> tuple[Floats, Floats]:
 
 def never_solved(run: Run) -> Bools:
     """Return (T,) True for tasks that none of many attempts over the whole run solved."""
-    rows = run.all
-    tried = rows.scored & (rows.task >= 0)
-    attempts = np.bincount(rows.task[tried], minlength=len(rows.tasks))
-    wins = np.bincount(rows.task[tried & solved(rows, run.scale)], minlength=len(rows.tasks))
-    return (attempts >= run.threshold("never_solved", _ATTEMPTS)) & (wins < 1) & ~_come_near(run)
-
-
-def _come_near(run: Run) -> Bools:
-    """Return (T,) True for tasks with an attempt near the best reward; False if the user has set what is solved.
-
-    Without such a setting the best of all rollouts is no measure for a task whose rewards are graded.
-    """
-    rows, settings = run.all, run.settings
-    if settings.solved_at is not None or settings.max_reward is not None:
-        return np.zeros(len(rows.tasks), bool)
-    known = attempted(rows)
-    highest = ends(rows.task[known], rows.reward[known], len(rows.tasks))[1]
-    worst = float(rows.reward[known].min(initial=run.scale.best))
-    return highest >= worst + _NEAR * max(run.scale.best - worst, SAME)
+    found: Bools = labels(run.all, run.scale, run.settings).label == Label.NEVER
+    return found
 
 
 def _look_never(run: Run) -> Outcome:
@@ -144,8 +70,8 @@ def _look_never(run: Run) -> Outcome:
     own = np.isin(rows.task, np.flatnonzero(hopeless))
     heard = run.all.env_reward_sum
     is_out_of_reach = np.isfinite(heard).any() and extent(heard) <= SAME  # the environment rewards no rollout either
-    least = int(run.threshold("never_solved", _ATTEMPTS))
-    often = int((np.bincount(run.all.task[run.all.scored & (run.all.task >= 0)]) >= least).sum())
+    least = int(run.threshold("never_solved", ATTEMPTS))
+    often = int((np.bincount(run.all.task[attempted(run.all)]) >= least).sum())
     if not often:
         return NotJudged(f"No task has {least} attempts yet.")
     if not own.any():
@@ -166,7 +92,7 @@ def _look_never(run: Run) -> Outcome:
         title=f"{len(names)} of {len(rows.tasks)} tasks {'is' if len(names) == 1 else 'are'} never solved",
         cost=cost,
         evidence=(
-            f"{listed(names)}: none of {attempts} attempts over the whole run reached {figure(run.scale.solved)}.",
+            f"{listed(names)}: none of {attempts} attempts over the whole run solved it ({run.scale.success.said}).",
             f"{int(own.sum())} attempts are in the last steps: {percent(float(own.mean()))} of their rollouts.",
         ),
         suggestion="Drop them, start with easier tasks (curriculum), or verify by hand that they are solvable.",
@@ -232,14 +158,18 @@ def _missing(run: Run) -> str | None:
     return None if (run.rows.task >= 0).any() else "tasks"
 
 
+def _missing_success(run: Run) -> str | None:
+    return _missing(run) or (None if run.scale.success.is_defined else "a definition of solved: set solved_at")
+
+
 FORGOTTEN = Diagnostic(
     "forgotten",
     "Regressed tasks",
-    f"Tasks that were solved, and then failed in {ATTEMPTS} or more attempts in a row, if the probability of any such "
-    f"streak in the run is below {FORGOTTEN_CHANCE:.0%} at unchanged success rates (corrected for the number of tasks "
-    f"and for groups that end alike), and whose mean reward fell by more than {_FALL:.0%} of the range of rewards.",
+    f"Tasks that were solved, and then in {ATTEMPTS} or more attempts at most {FALLEN:.0%} as often, if the chance of "
+    f"that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged success rates (corrected for the number of tasks "
+    "and splits, and for groups that end alike). The step is the one that splits a task's attempts best.",
     "ours; the number of attempts is verifiers'",
-    _missing,
+    _missing_success,
     _look_forgotten,
     limits=SHARE,
     position=220,
@@ -253,11 +183,10 @@ FORGOTTEN = Diagnostic(
 NEVER_SOLVED = Diagnostic(
     "never_solved",
     "Never solved",
-    f"Tasks that none of {_ATTEMPTS} or more attempts solved; if no threshold for success is set, none may even have "
-    f"reached {_NEAR:.0%} of the way from the worst reward to the 99th percentile. If no task at all is solved, only "
-    "if the environment gives no rewards either. Silent if the reward depends on the prompt alone.",
-    "verifiers; the rule without a threshold is ours",
-    _missing,
+    f"Tasks that none of {ATTEMPTS} or more attempts solved. If no task at all is solved, only if the environment "
+    "gives no rewards either. Silent if the reward depends on the prompt alone.",
+    "verifiers",
+    _missing_success,
     _look_never,
     limits=FROM_ONE,
     position=130,

@@ -68,6 +68,7 @@ def _look(run: Run) -> Outcome:
         suggestion="Return rows in the order of the prompts: each prompt is already repeated num_generations times.",
         where="prompts>1" if by_prompt else ids(rows.id[odd | other]),
         stops_learning=True,
+        is_loss=False,
         own=odd | other,
     )
 

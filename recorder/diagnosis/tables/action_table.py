@@ -69,14 +69,15 @@ class Tally:
     Attributes:
         value: None for rollouts without a recorded action.
         mean: their mean reward; None without any.
-        scored, solved: how many have a reward, and how many of these solved their task.
+        scored, solved: how many have a reward, and how many of these solved their task; `solved` is None if what
+            counts as solved is not defined.
     """
 
     value: str | None
     rollouts: int
     mean: float | None
     scored: int
-    solved: int
+    solved: int | None
 
 
 def habits(rows: Rows) -> list[HabitFound]:
@@ -94,14 +95,14 @@ def habits(rows: Rows) -> list[HabitFound]:
 
 def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
     """Return the rollouts by the texts of a column, most frequent first."""
-    values = rows.facts[column].tolist()
+    values, is_told = rows.facts[column].tolist(), scale.success.is_defined
     places = {name: place for place, name in enumerate(dict.fromkeys(values))}
     code = np.fromiter(map(places.__getitem__, values), np.int64, len(values))
     has = np.isfinite(rows.reward)
     counts = [np.bincount(code[of], minlength=len(places)) for of in (has | True, has, has & solved(rows, scale))]
     mean_of = means(code, rows.reward, len(places))
     found = [
-        Tally(name, int(n), float(mean_of[place]) if scored else None, int(scored), int(wins))
+        Tally(name, int(n), float(mean_of[place]) if scored else None, int(scored), int(wins) if is_told else None)
         for (name, place), n, scored, wins in zip(places.items(), *counts, strict=True)
     ]
     return sorted(found, key=lambda it: -it.rollouts)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.masks import masks
 from logs_ui.recorder.diagnosis.tables.training_outcome import OUTCOMES, Outcome, outcomes
 from logs_ui.recorder.vocabulary import Status
@@ -68,8 +69,8 @@ def training(rows: Rows, rollout: int, *, is_evaluation: bool, is_running: bool,
     tokens = rows.completion_tokens[place]
     if is_evaluation:
         return Training(Moved.NO, "it belongs to an evaluation", 0)
-    # The threshold for success only divides groups of equal rewards into failed and passed ones.
-    outcome = OUTCOMES[outcomes(rows, solved=np.inf, is_running=is_running, config=config)[place]]
+    # What counts as solved only divides groups of equal rewards into failed and passed ones.
+    outcome = OUTCOMES[outcomes(rows, success=Success(), is_running=is_running, config=config)[place]]
     is_dropped = outcome in {Outcome.STALE, Outcome.OVERSIZE}
     if rows.status[place] == Status.RUNNING and is_running and np.isnan(rows.advantage[place]) and not is_dropped:
         return Training(Moved.NOT_YET, "it is still running")

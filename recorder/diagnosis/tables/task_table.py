@@ -4,19 +4,25 @@ import math
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
+from math import exp, lgamma
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from logs_ui.recorder.diagnosis.measures import attempted, solved
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints, Rows, Texts, means
 from logs_ui.recorder.diagnosis.waterfall import Scale
+from logs_ui.recorder.settings import Settings
 
 ATTEMPTS = 10
 """Attempts below which a task is not labelled [verifiers]."""
 EASY = 0.8
 """Share of solved attempts from which on there is nothing left to learn [verifiers]."""
 FORGOTTEN_CHANCE = 0.01
-"""Probability of a failure streak at an unchanged success rate, below which a task counts as regressed [ours]."""
+"""Probability of so few successes in any task at unchanged success rates, below which one has regressed [ours]."""
+FALLEN = 0.25
+"""Share of the success rate before, below which a task counts as regressed [ours]."""
 CANNOT, RARELY = 0.02, 0.2
 """Limits of pass@k, and of the share of solved attempts [ours]."""
 
@@ -29,13 +35,16 @@ class Label(StrEnum):
     NEVER = "never-solved"
     """None of ATTEMPTS or more attempts solved it."""
     FORGOTTEN = "forgotten"
-    """Solved before, and then not in ATTEMPTS or more attempts, with a probability below FORGOTTEN_CHANCE."""
+    """Solved before, and then hardly (at most FALLEN of the share before) in ATTEMPTS or more attempts, with a
+    probability below FORGOTTEN_CHANCE."""
     LEARNING = "learning"
     """Some of its attempts solved it, and others did not."""
     SATURATED = "saturated"
     """A share of EASY or more of its last attempts solved it (those of the steps with the last ATTEMPTS)."""
     FEW = "few-attempts"
     """Fewer than ATTEMPTS."""
+    UNKNOWN = "not-defined"
+    """What counts as solved is not defined."""
 
 
 class Reach(StrEnum):
@@ -59,12 +68,15 @@ class Labels:
     Attributes:
         label: a Label.
         last_solved: the last step with a success; -1 without any.
-        attempts_since: number of attempts after that step.
+        since: the first step of a regressed task at which it was solved far less often; -1 for others.
+        before, after: the shares of its attempts that solved it before that step, and from it on; NaN for others.
     """
 
     label: Texts
     last_solved: Ints
-    attempts_since: Ints
+    since: Ints
+    before: Floats
+    after: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +88,7 @@ class Figures:
         rollouts: number of ended rollouts.
         attempts: number of attempts.
         mean: mean reward of the attempts; NaN without any.
-        share: share of attempts that solved it, 0 to 1; NaN without any.
+        share: share of attempts that solved it, 0 to 1; NaN without any, or if success is not defined.
         pass_1, pass_k: the probability that one of k rollouts solves it, mean over its groups of k attempts or more
             (Chen et al. 2021); NaN if there is no such group.
         reach: a Reach.
@@ -118,45 +130,133 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Holds the figures of some tasks by column of steps. Arrays have the shape (T, C); see `Figures`."""
+    """Holds the figures of some tasks by column of steps. Arrays have the shape (T, C); see `Figures`.
+
+    If success is not defined, `solved_is_known` is False, and `solved` is 0.
+    """
 
     rollouts: Ints
     attempts: Ints
     mean: Floats
     solved: Ints
+    solved_is_known: bool
 
 
-def labels(rows: Rows, scale: Scale) -> Labels:
-    """Return the labels of all tasks; `rows` are all rollouts of the run."""
+def labels(rows: Rows, scale: Scale, settings: Settings | None = None) -> Labels:
+    """Return the labels of all tasks.
+
+    Args:
+        rows: all rollouts of the run.
+        scale: the definition of solved. If there is none, every task is UNKNOWN.
+        settings: the thresholds `never_solved` and `forgotten`; None for ATTEMPTS and FALLEN.
+    """
+    thresholds = settings.thresholds if settings else {}
+    attempts, fallen = thresholds.get("never_solved", ATTEMPTS), thresholds.get("forgotten", FALLEN)
     tried = attempted(rows)
     task, step, won = rows.task[tried], rows.step[tried], solved(rows, scale)[tried]
     number = len(rows.tasks)
-    attempts, wins = _count(task, number), _count(task[won], number)
+    tries, wins = _count(task, number), _count(task[won], number)
     last_solved = np.full(number, -1, np.int64)
     last_solved[task[won]] = step[won]  # rows are ordered by step: the last assignment wins
-    since = _count(task[step > last_solved[task]], number)
+    late = means(task[at := _late(task, step, number)], won[at], number)
     with np.errstate(invalid="ignore", divide="ignore"):
-        before = wins / (attempts - since)
-        chance = (1 - before) ** since
-    late = _late(task, step, number)
-    is_easy = means(task[late], won[late], number) >= EASY
+        may_be_lost = (tries >= ATTEMPTS) & (wins > 0) & (late <= fallen * wins / tries)
+    since, before, after = np.full(number, -1, np.int64), np.full(number, np.nan), np.full(number, np.nan)
+    limit = FORGOTTEN_CHANCE / max(int((tries >= ATTEMPTS).sum()), 1)
+    alike = alikeness(rows, scale) if may_be_lost.any() else 0.0
+    for one in np.flatnonzero(may_be_lost).tolist():
+        sizes = np.bincount(rows.group[tried][task == one])
+        effect = 1 + (float(sizes[sizes > 0].mean()) - 1) * alike  # Kish's design effect
+        found = _regression(step[task == one], won[task == one], effect, fallen, limit)
+        if found is not None:
+            since[one], before[one], after[one] = found
     label = np.select(
-        [attempts < ATTEMPTS, wins == 0, (since >= ATTEMPTS) & (chance < FORGOTTEN_CHANCE), is_easy],
-        [Label.FEW, Label.NEVER, Label.FORGOTTEN, Label.SATURATED],
+        [np.full(number, not scale.success.is_defined), (tries >= attempts) & (wins == 0), tries < ATTEMPTS,
+         since >= 0, late >= EASY],
+        [Label.UNKNOWN, Label.NEVER, Label.FEW, Label.FORGOTTEN, Label.SATURATED],
         default=Label.LEARNING,
-    ).astype(object)
-    return Labels(label, last_solved, since)
+    ).astype(object)  # fmt: skip
+    return Labels(label, last_solved, since, before, after)
+
+
+def _regression(step: Ints, won: Bools, effect: float, fallen: float, limit: float) -> tuple[int, float, float] | None:
+    """Return the step from which a task is solved far less often, and the shares of attempts solved before and since.
+
+    The step splits its attempts best, by the likelihood of two shares in place of one. None if chance explains the
+    fall: if the probability of so few successes since then, corrected for the number of splits, is not below `limit`.
+
+    Args:
+        step: (A,) the step of each attempt, in order.
+        won: (A,) True for solved ones.
+        effect: rollouts of a group end alike, so this many count as one.
+        fallen: share of the success rate before that counts as a fall.
+        limit: the probability.
+    """
+    steps, place = np.unique(step, return_inverse=True)
+    tries, wins = np.cumsum(np.bincount(place).astype(float)), np.cumsum(np.bincount(place, won))
+    of, won_of = tries[:-1], wins[:-1]
+    rest, won_since = tries[-1] - of, wins[-1] - won_of
+    is_fall = (rest >= ATTEMPTS) & (won_since / rest <= fallen * won_of / of)
+    if not is_fall.any():
+        return None
+    gain = np.where(is_fall, _likelihood(won_of, of) + _likelihood(won_since, rest), -np.inf)
+    at = int(np.argmax(gain))
+    figures_of = (float(it[at]) / effect for it in (of, rest, won_since))
+    if chance_of_few(float(wins[-1]) / effect, *figures_of) * is_fall.sum() >= limit:
+        return None
+    return int(steps[at + 1]), float(won_of[at] / of[at]), float(won_since[at] / rest[at])
+
+
+def _likelihood(wins: NDArray[Any], tries: NDArray[Any]) -> Floats:
+    """Return the log-likelihood of so many successes at their own share."""
+    share = wins / tries
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found: Floats = np.nan_to_num(wins * np.log(share)) + np.nan_to_num((tries - wins) * np.log1p(-share))
+    return found
+
+
+def chance_of_few(won: float, before: float, since: float, won_since: float) -> float:
+    """Return the probability that at most `won_since` of `won` successes are among the last `since` attempts, in random
+    order: the lower tail of the hypergeometric distribution. The numbers need not be whole.
+    """
+    return sum(
+        exp(_choose(since, few) + _choose(before, won - few) - _choose(before + since, won))
+        for few in range(int(won_since) + 1)
+        if won - few <= before and few <= won
+    )
+
+
+def _choose(of: float, some: float) -> float:
+    return lgamma(of + 1) - lgamma(some + 1) - lgamma(of - some + 1)
+
+
+def alikeness(rows: Rows, scale: Scale) -> float:
+    """Return how much more often rollouts of one group end alike than others of their task do, 0 to 1.
+
+    It is the intraclass correlation of being solved (Fisher 1925), over all tasks; 1 if it cannot be computed.
+    """
+    tried = attempted(rows)
+    group, task, won = rows.group[tried], rows.task[tried], solved(rows, scale)[tried].astype(float)
+    sizes = np.bincount(group)
+    several = sizes[group] > 1
+    of_group, of_task = (means(code, won, int(code.max(initial=-1)) + 1) for code in (group, task))
+    total = float(np.sum((won - of_task[task])[several] ** 2))
+    within = (won - of_group[group])[several] ** 2 * (sizes / np.maximum(sizes - 1, 1))[group[several]]
+    return float(np.clip(1 - within.sum() / total, 0, 1)) if total > 0 else 1.0
 
 
 def figures(rows: Rows, scale: Scale, k: int) -> Figures:
     """Return the figures of all tasks over the steps of `rows`."""
     tried, number = attempted(rows), len(rows.tasks)
     task, attempts = rows.task[tried], _count(rows.task[tried], number)
-    share = means(task, solved(rows, scale)[tried], number)
-    pass_1, pass_k = _pass(rows, scale, 1), _pass(rows, scale, k)
+    unknown = np.where(
+        scale.success.is_defined, 0.0, np.nan
+    )  # added to a figure, it leaves NaN if solved is not defined
+    share = means(task, solved(rows, scale)[tried], number) + unknown
+    pass_1, pass_k = _pass(rows, scale, 1) + unknown, _pass(rows, scale, k) + unknown
     best = np.fmax(pass_k, _reached(rows, scale))
     reach = np.select(
-        [attempts < ATTEMPTS, best < CANNOT, share < RARELY, share < EASY],
+        [(attempts < ATTEMPTS) | np.isnan(share), best < CANNOT, share < RARELY, share < EASY],
         [Reach.UNKNOWN, Reach.CANNOT, Reach.RARELY, Reach.SOMETIMES],
         default=Reach.RELIABLY,
     ).astype(object)
@@ -184,6 +284,7 @@ def cells(rows: Rows, scale: Scale, tasks: Ints, columns: Columns) -> Cells:
         attempts=_count(cell[np.isfinite(reward)], size).reshape(shape),
         mean=means(cell, reward, size).reshape(shape),
         solved=_count(cell[solved(rows, scale)[own]], size).reshape(shape),
+        solved_is_known=scale.success.is_defined,
     )
 
 

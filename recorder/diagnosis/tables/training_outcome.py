@@ -11,6 +11,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.links import exactly
 from logs_ui.recorder.diagnosis.measures import dead
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 _NOISE = 0.01  # the most that rounding, divided by TRL's 1e-4, leaves in the advantages of equal rewards
@@ -22,9 +23,11 @@ class Outcome(StrEnum):
     TRAINED = "trained"
     """It has an advantage other than 0, and tokens to train on."""
     FAILED_GROUP = "failed_group"
-    """Its advantage is 0: all rewards of its group are equal, and below what counts as solved."""
+    """Its advantage is 0: all rewards of its group are equal, and it did not solve the task."""
     PASSED_GROUP = "passed_group"
-    """Its advantage is 0: all rewards of its group are equal, and count as solved."""
+    """Its advantage is 0: all rewards of its group are equal, and it solved the task."""
+    EQUAL_GROUP = "equal_group"
+    """Its advantage is 0: all rewards of its group are equal; what counts as solved is not defined."""
     NO_ADVANTAGE = "no_advantage"
     """Its advantage is 0, though its group's rewards differ."""
     TRUNCATED = "truncated"
@@ -48,19 +51,18 @@ class Outcome(StrEnum):
 OUTCOMES = tuple(Outcome)
 
 
-def outcomes(rows: Rows, *, solved: float, is_running: bool, config: Mapping[str, Any]) -> Ints:
+def outcomes(rows: Rows, *, success: Success, is_running: bool, config: Mapping[str, Any]) -> Ints:
     """Return (N,) index into OUTCOMES of each rollout of a training.
 
     Args:
         rows: whole groups.
-        solved: the threshold for success.
+        success: the definition of solved.
         is_running: True if the run still scores rollouts.
         config: the trainer's arguments.
     """
     lacks = np.isnan(rows.advantage)
     masks = config.get("mask_truncated_completions") is True
     is_alike = (dead(rows.groups)[rows.group]) & (np.abs(rows.advantage) < _NOISE)
-    passed = (rows.groups.mean >= solved - SAME)[rows.group]
     found: dict[Outcome, Any] = {
         Outcome.STALE: rows.dropped == "stale",
         Outcome.OVERSIZE: rows.dropped == "oversize",
@@ -70,7 +72,8 @@ def outcomes(rows: Rows, *, solved: float, is_running: bool, config: Mapping[str
         Outcome.NOT_RECORDED: lacks,
         Outcome.UNSAMPLED: rows.completion_tokens == 0,
         Outcome.TRUNCATED: (rows.stop_reason == StopReason.LENGTH) & masks,
-        Outcome.PASSED_GROUP: is_alike & passed,
+        Outcome.EQUAL_GROUP: is_alike & (not success.is_defined),
+        Outcome.PASSED_GROUP: is_alike & success.solved(rows),
         Outcome.FAILED_GROUP: is_alike,
         Outcome.NO_ADVANTAGE: rows.advantage == 0,
     }
@@ -108,14 +111,14 @@ class Tokens:
         return cls(int(sums[Outcome.TRAINED]), int(sum(sums.values())), int(unknown), int(inserted))
 
 
-def where(outcome: Outcome, rows: Rows, found: Ints, *, solved: float) -> str:
+def where(outcome: Outcome, rows: Rows, found: Ints, *, success: Success) -> str:
     """Return the filter that selects exactly an outcome's rollouts among those of a training; "" if there is none.
 
     Args:
         outcome: the outcome.
         rows: the rollouts, as in `outcomes`.
         found: the result of `outcomes`.
-        solved: the threshold for success.
+        success: the definition of solved.
     """
     mine, known = found == OUTCOMES.index(outcome), counts(found)
     test = _trained(rows) if outcome == Outcome.TRAINED else _WHERE.get(outcome, "")
@@ -127,9 +130,10 @@ def where(outcome: Outcome, rows: Rows, found: Ints, *, solved: float) -> str:
         chosen &= np.isnan(rows.advantage) & ~np.isin(rows.dropped, ("stale", "oversize"))
         before = before[: bool(known[Outcome.STALE]) + bool(known[Outcome.OVERSIZE])]
         return " ".join([_LACKING[outcome], *before]) if (chosen == mine).all() else exactly(rows.id[mine])
-    if not test:
+    if not test or (outcome in {Outcome.PASSED_GROUP, Outcome.FAILED_GROUP} and not success.where):
         return exactly(rows.id[mine])
-    return " ".join([test.format(edge=f"{solved - SAME:.9g}"), *before])
+    end = {Outcome.PASSED_GROUP: [success.where], Outcome.FAILED_GROUP: [f"-{success.where}"]}.get(outcome, [])
+    return " ".join([test, *end, *before])
 
 
 def _trained(rows: Rows) -> str:
@@ -144,13 +148,13 @@ def _trained(rows: Rows) -> str:
     return "" if (of_dead >= _NOISE).any() else f"-advantage:0,none -spread<={SAME:f}"
 
 
+_ALIKE = f"advantage>-{_NOISE:g} advantage<{_NOISE:g} spread<={SAME:f}"
 _WHERE = {
     Outcome.STALE: "dropped:stale",
     Outcome.OVERSIZE: "dropped:oversize",
     Outcome.UNSAMPLED: "-advantage:none completion_tokens:0",
     Outcome.TRUNCATED: "-advantage:none stop:length",
-    Outcome.PASSED_GROUP: f"advantage>-{_NOISE:g} advantage<{_NOISE:g} spread<={SAME:f} reward>={{edge}}",
-    Outcome.FAILED_GROUP: f"advantage>-{_NOISE:g} advantage<{_NOISE:g} spread<={SAME:f} reward<{{edge}}",
+    **dict.fromkeys((Outcome.PASSED_GROUP, Outcome.FAILED_GROUP, Outcome.EQUAL_GROUP), _ALIKE),
     Outcome.NO_ADVANTAGE: f"advantage:0 -spread<={SAME:f}",
 }
 _LACKING = {

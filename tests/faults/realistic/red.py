@@ -8,40 +8,25 @@ from tests.faults.realistic import Realistic
 
 RED: dict[str, dict[str, tuple[str, ...]]] = {
     "the_first_card_names_the_cause": {
-        "item 1": (
-            "coding-regressed",
-            "shaped-regressed",
-        ),
         "weights that drown the outcome": ("gsm8k-drowned",),
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
     },
-    "the_other_planted_causes_have_a_card_too": {
-        "item 1": ("coding-two",),
-    },
     "its_step_is_the_planted_one": {
-        "item 1": (
-            "coding-regressed",
-            "shaped-regressed",
-        ),
         "weights that drown the outcome": ("gsm8k-drowned",),
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
     },
     "its_figures_are_those_of_the_truth": {
-        "item 1": (
-            "coding-regressed",
-            "shaped-regressed",
-        ),
         "weights that drown the outcome": ("gsm8k-drowned",),
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
-    },
-    "its_link_opens_exactly_its_rollouts": {
         "item 1": (
             "coding-regressed",
             "shaped-regressed",
         ),
+    },
+    "its_link_opens_exactly_its_rollouts": {
         "weights that drown the outcome": ("gsm8k-drowned",),
         "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
@@ -53,47 +38,7 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
             "mix-unscored",
             "mix-two",
         ),
-        "item 1": (
-            "judge-healthy",
-            "judge-length",
-            "judge-noise",
-        ),
-    },
-    "solved_is_what_the_generator_means": {
-        "item 1": (
-            "coding-healthy",
-            "coding-regressed",
-            "coding-truncated",
-            "coding-entropy",
-            "coding-memory",
-            "coding-two",
-            "gsm8k-healthy",
-            "gsm8k-drowned",
-            "web-noop",
-            "shaped-healthy",
-            "shaped-regressed",
-        ),
-    },
-    "without_an_outcome_no_task_is_said_to_be_solved_or_not": {
-        "item 1": (
-            "judge-healthy",
-            "judge-length",
-            "judge-noise",
-        ),
-    },
-    "labels_are_true": {
-        "item 1": (
-            "coding-healthy",
-            "coding-regressed",
-            "coding-truncated",
-            "coding-entropy",
-            "coding-memory",
-            "coding-two",
-            "gsm8k-healthy",
-            "gsm8k-drowned",
-            "shaped-healthy",
-            "shaped-regressed",
-        ),
+        "item 1": ("gsm8k-drowned",),
     },
     "nothing_is_below_its_threshold_that_was_not_looked_at": {
         "item 3": (
@@ -114,97 +59,11 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
             "tools-truncated",
         ),
     },
-    "the_table_of_tasks_is_true": {
-        "item 1": (
-            "coding-healthy",
-            "coding-regressed",
-            "coding-truncated",
-            "coding-entropy",
-            "coding-memory",
-            "coding-two",
-            "gsm8k-healthy",
-            "gsm8k-drowned",
-            "web-noop",
-            "shaped-healthy",
-            "shaped-regressed",
-        ),
-    },
-    "the_numbers_of_tasks_are_true": {
-        "item 1": (
-            "coding-healthy",
-            "coding-regressed",
-            "coding-truncated",
-            "coding-entropy",
-            "coding-memory",
-            "coding-two",
-            "gsm8k-healthy",
-            "gsm8k-drowned",
-            "shaped-healthy",
-            "shaped-regressed",
-        ),
-    },
-    "without_an_outcome_the_page_of_tasks_says_nothing_of_success": {
-        "item 1": (
-            "judge-healthy",
-            "judge-length",
-            "judge-noise",
-        ),
-    },
     "the_page_of_actions_is_true": {
         "parser fallbacks": ("web-noop",),
     },
-    "solved_after_an_action_is_true": {
-        "item 1": (
-            "coding-healthy",
-            "coding-regressed",
-            "coding-truncated",
-            "coding-entropy",
-            "coding-memory",
-            "coding-two",
-            "shaped-healthy",
-            "shaped-regressed",
-        ),
-    },
     "the_use_of_rollouts_is_true": {
-        "item 1": ("web-noop",),
         "item 8": ("mix-unscored",),
-    },
-    "the_kinds_of_groups_are_true": {
-        "item 1": ("web-noop",),
-    },
-    "two_runs_are_compared_truly": {
-        "item 1": (
-            "gsm8k-drowned",
-            "judge-length",
-            "shaped-regressed",
-            "mix-two",
-        ),
-    },
-    "all_pages_mean_the_same_by_solved": {
-        "item 1": (
-            "coding-healthy",
-            "coding-regressed",
-            "coding-truncated",
-            "coding-entropy",
-            "coding-memory",
-            "coding-two",
-            "tools-healthy",
-            "tools-truncated",
-            "gsm8k-healthy",
-            "gsm8k-drowned",
-            "vlm-healthy",
-            "vlm-truncated",
-            "web-healthy",
-            "web-regressed",
-            "web-noop",
-            "shaped-healthy",
-            "shaped-regressed",
-            "async-healthy",
-            "async-stale",
-            "mix-healthy",
-            "mix-unscored",
-            "mix-two",
-        ),
     },
     "the_page_of_a_rollout_says_truly_what_became_of_it": {
         "item 4, a rollout that passed": (
@@ -220,6 +79,26 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
             "shaped-regressed",
         ),
         "item 7": ("mix-unscored",),
+    },
+    "labels_are_true": {
+        "item 1": ("coding-entropy",),
+    },
+    "the_table_of_tasks_is_true": {
+        "item 1": ("coding-entropy",),
+    },
+    "the_numbers_of_tasks_are_true": {
+        "item 1": ("coding-entropy",),
+    },
+    "the_kinds_of_groups_are_true": {
+        "item 1": ("web-noop",),
+    },
+    "two_runs_are_compared_truly": {
+        "item 1": (
+            "gsm8k-drowned",
+            "judge-length",
+            "shaped-regressed",
+            "mix-two",
+        ),
     },
 }
 """Ids of runs, by test (its name without `test_`) and by what will mend them. Remove what passes."""

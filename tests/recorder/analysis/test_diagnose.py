@@ -140,7 +140,7 @@ def test_json_has_these_names_and_the_dearest_first(db: Path) -> None:
     assert (done.returncode, done.stderr) == (3, "")
     said = json.loads(done.stdout)
     assert said["run"] == load_runs(db).run[0]
-    names = {"id", "title", "cost", "since_step", "since_range", "evidence", "suggestion", "where"}
+    names = {"id", "title", "cost", "share", "since_step", "since_range", "evidence", "suggestion", "where"}
     assert all(set(card) == names for card in said["cards"])
     first = said["cards"][0]
     assert first["id"] == "truncation"
@@ -268,7 +268,7 @@ def test_saved_settings_stand_above_recorded_ones_until_they_are_taken_back(tmp_
     assert str(NOTES.path(db)) in done.stderr
     saved = Settings(max_reward=2.0, solved_at=0.5, thresholds={"truncation": 0.9, "loops": 0.3})
     assert settings(db) == saved
-    assert diagnose(db=db).scale.solved == 0.5
+    assert diagnose(db=db).scale.success.marks == (("reward", 0.5),)
     back = typed("diagnose", "low", "--db", db, "--json", "--reset")
     assert settings(db) == recorded
     assert json.loads(back.stdout)["best"] == 2.0
@@ -355,6 +355,7 @@ def test_settings_take_numpys_numbers_and_are_plain_then() -> None:
     assert json.loads(json.dumps(made.as_dict())) == {
         "max_reward": 1.0,
         "solved_at": None,
+        "solved_by": None,
         "steps": 5,
         "thresholds": {"loops": 0.5},
     }
@@ -368,7 +369,7 @@ def test_a_report_is_a_table_a_text_and_a_dict(db: Path) -> None:
     assert isinstance(report, Report)
     frame = report.frame()
     assert list(frame.columns) == [
-        *("run", "id", "title", "cost", "since_step", "evidence", "suggestion", "where", "is_part", "behind")
+        *("run", "id", "title", "cost", "since_step", "share", "evidence", "suggestion", "where", "is_part", "behind")
     ]
     assert frame.id[0] == "truncation"
     assert list(frame.cost) == [card.cost for card in report.cards]

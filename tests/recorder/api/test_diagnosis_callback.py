@@ -158,7 +158,7 @@ def test_a_function_may_decide_what_stops_it(server: str, tmp_path: Path) -> Non
 
     def costly(found: Card) -> bool:
         asked.append(found.id)
-        return found.cost > 1e9
+        return found.cost is not None and found.cost > 1e9
 
     trainer = trained(server, tmp_path, DiagnosisCallback(every_steps=1, stop_on=costly))
     assert trainer.state.global_step == 6

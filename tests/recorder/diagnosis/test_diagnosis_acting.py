@@ -243,7 +243,7 @@ def test_a_function_that_answers_for_some_of_a_group_is_named() -> None:
     found = report.cards[0]
     assert found.title == "right gave no reward to 50% of rollouts, but scored others of the same prompts"
     assert found.where == "rewards.right:none"
-    assert found.cost == pytest.approx(0.5)
+    assert (found.cost, found.share) == (None, 0.5)
 
 
 def test_a_function_that_never_answers_for_a_task_is_only_blamed_for_the_others() -> None:

@@ -9,11 +9,12 @@ from logs_ui.recorder.diagnosis import Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.checks.answer_length import correlation
 from logs_ui.recorder.diagnosis.checks.contradictions import against, spreads, twins
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
-from logs_ui.recorder.diagnosis.checks.tasks import alikeness, chance_of_none
 from logs_ui.recorder.diagnosis.checks.wiring import swapped
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
+from logs_ui.recorder.diagnosis.success import Success
+from logs_ui.recorder.diagnosis.tables.task_table import alikeness, chance_of_few
 from logs_ui.recorder.diagnosis.waterfall import Scale
 from tests.recorder.diagnosis.test_diagnosis import GROUP, NAN, PLACE, card, rows_of
 
@@ -29,8 +30,8 @@ def test_a_weightless_function_that_falls_while_the_reward_rises_is_suspected() 
         weights={"judge": 1.0, "real": 0.0},
     )  # fmt: skip
     found = card(diagnose_rows(rows), "hacking")
-    # The last third lost nothing; over all steps 12 of 48 did. The reward rose by a half, and `real` fell by a half.
-    assert found.cost == pytest.approx(12 / 48 * 0.5 + 0.5)
+    # The reward rose by a half, and `real` fell by a half: more than all that was lost, by 12 of 48 rollouts.
+    assert found.cost == pytest.approx(12 / 48)
     assert found.evidence[0] == "Steps 5\u20136 vs 1\u20132: real 0.5 \u2192 0, reward 0.5 \u2192 1."
     assert found.evidence[1] == "Its weight is 0: it can make 0% of the difference in reward."
     assert (found.where, found.since_step) == ("rewards.real<=0", 4)
@@ -98,7 +99,7 @@ def test_a_completion_that_is_scored_differently_is_found() -> None:
     np.testing.assert_array_equal(spreads(rows.values["solved"], same)[:4], [1.0, 1.0, NAN, NAN])
     found = card(diagnose_rows(rows), "inconsistent")
     assert found.title == "solved scores the same completion differently in 100% of cases"
-    assert found.cost == pytest.approx(24 / 48)
+    assert (found.cost, found.share) == (None, 0.5)  # noise withholds nothing on average
     assert found.evidence[1] == "One completion received 2 different values from solved: 0 and 1."
     assert found.where.startswith("id:1..2,5..6,9..10,")
 
@@ -147,22 +148,22 @@ def test_the_environments_last_reward_will_do() -> None:
 
 def test_a_task_that_is_not_solved_any_more_is_found() -> None:
     found = card(diagnose_rows(_forgotten((np.arange(96) % 2).astype(float)), Settings(max_reward=1.0)), "forgotten")
-    # 24 rollouts of 96 lost a point each, 12 of them before that; it was solved in 12 of 24 before.
-    assert found.title == "1 of 2 tasks was solved before, and no longer is"
-    assert found.cost == pytest.approx((24 + 12) / 96 * 12 / 24)
+    # 24 rollouts of 96 lost a point each since then, and 12 of 24 before.
+    assert found.title == "1 of 2 tasks regressed: 0% of attempts solve it now, 50% did before"
+    assert found.cost == pytest.approx((24 + 12 - 48 / 2) / 96)
     assert (found.where, found.since_step) == ("task:lost", 4)
 
 
 def test_groups_that_pass_or_fail_as_a_whole_are_one_attempt_each() -> None:
     # Three of six groups passed, then six failed, of two tasks: C(6, 3) / C(12, 3) = 1 / 11 of cases.
     rows = _forgotten((np.arange(96) // GROUP // 2 % 2 == 0).astype(float))
-    assert alikeness(rows, Scale(1.0, 1.0, "")) == 1
-    assert chance_of_none(6, 3, 6) == pytest.approx(1 / 11)
+    assert alikeness(rows, Scale(1.0, Success((("reward", 1.0),)), "")) == 1
+    assert chance_of_few(3, 6, 6, 0) == pytest.approx(1 / 11)
     assert "forgotten" not in {it.id for it in diagnose_rows(rows, Settings(max_reward=1.0)).cards}
 
 
 def test_rollouts_that_do_not_end_alike_count_each() -> None:
-    assert alikeness(_forgotten((np.arange(96) % 2).astype(float)), Scale(1.0, 1.0, "")) == 0
+    assert alikeness(_forgotten((np.arange(96) % 2).astype(float)), Scale(1.0, Success((("reward", 1.0),)), "")) == 0
 
 
 def _forgotten(reward: Floats) -> Rows:
@@ -227,7 +228,7 @@ def test_rollouts_that_answer_another_groups_prompt_are_found() -> None:
     assert swapped(rows).all()
     found = card(diagnose_rows(rows), "wiring")
     assert found.title == "100% of rollouts answer another group's prompt"
-    assert found.cost == pytest.approx(0.5)
+    assert (found.cost, found.share) == (None, 1.0)
 
 
 def test_a_question_that_a_dataset_has_twice_is_well() -> None:
@@ -253,7 +254,7 @@ def test_tasks_that_share_one_prompt_are_well() -> None:
 
 def test_a_learning_rate_of_0_among_the_arguments_is_found() -> None:
     found = card(diagnose_rows(rows_of(), config={"learning_rate": 0.0}), "no_update")
-    assert found.cost == pytest.approx(0.5)
+    assert (found.cost, found.share) == (None, 1.0)
     assert found.trend == ()
 
 
@@ -305,7 +306,8 @@ def test_tasks_that_come_once_tell_nothing_of_their_mix() -> None:
 
 def test_graded_rewards_that_miss_the_best_by_little_are_not_unsolved() -> None:
     task = np.array(["a", "b"], object)[PLACE // GROUP % 2]
-    rows = rows_of(task=task.tolist(), reward=np.where(task == "a", 1.0, 0.9) * (0.5 + HALF / 2))
+    reward = np.where(task == "a", 1.0, 0.9) * (0.5 + HALF / 2)
+    rows = rows_of(task=task.tolist(), reward=reward, parts={"score": reward})
     assert "never_solved" not in {it.id for it in diagnose_rows(rows).cards}
 
 

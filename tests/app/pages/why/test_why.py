@@ -177,9 +177,9 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
     for card in report.cards:
         assert f'id="card-{card.id}"' in html
         told = text_of(html[html.index(f'id="card-{card.id}"') :].partition("</article>")[0])
-        assert f"\u2212{card.cost:.3f}" in told
+        assert (f"{card.share:.0%} of rollouts" if card.cost is None else f"\u2212{card.cost:.3f}") in told
         assert all(sentence in told for sentence in card.evidence)
-        assert ("part of the waterfall" if card.is_part else "overlaps with others") in told
+        assert card.cost is None or ("part of the waterfall" if card.is_part else "overlaps with others") in told
     assert len(report.cards) > 2
     assert (
         html.count('<line class="limit"') == sum(it.limit is not None and len(it.trend) > 1 for it in report.cards) > 0
@@ -375,7 +375,8 @@ def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path) -> 
         assert 'name="threshold.truncation" inputmode="decimal" value="0.2"' in html
         with reading_engine(folder / "low.db").connect() as db:
             saved = queries.saved_settings(db, uid)
-        assert saved == {"max_reward": 2.0, "solved_at": None, "steps": 5, "thresholds": {"truncation": 0.2}}
+        expected = {"max_reward": 2.0, "solved_at": None, "solved_by": None, "steps": 5}
+        assert saved == expected | {"thresholds": {"truncation": 0.2}}
         # What the form does not name stays.
         client.post(urls.of_run(uid, "why", "settings"), data={"max_reward": "1.5"})
         assert 'name="threshold.truncation" inputmode="decimal" value="0.2"' in client.get(urls.why(uid)).text

@@ -14,6 +14,7 @@ from starlette.testclient import TestClient
 from logs_ui.app.main import create_app
 from logs_ui.app.pages.why.why_actions import readable
 from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.action_sample import Played, failure, kind_names, sampled, words_of
 from logs_ui.recorder.diagnosis.tables.action_table import habits, tallies
 from logs_ui.recorder.diagnosis.waterfall import Scale
@@ -126,7 +127,7 @@ def test_tallies_are_of_every_rollout() -> None:
     rows = rows_of(
         8, steps=2, reward=[1, 0, NAN, 1, 1, 0.5, 1, 0], first_action=["a", "a", "a", "b", None, "b", "b", None]
     )
-    found = tallies(rows, Scale(1.0, 1.0, ""), "first_action")
+    found = tallies(rows, Scale(1.0, Success((("reward", 1.0),)), ""), "first_action")
     assert [(it.value, it.rollouts, it.scored, it.solved) for it in found] == [
         ("a", 3, 2, 1), ("b", 3, 3, 2), (None, 2, 2, 1)
     ]  # fmt: skip

@@ -17,6 +17,7 @@ from logs_ui.app.main import create_app
 from logs_ui.app.pages.why import why_tasks
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis import Rows
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.task_table import (
     Columns,
     Label,
@@ -36,7 +37,7 @@ from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
 from tests.support.factory import HOSTILE_TASK, TASKS, make_run
 
 RUN, MANY, UNNAMED, LIVE = "main-run-1234", "many-tasks-5678", "unnamed-9012", "live-3456"
-SOLVED = Scale(1.0, 1.0, "as set")
+SOLVED = Scale(1.0, Success((("reward", 1.0),)), "as set")
 
 
 @pytest.fixture(scope="module")
@@ -105,13 +106,13 @@ def test_a_task_is_called_what_its_attempts_say(rewards: list[float], label: Lab
 
 def test_a_forgotten_task_says_since_when() -> None:
     found = labels(of_one_task([1.0] * 20 + [0.0] * 12), SOLVED)
-    assert (found.last_solved[0], found.attempts_since[0]) == (5, 12)
+    assert (found.last_solved[0], found.since[0], found.before[0], found.after[0]) == (5, 6, 1.0, 0.0)
 
 
 def test_what_counts_as_solved_is_the_scales() -> None:
     rows = of_one_task([0.5] * 12)
     assert labels(rows, SOLVED).label[0] == Label.NEVER
-    assert labels(rows, Scale(1.0, 0.5, "")).label[0] == Label.SATURATED
+    assert labels(rows, Scale(1.0, Success((("reward", 0.5),)), "")).label[0] == Label.SATURATED
 
 
 # --- Cannot, or rarely
@@ -316,7 +317,7 @@ def test_the_last_steps_have_figures_of_their_own(client: TestClient) -> None:
 
 
 def test_the_page_says_what_counts_as_solved(client: TestClient) -> None:
-    assert re.search(r"Solved if reward ≥ [\d.]+, the run&#39;s 99th percentile", page(client))
+    assert re.search(r"Solved: [^<]+ \(<a href=\"[^\"]+#settings\">set it", page(client))
 
 
 def test_without_task_names_the_page_says_how_to_get_them(client: TestClient) -> None:

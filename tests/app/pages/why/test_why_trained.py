@@ -20,6 +20,7 @@ from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of as columns_of_rows
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.masks import RATIO, masks
 from logs_ui.recorder.diagnosis.tables.movement import signals
 from logs_ui.recorder.diagnosis.tables.one_rollout import Moved, training
@@ -40,7 +41,7 @@ from tests.recorder.diagnosis.test_diagnosis import rows_of as columns_of
 from tests.support import factory
 
 COUNT = 800
-SOLVED = 1.0
+SUCCESS = Success((("reward", 1.0),))
 CONFIG = {"mask_truncated_completions": True, "beta": 0.04, "logging_steps": 1, "steps_per_generation": 2}
 RUN = "a-run-of-every-kind"
 _WHY = {
@@ -138,7 +139,7 @@ def test_each_row_is_judged_as_its_own_page_judges_it(engine: Engine, state: str
     groups: dict[str, list[EvaluationRow]] = defaultdict(list)
     for row in known.values():
         groups[row.group].append(row)
-    found = outcomes(rows, solved=SOLVED, is_running=state == RunState.RUNNING, config=config)
+    found = outcomes(rows, success=SUCCESS, is_running=state == RunState.RUNNING, config=config)
     assert len(found) == sum(row.mode == Mode.TRAIN and row.status != Status.RUNNING for row in known.values())
     for place, row_id in enumerate(rows.id.tolist()):
         row, outcome = known[row_id], OUTCOMES[found[place]]
@@ -154,7 +155,8 @@ def test_each_row_is_judged_as_its_own_page_judges_it(engine: Engine, state: str
         assert ("of its group are equal" in told.why) == (outcome in {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP})
         if outcome == Outcome.TRAINED:
             assert told.tokens == row.completion_tokens
-    expected = set(OUTCOMES) - {Outcome.RUN_ENDED if state == RunState.RUNNING else Outcome.AWAITED}
+    other = Outcome.RUN_ENDED if state == RunState.RUNNING else Outcome.AWAITED
+    expected = set(OUTCOMES) - {Outcome.EQUAL_GROUP, other}
     expected -= set() if is_masked else {Outcome.TRUNCATED}
     assert {OUTCOMES[it] for it in found} == expected
 
@@ -193,13 +195,13 @@ def test_the_ways_to_lack_an_advantage_open_exactly_their_rollouts(tmp_path: Pat
         run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
         connection.execute(insert(EvaluationRow), rows_without_advantage(run_id, {"stop_reason": StopReason.STOP}))
     rows = RunColumns(run_id, Mode.TRAIN).refresh(engine)
-    found = outcomes(rows, solved=SOLVED, is_running=is_running, config={})
+    found = outcomes(rows, success=SUCCESS, is_running=is_running, config={})
     unscored = Outcome.AWAITED if is_running else Outcome.RUN_ENDED
     expected = {Outcome.ERRORED: 150, unscored: 300, Outcome.NOT_RECORDED: 150, Outcome.TRAINED: 150}
     expected |= {Outcome.STALE: 150}
     assert {it: count for it, count in counts(found).items() if count} == expected
     for outcome in expected:
-        said = where(outcome, rows, found, solved=SOLVED)
+        said = where(outcome, rows, found, success=SUCCESS)
         mine = set(rows.id[found == OUTCOMES.index(outcome)].tolist())
         chosen = parse_where(f"{said} mode:train")
         assert said, outcome
@@ -209,9 +211,9 @@ def test_the_ways_to_lack_an_advantage_open_exactly_their_rollouts(tmp_path: Pat
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_filter_has_exactly_the_rollouts_of_an_outcome(engine: Engine, outcome: Outcome) -> None:
-    rows = columns(engine)
-    found = outcomes(rows, solved=SOLVED, is_running=False, config=CONFIG)
-    said = where(outcome, rows, found, solved=SOLVED)
+    rows, success = columns(engine), Success() if outcome == Outcome.EQUAL_GROUP else SUCCESS
+    found = outcomes(rows, success=success, is_running=False, config=CONFIG)
+    said = where(outcome, rows, found, success=success)
     mine = set(rows.id[found == OUTCOMES.index(outcome)].tolist())
     if outcome == Outcome.AWAITED:
         assert (said, mine) == ("", set())
@@ -223,11 +225,11 @@ def test_a_filter_has_exactly_the_rollouts_of_an_outcome(engine: Engine, outcome
 
 def test_where_a_dead_group_has_real_advantages_no_filter_says_which_were_trained_on() -> None:
     rows = columns_of(400, steps=1, reward=0.0, advantage=[0.7, 6e-4, *[0.0] * 398])
-    found = outcomes(rows, solved=SOLVED, is_running=False, config={})
-    assert where(Outcome.TRAINED, rows, found, solved=SOLVED) == "id:1"
+    found = outcomes(rows, success=SUCCESS, is_running=False, config={})
+    assert where(Outcome.TRAINED, rows, found, success=SUCCESS) == "id:1"
     rows = columns_of(400, steps=1, reward=0.0, advantage=[0.7, 6e-4] * 200)
-    found = outcomes(rows, solved=SOLVED, is_running=False, config={})
-    assert where(Outcome.TRAINED, rows, found, solved=SOLVED) == ""
+    found = outcomes(rows, success=SUCCESS, is_running=False, config={})
+    assert where(Outcome.TRAINED, rows, found, success=SUCCESS) == ""
 
 
 def test_tokens_are_those_of_a_gradient_of_all_that_were_sampled() -> None:
@@ -236,7 +238,7 @@ def test_tokens_are_those_of_a_gradient_of_all_that_were_sampled() -> None:
         4, steps=1, reward=[0, 1, 1, 0], advantage=[-0.7, 0.7, 0.7, -0.7], completion_tokens=[10, 20, 30, 40],
         stop_reason=["done", "done", "length", "done"], dropped=[None, None, None, "stale"], env_tokens=[1, 2, 3, NAN],
     )  # fmt: skip
-    found = outcomes(rows, solved=1, is_running=False, config={"mask_truncated_completions": True})
+    found = outcomes(rows, success=SUCCESS, is_running=False, config={"mask_truncated_completions": True})
     assert counts(found)[Outcome.TRAINED] == 2
     assert Tokens.of(rows, found) == Tokens(trained=30, all=100, unknown=40, inserted=6)
 
@@ -274,7 +276,7 @@ def test_what_importance_sampling_dropped_is_told_only_where_the_trainer_says_th
 def test_the_masks_that_are_on_are_those_that_a_rollouts_own_page_names(engine: Engine) -> None:
     config = VLLM | CONFIG | {"off_policy_mask_threshold": 0.5}
     rows, known = columns(engine), stored(engine)
-    found = outcomes(rows, solved=SOLVED, is_running=False, config=config)
+    found = outcomes(rows, success=SUCCESS, is_running=False, config=config)
     trained = found == OUTCOMES.index(Outcome.TRAINED)
     told = [
         training(
@@ -374,7 +376,7 @@ def links(html: str) -> dict[str, str]:
 def test_the_page_says_what_became_of_the_rollouts_and_leads_to_them(engine: Engine, client: TestClient) -> None:
     html = client.get(f"/runs/{RUN}/why/trained?steps=all").text
     rows = columns(engine)
-    found = counts(outcomes(rows, solved=SOLVED, is_running=False, config=CONFIG))
+    found = counts(outcomes(rows, success=SUCCESS, is_running=False, config=CONFIG))
     for name, outcome in (("trained on", Outcome.TRAINED), ("masked: truncated", Outcome.TRUNCATED)):
         opened = client.get(links(html)[name]).text
         assert f"<strong>{found[outcome]:,.0f}</strong> rollouts" in opened

@@ -1,0 +1,147 @@
+"""Which rollouts count as solved, on rewards as real runs have them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.success import Success
+from logs_ui.recorder.diagnosis.tables.task_table import Label, figures, labels
+from logs_ui.recorder.diagnosis.waterfall import Scale
+from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
+
+COUNT = 96
+PLACE = np.arange(COUNT)
+RIGHT = (PLACE % 3 == 0).astype(float)
+GRADED = np.random.default_rng(5).uniform(0, 1, COUNT)
+
+
+def success(settings: Settings | None = None, **columns: Any) -> tuple[Success, np.ndarray]:
+    """The definition for a run, and which of its rollouts are solved."""
+    parts = columns.get("parts")
+    if parts is not None and "reward" not in columns:
+        weights = columns.get("weights", dict.fromkeys(parts, 1.0))
+        columns["reward"] = sum(np.nan_to_num(part) for part in parts.values())
+        columns["values"] = {name: part / (weights[name] or 1) for name, part in parts.items()}
+    rows = rows_of(COUNT, **columns)
+    found = Success.of(rows, settings or Settings())
+    return found, found.solved(rows)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param({"correct": RIGHT, "length_penalty": -GRADED, "judge": 3 * GRADED}, id="agent"),
+        pytest.param({"correctness_reward_func": 2 * RIGHT, "xmlcount": GRADED / 2, "int": RIGHT / 2}, id="gsm8k"),
+        pytest.param({"accuracy": 2 * RIGHT - 1, "format_correct": np.ones(COUNT)}, id="minus one"),
+        pytest.param({"score": RIGHT, "format": GRADED / 4}, id="any name"),
+    ],
+)
+def test_a_function_that_says_yes_or_no_decides_whatever_is_in_the_sum(parts: dict[str, Any]) -> None:
+    found, solved = success(parts=parts)
+    assert found.said.endswith(next(iter(parts)))
+    np.testing.assert_array_equal(solved, RIGHT == 1)
+
+
+def test_the_best_hundredth_of_a_sum_is_never_a_definition() -> None:
+    found, solved = success(parts={"judge": 10 * GRADED, "style": GRADED})
+    assert not found.is_defined
+    assert not solved.any()
+    assert found.said.startswith("not defined")
+
+
+def test_a_format_that_is_kept_solves_nothing() -> None:
+    assert not success(parts={"format": RIGHT, "score": 10 * GRADED})[0].is_defined
+
+
+def test_a_metric_of_weight_0_may_decide() -> None:
+    found, solved = success(
+        parts={"judge": 9 * GRADED, "tests_pass": 0 * RIGHT}, weights={"judge": 1.0, "tests_pass": 0.0},
+        reward=9 * GRADED, values={"judge": 9 * GRADED, "tests_pass": RIGHT},
+    )  # fmt: skip
+    assert found.where == "rewards.tests_pass>=0.999999"
+    np.testing.assert_array_equal(solved, RIGHT == 1)
+
+
+def test_each_task_of_a_mix_has_its_own_function() -> None:
+    math, code = PLACE % 2 == 0, PLACE % 2 == 1
+    parts = {"math_correct": np.where(math, RIGHT, NAN), "code_passes": np.where(code, RIGHT, NAN)}
+    found, solved = success(parts=parts)
+    assert len(found.marks) == 2
+    assert found.where == ""
+    np.testing.assert_array_equal(solved, RIGHT == 1)
+
+
+def test_the_environments_word_counts_at_a_reward_of_three_quarters() -> None:
+    shaped = np.where(RIGHT == 1, 0.75, 0.5 * GRADED)
+    found, solved = success(parts={"shaping": shaped}, env_success=RIGHT)
+    assert "environment" in found.said
+    np.testing.assert_array_equal(solved, RIGHT == 1)
+
+
+def test_the_environments_last_reward_of_1_is_its_word() -> None:
+    found, _ = success(parts={"shaping": GRADED}, env_reward_last=RIGHT, stop_reason="done")
+    assert found.marks == (("env_reward_last", 1.0),)
+    paid_each_turn = success(parts={"shaping": GRADED}, env_reward_last=RIGHT, stop_reason="turn_limit")
+    assert not paid_each_turn[0].is_defined
+
+
+def test_a_gap_in_the_rewards_divides_them() -> None:
+    shaped = np.where(RIGHT == 1, 0.8 + 0.2 * GRADED, 0.3 * GRADED)
+    found, solved = success(parts={"shaping": shaped})
+    assert "above the gap from" in found.said
+    np.testing.assert_array_equal(solved, RIGHT == 1)
+
+
+def test_the_highest_of_a_few_levels_is_solved() -> None:
+    found, solved = success(parts={"rubric": np.array([0, 0.25, 0.5, 0.75, 1.0])[PLACE % 5]})
+    assert found.said == "a 1 of rubric"
+    assert solved.mean() == pytest.approx(0.2, abs=0.02)
+
+
+def test_what_the_user_set_comes_first() -> None:
+    parts = {"correct": RIGHT, "judge": GRADED}
+    assert success(Settings(solved_at=1.5), parts=parts)[0].marks == (("reward", 1.5),)
+    assert success(Settings(max_reward=2.0), parts=parts)[0].marks == (("reward", 2.0),)
+    found, solved = success(Settings(solved_at=0.5, solved_by="judge"), parts=parts)
+    np.testing.assert_array_equal(solved, GRADED >= 0.5)
+    assert found.said == "judge \u2265 0.5, as set"
+    assert "no reward function" in success(Settings(solved_by="jugde"), parts=parts)[0].said
+
+
+def test_without_a_definition_no_statement_needs_it() -> None:
+    rows = rows_of(COUNT, reward=10 * GRADED, parts={"judge": 10 * GRADED})
+    scale = Scale.of(rows, Settings())
+    assert set(labels(rows, scale).label) == {Label.UNKNOWN}
+    assert np.isnan(figures(rows, scale, 4).share).all()
+    report = diagnose_rows(rows)
+    assert {"never_solved", "forgotten"} <= {it.id for it in report.missing}
+    assert report.as_dict()["solved_at"] is None
+
+
+def test_a_task_that_is_solved_at_times_after_its_fall_has_regressed() -> None:
+    """0.65 before step 12, and one in forty since: not "not once", and yet it is lost."""
+    place, dice = np.arange(24 * 16), np.random.default_rng(3)
+    step, task = 1 + place // 16, place // 4 % 4
+    lost = (task == 1) & (step >= 12)
+    right = (dice.uniform(size=len(place)) < np.where(lost, 0.03, 0.65)).astype(float)
+    rows = rows_of(
+        len(place), steps=24, task=[f"task {it}" for it in task],
+        reward=right + 0.3 * dice.uniform(size=len(place)), parts={"tests_passed": right},
+    )  # fmt: skip
+    found = labels(rows, Scale.of(rows, Settings()))
+    assert [rows.tasks[it] for it in np.flatnonzero(found.label == Label.FORGOTTEN).tolist()] == ["task 1"]
+    assert abs(int(found.since[1]) - 12) <= 2
+    card = next(it for it in diagnose_rows(rows).cards if it.id == "forgotten")
+    assert card.title.startswith("1 of 4 tasks regressed")
+
+
+def test_no_cost_is_above_the_loss_and_equal_rewards_have_none() -> None:
+    flat = diagnose_rows(rows_of(reward=0.0, stop_reason="length", truncated_turns=1.0), has_ended=True)
+    assert flat.scale.is_flat
+    assert all(card.cost is None and card.share == 1.0 for card in flat.cards)
+    assert [(it.cause.id, it.cost, it.rollouts) for it in flat.fall.shares] == [("truncation", 1.0, 48)]
+    assert "no scale" in str(flat)
+    values = flat.as_dict()
+    assert (values["best"], values["lost"], values["waterfall"][0]["cost"]) == (None, None, None)
