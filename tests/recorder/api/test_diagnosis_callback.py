@@ -30,7 +30,7 @@ from logs_ui.recorder.api.alerts import News
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import guess_server, make_trainer, sequential
 
-CARD = {"id", "title", "cost", "since_step", "since_range", "evidence", "suggestion", "where"}
+CARD = {"id", "title", "cost", "share", "since_step", "since_range", "evidence", "suggestion", "where"}
 
 
 @pytest.fixture(scope="module")
