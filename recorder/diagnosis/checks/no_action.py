@@ -7,53 +7,23 @@ from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Outcome, Run, quie
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.tables.action_table import OCCUR, Fallback, fallback_of
 from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.diagnosis.wording import percent
-from logs_ui.recorder.queries.filters.terms import print_name
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import LossCause, StopReason
 
 _SHARE = 0.1
 _STREAK = 3
 _BY_TOOLS = 0.5  # of the rollouts that act [ours]
-_MOST, _OCCUR = 0.5, 0.8  # of the actions that do not occur in an answer; of the others, which must occur [ours]
 _TENTH = 0.1  # of the loss: so much is worth a card, however few turns it was [ours]
 
 
-def _fallback(rows: Rows) -> str | None:
-    """Return the action that the loop sends if it finds none in an answer; None if there is none such.
-
-    That is the action of most of those that do not occur in the answer before them, while most other actions do. If the
-    loop sends it only once, as the last action, it ends the episode with it.
-    """
-    unsaid, actions = np.nan_to_num(rows.facts["unsaid_actions"]), rows.facts["unsaid_action"]
-    names, codes = np.unique([str(it or "") for it in actions], return_inverse=True)
-    sums = np.bincount(codes, unsaid)
-    top = int(np.argmax(sums)) if len(sums) else 0
-    said = float(np.nansum(rows.facts["env_steps"] - rows.facts["unsaid_actions"]))
-    if said == 0 or sums.sum() == 0 or sums[top] < _MOST * sums.sum() or _said(rows, names[top]) < _OCCUR:
-        return None
-    mine = (codes == top) & (unsaid > 0)
-    closing = mine & (unsaid == 1) & (rows.facts["last_action"] == names[top])
-    return None if closing.sum() >= _OCCUR * mine.sum() else str(names[top])
-
-
-def _said(rows: Rows, fallback: str) -> float:
-    """Return the share of the actions other than the fallback that occur in the answer before them."""
-    others = rows.facts["env_steps"] - np.nan_to_num(_sent(rows, fallback))
-    return float(np.nansum(rows.facts["env_steps"] - rows.facts["unsaid_actions"]) / max(np.nansum(others), 1))
-
-
-def _sent(rows: Rows, fallback: str | None) -> Floats:
-    """Return (N,) how often the loop sent its fallback; NaN if that is not known."""
-    return np.where(rows.facts["unsaid_action"] == fallback, 1.0, 0.0) * rows.facts["unsaid_actions"]
-
-
-def _failures(rows: Rows, fallback: str | None) -> Floats:
+def _failures(rows: Rows, fallback: Fallback | None) -> Floats:
     """Return (N,) turns without an action that were not truncated; 1 if only the stop reason says that there is one."""
     failures, cut = rows.facts["parse_failures"], np.nan_to_num(rows.facts["truncated_turns"])
     if fallback is not None:
-        failures = np.fmax(failures, _sent(rows, fallback))
+        failures = np.fmax(failures, fallback.sent(rows))
     cut = np.maximum(cut, rows.stop_reason == StopReason.LENGTH)
     known = np.maximum(failures - cut, 0.0)
     return np.where(np.isnan(known) & (rows.stop_reason == StopReason.NO_ACTION), 1.0, known)
@@ -67,12 +37,12 @@ def _unparsed_end(rows: Rows) -> Bools:
 
 
 def _missing_actions(run: Run) -> str | None:
-    known = ~np.isnan(_failures(run.rows, _fallback(run.rows)))
+    known = ~np.isnan(_failures(run.rows, fallback_of(run.rows)))
     return None if known.any() else "actions, as record(parse=...) finds them"
 
 
 def _look_unparsed(run: Run) -> Outcome:
-    rows, limit, fallback = run.rows, run.threshold("parse_failures", _SHARE), _fallback(run.rows)
+    rows, limit, fallback = run.rows, run.threshold("parse_failures", _SHARE), fallback_of(run.rows)
     failures, ended = _failures(rows, fallback), _unparsed_end(rows)
     known = ~np.isnan(failures)
     share = float(failures[known].sum() / max(np.fmax(rows.turns[known], 1).sum(), 1))
@@ -91,13 +61,14 @@ def _look_unparsed(run: Run) -> Outcome:
     where = {"parse_failures>0": rows.facts["parse_failures"] > 0, "stop:no_action": rows.stop_reason == "no_action"}
     if share <= limit:
         title, trend = f"{percent(ends)} of rollouts end with an answer without an action", _unparsed_end(run.all)
-    elif fallback is not None and np.nansum(_sent(rows, fallback)) > failures[known].sum() / 2:
-        title = f"In {percent(share)} of turns the answer contains no action; the loop sent `{fallback}` instead"
-        more = f"{percent(_said(rows, fallback))} of the other actions occur in the answer before them."
+    elif fallback is not None and np.nansum(sent := fallback.sent(rows)) > failures[known].sum() / 2:
+        title = f"In {percent(share)} of turns the answer contains no action; the loop sent `{fallback.action}` instead"
+        more = f"{percent(fallback.others)} of the other actions occur in the answer before them."
         advice = (
-            f"Tell the model that no action was found instead of sending `{fallback}`; show the format in the prompt."
+            f"Tell the model that no action was found instead of sending `{fallback.action}`; show the format in the "
+            "prompt."
         )
-        where |= {f"unsaid_action:{print_name(fallback)}": _sent(rows, fallback) > 0}
+        where |= {fallback.where: sent > 0}
     return Card(
         id="parse_failures",
         title=title,
@@ -159,7 +130,7 @@ PARSE_FAILURES = Diagnostic(
     "Parse failures",
     f"Share of turns whose answer gave no action, and was not truncated, above {_SHARE:.0%}; or the same share of "
     f"rollouts that end so, or {_TENTH:.0%} of the loss. If most actions that do not occur in the answer before "
-    f"them are one and the same, and {_OCCUR:.0%} of the others occur in theirs, the loop sent it in place of one.",
+    f"them are one and the same, and {OCCUR:.0%} of the others occur in theirs, the loop sent it in place of one.",
     "evalscope's budget, verl PR 7697",
     _missing_actions,
     _look_unparsed,

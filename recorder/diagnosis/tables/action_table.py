@@ -1,14 +1,19 @@
 """Counts rollouts by what they did in their environments."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
+from logs_ui.recorder.diagnosis.links import selecting
 from logs_ui.recorder.diagnosis.measures import mean, solved
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, means
 from logs_ui.recorder.diagnosis.waterfall import Scale
+from logs_ui.recorder.queries.filters.terms import print_name
 from logs_ui.recorder.vocabulary import LOOP, REPEATS
+
+_MOST, OCCUR = 0.5, 0.8  # of the actions that do not occur in an answer; of the others, which must occur [ours]
 
 
 @dataclass(frozen=True)
@@ -80,11 +85,50 @@ class Tally:
     solved: int | None
 
 
+class Fallback(NamedTuple):
+    """The action that the loop sends if it finds none in an answer; `others` is the share of its other actions that
+    occur in the answer before them.
+    """
+
+    action: str
+    others: float
+
+    @property
+    def where(self) -> str:
+        return f"unsaid_action:{print_name(self.action)}"
+
+    def sent(self, rows: Rows) -> Floats:
+        """Return (N,) how often it was sent; NaN if that is not known."""
+        return np.where(rows.facts["unsaid_action"] == self.action, 1.0, 0.0) * rows.facts["unsaid_actions"]
+
+
+def fallback_of(rows: Rows) -> Fallback | None:
+    """Return the loop's fallback: most of the actions that do not occur in the answer before them, while others do.
+
+    None if there is none, or if it is sent only once, as the last action: the loop ends the episode with it then.
+    """
+    unsaid, steps = rows.facts["unsaid_actions"], rows.facts["env_steps"]
+    names, codes = np.unique([str(it or "") for it in rows.facts["unsaid_action"]], return_inverse=True)
+    sums, said = np.bincount(codes, np.nan_to_num(unsaid)), float(np.nansum(steps - unsaid))
+    if not said or not sums.any():
+        return None
+    top = int(np.argmax(sums))
+    found = Fallback(str(names[top]), said / (said + float(sums.sum() - sums[top])))
+    mine = (codes == top) & (unsaid > 0)
+    closing = mine & (unsaid == 1) & (rows.facts["last_action"] == found.action)
+    is_one = sums[top] >= _MOST * sums.sum() and closing.sum() < OCCUR * mine.sum()
+    return found if is_one and found.others >= OCCUR else None
+
+
 def habits(rows: Rows) -> list[HabitFound]:
     """Return the habits for which anything is recorded."""
-    found = []
+    found, fallback = [], fallback_of(rows)
     for habit in HABITS:
         values = rows.facts[habit.column]
+        if habit.id == "unparsed" and fallback is not None:
+            sent = fallback.sent(rows)
+            kinds, values = {habit.where: values > 0, fallback.where: sent > 0}, np.fmax(values, sent)
+            habit = replace(habit, where=selecting(rows.id, values > 0, kinds))  # noqa: PLW2901
         known = ~np.isnan(values)
         has = known & habit.has(values)
         if known.any() and not (habit.id == "no_tool" and has[known].all()):

@@ -59,9 +59,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
             "tools-truncated",
         ),
     },
-    "the_page_of_actions_is_true": {
-        "parser fallbacks": ("web-noop",),
-    },
     "the_use_of_rollouts_is_true": {
         "item 8": ("mix-unscored",),
     },
