@@ -10,6 +10,9 @@ STANDSTILL = {"learning_rate": 1e-12, "grad_norm": 1e-8, "kl": 1e-9}
 FIRST_KL = 3
 """Logged steps after which a KL of nearly 0 means something: a policy that has just begun is near its reference."""
 
+FEW = 8
+"""Rollouts: fewer have no correlation."""
+
 
 def mean(values: Floats) -> float | None:
     """Return the mean of the finite values; None without any."""
@@ -79,3 +82,27 @@ def best(every: Rows, name: str) -> float:
     values = every.parts[name][np.isfinite(every.parts[name])]
     highest = float(values.max(initial=0.0))
     return highest if extent(values) > 0 else max(highest, every.weights.get(name, 1.0))
+
+
+def correlation(rows: Rows, one: Floats, other: Floats) -> float:
+    """Return Pearson's r of two columns within groups; NaN if either does not vary, or for fewer than 8 rollouts."""
+    known = np.isfinite(one) & np.isfinite(other)
+    if known.sum() < FEW:
+        return float("nan")
+    a, b = (within_groups(np.where(known, values, np.nan), rows)[known] for values in (one, other))
+    norm = float(np.sqrt(np.sum(a**2) * np.sum(b**2)))
+    return float(np.sum(a * b)) / norm if norm > 1e-9 else float("nan")
+
+
+def correlations_by_step(rows: Rows, one: Floats, other: Floats) -> tuple[tuple[int, float], ...]:
+    """Return (step, r) as `correlation` has it, computed from sums: a step holds whole groups."""
+    known = np.isfinite(one) & np.isfinite(other)
+    own = rows.where(known)
+    a, b = (within_groups(values[known], own) for values in (one, other))
+    squares, others, both = (own.by_step(it) for it in (a**2, b**2, a * b))
+    counts = np.bincount(np.searchsorted(own.steps, own.step))
+    return tuple(
+        (step, float(product / np.sqrt(x * y)))
+        for (step, x), (_, y), (_, product), count in zip(squares, others, both, counts, strict=True)
+        if count >= FEW and x * y > 0
+    )

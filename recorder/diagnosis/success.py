@@ -30,9 +30,14 @@ _GAP, _OTHERS, _SIDE, _FEW = 0.3, 2.0, 0.05, 32  # of the range; times the next 
 NOT_DEFINED = "not defined: no reward function, environment or gap in the rewards shows it"
 
 
+def is_form(function: str) -> bool:
+    """Return True if a reward function is named like a form: format, style, length, ..."""
+    return _FORM.search(function) is not None
+
+
 def is_outcome(function: str) -> bool:
     """Return True if a reward function is named like an outcome: correct, solved, ... but not format_correct."""
-    return _OUTCOME.search(function) is not None and _FORM.search(function) is None
+    return _OUTCOME.search(function) is not None and not is_form(function)
 
 
 @dataclass(frozen=True)
@@ -141,8 +146,7 @@ def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Su
 
     def counts(name: str) -> bool:
         return is_outcome(name) or (
-            _FORM.search(name) is None
-            and all(worth[name] >= worth[it] for it in given if (known[name] & known[it]).any())
+            not is_form(name) and all(worth[name] >= worth[it] for it in given if (known[name] & known[it]).any())
         )
 
     covered, marks, names = np.zeros(len(rows), bool), list[tuple[str, float]](), list[str]()

@@ -4,12 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis import contrast, links
-from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, Trend, quiet
+from logs_ui.recorder.diagnosis import contrast, links, measures
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, quiet
 from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.checks.one_figure import FEW, TOKENS, Follows, R, follows
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
 from logs_ui.recorder.diagnosis.contrast import rise, windows
-from logs_ui.recorder.diagnosis.measures import lengths, mean, shares, within_groups
+from logs_ui.recorder.diagnosis.measures import lengths, mean, shares
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -130,29 +131,7 @@ def _span(values: Floats) -> str:
 
 def correlation(rows: Rows, values: Floats | None = None) -> float:
     """Return Pearson's r between reward (or other values) and length within groups; NaN if either does not vary."""
-    tokens, paid = lengths(rows), rows.reward if values is None else values
-    known = np.isfinite(paid) & np.isfinite(tokens)
-    if known.sum() < _FEW:
-        return float("nan")
-    paid = within_groups(np.where(known, paid, np.nan), rows)[known]
-    tokens = within_groups(np.where(known, tokens, np.nan), rows)[known]
-    norm = float(np.sqrt(np.sum(paid**2) * np.sum(tokens**2)))
-    return float(np.sum(paid * tokens)) / norm if norm > 1e-9 else float("nan")
-
-
-def _by_step(rows: Rows, name: str | None) -> Trend:
-    """Return the correlation at each step, computed from sums: a step holds whole groups."""
-    tokens, paid = lengths(rows), rows.reward if name is None else rows.parts[name]
-    known = np.isfinite(paid) & np.isfinite(tokens)
-    own = rows.where(known)
-    paid, tokens = within_groups(paid[known], own), within_groups(tokens[known], own)
-    squares, others, both = (own.by_step(it) for it in (paid**2, tokens**2, paid * tokens))
-    counts = np.bincount(np.searchsorted(own.steps, own.step))
-    return tuple(
-        (step, float(product / np.sqrt(a * b)))
-        for (step, a), (_, b), (_, product), count in zip(squares, others, both, counts, strict=True)
-        if count >= _FEW and a * b > 0
-    )
+    return measures.correlation(rows, rows.reward if values is None else values, lengths(rows))
 
 
 def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
@@ -168,12 +147,16 @@ def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
 
 
 def _look_length(run: Run) -> Outcome:
-    limit, found = run.threshold("length", _R), windows(run)
-    name, r, share = _paid(run, limit)
+    limit, found, whole = run.threshold("length", _R), windows(run), follows(run)
+    is_alone = isinstance(whole, Follows) and whole.figure == TOKENS and whole.is_whole and abs(whole.r) >= limit
+    name, r, share = (
+        (whole.function, whole.r, whole.share) if isinstance(whole, Follows) and is_alone else _paid(run, limit)
+    )
     if not abs(r) >= limit and _holds(run, limit - _LESS):
         limit, name, r, share = limit - _LESS, None, correlation(run.rows), 1.0
-    if found is None:
+    if found is None and not is_alone:
         return NotJudged("The run has a single step.")
+    found = found or (run.rows, run.rows)
     known = r if np.isfinite(r) else correlation(run.rows)
     if not np.isfinite(known):
         return NotJudged("The reward or the length does not vary within groups.")
@@ -182,19 +165,21 @@ def _look_length(run: Run) -> Outcome:
         f"Reward and tokens per turn: r = {figure(known)} within groups (threshold "
         f"{run.threshold('length', _R):g}); mean answer {figure(grown.before)} \u2192 {figure(grown.after)} tokens."
     )
-    if not abs(r) >= limit:
-        return calm
-    if grown.value * r <= 0 or not grown.is_sure or abs(grown.value) <= _GROWN * max(grown.before, 1):
-        return calm
     changes = [rise(found[0].values[name], found[1].values[name]) for name in run.all.values]
-    if r < 0 and not any(it.is_sure and it.value < 0 for it in changes):
-        return calm  # shorter answers alone may well be an improvement
-    trend, tokens = _by_step(run.all, name), lengths(run.rows)
+    # Shorter answers alone may well be an improvement.
+    follow = grown.value * r > 0 and grown.is_sure and abs(grown.value) > _GROWN * max(grown.before, 1)
+    follow = follow and (r > 0 or any(it.is_sure and it.value < 0 for it in changes))
+    if not abs(r) >= limit or not (follow or is_alone):
+        return calm
+    paid, tokens = run.all.reward if name is None else run.all.parts[name], lengths(run.rows)
+    trend = measures.correlations_by_step(run.all, paid, lengths(run.all))
     far = tokens >= np.nanmedian(tokens) if r > 0 else tokens <= np.nanmedian(tokens)
     where = f"completion_tokens{'>=' if r > 0 else '<='}{np.nanmedian(run.rows.completion_tokens):g}"
     return Card(
         id="length",
-        title=f"{'Longer' if r > 0 else 'Shorter'} answers get higher rewards, and answers follow",
+        title=f"{'Longer' if r > 0 else 'Shorter'} answers get higher rewards, and answers follow"
+        if follow
+        else f"{name or 'The reward'} follows one figure: the length of answers (r = {figure(r)} within groups)",
         cost=run.fall.lost * abs(r) * share,
         evidence=(
             f"Correlation of {name or 'reward'} and tokens within groups: r = {figure(r)}."
@@ -205,6 +190,7 @@ def _look_length(run: Run) -> Outcome:
         where=links.ids(run.rows.id[far]) if (run.rows.turns > 1).any() else where,
         **{**above(tuple((step, abs(value)) for step, value in trend), limit), "trend": trend, "limit": None},
         own=far,
+        is_setup=is_alone,
     )
 
 
@@ -261,7 +247,8 @@ LENGTH = Diagnostic(
     "Length bias",
     "Pearson's r within groups between tokens per turn and the reward, or a function that explains at least "
     f"{_SHARE:.0%} of its variance. (1) |r| is at least {_R:g}, and answers grow by more than {_GROWN:.0%}; or r is "
-    f"negative, answers shrink by more than {_GROWN:.0%}, and a reward function falls. (2) r is at least "
+    f"negative, answers shrink by more than {_GROWN:.0%}, and a reward function falls; or |r| is at least {R:g} over "
+    f"{FEW} rollouts, as in `proxy`, whether answers grow or not. (2) r is at least "
     f"{_R - _LESS:g} in each fifth of the run and {_ALIKE:g} among rollouts of a group with similar rewards (the same "
     f"quarter of the range), answers grow by {_MUCH:.0%} or more, the reward rises, and each reward function that "
     "rises follows length.",

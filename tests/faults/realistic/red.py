@@ -9,17 +9,14 @@ from tests.faults.realistic import Realistic
 RED: dict[str, dict[str, tuple[str, ...]]] = {
     "the_first_card_names_the_cause": {
         "weights that drown the outcome": ("gsm8k-drowned",),
-        "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
     },
     "its_step_is_the_planted_one": {
         "weights that drown the outcome": ("gsm8k-drowned",),
-        "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
     },
     "its_figures_are_those_of_the_truth": {
         "weights that drown the outcome": ("gsm8k-drowned",),
-        "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
         "item 1": (
             "coding-regressed",
@@ -28,7 +25,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "its_link_opens_exactly_its_rollouts": {
         "weights that drown the outcome": ("gsm8k-drowned",),
-        "item 10": ("judge-length",),
         "item 6, by family": ("web-regressed",),
     },
     "the_figures_of_checks_without_a_card_are_true": {
@@ -39,13 +35,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
             "mix-two",
         ),
         "item 1": ("gsm8k-drowned",),
-    },
-    "nothing_is_below_its_threshold_that_was_not_looked_at": {
-        "item 3": (
-            "judge-healthy",
-            "judge-length",
-            "judge-noise",
-        ),
     },
     "what_is_called_not_recorded_is_not_recorded": {
         "item 3": (

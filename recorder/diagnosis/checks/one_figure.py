@@ -1,0 +1,142 @@
+"""Finds a reward that is nothing but one recorded figure, such as the number of turns."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
+from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
+from logs_ui.recorder.diagnosis.measures import correlation, correlations_by_step, lengths, shares, solved
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, distinct
+from logs_ui.recorder.diagnosis.success import is_form, is_outcome
+from logs_ui.recorder.diagnosis.wording import figure
+from logs_ui.recorder.settings import SHARE
+from logs_ui.recorder.vocabulary import Status, StopReason
+
+R = 0.95
+FEW = 32
+"""Rollouts: fewer show no correlation of R for sure."""
+TOKENS = "tokens per turn"
+_SLACK = 0.05  # by which r may be lower in either half of the groups, so that no single rollout makes it
+_GRADED, _HALF = 3, 0.5  # different values in half of the groups that vary: 0 and 1 are no grades
+_SHARE = 0.1  # of the reward's variance within groups: the least for a function to matter
+_SOLVED = 0.8  # of the rollouts: then what is left to differ may well be one figure [ours]
+_FIGURES: Mapping[str, Callable[[Rows], Floats]] = {
+    TOKENS: lengths,
+    "completion tokens": lambda rows: rows.completion_tokens,
+    "turns": lambda rows: rows.turns,
+    "seconds": lambda rows: rows.seconds,
+    "environment steps": lambda rows: rows.facts["env_steps"],
+    "tool calls": lambda rows: rows.facts["tool_calls"],
+    "the share of distinct words": lambda rows: rows.facts["distinct_words"],
+    "the share of repeated word sequences": lambda rows: rows.facts["trigram_repeats"],
+    "the compression ratio of the text": lambda rows: rows.facts["compression"],
+}
+
+
+class Follows(NamedTuple):
+    """Describes how closely a reward follows a figure.
+
+    Attributes:
+        function: the reward function; None for the whole reward.
+        r: Pearson's r within groups; 0 if no figure varies.
+        is_whole: True if |r| reaches the threshold, about as much in both halves of the groups.
+        share: of the reward's variance within groups that the function has.
+        rollouts, groups: the numbers that were compared.
+    """
+
+    function: str | None
+    figure: str
+    r: float
+    is_whole: bool
+    share: float
+    rollouts: int
+    groups: int
+
+
+def compared(rows: Rows) -> Rows:
+    """Return the rollouts whose reward is their answer's: those that ended without an error and are not truncated."""
+    cut = (rows.stop_reason == StopReason.LENGTH) | (rows.facts["truncated_turns"] > 0)
+    return rows.where(np.isfinite(rows.reward) & ~rows.odd & (rows.status == Status.OK) & ~cut)
+
+
+def follows(run: Run) -> Follows | Below | NotJudged:
+    """Return the figure that the whole reward follows most closely, or else one of its functions."""
+    rows = compared(run.rows)
+    if len(rows) < FEW:
+        return NotJudged(f"{FEW} rollouts that are neither truncated nor failed are needed; there are {len(rows)}.")
+    if not _is_graded(rows, rows.reward):
+        return NotJudged("The reward is not graded: groups have fewer than 3 different rewards.")
+    if abs(correlation(rows, rows.reward, rows.env_reward_sum)) >= R:
+        return Below("The reward is the environment's own.")
+    if solved(rows, run.scale).mean() >= _SOLVED:
+        return Below("Most rollouts are solved.")
+    limit, share = run.threshold("proxy", R), shares(rows)
+    known = {name: make(rows) for name, make in _FIGURES.items()}
+    forms = {name: values for name, values in rows.values.items() if is_form(name)}
+    found = [_closest(rows, None, 1.0, limit, known | (forms if any(map(is_outcome, rows.values)) else {}))]
+    names = [name for name in share if share[name] >= _SHARE and not is_form(name)]
+    names = [name for name in names if _is_graded(rows, rows.parts[name])]
+    found += [_closest(rows, name, share[name], limit, known) for name in names]
+    return max(found, key=lambda it: (it.is_whole, it.function is None, abs(it.r)))
+
+
+def _closest(rows: Rows, function: str | None, share: float, limit: float, known: Mapping[str, Floats]) -> Follows:
+    paid, is_odd = rows.reward if function is None else rows.parts[function], rows.group % 2 > 0
+    r = {name: float(np.nan_to_num(correlation(rows, paid, values))) for name, values in known.items()}
+    name = max(r, key=lambda name: abs(r[name]))
+    halves = [correlation(rows.where(own), paid[own], known[name][own]) for own in (is_odd, ~is_odd)]
+    is_whole = abs(r[name]) >= limit and bool(np.nan_to_num(np.abs(halves)).min() >= limit - _SLACK)
+    return Follows(function, name, r[name], is_whole, share, len(rows), len(rows.groups.size))
+
+
+def _is_graded(rows: Rows, values: Floats) -> bool:
+    with np.errstate(over="ignore"):
+        kinds = distinct(rows.group, np.nan_to_num(np.round(values / SAME)), count=len(rows.groups.size))
+    return bool((kinds > 1).any()) and float((kinds >= _GRADED).sum()) >= _HALF * float((kinds > 1).sum())
+
+
+def _look(run: Run) -> Outcome:
+    found, limit = follows(run), run.threshold("proxy", R)
+    if not isinstance(found, Follows):
+        return found
+    name, share, r = found.function or "The reward", found.share, figure(found.r)
+    if not found.is_whole or found.figure == TOKENS:
+        return Below(f"{name} follows {found.figure} most closely: r = {r} within groups (threshold {limit:g}).")
+    every = compared(run.all)
+    paid = every.reward if found.function is None else every.parts[found.function]
+    values = every.values[found.figure] if found.figure in every.values else _FIGURES[found.figure](every)
+    return Card(
+        id="proxy",
+        title=f"{name} follows one figure: {found.figure} (r = {r} within groups)",
+        cost=run.fall.lost * abs(found.r) * share,
+        evidence=(
+            f"{found.rollouts} rollouts in {found.groups} groups were compared, without truncated and failed ones.",
+            *([f"It explains {part_of(share)} of the reward variance within groups."] if found.function else []),
+        ),
+        suggestion=f"Score by hand two completions that differ in quality and not in {found.figure}: if the better one "
+        f"does not win, it is {found.figure} that the policy learns.",
+        where="",
+        **above(tuple((step, abs(value)) for step, value in correlations_by_step(every, paid, values)), limit),
+        is_setup=True,
+    )
+
+
+DIAGNOSTIC = Diagnostic(
+    "proxy",
+    "Reward follows one figure",
+    f"|r| of at least {R:g} within groups, and about as much in both halves of the groups, between a figure (turns, "
+    "tokens, seconds, environment steps, tool calls, repetition, or a reward function named like a form, beside one "
+    f"named like an outcome) and the reward, or a function with at least {_SHARE:.0%} of its variance that is not "
+    f"named like a form. From {FEW} rollouts on, without truncated and failed ones. Silent for rewards of two values, "
+    f"for a reward that is the environment's own, and if {_SOLVED:.0%} are solved. Tokens per turn are left to the "
+    "check on length.",
+    "ours",
+    lambda run: None if np.isfinite(run.rows.reward).any() else "a reward",
+    _look,
+    limits=SHARE,
+    position=195,
+    explained_by=("reward_parts:outweighs", "invalid_reward", "disagreement", "length"),
+)
