@@ -150,6 +150,7 @@ OUTCOMES = {
     Outcome.ERRORED: Word("errored", "circle-x", "bad", "Raised or was aborted before it was scored."),
     Outcome.RUN_ENDED: Word("never scored", "hourglass", "bad", "Returned; the run ended before it was scored."),
     Outcome.AWAITED: Word("awaiting", "loader", "busy", "Returned; its reward is not computed yet."),
+    Outcome.NO_REWARD: Word("no reward", "circle-slash", "warn", "No reward function gave it a number."),
     Outcome.NOT_RECORDED: Word(
         "no advantage recorded", "circle-help", "quiet", "Scored; the advantage was not recorded."
     ),

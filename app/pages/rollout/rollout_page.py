@@ -25,6 +25,7 @@ from logs_ui.app.web.page_cache import is_long
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of
+from logs_ui.recorder.diagnosis.measures import solved
 from logs_ui.recorder.diagnosis.rollout_rows import SAME
 from logs_ui.recorder.diagnosis.tables.one_rollout import Training, training
 from logs_ui.recorder.diagnosis.waterfall import cause_of
@@ -235,7 +236,8 @@ def _loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
     lost = None if best is None else max(best - (row.reward or 0.0), 0.0)
     if lost is not None and lost <= SAME * max(abs(best or 0.0), 1):
         lost = 0.0
-    name = cause.name if lost else words.ended_by(cause)
+    passed = known is not None and bool(solved(known.rows, known.report.scale)[known.rows.id == row.id].any())
+    name = cause.name if lost and not passed else words.ended_by(cause)
     return Loss(Word(name, ICONS[cause.id], "quiet", cause.meaning), lost, best, urls.why(run.uid))
 
 

@@ -30,6 +30,7 @@ _WHY = {
     Outcome.ERRORED: "it was aborted before it was scored",
     Outcome.AWAITED: "it awaits its reward",
     Outcome.RUN_ENDED: "the run ended before it was scored",
+    Outcome.NO_REWARD: "no reward function gave it a number",
     Outcome.NOT_RECORDED: "its advantage is not recorded",
     Outcome.UNSAMPLED: "none of its tokens was sampled by the model",
     Outcome.TRUNCATED: "it was truncated, and mask_truncated_completions is on",

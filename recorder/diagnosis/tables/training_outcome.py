@@ -44,11 +44,14 @@ class Outcome(StrEnum):
     """It returned, and the run ended before it was scored."""
     AWAITED = "awaited"
     """It awaits its reward."""
+    NO_REWARD = "no_reward"
+    """It was scored, no reward function gave it a number, and it has no advantage."""
     NOT_RECORDED = "not_recorded"
     """It was scored, and its advantage is not recorded."""
 
 
 OUTCOMES = tuple(Outcome)
+_AWAITED = OUTCOMES.index(Outcome.AWAITED)
 
 
 def outcomes(rows: Rows, *, success: Success, is_running: bool, config: Mapping[str, Any]) -> Ints:
@@ -69,6 +72,7 @@ def outcomes(rows: Rows, *, success: Success, is_running: bool, config: Mapping[
         Outcome.ERRORED: lacks & (rows.status != Status.OK) & ~rows.scored,
         Outcome.AWAITED: lacks & ~rows.scored & is_running,
         Outcome.RUN_ENDED: lacks & ~rows.scored,
+        Outcome.NO_REWARD: lacks & np.isnan(rows.reward),
         Outcome.NOT_RECORDED: lacks,
         Outcome.UNSAMPLED: rows.completion_tokens == 0,
         Outcome.TRUNCATED: (rows.stop_reason == StopReason.LENGTH) & masks,
@@ -124,9 +128,11 @@ def where(outcome: Outcome, rows: Rows, found: Ints, *, success: Success) -> str
     test = _trained(rows) if outcome == Outcome.TRAINED else _WHERE.get(outcome, "")
     before = [_LEFT_OUT[name] for name in takewhile(lambda it: it != outcome, _LEFT_OUT) if known[name]]
     if outcome in _LACKING:
-        # A filter on `aborted` would also select rollouts that were still running when the run crashed.
-        status, is_scored = (Status.ERROR if outcome == Outcome.ERRORED else Status.OK), np.isfinite(rows.reward)
-        chosen = is_scored if outcome == Outcome.NOT_RECORDED else ~is_scored & (rows.status == status)
+        # A filter on `aborted` would also select rollouts that were still running when the run crashed; `scored:no`
+        # selects rollouts that were never scored, too, unless they are awaited.
+        chosen = rows.status == (Status.ERROR if outcome == Outcome.ERRORED else Status.OK)
+        chosen &= np.isnan(rows.reward) & ~(rows.scored if outcome == Outcome.AWAITED else found == _AWAITED)
+        chosen = np.isfinite(rows.reward) if outcome == Outcome.NOT_RECORDED else chosen
         chosen &= np.isnan(rows.advantage) & ~np.isin(rows.dropped, ("stale", "oversize"))
         before = before[: bool(known[Outcome.STALE]) + bool(known[Outcome.OVERSIZE])]
         return " ".join([_LACKING[outcome], *before]) if (chosen == mine).all() else exactly(rows.id[mine])
@@ -161,6 +167,7 @@ _LACKING = {
     Outcome.ERRORED: "advantage:none status:error reward:none",
     Outcome.RUN_ENDED: "advantage:none status:ok scored:no",
     Outcome.AWAITED: "advantage:none status:ok scored:awaiting",
+    Outcome.NO_REWARD: "advantage:none status:ok scored:no",
     Outcome.NOT_RECORDED: "advantage:none scored:yes",
 }
 """Of rollouts without an advantage, where these filters select exactly theirs."""

@@ -48,24 +48,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
             "tools-truncated",
         ),
     },
-    "the_use_of_rollouts_is_true": {
-        "item 8": ("mix-unscored",),
-    },
-    "the_page_of_a_rollout_says_truly_what_became_of_it": {
-        "item 4, a rollout that passed": (
-            "coding-healthy",
-            "coding-regressed",
-            "coding-truncated",
-            "coding-entropy",
-            "coding-memory",
-            "coding-two",
-            "gsm8k-healthy",
-            "gsm8k-drowned",
-            "shaped-healthy",
-            "shaped-regressed",
-        ),
-        "item 7": ("mix-unscored",),
-    },
     "labels_are_true": {
         "item 1": ("coding-entropy",),
     },

@@ -50,6 +50,7 @@ _WHY = {
     Outcome.ERRORED: "before it was scored",
     Outcome.RUN_ENDED: "the run ended before it was scored",
     Outcome.AWAITED: "awaits its reward",
+    Outcome.NO_REWARD: "no reward function gave it a number",
     Outcome.NOT_RECORDED: "not recorded",
     Outcome.UNSAMPLED: "none of its tokens was sampled",
     Outcome.TRUNCATED: "mask_truncated_completions",
@@ -193,12 +194,11 @@ def test_the_ways_to_lack_an_advantage_open_exactly_their_rollouts(tmp_path: Pat
     with engine.begin() as connection:
         made = {"uid": "r", "name": "r", "created": 0, "heartbeat": now, "state": state, "changed": 1}
         run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
-        connection.execute(insert(EvaluationRow), rows_without_advantage(run_id, {"stop_reason": StopReason.STOP}))
+        connection.execute(insert(EvaluationRow), rows_without_advantage(run_id, {"scored": 2} if is_running else {}))
     rows = RunColumns(run_id, Mode.TRAIN).refresh(engine)
     found = outcomes(rows, success=SUCCESS, is_running=is_running, config={})
-    unscored = Outcome.AWAITED if is_running else Outcome.RUN_ENDED
-    expected = {Outcome.ERRORED: 150, unscored: 300, Outcome.NOT_RECORDED: 150, Outcome.TRAINED: 150}
-    expected |= {Outcome.STALE: 150}
+    expected = dict.fromkeys((Outcome.ERRORED, Outcome.NOT_RECORDED, Outcome.TRAINED, Outcome.STALE), 150)
+    expected |= {Outcome.AWAITED: 150, Outcome.NO_REWARD: 150} if is_running else {Outcome.RUN_ENDED: 300}
     assert {it: count for it, count in counts(found).items() if count} == expected
     for outcome in expected:
         said = where(outcome, rows, found, success=SUCCESS)
