@@ -77,11 +77,11 @@ def shares(rows: Rows) -> dict[str, float]:
 def best(every: Rows, name: str) -> float:
     """Return the most that a reward function can add to the reward, as far as is known.
 
-    That is the highest value times weight that it ever gave, or its weight if it never gave anything but one value.
+    That is the highest value times weight that it ever gave, or its weight if it never gave anything but 0.
     """
     values = every.parts[name][np.isfinite(every.parts[name])]
     highest = float(values.max(initial=0.0))
-    return highest if extent(values) > 0 else max(highest, every.weights.get(name, 1.0))
+    return highest if highest > 0 or extent(values) > 0 else every.weights.get(name, 1.0)
 
 
 def correlation(rows: Rows, one: Floats, other: Floats) -> float:

@@ -74,6 +74,7 @@ class WhyTrainedPage(WhyTab):
         tokens: None without training.
         signals: the trainer's metrics, and the course of each.
         masks: masks that may have excluded rollouts, and their address; None without any.
+        knows_masks: True if the trainer's arguments are recorded, which say whether there are masks.
         config: relevant arguments of the trainer, as (name, value).
     """
 
@@ -85,6 +86,7 @@ class WhyTrainedPage(WhyTab):
     tokens: Tokens | None
     signals: list[tuple[Signal, charts.Sparkline | None]]
     masks: list[tuple[Mask, str | None]]
+    knows_masks: bool
     remarks: list[str]
     asides: list[Aside]
     config: list[tuple[str, str]]
@@ -121,6 +123,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
         tokens=Tokens.of(here.rows, found) if is_trained else None,
         signals=[(it, charts.sparkline(thinned(it.trend, _POINTS))) for it in shown],
         masks=_masks(run.uid, here, found, known) if is_trained else [],
+        knows_masks="use_vllm" in known.config,
         remarks=_remarks(known, lines),
         asides=_asides(db, run) if is_trained else [],
         config=[(name, str(known.config[name])) for name in _ARGUMENTS if name in known.config] if is_trained else [],

@@ -7,14 +7,19 @@ from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.settings import SHARE
+from logs_ui.recorder.vocabulary import Status
 
 _SWAPPED = 0.5  # a dataset may contain a question twice, and a step may have both [ours]
 
 
 def mixed(rows: Rows) -> Bools:
-    """Return (G,) True for groups in which two completions answer different prompts or tasks."""
-    keys = np.nan_to_num(rows.facts["prompt_key"], nan=-1.0)
-    return distinct(rows.group, keys, rows.task, count=len(rows.groups.size)) > 1
+    """Return (G,) True for groups in which two completions answer different prompts or tasks.
+
+    Rollouts that raised are left out: they return no token ids, so their key is that of the prompt's messages.
+    """
+    keys, returned = np.nan_to_num(rows.facts["prompt_key"], nan=-1.0), rows.status == Status.OK
+    columns = (column[returned] for column in (rows.group, keys, rows.task))
+    return distinct(*columns, count=len(rows.groups.size)) > 1
 
 
 def swapped(rows: Rows) -> Bools:

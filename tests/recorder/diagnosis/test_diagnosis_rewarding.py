@@ -248,6 +248,13 @@ def test_a_few_steps_that_have_a_question_twice_are_well() -> None:
     assert "wiring" not in {it.id for it in diagnose_rows(rows).cards}
 
 
+def test_a_rollout_that_raised_does_not_mix_its_group() -> None:
+    """It returned no token ids, so the key of its prompt is made of messages."""
+    raised = PLACE % 8 == 0
+    rows = rows_of(status=np.where(raised, "error", "ok"), prompt_key=np.where(raised, 900 + PLACE, PLACE // GROUP))
+    assert "wiring" not in {it.id for it in diagnose_rows(rows).cards}
+
+
 def test_tasks_that_share_one_prompt_are_well() -> None:
     assert not swapped(rows_of(prompt_key=1)).any()
 

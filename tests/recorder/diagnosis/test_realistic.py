@@ -85,6 +85,13 @@ def test_the_other_planted_causes_have_a_card_too(run: Realistic) -> None:
         assert step is None or abs((card.since_step or 0) - step) <= 2, card.since_step
 
 
+@of("each_card_is_a_planted_cause_or_its_result", RUNS)
+def test_each_card_is_a_planted_cause_or_its_result(run: Realistic) -> None:
+    results = {"dead_groups", "signal_cliff"} if run.expected else set()
+    said = {card.id: card.title for card in recorded(run.id).diagnosed.report.cards}
+    assert said.keys() <= {run.expected, *run.also, *results}, said
+
+
 @of("its_step_is_the_planted_one", PLANTED)
 def test_its_step_is_the_planted_one(run: Realistic) -> None:
     card = card_of(recorded(run.id))

@@ -266,14 +266,14 @@ def test_without_an_outcome_the_page_of_tasks_says_nothing_of_success(run: Reali
 @of("the_table_of_reward_functions_is_true", RUNS)
 def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
     found = recorded(run.id)
-    _, tables = of_run(found, "rewards")
+    text, tables = of_run(found, "rewards")
     table = next(with_columns(tables, "Function", "Weight", "Raw mean"))
     lines, rows = table.by_name(), [it for it in found.last_steps if it["values"] is not None]
     place = {
         name: table.column(name) or 0
-        for name in ("Weight", "Raw mean", "Weighted mean", "Variance share", "None or NaN")
+        for name in ("Weight", "Raw mean", "Weighted mean", "Variance share", "Headroom", "None or NaN")
     }
-    shares = variance_shares(found.truth, found.last_steps)
+    shares, rooms = variance_shares(found.truth, found.last_steps), dict[str, float]()
     for name, weight in found.truth.weights.items():
         row, values = lines[name], [it["values"][name] for it in rows]
         raw = mean(values)
@@ -283,6 +283,12 @@ def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
         if None not in values:
             assert is_near(row[place["Weighted mean"]], (raw or 0.0) * weight, 0.0006), row
         assert is_near(row[place["Variance share"]], shares[name], 0.011), (row, shares[name])
+        given = {it["values"][name] for it in found.truth.rollouts if it["values"] is not None} - {None}
+        rooms[name] = (max(0.0, *given) - (raw or 0.0)) * weight
+        assert is_near(row[place["Headroom"]], rooms[name], 0.0006), (row, "a constant shows no room")
+    if told := re.search(r"(\w+) explains [^;\n]*?(?:; (\w+)| and) has the most headroom", text):
+        assert shares[told[1]] == max(shares.values()), told[0]
+        assert rooms[told[2] or told[1]] == max(rooms.values()), told[0]
     assert is_near(lines["reward"][place["Weighted mean"]], mean(it["reward"] for it in rows), 0.0006)
 
 
@@ -371,6 +377,7 @@ def test_the_use_of_rollouts_is_true(run: Realistic) -> None:
     zero = sum(it["advantage"] == 0 and not dead[it["group"]] for it in rows)
     assert sum(value or 0 for value in said.values()) - zero in {0, len(in_dead)}, said
     assert "run ended before" not in text, "all that had not failed was scored"
+    assert "disabled" not in text, "the arguments say nothing of masks"
 
 
 # --- Overview, groups
