@@ -189,9 +189,11 @@ def _verdict(entries: Sequence[Mapping[str, Any]]) -> int | None:
     if last is None or not last.get("done") or last["error"] is not None:
         return None
     metadata = last["metadata"] or {}
-    heard = [last["observation"], metadata, *[it["observation"] for it in reversed(metadata.get("calls") or ())]]
-    found = (_verdict_of(it) for it in heard)
-    return next((it for it in found if it is not None), None)
+    return _first_verdict([last["observation"], metadata, *[it["observation"] for it in metadata.get("calls") or ()]])
+
+
+def _first_verdict(heard: Sequence[Any]) -> int | None:
+    return next((found for it in heard if (found := _verdict_of(it)) is not None), None)
 
 
 def _verdict_of(heard: Any) -> int | None:
@@ -208,8 +210,7 @@ def _verdict_of(heard: Any) -> int | None:
         known = {int(it) for name, it in words if isinstance(it, bool) or (it in (0, 1) and name not in _COUNTS)}
         if known:
             return known.pop() if len(known) == 1 else None
-    spoken = (_verdict_of(text) for name in _SPOKEN if isinstance(text := heard.get(name), str))
-    return next((it for it in spoken if it is not None), None)
+    return _first_verdict([text for name in _SPOKEN if isinstance(text := heard.get(name), str)])
 
 
 def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> list[str] | None:
@@ -219,7 +220,7 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
     sent = [entry for entry in entries if entry["action"] is not None and entry["text"] is not None]
     if not sent:
         return None
-    calls = ["\n".join(_called(it)) for it in messages if it.get("role") == "assistant"]
+    calls = ["\n".join(map(str, _leaves(it.get("tool_calls")))) for it in messages if it.get("role") == "assistant"]
     turns = list(dict.fromkeys(entry["turn"] for entry in entries if entry["text"] is not None))
     # The prompt may have answers, too; where messages are missing, a call is looked for in all of them.
     of_turns = calls[-len(turns) :] if len(calls) >= len(turns) else ["\n".join(calls)] * len(turns)
@@ -233,26 +234,26 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
 
 def _occurs(action: Any, said: str) -> bool:
     """Return True if all short values of an action, or the text that it is, occur in what the model said."""
-    if isinstance(action, str) and action in said:
-        return True
     values = [action] if isinstance(action, str) else [it for it in _leaves(action) if len(str(it)) <= _SHORT]
-    texts = [value.strip() for value in values if isinstance(value, str)]
-    if any(text not in said for text in texts):
-        said = said.lower()
-        if any(text.lower() not in said for text in texts):
-            return False
-    numbers = [f"{value:.12g}" for value in values if not isinstance(value, str)]
-    return all(re.search(rf"(?<![\d.]){re.escape(number)}(?!\d)", said) for number in numbers)
+    said = said.lower()
+    return all(
+        value.strip().lower() in said
+        if isinstance(value, str)
+        else re.search(rf"(?<![\d.]){re.escape(f'{value:.12g}')}(?!\d)", said)
+        for value in values
+    )
 
 
 def _leaves(value: Any) -> Iterator[str | float]:
-    """Yields the texts and numbers in an action, without its metadata. Texts that JSON escapes are left out: they are
-    written otherwise in a call.
+    """Yields the texts and numbers in an action or a tool call, without its metadata. Texts that JSON escapes are left
+    out: they are written otherwise in an answer.
     """
+    if isinstance(value, str) and value[:1] == "{":  # arguments of a call, as JSON
+        with suppress(orjson.JSONDecodeError):
+            value = orjson.loads(value)
     if isinstance(value, dict):
-        for name, it in value.items():
-            yield from () if name == "metadata" else _leaves(it)
-    elif isinstance(value, list):
+        value = [it for name, it in value.items() if name != "metadata"]
+    if isinstance(value, list):
         for it in value:
             yield from _leaves(it)
     elif isinstance(value, str):
@@ -260,18 +261,6 @@ def _leaves(value: Any) -> Iterator[str | float]:
             yield value
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield value
-
-
-def _called(message: Mapping[str, Any]) -> Iterator[str]:
-    """Yields the names and the arguments in a message's tool calls."""
-    for call in message.get("tool_calls") or ():
-        function = call.get("function", call)
-        yield str(function.get("name"))
-        arguments = function.get("arguments")
-        if isinstance(arguments, str):
-            with suppress(orjson.JSONDecodeError):
-                arguments = orjson.loads(arguments)
-        yield from map(str, _leaves(arguments))
 
 
 def _repeats(entries: Sequence[Mapping[str, Any]], sent: Sequence[str]) -> float:

@@ -97,31 +97,23 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
     tokens, limits = cut.facts["cut_tokens"], cut.facts["cut_limit"]
     tokens = np.where(np.isnan(tokens) & ~(cut.turns > 1), cut.completion_tokens, tokens)
     known, allowed = tokens[np.isfinite(tokens)], limits[np.isfinite(limits)]
-    trainers = f"max_completion_length is {figure(length)}." if length else ""
-    raised = f"Raise max_completion_length (now {figure(length)})"
+    ends = f"; max_completion_length is {figure(length)}." if length else "."
     unknown = "Find what cuts them: the calls' max_tokens, the server's context length or max_completion_length"
     if not len(known):
-        said = "The length and the limit of truncated generations are not recorded"
-        return f"{said}; {trainers}" if trainers else f"{said}.", unknown
+        return f"The length and the limit of truncated generations are not recorded{ends}", unknown
     some = "" if len(known) == len(tokens) else f" of the {len(known)} of {len(tokens)} whose length is recorded"
     said = f"Truncated generations have {_span(known)} tokens ("
     said += f"all{some or ' of them'})" if np.ptp(known) == 0 else f"median {figure(float(np.median(known)))}{some})"
-    if length is not None and (known == length).mean() >= _NEARLY_ALL:
-        return f"{said}, which is max_completion_length.", raised
-    ends = f"; {trainers}" if trainers else "."
-    if len(allowed):
-        if (tokens < limits).sum() > len(allowed) / 2:
-            return (
-                f"{said}, fewer than their calls allowed (max_tokens {_span(allowed)}){ends}",
-                "Find what cuts them: the server's context length, or another limit than the calls' max_tokens",
-            )
-        is_one = np.ptp(allowed) == 0
-        of_calls = "That is the limit of their calls" if is_one else f"Their calls allowed {_span(allowed)}"
-        return f"{said}. {of_calls} (max_tokens){ends}", f"Raise the calls' max_tokens (now {_span(allowed)})"
-    whole = cut.completion_tokens + np.nan_to_num(cut.env_tokens)
-    if length is not None and (whole == length).mean() >= _NEARLY_ALL:
-        return f"{said}. Their whole completions have max_completion_length tokens ({figure(length)}).", raised
-    return f"{said}. Their limit is not recorded{ends}", unknown
+    if (known == length).mean() >= _NEARLY_ALL:
+        return f"{said}{ends}", f"Raise max_completion_length (now {figure(length)})"
+    if not len(allowed):
+        return f"{said}. Their limit is not recorded{ends}", unknown
+    if (tokens < limits).sum() > len(allowed) / 2:
+        said += f", fewer than their calls allowed (max_tokens {_span(allowed)}){ends}"
+        return said, "Find what cuts them: the server's context length, or another limit than the calls' max_tokens"
+    return f"{said}. Their calls allowed {_span(allowed)} (max_tokens){ends}", (
+        f"Raise the calls' max_tokens (now {_span(allowed)})"
+    )
 
 
 def _span(values: Floats) -> str:

@@ -65,8 +65,7 @@ def _look_unparsed(run: Run) -> Outcome:
         title = f"In {percent(share)} of turns the answer contains no action; the loop sent `{fallback.action}` instead"
         more = f"{percent(fallback.others)} of the other actions occur in the answer before them."
         advice = (
-            f"Tell the model that no action was found instead of sending `{fallback.action}`; show the format in the "
-            "prompt."
+            f"Tell the model when no action is found, in place of `{fallback.action}`; show the format in the prompt."
         )
         where |= {fallback.where: sent > 0}
     return Card(
