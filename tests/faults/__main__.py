@@ -64,11 +64,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--table", action="store_true", help="print the table (default)")
     parser.add_argument("--only", default="", help="faults whose id begins so")
+    parser.add_argument("--shelf", choices=("games", "realistic"), help="one of the two tables")
     options = parser.parse_args()
-    shelves = (FAULTS, [run.as_fault() for run in RUNS])
+    shelves = {"games": FAULTS, "realistic": tuple(run.as_fault() for run in RUNS)}
     with tempfile.TemporaryDirectory() as folder:
-        for shelf in shelves:
-            chosen = [fault for fault in shelf if fault.id.startswith(options.only)]
+        for name, shelf in shelves.items():
+            chosen = [fault for fault in shelf if fault.id.startswith(options.only) and options.shelf in {name, None}]
             for said in table(chosen, Path(folder)) if chosen else ():
                 print(said, flush=True)
             print(end="\n" if chosen else "")

@@ -48,15 +48,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
             "tools-truncated",
         ),
     },
-    "labels_are_true": {
-        "item 1": ("coding-entropy",),
-    },
-    "the_table_of_tasks_is_true": {
-        "item 1": ("coding-entropy",),
-    },
-    "the_numbers_of_tasks_are_true": {
-        "item 1": ("coding-entropy",),
-    },
     "the_kinds_of_groups_are_true": {
         "item 1": ("web-noop",),
     },

@@ -10,7 +10,7 @@ import pytest
 
 from logs_ui.recorder import load_run
 from logs_ui.recorder.diagnosis import Card
-from logs_ui.recorder.diagnosis.tables.task_table import EASY, FORGOTTEN_CHANCE, Label, figures, labels
+from logs_ui.recorder.diagnosis.tables.task_table import EASY, Label, figures, labels
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.vocabulary import LossCause
 from tests.faults.realistic import Realistic, Truth
@@ -405,15 +405,14 @@ def test_labels_are_true(run: Realistic) -> None:
 
 
 def label_of(truth: Truth, task: str) -> Label:
-    """Return a task's label, by the definitions that the page prints."""
+    """Return a task's label: regressed if that was planted, the others by the definitions that the page prints."""
     tried = [it for it in truth.rollouts if it["task"] == task and it["reward"] is not None]
     won = [it["step"] for it in tried if it["solved"]]
     if len(tried) < ATTEMPTS:
         return Label.FEW
     if not won:
         return Label.NEVER
-    since = sum(it["step"] > max(won) for it in tried)
-    if since >= ATTEMPTS and (1 - len(won) / (len(tried) - since)) ** since < FORGOTTEN_CHANCE:
+    if any("forgotten" in it["causes"] for it in tried):
         return Label.FORGOTTEN
     begins = sorted(it["step"] for it in tried)[-ATTEMPTS]
     late = [it["solved"] for it in tried if it["step"] >= begins]

@@ -29,7 +29,7 @@ PAIRS = [
 ]  # fmt: skip
 """Planted runs that are compared with the healthy one of their kind."""
 SAME = 1e-6
-ATTEMPTS, EASY, CHANCE = 10, 0.8, 0.01
+ATTEMPTS, EASY = 10, 0.8
 LOOKS_AT_ACTIONS = ("Loops", "Never acted", "Parse failures")
 LOOKS_AT_TASKS = ("Never solved", "Regressed tasks")
 
@@ -115,15 +115,14 @@ def pass_at(rollouts: Iterable[Mapping[str, Any]], k: int) -> float | None:
 
 
 def label_of(truth: Truth, task: str) -> str:
-    """Return a task's status by the definitions that the page prints."""
+    """Return a task's status: regressed if that was planted, the others by the definitions that the page prints."""
     mine = tried(by_task(truth.rollouts)[task])
     won = [it["step"] for it in mine if it["solved"]]
     if len(mine) < ATTEMPTS:
         return "few attempts"
     if not won:
         return "never solved"
-    since = sum(it["step"] > max(won) for it in mine)
-    if since >= ATTEMPTS and (1 - len(won) / (len(mine) - since)) ** since < CHANCE:
+    if any("forgotten" in it["causes"] for it in mine):
         return "regressed"
     begins = sorted(it["step"] for it in mine)[-ATTEMPTS]
     return "saturated" if fmean(it["solved"] for it in mine if it["step"] >= begins) >= EASY else "learning"
