@@ -35,9 +35,9 @@ def selecting(found: Ints, chosen: Bools, filters: Mapping[str, Bools]) -> str:
     return alone or exactly(found[chosen]) or max(filters, key=lambda where: (filters[where] & chosen).sum())
 
 
-def tasks(names: Iterable[str]) -> str:
-    """Return the filter for the rollouts of these tasks."""
-    return f"task:{','.join([print_name(name) for name in names][:MOST])}"
+def tasks(names: Iterable[str], field: str = "task") -> str:
+    """Return the filter for the rollouts of these tasks, or of these families."""
+    return f"{field}:{','.join([print_name(name) for name in names][:MOST])}"
 
 
 def rewards(name: str) -> str:

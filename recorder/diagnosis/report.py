@@ -69,6 +69,8 @@ class Report:
         sample: for a large run, how many rollouts of which steps were looked at; None if all were.
         unattributed: model and environment calls that belong to no rollout, so that checks cannot see them.
         attributed: the share of all recorded calls that belong to a rollout, 0 to 1.
+        scored_low: explains the loss of rollouts that ended by themselves; None if it is less than a tenth of the loss.
+        unexplained: reward per rollout of that loss whose rollouts belong to no card.
 
     Examples:
         >>> import tempfile
@@ -98,6 +100,20 @@ class Report:
     unattributed: int = 0
     checked: tuple[Checked, ...] = ()
     attributed: float = 1.0
+    scored_low: Card | None = None
+    unexplained: float = 0.0
+
+    @property
+    def headline(self) -> Card | None:
+        """Return the cause with the largest share of the loss: a card that no other explains, or `scored_low`, if the
+        cards leave most of that unexplained. If no card has a cost it is the first one; None without any.
+        """
+        causes = [card for card in self.cards if card.cost is not None and explaining(self.cards, card) is None]
+        most = max(causes, key=lambda card: card.cost or 0.0, default=None)
+        cost, rest = (it.cost or 0.0 if it else 0.0 for it in (most, self.scored_low))
+        if self.unexplained > max(cost, rest / 2):
+            return self.scored_low
+        return most or next(iter(self.cards), None)
 
     def __str__(self) -> str:
         return "\n".join(" " * line.indent + line.text for line in lines(self))
@@ -129,6 +145,7 @@ class Report:
             "missing": [vars(it) for it in self.missing],
             "checked": [{name: getattr(it, name) for name in ("id", "name", "state", "said")} for it in self.checked],
             "failed": [vars(it) for it in self.failed],
+            "scored_low": card_values(self.scored_low) if self.scored_low else None,
             "sample": self.sample,
             "unattributed_calls": self.unattributed,
         }
@@ -180,9 +197,10 @@ def lines(report: Report, address: Callable[[Card], str | None] = lambda _: None
     if report.fall.shares:
         yield Line()
         yield from _waterfall(report)
-    for number, card in enumerate(report.cards, 1):
+    rest = [report.scored_low] if report.scored_low is not None else []
+    for number, card in enumerate([*report.cards, *rest], 1):
         yield Line()
-        yield Line(f"{number}. {visible(card.title)} [{card.id}]", "bold")
+        yield Line(f"{f'{number}. ' if card not in rest else ''}{visible(card.title)} [{card.id}]", "bold")
         for line in card_lines(card, explaining(report.cards, card)):
             yield Line(line.text, line.style, 3, line.is_copied)
         if opens := address(card):

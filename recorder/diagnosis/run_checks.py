@@ -16,6 +16,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, 
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.report import Checked, Failed, Missing, Report
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
+from logs_ui.recorder.diagnosis.scored_low import scored_low
 from logs_ui.recorder.diagnosis.waterfall import Scale, waterfall
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
@@ -98,9 +99,11 @@ def diagnose_rows(
         for card in _ordered(costly, run.lost)
     )
     missing = tuple(Missing(it.id, it.name, it.said) for it in checked if it.state == "not_recorded")
+    rest, unexplained = scored_low(run, cards)
     return Report(
-        cards, missing, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed
-    )
+        cards, missing, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
+        scored_low=rest and _shown(rest, run, " ".join(filter(None, [rest.where, scope]))), unexplained=unexplained,
+    )  # fmt: skip
 
 
 def judge(it: Diagnostic, run: Run) -> Card | Checked:

@@ -134,6 +134,9 @@ class Why(NamedTuple):
 
     Attributes:
         cards: see `make_cards`.
+        headline: the cause with the largest share of the loss; None if nothing is lost.
+        setup: a fault of the set-up that is listed first, if it is not the headline.
+        rest: what rollouts lost that ended by themselves; None if it is little.
         number: of cards, including those that follow from others.
         checked: see `checked`.
         too_few: True if there are too few rollouts to tell causes apart.
@@ -144,6 +147,9 @@ class Why(NamedTuple):
     fall: Fall
     looked: Coverage
     cards: list[ShownCard]
+    headline: ShownCard | None
+    setup: ShownCard | None
+    rest: ShownCard | None
     number: int
     checked: dict[str, list[tuple[Checked, Diagnostic | None]]]
     too_few: bool
@@ -269,10 +275,22 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
     def count(filter: RolloutFilter) -> Count:  # noqa: A002
         return page_cache.figure(db, summary, queries.count, filter)
 
+    cards = make_cards(report.cards, report.fall.lost, known.settings, run.uid, count)
+    rest = (
+        None
+        if report.scored_low is None
+        else make_cards((report.scored_low,), report.fall.lost, known.settings, run.uid, count)[0]
+    )
+    first = report.headline
+    headline = next((it for it in [*cards, *([rest] if rest else [])] if first and it.card.id == first.id), None)
+    is_setup = bool(cards) and (cards[0].card.is_setup or cards[0].card.cost is None)
     return Why(
         fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, looked.rollouts),
         looked=looked,
-        cards=make_cards(report.cards, report.fall.lost, known.settings, run.uid, count),
+        cards=cards,
+        headline=headline,
+        setup=cards[0] if is_setup and cards[0] is not headline else None,
+        rest=rest,
         number=len(report.cards),
         checked=checked(report),
         too_few=report.warming_up,

@@ -6,8 +6,8 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.contrast import rise, windows
-from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, within_groups
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows
+from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, solved, within_groups
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, means
 from logs_ui.recorder.diagnosis.success import is_outcome
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import SHARE
@@ -21,7 +21,7 @@ _SMALL = 0.1  # of the sum of all reward functions' ranges
 
 
 def _look_functions(run: Run) -> Outcome:
-    if (found := _outweighed(run) or _overruled(run) or _cancelled(run)) is not None:
+    if (found := _outweighed(run) or _drowned(run) or _overruled(run) or _cancelled(run)) is not None:
         return found
     share = shares(run.rows)
     if not share:
@@ -36,7 +36,7 @@ def _outweighed(run: Run) -> Card | None:
     if found is None:
         return None
     first, starved, share = found
-    room, low = _room(run, starved), float(np.nanmin(run.rows.values[starved]))
+    room = _room(run, starved)
     return Card(
         id="reward_parts",
         title=f"{first} explains {part_of(share[first])} of the reward variance within groups, {starved} "
@@ -44,12 +44,49 @@ def _outweighed(run: Run) -> Card | None:
         cost=max(room, run.fall.lost * min(share[first], 1.0)),
         evidence=(
             f"Headroom: {figure(room)} in {starved}, {figure(_room(run, first))} in {first}.",
+            f"Weights: {first} {_weight(run, first)}, {starved} {_weight(run, starved)}.",
             "Advantages come from differences within a group: the policy learns what makes them.",
         ),
         suggestion=_less_of(run, first, starved),
-        where=f"{links.rewards(starved)}<={low:.9g}",
+        where=_missing_it(run, starved),
         aspects=("outweighs", "decides"),
     )
+
+
+def _drowned(run: Run) -> Card | None:
+    """Return a card if the functions that define success have nearly none of the variance, though it varies."""
+    share, marks = shares(run.rows), dict(run.scale.success.marks)
+    outcomes = [it for it in share if links.rewards(it) in marks and abs(run.rows.weights.get(it, 1.0)) > SAME]
+    won = solved(run.rows, run.scale)
+    varies = (means(run.rows.group, won, len(run.rows.groups.size)) % 1 > 0).mean() if outcomes else 0.0
+    total = sum(share[name] for name in outcomes)
+    others = sorted(share.keys() - set(outcomes), key=lambda name: -share[name])
+    if not outcomes or not others or total > _LEAST or varies < _LEAST or won.mean() > _MOST:
+        return None
+    weights = ", ".join(f"{name} {_weight(run, name)}" for name in [*outcomes, *others[:3]])
+    return Card(
+        id="reward_parts",
+        title=f"{listed(outcomes)}, which defines solved, explains {_part(max(total, 0.0))} of the reward variance "
+        f"within groups; the rest is of {len(others)} other {'function' if len(others) == 1 else 'functions'}",
+        cost=run.fall.lost * (1 - max(total, 0.0)),
+        evidence=(
+            f"Largest shares: {', '.join(f'{name} {percent(share[name])}' for name in others[:3])}.",
+            f"Weights: {weights}.",
+            "Advantages come from differences within a group: the policy learns what makes them.",
+        ),
+        suggestion=f"Raise the weight of {listed(outcomes)}, or gate the others on it.",
+        where=_missing_it(run, outcomes[0]),
+        aspects=("outweighs", "decides"),
+    )
+
+
+def _missing_it(run: Run, name: str) -> str:
+    """Return the filter for rollouts to which a function gave less than its best."""
+    return f"-{links.rewards(name)}>={float(np.nanmax(run.all.values[name])) - SAME:.9g}"
+
+
+def _weight(run: Run, name: str) -> str:
+    return figure(run.rows.weights.get(name, 1.0))
 
 
 def part_of(share: float) -> str:
@@ -58,8 +95,7 @@ def part_of(share: float) -> str:
 
 
 def _less_of(run: Run, first: str, other: str) -> str:
-    weight = figure(run.rows.weights.get(first, 1.0))
-    return f"Lower {first}'s weight (now {weight}), or gate it on {other} > 0."
+    return f"Lower {first}'s weight (now {_weight(run, first)}), or gate it on {other} > 0."
 
 
 def _part(share: float) -> str:

@@ -9,6 +9,7 @@ from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import spread, windows
 from logs_ui.recorder.diagnosis.measures import attempted, extent, solved
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, means
+from logs_ui.recorder.diagnosis.tables.task_families import by_family
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FALLEN, FORGOTTEN_CHANCE, Label, labels
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
@@ -19,15 +20,17 @@ _SHIFT, _LEAST, _ERRORS = 0.5, 0.05, 2.5  # for the mix of tasks
 
 
 def _look_forgotten(run: Run) -> Outcome:
-    often = int((np.bincount(run.all.task[attempted(run.all)]) >= ATTEMPTS).sum())
+    grouped = by_family(run.all)
+    rows, what = (run.all, "tasks") if grouped is None else (grouped, "task families")
+    often = int((np.bincount(rows.task[attempted(rows)]) >= ATTEMPTS).sum())
     if often == 0:
         return NotJudged(f"No task has {ATTEMPTS} attempts yet.")
-    found = labels(run.all, run.scale, run.settings)
+    found = labels(rows, run.scale, run.settings)
     gone = np.flatnonzero(found.label == Label.FORGOTTEN)
-    own = np.isin(run.rows.task, gone)
+    of = attempted(rows) & np.isin(rows.task, gone)
+    own = np.isin(rows.task, gone)[rows.step >= run.rows.steps[0]]
     if not own.any():
-        return Below(f"None of {often:,} tasks with {ATTEMPTS} or more attempts regressed.")
-    rows, of = run.all, attempted(run.all) & np.isin(run.all.task, gone)
+        return Below(f"None of {often:,} {what} with {ATTEMPTS} or more attempts regressed.")
     is_late = rows.step >= found.since[rows.task]
     won, loss = solved(rows, run.scale), losses(rows, run.scale)
     before, since = of & ~is_late, of & is_late
@@ -35,7 +38,7 @@ def _look_forgotten(run: Run) -> Outcome:
     names, first = [rows.tasks[task] for task in gone.tolist()], int(found.since[gone].min())
     return Card(
         id="forgotten",
-        title=f"{len(gone)} of {len(rows.tasks):,} tasks regressed: {percent(share)} of attempts solve "
+        title=f"{len(gone)} of {len(rows.tasks):,} {what} regressed: {percent(share)} of attempts solve "
         f"{'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
         cost=max(float((run.lost[own] - loss[before].mean()).sum()), 0.0) / len(run.rows),
         evidence=(
@@ -45,7 +48,7 @@ def _look_forgotten(run: Run) -> Outcome:
             ),
         ),
         suggestion="Mix them in again, lower the learning rate or add a KL term, and return to an earlier checkpoint.",
-        where=links.tasks(names),
+        where=links.tasks(names) if grouped is None else links.tasks(names, "family"),
         trend=rows.where(of).by_step(won[of]),
         since_step=first,
         own=own,
@@ -76,7 +79,7 @@ def _look_never(run: Run) -> Outcome:
         return NotJudged(f"No task has {least} attempts yet.")
     if not own.any():
         gone = f"; {hopeless.sum():,} that were not are absent from the last steps" if hopeless.any() else ""
-        return Below(f"{often - hopeless.sum():,} tasks with {least}+ attempts were solved, or came near{gone}.")
+        return Below(f"{often - hopeless.sum():,} tasks with {least}+ attempts were solved at least once{gone}.")
     if hopeless.all() and not is_out_of_reach:
         return NotJudged("No task at all is solved: something else than the tasks may be wrong.")
     if follows_prompt(rows):

@@ -77,6 +77,7 @@ _OTHERS = (
           "scored:no", words=Scored),
     Field("rewards", Kind.NUMBER, "one reward function's own value, by its name", "rewards.accuracy<0.5",
           optional=True, has_key=True),
+    Field("family", Kind.NAME, "the beginning of its task's name", 'family:"webarena/shopping/"'),
     Field("prompt_key", Kind.WHOLE, "the same for equal token ids of the prompt", "prompt_key:17",
           column="prompt_key", optional=True),
     Field("completion_key", Kind.WHOLE, "the same for equal token ids of the completion", "completion_key:17",
@@ -102,7 +103,8 @@ _OTHERS = (
           is_many=True),
 )  # fmt: skip
 _FIRST = (
-    "eval", "mode", "status", "stop", "error", "scored", "task", "group", "model", "step", "policy_step", "epoch",
+    "eval", "mode", "status", "stop", "error", "scored", "task", "family", "group", "model", "step", "policy_step",
+    "epoch",
     "generation", "process", "reward", "rewards", "advantage", "rollout_reward", "env_reward_sum", "env_reward_last",
     "turns", "messages", "prompt_tokens", "completion_tokens", "env_tokens", "seconds",
 )  # fmt: skip

@@ -45,7 +45,7 @@ _LISTS = {
 }  # fmt: skip
 _SINGLES = ("group", "step_min", "step_max", "reward_min", "reward_max", "since", "until", "sort")
 _PARAMETERS = (*_LISTS.values(), *_SINGLES, WHERE)
-_UNLISTED = {"group", "first_action", "last_action", "unsaid_action"}  # names of which a run keeps no list
+_UNLISTED = {"group", "family", "first_action", "last_action", "unsaid_action"}  # names of which a run keeps no list
 _PLACES = {name: place for place, name in enumerate(FIELDS)}
 
 

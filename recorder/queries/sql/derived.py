@@ -46,7 +46,7 @@ def lag() -> ColumnElement[Any]:
 
 
 _OF_ROW = {"cause": cause, "lag": lag}
-FIELDS = frozenset({*_OF_ROW, "spread", "twins", "prompts"})
+FIELDS = frozenset({*_OF_ROW, "family", "spread", "twins", "prompts"})
 
 
 def matches(
@@ -55,6 +55,8 @@ def matches(
     """Return a condition on one of FIELDS. A group has a single step, so that only groups within the filter's steps are
     read; with a span of ids, only groups that have a row in it.
     """
+    if name == "family":  # LIKE would ignore case in SQLite
+        return func.substr(col(_Row.task), 1, len(str(value))) == str(value)
     if name in _OF_ROW:
         return is_value(_OF_ROW[name](), value)
     ended, steps = col(_Row.status) != Status.RUNNING, in_range(col(_Row.step), filter.range("step"))

@@ -1,0 +1,132 @@
+"""Explains the loss of rollouts that ended by themselves and scored low, which is the largest bar of most real runs.
+
+No check finds a fault in them. The card says which reward function has the headroom, since when, in which tasks or
+families, and what these rollouts do that better ones of the same group do not. [ours]
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Card, Run
+from logs_ui.recorder.diagnosis.change_point import change
+from logs_ui.recorder.diagnosis.measures import lengths, solved
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, means
+from logs_ui.recorder.diagnosis.tables.task_families import by_family
+from logs_ui.recorder.diagnosis.waterfall import LITTLE, has_cause, judged
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.vocabulary import LossCause
+
+_SHARE = 0.1  # of the loss: less needs no explanation
+_NAMED, _LITTLE = 3, 0.02  # reward functions, and tasks; of the largest shortfall: less is not named
+_BEST = 99  # percentile of the rewards
+_PART, _MORE = 0.1, 1.5  # of that loss, and times its share of the rollouts, for a task to be named
+_FEW, _ERRORS, _LEAST = 5, 4.0, 0.2  # groups, standard errors and relative difference, to name a habit
+
+
+def scored_low(run: Run, cards: Sequence[Card]) -> tuple[Card | None, float]:
+    """Return the card on this loss, and how much of it the rollouts of no other card hold, in reward per rollout.
+
+    None for the card if it is less than a tenth of the loss, if the run does well, or if there is no scale.
+    """
+    fall, rows = run.fall, run.rows
+    cost = run.cost_of(LossCause.WRONG_ANSWER)
+    if run.scale.is_flat or fall.lost <= LITTLE * abs(fall.best) or cost < _SHARE * fall.lost:
+        return None, 0.0
+    low = judged(rows) & has_cause(rows, LossCause.WRONG_ANSWER) & (run.lost > SAME)
+    explained = np.logical_or.reduce([np.zeros(len(rows), bool), *(it.own for it in cards if it.own is not None)])
+    left = cost * float(run.lost[low & ~explained].sum()) / max(float(run.lost[low].sum()), SAME)
+    functions = _shortfalls(run, low)
+    most = f", mostly in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""
+    parts = ", ".join(f"{name} {figure(less)}" for name, less in functions)
+    said = [f"They get less than the best 1% of rollouts, per rollout: {parts}."] * (len(functions) > 1)
+    said += [*_change(run, functions[0][0] if functions else "The reward"), *_tasks(run, low), *_habit(run, low)]
+    said += (
+        [f"Findings are about the rollouts of {percent(1 - left / cost)} of this loss."] if left < cost - SAME else []
+    )
+    trend = run.all.by_step(run.all.values[functions[0][0]] if functions else run.all.reward)
+    card = Card(
+        id="scored_low",
+        title=f"Rollouts end by themselves and score low{most}: {percent(min(cost / fall.lost, 1.0))} of the loss",
+        cost=cost,
+        evidence=tuple(said),
+        suggestion="Compare the best with the worst rollout of a group: its page shows where they diverge.",
+        where=f"cause:{LossCause.WRONG_ANSWER} -reward>={run.scale.best:.9g}",
+        is_part=True,
+        trend=trend,
+        own=low,
+    )
+    return card, left
+
+
+def _shortfalls(run: Run, low: Bools) -> list[tuple[str, float]]:
+    """Return (reward function, how much less these rollouts get of it than the best hundredth of the run, per rollout
+    looked at), largest first. Over all functions they add up to this loss, if the best reward is not set.
+    """
+    reward = np.nan_to_num(run.all.reward, nan=-np.inf)
+    is_best = reward >= np.percentile(reward, _BEST)
+    found = []
+    for name, part in run.rows.parts.items():
+        more = float(np.nan_to_num(run.all.parts[name][is_best]).mean()) - float(np.nan_to_num(part[low]).mean())
+        found.append((name, more * float(low.mean())))
+    least = _LITTLE * max((less for _, less in found), default=0.0)
+    return sorted(((name, less) for name, less in found if less > least), key=lambda it: -it[1])[:_NAMED]
+
+
+def _change(run: Run, name: str) -> Iterator[str]:
+    trend = run.all.by_step(run.all.values.get(name, run.all.reward))
+    if (found := change(trend)) is not None:
+        first, last, step = (trend[place][0] for place in (found.first, found.last, found.place))
+        verb = "fell" if found.after < found.before else "rose"
+        between = f" ({first}\u2013{last})" if first < last else ""
+        yield f"{name} {verb} from {figure(found.before)} to {figure(found.after)} at step {step}{between}."
+
+
+def _tasks(run: Run, low: Bools) -> Iterator[str]:
+    """Name the tasks, or their families, that have more of the loss than of the rollouts."""
+    grouped = by_family(run.all)
+    rows = (run.all if grouped is None else grouped).where(run.all.step >= run.rows.steps[0])
+    known = low & (rows.task >= 0)
+    lost = np.bincount(rows.task[known], run.lost[known], len(rows.tasks)) / max(float(run.lost[low].sum()), SAME)
+    share = np.bincount(rows.task[rows.task >= 0], minlength=len(rows.tasks)) / len(rows)
+    mean = means(rows.task[rows.task >= 0], rows.reward[rows.task >= 0], len(rows.tasks))
+    named = [
+        at for at in np.argsort(-lost, kind="stable")[:_NAMED].tolist() if lost[at] >= max(_PART, _MORE * share[at])
+    ]
+    if named:
+        said = [
+            f"{rows.tasks[at]} ({percent(float(lost[at]))} of it, mean reward {figure(float(mean[at]))})"
+            for at in named
+        ]
+        yield f"Most often in {listed(said)}; the mean of all is {figure(float(np.nanmean(rows.reward)))}."
+
+
+def _habit(run: Run, low: Bools) -> Iterator[str]:
+    """Name what these rollouts do differently from better ones of their group, if anything is sure."""
+    rows = run.rows
+    if run.scale.success.is_defined:
+        better = solved(rows, run.scale)
+        low = low & ~better
+    else:
+        mean = rows.groups.mean[rows.group]
+        low, better = low & (rows.reward < mean - SAME), rows.reward > mean + SAME
+    facts = rows.facts
+    figures: dict[str, Floats] = {
+        "turns": rows.turns, "tokens per turn": lengths(rows), "actions": facts["env_steps"],
+        "failed actions": facts["env_errors"], "tool calls": facts["tool_calls"], "seconds": rows.seconds,
+    }  # fmt: skip
+    count = len(rows.groups.size)
+    found = []
+    for name, values in figures.items():
+        own, other = (means(rows.group[of], values[of], count) for of in (low, better))
+        apart = (own - other)[np.isfinite(own - other)]
+        if len(apart) < _FEW:
+            continue
+        both = np.isfinite(own - other)
+        a, b = float(own[both].mean()), float(other[both].mean())
+        error = float(apart.std(ddof=1)) / np.sqrt(len(apart))
+        if abs(a - b) > max(_ERRORS * error, _LEAST * max(abs(a), abs(b))):
+            found.append((abs(a - b) / max(error, SAME), f"{figure(a)} {name}", figure(b), len(apart)))
+    if found:
+        _, theirs, others, groups = max(found)
+        yield f"Low rollouts have {theirs} on average; better ones of the same {groups} groups have {others}."

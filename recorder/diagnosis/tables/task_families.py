@@ -1,0 +1,46 @@
+"""Finds families of tasks by the beginnings of their names, for runs that meet most tasks only once or twice."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.rollout_rows import Rows, distinct
+
+_SEPARATORS = "/:|#-_."
+_NEARLY_ALL = 0.9  # of the names that contain a separator [ours]
+_SEVERAL, _MOST = 3, 50  # tasks of a family, on average; families [ours]
+_OFTEN = 0.5  # of the rollouts are of tasks that come in several groups: then tasks speak for themselves [ours]
+
+
+def families(tasks: Sequence[str]) -> list[str] | None:
+    """Return the family of each task: the beginning of its name, with its separator; None if names show none.
+
+    Examples:
+        >>> families(["web/shop/1", "web/shop/2", "web/shop/3", "web/map/1", "web/map/2", "web/map/3"])
+        ['web/shop/', 'web/shop/', 'web/shop/', 'web/map/', 'web/map/', 'web/map/']
+    """
+    for separator in _SEPARATORS:
+        parts = [task.split(separator) for task in tasks]
+        if not tasks or sum(len(it) > 1 for it in parts) < _NEARLY_ALL * len(tasks):
+            continue
+        for depth in range(max(map(len, parts)) - 1, 0, -1):
+            found = [separator.join([*it[:depth], ""]) if len(it) > depth else separator.join(it) for it in parts]
+            if 2 <= len(set(found)) <= min(_MOST, len(tasks) / _SEVERAL):
+                return found
+    return None
+
+
+def by_family(rows: Rows) -> Rows | None:
+    """Return the rollouts with families in place of tasks; None if tasks come often enough, or have no families."""
+    known = rows.task >= 0
+    groups = distinct(rows.task[known], rows.group[known], count=len(rows.tasks))
+    if not known.any() or float((groups > 2)[rows.task[known]].mean()) > _OFTEN:
+        return None
+    named = families(rows.tasks)
+    if named is None:
+        return None
+    names = list(dict.fromkeys(named))
+    place = {name: number for number, name in enumerate(names)}
+    codes = np.array([*(place[it] for it in named), -1], np.int64)  # the last one for rollouts without a task
+    return replace(rows, task=codes[rows.task], tasks=names)

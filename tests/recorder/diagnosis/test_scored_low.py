@@ -1,0 +1,106 @@
+"""What is said of rollouts that ended by themselves and scored low."""
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.diagnosis import diagnose_rows
+from logs_ui.recorder.diagnosis.tables.task_families import by_family, families
+from tests.recorder.diagnosis.test_diagnosis import rows_of
+
+COUNT = 320
+PLACE = np.arange(COUNT)
+GROUP = PLACE // 4
+DICE = np.random.default_rng(11)
+RIGHT = (DICE.uniform(size=COUNT) < 0.5).astype(float)
+JUDGE = 0.2 * DICE.uniform(size=COUNT)
+
+
+def test_the_loss_of_rollouts_that_ended_is_split_by_function_task_and_habit() -> None:
+    hard = GROUP % 4 == 1
+    right = (DICE.uniform(size=COUNT) < np.where(hard, 0.2, 0.8)).astype(float)
+    rows = rows_of(
+        COUNT, steps=10, reward=right + JUDGE, parts={"correct": right, "judge": JUDGE}, stop_reason="done",
+        task=[f"task {it % 4}" for it in GROUP], turns=np.where(right == 1, 6.0, 12.0) + PLACE % 3,
+    )  # fmt: skip
+    report = diagnose_rows(rows)
+    card = report.scored_low
+    assert card is not None
+    assert card.title.startswith("Rollouts end by themselves and score low, mostly in correct: ")
+    said = " ".join(card.evidence)
+    lost = float((rows.reward < report.fall.best).mean())
+    shortfall = (1.0 - right[rows.reward < report.fall.best].mean()) * lost
+    assert f"correct {shortfall:.3g}" in said
+    assert "Most often in task 1" in said
+    assert "Low rollouts have 13" in said
+    assert "turns on average; better ones of the same" in said
+    assert card.where == f"cause:wrong_answer -reward>={report.fall.best:.9g}"
+
+
+def test_the_headline_is_the_largest_cause_and_not_the_first_finding() -> None:
+    """A tenth of the rollouts is truncated; most of the loss is of rollouts that ended."""
+    cut = PLACE % 10 == 0
+    rows = rows_of(
+        COUNT, steps=10, reward=np.where(cut, 0.0, RIGHT), stop_reason=np.where(cut, "length", "done").astype(object),
+        truncated_turns=cut.astype(float),
+    )  # fmt: skip
+    report = diagnose_rows(rows)
+    assert [it.id for it in report.cards] == ["truncation"]
+    assert report.headline is report.scored_low
+    assert report.as_dict()["scored_low"]["id"] == "scored_low"
+    mostly = diagnose_rows(
+        rows_of(COUNT, steps=10, reward=np.where(PLACE % 10 < 6, 0.0, RIGHT), truncated_turns=(PLACE % 10 < 6) * 1.0,
+                stop_reason=np.where(PLACE % 10 < 6, "length", "done").astype(object))
+    )  # fmt: skip
+    assert mostly.headline is not None
+    assert mostly.headline.id == "truncation"
+
+
+def test_a_run_that_loses_little_or_has_no_scale_needs_no_explanation() -> None:
+    assert diagnose_rows(rows_of(COUNT, steps=10, reward=1.0 * (PLACE % 50 > 0))).scored_low is None
+    assert diagnose_rows(rows_of(COUNT, steps=10, reward=0.0)).scored_low is None
+
+
+def test_weights_that_drown_the_outcome_are_named() -> None:
+    parts = {"correct": 0.02 * RIGHT, "a": DICE.uniform(size=COUNT), "b": DICE.uniform(size=COUNT)}
+    values = {"correct": RIGHT, "a": parts["a"], "b": parts["b"]}
+    rows = rows_of(
+        COUNT, steps=10, reward=sum(parts.values()), parts=parts, values=values,
+        weights={"correct": 0.02, "a": 1.0, "b": 1.0},
+    )  # fmt: skip
+    first = diagnose_rows(rows).cards[0]
+    assert first.id == "reward_parts"
+    assert first.title.startswith("correct, which defines solved, explains")
+    assert "correct 0.02, " in " ".join(first.evidence)
+    assert first.where == "-rewards.correct>=0.999999"
+
+
+@pytest.mark.parametrize(
+    ("tasks", "expected"),
+    [
+        ([f"web/shop_{n % 3}/{n}" for n in range(30)], {"web/shop_0/", "web/shop_1/", "web/shop_2/"}),
+        ([f"gsm8k/train/{n:05}" for n in range(100)], None),
+        (["django-1", "django-2", "pytest-1", "flask-7"], None),
+        ([f"django-{n}" for n in range(9)] + [f"pytest-{n}" for n in range(9)], {"django-", "pytest-"}),
+        ([], None),
+    ],
+)
+def test_a_family_is_the_beginning_of_names(tasks: list[str], expected: set[str] | None) -> None:
+    found = families(tasks)
+    assert (None if found is None else set(found)) == expected
+
+
+def test_a_family_that_is_not_solved_any_more_is_found_though_each_task_comes_once() -> None:
+    place = np.arange(800)
+    step, family = 1 + place // 20, place // 4 % 5
+    right = (np.random.default_rng(2).uniform(size=800) < 0.6) & ~((family == 2) & (step >= 21))
+    rows = rows_of(
+        800, steps=40, reward=right.astype(float), task=[f"web/site{it}/{at // 4}" for at, it in enumerate(family)]
+    )
+    grouped = by_family(rows)
+    assert grouped is not None
+    assert len(grouped.tasks) == 5
+    card = next(it for it in diagnose_rows(rows).cards if it.id == "forgotten")
+    assert card.title.startswith("1 of 5 task families regressed")
+    assert card.where.startswith("family:web/site2/")
+    assert card.since_step is not None
+    assert abs(card.since_step - 21) <= 2
