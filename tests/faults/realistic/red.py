@@ -7,25 +7,12 @@ import pytest
 from tests.faults.realistic import Realistic
 
 RED: dict[str, dict[str, tuple[str, ...]]] = {
-    "the_first_card_names_the_cause": {
-        "weights that drown the outcome": ("gsm8k-drowned",),
-        "item 6, by family": ("web-regressed",),
-    },
-    "its_step_is_the_planted_one": {
-        "weights that drown the outcome": ("gsm8k-drowned",),
-        "item 6, by family": ("web-regressed",),
-    },
     "its_figures_are_those_of_the_truth": {
-        "weights that drown the outcome": ("gsm8k-drowned",),
         "item 6, by family": ("web-regressed",),
         "item 1": (
             "coding-regressed",
             "shaped-regressed",
         ),
-    },
-    "its_link_opens_exactly_its_rollouts": {
-        "weights that drown the outcome": ("gsm8k-drowned",),
-        "item 6, by family": ("web-regressed",),
     },
     "the_figures_of_checks_without_a_card_are_true": {
         "item 3": (

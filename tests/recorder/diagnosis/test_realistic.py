@@ -305,6 +305,14 @@ def _many_attempts(found: Recorded) -> list[float]:
     return [sum(number >= ATTEMPTS for number in attempts.values())]
 
 
+def _families(found: Recorded) -> list[float]:
+    """Count tasks with many attempts; families, if tasks come once or twice."""
+    if any(often := _many_attempts(found)):
+        return often
+    attempts = Counter(it["family"] for it in found.truth.rollouts if it["reward"] is not None)
+    return [sum(number >= ATTEMPTS for number in attempts.values())]
+
+
 def _range(found: Recorded) -> list[float]:
     rewards = [it["reward"] for it in found.last_steps if it["reward"] is not None]
     return [min(rewards), max(rewards)]
@@ -324,7 +332,7 @@ BELOW: dict[str, Callable[[Recorded], list[float]]] = {
     "constant_reward": _range,
     "length": _length_r,
     "never_solved": _many_attempts,
-    "forgotten": _many_attempts,
+    "forgotten": _families,
 }
 """The figures that a check below its threshold must name, by its id."""
 
