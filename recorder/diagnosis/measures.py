@@ -37,7 +37,8 @@ def unsolved_groups(rows: Rows, scale: Scale) -> Bools:
     """
     if not scale.success.is_defined:
         return rows.groups.mean < scale.best - SAME
-    return np.bincount(rows.group[~solved(rows, scale)], minlength=len(rows.groups.size)) > 0
+    has_failed = np.isfinite(rows.reward) & ~solved(rows, scale)
+    return np.bincount(rows.group[has_failed], minlength=len(rows.groups.size)) > 0
 
 
 def attempted(rows: Rows) -> Bools:

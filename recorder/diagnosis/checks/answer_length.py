@@ -149,12 +149,13 @@ def _look_length(run: Run) -> Outcome:
     if found is None and not is_alone:
         return NotJudged("The run has a single step.")
     found = found or (run.rows, run.rows)
-    known = r if np.isfinite(r) else correlation(run.rows)
+    known = correlation(run.rows)
     if not np.isfinite(known):
         return NotJudged("The reward or the length does not vary within groups.")
     grown = rise(lengths(found[0]), lengths(found[1]))
+    of_function = "" if name is None else f", {name}: r = {figure(r)}"
     calm = Below(
-        f"Reward and tokens per turn: r = {figure(known)} within groups (threshold "
+        f"Reward and tokens per turn: r = {figure(known)} within groups{of_function} (threshold "
         f"{run.threshold('length', _R):g}); mean answer {figure(grown.before)} \u2192 {figure(grown.after)} tokens."
     )
     changes = [rise(found[0].values[name], found[1].values[name]) for name in run.all.values]

@@ -160,6 +160,8 @@ def spreads(values: Floats, same: Ints) -> Floats:
 def _look_inconsistent(run: Run) -> Outcome:
     rows = run.rows
     known, same = twins(rows)
+    if not known.any():
+        return NotJudged("The environment's rewards are not recorded, and they may differ for the same completion.")
     found: dict[str, Bools] = {}
     compared, differing = np.zeros(len(same), bool), np.zeros(len(same), bool)
     lost = 0.0
@@ -209,7 +211,8 @@ def _look_inconsistent(run: Run) -> Outcome:
 def _missing(run: Run) -> str | None:
     if not run.rows.values:
         return "reward functions' values"
-    return None if twins(run.rows)[0].any() else "prompts' and completions' token ids"
+    has_keys = np.isfinite(run.rows.facts["prompt_key"]) & np.isfinite(run.rows.facts["completion_key"])
+    return None if has_keys.any() else "prompts' and completions' token ids"
 
 
 DISAGREEMENT = Diagnostic(

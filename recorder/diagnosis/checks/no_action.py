@@ -82,9 +82,11 @@ def _look_unparsed(run: Run) -> Outcome:
 
 
 def _idle(rows: Rows, every: Rows) -> Floats:
-    """Return (N,) 1 without an action, 0 with some, NaN if no environment was seen, in this rollout or in any other."""
+    """Return (N,) 1 without an action, 0 with some, NaN if no environment was seen, in any rollout of the task."""
     steps = rows.facts["env_steps"]
-    others_act = (every.facts["env_steps"] > 0).any()
+    others_act = np.zeros(len(rows.tasks) + 1, bool)  # the last: of rollouts without a task, whose number is -1
+    others_act[every.task[every.facts["env_steps"] > 0]] = True
+    others_act = others_act[rows.task]
     silent = np.isnan(steps) & (np.nan_to_num(rows.facts["tool_calls"], nan=1.0) == 0) & others_act
     return np.where(silent, 1.0, np.where(np.isnan(steps), np.nan, steps == 0))
 

@@ -81,11 +81,9 @@ def _look_dead(run: Run) -> Outcome:
     failed = is_dead & unsolved_groups(rows, run.scale)
     # If nearly all groups of equal rewards are solved, little is lost.
     if share < limit or failed.sum() < _FAILED * whole.sum():
-        of_failed = exact_percent(float(failed.sum() / whole.sum()))
-        return Below(
-            f"{exact_percent(share)} of groups have zero variance (threshold {exact_percent(limit)}); {of_failed} "
-            f"all-fail (threshold {_FAILED:.0%})."
-        )
+        of_failed = f"{exact_percent(float(failed.sum() / whole.sum()))} all-fail (threshold {_FAILED:.0%})"
+        rest = f"; {of_failed}" if run.scale.success.is_defined else ""
+        return Below(f"{exact_percent(share)} of groups have zero variance (threshold {exact_percent(limit)}){rest}.")
     every = run.all.groups
     trend = run.all.by_step(np.where(every.size > 1, dead(every), np.nan)[run.all.group])
     others = groups.std[~is_dead & whole]

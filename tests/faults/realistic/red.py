@@ -15,25 +15,7 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
         ),
     },
     "the_figures_of_checks_without_a_card_are_true": {
-        "item 3": (
-            "coding-truncated",
-            "mix-healthy",
-            "mix-unscored",
-            "mix-two",
-        ),
         "item 1": ("gsm8k-drowned",),
-    },
-    "what_is_called_not_recorded_is_not_recorded": {
-        "item 3": (
-            "coding-healthy",
-            "coding-regressed",
-            "coding-truncated",
-            "coding-entropy",
-            "coding-memory",
-            "coding-two",
-            "tools-healthy",
-            "tools-truncated",
-        ),
     },
     "the_kinds_of_groups_are_true": {
         "item 1": ("web-noop",),

@@ -111,7 +111,9 @@ def test_what_the_environment_rewarded_differently_is_no_twin() -> None:
 
 def test_an_environment_that_gave_no_rewards_leaves_nothing_to_compare() -> None:
     rows = rows_of(prompt_key=PLACE // GROUP, completion_key=PLACE // GROUP, env_steps=1)
-    assert {it.id: it.what for it in diagnose_rows(rows).missing}["inconsistent"].endswith("token ids")
+    (found,) = [it for it in diagnose_rows(rows).checked if it.id == "inconsistent"]
+    assert found.state == "not_judged"
+    assert found.said.startswith("The environment's rewards are not recorded")
 
 
 def test_an_environment_that_says_1_where_the_function_says_0_is_found() -> None:
