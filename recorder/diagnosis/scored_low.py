@@ -34,16 +34,17 @@ def scored_low(run: Run, cards: Sequence[Card]) -> tuple[Card | None, float]:
     if run.scale.is_flat or fall.lost <= LITTLE * abs(fall.best) or cost < _SHARE * fall.lost:
         return None, 0.0
     low = judged(rows) & has_cause(rows, LossCause.WRONG_ANSWER) & (run.lost > SAME)
-    explained = np.logical_or.reduce([np.zeros(len(rows), bool), *(it.own for it in cards if it.own is not None)])
+    every = np.ones(len(rows), bool)  # of a card that is about the reward or the trainer
+    explained = np.logical_or.reduce([~every, *(every if it.own is None else it.own for it in cards)])
     left = cost * float(run.lost[low & ~explained].sum()) / max(float(run.lost[low].sum()), SAME)
     functions = _shortfalls(run, low)
     most = f", mostly in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""
     parts = ", ".join(f"{name} {figure(less)}" for name, less in functions)
     said = [f"They get less than the best 1% of rollouts, per rollout: {parts}."] * (len(functions) > 1)
     said += [*_change(run, functions[0][0] if functions else "The reward"), *_tasks(run, low), *_habit(run, low)]
-    said += (
-        [f"Findings are about the rollouts of {percent(1 - left / cost)} of this loss."] if left < cost - SAME else []
-    )
+    said += [] if said else ["No reward function, task or habit distinguishes them from the others."]
+    if left < cost - SAME:
+        said.append(f"Findings are about the rollouts of {percent(1 - left / cost)} of this loss.")
     trend = run.all.by_step(run.all.values[functions[0][0]] if functions else run.all.reward)
     card = Card(
         id="scored_low",

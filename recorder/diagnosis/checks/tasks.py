@@ -20,6 +20,8 @@ _SHIFT, _LEAST, _ERRORS = 0.5, 0.05, 2.5  # for the mix of tasks
 
 
 def _look_forgotten(run: Run) -> Outcome:
+    if not run.scale.success.is_defined:
+        return _UNDEFINED
     grouped = by_family(run.all)
     rows, what = (run.all, "tasks") if grouped is None else (grouped, "task families")
     often = int((np.bincount(rows.task[attempted(rows)]) >= ATTEMPTS).sum())
@@ -68,6 +70,8 @@ def never_solved(run: Run) -> Bools:
 
 
 def _look_never(run: Run) -> Outcome:
+    if not run.scale.success.is_defined:
+        return _UNDEFINED
     rows = run.rows
     hopeless = never_solved(run)
     own = np.isin(rows.task, np.flatnonzero(hopeless))
@@ -161,8 +165,7 @@ def _missing(run: Run) -> str | None:
     return None if (run.rows.task >= 0).any() else "tasks"
 
 
-def _missing_success(run: Run) -> str | None:
-    return _missing(run) or (None if run.scale.success.is_defined else "a definition of solved: set solved_at")
+_UNDEFINED = NotJudged("What counts as solved is not defined: set solved_at.")
 
 
 FORGOTTEN = Diagnostic(
@@ -172,7 +175,7 @@ FORGOTTEN = Diagnostic(
     f"that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged success rates (corrected for the number of tasks "
     "and splits, and for groups that end alike). The step is the one that splits a task's attempts best.",
     "ours; the number of attempts is verifiers'",
-    _missing_success,
+    _missing,
     _look_forgotten,
     limits=SHARE,
     position=220,
@@ -189,7 +192,7 @@ NEVER_SOLVED = Diagnostic(
     f"Tasks that none of {ATTEMPTS} or more attempts solved. If no task at all is solved, only if the environment "
     "gives no rewards either. Silent if the reward depends on the prompt alone.",
     "verifiers",
-    _missing_success,
+    _missing,
     _look_never,
     limits=FROM_ONE,
     position=130,

@@ -116,7 +116,7 @@ def test_without_a_definition_no_statement_needs_it() -> None:
     assert set(labels(rows, scale).label) == {Label.UNKNOWN}
     assert np.isnan(figures(rows, scale, 4).share).all()
     report = diagnose_rows(rows)
-    assert {"never_solved", "forgotten"} <= {it.id for it in report.missing}
+    assert {"never_solved", "forgotten"} <= {it.id for it in report.checked if it.state == "not_judged"}
     assert report.as_dict()["solved_at"] is None
 
 
