@@ -20,7 +20,7 @@ from logs_ui.recorder.storage.tables import Run
 
 _REST = 20  # times as long as it took to make that of a large run, it is shown as it is
 _TOP = 3  # cards on the overview
-_RUNS = 4  # of one database: those that were asked for last; 100,000 rollouts take some 40 MB
+_RUNS = 8  # of one database: those that were asked for last, more than Compare shows; 100,000 rollouts take some 40 MB
 
 
 @dataclass

@@ -27,6 +27,8 @@ _SHARED = 0.05  # of a function's rollouts that another one may score, too, if e
 _TOP, _LEVELS = 0.05, 5  # share of the rollouts on the highest level; levels that are few [ours]
 _GAP, _OTHERS, _SIDE, _FEW = 0.3, 2.0, 0.05, 32  # of the range; times the next gap; of the rollouts; rollouts [ours]
 
+ABOVE_0 = 2 * SAME
+"""The mark of a function that is named like an outcome, and gave nothing but 0 so far."""
 NOT_DEFINED = "not defined: no reward function, environment or gap in the rewards shows it"
 
 
@@ -122,7 +124,7 @@ def _upper(name: str, values: Floats) -> float | None:
     if len(levels) == 2 and (levels.tolist() in ([0, 1], [-1, 1]) or (is_outcome(name) and levels[0] <= levels[1] / 2)):
         return float(levels[1]) if levels[1] > 0 else None
     if is_outcome(name) and len(levels) == 1 and levels[0] in {0, 1}:
-        return float(levels[0]) or 2 * SAME
+        return float(levels[0]) or ABOVE_0
     return None
 
 
@@ -156,7 +158,7 @@ def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Su
             continue
         covered |= known[name]
         marks.append((_key(name) if rows.values else name, at))
-        names.append(f"{'more than 0' if at == 2 * SAME else f'a {figure(at)}'} of {name}")
+        names.append(f"{'more than 0' if at == ABOVE_0 else f'a {figure(at)}'} of {name}")
     return Success(tuple(marks), listed(names)) if marks else None
 
 

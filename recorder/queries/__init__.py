@@ -10,9 +10,7 @@ from logs_ui.recorder.queries.common import LARGE, MANY, WINDOW, Count, Database
 from logs_ui.recorder.queries.comparison import (
     CurvePoint,
     GroupResult,
-    Solved,
     StepSize,
-    best_reward,
     reward_points,
     scalar_names,
     scalar_points,

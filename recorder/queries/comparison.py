@@ -1,19 +1,21 @@
 """Reads what the comparison of runs needs: curves on common axes, and the results of each task."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, case, func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database, thinned
-from logs_ui.recorder.storage.dialects import number_in, total, whole, whole_sum
+from logs_ui.recorder.queries.filters.filter_language import parse_terms
+from logs_ui.recorder.queries.groups import ALIKE
+from logs_ui.recorder.queries.sql.matching import column_of
+from logs_ui.recorder.storage.dialects import number_in, total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistics
-
-_BEST_SHARE = 0.01  # share of the rewards above the default threshold of success
 
 
 @dataclass(frozen=True)
@@ -27,19 +29,14 @@ class CurvePoint:
 
 
 @dataclass(frozen=True)
-class Solved:
-    """Holds the threshold of success: a minimum of the reward, or of one reward function's value."""
-
-    at: float
-    function: str | None = None
-
-
-@dataclass(frozen=True)
 class GroupResult:
-    """Counts of one group's rollouts that have a reward: how many there are, and how many of them are solved."""
+    """Counts of one group's rollouts that have a reward: how many there are, and how many of them are solved.
+
+    `solved` is None if no rollout has a value in a column that decides.
+    """
 
     scored: int
-    solved: int
+    solved: int | None
     reward_sum: float
 
 
@@ -90,36 +87,32 @@ def scalar_names(db: Database, run_id: int) -> set[str]:
         return set(session.scalars(query))
 
 
-def best_reward(db: Database, run_id: int, mode: str, steps: tuple[int, int]) -> float | None:
-    """Returns the 99th percentile of the rewards within the steps, inclusive; the highest reward if that is also the
-    lowest one. None without rewards.
-    """
-    reward = col(EvaluationRow.reward)
-    of_steps = _scored(run_id, mode, steps)
-    count = select(func.count()).where(*of_steps).scalar_subquery()
-    ranked = select(reward).where(*of_steps).order_by(reward.desc()).limit(1)
-    with Session(db) as session:
-        best = session.scalar(ranked.offset(whole(count * _BEST_SHARE)))
-        lowest, highest = session.execute(select(func.min(reward), func.max(reward)).where(*of_steps)).one()
-        return best if best != lowest else highest
-
-
 def task_results(
-    db: Database, run_id: int, mode: str, steps: tuple[int, int], solved: Solved
+    db: Database, run_id: int, mode: str, steps: tuple[int, int], marks: Sequence[tuple[str, float]]
 ) -> dict[str, list[GroupResult]]:
-    """Returns results of each task's groups within the steps, inclusive. Rollouts without a task are under ""."""
+    """Returns results of each task's groups within the steps, inclusive. Rollouts without a task are under "".
+
+    `marks` say what is solved: (column as in filters, least value). The first column that has a value decides.
+    """
     row = EvaluationRow
-    reward = col(row.reward)
     # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
     task = func.coalesce(col(row.task), literal("", literal_execute=True))
-    value = reward if solved.function is None else number_in(col(row.rewards), solved.function)
-    query = select(task, func.count(), whole_sum(case((value >= solved.at, 1), else_=0)), total(reward))
+    values = [(_values(column), at) for column, at in marks]
+    won = [(value.is_not(None), case((value >= at - ALIKE, 1), else_=0)) for value, at in values]
+    solved = func.sum(case(*won)) if won else literal(None)
+    query = select(task, func.count(), solved, total(col(row.reward)))
     query = query.where(*_scored(run_id, mode, steps)).group_by(task, col(row.group))
     found: dict[str, list[GroupResult]] = defaultdict(list)
     with Session(db) as session:
         for name, *sums in session.execute(query):
             found[name].append(GroupResult(*sums))
     return dict(found)
+
+
+def _values(column: str) -> Any:
+    """Returns the values of a column that is named as in filters, such as `reward` or `rewards.correct`."""
+    (term,) = parse_terms(f"{column}:1")
+    return column_of(term.field) if term.key is None else number_in(col(EvaluationRow.rewards), term.key)
 
 
 def _scored(run_id: int, mode: str, steps: tuple[int, int]) -> list[ColumnElement[bool]]:

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
@@ -22,15 +21,17 @@ from logs_ui.app.pages.compare.run_differences import (
     working_trees,
 )
 from logs_ui.app.pages.compare.run_tasks import SORTS, TaskTable, group_sizes, make_table
-from logs_ui.app.parts.reward_parts import yes_or_no
+from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.safe_text import clean
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis.success import ABOVE_0, Success
+from logs_ui.recorder.diagnosis.wording import figure as short
 from logs_ui.recorder.errors import FilterError, RunNotFoundError
-from logs_ui.recorder.queries import GroupResult, ListedRun, RunFilter, RunSummary, Solved, Step
+from logs_ui.recorder.queries import GroupResult, ListedRun, RunFilter, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
 from logs_ui.recorder.vocabulary import Mode
 
@@ -39,7 +40,6 @@ MOST_ROLLOUTS = 50_000
 """Maximum number of rollouts of a run that are counted task by task: the last ones."""
 
 REWARD = "mean reward"
-_LAST_STEPS = 20  # in which a reward function shows that it gives nothing but 0 and 1
 _KS = (1, 4, 8)
 _TASKS, _ALL_TASKS = 50, 2_000
 _SUGGESTED = 30
@@ -56,7 +56,7 @@ class CompareChoice:
         mode: a Mode; None for the default.
         steps: `common` for the steps that all runs have, `all` for each run's own.
         k: of pass@k; None for the size of the groups, or the largest one that all runs have.
-        solved: the lowest reward that counts as solved; None for the default.
+        solved: the lowest reward that counts as solved; None for the runs' own definition.
         tasks: `all` shows more tasks.
         arguments: `all` also shows arguments that do not differ.
     """
@@ -108,7 +108,7 @@ class Tasks(NamedTuple):
         steps: first and last counted step of each run; None for a run without any.
         are_cut: True if a run has so many rollouts that only its last ones are counted.
         is_scored: True if any of the rollouts has a reward.
-        solved: what counts as solved; None if no rollout of the steps has a reward.
+        success: what counts as solved; without marks if the runs do not agree.
         ks: values of k to choose from.
     """
 
@@ -116,7 +116,7 @@ class Tasks(NamedTuple):
     steps: list[tuple[int, int] | None]
     are_cut: bool
     is_scored: bool
-    solved: Solved | None
+    success: Success
     k: int
     ks: list[int]
 
@@ -246,7 +246,7 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
         figures=[REWARD, *sorted(name for name, count in names.items() if count > 1)],
         modes=modes,
         chart=_chart(db, runs, choice, mode) if len(runs) > 1 else None,
-        tasks=_tasks(db, ids, choice, mode) if len(runs) > 1 else None,
+        tasks=_tasks(db, runs, choice, mode) if len(runs) > 1 else None,
         facts=facts(summaries),
         arguments=settings([summary.run.config for summary in summaries], everything=everything),
         versions=settings([summary.run.versions for summary in summaries], everything=everything),
@@ -265,7 +265,8 @@ def _chart(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
     return make_chart([f"{run.letter}, {run.summary.run.name}," for run in runs], curves, choice.x)
 
 
-def _tasks(db: Connection, ids: Sequence[int], choice: CompareChoice, mode: str) -> Tasks:
+def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, mode: str) -> Tasks:
+    ids = [id_of(run.summary.run) for run in runs]
     sizes = [rested(db, run, queries.step_sizes, mode) for run in ids]
     ranges = [(of_run[0].step, of_run[-1].step) for of_run in sizes if of_run]
     common = (max(first for first, _ in ranges), min(last for _, last in ranges)) if ranges else (0, 0)
@@ -276,9 +277,9 @@ def _tasks(db: Connection, ids: Sequence[int], choice: CompareChoice, mode: str)
         begins = max(within[0][0] for within in steps if within)
         steps = [_last_steps(of_run, (begins, common[1])) for of_run in sizes]
     counted = [(run, within[0]) if within else None for run, within in zip(ids, steps, strict=True)]
-    solved = Solved(choice.solved) if choice.solved is not None else _solved(db, [it for it in counted if it], mode)
+    success = _success(db, [run for run, it in zip(runs, counted, strict=True) if it], choice.solved)
     results: list[dict[str, list[GroupResult]]] = [
-        queries.task_results(db, of_run[0], mode, of_run[1], solved) if of_run and solved else {} for of_run in counted
+        queries.task_results(db, of_run[0], mode, of_run[1], success.marks) if of_run else {} for of_run in counted
     ]
     largest = max(group_sizes(results), default=1)
     ks = sorted({*(k for k in _KS if k <= largest), largest})
@@ -288,27 +289,28 @@ def _tasks(db: Connection, ids: Sequence[int], choice: CompareChoice, mode: str)
         steps=[within[0] if within else None for within in steps],
         are_cut=are_cut,
         is_scored=bool(ranges),
-        solved=solved,
+        success=success,
         k=k,
         ks=ks,
     )
 
 
-def _solved(db: Connection, counted: Sequence[tuple[int, tuple[int, int]]], mode: str) -> Solved | None:
-    """Returns what counts as solved: a 1 of the reward function with the most weight, if every run has it and it
-    returns only 0 and 1; otherwise the reward that the best rollouts reach.
+def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) -> Success:
+    """Returns what is set on the page as solved, or the definition that all runs share; without marks if they do not.
+
+    A function that gave nothing but 0 so far has the mark ABOVE_0, which any other mark of it agrees with.
     """
-    last = [_last_of(db, run, mode) for run, _ in counted]
-    function = yes_or_no(list(chain.from_iterable(last)))
-    if function is not None and all(any(function in step.rewards for step in of_run) for of_run in last):
-        return Solved(1.0, function)
-    best = [queries.best_reward(db, run, mode, steps) for run, steps in counted]
-    return max((Solved(reward) for reward in best if reward is not None), key=lambda it: it.at, default=None)
-
-
-def _last_of(db: Connection, run: int, mode: str) -> list[Step]:
-    of_mode = [series for series in rested(db, run, queries.step_series) if series.mode == mode]
-    return [step for series in of_mode for step in queries.last_steps(db, run, series, _LAST_STEPS)]
+    if solved is not None:
+        return Success((("reward", solved),), f"reward \u2265 {short(solved)}, as set on this page")
+    own = [diagnosed(db, run.summary.run).report.scale.success for run in runs]
+    most = max(own, key=lambda it: it.marks, default=Success())
+    known = [(column, {at, ABOVE_0}) for column, at in most.marks]
+    for it in own:
+        agree = [name == column and at in ats for (name, at), (column, ats) in zip(it.marks, known, strict=False)]
+        if len(it.marks) != len(known) or not all(agree):
+            each = "; ".join(f"{run.letter}: {it.said}" for run, it in zip(runs, own, strict=True))
+            return Success(said=f"not defined alike in these runs. {each}")
+    return most
 
 
 def _last_steps(sizes: Sequence[queries.StepSize], within: tuple[int, int]) -> tuple[tuple[int, int], bool] | None:

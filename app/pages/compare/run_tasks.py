@@ -18,7 +18,7 @@ class TaskCell(NamedTuple):
     """Describes a task in one run.
 
     Attributes:
-        pass_at: pass@k, from 0 to 1; None if no group has k rollouts.
+        pass_at: pass@k, from 0 to 1; None if no group has k rollouts, or what is solved is not known.
     """
 
     mean: float
@@ -94,7 +94,8 @@ def _cell(groups: Sequence[GroupResult], k: int) -> TaskCell | None:
     rollouts = sum(group.scored for group in groups)
     if not rollouts:
         return None
-    chances = [pass_at(group.scored, group.solved, k) for group in groups if group.scored >= k]
+    judged = [(group.scored, group.solved) for group in groups if group.solved is not None]
+    chances = [pass_at(scored, solved, k) for scored, solved in judged if scored >= k]
     mean = sum(group.reward_sum for group in groups) / rollouts
     return TaskCell(mean, sum(chances) / len(chances) if chances else None, rollouts)
 

@@ -20,14 +20,6 @@ RED: dict[str, dict[str, tuple[str, ...]]] = {
     "the_kinds_of_groups_are_true": {
         "item 1": ("web-noop",),
     },
-    "two_runs_are_compared_truly": {
-        "item 1": (
-            "gsm8k-drowned",
-            "judge-length",
-            "shaped-regressed",
-            "mix-two",
-        ),
-    },
 }
 """Ids of runs, by test (its name without `test_`) and by what will mend them. Remove what passes."""
 

@@ -253,10 +253,11 @@ QUESTIONS: list[Callable[[Engine], Any]] = [
     lambda db: [replace(it, when=None) for it in queries.scalar_points(db, 1, Mode.TRAIN, "reward", 5)],
     lambda db: [replace(it, when=None) for it in queries.reward_points(db, 1, Mode.TRAIN, 5)],
     lambda db: queries.scalar_names(db, 1),
-    lambda db: queries.best_reward(db, 1, Mode.TRAIN, (1, 20)),
     lambda db: {
-        task: sorted(groups, key=lambda it: (it.scored, it.solved, round(it.reward_sum, 9)))
-        for task, groups in queries.task_results(db, 1, Mode.TRAIN, (1, 20), queries.Solved(0.5, "solved")).items()
+        task: sorted(groups, key=lambda it: (it.scored, it.solved or 0, round(it.reward_sum, 9)))
+        for task, groups in queries.task_results(
+            db, 1, Mode.TRAIN, (1, 20), [("rewards.solved", 0.5), ("reward", 1)]
+        ).items()
     },
     lambda db: queries.step_sizes(db, 1, Mode.TRAIN),
     lambda db: [

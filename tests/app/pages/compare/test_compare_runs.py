@@ -24,7 +24,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.queries import CurvePoint, GroupResult
 from logs_ui.recorder.storage.changes import Source, SourcesChange
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunSource, StepDetails, StepStatistics
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunSource, StepStatistics
 from logs_ui.recorder.storage.writes import run_writes
 from logs_ui.recorder.vocabulary import RunState, SourceKind
 from tests.support.factory import HOSTILE_TASK, insert_run, make_run
@@ -224,7 +224,7 @@ def _said(html: str) -> str:
 
 def test_a_reward_function_that_gives_0_or_1_says_what_is_solved(client: TestClient, engine: Engine) -> None:
     html = page(client, A, B, steps="common", k=1)
-    assert "gets a 1 from solved, which returns only 0 and 1." in _said(html)
+    assert "one of 1 rollout of a prompt is solved. Solved: a 1 of solved." in _said(html)
     row = EvaluationRow
     wanted = col(row.run_id) == 1, col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
     with engine.connect() as connection:
@@ -242,49 +242,66 @@ def test_a_reward_function_that_gives_0_or_1_says_what_is_solved(client: TestCli
 
 
 def test_what_counts_as_solved_can_be_set(client: TestClient) -> None:
-    assert "reaches a reward of 0.5. " in _said(page(client, A, B, solved=0.5))
+    assert "Solved: reward ≥ 0.5, as set on this page." in _said(page(client, A, B, solved=0.5))
     assert "pass@1 is the probability" in page(client, A, B, k=1)
 
 
-def test_without_such_a_function_the_best_of_what_is_compared_is_solved(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
+def _compared(path: Path, *, of_b: dict[str, float] | None = None, **settings: dict[str, Any]) -> str:
+    """Compare A, with shaped rewards and its own settings, to B with other rewards and settings."""
     engine = writing_engine(path)
-    for i, (uid, steps) in enumerate([(A, 12), (B, 3)]):
-        make_run(engine, uid=uid, name=uid, steps=steps, seed=i, state=RunState.FINISHED, generations=4)
+    for i, uid in enumerate("ab"):
+        make_run(engine, uid=uid, name=uid, steps=4, seed=i, state=RunState.FINISHED, generations=4)
     row = EvaluationRow
     with engine.begin() as connection:
-        connection.execute(update(row).values(rewards=None))
-        connection.execute(update(row).where(col(row.step) > 3).values(reward=99.0))
-        connection.execute(update(StepDetails).values(rewards={}))
-        wanted = col(row.step) <= 3, col(row.mode) == "train", col(row.reward).is_not(None)
-        ranked = select(col(row.reward)).where(*wanted).order_by(col(row.reward).desc())
-        highest = connection.scalars(ranked).all()
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        html = page(client, A, B)
-    found = re.search(r"reaches a reward of ([\d.]+), the better run.s 99th percentile", _said(html))
-    assert found
-    assert min(abs(float(found[1]) - (reward or 0.0)) for reward in highest[:4]) < 1e-3
+        for uid, values in settings.items():
+            connection.execute(update(Run).where(col(Run.uid) == uid).values(diagnosis=values))
+        if of_b is not None:
+            of_run = select(col(Run.id)).where(col(Run.uid) == "b").scalar_subquery()
+            connection.execute(update(row).where(col(row.run_id) == of_run).values(rewards=of_b))
     engine.dispose()
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        return page(client, "a", "b")
 
 
-@pytest.mark.parametrize(
-    ("rewards", "solved"),
-    [([0.0] * 900 + [1.0] * 100, 1.0), ([0.0] * 999 + [1.0], 1.0), ([0.5] * 10, 0.5), ([], None)],
-    ids=["two values", "hardly ever", "one value", "none"],
-)
-def test_a_solved_rollout_is_among_the_best(tmp_path: Path, rewards: list[float], solved: float | None) -> None:
+def test_runs_that_define_solved_differently_are_compared_without_it(tmp_path: Path) -> None:
+    html = _compared(tmp_path / "a.db", a={"solved_at": 0.5}, b={"solved_at": 0.7})
+    said = "Solved: not defined alike in these runs. A: reward ≥ 0.5, as set; B: reward ≥ 0.7, as set. Set it, to see"
+    assert said in _said(html)
+    assert 'class="num pass"' not in html
+    assert re.search(r'class="num mean"><a[^>]*>\D?\d', html), "the means are compared"
+    assert "pass@" not in _said(html).replace("to see pass@k", "")
+
+
+def test_a_run_that_has_solved_nothing_yet_is_compared_by_the_definition_of_the_other(tmp_path: Path) -> None:
+    html = _compared(tmp_path / "a.db", of_b={"solved": 0.0, "format_ok": 0.5})
+    assert "Solved: a 1 of solved." in _said(html)
+    assert "B: " not in _said(html).partition("Solved: ")[2][:40]
+    shares = re.findall(r'<td class="num pass">([^<]+)</td>', html)
+    assert set(shares[1::2]) <= {"0%", "—"} != set(shares[::2])
+
+
+def test_the_first_mark_that_has_a_value_decides(tmp_path: Path) -> None:
     engine = writing_engine(tmp_path / "a.db")
     with engine.begin() as connection:
         run_id = insert_run(connection, {"uid": "a", "name": "a", "created": 1, "heartbeat": 1})
         common = {"run_id": run_id, "eval_name": "e", "mode": "train", "step": 1, "policy_step": 0, "process": 0}
+        given = [("m", {"math": 1.0}), ("m", {"math": 0.0, "the code": 5}), ("c", {"the code": 2}), ("n", {"other": 1})]
         rows = [
-            {**common, "uid": str(i), "group": str(i // 8), "generation": i % 8, "created": 1, "reward": reward}
-            for i, reward in enumerate(rewards)
+            {**common, "uid": str(i), "group": task, "task": task, "generation": i, "created": 1, "reward": 1.0}
+            | {"rewards": rewards, "env_success": int(task == "n")}
+            for i, (task, rewards) in enumerate(given)
         ]
-        if rows:
-            connection.execute(insert(EvaluationRow), rows)
-    assert queries.best_reward(engine, run_id, "train", (1, 1)) == solved
-    assert queries.best_reward(engine, run_id, "train", (2, 9)) is None
+        connection.execute(insert(EvaluationRow), rows)
+
+    def solved(*marks: tuple[str, float]) -> dict[str, int | None]:
+        found = queries.task_results(engine, run_id, "train", (1, 1), marks)
+        return {task: groups[0].solved for task, groups in found.items()}
+
+    assert solved(("rewards.math", 1.0), ('rewards."the code"', 2.0)) == {"m": 1, "c": 1, "n": None}
+    assert solved(("env_success", 1.0)) == {"m": 0, "c": 0, "n": 1}
+    assert solved(("reward", 1.0 + 5e-7)) == {"m": 2, "c": 1, "n": 1}
+    assert solved() == {"m": None, "c": None, "n": None}
+    engine.dispose()
 
 
 def test_of_a_long_run_only_the_last_rollouts_are_added_up(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
