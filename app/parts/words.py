@@ -246,9 +246,12 @@ def filter_part(part: FilterPart) -> str:
     return part.label
 
 
+ENDED = Word("ended normally", "", "quiet", "Nothing else ended it, or it is not recorded why it ended.")
+
+
 def ended_by(cause: Cause) -> str:
     """Returns the word of a cause for a rollout that may have lost nothing."""
-    return "ended normally" if cause.id == LossCause.WRONG_ANSWER else cause.name
+    return ENDED.text if cause.id == LossCause.WRONG_ANSWER else cause.name
 
 
 NOT_GIVEN = "The reward function returned None or NaN: it does not count."

@@ -22,12 +22,13 @@ from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import RunSummary, Series
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, check_word
 from logs_ui.recorder.queries.filters.terms import Range
 from logs_ui.recorder.queries.run_steps import TaskRewards
-from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 
 router = APIRouter()
@@ -171,12 +172,15 @@ def overview(
             return htmx.render(
                 request, "overview/overview.html", LoggedPage(summary, logged), fragments=("logged",), address=here
             )
+        # A page load does not wait for a diagnosis that is not made yet; a poll makes it.
+        judged = cached_diagnosis(db, run) if wanted is None else diagnosed(db, run)
+        has_why = chosen is not None and chosen.mode == queries.mode_of(db, run_id)
         page = OverviewPage(
             summary=summary,
             choice=[(it, urls.overview(run.uid, **_named(known, it)), it == chosen) for it in known if len(known) > 1],
-            steps=None if chosen is None else _steps(db, summary, known, chosen),
-            has_why=chosen is not None and chosen.mode == queries.mode_of(db, run_id),
-            short=_short(db, run, is_new=wanted is None),
+            steps=None if chosen is None else _steps(db, summary, known, chosen, judged if has_why else None),
+            has_why=has_why,
+            short=None if judged is None else in_short(run.uid, judged),
             logged=logged,
             marks=notes_forms.of_run(db, notebook, run),
             refresh=urls.overview(run.uid, **named, seen=now) if summary.state in {RunState.RUNNING, "died"} else None,
@@ -223,12 +227,6 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
     return htmx.fragment(request, "overview/_preview.html", page)
 
 
-def _short(db: Connection, run: Run, *, is_new: bool) -> ShortDiagnosis | None:
-    """Returns the diagnosis in short. A page load does not wait for one that is not made yet; a poll makes it."""
-    known = cached_diagnosis(db, run) if is_new else diagnosed(db, run)
-    return None if known is None else in_short(run.uid, known)
-
-
 def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | None:
     """Returns the series asked for, or the first; None for a run without rollouts. Raises FilterError."""
     mode, eval_name = parameters.get("mode"), parameters.get("eval")
@@ -253,7 +251,9 @@ def _only(known: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
     return evals if len(same_mode) == len(known) else {"modes": (chosen.mode,), **evals}
 
 
-def _steps(db: Connection, summary: RunSummary, known: Sequence[Series], chosen: Series) -> Steps:
+def _steps(
+    db: Connection, summary: RunSummary, known: Sequence[Series], chosen: Series, judged: Diagnosed | None
+) -> Steps:
     run, run_id = summary.run, id_of(summary.run)
     only = _only(known, chosen)
     has_steps = chosen.mode == Mode.TRAIN or chosen.last > 0
@@ -271,7 +271,7 @@ def _steps(db: Connection, summary: RunSummary, known: Sequence[Series], chosen:
         last=last,
         before=len(window.before),
         has_steps=has_steps,
-        tiles=make_tiles(window, found),
+        tiles=make_tiles(window, found, chosen.eval_name, judged),
         points=[step.step for step in found],
         thinned=chosen.steps if is_thinned else None,
         charts=[] if is_one else make_charts(found),

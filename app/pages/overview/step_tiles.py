@@ -1,11 +1,14 @@
 """Makes the tiles at the top of an overview: figures of the last steps, compared with the steps before."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+import numpy as np
+
 from logs_ui.app.parts import charts, figures
-from logs_ui.app.parts.reward_parts import yes_or_no
 from logs_ui.app.parts.step_charts import Form, mean, written
+from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.queries import Step
 from logs_ui.recorder.vocabulary import StopReason
 
@@ -57,11 +60,16 @@ class _Kind(NamedTuple):
     is_better_high: bool = False
 
 
-def make_tiles(window: TileWindow, steps: Sequence[Step]) -> list[StepTile]:
-    """Builds the tiles whose figure is known; the sparklines cover `steps`."""
+def make_tiles(
+    window: TileWindow, steps: Sequence[Step], eval_name: str = "", judged: Diagnosed | None = None
+) -> list[StepTile]:
+    """Builds the tiles whose figure is known; the sparklines cover `steps`.
+
+    `judged` has these steps' rollouts with that eval name, among others, and says which are solved.
+    """
     kinds = [
         _Kind("Mean reward", Form.NUMBER, _reward, "Mean over the rollouts that have a reward.", is_better_high=True),
-        *_solved(steps, window),
+        *([] if judged is None or not judged.report.scale.success.is_defined else [_solved(judged, eval_name)]),
         _Kind("Truncated", Form.SHARE, _truncated, "Share of the ended rollouts that hit their token limit."),
         _Kind(
             "Dead groups",
@@ -127,14 +135,13 @@ def _mean_of(name: str) -> Figure:
     return lambda steps: mean(_sum(steps, f"{name}_sum"), int(_sum(steps, f"{name}_known")))
 
 
-def _solved(steps: Sequence[Step], window: TileWindow) -> list[_Kind]:
-    best = yes_or_no([*steps, *window.recent, *window.before])
-    if best is None:
-        return []
+def _solved(judged: Diagnosed, eval_name: str) -> _Kind:
+    rows, success = judged.rows, judged.report.scale.success
+    rows = rows.where(np.isfinite(rows.reward) & (np.array([*rows.evals, ""])[rows.eval] == eval_name))
+    number, won = Counter(rows.step.tolist()), Counter(rows.step[success.solved(rows)].tolist())
 
     def share(steps: Sequence[Step]) -> float | None:
-        given = [step.rewards[best] for step in steps if best in step.rewards]
-        return mean(sum(sums.total or 0.0 for sums in given), sum(sums.number for sums in given))
+        return mean(sum(won[step.step] for step in steps), sum(number[step.step] for step in steps))
 
-    meaning = "Share of the rollouts with a 1 from this reward function, which returns only 0 and 1."
-    return [_Kind(f"{best} = 1", Form.SHARE, share, meaning, is_better_high=True)]
+    meaning = f"Share of the rollouts with a reward that solved their task. Solved: {success.said}."
+    return _Kind("Solved", Form.SHARE, share, meaning, is_better_high=True)

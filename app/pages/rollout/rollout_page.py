@@ -25,7 +25,6 @@ from logs_ui.app.web.page_cache import is_long
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of
-from logs_ui.recorder.diagnosis.measures import solved
 from logs_ui.recorder.diagnosis.rollout_rows import SAME
 from logs_ui.recorder.diagnosis.tables.one_rollout import Training, training
 from logs_ui.recorder.diagnosis.waterfall import cause_of
@@ -35,7 +34,7 @@ from logs_ui.recorder.queries import Neighbours, Rollout, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
 from logs_ui.recorder.queries.notebook import Notebook
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
-from logs_ui.recorder.vocabulary import Mode, RunState, Status
+from logs_ui.recorder.vocabulary import LossCause, Mode, RunState, Status
 
 router = APIRouter()
 
@@ -64,13 +63,15 @@ class Loss(NamedTuple):
     """The cause that ended a rollout, and the reward that it lost.
 
     Attributes:
-        lost: the run's best reward minus the rollout's, at least 0; None if the run is not diagnosed yet, or its
-            diagnosis covers other rollouts.
+        lost: the run's best reward minus the rollout's, at least 0; None if the run is not diagnosed yet, has no best
+            reward, or its diagnosis does not cover the rollout.
+        solved: the definition of solved if the rollout meets it; else "".
     """
 
     word: Word
     lost: float | None
     best: float | None
+    solved: str
     address: str
 
 
@@ -232,13 +233,17 @@ def _loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
     if cause is None:
         return None
     known = cached_diagnosis(db, run) if row.mode == queries.mode_of(db, row.run_id) else None
-    best = None if known is None else known.report.scale.best
+    best, solved = None, ""
+    if known is not None and len(own := known.rows.where(known.rows.id == row.id)):  # it may not be in the sample
+        scale = known.report.scale
+        best = None if scale.is_flat else scale.best
+        solved = scale.success.said if scale.success.solved(own).any() else ""
     lost = None if best is None else max(best - (row.reward or 0.0), 0.0)
     if lost is not None and lost <= SAME * max(abs(best or 0.0), 1):
         lost = 0.0
-    passed = known is not None and bool(solved(known.rows, known.report.scale)[known.rows.id == row.id].any())
-    name = cause.name if lost and not passed else words.ended_by(cause)
-    return Loss(Word(name, ICONS[cause.id], "quiet", cause.meaning), lost, best, urls.why(run.uid))
+    is_low = cause.id != LossCause.WRONG_ANSWER or (lost and not solved)
+    word = Word(cause.name, ICONS[cause.id], "quiet", cause.meaning) if is_low else words.ENDED
+    return Loss(word, lost, best, solved, urls.why(run.uid))
 
 
 def _trained(run: Run, row: EvaluationRow, group: list[EvaluationRow], summary: RunSummary) -> Training:

@@ -21,7 +21,7 @@ from logs_ui.recorder import flush, queries, start_run
 from logs_ui.recorder.queries import Step
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.step_sums import RewardSums
-from logs_ui.recorder.storage.tables import Run, Scalar, StepStatistics
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, Scalar, StepStatistics
 from logs_ui.recorder.vocabulary import RunState
 from tests.app.test_app import fragment
 from tests.support.axe import violations
@@ -104,20 +104,22 @@ def test_steps_that_await_their_rewards_do_not_push_others_out_of_the_window() -
     assert make_tiles(TileWindow.of([]), []) == []
 
 
-@pytest.mark.parametrize(
-    ("solved", "style", "shown"),
-    [
-        (RewardSums(4, 1.0, 1.0, 4), RewardSums(4, 2.0, 0.2, 0), "25%"),
-        (RewardSums(4, 1.3, 1.3, 2), RewardSums(4, 2.0, 0.2, 4), None),  # gives a part of it, too
-        (RewardSums(4, 0.0, 0.1, 4), RewardSums(4, 2.0, 2.0, 0), None),  # another one counts more
-    ],
-)
-def test_solved_is_said_only_where_what_counts_most_is_yes_or_no(
-    solved: RewardSums, style: RewardSums, shown: str | None
-) -> None:
-    steps = [a_step(1, [1.0] * 4, rewards={"solved": solved, "style": style})]
-    tiles = {tile.name: tile.value for tile in make_tiles(TileWindow.of(steps), steps)}
-    assert tiles.get("solved = 1") == shown
+def test_the_tile_of_solved_rollouts_is_that_of_the_run_s_definition(engine: Engine, path: Path) -> None:
+    address = f"/runs/{RUN}/overview"
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        assert "solved their task. Solved:" not in client.get(address).text, "not known yet"
+        html = client.get(address, headers=fragment("overview")).text  # a poll waits for the diagnosis
+        held_out = client.get(f"{address}?mode=eval", headers=fragment("overview")).text
+    assert " = 1</bdi>" not in html
+    found = re.search(r'solved their task. Solved: a 1 of solved."><bdi>Solved</bdi></dt><dd><strong>(\d+)%', html)
+    assert found
+    row = EvaluationRow
+    with engine.connect() as connection:
+        wanted = col(row.mode) == "train", col(row.step) > STEPS - 10, col(row.reward).is_not(None)
+        of_run = col(row.run_id) == queries.find_run(engine, RUN).id
+        values = [(it or {})["solved"] for it in connection.scalars(select(col(row.rewards)).where(of_run, *wanted))]
+    assert int(found[1]) == round(100 * sum(value == 1 for value in values) / len(values))
+    assert ">Solved</bdi>" not in held_out, "the diagnosis is about the training"
 
 
 def test_components_add_up_to_the_mean_reward() -> None:
