@@ -10,20 +10,12 @@ from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, waterfall
 from logs_ui.recorder.diagnosis.card import Run
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.links import exactly
-from logs_ui.recorder.diagnosis.rollout_rows import Ints
 from logs_ui.recorder.diagnosis.run_checks import judge
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 
-_LOOKED_FOR = ("reward_parts", "inconsistent", "disagreement", "hacking", "constant_reward", "length")
+_LOOKED_FOR = ("reward_parts", "inconsistent", "disagreement", "hacking", "constant_reward", "proxy", "length")
 _STATES = ("found", "below", "not_judged", "not_recorded")
-
-
-class FindingLine(NamedTuple):
-    """Holds a sentence; `chosen` selects its rollouts, None if there are none, or no filter does."""
-
-    text: str
-    chosen: RolloutFilter | None = None
 
 
 class Finding(NamedTuple):
@@ -40,7 +32,7 @@ class Finding(NamedTuple):
     name: str
     state: str
     said: str
-    lines: tuple[FindingLine, ...]
+    lines: tuple[str, ...]
     definition: str
     chosen: RolloutFilter | None = None
     is_groups: bool = False
@@ -64,8 +56,7 @@ def _finding(it: Diagnostic, run: Run, here: StepWindow) -> Finding:
     definition = f"{it.definition} Threshold: {it.source}."
     found = judge(it, run)
     if isinstance(found, Card):
-        evidence = tuple(map(FindingLine, found.evidence))
-        return Finding(it.name, "found", found.title, evidence, definition, _read(here, found.where))
+        return Finding(it.name, "found", found.title, found.evidence, definition, _read(here, found.where))
     said = f"Not recorded: {found.said}." if found.state == "not_recorded" else found.said
     return Finding(it.name, found.state, said, (), definition, _read(here, found.where) if found.where else None)
 
@@ -84,15 +75,10 @@ def _cancellation(here: StepWindow) -> Finding:
     count, total = int(groups.sum()), len(groups)
     definition = "Groups in which reward functions differ between rollouts but their weighted sum does not."
     if not count:
-        return Finding("Cancellation", "below", "", (FindingLine(f"None in {total:,} groups."),), definition)
+        return Finding("Cancellation", "below", "", (f"None in {total:,} groups.",), definition)
     said = f"In {count:,} of {total:,} groups the reward functions differ but their weighted sum does not."
     first = np.unique(rows.group, return_index=True)[1][groups]  # any rollout opens its group
-    chosen = _only(here, rows.id[first])
-    lines = (FindingLine("All advantages of these groups are 0: the functions cancel out."),)
+    where = exactly(rows.id[first])  # empty for too many to list in an address
+    lines = ("All advantages of these groups are 0: the functions cancel out.",)
+    chosen = here.only(where) if where else None
     return Finding("Cancellation", "found", said, lines, definition, chosen, is_groups=True)
-
-
-def _only(here: StepWindow, found: Ints) -> RolloutFilter | None:
-    """Returns the filter of some rollouts; None for none, and for too many to list in an address."""
-    said = exactly(found)
-    return here.only(said) if said else None

@@ -184,6 +184,7 @@ def _look_length(run: Run) -> Outcome:
         **{**above(tuple((step, abs(value)) for step, value in trend), limit), "trend": trend, "limit": None},
         own=far,
         is_setup=is_alone,
+        is_loss=follow,
     )
 
 

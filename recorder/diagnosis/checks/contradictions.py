@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
-from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.diagnosis.links import exactly, ids
 from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, ends
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
@@ -86,18 +86,12 @@ def _look_disagreement(run: Run) -> Outcome:
     weighty = [name for name in rows.values if abs(rows.weights.get(name, 1.0)) > SAME]
     found = [it for name in weighty if (it := against(rows, name)) is not None]
     if not found:
-        heard = rows.env_reward_sum[np.isfinite(rows.env_reward_sum)]
-        is_flat = len(heard) >= _FEW and extent(heard) <= SAME
-        return NotJudged(
-            "The environment gives all rollouts the same reward, so there is nothing to compare."
-            if is_flat
-            else "Too few rollouts have both rewards to compare."
-        )
+        return NotJudged("Too few rollouts have both rewards, or the environment gives all of them the same.")
     best = min(found, key=lambda it: it.share)
     calm = Below(
         f"{best.name} and the environment disagree on {exact_percent(best.share)} of {best.compared:,} "
         f"{'pairs' if best.is_pairs else 'rollouts'} (threshold {exact_percent(limit)}).",
-        ids(rows.id[best.odd]),
+        exactly(rows.id[best.odd]),
     )
     if best.share <= limit:
         return calm
@@ -182,13 +176,13 @@ def _look_inconsistent(run: Run) -> Outcome:
         return Below(
             f"{int(compared.sum()):,} rollouts have a duplicate; {int(differing.sum()):,} of these were scored "
             "differently.",
-            ids(rows.id[known][differing]),
+            exactly(rows.id[known][differing]),
         )
     odd = np.logical_or.reduce(list(found.values()))
     share = float(odd.sum() / compared.sum())
     name = max(found, key=lambda name: int(found[name].sum()))
     place = np.flatnonzero(known)[np.flatnonzero(odd & (same == same[np.flatnonzero(found[name])[0]]))]
-    given = sorted({figure(float(value)) for value in rows.values[name][place] if np.isfinite(value)})
+    given = np.unique(rows.values[name][place][np.isfinite(rows.values[name][place])])
     return Card(
         id="inconsistent",
         title=f"{listed(sorted(found))} scores the same completion differently in {percent(share)} of cases",
@@ -198,7 +192,7 @@ def _look_inconsistent(run: Run) -> Outcome:
                 f"{int(compared.sum())} rollouts have a duplicate (same prompt, task and completion tokens); for "
                 f"{int(odd.sum())} of them the values differ."
             ),
-            f"One completion received {len(given)} different values from {name}: {listed(given, 4)}.",
+            f"One completion received {len(given)} values from {name}, {figure(given[0])} to {figure(given[-1])}.",
         ),
         suggestion="Make the reward function deterministic (no randomness, time or shared state), or sample its judge "
         "at temperature 0.",

@@ -62,7 +62,7 @@ def compared(rows: Rows) -> Rows:
     return rows.where(np.isfinite(rows.reward) & ~rows.odd & (rows.status == Status.OK) & ~cut)
 
 
-def follows(run: Run) -> Follows | Below | NotJudged:
+def follows(run: Run) -> Follows | NotJudged:
     """Return the figure that the whole reward follows most closely, or else one of its functions."""
     rows = compared(run.rows)
     if len(rows) < FEW:
@@ -70,9 +70,9 @@ def follows(run: Run) -> Follows | Below | NotJudged:
     if not _is_graded(rows, rows.reward):
         return NotJudged("The reward is not graded: groups have fewer than 3 different rewards.")
     if abs(correlation(rows, rows.reward, rows.env_reward_sum)) >= R:
-        return Below("The reward is the environment's own.")
+        return NotJudged("The reward is the environment's own.")
     if solved(rows, run.scale).mean() >= _SOLVED:
-        return Below("Most rollouts are solved.")
+        return NotJudged("Most rollouts are solved.")
     limit, share = run.threshold("proxy", R), shares(rows)
     known = {name: make(rows) for name, make in _FIGURES.items()}
     forms = {name: values for name, values in rows.values.items() if is_form(name)}
@@ -121,6 +121,7 @@ def _look(run: Run) -> Outcome:
         where="",
         **above(tuple((step, abs(value)) for step, value in correlations_by_step(every, paid, values)), limit),
         is_setup=True,
+        is_loss=False,
     )
 
 

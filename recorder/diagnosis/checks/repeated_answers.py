@@ -113,6 +113,7 @@ def _collapsed(run: Run, found: Entropy, source: str, begun: dict[str, Any]) -> 
         suggestion="Add an entropy bonus or a KL term, lower the learning rate, or return to an earlier checkpoint.",
         where="",
         **begun,
+        is_loss=False,
     )
 
 

@@ -101,8 +101,8 @@ def _standstill(trend: Trend, limit: float, first: int) -> tuple[str, bool]:
     if still:
         return f"At {still} of {len(trend)} logged steps it was at most {figure(limit)}; now it is above.", False
     low, high = min(value for _, value in trend), max(value for _, value in trend)
-    between = f", from {figure(low)} to {figure(high)}" if low < high else f", {figure(low)} each time"
-    return f"Above {figure(limit)} at {_all(trend)}{between if len(trend) > 1 else ''}.", False
+    between = f"{figure(low)} to {figure(high)}" if low < high else figure(low)
+    return f"Non-zero at {_all(trend)} ({between}).", False
 
 
 def _clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:

@@ -100,7 +100,7 @@ def test_a_completion_that_is_scored_differently_is_found() -> None:
     found = card(diagnose_rows(rows), "inconsistent")
     assert found.title == "solved scores the same completion differently in 100% of cases"
     assert (found.cost, found.share) == (None, 0.5)  # noise withholds nothing on average
-    assert found.evidence[1] == "One completion received 2 different values from solved: 0 and 1."
+    assert found.evidence[1] == "One completion received 2 values from solved, 0 to 1."
     assert found.where.startswith("id:1..2,5..6,9..10,")
 
 

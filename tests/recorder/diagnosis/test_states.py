@@ -98,7 +98,7 @@ def test_too_few_attempts_or_rewards_are_not_judged() -> None:
     assert {name: checked(report, name).said for name in ("forgotten", "never_solved", "disagreement")} == {
         "forgotten": "No task has 10 attempts yet.",
         "never_solved": "No task has 10 attempts yet.",
-        "disagreement": "Too few rollouts have both rewards to compare.",
+        "disagreement": "Too few rollouts have both rewards, or the environment gives all of them the same.",
     }
     assert {checked(report, name).state for name in ("forgotten", "never_solved", "disagreement", "task_mix")} == {
         "not_judged"

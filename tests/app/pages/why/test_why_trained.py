@@ -310,7 +310,7 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
     }
     said = {it.name: (it.said, it.is_bad) for it in signals(scalars, config, 12)}
     assert said == {
-        "grad_norm": ("Above 1e\u221208 at all 2 logged steps, from 0.25 to 0.5.", False),
+        "grad_norm": ("Non-zero at all 2 logged steps (0.25 to 0.5).", False),
         "learning_rate": ("It is 0 since step 12: the policy is not updated.", True),
         "clip_ratio/region_mean": (
             "No token was clipped at any of 30 logged steps: each batch is trained on once.",
@@ -324,7 +324,7 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
 @pytest.mark.parametrize(
     ("name", "trend", "said"),
     [
-        ("learning_rate", flat(1e-6, [3]), "Above 1e\u221212 at the one logged step, 3."),
+        ("learning_rate", flat(1e-6, [3]), "Non-zero at the one logged step, 3 (1e\u221206)."),
         ("grad_norm", flat(0.0), "It is 0 at all 30 logged steps: the policy is not updated."),
         ("grad_norm", ((1, 1.0), (2, 1e-9)), "It is at most 1e\u221209 since step 2: the policy is not updated."),
         ("grad_norm", ((1, 0.0), (2, 1.0)), "At 1 of 2 logged steps it was at most 1e\u221208; now it is above."),
