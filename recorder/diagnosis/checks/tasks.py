@@ -93,10 +93,11 @@ def _look_never(run: Run) -> Outcome:
     cost = float(max(lost[own].mean() - others, 0.0) * own.mean())
     cost = run.cost_of(LossCause.WRONG_ANSWER) if hopeless.all() else cost
     names = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
+    judged = f"{often:,} tasks" + ("" if often == len(rows.tasks) else f" with {least}+ attempts")
     attempts = int(np.isin(run.all.task, np.flatnonzero(hopeless)).sum())
     return Card(
         id="never_solved",
-        title=f"{len(names)} of {len(rows.tasks)} tasks {'is' if len(names) == 1 else 'are'} never solved",
+        title=f"{len(names)} of {judged} {'is' if len(names) == 1 else 'are'} never solved",
         cost=cost,
         evidence=(
             f"{listed(names)}: none of {attempts} attempts over the whole run solved it ({run.scale.success.said}).",

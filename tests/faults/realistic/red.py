@@ -7,16 +7,6 @@ import pytest
 from tests.faults.realistic import Realistic
 
 RED: dict[str, dict[str, tuple[str, ...]]] = {
-    "its_figures_are_those_of_the_truth": {
-        "item 6, by family": ("web-regressed",),
-        "item 1": (
-            "coding-regressed",
-            "shaped-regressed",
-        ),
-    },
-    "the_figures_of_checks_without_a_card_are_true": {
-        "item 1": ("gsm8k-drowned",),
-    },
     "the_kinds_of_groups_are_true": {
         "item 1": ("web-noop",),
     },
