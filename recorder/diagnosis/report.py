@@ -84,7 +84,7 @@ class Report:
         >>> [card.id for card in report.cards]
         []
         >>> sorted(report.as_dict())[:4]
-        ['best', 'best_is', 'cards', 'failed']
+        ['best', 'best_is', 'cards', 'checked']
     """
 
     cards: tuple[Card, ...]

@@ -103,7 +103,9 @@ def _look(run: Run) -> Outcome:
     if not isinstance(found, Follows):
         return found
     name, share, r = found.function or "The reward", found.share, figure(found.r)
-    if not found.is_whole or found.figure == TOKENS:
+    if found.is_whole and found.figure == TOKENS:
+        return Below(f"{name} follows the length of answers (r = {r}), which is the check on length's to report.")
+    if not found.is_whole:
         return Below(f"{name} follows {found.figure} most closely: r = {r} within groups (threshold {limit:g}).")
     every = compared(run.all)
     paid = every.reward if found.function is None else every.parts[found.function]

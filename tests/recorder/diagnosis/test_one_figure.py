@@ -36,6 +36,8 @@ def test_a_judge_that_pays_for_turns_is_said_from_the_first_steps_on() -> None:
 def test_a_judge_that_pays_for_length_alone_needs_no_growth() -> None:
     report = looked(TOKENS / 100)
     assert "proxy" not in cards(report)
+    (said,) = [it.said for it in report.checked if it.id == "proxy"]
+    assert said == "The reward follows the length of answers (r = 1), which is the check on length's to report."
     title = "The reward follows one figure: the length of answers (r = 1 within groups)"
     assert cards(report)["length"].title == title
 
