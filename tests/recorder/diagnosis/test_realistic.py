@@ -1,11 +1,13 @@
 """What the cards say of realistic runs, against a count of what the generator meant."""
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from statistics import fmean, median
 from typing import Any
 
+import numpy as np
 import pytest
 
 from logs_ui.recorder import load_run
@@ -22,6 +24,10 @@ PLANTED = [run for run in RUNS if run.expected is not None]
 WITH_OUTCOME = [run for run in RUNS if run.kind != "judge"]
 ATTEMPTS = 10
 LITTLE = 1e-6
+HABIT = re.compile(
+    r"Low rollouts have ([\d,.]+) (turns|actions) on average; "
+    r"better ones of the same (\d+) groups have ([\d,.]*\d)"
+)
 
 
 def card_of(found: Recorded, cause: str | None = None) -> Card:
@@ -122,19 +128,20 @@ def _truncation(found: Recorded, card: Card) -> None:
 
 
 def _forgotten(found: Recorded, card: Card) -> None:
-    truth = found.truth
-    since = truth.since or 1
+    truth, since = found.truth, card.since_step
+    assert since is not None
     tasks = {it["task"] for it in truth.of("forgotten")}
     families = {it["family"] for it in truth.of("forgotten")}
-    named = sorted(tasks) if len(tasks) < 10 else sorted(families)
-    assert all(name in shown(card) for name in named)
-    before = [it for it in truth.rollouts if it["step"] < since and (it["task"] in tasks or it["family"] in families)]
-    if len(tasks) < 10:
-        assert f"{len(tasks)} of {len({it['task'] for it in truth.rollouts})} tasks" in card.title
-        before = [it for it in before if it["task"] in tasks]
-    share = fmean(it["solved"] for it in before)
-    said = [float(value) / 100 for value in re.findall(r"([\d.]+)%", card.title)]
-    assert any(abs(value - share) < 0.05 for value in said), (share, said)
+    comes_once = len(tasks) > 10
+    assert all(name in shown(card) for name in (families if comes_once else tasks))
+    key, gone = ("family", families) if comes_once else ("task", tasks)
+    assert re.match(rf"{len(gone)} of {len({it[key] for it in truth.rollouts})} ", card.title)
+    mine = [it for it in truth.rollouts if it[key] in gone and it["reward"] is not None]
+    before, after = ([it["solved"] for it in mine if (it["step"] < since) is first] for first in (True, False))
+    assert f"{sum(before)} of {len(before)} attempts" in shown(card)
+    assert f"{sum(after)} of {len(after)} since" in shown(card)
+    assert percent(fmean(before)) in card.title
+    assert percent(fmean(after)) in card.title
 
 
 def _infrastructure(found: Recorded, card: Card) -> None:
@@ -241,6 +248,54 @@ def _steps(found: Recorded, card: Card) -> tuple[int, int]:
     if named:
         return int(named[1]), int(named[2])
     return (int(since[1]), steps[1]) if since else steps
+
+
+# --- The loss of rollouts that ended by themselves
+
+
+@of("what_is_said_of_low_rollouts_is_true", RUNS)
+def test_what_is_said_of_low_rollouts_is_true(run: Realistic) -> None:
+    found = recorded(run.id)
+    report, rows = found.diagnosed.report, found.last_steps
+    low = [it for it in rows if cause_of(it) == LossCause.WRONG_ANSWER and it["reward"] < report.fall.best - LITTLE]
+    lost = sum(report.fall.best - it["reward"] for it in low)
+    card = report.scored_low
+    if card is None:
+        assert lost < 0.1 * report.fall.lost * len(rows) or report.fall.lost <= 0.1 * report.fall.best
+        return
+    assert opened(found, card.where) == keys(low)
+    assert percent(min(lost / len(rows) / report.fall.lost, 1.0)) in card.title
+    evidence = " ".join(card.evidence)
+    by_name = {it["task"]: it["task"] for it in rows}
+    for name, share, mean in re.findall(r"(\S+) \(([\d<>]+%) of it, mean reward ([\d.\u2212]+)\)", evidence):
+        of_task = [it for it in rows if it["task"] == name or (name not in by_name and name.strip("/") in it["task"])]
+        assert share == percent(sum(report.fall.best - it["reward"] for it in low if it in of_task) / lost)
+        assert mean == figure(mean_reward(of_task)), name
+    if parts := re.search(r"best 1% of rollouts, per rollout: ([^.]+(?:\.\d[^.]*)*)\.", evidence):
+        for name, less in re.findall(r"(\w+) ([\d.\u2212]+)", parts[1]):
+            assert less == figure(_shortfall(found, low, name)), name
+    for theirs, what, groups, others in HABIT.findall(evidence) if run.kind != "judge" else ():
+        assert (theirs, others, int(groups)) == _habit(found, low, what)
+
+
+def _shortfall(found: Recorded, low: list[Mapping[str, Any]], name: str) -> float:
+    """Return how much less the low rollouts get of a function than the best hundredth of the run, per rollout."""
+    rewards = [-math.inf if it["reward"] is None else it["reward"] for it in found.truth.rollouts]
+    least = float(np.percentile(rewards, 99))
+    best = [it for it, reward in zip(found.truth.rollouts, rewards, strict=True) if reward >= least]
+    more = fmean(it["values"][name] or 0.0 for it in best) - fmean(it["values"][name] or 0.0 for it in low)
+    return more * found.truth.weights[name] * len(low) / len(found.last_steps)
+
+
+def _habit(found: Recorded, low: list[Mapping[str, Any]], what: str) -> tuple[str, str, int]:
+    """Return means over groups that have both, of their low rollouts and of those that solved the task."""
+    low_keys = keys(low)
+    sides: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+    for it in found.last_steps:
+        if it["solved"] or ((it["group"], it["generation"]) in low_keys):
+            sides[it["group"]][it["solved"]].append(it[what])
+    both = [(fmean(ours), fmean(theirs)) for ours, theirs in sides.values() if ours and theirs]
+    return figure(fmean(one for one, _ in both)), figure(fmean(other for _, other in both)), len(both)
 
 
 # --- Checks without a card
