@@ -503,6 +503,6 @@ def test_the_page_of_a_rollout_says_truly_what_became_of_it(run: Realistic) -> N
         assert "Not used in training" in text or is_used, (it["group"], it["generation"])
         assert "run ended before" not in text
         assert ("scored low" in text) <= (it["solved"] is not True), "it did what was asked"
-        assert bool(re.search(r"outcome\s+solved", text)) == (it["solved"] is True)
+        assert bool(re.search(r"outcome\s+solved", text)) == (it["solved"] is True and it["reward"] is not None)
         assert not it["errored"] or it["error"].partition(": ")[2] in text
         assert not it["truncated"] or re.search(r"cause\s+truncated", text)
