@@ -59,6 +59,11 @@ def cached_diagnosis(db: Connection, run: Run) -> Diagnosed | None:
     return known.diagnosed if known is not None and known.holds(_moment(db, run)) else None
 
 
+def marks_of(db: Connection, run: Run) -> tuple[tuple[str, float], ...]:
+    """Returns what is solved, for queries."""
+    return diagnosed(db, run).report.scale.success.marks
+
+
 def is_diagnosed(db: Connection, run: Run) -> bool:
     """True if a diagnosis was made already, so that only later changes have to be read."""
     known = _known.get(db.engine, OrderedDict()).get(run.uid)

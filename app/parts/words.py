@@ -190,20 +190,18 @@ SORTS = {
 
 GROUP_KINDS = {
     Kind.MIXED: Word("mixed", "dot", "good", "Rewards differ: the group gives a learning signal."),
-    Kind.PASSED: Word(
-        "all passed", "check", "positive", "Zero variance at the run's highest reward: all advantages are 0."
-    ),
+    Kind.PASSED: Word("all passed", "check", "positive", "Zero variance, and all are solved: all advantages are 0."),
     Kind.LEVEL: Word(
         "all equal",
         "circle-slash",
         "quiet",
-        "Zero variance between the run's lowest and highest reward: all advantages are 0.",
+        "Zero variance; some are solved, or solved is not defined: all advantages are 0.",
     ),
     Kind.FAILED: Word(
         "all failed",
         "circle-x",
         "negative",
-        "Zero variance at 0 or less, or at the run's lowest reward: all advantages are 0.",
+        "Zero variance, and none is solved: all advantages are 0.",
     ),
     Kind.UNSCORED: Word("unscored", "hourglass", "quiet", "Fewer than two of its rollouts have a reward."),
 }

@@ -20,7 +20,6 @@ from logs_ui.recorder.queries.comparison import (
 from logs_ui.recorder.queries.facets import MOST_TASKS, Facets, Histogram, facets, kinds, reward_histogram
 from logs_ui.recorder.queries.group_survey import GroupSort, Survey, Tally, beside_in_survey, survey, surveyed_groups
 from logs_ui.recorder.queries.groups import (
-    ALIKE,
     DEAD,
     Ends,
     Group,
@@ -84,5 +83,6 @@ from logs_ui.recorder.queries.run_sources import run_sources, source_texts, toke
 from logs_ui.recorder.queries.run_steps import Series, Step, last_steps, lowest_tasks, step_series, steps
 from logs_ui.recorder.queries.runs import RunSummary, all_runs, find_run, mode_of, run_summary, state_of
 from logs_ui.recorder.queries.scalars import ScalarCurve, last_logged_step, scalar_curves, scalars
+from logs_ui.recorder.queries.sql.matching import ALIKE
 from logs_ui.recorder.queries.time_boxed import neighbours_in_time, page_in_time
 from logs_ui.recorder.storage.clock import now

@@ -1,20 +1,17 @@
 """Reads what the comparison of runs needs: curves on common axes, and the results of each task."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, case, func, literal, select
+from sqlalchemy import ColumnElement, func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database, thinned
-from logs_ui.recorder.queries.filters.filter_language import parse_terms
-from logs_ui.recorder.queries.groups import ALIKE
-from logs_ui.recorder.queries.sql.matching import column_of
-from logs_ui.recorder.storage.dialects import number_in, total, whole_sum
+from logs_ui.recorder.queries.sql.matching import Marks, is_solved
+from logs_ui.recorder.storage.dialects import total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistics
 
 
@@ -88,31 +85,22 @@ def scalar_names(db: Database, run_id: int) -> set[str]:
 
 
 def task_results(
-    db: Database, run_id: int, mode: str, steps: tuple[int, int], marks: Sequence[tuple[str, float]]
+    db: Database, run_id: int, mode: str, steps: tuple[int, int], marks: Marks
 ) -> dict[str, list[GroupResult]]:
     """Returns results of each task's groups within the steps, inclusive. Rollouts without a task are under "".
 
-    `marks` say what is solved: (column as in filters, least value). The first column that has a value decides.
+    `marks` say what is solved: see `is_solved`.
     """
     row = EvaluationRow
     # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
     task = func.coalesce(col(row.task), literal("", literal_execute=True))
-    values = [(_values(column), at) for column, at in marks]
-    won = [(value.is_not(None), case((value >= at - ALIKE, 1), else_=0)) for value, at in values]
-    solved = func.sum(case(*won)) if won else literal(None)
-    query = select(task, func.count(), solved, total(col(row.reward)))
+    query = select(task, func.count(), func.sum(is_solved(marks)), total(col(row.reward)))
     query = query.where(*_scored(run_id, mode, steps)).group_by(task, col(row.group))
     found: dict[str, list[GroupResult]] = defaultdict(list)
     with Session(db) as session:
         for name, *sums in session.execute(query):
             found[name].append(GroupResult(*sums))
     return dict(found)
-
-
-def _values(column: str) -> Any:
-    """Returns the values of a column that is named as in filters, such as `reward` or `rewards.correct`."""
-    (term,) = parse_terms(f"{column}:1")
-    return column_of(term.field) if term.key is None else number_in(col(EvaluationRow.rewards), term.key)
 
 
 def _scored(run_id: int, mode: str, steps: tuple[int, int]) -> list[ColumnElement[bool]]:

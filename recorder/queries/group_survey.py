@@ -12,8 +12,9 @@ from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
-from logs_ui.recorder.queries.groups import DEAD, Ends, GroupPage, Kind, groups_called
+from logs_ui.recorder.queries.groups import DEAD, GroupPage, Kind, groups_called, kind_of
 from logs_ui.recorder.queries.rollout_list import Cursor
+from logs_ui.recorder.queries.sql.matching import Marks, is_solved
 from logs_ui.recorder.queries.sql.selection import Use, conditions, statistics_conditions
 from logs_ui.recorder.storage.dialects import product, total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
@@ -56,23 +57,25 @@ class Survey:
     is_whole: bool  # that is all that the filter selects
 
 
-def survey(db: Database, run_id: int, filter: RolloutFilter, ends: Ends) -> Survey:  # noqa: A002
+def survey(db: Database, run_id: int, filter: RolloutFilter, marks: Marks) -> Survey:  # noqa: A002
     """Reads the newest steps, as many as WINDOW allows, in one pass over the index of steps."""
     with Session(db) as session:
         steps = _newest_steps(session, run_id, filter)
         if not steps.shown:
             return Survey([], None, None, is_whole=True)
-        found = session.execute(_tallied(run_id, filter, steps)).all()
+        found = session.execute(_tallied(run_id, filter, steps, marks)).all()
     tallies = [
-        Tally(name, step, newest, ends.kind(low, high, scored), _mean(total, scored), _spread(total, squares, scored))
-        for name, step, newest, scored, low, high, total, squares in found
+        Tally(
+            name, step, newest, kind_of(low, high, scored, won), _mean(total, scored), _spread(total, squares, scored)
+        )
+        for name, step, newest, scored, low, high, total, squares, won in found
     ]
     tallies.sort(key=lambda tally: -tally.newest)
     return Survey(tallies, min(steps.shown), max(steps.shown), steps.is_whole)
 
 
 def surveyed_groups(
-    db: Database, run_id: int, found: Survey, ends: Ends, sort: GroupSort, kinds: Sequence[Kind], *,
+    db: Database, run_id: int, found: Survey, marks: Marks, sort: GroupSort, kinds: Sequence[Kind], *,
     after: Cursor | None = None, limit: int = 50,
 ) -> GroupPage:  # fmt: skip
     """Returns a page of a survey's groups of these kinds (of any kind if empty), in this order, from `after` on."""
@@ -80,7 +83,7 @@ def surveyed_groups(
     if after is not None:
         begin = (math.inf if after.key is None else after.key, -after.id)
         placed = [pair for pair in placed if pair[0] > begin]
-    groups = groups_called(db, run_id, [tally.name for _, tally in placed[:limit]], ends)
+    groups = groups_called(db, run_id, [tally.name for _, tally in placed[:limit]], marks)
     if len(placed) <= limit:
         return GroupPage(groups, None)
     last, newest = placed[limit - 1][0]
@@ -88,7 +91,7 @@ def surveyed_groups(
 
 
 def beside_in_survey(
-    db: Database, run_id: int, found: Survey, ends: Ends, sort: GroupSort, kinds: Sequence[Kind], name: str
+    db: Database, run_id: int, found: Survey, marks: Marks, sort: GroupSort, kinds: Sequence[Kind], name: str
 ) -> tuple[int | None, int | None]:
     """Returns ids (`Group.id`) of the groups before and after the one of this name, in the order of `surveyed_groups`;
     None at the ends, and if the group is not among them.
@@ -97,7 +100,7 @@ def beside_in_survey(
     if name not in names:
         return None, None
     before, after = (names[names.index(name) + step] for step in (-1, 1))
-    ids = {group.name: group.id for group in groups_called(db, run_id, [before, after], ends)}
+    ids = {group.name: group.id for group in groups_called(db, run_id, [before, after], marks)}
     return ids.get(before), ids.get(after)
 
 
@@ -134,8 +137,8 @@ def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Step
     return _Steps(steps, is_whole=False, first_id=session.scalar(newest))
 
 
-def _tallied(run_id: int, filter: RolloutFilter, steps: _Steps) -> Any:  # noqa: A002
-    """Returns the SELECT of (group, step, newest id, number of rewards, lowest, highest, sum, sum of squares)."""
+def _tallied(run_id: int, filter: RolloutFilter, steps: _Steps, marks: Marks) -> Any:  # noqa: A002
+    """Returns the SELECT of (group, step, newest id, rewards, lowest, highest, sum, sum of squares, solved)."""
     low, high = min(steps.shown), max(steps.shown)
     of_groups = filter.only("eval", "mode", "task", "group", "step")  # all rollouts of a group have these in common
     selected = conditions(run_id, of_groups.with_parts(step_min=low, step_max=high), Use.NUMBER)
@@ -145,7 +148,7 @@ def _tallied(run_id: int, filter: RolloutFilter, steps: _Steps) -> Any:  # noqa:
         matching = conditions(run_id, newest, Use.NUMBER)
         selected.append(_name.in_(select(_name).where(*matching)))
     ends = (func.min(_reward), func.max(_reward))
-    sums = (func.count(_reward), *ends, total(_reward), total(product(_reward, _reward)))
+    sums = (func.count(_reward), *ends, total(_reward), total(product(_reward, _reward)), func.sum(is_solved(marks)))
     return select(_name, func.min(_step), func.max(_id), *sums).where(*selected).group_by(_name)
 
 

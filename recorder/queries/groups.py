@@ -19,12 +19,10 @@ from logs_ui.recorder.errors import RolloutNotFoundError
 from logs_ui.recorder.queries.common import Count, Database, as_shown
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.rollout_list import Cursor, Rollout, read
+from logs_ui.recorder.queries.sql.matching import ALIKE, Marks, is_solved
 from logs_ui.recorder.queries.sql.selection import Section, Use, conditions, lost_until, sections
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Status, StopReason
-
-ALIKE = 1e-6
-"""Rewards that differ by no more than this count as equal: they give no advantage."""
 
 _CHUNK, _LARGEST_CHUNK = 512, 8_192  # rows per SELECT while groups are searched for
 _MOST_NEW = 5_000  # rows that are scanned for new groups
@@ -41,11 +39,11 @@ class Kind(StrEnum):
     MIXED = "mixed"
     """They differ: better rollouts are reinforced."""
     FAILED = "failed"
-    """All equal, and 0, negative, or the lowest of the run: no advantage."""
+    """All equal, and none of them solved: no advantage."""
     PASSED = "passed"
-    """All equal, and the highest of the run: no advantage."""
+    """All equal, and all of them solved: no advantage."""
     LEVEL = "level"
-    """All equal, between those: no advantage."""
+    """All equal, and some solved, or it is not known which: no advantage."""
     UNSCORED = "unscored"
     """Fewer than two rollouts have a reward yet."""
 
@@ -60,16 +58,17 @@ class Ends(NamedTuple):
     low: float | None
     high: float | None
 
-    def kind(self, low: float | None, high: float | None, scored: int) -> Kind:
-        """Returns the kind of a group with these lowest and highest rewards, if `scored` of its rollouts have one."""
-        if scored < 2 or low is None or high is None:
-            return Kind.UNSCORED
-        if not high - low <= ALIKE:  # true for NaN, too
-            return Kind.MIXED
-        lowest, highest = self.low or 0.0, self.high or 0.0
-        if high >= highest - ALIKE and highest - lowest > ALIKE:
-            return Kind.PASSED
-        return Kind.FAILED if low <= max(0.0, lowest) + ALIKE else Kind.LEVEL
+
+def kind_of(low: float | None, high: float | None, scored: int, solved: int | None) -> Kind:
+    """Returns the kind of a group with these lowest and highest rewards, if `scored` of its rollouts have one.
+
+    `solved` is the number of those that are solved; None if it is not known.
+    """
+    if scored < 2 or low is None or high is None:
+        return Kind.UNSCORED
+    if not high - low <= ALIKE:  # true for NaN, too
+        return Kind.MIXED
+    return Kind.PASSED if solved == scored else Kind.FAILED if solved == 0 else Kind.LEVEL
 
 
 class Member(NamedTuple):
@@ -88,6 +87,7 @@ class Member(NamedTuple):
     scored: int | None
     created: int
     changed: int
+    solved: int | None
 
 
 @dataclass(frozen=True)
@@ -157,20 +157,20 @@ def reward_ends(db: Database, run_id: int) -> Ends:
 
 
 def newest_groups(
-    db: Database, run_id: int, filter: RolloutFilter, ends: Ends, *, after: int | None = None, limit: int = 50  # noqa: A002
+    db: Database, run_id: int, filter: RolloutFilter, marks: Marks, *, after: int | None = None, limit: int = 50  # noqa: A002
 ) -> GroupPage:  # fmt: skip
     """Returns the newest groups whose newest matching row is below `after`; it takes as long in a run of any size."""
     with Session(db) as session:
         places = _walk(session, run_id, filter, after, limit + 1)
         shown_places = places[:limit]
-    groups = groups_called(db, run_id, [name for name, _ in shown_places], ends)
+    groups = groups_called(db, run_id, [name for name, _ in shown_places], marks)
     return GroupPage(groups, Cursor(None, shown_places[-1][1]) if len(places) > limit else None)
 
 
-def groups_called(db: Database, run_id: int, names: Sequence[str], ends: Ends) -> list[Group]:
+def groups_called(db: Database, run_id: int, names: Sequence[str], marks: Marks) -> list[Group]:
     """Returns groups of these names, with all of their rollouts, in this order."""
-    columns = [getattr(_Row, name) for name in Member._fields]
-    query = select(*columns).where(_name.in_(names), _run + 0 == run_id)
+    columns = [getattr(_Row, name) for name in Member._fields[:-1]]
+    query = select(*columns, is_solved(marks)).where(_name.in_(names), _run + 0 == run_id)
     members: dict[str, list[Member]] = defaultdict(list)
     until = 0
     with Session(db) as session:
@@ -178,7 +178,7 @@ def groups_called(db: Database, run_id: int, names: Sequence[str], ends: Ends) -
             members[values.group].append(Member._make(values))
         if any(member.status == Status.RUNNING for of_group in members.values() for member in of_group):
             until = session.scalar(select(lost_until(run_id))) or 0
-    return [_group(name, members[name], ends, until) for name in names if name in members]
+    return [_group(name, members[name], until) for name in names if name in members]
 
 
 def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) -> Count:  # noqa: A002
@@ -192,13 +192,13 @@ def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) 
     return Count(len(names), exact=len(rows) < _MOST_NEW)
 
 
-def groups_of_rows(db: Database, run_id: int, row_ids: Iterable[int], ends: Ends) -> list[Group]:
+def groups_of_rows(db: Database, run_id: int, row_ids: Iterable[int], marks: Marks) -> list[Group]:
     """Returns the groups of these rollouts, in the rollouts' order, each once."""
     ids = list(row_ids)
     with Session(db) as session:
         query = select(_id, _name).where(_id.in_(ids), _run + 0 == run_id)
         names = {row_id: name for row_id, name in session.execute(query)}  # noqa: C416 - rows, typed
-    return groups_called(db, run_id, list(dict.fromkeys(names[i] for i in ids if i in names)), ends)
+    return groups_called(db, run_id, list(dict.fromkeys(names[i] for i in ids if i in names)), marks)
 
 
 def beside(
@@ -313,12 +313,13 @@ def _first(session: Session, row_id: int | None) -> int | None:
     return None if row_id is None else session.scalar(select(func.min(_id)).where(_name == name))
 
 
-def _group(name: str, members: list[Member], ends: Ends, until: int) -> Group:
+def _group(name: str, members: list[Member], until: int) -> Group:
     aborted: dict[str, Any] = {"status": Status.ABORTED.value, "stop_reason": StopReason.ABORTED.value}
     known = [
         member._replace(**aborted) if member.status == Status.RUNNING and member.created <= until else member
         for member in sorted(members, key=lambda member: (member.generation, member.id))
     ]
     rewards = [member.reward for member in known if member.reward is not None]
-    kind = ends.kind(min(rewards, default=None), max(rewards, default=None), len(rewards))
+    won = [member.solved for member in known if member.solved is not None]
+    kind = kind_of(min(rewards, default=None), max(rewards, default=None), len(rewards), sum(won) if won else None)
     return Group(min(member.id for member in known), name, tuple(known), kind)

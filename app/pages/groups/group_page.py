@@ -15,6 +15,7 @@ from logs_ui.app.pages.groups.group_choice import GroupChoice, choice_of
 from logs_ui.app.pages.groups.group_lens import Lens, lens_of
 from logs_ui.app.parts import timeline, turns, words
 from logs_ui.app.parts.charts import Scale
+from logs_ui.app.parts.diagnoses import marks_of
 from logs_ui.app.parts.filter_form import checked_filter
 from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
 from logs_ui.app.parts.timeline import Card
@@ -140,14 +141,14 @@ def _page(
     columns = _columns(rows, {row_id: of_row for row_id, of_row in opened.items() if row_id in shown})
     asked = next((row for row in rows if found.get(row.id or 0)), rows[0])
     rewards = [row.reward for row in rows if row.reward is not None]
-    ends = queries.reward_ends(db, run_id)
+    marks = marks_of(db, run)
     if choice.needs_survey:
-        known = rested(db, run_id, queries.survey, chosen, ends)
-        newer, older = queries.beside_in_survey(db, run_id, known, ends, choice.sort, choice.kinds, rows[0].group)
+        known = rested(db, run_id, queries.survey, chosen, marks)
+        newer, older = queries.beside_in_survey(db, run_id, known, marks, choice.sort, choice.kinds, rows[0].group)
     else:
         newer, older = queries.beside(db, run_id, chosen, rows)
     mean, spread = _moments(rewards)
-    kind = ends.kind(min(rewards, default=None), max(rewards, default=None), len(rewards))
+    kind = queries.groups_of_rows(db, run_id, ids[:1], marks)[0].kind
     return GroupPage(
         summary=summary,
         chosen=chosen,
@@ -158,7 +159,9 @@ def _page(
         kind=kind,
         mean=mean,
         spread=spread,
-        strip=group_charts.strip(rewards, mean, Scale.over([end for end in ends if end is not None])),
+        strip=group_charts.strip(
+            rewards, mean, Scale.over([end for end in queries.reward_ends(db, run_id) if end is not None])
+        ),
         scale=Scale.over([part.worth for it in columns for part in it.parts if part.worth is not None]),
         pair=pair,
         newer=newer,

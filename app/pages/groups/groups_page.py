@@ -12,6 +12,7 @@ from sqlalchemy import Connection
 from logs_ui.app.pages.groups import group_charts
 from logs_ui.app.pages.groups.group_choice import GroupChoice, choice_of
 from logs_ui.app.parts.charts import Scale
+from logs_ui.app.parts.diagnoses import marks_of
 from logs_ui.app.parts.filter_form import checked_filter, mended, repaired
 from logs_ui.app.parts.step_stacks import StepStack
 from logs_ui.app.parts.waiting_page import WAIT, until_counted
@@ -20,7 +21,7 @@ from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries import DEAD, Count, Cursor, Ends, Group, Kind, RunSummary, Survey
+from logs_ui.recorder.queries import DEAD, Count, Cursor, Group, Kind, RunSummary, Survey
 from logs_ui.recorder.queries.filters.filter_chips import FilterPart, filter_parts
 from logs_ui.recorder.queries.filters.filter_language import WHERE
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, print_where
@@ -163,7 +164,7 @@ def _answer(request: Request, db: Connection, run: Run) -> Response:
     here = _address(run, chosen, choice, after)
     if htmx.target(request) == "more":
         summary = queries.run_summary(db, id_of(run))
-        rows = _rows(db, run, chosen, choice, after, queries.reward_ends(db, id_of(run)), None)
+        rows = _rows(db, run, chosen, choice, after, None)
         return htmx.fragment(request, "groups/_more_groups.html", MoreGroupsPage(summary, chosen, rows))
     if htmx.target(request) is None and request.path_params["name"] != run.uid:
         return RedirectResponse(here, 303)
@@ -191,17 +192,16 @@ def _news(request: Request, db: Connection, run: Run) -> Response:
     seen = request.query_params.get("seen", "")
     if now.seen == seen and now.newest == newest:
         return htmx.nothing_new()
-    ends = queries.reward_ends(db, id_of(run))
     if follows:
-        rows = _rows(db, run, chosen, choice, None, ends, None)
+        rows = _rows(db, run, chosen, choice, None, None)
     else:
         unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_LINES]
-        rows = GroupLines(_changed_lines(db, run, unfinished, seen, now.seen, ends), None)
+        rows = GroupLines(_changed_lines(db, run, unfinished, seen, now.seen), None)
     page = LiveGroupsPage(
         summary=summary,
         chosen=chosen,
         choice=choice,
-        overview=_overview(run, rested(db, id_of(run), queries.survey, chosen, ends), chosen, choice),
+        overview=_overview(run, rested(db, id_of(run), queries.survey, chosen, marks_of(db, run)), chosen, choice),
         rows=rows,
         follows=follows,
         live=now,
@@ -213,8 +213,7 @@ def _page(
     db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None, *,
     given: urls.Pairs | None = None, mistake: FilterError | None = None,
 ) -> GroupsPage:  # fmt: skip
-    ends = queries.reward_ends(db, id_of(run))
-    survey = rested(db, id_of(run), queries.survey, chosen, ends)
+    survey = rested(db, id_of(run), queries.survey, chosen, marks_of(db, run))
     summary = queries.run_summary(db, id_of(run))
     now = _live(db, summary, chosen, choice, None)
     return GroupsPage(
@@ -225,7 +224,7 @@ def _page(
         choice=choice,
         modes=_modes(db, run, chosen, choice),
         overview=_overview(run, survey, chosen, choice),
-        rows=_rows(db, run, chosen, choice, after, ends, survey),
+        rows=_rows(db, run, chosen, choice, after, survey),
         is_first=after is None,
         live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
         mistake=mistake,
@@ -273,24 +272,24 @@ def _overview(run: Run, survey: Survey, chosen: RolloutFilter, choice: GroupChoi
 
 
 def _rows(
-    db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None, ends: Ends,
+    db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None,
     survey: Survey | None,
 ) -> GroupLines:  # fmt: skip
-    run_id = id_of(run)
+    run_id, marks = id_of(run), marks_of(db, run)
     if choice.needs_survey:
-        known = survey or rested(db, run_id, queries.survey, chosen, ends)
+        known = survey or rested(db, run_id, queries.survey, chosen, marks)
         found = queries.surveyed_groups(
-            db, run_id, known, ends, choice.sort, choice.kinds, after=after, limit=PAGE_SIZE
+            db, run_id, known, marks, choice.sort, choice.kinds, after=after, limit=PAGE_SIZE
         )
     else:
         below = None if after is None else after.id
-        found = queries.newest_groups(db, run_id, chosen, ends, after=below, limit=PAGE_SIZE)
+        found = queries.newest_groups(db, run_id, chosen, marks, after=below, limit=PAGE_SIZE)
     following = _address(run, chosen, choice, found.next) if found.next else None
-    return GroupLines(_lines(found.groups, ends), following)
+    return GroupLines(_lines(db, run, found.groups), following)
 
 
-def _lines(found: list[Group], ends: Ends) -> list[GroupLine]:
-    scale = Scale.over([end for end in ends if end is not None])
+def _lines(db: Connection, run: Run, found: list[Group]) -> list[GroupLine]:
+    scale = Scale.over([end for end in queries.reward_ends(db, id_of(run)) if end is not None])
     return [GroupLine(group, group_charts.strip(group.rewards, group.mean, scale), _ends(group)) for group in found]
 
 
@@ -316,11 +315,11 @@ def _live(
     return GroupsLive(newest, seen, new, address, every.get(summary.state))
 
 
-def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str, ends: Ends) -> list[GroupLine]:
+def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str) -> list[GroupLine]:
     """Returns the lines of the page that may have changed since it last polled. A new state of the run changes its
     running groups too.
     """
     change, _, state = seen.partition(".")
-    found = queries.groups_of_rows(db, id_of(run), ids, ends)
+    found = queries.groups_of_rows(db, id_of(run), ids, marks_of(db, run))
     is_same = state == now.partition(".")[2]
-    return _lines([group for group in found if not is_same or group.changed > urls.parse_whole(change)], ends)
+    return _lines(db, run, [group for group in found if not is_same or group.changed > urls.parse_whole(change)])

@@ -1,12 +1,14 @@
 """The SQL of single terms that need more than a comparison with an indexed column: see `selection.py`."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, not_, or_, select, true
+from sqlalchemy import ColumnElement, Integer, and_, case, cast, not_, or_, select, true
 from sqlmodel import col
 
 from logs_ui.recorder.queries import notebook
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS
+from logs_ui.recorder.queries.filters.filter_language import parse_terms
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.search import full_text
 from logs_ui.recorder.storage.dialects import json_each, number_in
@@ -14,6 +16,10 @@ from logs_ui.recorder.storage.notes_tables import PersonalTag
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
 from logs_ui.recorder.vocabulary import StopReason
 
+ALIKE = 1e-6
+"""Rewards that differ by no more than this count as equal: they give no advantage."""
+Marks = Sequence[tuple[str, float]]
+"""Says what is solved: (column as in filters, least value). The first column that has a value decides."""
 LOST_ERROR = "The process ended in the middle of the rollout"
 """The error shown for a rollout whose process died; a process that can still write records the same text."""
 
@@ -75,6 +81,16 @@ def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
     found += [lost] if value == StopReason.ABORTED else []
     found += [and_(lost, error.is_(None))] if value.lower() in LOST_ERROR.lower() else []
     return or_(*found)
+
+
+def is_solved(marks: Marks) -> ColumnElement[int | None]:
+    """Returns 1 for a solved rollout, 0 for another; NULL without a reward, or without a value that decides."""
+    terms = [(term, at) for column, at in marks for term in parse_terms(f"{column}:1")]
+    values = [
+        (number_in(col(EvaluationRow.rewards), it.key) if it.key else column_of(it.field), at) for it, at in terms
+    ]
+    won = [(value.is_not(None), case((value >= at - ALIKE, 1), else_=0)) for value, at in values]
+    return cast(case((col(EvaluationRow.reward).is_(None), None), *won), Integer)
 
 
 def column_of(name: str) -> Any:

@@ -210,14 +210,15 @@ def test_a_filter_finds_the_same_in_any_order(filled: tuple[Engine, Engine], lin
 
 
 def found_of(db: Engine, run_id: int, where: RolloutFilter) -> list[Any]:
-    ends = queries.reward_ends(db, run_id)
+    marks = (("rewards.solved", 1.0), ("reward", 0.5))
     return [
+        queries.reward_ends(db, run_id),
         queries.facets(db, run_id, where),
         queries.reward_histogram(db, run_id, where),
         queries.mean_reward(db, run_id, where),
         queries.new_groups(db, run_id, where, 20),
-        queries.newest_groups(db, run_id, where, ends, limit=7),
-        queries.survey(db, run_id, where, ends),
+        queries.newest_groups(db, run_id, where, marks, limit=7),
+        queries.survey(db, run_id, where, marks),
     ]
 
 

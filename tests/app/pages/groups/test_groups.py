@@ -24,8 +24,9 @@ from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.differences import Differ
 from logs_ui.app.parts.timeline import make_timeline
 from logs_ui.recorder import queries
-from logs_ui.recorder.queries import Ends, GroupSort, Kind, Rollout
+from logs_ui.recorder.queries import GroupSort, Kind, Rollout
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.queries.groups import kind_of
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
@@ -37,6 +38,7 @@ from tests.support.postgres import DATABASES, fresh_database
 
 RUN, LIVE, MANY = "main-run-1234", "live-run-5678", "mixed-up-9999"
 LOW, HIGH = -9.0, 9.0  # of the run's rewards
+SOLVED = (("rewards.solved", 1.0),)
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -47,16 +49,16 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.fixture(scope="module")
 def engine(database: Address) -> Iterator[Engine]:
-    """Of the first run all rewards of the groups of step 3 are 0, of step 4 the run's highest, of step 5 alike."""
+    """Of the first run groups of step 3 failed, of step 4 are solved, of step 5 alike, not known to be solved."""
     engine = writing_engine(database)
     now = time.time_ns() // 1000
     make_run(engine, uid=RUN, name="a run", steps=12, state=RunState.FINISHED)
     make_run(engine, uid=LIVE, name="another", steps=3, created=now - 200_000_000, heartbeat=now + 600_000_000)
     make_run(engine, uid=MANY, steps=40, generations=3, state=RunState.FINISHED, seed=5)
     with engine.begin() as db:
-        for step, reward in ((3, 0.0), (4, HIGH), (5, 0.5)):
+        for step, reward, values in ((3, 0.0, {"solved": 0.0}), (4, HIGH, {"solved": 1.0}), (5, 0.5, {})):
             of_step = (of_run(RUN), col(EvaluationRow.step) == step)
-            db.execute(update(EvaluationRow).where(*of_step).values(reward=reward, advantage=0.0))
+            db.execute(update(EvaluationRow).where(*of_step).values(reward=reward, rewards=values, advantage=0.0))
         lowest = (of_run(RUN), col(EvaluationRow.step) == 6, col(EvaluationRow.generation) == 0)
         db.execute(update(EvaluationRow).where(*lowest).values(reward=LOW))
         _shuffle(db)
@@ -131,8 +133,7 @@ def test_walking_the_pages_gives_each_group_once_in_its_order(
     engine: Engine, uid: str, chosen: RolloutFilter, sort: GroupSort
 ) -> None:
     key = run_id(engine, uid)
-    ends = queries.reward_ends(engine, key)
-    survey = queries.survey(engine, key, chosen, ends)
+    survey = queries.survey(engine, key, chosen, SOLVED)
     names: list[str] = []
     places: list[tuple[float, int]] = []
     rows = rows_of(engine, uid)
@@ -140,9 +141,9 @@ def test_walking_the_pages_gives_each_group_once_in_its_order(
     while True:
         if sort == GroupSort.NEWEST:
             below = after.id if after else None
-            page = queries.newest_groups(engine, key, chosen, ends, after=below, limit=4)
+            page = queries.newest_groups(engine, key, chosen, SOLVED, after=below, limit=4)
         else:
-            page = queries.surveyed_groups(engine, key, survey, ends, sort, [], after=after, limit=4)
+            page = queries.surveyed_groups(engine, key, survey, SOLVED, sort, [], after=after, limit=4)
         names += [it.name for it in page.groups]
         places += [_place(it, sort, chosen, rows) for it in page.groups]
         after = page.next
@@ -213,30 +214,30 @@ def test_kinds_are_counted_and_lead_to_their_groups(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ends", "rewards", "kind"),
+    ("rewards", "solved", "kind"),
     [
-        (Ends(0.0, 1.0), [0.0, 0.0], Kind.FAILED),
-        (Ends(0.0, 1.0), [1.0, 1.0], Kind.PASSED),
-        (Ends(0.0, 1.0), [0.3, 0.3 + 1e-7], Kind.LEVEL),
-        (Ends(0.0, 1.0), [0.3, 0.3 + 1e-5], Kind.MIXED),
-        (Ends(0.0, 0.0), [0.0, 0.0], Kind.FAILED),
-        (Ends(-1.0, 0.0), [0.0, 0.0], Kind.PASSED),
-        (Ends(-1.0, 0.0), [-0.5, -0.5], Kind.FAILED),
-        (Ends(0.2, 1.0), [0.2, 0.2], Kind.FAILED),
-        (Ends(0.0, float("inf")), [0.0, float("inf")], Kind.MIXED),
-        (Ends(0.0, 1.0), [0.0], Kind.UNSCORED),
-        (Ends(None, None), [], Kind.UNSCORED),
+        ([0.0, 0.0], 0, Kind.FAILED),
+        ([0.4, 0.4], 0, Kind.FAILED),
+        ([0.75, 0.75], 2, Kind.PASSED),
+        ([0.3, 0.3 + 1e-7], 1, Kind.LEVEL),
+        ([1.0, 1.0], None, Kind.LEVEL),
+        ([0.3, 0.3 + 1e-5], 2, Kind.MIXED),
+        ([0.0, float("inf")], 0, Kind.MIXED),
+        ([0.0], 0, Kind.UNSCORED),
+        ([], None, Kind.UNSCORED),
     ],
 )
-def test_a_group_is_dead_where_its_rewards_are_alike(ends: Ends, rewards: list[float], kind: Kind) -> None:
-    assert ends.kind(min(rewards, default=None), max(rewards, default=None), len(rewards)) == kind
+def test_a_group_of_equal_rewards_is_named_by_what_is_solved(
+    rewards: list[float], solved: int | None, kind: Kind
+) -> None:
+    assert kind_of(min(rewards, default=None), max(rewards, default=None), len(rewards), solved) == kind
 
 
 def test_what_needs_all_groups_is_bounded_and_says_so(
     client: TestClient, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("logs_ui.recorder.queries.group_survey.WINDOW", 30)
-    survey = queries.survey(engine, run_id(engine, RUN), RolloutFilter(), Ends(LOW, HIGH))
+    survey = queries.survey(engine, run_id(engine, RUN), RolloutFilter(), SOLVED)
     assert (survey.step_min, survey.step_max, survey.is_whole) == (11, 12, False)
     assert {tally.step for tally in survey.tallies} == {11, 12}
     html = client.get(f"/runs/{RUN}/groups?sort=lowest-mean").text
@@ -246,7 +247,7 @@ def test_what_needs_all_groups_is_bounded_and_says_so(
     assert "Only of" not in newest
     assert len(shown(newest)) == 38
     monkeypatch.setattr("logs_ui.recorder.queries.group_survey.WINDOW", 5)
-    one = queries.survey(engine, run_id(engine, RUN), RolloutFilter(step_min=2, step_max=2), Ends(LOW, HIGH))
+    one = queries.survey(engine, run_id(engine, RUN), RolloutFilter(step_min=2, step_max=2), SOLVED)
     assert (one.step_min, one.is_whole) == (2, False)
 
 
@@ -550,7 +551,7 @@ def test_rewards_stand_on_each_other_within_the_strip() -> None:
 
 
 def test_many_steps_share_a_stack_that_leads_to_all_of_them(engine: Engine) -> None:
-    tallies = queries.survey(engine, run_id(engine, MANY), RolloutFilter(), Ends(-1.0, 2.0)).tallies
+    tallies = queries.survey(engine, run_id(engine, MANY), RolloutFilter(), SOLVED).tallies
     many = [tally._replace(step=tally.step * 10) for tally in tallies]
     found = stacks(many, groups_page.KINDS, "{step_min} {step_max}".format)
     assert len(found) <= 60
