@@ -15,6 +15,7 @@ from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed, Diagnosis, settings_of
 from logs_ui.recorder.diagnosis import Card, Report, Rows
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.waterfall import judged
 from logs_ui.recorder.storage.tables import Run
 
@@ -59,9 +60,9 @@ def cached_diagnosis(db: Connection, run: Run) -> Diagnosed | None:
     return known.diagnosed if known is not None and known.holds(_moment(db, run)) else None
 
 
-def marks_of(db: Connection, run: Run) -> tuple[tuple[str, float], ...]:
-    """Returns what is solved, for queries."""
-    return diagnosed(db, run).report.scale.success.marks
+def success_of(db: Connection, run: Run) -> Success:
+    """Returns the current definition of solved."""
+    return diagnosed(db, run).report.scale.success
 
 
 def is_diagnosed(db: Connection, run: Run) -> bool:

@@ -21,7 +21,7 @@ from logs_ui.app.pages.compare.run_differences import (
     working_trees,
 )
 from logs_ui.app.pages.compare.run_tasks import SORTS, TaskTable, group_sizes, make_table
-from logs_ui.app.parts.diagnoses import diagnosed
+from logs_ui.app.parts.diagnoses import success_of
 from logs_ui.app.parts.safe_text import clean
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
@@ -302,7 +302,7 @@ def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) 
     """
     if solved is not None:
         return Success((("reward", solved),), f"reward \u2265 {short(solved)}, as set on this page")
-    own = [diagnosed(db, run.summary.run).report.scale.success for run in runs]
+    own = [success_of(db, run.summary.run) for run in runs]
     most = max(own, key=lambda it: it.marks, default=Success())
     known = [(column, {at, ABOVE_0}) for column, at in most.marks]
     for it in own:

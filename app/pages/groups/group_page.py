@@ -15,7 +15,7 @@ from logs_ui.app.pages.groups.group_choice import GroupChoice, choice_of
 from logs_ui.app.pages.groups.group_lens import Lens, lens_of
 from logs_ui.app.parts import timeline, turns, words
 from logs_ui.app.parts.charts import Scale
-from logs_ui.app.parts.diagnoses import marks_of
+from logs_ui.app.parts.diagnoses import success_of
 from logs_ui.app.parts.filter_form import checked_filter
 from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
 from logs_ui.app.parts.timeline import Card
@@ -141,7 +141,7 @@ def _page(
     columns = _columns(rows, {row_id: of_row for row_id, of_row in opened.items() if row_id in shown})
     asked = next((row for row in rows if found.get(row.id or 0)), rows[0])
     rewards = [row.reward for row in rows if row.reward is not None]
-    marks = marks_of(db, run)
+    marks = success_of(db, run).marks
     if choice.needs_survey:
         known = rested(db, run_id, queries.survey, chosen, marks)
         newer, older = queries.beside_in_survey(db, run_id, known, marks, choice.sort, choice.kinds, rows[0].group)

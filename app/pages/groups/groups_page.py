@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 from logs_ui.app.pages.groups import group_charts
 from logs_ui.app.pages.groups.group_choice import GroupChoice, choice_of
 from logs_ui.app.parts.charts import Scale
-from logs_ui.app.parts.diagnoses import marks_of
+from logs_ui.app.parts.diagnoses import success_of
 from logs_ui.app.parts.filter_form import checked_filter, mended, repaired
 from logs_ui.app.parts.step_stacks import StepStack
 from logs_ui.app.parts.waiting_page import WAIT, until_counted
@@ -61,12 +61,14 @@ class Overview(NamedTuple):
     Attributes:
         counts: number of groups of each kind, in the order of the chart.
         dead: number of groups with zero variance.
+        solved: the definition of solved, in words.
         stacks: by step; empty for fewer than two steps.
     """
 
     survey: Survey
     counts: list[tuple[Kind, int]]
     dead: int
+    solved: str
     stacks: list[StepStack]
 
     @property
@@ -201,7 +203,9 @@ def _news(request: Request, db: Connection, run: Run) -> Response:
         summary=summary,
         chosen=chosen,
         choice=choice,
-        overview=_overview(run, rested(db, id_of(run), queries.survey, chosen, marks_of(db, run)), chosen, choice),
+        overview=_overview(
+            db, run, rested(db, id_of(run), queries.survey, chosen, success_of(db, run).marks), chosen, choice
+        ),
         rows=rows,
         follows=follows,
         live=now,
@@ -213,7 +217,7 @@ def _page(
     db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None, *,
     given: urls.Pairs | None = None, mistake: FilterError | None = None,
 ) -> GroupsPage:  # fmt: skip
-    survey = rested(db, id_of(run), queries.survey, chosen, marks_of(db, run))
+    survey = rested(db, id_of(run), queries.survey, chosen, success_of(db, run).marks)
     summary = queries.run_summary(db, id_of(run))
     now = _live(db, summary, chosen, choice, None)
     return GroupsPage(
@@ -223,7 +227,7 @@ def _page(
         chips=filter_parts(chosen),
         choice=choice,
         modes=_modes(db, run, chosen, choice),
-        overview=_overview(run, survey, chosen, choice),
+        overview=_overview(db, run, survey, chosen, choice),
         rows=_rows(db, run, chosen, choice, after, survey),
         is_first=after is None,
         live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
@@ -259,7 +263,7 @@ def _address(run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor
     return urls.groups(run.uid, chosen, sort=choice.sort, kind=choice.kind, after=after)
 
 
-def _overview(run: Run, survey: Survey, chosen: RolloutFilter, choice: GroupChoice) -> Overview:
+def _overview(db: Connection, run: Run, survey: Survey, chosen: RolloutFilter, choice: GroupChoice) -> Overview:
     counts = Counter(tally.kind for tally in survey.tallies)
     address = partial(urls.groups_where, run.uid, chosen, sort=choice.sort, kind=choice.kind)
     stacks = group_charts.stacks(survey.tallies, KINDS, address)
@@ -267,6 +271,7 @@ def _overview(run: Run, survey: Survey, chosen: RolloutFilter, choice: GroupChoi
         survey=survey,
         counts=[(kind, counts[kind]) for kind in KINDS],
         dead=sum(counts[kind] for kind in DEAD),
+        solved=success_of(db, run).said,
         stacks=stacks if len(stacks) > 1 else [],
     )
 
@@ -275,7 +280,7 @@ def _rows(
     db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None,
     survey: Survey | None,
 ) -> GroupLines:  # fmt: skip
-    run_id, marks = id_of(run), marks_of(db, run)
+    run_id, marks = id_of(run), success_of(db, run).marks
     if choice.needs_survey:
         known = survey or rested(db, run_id, queries.survey, chosen, marks)
         found = queries.surveyed_groups(
@@ -320,6 +325,6 @@ def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str
     running groups too.
     """
     change, _, state = seen.partition(".")
-    found = queries.groups_of_rows(db, id_of(run), ids, marks_of(db, run))
+    found = queries.groups_of_rows(db, id_of(run), ids, success_of(db, run).marks)
     is_same = state == now.partition(".")[2]
     return _lines(db, run, [group for group in found if not is_same or group.changed > urls.parse_whole(change)])

@@ -385,7 +385,8 @@ def test_the_use_of_rollouts_is_true(run: Realistic) -> None:
 @of("the_tiles_of_the_overview_are_true", RUNS)
 def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
     found = recorded(run.id)
-    text, _ = page(found.db, urls.overview(found.truth.run))
+    poll = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "div#overview"}  # waits for the diagnosis
+    text, _ = read(_client(found.db).get(urls.overview(found.truth.run), headers=poll).text)
     last = max(it["step"] for it in found.truth.rollouts)
     rows = [it for it in found.truth.rollouts if it["step"] > last - 10]
     assert f"steps {last - 9}\u2013{last}" in text
@@ -403,11 +404,8 @@ def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
     assert is_near(tile("Tokens"), mean(it["tokens"] for it in rows if not it["errored"]), 1.1) or any(
         it["errored"] for it in rows
     )
-    if outcome := re.search(r"(\w+) = 1 (\d+%)", flat):
-        values = [it["values"][outcome[1]] for it in rows if it["values"] is not None]
-        assert is_near(outcome[2], mean(float(value == 1) for value in values if value is not None)), outcome[0]
     solved = re.search(r"Solved ([\d<>]+%)", flat)
-    assert run.kind != "judge" or not solved
+    assert bool(solved) == (run.kind != "judge")
     assert not solved or is_near(solved[1], mean(it["solved"] for it in tried(rows))), solved
 
 
