@@ -224,7 +224,10 @@ def _said(html: str) -> str:
 
 def test_a_reward_function_that_gives_0_or_1_says_what_is_solved(client: TestClient, engine: Engine) -> None:
     html = page(client, A, B, steps="common", k=1)
-    assert "one of 1 rollout of a prompt is solved. Solved: a 1 of solved." in _said(html)
+    assert (
+        "to 6. pass@1 is the probability that at least one of 1 rollout of a prompt is solved. Solved: a 1 of solved."
+        in _said(html)
+    )
     row = EvaluationRow
     wanted = col(row.run_id) == 1, col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
     with engine.connect() as connection:
