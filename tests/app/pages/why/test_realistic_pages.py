@@ -173,6 +173,37 @@ def test_why_tells_the_loss_and_splits_it_truly(run: Realistic) -> None:
         assert is_near(row[2], -share, 0.006), (row, share)
 
 
+@of("the_headline_says_a_true_share", RUNS)
+def test_the_headline_says_a_true_share(run: Realistic) -> None:
+    """Of the loss, or of the rollouts, if it is no cause of a loss."""
+    found = recorded(run.id)
+    text, rows = of_run(found)[0].replace("\n", " "), found.last_steps
+    said = re.search(r"average loss ([\d.]+) per rollout; this (\w+) (.*?)\.(?= |$)", text)
+    assert said is not None
+    best = found.diagnosed.report.fall.best
+    lost = best - fmean(it["reward"] or 0.0 for it in rows)
+    assert is_near(said[1], lost, 0.0006)
+    if part := re.search(r"([\d.]+) of it \(([<>\d]+%)\)", said[3]):
+        assert is_near(part[2], (number(part[1]) or 0.0) / lost), said[0]
+        assert (number(part[1]) or 0.0) <= 1.002 * lost + 0.0006
+    elif share := re.search(r"concerns ([<>\d]+%) of the rollouts", said[3]):
+        concerned = {
+            "staleness": sum((it["staleness"] or 0) >= 4 for it in rows),
+            "inconsistent": len(_scored_differently(rows)),
+        }.get(run.expected or "", len(rows))
+        assert is_near(share[1], concerned / len(rows)), said[0]
+
+
+def _scored_differently(rollouts: Rollouts) -> Rollouts:
+    """Return rollouts whose equal in the same task got another score, by more than 1% of the range of scores."""
+    given: dict[Any, list[float]] = defaultdict(list)
+    for it in rollouts:
+        given[it["task"], it["text"]].append(it["values"]["judge"])
+    every = [it["values"]["judge"] for it in rollouts]
+    least = 0.01 * (max(every) - min(every))
+    return [it for it in rollouts if max(mine := given[it["task"], it["text"]]) - min(mine) > least]
+
+
 def section(text: str, heading: str) -> str:
     """Return the lines below a heading of the page on causes, up to the next one."""
     headings = r"(?m)^(Checked, below threshold|Below threshold|Not judged|Not recorded|Settings|Keyboard)\b.*$"
