@@ -21,9 +21,9 @@ class Settings:
 
     Attributes:
         max_reward: Reward of a perfect rollout. None takes the run's 99th percentile.
-        solved_at: Least reward of a rollout that solved its task. None takes `max_reward`, or the definition that
-            docs/diagnosis.md describes.
-        solved_by: Reward function whose value `solved_at` is compared with, in place of the whole reward.
+        solved_at: Least reward of a solved rollout. None takes the highest value of `solved_by` if that is set, else
+            `max_reward`, else the definition in docs/diagnosis.md.
+        solved_by: Reward function that `solved_at` applies to. None: the whole reward.
         steps: Number of last steps that are diagnosed.
         thresholds: Thresholds by id of a diagnostic, which replace its default: see docs/diagnosis.md.
 

@@ -38,7 +38,8 @@ def diagnose(
         typer.Option(metavar="X", help="Lowest reward that counts as solved. Default: see docs/diagnosis.md."),
     ] = None,
     solved_by: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Reward function that --solved-at is about.")
+        str | None,
+        typer.Option(metavar="NAME", help="Reward function that --solved-at applies to. Default: the whole reward."),
     ] = None,
     threshold: Annotated[
         list[str] | None, typer.Option(metavar="ID=VALUE", help="Threshold of one diagnostic; may be repeated.")

@@ -94,8 +94,8 @@ class Card:
             in `diversity:cold`.
         is_loss: False for a fault that costs no reward by itself (such as noise in a reward, or rows in the wrong
             groups): a report gives the share of its rollouts, and the cost given here only puts it in order.
-        share: share of the rollouts of the last steps that it is about, 0 to 1; None for that of
-            `own`, which a report fills in.
+        share: share of the rollouts of the last steps that it is about, 0 to 1; None: a report
+            computes it from `own`.
         stops_learning: True if it keeps the policy from learning at all: it may then explain every diagnostic that
             `is_behaviour`.
 

@@ -1,8 +1,8 @@
 """Finds the step since which a figure is too high or too low: one change in the mean of a trend, with its interval.
 
 The split of the steps in two that leaves the least squares (Bai 1997) is the change. It counts if the likelihood-ratio
-test of Worsley (1979) rejects equal means: Bonferroni's bound over all splits of a t test. Its interval are the splits
-that fit nearly as well (Hansen 2000). Noise about a constant therefore has no change, and a ramp has a wide interval.
+test of Worsley (1979) rejects equal means: Bonferroni's bound over all splits of a t test. Its interval consists of the
+splits that fit nearly as well (Hansen 2000). Noise about a constant therefore has no change, and a ramp a wide interval.
 """
 
 import math

@@ -69,8 +69,9 @@ class Report:
         sample: for a large run, how many rollouts of which steps were looked at; None if all were.
         unattributed: model and environment calls that belong to no rollout, so that checks cannot see them.
         attributed: the share of all recorded calls that belong to a rollout, 0 to 1.
-        scored_low: explains the loss of rollouts that ended by themselves; None if it is less than a tenth of the loss.
-        unexplained: reward per rollout of that loss whose rollouts belong to no card.
+        scored_low: explains the loss of rollouts that ended normally; None if it is less than a tenth of the
+            loss, if the run does well, or if all rewards are equal.
+        unexplained: the part of that loss in rollouts that no card is about, in reward per rollout; else 0.
 
     Examples:
         >>> import tempfile

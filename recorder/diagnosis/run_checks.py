@@ -64,7 +64,7 @@ def diagnose_rows(
         has_ended: True if no more rollouts will come, so that fewer are enough to judge.
         within: a filter that selects exactly `rows` among the rollouts of their run; empty if they are all of it.
         attributed: see `Run`.
-        scale: the best reward and what counts as solved; None to work them out of `rows`.
+        scale: the best reward and what counts as solved; None computes them from `rows`.
         diagnostics: the checks to run.
     """
     settings = settings or Settings()
@@ -87,7 +87,7 @@ def diagnose_rows(
     kept = {card.id for card in costly}
     names = {it.id: it.name for it in diagnostics}
     checked = tuple(
-        Checked(it.id, names[it.id], "below", f"{it.title}: it costs too little for a finding.", it.where)
+        Checked(it.id, names[it.id], "below", f"{it.title}: its cost is too small for a finding.", it.where)
         if isinstance(it, Card)
         else it
         for it in outcomes
@@ -128,7 +128,7 @@ def _impact(card: Card) -> float:
 
 def _shown(card: Card, run: Run, where: str) -> Card:
     """Return a card as reports have it: no cost above the loss, and none for what is no loss."""
-    most = max(run.fall.lost + run.fall.above, 0.0)
+    most = max(run.fall.lost, 0.0)
     cost = None if run.scale.is_flat or not card.is_loss else min(_impact(card), most)
     own = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
     return replace(card, where=where, cost=cost, share=own if card.share is None else card.share)

@@ -1,4 +1,4 @@
-"""Explains the loss of rollouts that ended by themselves and scored low, which is the largest bar of most real runs.
+"""Explains the loss of rollouts that ended normally and scored low, which is the largest bar of most real runs.
 
 No check finds a fault in them. The card says which reward function has the headroom, since when, in which tasks or
 families, and what these rollouts do that better ones of the same group do not. [ours]
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Card, Run
+from logs_ui.recorder.diagnosis.card import Card, Run, Trend
 from logs_ui.recorder.diagnosis.change_point import change
 from logs_ui.recorder.diagnosis.measures import lengths, solved
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, means
@@ -40,15 +40,17 @@ def scored_low(run: Run, cards: Sequence[Card]) -> tuple[Card | None, float]:
     functions = _shortfalls(run, low)
     most = f", mostly in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""
     parts = ", ".join(f"{name} {figure(less)}" for name, less in functions)
-    said = [f"They get less than the best 1% of rollouts, per rollout: {parts}."] * (len(functions) > 1)
-    said += [*_change(run, functions[0][0] if functions else "The reward"), *_tasks(run, low), *_habit(run, low)]
+    said = [f"Compared with the best 1% of rollouts, averaged over all: {parts} less."] * (len(functions) > 1)
+    name = functions[0][0] if functions else "the reward"
+    values = run.all.values.get(name, run.all.reward)
+    trend = run.all.by_step(np.where(has_cause(run.all, LossCause.WRONG_ANSWER), values, np.nan))
+    said += [*_change(trend, name), *_tasks(run, low), *_habit(run, low)]
     said += [] if said else ["No reward function, task or habit distinguishes them from the others."]
     if left < cost - SAME:
-        said.append(f"Findings are about the rollouts of {percent(1 - left / cost)} of this loss.")
-    trend = run.all.by_step(run.all.values[functions[0][0]] if functions else run.all.reward)
+        said.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this loss.")
     card = Card(
         id="scored_low",
-        title=f"Rollouts end by themselves and score low{most}: {percent(min(cost / fall.lost, 1.0))} of the loss",
+        title=f"Rollouts end normally and score low{most}: {percent(min(cost / fall.lost, 1.0))} of the loss",
         cost=cost,
         evidence=tuple(said),
         suggestion="Compare the best with the worst rollout of a group: its page shows where they diverge.",
@@ -74,13 +76,16 @@ def _shortfalls(run: Run, low: Bools) -> list[tuple[str, float]]:
     return sorted(((name, less) for name, less in found if less > least), key=lambda it: -it[1])[:_NAMED]
 
 
-def _change(run: Run, name: str) -> Iterator[str]:
-    trend = run.all.by_step(run.all.values.get(name, run.all.reward))
-    if (found := change(trend)) is not None:
+def _change(trend: Trend, name: str) -> Iterator[str]:
+    """Say since when these rollouts get less, if they do."""
+    found = change(trend)
+    if found is not None and found.after < found.before:
         first, last, step = (trend[place][0] for place in (found.first, found.last, found.place))
-        verb = "fell" if found.after < found.before else "rose"
-        between = f" ({first}\u2013{last})" if first < last else ""
-        yield f"{name} {verb} from {figure(found.before)} to {figure(found.after)} at step {step}{between}."
+        between = f" (between steps {first} and {last})" if first < last else ""
+        yield (
+            f"Among rollouts that ended normally, {name} fell from {figure(found.before)} to {figure(found.after)} at "
+            f"step {step}{between}."
+        )
 
 
 def _tasks(run: Run, low: Bools) -> Iterator[str]:
@@ -130,4 +135,6 @@ def _habit(run: Run, low: Bools) -> Iterator[str]:
             found.append((abs(a - b) / max(error, SAME), f"{figure(a)} {name}", figure(b), len(apart)))
     if found:
         _, theirs, others, groups = max(found)
-        yield f"Low rollouts have {theirs} on average; better ones of the same {groups} groups have {others}."
+        yield (
+            f"Low rollouts have {theirs} on average; better ones of the same groups have {others} ({groups} groups)."
+        )

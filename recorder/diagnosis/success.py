@@ -29,7 +29,7 @@ _GAP, _OTHERS, _SIDE, _FEW = 0.3, 2.0, 0.05, 32  # of the range; times the next 
 
 ABOVE_0 = 2 * SAME
 """The mark of a function that is named like an outcome, and gave nothing but 0 so far."""
-NOT_DEFINED = "not defined: no reward function, environment or gap in the rewards shows it"
+NOT_DEFINED = "not defined (no reward function, environment or gap in the rewards shows it; set solved_at)"
 
 
 def is_form(function: str) -> bool:
@@ -53,7 +53,7 @@ class Success:
         said: the definition in words, to follow "Solved:".
 
     Examples:
-        >>> Success((("rewards.correct", 1.0),), "a 1 of correct").where
+        >>> Success((("rewards.correct", 1.0),), "correct \u2265 1").where
         'rewards.correct>=0.999999'
     """
 
@@ -68,7 +68,8 @@ class Success:
             return cls(said=f"not defined: solved_by names {by}, which is no reward function of this run")
         if by is not None:
             at = float(np.nanmax(rows.values[by], initial=SAME)) if settings.solved_at is None else settings.solved_at
-            return cls(((_key(by), at),), f"{by} \u2265 {figure(at)}, as set")
+            source = "the highest value recorded" if settings.solved_at is None else "as set"
+            return cls(((_key(by), at),), f"{by} \u2265 {figure(at)}, {source}")
         if at is not None:
             return cls((("reward", at),), f"reward \u2265 {figure(at)}, as set")
         found = _by_functions(rows, _upper) or _by_environment(rows)
@@ -158,7 +159,7 @@ def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Su
             continue
         covered |= known[name]
         marks.append((_key(name) if rows.values else name, at))
-        names.append(f"{'more than 0' if at == ABOVE_0 else f'a {figure(at)}'} of {name}")
+        names.append(f"{name} > 0" if at == ABOVE_0 else f"{name} \u2265 {figure(at)}")
     return Success(tuple(marks), listed(names)) if marks else None
 
 
@@ -173,7 +174,7 @@ def _by_environment(rows: Rows) -> Success | None:
     """Return a definition by what the environment said when it ended the episode, or by its last reward, 0 or 1."""
     reported = rows.facts.get("env_success")
     if reported is not None and np.isfinite(reported).any():
-        return Success((("env_success", 1.0),), "the environment's last observation says so")
+        return Success((("env_success", 1.0),), "the environment's last observation reports success")
     done = rows.stop_reason == StopReason.DONE
     is_clear = _levels(rows.env_reward_last[done]).tolist() in ([0, 1], [-1, 1])
     if not is_clear or (rows.env_reward_last[~done] >= 1 - SAME).any():
@@ -182,7 +183,7 @@ def _by_environment(rows: Rows) -> Success | None:
 
 
 def _by_gap(rows: Rows) -> Success | None:
-    """Return the reward above the one wide gap between the rewards of rollouts that ended by themselves."""
+    """Return the reward above the one wide gap between the rewards of rollouts that ended normally."""
     ended = np.isin(rows.stop_reason, (StopReason.DONE, StopReason.STOP, StopReason.NOT_RECORDED))
     reward = rows.reward[ended & np.isfinite(rows.reward)]
     if len(reward) < _FEW:

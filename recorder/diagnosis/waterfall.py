@@ -88,8 +88,7 @@ CAUSES = (
     Cause(
         LossCause.WRONG_ANSWER,
         "ended, scored low",
-        "It ended normally, or its end was not recorded, and it got less than the best reward: a wrong answer, or a "
-        "right one that was worth less.",
+        "It ended normally, or its end was not recorded, and it got less than the best reward.",
     ),
 )
 

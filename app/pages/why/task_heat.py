@@ -44,11 +44,11 @@ LABELS: Final = {
         "regressed",
         "arrow-down",
         "warn",
-        f"Solved before, and then in at least {ATTEMPTS} attempts at most {FALLEN:.0%} as often. At the earlier success"
-        " rate, that has a probability below 1% in any task of the run.",
+        f"Solved before, and then in at least {ATTEMPTS} attempts with at most {FALLEN:.0%} of the earlier success"
+        " rate. At an unchanged rate, the probability of this in any of the run's tasks is below 1%.",
     ),
     Label.LEARNING: Word(
-        "learning",
+        "partly solved",
         "activity",
         "positive",
         "Some attempts solve the task and others do not: the policy can learn from it.",

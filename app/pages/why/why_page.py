@@ -136,7 +136,7 @@ class Why(NamedTuple):
         cards: see `make_cards`.
         headline: the cause with the largest share of the loss; None if nothing is lost.
         setup: a fault of the set-up that is listed first, if it is not the headline.
-        rest: what rollouts lost that ended by themselves; None if it is little.
+        rest: what rollouts lost that ended normally; None if it is little.
         number: of cards, including those that follow from others.
         checked: see `checked`.
         too_few: True if there are too few rollouts to tell causes apart.

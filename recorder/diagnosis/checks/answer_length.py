@@ -156,7 +156,7 @@ def _look_length(run: Run) -> Outcome:
     of_function = "" if name is None else f", {name}: r = {figure(r)}"
     calm = Below(
         f"Reward and tokens per turn: r = {figure(known)} within groups{of_function} (threshold "
-        f"{run.threshold('length', _R):g}); mean answer {figure(grown.before)} \u2192 {figure(grown.after)} tokens."
+        f"{run.threshold('length', _R):g}); mean tokens per turn {figure(grown.before)} \u2192 {figure(grown.after)}."
     )
     changes = [rise(found[0].values[name], found[1].values[name]) for name in run.all.values]
     # Shorter answers alone may well be an improvement.
@@ -177,12 +177,15 @@ def _look_length(run: Run) -> Outcome:
         evidence=(
             f"Correlation of {name or 'reward'} and tokens within groups: r = {figure(r)}."
             + (f" It explains {part_of(share)} of the reward's variance." if name else ""),
-            f"Mean answer: {figure(grown.before)} \u2192 {figure(grown.after)} tokens.",
+            f"Mean tokens per turn, first to last steps: {figure(grown.before)} \u2192 {figure(grown.after)}.",
         ),
-        suggestion="Remove length from the reward, or reward it only if the answer is correct.",
-        where=links.ids(run.rows.id[far]) if (run.rows.turns > 1).any() else where,
+        suggestion=f"Compare two answers of one length and different quality. If {name or 'the reward'} rates them alike, "
+        "repair it before training goes on."
+        if is_alone
+        else "Remove length from the reward, or reward it only if the answer is correct.",
+        where="" if is_alone else links.ids(run.rows.id[far]) if (run.rows.turns > 1).any() else where,
         **{**above(tuple((step, abs(value)) for step, value in trend), limit), "trend": trend, "limit": None},
-        own=far,
+        own=None if is_alone else far,
         is_setup=is_alone,
         is_loss=follow,
     )

@@ -220,7 +220,9 @@ DISAGREEMENT = Diagnostic(
     lambda run: (
         None
         if np.isfinite(run.rows.env_reward_sum).any() and run.rows.values
-        else "the environment's rewards and reward functions' values"
+        else "the environment's rewards"
+        if run.rows.values
+        else "reward functions' values"
     ),
     _look_disagreement,
     limits=SHARE,

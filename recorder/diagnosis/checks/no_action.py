@@ -51,7 +51,7 @@ def _look_unparsed(run: Run) -> Outcome:
     is_costly = part > 0 and part >= _TENTH * run.fall.lost and "parse_failures" not in run.settings.thresholds
     if (max(share, ends) <= limit and not is_costly) or contrast.is_fine(run, bad):
         return too_few(known, "answers in which an action was looked for") or quiet(
-            share, "of answers have no action", limit
+            share, "of answers that are not truncated have no action", limit
         )
     streaks = percent(float((rows.facts["parse_streak"] >= _STREAK).mean()))
     trend: Floats | Bools = np.minimum(_failures(run.all, fallback) / np.fmax(run.all.turns, 1), 1.0)

@@ -68,7 +68,9 @@ def follows(run: Run) -> Follows | NotJudged:
     if len(rows) < FEW:
         return NotJudged(f"{FEW} rollouts that are neither truncated nor failed are needed; there are {len(rows)}.")
     if not _is_graded(rows, rows.reward):
-        return NotJudged("The reward is not graded: groups have fewer than 3 different rewards.")
+        return NotJudged(
+            "The reward is not graded: fewer than half of the groups with different rewards have 3 or more."
+        )
     if abs(correlation(rows, rows.reward, rows.env_reward_sum)) >= R:
         return NotJudged("The reward is the environment's own.")
     if solved(rows, run.scale).mean() >= _SOLVED:
@@ -104,7 +106,7 @@ def _look(run: Run) -> Outcome:
         return found
     name, share, r = found.function or "The reward", found.share, figure(found.r)
     if found.is_whole and found.figure == TOKENS:
-        return Below(f"{name} follows the length of answers (r = {r}), which is the check on length's to report.")
+        return NotJudged("It follows tokens per turn: see the check on length.")
     if not found.is_whole:
         return Below(f"{name} follows {found.figure} most closely: r = {r} within groups (threshold {limit:g}).")
     every = compared(run.all)
@@ -118,8 +120,8 @@ def _look(run: Run) -> Outcome:
             f"{found.rollouts} rollouts in {found.groups} groups were compared, without truncated and failed ones.",
             *([f"It explains {part_of(share)} of the reward variance within groups."] if found.function else []),
         ),
-        suggestion=f"Score by hand two completions that differ in quality and not in {found.figure}: if the better one "
-        f"does not win, it is {found.figure} that the policy learns.",
+        suggestion=f"Compare two completions that differ in quality but not in {found.figure}. If the better one does "
+        f"not get the higher reward, the policy learns {found.figure}.",
         where="",
         **above(tuple((step, abs(value)) for step, value in correlations_by_step(every, paid, values)), limit),
         is_setup=True,

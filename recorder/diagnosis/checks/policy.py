@@ -42,8 +42,11 @@ def _look_no_update(run: Run) -> Outcome:
     found = {name: values for name in STANDSTILL if (values := _recent(run, name))}
     stopped = [name for name, values in found.items() if max(np.abs(values)) <= STANDSTILL[name]]
     if not stopped:
-        most = ", ".join(f"{it} {figure(max(np.abs(values)))}" for it, values in found.items())
-        return Below(f"Largest at the last steps: {most}.")
+        logged = {it: values for it, values in found.items() if run.scalars.get(it)}
+        if not logged:
+            return NotJudged("The trainer logged no learning_rate, grad_norm or kl.")
+        most = ", ".join(f"{it} {figure(max(np.abs(values)))}" for it, values in logged.items())
+        return Below(f"Largest values over the last steps: {most}.")
     name = stopped[0]
     trend: Trend = run.scalars.get(name, ())
     said = [f"{it} is at most {figure(max(np.abs(found[it])))} over the last steps." for it in stopped]

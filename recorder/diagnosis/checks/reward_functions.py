@@ -67,7 +67,7 @@ def _drowned(run: Run) -> Card | None:
     return Card(
         id="reward_parts",
         title=f"{listed(outcomes)}, which defines solved, explains {_part(max(total, 0.0))} of the reward variance "
-        f"within groups; the rest is of {len(others)} other {'function' if len(others) == 1 else 'functions'}",
+        f"within groups; {len(others)} other functions explain the rest",
         cost=run.fall.lost * (1 - max(total, 0.0)),
         evidence=(
             f"Largest shares: {', '.join(f'{name} {percent(share[name])}' for name in others[:3])}.",

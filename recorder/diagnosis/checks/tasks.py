@@ -49,7 +49,8 @@ def _look_forgotten(run: Run) -> Outcome:
                 f"{since.sum()} since. Solved: {run.scale.success.said}."
             ),
         ),
-        suggestion="Mix them in again, lower the learning rate or add a KL term, and return to an earlier checkpoint.",
+        suggestion="Return to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these "
+        "tasks more often.",
         where=links.tasks(names) if grouped is None else links.tasks(names, "family"),
         trend=rows.where(of).by_step(won[of]),
         since_step=first,
@@ -82,10 +83,10 @@ def _look_never(run: Run) -> Outcome:
     if not often:
         return NotJudged(f"No task has {least} attempts yet.")
     if not own.any():
-        gone = f"; {hopeless.sum():,} that were not are absent from the last steps" if hopeless.any() else ""
+        gone = f"; {hopeless.sum():,} were never solved, and do not occur in the last steps" if hopeless.any() else ""
         return Below(f"{often - hopeless.sum():,} tasks with {least}+ attempts were solved at least once{gone}.")
     if hopeless.all() and not is_out_of_reach:
-        return NotJudged("No task at all is solved: something else than the tasks may be wrong.")
+        return NotJudged("No task is solved at all: the cause may be other than the tasks.")
     if follows_prompt(rows):
         return NotJudged("The reward depends on the prompt alone: no completion could have changed it.")
     lost = np.maximum(run.scale.best - np.nan_to_num(rows.reward), 0)
@@ -120,7 +121,9 @@ def _look_mix(run: Run) -> Outcome:
     before, after = found
     (n0, m0), (n1, m1) = _means(before), _means(after)
     if not n0.any() or not n1.any() or _come_once(run.all):
-        return NotJudged("Most tasks come only once, so their mix cannot be told from the policy.")
+        return NotJudged(
+            "Most tasks come only once, so a change of the mix cannot be separated from a change of the policy."
+        )
     w0, w1 = n0 / max(n0.sum(), 1), n1 / max(n1.sum(), 1)
     m0, m1 = np.where(np.isnan(m0), m1, m0), np.where(np.isnan(m1), m0, m1)
     mix = float(np.nansum((w1 - w0) * (m0 + m1) / 2))
@@ -172,9 +175,9 @@ _UNDEFINED = NotJudged("What counts as solved is not defined: set solved_at.")
 FORGOTTEN = Diagnostic(
     "forgotten",
     "Regressed tasks",
-    f"Tasks that were solved, and then in {ATTEMPTS} or more attempts at most {FALLEN:.0%} as often, if the chance of "
-    f"that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged success rates (corrected for the number of tasks "
-    "and splits, and for groups that end alike). The step is the one that splits a task's attempts best.",
+    f"Tasks that were solved, and then in {ATTEMPTS} or more attempts with at most {FALLEN:.0%} of the earlier success "
+    f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
+    "number of tasks and splits, and for groups that end alike). The step is the one that splits a task's attempts best.",
     "ours; the number of attempts is verifiers'",
     _missing,
     _look_forgotten,

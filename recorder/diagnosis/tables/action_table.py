@@ -39,7 +39,8 @@ HABITS = (
           lambda it: it == 0),
     Habit("env_errors", "run into an error", "The environment answered at least one action with an error.",
           "env_errors", "env_errors>0", lambda it: it > 0),
-    Habit("unparsed", "answer without an action", "At least one answer of the model gave no action.", "parse_failures",
+    Habit("unparsed", "answer without an action", "At least one answer of the model gave no action, truncated"
+          " ones included.", "parse_failures",
           "parse_failures>0", lambda it: it > 0),
     Habit("streak", f"repeat an action {LOOP} times in a row", "Equal actions, one right after the other.",
           "action_streak", f"action_streak>={LOOP}", lambda it: it >= LOOP),

@@ -215,7 +215,7 @@ def test_what_is_paid_by_one_function_for_length_is_found() -> None:
         found.evidence[0]
         == "Correlation of detail and tokens within groups: r = 1. It explains 50% of the reward's variance."
     )
-    assert found.evidence[1] == "Mean answer: 125 \u2192 285 tokens."
+    assert found.evidence[1] == "Mean tokens per turn, first to last steps: 125 \u2192 285."
 
 
 def test_an_episode_that_lasts_longer_is_no_longer_answer() -> None:

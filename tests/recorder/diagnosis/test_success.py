@@ -40,7 +40,7 @@ def success(settings: Settings | None = None, **columns: Any) -> tuple[Success, 
 )
 def test_a_function_that_says_yes_or_no_decides_whatever_is_in_the_sum(parts: dict[str, Any]) -> None:
     found, solved = success(parts=parts)
-    assert found.said.endswith(next(iter(parts)))
+    assert found.said.startswith(f"{next(iter(parts))} \u2265 ")
     np.testing.assert_array_equal(solved, RIGHT == 1)
 
 
@@ -96,7 +96,7 @@ def test_a_gap_in_the_rewards_divides_them() -> None:
 
 def test_the_highest_of_a_few_levels_is_solved() -> None:
     found, solved = success(parts={"rubric": np.array([0, 0.25, 0.5, 0.75, 1.0])[PLACE % 5]})
-    assert found.said == "a 1 of rubric"
+    assert found.said == "rubric \u2265 1"
     assert solved.mean() == pytest.approx(0.2, abs=0.02)
 
 

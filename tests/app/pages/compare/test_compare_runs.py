@@ -225,7 +225,7 @@ def _said(html: str) -> str:
 def test_a_reward_function_that_gives_0_or_1_says_what_is_solved(client: TestClient, engine: Engine) -> None:
     html = page(client, A, B, steps="common", k=1)
     assert (
-        "to 6. pass@1 is the probability that at least one of 1 rollout of a prompt is solved. Solved: a 1 of solved."
+        "to 6. pass@1 is the probability that at least one of 1 rollout of a prompt is solved. Solved: solved ≥ 1."
         in _said(html)
     )
     row = EvaluationRow
@@ -277,7 +277,7 @@ def test_runs_that_define_solved_differently_are_compared_without_it(tmp_path: P
 
 def test_a_run_that_has_solved_nothing_yet_is_compared_by_the_definition_of_the_other(tmp_path: Path) -> None:
     html = _compared(tmp_path / "a.db", of_b={"solved": 0.0, "format_ok": 0.5})
-    assert "Solved: a 1 of solved." in _said(html)
+    assert "Solved: solved ≥ 1." in _said(html)
     assert "B: " not in _said(html).partition("Solved: ")[2][:40]
     shares = re.findall(r'<td class="num pass">([^<]+)</td>', html)
     assert set(shares[1::2]) <= {"0%", "—"} != set(shares[::2])

@@ -111,7 +111,7 @@ def test_the_tile_of_solved_rollouts_is_that_of_the_run_s_definition(engine: Eng
         html = client.get(address, headers=fragment("overview")).text  # a poll waits for the diagnosis
         held_out = client.get(f"{address}?mode=eval", headers=fragment("overview")).text
     assert " = 1</bdi>" not in html
-    found = re.search(r'solved their task. Solved: a 1 of solved."><bdi>Solved</bdi></dt><dd><strong>(\d+)%', html)
+    found = re.search(r'solved their task. Solved: solved ≥ 1."><bdi>Solved</bdi></dt><dd><strong>(\d+)%', html)
     assert found
     row = EvaluationRow
     with engine.connect() as connection:

@@ -125,7 +125,7 @@ def label_of(truth: Truth, task: str) -> str:
     if any("forgotten" in it["causes"] for it in mine):
         return "regressed"
     begins = sorted(it["step"] for it in mine)[-ATTEMPTS]
-    return "saturated" if fmean(it["solved"] for it in mine if it["step"] >= begins) >= EASY else "learning"
+    return "saturated" if fmean(it["solved"] for it in mine if it["step"] >= begins) >= EASY else "partly solved"
 
 
 def is_dead(group: Rollouts) -> bool:
@@ -275,7 +275,7 @@ def test_the_numbers_of_tasks_are_true(run: Realistic) -> None:
     found = recorded(run.id)
     text, _ = of_run(found, "tasks")
     labels = Counter(label_of(found.truth, task) for task in by_task(found.truth.rollouts))
-    for label in ("never solved", "regressed", "learning", "saturated", "few attempts"):
+    for label in ("never solved", "regressed", "partly solved", "saturated", "few attempts"):
         said = re.search(rf"(?m)([\d,]+) {label}\b", text)
         assert said, label
         assert is_near(said[1], labels[label]), (label, said[0], labels)
