@@ -22,7 +22,7 @@ class Settings:
     Attributes:
         max_reward: Reward of a perfect rollout. None takes the run's 99th percentile.
         solved_at: Least reward of a solved rollout. None takes the highest value of `solved_by` if that is set, else
-            `max_reward`, else the definition in docs/diagnosis.md.
+            the definition in docs/diagnosis.md.
         solved_by: Reward function that `solved_at` applies to. None: the whole reward.
         steps: Number of last steps that are diagnosed.
         thresholds: Thresholds by id of a diagnostic, which replace its default: see docs/diagnosis.md.
@@ -33,14 +33,14 @@ class Settings:
     Examples:
         >>> from logs_ui.recorder import Settings
         >>> Settings(max_reward=1.0, solved_at=0.9, thresholds={"truncation": 0.2}).as_dict()
-        {'max_reward': 1.0, 'solved_at': 0.9, 'solved_by': None, 'steps': 10, 'thresholds': {'truncation': 0.2}}
+        {'max_reward': 1.0, 'solved_at': 0.9, 'steps': 10, 'thresholds': {'truncation': 0.2}, 'solved_by': None}
     """
 
     max_reward: float | None = None
     solved_at: float | None = None
-    solved_by: str | None = None
     steps: int = 10
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    solved_by: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.thresholds, Mapping):

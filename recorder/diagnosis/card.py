@@ -115,7 +115,6 @@ class Card:
     is_part: bool = False
     trend: Trend = ()
     since_step: int | None = None
-    since_range: tuple[int, int] | None = None
     limit: float | None = None
     explains: tuple[str, ...] = ()
     own: Bools | None = field(default=None, repr=False, compare=False)
@@ -125,6 +124,7 @@ class Card:
     stops_learning: bool = False
     is_loss: bool = True
     share: float | None = None
+    since_range: tuple[int, int] | None = None
 
     @property
     def began(self) -> str:

@@ -2,7 +2,7 @@
 
 The split of the steps in two that leaves the least squares (Bai 1997) is the change. It counts if the likelihood-ratio
 test of Worsley (1979) rejects equal means: Bonferroni's bound over all splits of a t test. Its interval consists of the
-splits that fit nearly as well (Hansen 2000). Noise about a constant therefore has no change, and a ramp a wide interval.
+splits that fit nearly as well (Hansen 2000). Noise about a constant has no change therefore, a ramp a wide interval.
 """
 
 import math
@@ -39,12 +39,14 @@ class Change:
 def change(trend: Trend) -> Change | None:
     """Return the largest change of a trend of finite values; None if it may be chance, or for fewer than 4 points."""
     values = np.array([value for _, value in trend])
-    count = len(values)
-    if count < _FEW or np.ptp(values) <= 1e-9 * np.abs(values).max():
+    count, size = len(values), float(np.abs(values).max(initial=0.0))
+    if count < _FEW or not math.isfinite(size) or np.ptp(values) <= 1e-9 * size:
         return None
+    values = values / size  # squares of huge rewards would overflow
     centred, place = values - values.mean(), np.arange(1, count)
     squares = float(centred @ centred)
     left = np.maximum(squares - np.cumsum(centred)[:-1] ** 2 * count / (place * (count - place)), 1e-12 * squares)
+    left[[0, -1]] = squares  # one point alone is no level
     best = int(np.argmin(left))
     # Wallace's (1959) normal approximation of Student's t, whose square is (count - 2) * (squares / left - 1).
     free = count - 2
@@ -58,7 +60,7 @@ def change(trend: Trend) -> Change | None:
     alike = float(np.clip(rest[1:] @ rest[:-1] / max(float(rest @ rest), 1e-300), 0, 0.9))
     inflation = (1 + alike) / (1 - alike)
     near = place[count * (left - left[best]) <= _NEAR * inflation * left[best]].tolist()
-    return Change(at, near[0], near[-1], before, after)
+    return Change(at, near[0], near[-1], before * size, after * size)
 
 
 def above(trend: Trend, limit: float) -> dict[str, Any]:
@@ -90,5 +92,9 @@ def _begin(trend: Trend, limit: float) -> tuple[int | None, tuple[int, int] | No
             return rest[found.place][0], (rest[found.first][0], rest[found.last][0])
         else:
             rest = after
-    is_bad = len(trend) >= _FEW and len(rest) > 0 and float(np.mean([value for _, value in rest])) >= limit - SAME
+    # A rare fault may have begun late, without a change that is sure: then no step is told.
+    parts = (rest, trend[:_FEW]) if len(trend) >= _FEW and rest else ()
+    means = [float(np.nanmean([value for _, value in part])) for part in parts]
+    is_bad = bool(means) and means[0] >= limit - SAME and means[1] >= limit - abs(limit) / 2
+    is_bad = is_bad and (limit != 0 or min(means) > SAME)
     return (trend[0][0] if is_bad else None), None

@@ -46,6 +46,11 @@ def attempted(rows: Rows) -> Bools:
     return np.isfinite(rows.reward) & (rows.task >= 0)
 
 
+def tried(rows: Rows, scale: Scale) -> Bools:
+    """Return (N,) True for attempts that can count as solved or not."""
+    return attempted(rows) & scale.success.known(rows)
+
+
 def dead(groups: Groups) -> Bools:
     """Return (G,) True for groups of several rewards, all equal: zero variance, so that every advantage is 0."""
     return (groups.size > 1) & (groups.high - groups.low <= SAME)

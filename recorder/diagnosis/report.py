@@ -288,6 +288,8 @@ def _headline(report: Report) -> Iterator[Line]:
     else:
         yield Line(f"Mean reward {mean}, best {best} ({best_is}): average loss {lost} per rollout.", "bold")
     yield Line(f"Solved: {visible(report.scale.success.said)}.", "dim")
+    if report.headline is not None:
+        yield Line(f"Largest cause: {visible(report.headline.title)}.", "bold")
     if report.warming_up:
         yield Line("Warming up: there are not enough rollouts yet to judge.", "yellow")
     elif not report.cards and not fall.is_flat and fall.lost <= LITTLE * abs(fall.best):

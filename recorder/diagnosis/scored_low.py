@@ -34,8 +34,9 @@ def scored_low(run: Run, cards: Sequence[Card]) -> tuple[Card | None, float]:
     if run.scale.is_flat or fall.lost <= LITTLE * abs(fall.best) or cost < _SHARE * fall.lost:
         return None, 0.0
     low = judged(rows) & has_cause(rows, LossCause.WRONG_ANSWER) & (run.lost > SAME)
-    every = np.ones(len(rows), bool)  # of a card that is about the reward or the trainer
-    explained = np.logical_or.reduce([~every, *(every if it.own is None else it.own for it in cards)])
+    every, told = np.ones(len(rows), bool), {name for it in cards for name in it.explains}
+    causes = [it for it in cards if it.cost is not None and it.id not in told]
+    explained = np.logical_or.reduce([~every, *(every if it.own is None else it.own for it in causes)])
     left = cost * float(run.lost[low & ~explained].sum()) / max(float(run.lost[low].sum()), SAME)
     functions = _shortfalls(run, low)
     most = f", mostly in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""

@@ -3,8 +3,7 @@
 Sums of rewards show no success by themselves: with a length penalty or a judge in the sum, hardly two are equal. So the
 definition is, in this order: what the user set; the upper value of a two-valued reward function that counts most or is
 named like an outcome; the environment's own report; a 1 of a graded function that is named like an outcome; a gap in
-the rewards; the highest level of the function that counts most, if many reach it; else it is not defined, and no
-statement that needs it is made. [ours]
+the rewards; else it is not defined, and no statement that needs it is made. [ours]
 """
 
 import re
@@ -19,10 +18,12 @@ from logs_ui.recorder.queries.filters.terms import print_key
 from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.vocabulary import StopReason
 
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _OUTCOME = re.compile(
-    r"correct|accura|solve|success|right|answer|pass|win|goal|exact|match|verif|outcome|env", re.IGNORECASE
+    r"correct|accura|solve|success|right$|answer|pass|wins?$|won$|goal|exact|match|verif|outcome|env$|environment"
 )
-_FORM = re.compile(r"format|style|tag|length|brev|short|long|repeat|penal", re.IGNORECASE)
+_FORM = re.compile(r"format|style|tags?$|length|brev|short|long(er)?$|repe[at]|penal|xml|json|syntax|valid$|think")
+_NOT = re.compile(r"no$|not$|non$|un|in(?!t)|invalid|wrong|bad|mis")
 _SHARED = 0.05  # of a function's rollouts that another one may score, too, if each has tasks of its own [ours]
 _TOP, _LEVELS = 0.05, 5  # share of the rollouts on the highest level; levels that are few [ours]
 _GAP, _OTHERS, _SIDE, _FEW = 0.3, 2.0, 0.05, 32  # of the range; times the next gap; of the rollouts; rollouts [ours]
@@ -33,13 +34,20 @@ NOT_DEFINED = "not defined (no reward function, environment or gap in the reward
 
 
 def is_form(function: str) -> bool:
-    """Return True if a reward function is named like a form: format, style, length, ..."""
-    return _FORM.search(function) is not None
+    """Return True if a word of the function's name is one of form: format, style, length, ..."""
+    return any(map(_FORM.match, _words(function)))
 
 
 def is_outcome(function: str) -> bool:
-    """Return True if a reward function is named like an outcome: correct, solved, ... but not format_correct."""
-    return _OUTCOME.search(function) is not None and not is_form(function)
+    """Return True if a word of the function's name is an outcome: correct, solved, ... but not format_correct, and not
+    incorrect or no_answer.
+    """
+    words = _words(function)
+    return any(map(_OUTCOME.match, words)) and not any(map(_NOT.match, words)) and not is_form(function)
+
+
+def _words(name: str) -> list[str]:
+    return [word.lower() for word in _WORD.findall(name)]
 
 
 @dataclass(frozen=True)
@@ -63,18 +71,18 @@ class Success:
     @classmethod
     def of(cls, rows: Rows, settings: Settings) -> "Success":
         """Return the definition for a run; `rows` are the rollouts of all its steps."""
-        by, at = settings.solved_by, settings.max_reward if settings.solved_at is None else settings.solved_at
+        by, at = settings.solved_by, settings.solved_at
         if by is not None and by not in rows.values:
             return cls(said=f"not defined: solved_by names {by}, which is no reward function of this run")
         if by is not None:
-            at = float(np.nanmax(rows.values[by], initial=SAME)) if settings.solved_at is None else settings.solved_at
-            source = "the highest value recorded" if settings.solved_at is None else "as set"
+            source = "the highest value recorded" if at is None else "as set"
+            at = float(np.nanmax(rows.values[by], initial=SAME)) if at is None else at
             return cls(((_key(by), at),), f"{by} \u2265 {figure(at)}, {source}")
         if at is not None:
             return cls((("reward", at),), f"reward \u2265 {figure(at)}, as set")
         found = _by_functions(rows, _upper) or _by_environment(rows)
         found = found or _by_functions(rows, lambda name, values: _top(name, values) if is_outcome(name) else None)
-        return found or _by_gap(rows) or _by_functions(rows, _top) or cls()
+        return found or _by_gap(rows) or cls()
 
     @property
     def is_defined(self) -> bool:
@@ -87,6 +95,15 @@ class Success:
             return ""
         ((column, at),) = self.marks
         return f"{column}:1" if column == "env_success" else f"{column}>={at - SAME:.9g}"
+
+    def known(self, rows: Rows) -> Bools:
+        """Return (N,) True for rollouts that count as solved or not: if functions decide, those that one scored."""
+        columns = [values for name, values in _columns(rows).items() if name in dict(self.marks)]
+        by_function = all(name.startswith("rewards.") for name, _ in self.marks) and bool(columns)
+        if not by_function:
+            return np.ones(len(rows), bool)
+        found: Bools = np.logical_or.reduce([np.isfinite(values) for values in columns])
+        return found
 
     def solved(self, rows: Rows) -> Bools:
         """Return (N,) True for solved rollouts; all False if success is not defined."""
@@ -143,7 +160,8 @@ def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Su
 
     A function that counts is named like an outcome, or has the largest range of those that score the same rollouts.
     """
-    given = {"reward": rows.reward} if not rows.values else rows.values
+    given = {name: values for name, values in rows.values.items() if rows.weights.get(name, 1.0) >= 0}
+    given = given if rows.values else {"reward": rows.reward}
     known = {name: np.isfinite(values) for name, values in given.items()}
     worth = {name: _worth(rows, name, values) for name, values in given.items()}
 
@@ -173,7 +191,7 @@ def _worth(rows: Rows, name: str, values: Floats) -> float:
 def _by_environment(rows: Rows) -> Success | None:
     """Return a definition by what the environment said when it ended the episode, or by its last reward, 0 or 1."""
     reported = rows.facts.get("env_success")
-    if reported is not None and np.isfinite(reported).any():
+    if reported is not None and (reported == 0).any():  # one that never says otherwise is no verdict
         return Success((("env_success", 1.0),), "the environment's last observation reports success")
     done = rows.stop_reason == StopReason.DONE
     is_clear = _levels(rows.env_reward_last[done]).tolist() in ([0, 1], [-1, 1])
@@ -186,7 +204,7 @@ def _by_gap(rows: Rows) -> Success | None:
     """Return the reward above the one wide gap between the rewards of rollouts that ended normally."""
     ended = np.isin(rows.stop_reason, (StopReason.DONE, StopReason.STOP, StopReason.NOT_RECORDED))
     reward = rows.reward[ended & np.isfinite(rows.reward)]
-    if len(reward) < _FEW:
+    if len(reward) < _FEW or (rows.values and all(map(is_form, rows.values))):
         return None
     low, high = np.percentile(reward, (1, 99))
     levels = np.unique(np.clip(reward, low, high))

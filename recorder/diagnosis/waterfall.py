@@ -52,6 +52,8 @@ class Scale:
         else:
             best, said = float(np.percentile(rewards, _PERCENTILE)), "the run's 99th percentile"
             if best - float(rewards.min()) <= SAME:
+                best, said = float(rewards.max()), "the run's highest, which less than 1% of rollouts got"
+            if best - float(rewards.min()) <= SAME:
                 best, said, is_flat = best + 1.0, "all rewards are equal", True
         return cls(best, Success.of(rows, settings), said, is_flat)
 
@@ -186,7 +188,9 @@ def waterfall(rows: Rows, scale: Scale) -> Waterfall:
     rows = rows.where(judged(rows))
     if not len(rows):
         return Waterfall(scale.best, scale.best, 0.0, 0.0, ())
-    loss, cause = np.ones(len(rows)) if scale.is_flat else losses(rows, scale), causes(rows)
+    loss, cause = losses(rows, scale), causes(rows)
+    if scale.is_flat:  # there is no reward to lose: rollouts are counted, but not those that ended well
+        loss = np.where((cause == len(CAUSES) - 1) & scale.success.solved(rows), 0.0, 1.0)
     short = np.maximum(loss, 0.0)
     cost = np.bincount(cause, weights=short, minlength=len(CAUSES)) / len(rows)
     count = np.bincount(cause[short > SAME * max(abs(scale.best), 1)], minlength=len(CAUSES))
@@ -198,7 +202,7 @@ def waterfall(rows: Rows, scale: Scale) -> Waterfall:
     return Waterfall(
         best=scale.best,
         mean=float(np.nan_to_num(rows.reward, posinf=scale.best, neginf=0.0).mean()),
-        lost=float(loss.mean()),
+        lost=float(losses(rows, scale).mean()),
         above=float(np.maximum(-loss, 0.0).mean()),
         shares=tuple(sorted(shares, key=lambda share: -share.cost)),
         is_flat=scale.is_flat,

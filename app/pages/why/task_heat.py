@@ -192,9 +192,10 @@ def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, 
         found.attempts[place].tolist(),
         found.mean[place].tolist(),
         found.solved[place].tolist(),
+        found.judged[place].tolist(),
         strict=True,
     )
-    for (first, last), (rollouts, attempts, mean, solved) in zip(bounds, parts, strict=True):
+    for (first, last), (rollouts, attempts, mean, solved, judged) in zip(bounds, parts, strict=True):
         if not rollouts:
             line.append(None)
             continue
@@ -202,21 +203,21 @@ def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, 
         line.append(
             HeatCell(
                 text=said.number(_known(mean), 2),
-                title=_cell_title(first, last, rollouts, attempts, mean, solved if found.solved_is_known else None),
-                shade=_shade(edges, mean, solved / attempts if attempts else 0.0),
+                title=_cell_title(first, last, rollouts, attempts, mean, solved, judged),
+                shade=_shade(edges, mean, solved / judged if judged else 0.0),
                 address=address.replace(str(urls.LAST), str(last)),
             )
         )
     return line
 
 
-def _cell_title(first: int, last: int, rollouts: int, attempts: int, mean: float, solved: int | None) -> str:
+def _cell_title(first: int, last: int, rollouts: int, attempts: int, mean: float, solved: int, judged: int) -> str:
     where = f"{_steps_said(first, last)}: "
     if not attempts:
         return f"{where}no reward, {said.plural(rollouts, 'rollout')}"
     rest = "" if attempts == rollouts else f", {rollouts - attempts:,} more without a reward"
     of = said.plural(attempts, "rollout")
-    wins = of if solved is None else f"{solved:,} of {of} solved"
+    wins = of if not judged else f"{solved:,} of {said.plural(judged, 'rollout')} solved"
     return f"{where}mean reward {said.number(mean)} · {wins}{rest}"
 
 

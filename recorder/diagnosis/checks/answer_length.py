@@ -179,8 +179,8 @@ def _look_length(run: Run) -> Outcome:
             + (f" It explains {part_of(share)} of the reward's variance." if name else ""),
             f"Mean tokens per turn, first to last steps: {figure(grown.before)} \u2192 {figure(grown.after)}.",
         ),
-        suggestion=f"Compare two answers of one length and different quality. If {name or 'the reward'} rates them alike, "
-        "repair it before training goes on."
+        suggestion=f"Compare two answers of one length and different quality. If {name or 'the reward'} rates them "
+        "alike, repair it before training goes on."
         if is_alone
         else "Remove length from the reward, or reward it only if the answer is correct.",
         where="" if is_alone else links.ids(run.rows.id[far]) if (run.rows.turns > 1).any() else where,

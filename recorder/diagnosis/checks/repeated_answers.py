@@ -69,10 +69,11 @@ def alike(rows: Rows) -> Floats:
 def _look_diversity(run: Run) -> Outcome:
     rows, twins, chosen = run.rows, alike(run.rows), _chosen(run)
     sampled = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
-    trend = sampled or logged(run.scalars)
+    trends = [trend for trend in (logged(run.scalars), sampled) if trend]
+    trend = next((it for it in trends if (found := entropy(it)) and found.is_collapsed), trends[-1] if trends else ())
     fallen, share = entropy(trend), mean(twins)
     said = [] if share is None else [f"{percent(share)} of completions have the same tokens as another of their group."]
-    source = "the sampler's mean of -log p" if sampled else "logged by the trainer"
+    source = "the sampler's mean of -log p" if trend is sampled else "logged by the trainer"
     if fallen is not None or trend:
         said.append(f"Entropy ({source}): {fallen.said if fallen else f'{figure(trend[-1][1])} nats per token'}.")
     if not chosen.any():

@@ -29,8 +29,8 @@ def _look_constant(run: Run) -> Outcome:
     rewards = rows.reward[has]
     if float(np.ptp(rewards)) > SAME:
         return Below(f"Rewards range from {figure(float(rewards.min()))} to {figure(float(rewards.max()))}.")
-    if not (run.scale.is_flat or unsolved_groups(rows, run.scale).any()):
-        return Below(f"Every rollout gets the reward {figure(float(rewards[0]))}, and that is the best.")
+    if not unsolved_groups(rows, run.scale).any():
+        return Below(f"Every rollout gets the reward {figure(float(rewards[0]))}, and all are solved.")
     known = rows.env_reward_sum[np.isfinite(rows.env_reward_sum)]
     better = float(np.mean(known > known.min() + SAME)) if len(known) else None
     if better == 0 and abs(rewards[0]) <= SAME:

@@ -7,7 +7,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, 
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import spread, windows
-from logs_ui.recorder.diagnosis.measures import attempted, extent, solved
+from logs_ui.recorder.diagnosis.measures import attempted, extent, solved, tried
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, means
 from logs_ui.recorder.diagnosis.tables.task_families import by_family
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FALLEN, FORGOTTEN_CHANCE, Label, labels
@@ -24,12 +24,12 @@ def _look_forgotten(run: Run) -> Outcome:
         return _UNDEFINED
     grouped = by_family(run.all)
     rows, what = (run.all, "tasks") if grouped is None else (grouped, "task families")
-    often = int((np.bincount(rows.task[attempted(rows)]) >= ATTEMPTS).sum())
+    often = int((np.bincount(rows.task[tried(rows, run.scale)]) >= ATTEMPTS).sum())
     if often == 0:
         return NotJudged(f"No task has {ATTEMPTS} attempts yet.")
     found = labels(rows, run.scale, run.settings)
     gone = np.flatnonzero(found.label == Label.FORGOTTEN)
-    of = attempted(rows) & np.isin(rows.task, gone)
+    of = tried(rows, run.scale) & np.isin(rows.task, gone)
     own = np.isin(rows.task, gone)[rows.step >= run.rows.steps[0]]
     if not own.any():
         return Below(f"None of {often:,} {what} with {ATTEMPTS} or more attempts regressed.")
@@ -79,7 +79,7 @@ def _look_never(run: Run) -> Outcome:
     heard = run.all.env_reward_sum
     is_out_of_reach = np.isfinite(heard).any() and extent(heard) <= SAME  # the environment rewards no rollout either
     least = int(run.threshold("never_solved", ATTEMPTS))
-    often = int((np.bincount(run.all.task[attempted(run.all)]) >= least).sum())
+    often = int((np.bincount(run.all.task[tried(run.all, run.scale)]) >= least).sum())
     if not often:
         return NotJudged(f"No task has {least} attempts yet.")
     if not own.any():
@@ -177,7 +177,7 @@ FORGOTTEN = Diagnostic(
     "Regressed tasks",
     f"Tasks that were solved, and then in {ATTEMPTS} or more attempts with at most {FALLEN:.0%} of the earlier success "
     f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
-    "number of tasks and splits, and for groups that end alike). The step is the one that splits a task's attempts best.",
+    "number of tasks and splits, and for groups that end alike). The step splits a task's attempts best.",
     "ours; the number of attempts is verifiers'",
     _missing,
     _look_forgotten,

@@ -144,7 +144,10 @@ def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
     places = {name: place for place, name in enumerate(dict.fromkeys(values))}
     code = np.fromiter(map(places.__getitem__, values), np.int64, len(values))
     has = np.isfinite(rows.reward)
-    counts = [np.bincount(code[of], minlength=len(places)) for of in (has | True, has, has & solved(rows, scale))]
+    counts = [
+        np.bincount(code[of], minlength=len(places))
+        for of in (has | True, has & scale.success.known(rows), has & solved(rows, scale))
+    ]
     mean_of = means(code, rows.reward, len(places))
     found = [
         Tally(name, int(n), float(mean_of[place]) if scored else None, int(scored), int(wins) if is_told else None)

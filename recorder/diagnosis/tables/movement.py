@@ -6,7 +6,7 @@ from typing import Any
 
 from logs_ui.recorder.diagnosis.card import Trend, since
 from logs_ui.recorder.diagnosis.change_point import below
-from logs_ui.recorder.diagnosis.entropy import entropy
+from logs_ui.recorder.diagnosis.entropy import entropy, logged
 from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
@@ -60,7 +60,8 @@ def signals(scalars: Mapping[str, Trend], config: Mapping[str, Any], first: int 
         "entropy": _entropy,
     }
     last = max((step for step, _ in scalars.get(_ALWAYS, ())), default=0)
-    return tuple(_signal(name, scalars.get(name, ()), make, last, config) for name, make in makers.items())
+    known = {**scalars, "entropy": logged(scalars)}
+    return tuple(_signal(name, known.get(name, ()), make, last, config) for name, make in makers.items())
 
 
 def _signal(

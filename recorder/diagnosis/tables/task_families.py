@@ -8,7 +8,6 @@ import numpy as np
 from logs_ui.recorder.diagnosis.rollout_rows import Rows, distinct
 
 _SEPARATORS = "/:|#-_."
-_NEARLY_ALL = 0.9  # of the names that contain a separator [ours]
 _SEVERAL, _MOST = 3, 50  # tasks of a family, on average; families [ours]
 _OFTEN = 0.5  # of the rollouts are of tasks that come in several groups: then tasks speak for themselves [ours]
 
@@ -22,10 +21,8 @@ def families(tasks: Sequence[str]) -> list[str] | None:
     """
     for separator in _SEPARATORS:
         parts = [task.split(separator) for task in tasks]
-        if not tasks or sum(len(it) > 1 for it in parts) < _NEARLY_ALL * len(tasks):
-            continue
-        for depth in range(max(map(len, parts)) - 1, 0, -1):
-            found = [separator.join([*it[:depth], ""]) if len(it) > depth else separator.join(it) for it in parts]
+        for depth in range(min(map(len, parts), default=1) - 1, 0, -1):
+            found = [separator.join([*it[:depth], ""]) for it in parts]
             if 2 <= len(set(found)) <= min(_MOST, len(tasks) / _SEVERAL):
                 return found
     return None

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.diagnosis.measures import attempted, solved
+from logs_ui.recorder.diagnosis.measures import attempted, solved, tried
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints, Rows, Texts, means
 from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.settings import Settings
@@ -132,14 +132,14 @@ class Columns:
 class Cells:
     """Holds the figures of some tasks by column of steps. Arrays have the shape (T, C); see `Figures`.
 
-    If success is not defined, `solved_is_known` is False, and `solved` is 0.
+    `judged` counts the attempts that can count as solved or not; it is 0 if success is not defined.
     """
 
     rollouts: Ints
     attempts: Ints
     mean: Floats
     solved: Ints
-    solved_is_known: bool
+    judged: Ints
 
 
 def labels(rows: Rows, scale: Scale, settings: Settings | None = None) -> Labels:
@@ -152,8 +152,8 @@ def labels(rows: Rows, scale: Scale, settings: Settings | None = None) -> Labels
     """
     thresholds = settings.thresholds if settings else {}
     attempts, fallen = thresholds.get("never_solved", ATTEMPTS), thresholds.get("forgotten", FALLEN)
-    tried = attempted(rows)
-    task, step, won = rows.task[tried], rows.step[tried], solved(rows, scale)[tried]
+    own, has_reward = tried(rows, scale), attempted(rows)
+    task, step, won = rows.task[own], rows.step[own], solved(rows, scale)[own]
     number = len(rows.tasks)
     tries, wins = _count(task, number), _count(task[won], number)
     last_solved = np.full(number, -1, np.int64)
@@ -165,17 +165,17 @@ def labels(rows: Rows, scale: Scale, settings: Settings | None = None) -> Labels
     limit = FORGOTTEN_CHANCE / max(int((tries >= ATTEMPTS).sum()), 1)
     alike = alikeness(rows, scale) if may_be_lost.any() else 0.0
     for one in np.flatnonzero(may_be_lost).tolist():
-        sizes = np.bincount(rows.group[tried][task == one])
+        sizes = np.bincount(rows.group[own][task == one])
         effect = 1 + (float(sizes[sizes > 0].mean()) - 1) * alike  # Kish's design effect
         found = _regression(step[task == one], won[task == one], effect, fallen, limit)
         if found is not None:
             since[one], before[one], after[one] = found
+    is_unknown = (tries == 0) & (_count(rows.task[has_reward], number) > 0) | (not scale.success.is_defined)
     label = np.select(
-        [np.full(number, not scale.success.is_defined), (tries >= attempts) & (wins == 0), tries < ATTEMPTS,
-         since >= 0, late >= EASY],
+        [is_unknown, (tries >= attempts) & (wins == 0), tries < ATTEMPTS, since >= 0, late >= EASY],
         [Label.UNKNOWN, Label.NEVER, Label.FEW, Label.FORGOTTEN, Label.SATURATED],
         default=Label.LEARNING,
-    ).astype(object)  # fmt: skip
+    ).astype(object)
     return Labels(label, last_solved, since, before, after)
 
 
@@ -235,8 +235,8 @@ def alikeness(rows: Rows, scale: Scale) -> float:
 
     It is the intraclass correlation of being solved (Fisher 1925), over all tasks; 1 if it cannot be computed.
     """
-    tried = attempted(rows)
-    group, task, won = rows.group[tried], rows.task[tried], solved(rows, scale)[tried].astype(float)
+    own = tried(rows, scale)
+    group, task, won = rows.group[own], rows.task[own], solved(rows, scale)[own].astype(float)
     sizes = np.bincount(group)
     several = sizes[group] > 1
     of_group, of_task = (means(code, won, int(code.max(initial=-1)) + 1) for code in (group, task))
@@ -247,12 +247,10 @@ def alikeness(rows: Rows, scale: Scale) -> float:
 
 def figures(rows: Rows, scale: Scale, k: int) -> Figures:
     """Return the figures of all tasks over the steps of `rows`."""
-    tried, number = attempted(rows), len(rows.tasks)
-    task, attempts = rows.task[tried], _count(rows.task[tried], number)
-    unknown = np.where(
-        scale.success.is_defined, 0.0, np.nan
-    )  # added to a figure, it leaves NaN if solved is not defined
-    share = means(task, solved(rows, scale)[tried], number) + unknown
+    has_reward, own, number = attempted(rows), tried(rows, scale), len(rows.tasks)
+    task, attempts = rows.task[has_reward], _count(rows.task[has_reward], number)
+    unknown = 0.0 if scale.success.is_defined else np.nan  # added to a figure
+    share = means(rows.task[own], solved(rows, scale)[own], number) + unknown
     pass_1, pass_k = _pass(rows, scale, 1) + unknown, _pass(rows, scale, k) + unknown
     best = np.fmax(pass_k, _reached(rows, scale))
     reach = np.select(
@@ -263,7 +261,7 @@ def figures(rows: Rows, scale: Scale, k: int) -> Figures:
     return Figures(
         rollouts=_count(rows.task[rows.task >= 0], number),
         attempts=attempts,
-        mean=means(task, rows.reward[tried], number),
+        mean=means(task, rows.reward[has_reward], number),
         share=share,
         pass_1=pass_1,
         pass_k=pass_k,
@@ -284,7 +282,7 @@ def cells(rows: Rows, scale: Scale, tasks: Ints, columns: Columns) -> Cells:
         attempts=_count(cell[np.isfinite(reward)], size).reshape(shape),
         mean=means(cell, reward, size).reshape(shape),
         solved=_count(cell[solved(rows, scale)[own]], size).reshape(shape),
-        solved_is_known=scale.success.is_defined,
+        judged=_count(cell[(tried(rows, scale) & scale.success.is_defined)[own]], size).reshape(shape),
     )
 
 
@@ -302,11 +300,11 @@ def pass_at(scored: int, solved: int, k: int) -> float:
 
 def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
     """Return (T,) pass@k, mean over a task's groups; NaN if none has k attempts."""
-    tried = attempted(rows)
-    group, number = rows.group[tried], len(rows.groups.size)
-    scored, wins = _count(group, number), _count(group[solved(rows, scale)[tried]], number)
+    own = tried(rows, scale)
+    group, number = rows.group[own], len(rows.groups.size)
+    scored, wins = _count(group, number), _count(group[solved(rows, scale)[own]], number)
     task = np.zeros(number, np.int64)
-    task[group] = rows.task[tried]
+    task[group] = rows.task[own]
     enough = scored >= max(k, 1)
     most = int(scored.max(initial=0)) + 1
     found, place = np.unique(scored[enough] * most + wins[enough], return_inverse=True)
@@ -316,10 +314,10 @@ def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
 
 def _reached(rows: Rows, scale: Scale) -> Floats:
     """Return (T,) share of a task's groups, of any size, with a success; NaN without any."""
-    tried, group, number = attempted(rows), rows.group, len(rows.groups.size)
+    own, group, number = tried(rows, scale), rows.group, len(rows.groups.size)
     task = np.full(number, -1, np.int64)
-    task[group[tried]] = rows.task[tried]
-    has_any = _count(group[tried & solved(rows, scale)], number) > 0
+    task[group[own]] = rows.task[own]
+    has_any = _count(group[own & solved(rows, scale)], number) > 0
     return means(task[task >= 0], has_any[task >= 0], len(rows.tasks))
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
-from logs_ui.recorder.diagnosis.success import Success
+from logs_ui.recorder.diagnosis.success import Success, is_outcome
 from logs_ui.recorder.diagnosis.tables.task_table import Label, figures, labels
 from logs_ui.recorder.diagnosis.waterfall import Scale
 from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
@@ -94,16 +94,53 @@ def test_a_gap_in_the_rewards_divides_them() -> None:
     np.testing.assert_array_equal(solved, RIGHT == 1)
 
 
-def test_the_highest_of_a_few_levels_is_solved() -> None:
-    found, solved = success(parts={"rubric": np.array([0, 0.25, 0.5, 0.75, 1.0])[PLACE % 5]})
-    assert found.said == "rubric \u2265 1"
-    assert solved.mean() == pytest.approx(0.2, abs=0.02)
+@pytest.mark.parametrize(
+    "name", ["incorrect", "unsolved", "no_answer", "window_size", "copyright", "percentage_format"]
+)
+def test_a_name_is_read_word_by_word(name: str) -> None:
+    assert not is_outcome(name)
+    assert all(map(is_outcome, ("percentage_correct", "testsPassed", "is_solved", "exactMatch")))
+
+
+def test_a_function_that_is_to_be_avoided_is_no_success() -> None:
+    parts = {"is_toxic": -RIGHT, "quality": GRADED}
+    assert "is_toxic" not in success(parts=parts, weights={"is_toxic": -1.0, "quality": 1.0})[0].said
+
+
+def test_a_verdict_that_never_says_otherwise_is_none() -> None:
+    assert not success(parts={"score": GRADED}, env_success=1.0)[0].is_defined
+
+
+def test_tasks_of_a_mix_without_a_function_that_decides_are_not_never_solved() -> None:
+    math = PLACE // 4 % 2 == 0
+    parts = {"correct": np.where(math, RIGHT, NAN), "judge": np.where(math, NAN, GRADED)}
+    rows = rows_of(
+        COUNT, parts=parts, values=parts, reward=np.where(math, RIGHT, GRADED),
+        task=[f"{'math' if it else 'code'}" for it in math],
+    )  # fmt: skip
+    found = labels(rows, Scale.of(rows, Settings()))
+    assert dict(zip(rows.tasks, found.label, strict=True)) == {"math": Label.LEARNING, "code": Label.UNKNOWN}
+    assert np.isnan(figures(rows, Scale.of(rows, Settings()), 4).share[rows.tasks.index("code")])
+
+
+def test_a_rare_success_is_a_scale_and_a_perfect_run_has_no_fault() -> None:
+    rare = diagnose_rows(rows_of(480, reward=np.where(np.arange(480) % 160 == 0, 1.0, 0.0)))
+    assert not rare.scale.is_flat
+    assert rare.fall.best == 1.0
+    perfect = diagnose_rows(rows_of(reward=1.0))
+    assert perfect.cards == ()
+    assert perfect.fall.shares == ()
+
+
+def test_huge_rewards_are_diagnosed() -> None:
+    for reward in (1e308 * (PLACE % 2), 1e160 * GRADED):
+        assert diagnose_rows(rows_of(COUNT, reward=reward)).steps is not None
 
 
 def test_what_the_user_set_comes_first() -> None:
     parts = {"correct": RIGHT, "judge": GRADED}
     assert success(Settings(solved_at=1.5), parts=parts)[0].marks == (("reward", 1.5),)
-    assert success(Settings(max_reward=2.0), parts=parts)[0].marks == (("reward", 2.0),)
+    assert success(Settings(max_reward=2.0), parts=parts)[0].said == "correct \u2265 1"
     found, solved = success(Settings(solved_at=0.5, solved_by="judge"), parts=parts)
     np.testing.assert_array_equal(solved, GRADED >= 0.5)
     assert found.said == "judge \u2265 0.5, as set"

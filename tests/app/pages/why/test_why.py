@@ -167,7 +167,11 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
     engine.dispose()
     html = page_of(clients, "low", folder)
     said = text_of(html[html.index('class="verdict"') :])
-    first = report.cards[0]
+    first, setup = report.headline, report.cards[0]
+    assert first is not None
+    assert first is not setup
+    assert setup.is_setup
+    assert html.index("Fault of the set-up") < html.index(setup.title) < html.index('id="verdict"')
     assert said.index(first.title) < said.index("Where the reward went")
     assert f"Mean reward {report.fall.mean:.3f} of 1.000 , average loss {report.fall.lost:.3f} per rollout" in said
     assert first.suggestion in said
@@ -281,11 +285,12 @@ def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestC
     page = page_of(clients, "half", folder)
     verdict = page[page.index('class="verdict"') : page.index("Where the reward went</h2>")]
     short = clients["half"].get(urls.why(latest(folder / "half.db"), "short")).text
+    assert "Rollouts end normally and score low: 100% of the loss" in verdict
+    assert "No check found a problem" in short
     for html in (verdict, short):
-        assert "No check found a problem" in html
         assert "No cause of" not in html
         assert "tone-good" not in html
-    assert "The waterfall below shows where the reward went." in verdict
+    assert "none found a problem." in verdict
     assert 'class="of-wrong_answer"' in short
     assert 'class="thin-fall"' in short
     assert "<ol>" not in short
