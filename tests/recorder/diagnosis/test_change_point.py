@@ -84,3 +84,9 @@ def test_a_small_rise_below_the_threshold_does_not_count() -> None:
 @pytest.mark.parametrize("trend", [(), trend_of(0.5), trend_of(0.0, 0.5, 0.5), trend_of(*[float("nan")] * 9)])
 def test_too_few_points_have_no_step(trend: Trend) -> None:
     assert above(trend, 0.1)["since_step"] is None
+
+
+def test_a_fault_that_was_not_there_at_first_is_not_said_to_be_from_the_first_step_on() -> None:
+    """Shares of eight rollouts vary too much to find the step; but the first six steps had none."""
+    shares = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.375, 0.125, 0.5, 0.25, 0.375, 0.875, 0.5, 0.125)
+    assert above(tuple(enumerate(shares, 1)), 0.05)["since_step"] != 1
