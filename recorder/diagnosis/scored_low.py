@@ -83,10 +83,8 @@ def _change(trend: Trend, name: str) -> Iterator[str]:
     if found is not None and found.after < found.before:
         first, last, step = (trend[place][0] for place in (found.first, found.last, found.place))
         between = f" (between steps {first} and {last})" if first < last else ""
-        yield (
-            f"Among rollouts that ended normally, {name} fell from {figure(found.before)} to {figure(found.after)} at "
-            f"step {step}{between}."
-        )
+        fell = f"{name} fell from {figure(found.before)} to {figure(found.after)}"
+        yield f"Among rollouts that ended normally, {fell} at step {step}{between}."
 
 
 def _tasks(run: Run, low: Bools) -> Iterator[str]:
@@ -97,15 +95,14 @@ def _tasks(run: Run, low: Bools) -> Iterator[str]:
     lost = np.bincount(rows.task[known], run.lost[known], len(rows.tasks)) / max(float(run.lost[low].sum()), SAME)
     share = np.bincount(rows.task[rows.task >= 0], minlength=len(rows.tasks)) / len(rows)
     mean = means(rows.task[rows.task >= 0], rows.reward[rows.task >= 0], len(rows.tasks))
-    named = [
-        at for at in np.argsort(-lost, kind="stable")[:_NAMED].tolist() if lost[at] >= max(_PART, _MORE * share[at])
+    said = [
+        f"{rows.tasks[at]} ({percent(float(lost[at]))}, mean reward {figure(float(mean[at]))})"
+        for at in np.argsort(-lost, kind="stable")[:_NAMED].tolist()
+        if lost[at] >= max(_PART, _MORE * share[at])
     ]
-    if named:
-        said = [
-            f"{rows.tasks[at]} ({percent(float(lost[at]))} of it, mean reward {figure(float(mean[at]))})"
-            for at in named
-        ]
-        yield f"Most often in {listed(said)}; the mean of all is {figure(float(np.nanmean(rows.reward)))}."
+    if said:
+        of_all = figure(float(np.nanmean(rows.reward)))
+        yield f"Tasks with the most of this loss: {listed(said)}; the mean reward of all scored rollouts is {of_all}."
 
 
 def _habit(run: Run, low: Bools) -> Iterator[str]:
@@ -126,16 +123,14 @@ def _habit(run: Run, low: Bools) -> Iterator[str]:
     found = []
     for name, values in figures.items():
         own, other = (means(rows.group[of], values[of], count) for of in (low, better))
-        apart = (own - other)[np.isfinite(own - other)]
-        if len(apart) < _FEW:
-            continue
         both = np.isfinite(own - other)
+        if both.sum() < _FEW:
+            continue
         a, b = float(own[both].mean()), float(other[both].mean())
-        error = float(apart.std(ddof=1)) / np.sqrt(len(apart))
+        error = float((own - other)[both].std(ddof=1)) / np.sqrt(both.sum())
         if abs(a - b) > max(_ERRORS * error, _LEAST * max(abs(a), abs(b))):
-            found.append((abs(a - b) / max(error, SAME), f"{figure(a)} {name}", figure(b), len(apart)))
+            found.append((abs(a - b) / max(error, SAME), f"{figure(a)} {name}", figure(b), both.sum()))
     if found:
         _, theirs, others, groups = max(found)
-        yield (
-            f"Low rollouts have {theirs} on average; better ones of the same groups have {others} ({groups} groups)."
-        )
+        of_others = f"better ones of the same groups have {others} ({groups} groups)"
+        yield f"Low rollouts have {theirs} on average; {of_others}."

@@ -276,13 +276,10 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
         return page_cache.figure(db, summary, queries.count, filter)
 
     cards = make_cards(report.cards, report.fall.lost, known.settings, run.uid, count)
-    rest = (
-        None
-        if report.scored_low is None
-        else make_cards((report.scored_low,), report.fall.lost, known.settings, run.uid, count)[0]
-    )
+    more = (report.scored_low,) if report.scored_low else ()
+    rest = make_cards(more, report.fall.lost, known.settings, run.uid, count)
     first = report.headline
-    headline = next((it for it in [*cards, *([rest] if rest else [])] if first and it.card.id == first.id), None)
+    headline = next((it for it in [*cards, *rest] if first and it.card.id == first.id), None)
     is_setup = bool(cards) and (cards[0].card.is_setup or cards[0].card.cost is None)
     return Why(
         fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, looked.rollouts),
@@ -290,7 +287,7 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
         cards=cards,
         headline=headline,
         setup=cards[0] if is_setup and cards[0] is not headline else None,
-        rest=rest,
+        rest=rest[0] if rest else None,
         number=len(report.cards),
         checked=checked(report),
         too_few=report.warming_up,

@@ -30,7 +30,7 @@ def test_the_loss_of_rollouts_that_ended_is_split_by_function_task_and_habit() -
     lost = float((rows.reward < report.fall.best).mean())
     shortfall = (1.0 - right[rows.reward < report.fall.best].mean()) * lost
     assert f"correct {shortfall:.3g}" in said
-    assert "Most often in task 1" in said
+    assert "Tasks with the most of this loss: task 1" in said
     assert "Low rollouts have 13" in said
     assert "turns on average; better ones of the same" in said
     assert card.where == f"cause:wrong_answer -reward>={report.fall.best:.9g}"
