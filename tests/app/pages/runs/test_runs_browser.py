@@ -174,7 +174,7 @@ def test_the_comparison_answers_to_its_controls(quiet_page: Page, url: str) -> N
     page.get_by_label("Solved if reward ≥").fill("0.5")
     page.get_by_label("Solved if reward ≥").press("Enter")
     expect(page).to_have_url(re.compile(r"solved=0\.5"))
-    expect(page.locator("#tasks")).to_contain_text("reaches a reward of 0.5")
+    expect(page.locator("#tasks")).to_contain_text("Solved: reward ≥ 0.5, as set on this page")
     page.locator("#add-run").select_option(LIVE)
     expect(page.locator(".plot .key")).to_have_count(3)
     page.get_by_role("link", name="Remove grpo lr=1e-6").click()
