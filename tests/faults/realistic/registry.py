@@ -1,5 +1,20 @@
 """All runs of the second shelf."""
 
+from collections.abc import Iterable
+
+import pytest
+
 from tests.faults.realistic import Realistic, agents, questions, worlds
+from tests.support import exhaustive
 
 RUNS: tuple[Realistic, ...] = (*agents.RUNS, *questions.RUNS, *worlds.RUNS)
+
+_FIRST = ("coding-two", "gsm8k-drowned", "judge-length", "shaped-regressed", "mix-unscored", "coding-healthy")
+"""Runs that every suite makes: each kind of finding and of success. The others are made exhaustively."""
+
+
+def of(runs: Iterable[Realistic]) -> pytest.MarkDecorator:
+    """Return the parameters of a test: the runs, or a few of them."""
+    ordered = sorted(runs, key=lambda run: run.id not in _FIRST)
+    chosen = exhaustive.cases(ordered, max(sum(run.id in _FIRST for run in ordered), 1))
+    return pytest.mark.parametrize("run", chosen, ids=lambda run: run.id)

@@ -17,8 +17,7 @@ from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.vocabulary import LossCause
 from tests.faults.realistic import Realistic, Truth
 from tests.faults.realistic.recorded import Recorded, recorded
-from tests.faults.realistic.red import of
-from tests.faults.realistic.registry import RUNS
+from tests.faults.realistic.registry import RUNS, of
 
 PLANTED = [run for run in RUNS if run.expected is not None]
 WITH_OUTCOME = [run for run in RUNS if run.kind != "judge"]
@@ -75,7 +74,7 @@ def mean_reward(rollouts: Iterable[Mapping[str, Any]]) -> float:
 # --- Cards
 
 
-@of("the_first_card_names_the_cause", RUNS)
+@of(RUNS)
 def test_the_first_card_names_the_cause(run: Realistic) -> None:
     report = recorded(run.id).diagnosed.report
     assert not report.warming_up
@@ -83,7 +82,7 @@ def test_the_first_card_names_the_cause(run: Realistic) -> None:
     assert (cards[0][0] if cards else None) == run.expected, cards
 
 
-@of("the_other_planted_causes_have_a_card_too", [run for run in PLANTED if run.also])
+@of([run for run in PLANTED if run.also])
 def test_the_other_planted_causes_have_a_card_too(run: Realistic) -> None:
     found = recorded(run.id)
     for cause, step in run.also.items():
@@ -91,14 +90,14 @@ def test_the_other_planted_causes_have_a_card_too(run: Realistic) -> None:
         assert step is None or abs((card.since_step or 0) - step) <= 2, card.since_step
 
 
-@of("each_card_is_a_planted_cause_or_its_result", RUNS)
+@of(RUNS)
 def test_each_card_is_a_planted_cause_or_its_result(run: Realistic) -> None:
     results = {"dead_groups", "signal_cliff"} if run.expected else set()
     said = {card.id: card.title for card in recorded(run.id).diagnosed.report.cards}
     assert said.keys() <= {run.expected, *run.also, *results}, said
 
 
-@of("its_step_is_the_planted_one", PLANTED)
+@of(PLANTED)
 def test_its_step_is_the_planted_one(run: Realistic) -> None:
     card = card_of(recorded(run.id))
     if run.since is None:
@@ -108,7 +107,7 @@ def test_its_step_is_the_planted_one(run: Realistic) -> None:
         assert abs(card.since_step - run.since) <= 2, card.since_step
 
 
-@of("its_figures_are_those_of_the_truth", PLANTED)
+@of(PLANTED)
 def test_its_figures_are_those_of_the_truth(run: Realistic) -> None:
     found = recorded(run.id)
     FIGURES[run.expected or ""](found, card_of(found))
@@ -217,7 +216,7 @@ FIGURES: dict[str, Callable[[Recorded, Card], None]] = {
 }  # fmt: skip
 
 
-@of("its_link_opens_exactly_its_rollouts", PLANTED)
+@of(PLANTED)
 def test_its_link_opens_exactly_its_rollouts(run: Realistic) -> None:
     found = recorded(run.id)
     card = card_of(found)
@@ -253,7 +252,7 @@ def _steps(found: Recorded, card: Card) -> tuple[int, int]:
 # --- The loss of rollouts that ended by themselves
 
 
-@of("what_is_said_of_low_rollouts_is_true", RUNS)
+@of(RUNS)
 def test_what_is_said_of_low_rollouts_is_true(run: Realistic) -> None:
     found = recorded(run.id)
     report, rows = found.diagnosed.report, found.last_steps
@@ -303,7 +302,7 @@ def _habit(found: Recorded, low: list[Mapping[str, Any]], what: str) -> tuple[st
 # --- Checks without a card
 
 
-@of("the_figures_of_checks_without_a_card_are_true", RUNS)
+@of(RUNS)
 def test_the_figures_of_checks_without_a_card_are_true(run: Realistic) -> None:
     found = recorded(run.id)
     wrong = {}
@@ -397,7 +396,7 @@ BELOW: dict[str, Callable[[Recorded], list[float]]] = {
 # --- The loss
 
 
-@of("no_cost_is_above_the_loss", RUNS)
+@of(RUNS)
 def test_no_cost_is_above_the_loss(run: Realistic) -> None:
     report = recorded(run.id).diagnosed.report
     costs = {card.id: card.cost for card in report.cards if card.cost is not None}
@@ -417,7 +416,7 @@ def cause_of(it: Mapping[str, Any]) -> LossCause:
     return LossCause.WRONG_ANSWER
 
 
-@of("the_parts_of_the_loss_add_up_and_hold_the_rollouts_of_the_truth", RUNS)
+@of(RUNS)
 def test_the_parts_of_the_loss_add_up_and_hold_the_rollouts_of_the_truth(run: Realistic) -> None:
     found = recorded(run.id)
     fall = found.diagnosed.report.fall
@@ -445,7 +444,7 @@ def shares_of(truth: Truth) -> dict[str, float]:
     return {task: fmean(values) for task, values in won.items()}
 
 
-@of("solved_is_what_the_generator_means", WITH_OUTCOME)
+@of(WITH_OUTCOME)
 def test_solved_is_what_the_generator_means(run: Realistic) -> None:
     found = recorded(run.id)
     rows, scale = found.diagnosed.rows, found.diagnosed.report.scale
@@ -453,7 +452,7 @@ def test_solved_is_what_the_generator_means(run: Realistic) -> None:
     assert dict(zip(rows.tasks, share.tolist(), strict=True)) == pytest.approx(shares_of(found.truth))
 
 
-@of("without_an_outcome_no_task_is_said_to_be_solved_or_not", [run for run in RUNS if run.kind == "judge"])
+@of([run for run in RUNS if run.kind == "judge"])
 def test_without_an_outcome_no_task_is_said_to_be_solved_or_not(run: Realistic) -> None:
     found = recorded(run.id)
     rows, scale = found.diagnosed.rows, found.diagnosed.report.scale
@@ -461,7 +460,7 @@ def test_without_an_outcome_no_task_is_said_to_be_solved_or_not(run: Realistic) 
     assert said.isdisjoint({Label.NEVER, Label.FORGOTTEN, Label.SATURATED}), said
 
 
-@of("labels_are_true", WITH_OUTCOME)
+@of(WITH_OUTCOME)
 def test_labels_are_true(run: Realistic) -> None:
     found = recorded(run.id)
     rows, scale = found.diagnosed.rows, found.diagnosed.report.scale

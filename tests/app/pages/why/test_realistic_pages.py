@@ -17,8 +17,7 @@ from logs_ui.app.web import urls
 from logs_ui.recorder import load_run
 from tests.faults.realistic import Realistic, Truth
 from tests.faults.realistic.recorded import Recorded, recorded, recorded_pair
-from tests.faults.realistic.red import of
-from tests.faults.realistic.registry import RUNS
+from tests.faults.realistic.registry import RUNS, of
 from tests.support.page_text import Table, read, with_columns
 
 WITH_OUTCOME = [run for run in RUNS if run.kind != "judge"]
@@ -146,7 +145,7 @@ def cause_of(it: Mapping[str, Any]) -> str:
 # --- Why
 
 
-@of("why_tells_the_loss_and_splits_it_truly", RUNS)
+@of(RUNS)
 def test_why_tells_the_loss_and_splits_it_truly(run: Realistic) -> None:
     found = recorded(run.id)
     text, tables = of_run(found)
@@ -173,7 +172,7 @@ def test_why_tells_the_loss_and_splits_it_truly(run: Realistic) -> None:
         assert is_near(row[2], -share, 0.006), (row, share)
 
 
-@of("the_headline_says_a_true_share", RUNS)
+@of(RUNS)
 def test_the_headline_says_a_true_share(run: Realistic) -> None:
     """Of the loss, or of the rollouts, if it is no cause of a loss."""
     found = recorded(run.id)
@@ -211,7 +210,7 @@ def section(text: str, heading: str) -> str:
     return "\n".join(body for name, body in zip(parts[1::2], parts[2::2], strict=True) if heading in name.casefold())
 
 
-@of("nothing_is_below_its_threshold_that_was_not_looked_at", RUNS)
+@of(RUNS)
 def test_nothing_is_below_its_threshold_that_was_not_looked_at(run: Realistic) -> None:
     found = recorded(run.id)
     truth, fine = found.truth, section(of_run(found)[0], "below threshold")
@@ -232,7 +231,7 @@ def test_nothing_is_below_its_threshold_that_was_not_looked_at(run: Realistic) -
     assert not said
 
 
-@of("what_is_called_not_recorded_is_not_recorded", RUNS)
+@of(RUNS)
 def test_what_is_called_not_recorded_is_not_recorded(run: Realistic) -> None:
     """Token ids of prompts and completions are recorded in all of these runs."""
     lacking = section(of_run(recorded(run.id))[0], "not recorded")
@@ -243,7 +242,7 @@ def test_what_is_called_not_recorded_is_not_recorded(run: Realistic) -> None:
 # --- Tasks
 
 
-@of("the_table_of_tasks_is_true", WITH_OUTCOME)
+@of(WITH_OUTCOME)
 def test_the_table_of_tasks_is_true(run: Realistic) -> None:
     found = recorded(run.id)
     truth, (_, tables) = found.truth, of_run(found, "tasks")
@@ -270,7 +269,7 @@ def test_the_table_of_tasks_is_true(run: Realistic) -> None:
         assert row[place["Status"]].startswith(label_of(truth, name)), (name, row)
 
 
-@of("the_numbers_of_tasks_are_true", WITH_OUTCOME)
+@of(WITH_OUTCOME)
 def test_the_numbers_of_tasks_are_true(run: Realistic) -> None:
     found = recorded(run.id)
     text, _ = of_run(found, "tasks")
@@ -281,7 +280,7 @@ def test_the_numbers_of_tasks_are_true(run: Realistic) -> None:
         assert is_near(said[1], labels[label]), (label, said[0], labels)
 
 
-@of("without_an_outcome_the_page_of_tasks_says_nothing_of_success", WITHOUT_OUTCOME)
+@of(WITHOUT_OUTCOME)
 def test_without_an_outcome_the_page_of_tasks_says_nothing_of_success(run: Realistic) -> None:
     text, tables = of_run(recorded(run.id), "tasks")
     assert not re.search(r"Solved if reward", text)
@@ -293,7 +292,7 @@ def test_without_an_outcome_the_page_of_tasks_says_nothing_of_success(run: Reali
 # --- Reward functions
 
 
-@of("the_table_of_reward_functions_is_true", RUNS)
+@of(RUNS)
 def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
     found = recorded(run.id)
     text, tables = of_run(found, "rewards")
@@ -340,7 +339,7 @@ def variance_shares(truth: Truth, rollouts: Iterable[Mapping[str, Any]]) -> dict
 # --- Actions
 
 
-@of("the_page_of_actions_is_true", [run for run in RUNS if run.kind in {"coding", "tools", "web", "shaped"}])
+@of([run for run in RUNS if run.kind in {"coding", "tools", "web", "shaped"}])
 def test_the_page_of_actions_is_true(run: Realistic) -> None:
     found = recorded(run.id)
     rows = found.last_steps
@@ -363,7 +362,7 @@ def test_the_page_of_actions_is_true(run: Realistic) -> None:
         assert is_near(said[1], count), (name, said, count)
 
 
-@of("solved_after_an_action_is_true", [run for run in RUNS if run.kind in {"coding", "tools", "shaped"}])
+@of([run for run in RUNS if run.kind in {"coding", "tools", "shaped"}])
 def test_solved_after_an_action_is_true(run: Realistic) -> None:
     found = recorded(run.id)
     _, tables = of_run(found, "actions")
@@ -377,7 +376,7 @@ def test_solved_after_an_action_is_true(run: Realistic) -> None:
 # --- Used in training
 
 
-@of("the_use_of_rollouts_is_true", RUNS)
+@of(RUNS)
 def test_the_use_of_rollouts_is_true(run: Realistic) -> None:
     found = recorded(run.id)
     rows = found.last_steps
@@ -413,7 +412,7 @@ def test_the_use_of_rollouts_is_true(run: Realistic) -> None:
 # --- Overview, groups
 
 
-@of("the_tiles_of_the_overview_are_true", RUNS)
+@of(RUNS)
 def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
     found = recorded(run.id)
     poll = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "div#overview"}  # waits for the diagnosis
@@ -440,7 +439,7 @@ def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
     assert not solved or is_near(solved[1], mean(it["solved"] for it in tried(rows))), solved
 
 
-@of("the_kinds_of_groups_are_true", RUNS)
+@of(RUNS)
 def test_the_kinds_of_groups_are_true(run: Realistic) -> None:
     found = recorded(run.id)
     text, tables = page(found.db, urls.groups(found.truth.run))
@@ -475,7 +474,7 @@ def test_the_kinds_of_groups_are_true(run: Realistic) -> None:
 # --- Two runs
 
 
-@of("two_runs_are_compared_truly", PAIRS)
+@of(PAIRS)
 def test_two_runs_are_compared_truly(run: Realistic) -> None:
     pair = recorded_pair(f"{run.kind}-healthy", run.id)
     text, tables = page(pair[0].db, urls.compare_runs([it.truth.run for it in pair]))
@@ -497,7 +496,7 @@ def test_two_runs_are_compared_truly(run: Realistic) -> None:
 # --- All pages
 
 
-@of("all_pages_mean_the_same_by_solved", WITH_OUTCOME)
+@of(WITH_OUTCOME)
 def test_all_pages_mean_the_same_by_solved(run: Realistic) -> None:
     """Where pages print the definition, it is one; and no page takes it from a percentile."""
     found = recorded(run.id)
@@ -512,7 +511,7 @@ def test_all_pages_mean_the_same_by_solved(run: Realistic) -> None:
 # --- One rollout
 
 
-@of("the_page_of_a_rollout_says_truly_what_became_of_it", RUNS)
+@of(RUNS)
 def test_the_page_of_a_rollout_says_truly_what_became_of_it(run: Realistic) -> None:
     """One rollout of each kind that occurs: solved, failed, truncated, with an error, dropped, without a reward."""
     found = recorded(run.id)
