@@ -21,6 +21,7 @@ FEW = 32
 TOKENS = "tokens per turn"
 _SLACK = 0.05  # by which r may be lower in either half of the groups, so that no single rollout makes it
 _GRADED, _HALF = 3, 0.5  # different values in half of the groups that vary: 0 and 1 are no grades
+_MANY = 8  # different values of a run whose groups are smaller than that
 _SHARE = 0.1  # of the reward's variance within groups: the least for a function to matter
 _SOLVED = 0.8  # of the rollouts: then what is left to differ may well be one figure [ours]
 _FIGURES: Mapping[str, Callable[[Rows], Floats]] = {
@@ -95,6 +96,8 @@ def _closest(rows: Rows, function: str | None, share: float, limit: float, known
 
 
 def _is_graded(rows: Rows, values: Floats) -> bool:
+    if rows.groups.size.max(initial=0) < _GRADED:  # groups of two cannot have three values
+        return len(np.unique(np.round(values / SAME))) >= _MANY
     with np.errstate(over="ignore"):
         kinds = distinct(rows.group, np.nan_to_num(np.round(values / SAME)), count=len(rows.groups.size))
     return bool((kinds > 1).any()) and float((kinds >= _GRADED).sum()) >= _HALF * float((kinds > 1).sum())

@@ -37,7 +37,7 @@ def test_a_judge_that_pays_for_length_alone_needs_no_growth() -> None:
     report = looked(TOKENS / 100)
     assert "proxy" not in cards(report)
     (said,) = [it.said for it in report.checked if it.id == "proxy"]
-    assert said == "The reward follows the length of answers (r = 1), which is the check on length's to report."
+    assert said == "It follows tokens per turn: see the check on length."
     title = "The reward follows one figure: the length of answers (r = 1 within groups)"
     assert cards(report)["length"].title == title
 
@@ -72,3 +72,9 @@ def test_few_rollouts_are_not_judged() -> None:
     assert (said.state, said.said) == (
         "not_judged", "32 rollouts that are neither truncated nor failed are needed; there are 24."
     )  # fmt: skip
+
+
+def test_groups_of_two_are_judged_by_the_values_of_the_run() -> None:
+    rows = rows_of(COUNT, steps=2, group=np.arange(COUNT) // 2, reward=TURNS / 10, turns=TURNS, parts={"j": TURNS / 10},
+                   completion_tokens=TOKENS * TURNS)  # fmt: skip
+    assert "proxy" in cards(diagnose_rows(rows))
