@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from logs_ui.recorder.api.options import RecordOptions
     from logs_ui.recorder.api.record import record
     from logs_ui.recorder.api.record_environment import record_environment
+    from logs_ui.recorder.api.record_trainer import LogsUICallback, record_trainer
     from logs_ui.recorder.api.row_scope import CurrentRow, current_row, row_scope, unrecorded
     from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
     from logs_ui.recorder.api.trace_env import trace_env
@@ -38,6 +39,7 @@ __all__ = [
     "Diagnostic",
     "FilterError",
     "ImageNotFoundError",
+    "LogsUICallback",
     "LogsUIError",
     "OpenRollout",
     "OpenRun",
@@ -59,6 +61,7 @@ __all__ = [
     "load_scalars",
     "record",
     "record_environment",
+    "record_trainer",
     "record_worker",
     "rescore",
     "row_scope",
@@ -77,6 +80,7 @@ _HOMES = {
     "Diagnostic": "diagnosis.card",
     "FilterError": "errors",
     "ImageNotFoundError": "errors",
+    "LogsUICallback": "api.record_trainer",
     "LogsUIError": "errors",
     "OpenRollout": "api.start_run",
     "OpenRun": "api.start_run",
@@ -98,6 +102,7 @@ _HOMES = {
     "load_scalars": "analysis.frames",
     "record": "api.record",
     "record_environment": "api.record_environment",
+    "record_trainer": "api.record_trainer",
     "record_worker": "api.async_grpo.record_worker",
     "rescore": "analysis.rescore.rescore",
     "row_scope": "api.row_scope",

@@ -128,6 +128,11 @@ def record(
     return recorded
 
 
+def is_recorded(rollout_func: Any) -> bool:
+    """Return True for what `record()` returned, and for a wrapper of it that `functools.wraps` made."""
+    return hasattr(rollout_func, _MARK)
+
+
 def _recorded_call(
     rollout_func: Callable[..., Any], recordings: Recordings, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:

@@ -157,17 +157,17 @@ def recorded_function(
 @contextmanager
 def method_call(
     environment: Any,
+    kind: str,
     name: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     strand_of: Callable[[Any, str], Strand | None],
 ) -> Iterator[Callable[[Any], Any]]:
-    """Records TRL's call of an environment's `reset`, `get_reward` or tool. Environment calls that the method makes are
-    recorded as parts of it.
+    """Records TRL's call of an environment's `reset` or `get_reward`, or of a tool: a "reset", "reward" or "tool".
+    Environment calls that the method makes are recorded as parts of it. `environment` is None for a function.
 
     `strand_of(environment, kind)` returns the strand of the row that the environment plays; None keeps the current one.
     """
-    kind = {"reset": "reset", "get_reward": "reward"}.get(name, "tool")
     scope: AbstractContextManager[Any] = nullcontext()
     with guard("finding the row of an environment"):
         strand = strand_of(environment, kind)

@@ -72,7 +72,8 @@ class RolloutEnvironments:
         is_the_loops = current_strand() is None
         try:
             strand_of = self._strand_of if is_the_loops else lambda *_: None
-            with method_call(environment, name, args, kwargs, strand_of) as came_back:
+            kind = "reset" if name == "reset" else "reward"
+            with method_call(environment, kind, name, args, kwargs, strand_of) as came_back:
                 yield came_back
         finally:
             if is_the_loops and name == "get_reward":

@@ -11,6 +11,7 @@ from logs_ui.recorder.guard import guard
 Method = Callable[..., Any]
 
 _MARK = "__logs_ui_original__"
+_INHERITED = object()
 
 
 class Patches:
@@ -30,6 +31,11 @@ class Patches:
         setattr(owner, name, replacement)
         self._undo.append((owner, name, original))
 
+    def own_or_inherited(self, owner: type, name: str, replacement: Method) -> None:
+        """Give the class a method in the place of its own or an inherited one; the class it inherits from keeps its."""
+        self._undo.append((owner, name, owner.__dict__.get(name, _INHERITED)))
+        type.__setattr__(owner, name, replacement)  # a metaclass may forbid it
+
     def when_imported(self, module: str, attach: Callable[[Any], None]) -> None:
         """Call `attach(module)` now or right after its import, unless `undo` is called before. This imports nothing."""
         era = self._era
@@ -46,7 +52,10 @@ class Patches:
         self._era = object()
         while self._undo:
             owner, name, original = self._undo.pop()
-            setattr(owner, name, original)
+            if original is _INHERITED:
+                type.__delattr__(owner, name)
+            else:
+                type.__setattr__(owner, name, original)
 
 
 patches = Patches()

@@ -6,22 +6,25 @@ What is relied on (trl 1.16), and what is lost without it:
     trainer.reward_func_names, .reward_weights                                names and weights of those
     trainer.state, .model.training, .accelerator, .num_generations(_eval)     step, mode, rank, group size
     trainer.train()                                                           that training ended with an exception
-Where TRL rolls out by itself, in recorded environments (0.29.1 to 1.16):
+Where a trainer rolls out itself (GRPOTrainer 0.18.2 to 1.16, RLOOTrainer, copies of them such as Unsloth's):
     trainer._generate_and_score_completions(inputs)   when a batch begins: nothing is recorded without it
-    trainer._generate(prompts) -> (prompt_ids, completion_ids, tool_mask, messages, ...)   tokens: rows end as errors
-    trainer._calculate_rewards(...)                   when `get_reward` was called: rows end with the batch
+    trainer._generate(prompts) -> (prompt_ids, completion_ids, ...)   tokens; before 0.24 they are read from the result
+                                                      of `_generate_and_score_completions`
+    trainer._calculate_rewards(...)                   when `get_reward` was called: rows end with the batch; before 0.20
+                                                      rewards are read from what the reward functions return
     trainer.environments                              which environment plays which row: calls are unattributed
     trainer.environment_factories                     that they are recorded (from 1.8 on; before, `environments`)
 
 A subclass may override these and call what it overrides: each class is patched, and the result of the outermost call is
 read, since the trainer goes on with it. Classes other than GRPOTrainer are patched only for trainers that have a
-rollout function, or environments while some are recorded. Patched methods pass their arguments on unchanged, and read
-the result only for a trainer with a listener.
+rollout function, or whose batches are recorded. Patched methods pass their arguments on unchanged, and read the result
+only for a trainer with a listener.
 """
 
+import math
 import os
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -33,6 +36,7 @@ from logs_ui.recorder.capture.environment_call import recorded_function
 from logs_ui.recorder.capture.instruments import trl_shapes
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
 from logs_ui.recorder.capture.instruments.trl_callback import reporting_callback
+from logs_ui.recorder.capture.instruments.trl_tools import recorded_tools
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import column
 from logs_ui.recorder.vocabulary import Mode
@@ -51,7 +55,8 @@ class Batch:
 NO_PROMPT = [{"role": "user", "content": ""}]
 """TRL's prompt if the dataset has none: the environments' resets supply it."""
 
-_door: Any = None  # `record_environment._Door`, once some environments are recorded
+_door: Any = None  # the `Door` of `trainer_batches.py`, once it is needed
+_at_start: list[Callable[[Any], None]] = []
 _listeners: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 _callbacks: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 _batches: "weakref.WeakKeyDictionary[Any, Batch]" = weakref.WeakKeyDictionary()
@@ -72,10 +77,21 @@ def generating() -> dict[Any, int]:
     return {trainer: len(_batches[trainer].rows) for trainer in _generating}
 
 
-def watch_environments(door: Any) -> None:
-    """Report all batches that no rollout function makes to the door, a `record_environment._Door`, from now on."""
+def watch_batches(door: Any) -> None:
+    """Report all batches that no rollout function makes to the door, a `trainer_batches.Door`, from now on."""
     global _door  # noqa: PLW0603 - the process has one
     _door = door
+
+
+def at_start(prepare: Callable[[Any], None]) -> None:
+    """Call `prepare(trainer)` whenever a trainer begins to train or to evaluate, from now on."""
+    if prepare not in _at_start:
+        _at_start.append(prepare)
+
+
+def scoring(trainer: Any) -> Any:
+    """Return the strand in which the trainer's environments are asked for rewards; None outside of that."""
+    return None if _door is None else _door.scoring(trainer)
 
 
 def environment_factories(trainer: Any) -> list[Any]:
@@ -112,7 +128,7 @@ def attach(trainer: Any, listener: Any) -> None:
     if not is_heard(trainer):
         return
     _listeners[trainer] = listener
-    _patch_classes(trainer)
+    patch_classes(trainer)
     if trainer in _callbacks:
         trainer.remove_callback(_callbacks[trainer])
     _callbacks[trainer] = reporting_callback(listener.logged, listener.train_ended)
@@ -185,7 +201,8 @@ def _patch_loops(owner: type) -> None:
     patches.method(owner, "evaluate", _with_its_classes)
 
 
-def _patch_classes(trainer: Any) -> None:
+def patch_classes(trainer: Any) -> None:
+    """Patch the trainer's class, and those that it derives from."""
     for owner in type(trainer).__mro__:
         _patch(owner)
 
@@ -209,14 +226,16 @@ def _outermost(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]
 
 
 def _prepare(trainer: Any) -> None:
-    """Patch a subclass before its first batch, if it has environments or a rollout function, which may call a recorded
-    one. Not in its `__init__`, whose warnings would then name this file.
+    """Patch a subclass before its first batch, if its batches are recorded, or if it has a rollout function, which may
+    call a recorded one. Not in its `__init__`, whose warnings would then name this file.
     """
+    for prepare in _at_start:
+        with guard("preparing to record a trainer"):
+            prepare(trainer)
     with guard("preparing a trainer"):
         has_function = trainer in _listeners or getattr(trainer, "rollout_func", None) is not None
-        in_environments = getattr(trainer, "environment_factories", None) or getattr(trainer, "environments", None)
-        if has_function or (_door is not None and in_environments):
-            _patch_classes(trainer)
+        if has_function or (_door is not None and _door.records(trainer)):
+            patch_classes(trainer)
 
 
 @patch
@@ -251,16 +270,17 @@ def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any)
             _door.scored(trainer)
     if outermost:
         with guard("recording rewards"):
-            _report_rewards(listener, trainer, gathered, returned, *args, **kwargs)
+            inputs = args[0] if args else kwargs["inputs"]
+            first = trainer.accelerator.process_index * len(inputs)
+            rows = slice(None) if trl_shapes.only_main_calls(trainer) else slice(first, first + len(inputs))
+            values = gathered[rows].detach().cpu().numpy().astype(np.float64)
+            _report_rewards(listener, trainer, values, returned, inputs)
     return gathered
 
 
 def _report_rewards(
-    listener: Any, trainer: Any, gathered: Any, returned: dict[int, Any], inputs: Any, prompts: Any, *_: Any, **__: Any
+    listener: Any, trainer: Any, values: NDArray[np.float64], returned: dict[int, Any], inputs: Sequence[Any]
 ) -> None:
-    first = trainer.accelerator.process_index * len(prompts)
-    rows = slice(None) if trl_shapes.only_main_calls(trainer) else slice(first, first + len(prompts))
-    values = gathered[rows].detach().cpu().numpy().astype(np.float64)
     weights = [float(weight) for weight in trainer.reward_weights.tolist()]
     listener.rewards(values, _declined(values.shape, returned), list(trainer.reward_func_names), weights, inputs)
 
@@ -310,12 +330,24 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
     with _outermost(_generating, trainer) as outermost:
         if not outermost:
             return generate_and_score(trainer, *args, **kwargs)
-        with _recorded_batch(trainer, args, kwargs):
+        returned: dict[int, Any] = {}
+        # Before trl 0.20 rewards are calculated right here.
+        inside = nullcontext() if hasattr(trainer, "_calculate_rewards") else _watched(trainer, returned)
+        with _recorded_batch(trainer, args, kwargs), inside:
             scored = generate_and_score(trainer, *args, **kwargs)
+            if _door is not None and _door.awaits_tokens(trainer):
+                with guard("recording the tokens of a batch"):
+                    _door.generated(trainer, None, trl_shapes.tokens_of_scored(scored))
     listener = _listeners.get(trainer)
     if listener is not None:
-        with guard("recording advantages"):
-            listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
+        with guard("recording what a batch was scored with"):
+            rows = _batches[trainer].rows
+            if returned and all(len(values) == len(rows) for values in returned.values()):  # no reward model is there
+                by_function = [[math.nan if it is None else it for it in returned[i]] for i in sorted(returned)]
+                values = np.array(by_function, np.float32).T.astype(np.float64)  # trl's tensor has 32 bits
+                _report_rewards(listener, trainer, values, returned, rows)
+            if "advantages" in scored:
+                listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
     return scored
 
 
@@ -333,18 +365,12 @@ def _recorded_batch(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 @patch
 def _with_tokens(generate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    if _door is None or trainer not in _listeners or getattr(trainer, "rollout_func", None) is not None:
+    if _door is None or not _door.awaits_tokens(trainer):
         return generate(trainer, *args, **kwargs)
-    with _outermost(_rolling_out, trainer) as outermost:
+    with _outermost(_rolling_out, trainer) as outermost, recorded_tools(trainer):
         generated = generate(trainer, *args, **kwargs)
     if outermost:
         with guard("recording the tokens of a batch"):
-            _door.generated(trainer, args[0] if args else kwargs["prompts"], _output(generated))
+            prompts = args[0] if args else kwargs["prompts"]
+            _door.generated(trainer, prompts, trl_shapes.tokens_of_generated(generated))
     return generated
-
-
-def _output(generated: Any) -> dict[str, Any]:
-    """Return the tokens in a rollout function's form. Older releases have a number of tokens before the log-probs."""
-    prompt_ids, completion_ids, tool_mask, _, *rest = generated
-    logprobs = next((part for part in rest[:2] if isinstance(part, list)), None)
-    return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": tool_mask}

@@ -93,6 +93,36 @@ def only_main_calls(trainer: Any) -> bool:
     return _trl() < _ONE_CONTRACT and bool(trainer.use_vllm) and trainer.vllm_mode == "server"
 
 
+def tokens_of_generated(generated: Sequence[Any]) -> dict[str, Any]:
+    """Return what a trainer's `_generate` returned in a rollout function's form.
+
+    GRPO 1.8 on      prompt_ids, completion_ids, tool_mask, completions, logprobs, ...
+    GRPO 0.26 on     prompt_ids, completion_ids, tool_mask, completions, number of tokens, logprobs, ...
+    GRPO 0.24, 0.25  prompt_ids, completion_ids, number of tokens, logprobs, ...
+    RLOO             prompt_ids, completion_ids, ...; none of the others
+    """
+    prompt_ids, completion_ids, *rest = generated
+    has_mask = len(rest) > 3
+    logprobs = next((part for part in rest[2:4] if isinstance(part, list)), None) if has_mask else None
+    if len(rest) == 3:
+        logprobs = rest[1]
+    mask = rest[0] if has_mask else None
+    return {"prompt_ids": prompt_ids, "completion_ids": completion_ids, "logprobs": logprobs, "env_mask": mask}
+
+
+def tokens_of_scored(scored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tokens of a scored batch in a rollout function's form, for releases before 0.24."""
+    prompts = zip(scored["prompt_ids"].tolist(), scored["prompt_mask"].tolist(), strict=True)
+    completions = zip(scored["completion_ids"].tolist(), scored["completion_mask"].tolist(), strict=True)
+    return {
+        "prompt_ids": [[token for token, is_own in zip(*row, strict=True) if is_own] for row in prompts],
+        # A truncated completion that the loss leaves out (`mask_truncated_completions`) has no 1 in its mask. It is as
+        # long as completions can be, so that it has no padding.
+        "completion_ids": [ids[: sum(mask)] if any(mask) else ids for ids, mask in completions],
+        "logprobs": None,
+    }
+
+
 def _trainer_of(args: Any, generating: Mapping[Any, int]) -> Any:
     """Return the trainer with these arguments, or the only trainer that is generating; None without either."""
     trainers = [trainer for trainer in generating if trainer.args is args] or list(generating)

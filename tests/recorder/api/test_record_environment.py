@@ -1,6 +1,5 @@
 """record_environment(): TRL's own tool loop, a tiny model that calls tools, a real OpenEnv server inside a tool."""
 
-import abc
 import asyncio
 import copy
 import functools
@@ -24,9 +23,8 @@ from trl import GRPOConfig, GRPOTrainer
 
 from examples.tiny_model import Lesson, answer, call, make_model, make_tokenizer, teach
 from logs_ui.recorder import Settings, load_run, record_environment
-from logs_ui.recorder.api.record_environment import recorded_class
 from logs_ui.recorder.capture.instruments import trl
-from logs_ui.recorder.guard import RAISE_VARIABLE
+from logs_ui.recorder.capture.instruments.trl_shapes import tokens_of_generated
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv
@@ -563,14 +561,14 @@ def described(kind: type) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [Plain, Slotted, Guessing, Counting])
-def test_what_is_recorded_looks_like_what_was_given(kind: Any, tmp_path: Path) -> None:
+def test_what_is_recorded_is_of_the_type_that_was_given(kind: Any, tmp_path: Path) -> None:
+    looks = described(kind)
     factory = record_environment(kind, db=tmp_path / "a.db")
-    one, another = factory(), factory()
-    assert type(one) is type(another) is recorded_class(kind) is not kind
-    assert isinstance(one, kind)
-    assert described(type(one)) == described(kind)
-    own: Any = type(one)
-    assert recorded_class(own) is own
+    assert type(factory()) is type(factory()) is kind
+    assert described(kind) == looks
+    resets = kind.reset
+    record_environment(kind, db=tmp_path / "a.db")()
+    assert kind.reset is resets, "recorded twice"
 
 
 def test_outside_of_a_training_calls_are_passed_on(tmp_path: Path) -> None:
@@ -599,11 +597,12 @@ def test_what_makes_no_environments_is_refused(bad: Any) -> None:
         record_environment(bad)
 
 
-def test_a_class_that_cannot_be_derived_from_is_played_unrecorded(
-    taught: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_class_that_nothing_can_be_set_on_is_recorded(taught: Any, tmp_path: Path) -> None:
     class Final(type):
-        """Whose classes have no subclasses."""
+        """Forbids changes, and subclasses."""
+
+        def __setattr__(cls, name: str, value: object) -> None:
+            raise TypeError("sealed")
 
         def mro(cls) -> list[type]:
             found = super().mro()
@@ -612,53 +611,13 @@ def test_a_class_that_cannot_be_derived_from_is_played_unrecorded(
             return found
 
     class Sealed(Guessing, metaclass=Final):
-        """Refuses subclasses."""
+        """Refuses both."""
 
-    monkeypatch.setenv(RAISE_VARIABLE, "0")
     db, seen = tmp_path / "a.db", Seen()
     make_trainer(taught, record_environment(Sealed, db=db), tmp_path / "out", seen, max_steps=1).train()
-    assert "TypeError while preparing to record an environment: sealed" in caplog.text
     rows = load_run(db=db)
     assert [list(row["completion_ids"]) for row in rows.to_dict("records")] == seen.completion_ids
-
-
-heard: list[str] = []
-
-
-class Listening(type):
-    """A metaclass that keeps a list of its classes."""
-
-    def __new__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> Any:
-        heard.append(name)
-        return super().__new__(cls, name, bases, members)
-
-    def __init__(cls, name: str, bases: tuple[type, ...], members: dict[str, Any]) -> None:
-        heard.append(name)
-        super().__init__(name, bases, members)
-
-
-class Registered(Plain, metaclass=Listening):
-    """Keeps a list of its subclasses."""
-
-    def __init_subclass__(cls) -> None:
-        heard.append(cls.__name__)
-
-
-class Abstract(abc.ABC):
-    """Has an abstract method."""
-
-    def reset(self, **_: Any) -> str:
-        return ""
-
-    @abc.abstractmethod
-    def say(self) -> str: ...
-
-
-class Concrete(Abstract):
-    """Has it."""
-
-    def say(self) -> str:
-        return "so"
+    assert all(actions[0]["observation"].startswith(" Game") for actions in rows.actions)
 
 
 class Reduced(Plain):
@@ -677,50 +636,43 @@ class Modelled(BaseModel):
         """Nothing."""
 
 
-def test_no_registry_of_the_users_hears_of_the_recorded_class(tmp_path: Path) -> None:
-    before = list(heard)
-    one = record_environment(Registered, db=tmp_path / "a.db")()
-    assert type(one) is recorded_class(Registered)
-    assert heard == before
-
-    class Child(type(one)):  # type: ignore[misc]
-        """The user's own, of ours: of that its registry does hear."""
-
-    assert heard[len(before) :] == ["Child"] * 3
-    assert isinstance(Child(), Registered)
-
-
-@pytest.mark.parametrize("kind", [Plain, Slotted, Registered, Concrete, Reduced, Modelled])
-def test_pickled_it_is_what_the_user_made_and_copied_it_is_recorded(kind: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Plain, Slotted, Reduced, Modelled])
+def test_it_is_pickled_and_copied_as_what_it_is(kind: Any, tmp_path: Path) -> None:
     one: Any = record_environment(kind, db=tmp_path / "a.db")()
-    assert type(one) is recorded_class(kind)
-    for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
-        assert type(pickle.loads(pickle.dumps(one, protocol))) is kind  # noqa: S301 - our own
-    assert type(pickle.loads(ForkingPickler.dumps(one))) is kind  # noqa: S301 - our own
-    assert pickle.loads(pickle.dumps(type(one))) is kind  # noqa: S301 - our own
-    for copied in (copy.copy(one), copy.deepcopy(one)):
-        assert type(copied) is type(one)
-        assert copied == one or kind is Concrete
+    pickled = [pickle.loads(pickle.dumps(one, it)) for it in range(2, pickle.HIGHEST_PROTOCOL + 1)]  # noqa: S301
+    sent = pickle.loads(ForkingPickler.dumps(one))  # noqa: S301 - our own
+    assert all(type(copied) is kind and copied == one for copied in (*pickled, sent, copy.deepcopy(one)))
 
 
-def test_a_subclass_of_an_abstract_environment_stays_one() -> None:
-    class Other(Concrete):
-        """A sibling of the recorded class."""
+@asks_for_rewards
+def test_a_reward_function_may_compare_exact_types(taught: Any, tmp_path: Path) -> None:
+    """As TRL's own `get_reward` does, and one of its tests."""
+    seen_types: set[type] = set()
 
-    assert not isinstance(Other(), recorded_class(Concrete))
-    assert isinstance(Other(), Concrete)
-    with pytest.raises(TypeError, match="abstract"):
-        recorded_class(Abstract)()
+    def by_type(environments: list[Any], **_: Any) -> list[float | None]:
+        seen_types.update(map(type, environments))
+        return [1.0 if type(it) is Guessing else None for it in environments]
+
+    db = tmp_path / "a.db"
+    trainer = make_trainer(taught, record_environment(Guessing, db=db), tmp_path / "out", Seen(), max_steps=1)
+    trainer.reward_funcs[0] = by_type
+    trainer.train()
+    assert seen_types == {Guessing}
+    assert all(rewards["Guessing"] is not None for rewards in load_run(db=db).rewards)
 
 
 def test_tokens_are_found_in_what_each_age_of_trl_returns() -> None:
     ids, masks, logprobs = [[1], [2]], [[1], [1]], [[-1.0], [-2.0]]
     messages: list[list[Any]] = [[], []]
-    new = trl._output((ids, ids, masks, messages, logprobs, {}, None, []))
-    old = trl._output((ids, ids, masks, messages, torch.tensor(2), logprobs, {}))
+    new = tokens_of_generated((ids, ids, masks, messages, logprobs, {}, None, []))
+    old = tokens_of_generated((ids, ids, masks, messages, torch.tensor(2), logprobs, {}))
     assert new == old == {"prompt_ids": ids, "completion_ids": ids, "env_mask": masks, "logprobs": logprobs}
-    assert trl._output((ids, ids, masks, messages, torch.tensor(2), None, {}))["logprobs"] is None
-    assert trl._output((ids, ids, masks, messages, None, {}, None, []))["logprobs"] is None
+    assert tokens_of_generated((ids, ids, masks, messages, torch.tensor(2), None, {}))["logprobs"] is None
+    assert tokens_of_generated((ids, ids, masks, messages, None, {}, None, []))["logprobs"] is None
+    without_tools = tokens_of_generated((ids, ids, torch.tensor(2), logprobs, {}))
+    assert without_tools == {**new, "env_mask": None}
+    rloo = tokens_of_generated((ids, ids, messages))
+    assert rloo == tokens_of_generated((ids, ids)) == {**new, "env_mask": None, "logprobs": None}
 
 
 def test_the_run_keeps_what_its_diagnosis_is_held_against(taught: Any, tmp_path: Path) -> None:

@@ -1,0 +1,75 @@
+"""Makes the environments of a trainer, and records those that play for it."""
+
+import functools
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+from logs_ui.recorder.api.trainer_run import Recordings
+from logs_ui.recorder.capture.instruments import trl
+from logs_ui.recorder.capture.instruments.trl_tools import record_class
+from logs_ui.recorder.capture.strands import Strand, current_strand
+from logs_ui.recorder.guard import guard
+
+
+class Factory:
+    """Makes recorded environments. A copy that is pickled to another process makes unrecorded ones there."""
+
+    def __init__(self, make: Callable[[], Any], recordings: Recordings, key: str | None) -> None:
+        functools.update_wrapper(self, make, updated=())
+        self.make = make
+        self.key = key  # in the dict of factories; None if it is the only one
+        self.recordings = recordings
+        self._made: set[int] = set()  # ids of the environments that are alive
+        _factories.add(self)
+
+    def __call__(self) -> Any:
+        return self.adopt(self.make())
+
+    def __reduce__(self) -> Any:
+        return cast, (object, self.make)  # which returns `make` itself
+
+    def adopt(self, environment: Any) -> Any:
+        """Record the environment from now on, and return it."""
+        with suppress(TypeError):  # a class with __slots__ may lack __weakref__
+            # Before TRL 1.8 a trainer keeps only its environments, and not their factory: it is found by these ids. The
+            # bound method keeps the factory alive for as long as one of its environments lives.
+            weakref.finalize(environment, self._forget, id(environment))
+            self._made.add(id(environment))
+        with guard("preparing to record an environment"):
+            record_class(type(environment), _strand, lambda environment: trl.place_of(environment) is not None)
+        return environment
+
+    def has_made(self, environment: Any) -> bool:
+        """Return True if this factory made or adopted the environment."""
+        return id(environment) in self._made
+
+    def _forget(self, number: int) -> None:
+        self._made.discard(number)
+
+
+_factories: "weakref.WeakSet[Factory]" = weakref.WeakSet()
+
+
+def factory_of(trainer: Any) -> Factory | None:
+    """Return the first factory whose environments the trainer plays in; None without a recorded one."""
+    in_trainer = [factory for factory in trl.environment_factories(trainer) if isinstance(factory, Factory)]
+    first = trl.environments(trainer)[:1]
+    return next(iter(in_trainer or [factory for factory in _factories if any(map(factory.has_made, first))]), None)
+
+
+def environment_name(environment: Any) -> str:
+    """Return the key of the environment's factory; the name of its class if the factory has none."""
+    keys = (factory.key for factory in tuple(_factories) if factory.key is not None and factory.has_made(environment))
+    return str(next(keys, type(environment).__name__))
+
+
+def _strand(environment: Any, kind: str) -> Strand | None:
+    """Return the strand of a call; None if it is not part of a rollout, such as a reset by a reward function."""
+    here = current_strand()
+    if here is None and kind != "reward":
+        return None
+    trainer, row = trl.place_of(environment) or (None, None)
+    here = here or trl.scoring(trainer)
+    return here if here is None or row is None else here.tree.child(here, row=row)

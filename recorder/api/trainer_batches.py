@@ -1,0 +1,157 @@
+"""Records the batches that a trainer of TRL rolls out itself: its model's answers, its tools, its environments.
+
+A rollout function records its own: see `record.py`.
+"""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from logs_ui.recorder.api.environment_factory import environment_name, factory_of
+from logs_ui.recorder.api.trainer_run import Recording, Recordings
+from logs_ui.recorder.capture.calls import collecting
+from logs_ui.recorder.capture.instruments import install, trl
+from logs_ui.recorder.capture.strands import Strand
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.rows.rollout_call import OpenCall
+
+
+def record_batches(trainer: Any = None, recordings: Recordings | None = None) -> None:
+    """Record the batches of trainers with recorded environments from now on, and those of the trainer if one is given,
+    with its recordings.
+    """
+    install()
+    trl.watch_batches(_door)
+    if trainer is not None:
+        _recorded[trainer] = recordings
+        trl.patch_classes(trainer)
+
+
+def recordings_of(trainer: Any) -> Recordings | None:
+    """Return what records the trainer's own batches; None if nothing does."""
+    factory = factory_of(trainer)
+    return _recorded.get(trainer) or (None if factory is None else factory.recordings)
+
+
+@dataclass(eq=False)
+class _Batch:
+    """A batch that a trainer rolls out, from its first reset to its last reward.
+
+    Attributes:
+        generating: Context managers that stay open until all tokens are there.
+        output: The tokens and masks, in the form that a rollout function returns; None until they are there.
+    """
+
+    trainer: Any
+    recording: Recording
+    call: OpenCall
+    generating: ExitStack = field(default_factory=ExitStack)
+    output: dict[str, Any] | None = None
+
+    def generated(self, prompts: list[Any] | None, output: dict[str, Any]) -> None:
+        """Take the tokens. The rows end here, unless their environments have a `get_reward` that is called next."""
+        self.generating.close()
+        if prompts is not None:
+            self.recording.prompted(self.call, prompts, self.trainer)
+        # Copied: reward functions are given the same lists, and may change them.
+        self.output = {key: rows and [list(row) for row in rows] for key, rows in output.items()}
+        if any(hasattr(type(environment), "get_reward") for environment in trl.environments(self.trainer)):
+            self.call.collector.tree.closed = False
+        else:
+            self.end()
+
+    def scoring(self) -> Strand | None:
+        """Return the strand in which `get_reward` is called; None before the tokens and after the end."""
+        tree = self.call.collector.tree
+        return tree.root if self.output is not None and tree.is_open else None
+
+    def end(self, error: BaseException | None = None) -> None:
+        """End the rows unless they have ended. An error that is raised after the tokens is not an error of the rows."""
+        if self.call.settled:
+            return
+        self.call.collector.tree.closed = True
+        if self.output is None:
+            self.recording.failed(self.call, error or LookupError("This release of TRL does not show its tokens."))
+        else:
+            self.recording.returned(self.call, self.output | self._extras())
+
+    def _extras(self) -> dict[str, list[Any]]:
+        """Return environments and rewards under the names that a rollout function would return them by."""
+        environments = trl.environments(self.trainer)
+        rewards = {
+            call.strand.row: call.reward
+            for call in self.call.calls.environment_calls
+            if call.kind == "reward" and call.within is None and call.strand is not None
+        }
+        extras = {"environment": [environment_name(environment) for environment in environments]}
+        rows = range(len(self.call.prompts))
+        rewarded = {"env_reward": [rewards.get(row) for row in rows]} if rewards else {}
+        return (extras | rewarded) if environments else {}
+
+
+class _Door:
+    """Hears from the instrument of TRL of the batches whose rollouts a trainer makes itself."""
+
+    def __init__(self) -> None:
+        self._batches: weakref.WeakKeyDictionary[Any, _Batch] = weakref.WeakKeyDictionary()
+
+    def records(self, trainer: Any) -> bool:
+        """Return True if the trainer's own batches are recorded."""
+        return recordings_of(trainer) is not None
+
+    @contextmanager
+    def batch(self, trainer: Any, prompts: list[Any]) -> Iterator[None]:
+        """Wraps all that a trainer does for a batch of prompts of the dataset: opens the rows if its batches are
+        recorded, and at the end those that are still open end.
+        """
+        batch: _Batch | None = None
+        with guard("opening the rows of a batch"):
+            batch = self._opened(trainer, prompts)
+        if batch is None:
+            yield
+            return
+        error: BaseException | None = None
+        try:
+            with batch.generating:
+                yield
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            del self._batches[trainer]
+            with guard("ending the rows of a batch"):
+                batch.end(error)
+
+    def awaits_tokens(self, trainer: Any) -> bool:
+        """Return True in a recorded batch whose tokens are not there yet."""
+        return trainer in self._batches and self._batches[trainer].output is None
+
+    def generated(self, trainer: Any, prompts: list[Any] | None, output: dict[str, Any]) -> None:
+        """Take the rollouts: the prompts after the environments were reset (None: they are the same), and what a
+        rollout function returns.
+        """
+        self._batches[trainer].generated(prompts, output)
+
+    def scoring(self, trainer: Any) -> Strand | None:
+        """Return the strand in which the trainer's environments are asked for rewards; None outside of that."""
+        return self._batches[trainer].scoring() if trainer in self._batches else None
+
+    def scored(self, trainer: Any) -> None:
+        """Take that all reward functions have returned."""
+        if trainer in self._batches and not self.awaits_tokens(trainer):
+            self._batches[trainer].end()
+
+    def _opened(self, trainer: Any, prompts: list[Any]) -> _Batch | None:
+        recordings = recordings_of(trainer)
+        if recordings is None:
+            return None
+        recording = recordings.of(trainer)
+        batch = self._batches[trainer] = _Batch(trainer, recording, recording.open(prompts, trainer))
+        batch.generating.enter_context(collecting(batch.call.collector))
+        return batch
+
+
+_door = _Door()
+_recorded: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()

@@ -1,0 +1,90 @@
+"""Records the calls that a trainer of TRL makes of its `tools` and of its environments, where it makes them.
+
+What is relied on (trl 0.26 to 1.16), and what is lost without it:
+    trainer._sync_tool_dicts, ._async_tool_dicts     (rows) tools by name, of each row: its tool calls (from 0.29 on)
+    trainer._sync_tool_dict, ._async_tool_dict, ._tool_dict    tools by name, of all rows: the same, before 0.29
+    environment.reset(), .get_reward(), of the class           both calls
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from logs_ui.recorder.capture.environment_call import method_call, recorded_function
+from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.capture.strands import Strand, current_strand
+from logs_ui.recorder.guard import guard
+
+_DICTS = ("_sync_tool_dicts", "_async_tool_dicts", "_sync_tool_dict", "_async_tool_dict", "_tool_dict")
+_MARK = "__logs_ui_recorded__"
+
+Strands = Callable[[Any, str], Strand | None]
+"""Returns the strand of an environment's "reset" or "reward"; None keeps the current one."""
+
+
+@contextmanager
+def recorded_tools(trainer: Any) -> Iterator[None]:
+    """Records the tool calls of the trainer in the block, each in its row."""
+    kept = {name: vars(trainer)[name] for name in _DICTS if name in vars(trainer)}
+    with guard("preparing to record tools"):
+        for name, tools in kept.items():
+            is_by_row = isinstance(tools, list)
+            recorded = [_Tools(it, row) for row, it in enumerate(tools)] if is_by_row else _Tools(tools, None)
+            setattr(trainer, name, recorded)
+    try:
+        yield
+    finally:
+        for name, tools in kept.items():
+            setattr(trainer, name, tools)
+
+
+class _Tools(dict[str, Any]):
+    """Tools by name, which are recorded when they are called; `row` is None if they serve several rows."""
+
+    def __init__(self, tools: dict[str, Any], row: int | None) -> None:
+        super().__init__(tools)
+        self._row = row
+
+    def __getitem__(self, name: str) -> Any:
+        tool = super().__getitem__(name)
+        environment = getattr(tool, "__self__", None)
+        return recorded_function(
+            tool, lambda *args, **kwargs: method_call(environment, "tool", name, args, kwargs, self._strand)
+        )
+
+    def _strand(self, *_: Any) -> Strand | None:
+        here = current_strand()
+        return None if here is None or self._row is None else here.tree.child(here, row=self._row)
+
+
+def record_class(kind: type, strand_of: Strands, plays: Callable[[Any], bool]) -> None:
+    """Record `reset` and `get_reward` of those instances of a class that play for a trainer.
+
+    TRL compares `get_reward` by exact type, and so may the user: the class itself is changed, and no class is added.
+    """
+    for kind_of_call, name in (("reset", "reset"), ("reward", "get_reward")):
+        function = getattr(kind, name, None)
+        if inspect.isfunction(function) and not hasattr(function, _MARK):
+            around = functools.partial(_around, kind_of_call, name, strand_of, plays)
+            replacement = recorded_function(function, around)
+            setattr(replacement, _MARK, True)
+            patches.own_or_inherited(kind, name, replacement)
+
+
+def _around(
+    kind: str,
+    name: str,
+    strand_of: Strands,
+    plays: Callable[[Any], bool],
+    environment: Any,
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    here = current_strand()
+    # A tool may be called `get_reward`, and an override may call what it overrides: one call is recorded once.
+    if not plays(environment) or (here is not None and here.call is not None):
+        return nullcontext(lambda result: result)
+    return method_call(environment, kind, name, args, kwargs, strand_of)
