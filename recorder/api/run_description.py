@@ -63,6 +63,11 @@ def name_run(address: Address) -> RunName:
     return RunName(f"{wanted}.{launch}", launch)  # the database could not be read: the name may be taken
 
 
+def join_run(uid: str) -> RunName:
+    """Return the run's id with letters of its own for this process."""
+    return RunName(uid, _letters() + _letters())
+
+
 def _taken(address: Address) -> set[str]:
     """Return the uids of the runs in the database. Reading waits for no writer."""
     from sqlalchemy import select

@@ -2,37 +2,44 @@
 
 import itertools
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
+from pathlib import Path
+from pickle import PicklingError
+from types import SimpleNamespace, TracebackType
 from typing import Any, Self, Unpack
 
 from logs_ui.recorder.api.options import CheckedOptions, RecordOptions, checked_options, takes_record_options
 from logs_ui.recorder.api.row_scope import CurrentRow
-from logs_ui.recorder.api.run_description import name_run
+from logs_ui.recorder.api.run_description import join_run, name_run
 from logs_ui.recorder.api.run_record import RunRecord, finite
 from logs_ui.recorder.capture import instruments
-from logs_ui.recorder.capture.calls import EnvironmentCall, Generation, answered
+from logs_ui.recorder.capture.calls import CallRecords, EnvironmentCall, Generation, answered
 from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.capture.observed_images import observed
 from logs_ui.recorder.capture.rollout_output import Output, checked_output, copied_row, token_ids
 from logs_ui.recorder.capture.strands import Scope, Strand, enter_scope, leave_scope, scoped
+from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.delivery.writer import Writer, writer_for
-from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.errors import DatabaseError, LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.rows.rollout_call import OpenCall, Parse, TokenizerSource
+from logs_ui.recorder.rows.rollout_call import OpenCall, Parse, RolloutCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, RunningJob
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.snapshot import column, one_line, plain, snapshot
 from logs_ui.recorder.snapshot import name as shortened
+from logs_ui.recorder.storage.address import Address, as_text, database_address
 from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.vocabulary import Mode, RunState, StopReason
 
 _INT8 = 2**63
 _ROLLOUT_BITS = (
     32  # a forked process numbers its rollouts from its pid times 2**32, so that none has its parent's number
 )
+_TICKET_SECONDS = 5.0  # pickling a rollout that was written to waits so long until that is durable
 
 
 @takes_record_options
@@ -83,6 +90,9 @@ class OpenRun:
     As a context manager it is finished at the end of the block. An exception that leaves the block is stored as the
     run's error: its state is then "failed", or "interrupted" if the exception is not an `Exception` (Ctrl-C).
 
+    It can be pickled: a process that gets it opens rollouts of the same run, with the same options. Only the process
+    that started the run ends it; `finish()` elsewhere waits for that process's rows.
+
     Attributes:
         id: The run's id, for `load_run()` and `logs-ui export`.
 
@@ -99,17 +109,28 @@ class OpenRun:
     """
 
     def __init__(
-        self, options: CheckedOptions, name: str | None, config: Mapping[str, Any], model: str | None, tokenizer: Any
+        self,
+        options: CheckedOptions,
+        name: str | None,
+        config: Mapping[str, Any],
+        model: str | None,
+        tokenizer: Any,
+        joins: str | None = None,
     ) -> None:
+        """`joins` is the id of the run that another process started; None starts a run."""
         self._writer = writer_for(options.address)
         instruments.install()
-        self._record = RunRecord(self._writer, name_run(options.address))
+        self._joins, self._checked = joins is not None, options
+        self._record = RunRecord(self._writer, name_run(options.address) if joins is None else join_run(joins))
         self._eval_name, self._model, self._options = options.eval_name or "rollouts", model, options.rows
         self._numbers, self._process = itertools.count(), os.getpid()
         self._unbegun: set[OpenRollout] = set()  # written to, but never entered
         self._tokenizer: TokenizerSource | None = None
         self.id = self._record.uid
         self._name, self._project = name, options.project
+        if self._joins:
+            self._tokenizer = tokenizer
+            return
         with guard("describing the run"):
             columns: dict[str, Any] = {
                 "config": masked(plain(dict(config))),
@@ -124,6 +145,11 @@ class OpenRun:
         named = "" if self._name is None else f" {self._name!r}"
         within = "" if self._project is None else f" in project {self._project!r}"
         return f"<OpenRun {self.id}{named}{within}, {self._record.state}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        address, checked = self._writer.address, self._checked
+        known = (self.id, self._name, self._model, self._tokenizer, checked.eval_name, checked.project, checked.rows)
+        return _joined_run, (as_text(address), socket.gethostname(), *known)
 
     def rollout(
         self,
@@ -198,7 +224,7 @@ class OpenRun:
     def finish(self) -> None:
         """End the run, and wait for its rows to be written: at most LOGS_UI_END_SECONDS, 10 s by default."""
         self._store_unbegun()
-        if not self._record.ended:
+        if not self._record.ended and not self._joins:
             self._record.end(RunState.FINISHED)
         self._writer.flush_at_end()
 
@@ -214,7 +240,7 @@ class OpenRun:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._store_unbegun()
-        if error is not None:
+        if error is not None and not self._joins:
             with guard("recording that the run was left by an exception"):
                 self._record.raised(error)
         self.finish()
@@ -226,6 +252,10 @@ class OpenRollout(CurrentRow):
     It is stored at the end of its `with` block. An exception that leaves the block makes its status `error`. Besides
     its own methods it has those of `CurrentRow`. Nothing that goes wrong in recording is raised: it is logged once and
     counted on the run.
+
+    It can be pickled, and another process goes on with it. If it was not entered yet, that process may do all that this
+    one could, and this one may only `score()` it. A rollout whose `with` was entered ends there; other processes may
+    `score()` it, before or after its end.
 
     Examples:
         >>> from logs_ui.recorder import load_run, start_run
@@ -252,6 +282,33 @@ class OpenRollout(CurrentRow):
         self._vain_entries = 0  # `with` blocks that were entered in vain, and are not left yet
         self._output: Output | None = None
         self._end_columns: dict[str, Any] = {}
+        self._was_received = False  # from another process, where it was not entered
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        call, is_passed_on = self._call, self._scope is None and not self._call.settled
+        if call.options.edit is not None and not is_passed_on:  # `edit` decides at the end whether the row is stored
+            if not call.settled:
+                raise PicklingError(
+                    "A rollout of a run with edit= cannot be pickled inside its `with`: pickle it after"
+                )
+            self._writer.flush(_TICKET_SECONDS)
+        sent = call.carrying(call.so_far() if is_passed_on else CallRecords(), texts=is_passed_on)
+        sent.options, sent.source = RowOptions(), call.source if is_passed_on else None
+        made = FinishedJob(sent, self._output, self._metadata, self._end_columns, 0)
+        frames, _ = Wire().frames(made if is_passed_on else ColumnsJob(sent, []))
+        if is_passed_on and self in self._unbegun:  # what it has is stored here, before the other process adds to it
+            self._unbegun.discard(self)
+            self.__exit__(None, None, None)
+            self._writer.flush(_TICKET_SECONDS)
+        call.settled = call.settled or is_passed_on
+        options = call.options if is_passed_on else None
+        return _received, (as_text(self._writer.address), socket.gethostname(), frames, options)
+
+    def __deepcopy__(self, _: Any = None) -> Self:
+        """Return the rollout itself: pickling, by which objects are copied else, would pass it on."""
+        return self
+
+    __copy__ = __deepcopy__
 
     def scope(self) -> AbstractContextManager[None]:
         """Return a context manager in which calls belong to this rollout, also in tasks and executors started there.
@@ -313,6 +370,7 @@ class OpenRollout(CurrentRow):
                             None if error is None else one_line(str(error)), self._strand, None, images,
                         )
                     )  # fmt: skip
+            self._store_if_received()
 
     def tokens(
         self,
@@ -337,6 +395,7 @@ class OpenRollout(CurrentRow):
             prompt, completion = (token_ids(copied_row(ids)) for ids in (prompt_ids, completion_ids))
             rows = {"prompt_ids": prompt, "completion_ids": completion, "logprobs": logprobs, "env_mask": mask}
             self._output = checked_output({key: None if row is None else [row] for key, row in rows.items()}, 1)
+            self._store_if_received()
 
     def score(
         self,
@@ -380,15 +439,26 @@ class OpenRollout(CurrentRow):
         stop_reason = StopReason(reason)
         if self._is_open_for("stop"):
             self._end_columns["stop_reason"] = stop_reason
+            self._store_if_received()
 
     def _say(self, kind: str, values: Any) -> None:
         if self._is_open_for("failed" if kind == "error" else kind):
             super()._say(kind, values)
+            self._store_if_received()
+
+    def _store_if_received(self) -> None:
+        """Store the rollout as it is now: no run of this process stores it at its end."""
+        if self._was_received and self._scope is None:
+            call = self._call.carrying(self._call.so_far())  # a copy, whose calls are released when it is written
+            self._writer.put(FinishedJob(call, self._output, self._metadata, self._end_columns, now_us()))
 
     def _is_open_for(self, method: str) -> bool:
         """Return True if the rollout has not ended. One that was not entered yet is stored with its run."""
         if self._call.settled:
-            _misused(f"row.{method}() came after the rollout's end, and is lost: only row.score() may come later")
+            _misused(
+                f"row.{method}() came after the rollout's end, or after it was pickled for another process, and is "
+                "lost: only row.score() may come later"
+            )
         elif self._scope is None:
             self._unbegun.add(self)
         return not self._call.settled
@@ -396,7 +466,8 @@ class OpenRollout(CurrentRow):
     def __enter__(self) -> Self:
         if self._call.settled or self._scope is not None:
             _misused(
-                "a rollout was entered twice, which changes nothing. Open another run.rollout(), or use row.scope()"
+                "a rollout was entered twice, or after it was pickled for another process, which changes nothing. "
+                "Open another run.rollout(), or use row.scope()"
             )
             self._vain_entries += 1
             return self
@@ -431,6 +502,51 @@ class OpenRollout(CurrentRow):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.__exit__(kind, error, traceback)
+
+
+def _joined_run(
+    address: str, host: str, uid: str, name: str | None, model: str | None, tokenizer: Any, eval_name: str,
+    project: str | None, rows: RowOptions,
+) -> OpenRun:  # fmt: skip
+    """Return the run that another process pickled. Raises DatabaseError if its database cannot be reached here."""
+    options = CheckedOptions(eval_name, rows, None, project, _reachable(address, host))
+    return OpenRun(options, name, {}, model, tokenizer, joins=uid)
+
+
+def _received(address: str, host: str, frames: list[bytes], options: RowOptions | None) -> OpenRollout:
+    """Return the rollout that another process pickled; `options` is None if it may only be scored here."""
+    wire = Wire()
+    job: Any = [wire.job(frame) for frame in frames][-1]
+    writer: Any = SimpleNamespace(put=lambda _: None, flush=lambda _: False, address=database_address(address))
+    with guard("taking over a rollout"):
+        try:
+            writer = writer_for(_reachable(address, host))
+            instruments.install()
+        except DatabaseError as error:
+            guard.caught("taking over a rollout", error)
+            options = None
+    call = OpenCall(**{name: getattr(job.call, name) for name in RolloutCall.__struct_fields__})
+    call.settled, call.options = options is None, options or RowOptions()
+    row = OpenRollout(writer, call, job.metadata if options else b"{}", set())
+    if options is not None:
+        call.collector.go_on_from(job.call.calls)
+        row._output, row._end_columns, row._was_received = job.output, job.ended, True  # noqa: SLF001
+    return row
+
+
+def _reachable(address: str, host: str) -> Address:
+    """Return the address of a database that a process on `host` records into.
+
+    Raises:
+        DatabaseError: it is a file on a disk of that machine, and this is another one.
+    """
+    database = database_address(address)
+    if isinstance(database, Path) and host != socket.gethostname() and network_kind(database) is None:
+        raise DatabaseError(
+            f"What {host} records into {database} cannot go on at {socket.gethostname()}, where that is another file: "
+            "record into PostgreSQL (db= or LOGS_UI_DB)"
+        )
+    return database
 
 
 def _whole(name: str, value: Any) -> int:

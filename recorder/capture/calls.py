@@ -295,6 +295,24 @@ class Collector:
                 self._waiting.pop(call.order, None)
                 self.records.keep(call, size)
 
+    def go_on_from(self, records: CallRecords) -> None:
+        """Take over the calls that another process recorded for the one row, as if they were made here until now."""
+        made: list[Any] = [*records.generations, *records.environment_calls]
+        # Each process has a clock of its own.
+        shift = time.perf_counter() - max([call.began + (call.seconds or 0.0) for call in made], default=0.0)
+        strands: dict[int, Strand] = {}
+        for call in records.calls:
+            before = call.strand
+            if before is not None and before.number not in strands:
+                strands[before.number] = strand = self.tree.child(self.tree.root)
+                strand.row, strand.call = before.row, before.call
+            force_setattr(call, "strand", before and strands[before.number])
+            if not isinstance(call, Note):
+                force_setattr(call, "began", call.began + shift)
+            self.records.keep(call, call.size)
+        self._orders = itertools.count(1 + max([call.order for call in records.calls], default=-1))
+        self._client_numbers = itertools.count(1 + max([it.client for it in records.environment_calls], default=-1))
+
     def forget(self, begun: Begun) -> None:
         """End a call of which nothing is recorded."""
         self._waiting.pop(begun.order, None)
