@@ -9,6 +9,7 @@ from logs_ui.recorder.api.options import RecordOptions, check_names, checked_opt
 from logs_ui.recorder.api.trainer_run import Recordings, one_opens
 from logs_ui.recorder.capture.calls import collecting
 from logs_ui.recorder.capture.instruments import install, openenv_harness, trl, trl_shapes
+from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import OpenCall, Parse
 from logs_ui.recorder.rows.task_names import Task
@@ -137,6 +138,8 @@ def _recorded_call(
     rollout_func: Callable[..., Any], recordings: Recordings, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     """Call and record the rollout function with the arguments of any supported release of TRL."""
+    if current_strand() is not None:  # a recorded function calls another: its rows are recorded already
+        return rollout_func(*args, **kwargs)
     call: OpenCall | None = None
     with guard("opening the rows of a rollout call"), one_opens():
         arguments = trl_shapes.read_arguments(args, kwargs, trl.generating())

@@ -89,15 +89,19 @@ def _warmed(steps: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
 
 
 def make_trainer(
-    rollout_func: Callable[..., Any],
+    rollout_func: Callable[..., Any] | None,
     folder: Path,
     *,
     reward_funcs: Sequence[Callable[..., Any]] = (solved,),
     warm: int = 40,
-    kind: type[GRPOTrainer] = GRPOTrainer,
+    kind: Any = GRPOTrainer,
+    arguments: Any = GRPOConfig,
+    callbacks: Sequence[Any] = (),
     **config: Any,
-) -> GRPOTrainer:
-    """Return a trainer that trains for 2 steps of 8 rollouts in groups of 4, unless `config` says otherwise."""
+) -> Any:
+    """Return a trainer that trains for 2 steps of 8 rollouts in groups of 4, unless `config` says otherwise. Without a
+    rollout function it rolls out itself.
+    """
     torch.set_num_threads(1)
     tokenizer, model = make_tokenizer(), _warm_model(warm)
     settings: dict[str, Any] = {
@@ -123,10 +127,11 @@ def make_trainer(
         model=model,
         processing_class=tokenizer,
         reward_funcs=list(reward_funcs),
-        rollout_func=rollout_func,
-        args=GRPOConfig(**settings),
+        args=arguments(**settings),
         train_dataset=dataset(),
         eval_dataset=dataset(1),
+        callbacks=list(callbacks),
+        **({} if rollout_func is None else {"rollout_func": rollout_func}),
     )
 
 

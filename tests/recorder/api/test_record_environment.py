@@ -22,7 +22,7 @@ from transformers.utils import get_json_schema
 from trl import GRPOConfig, GRPOTrainer
 
 from examples.tiny_model import Lesson, answer, call, make_model, make_tokenizer, teach
-from logs_ui.recorder import Settings, load_run, record_environment
+from logs_ui.recorder import Settings, load_run, record_environment, record_trainer
 from logs_ui.recorder.capture.instruments import trl
 from logs_ui.recorder.capture.instruments.trl_shapes import tokens_of_generated
 from logs_ui.recorder.storage.database import reading_engine
@@ -210,8 +210,10 @@ class Seen:
     completion_ids: list[Any] = field(default_factory=list)
     rewards: list[float] = field(default_factory=list)
 
-    def paid(self, environments: list[Any], completion_ids: list[Any], **_: Any) -> list[float]:
+    def paid(self, completion_ids: list[Any], environments: list[Any] | None = None, **_: Any) -> list[float]:
         """What the environments have added up."""
+        if environments is None:
+            return [float(len(ids)) for ids in completion_ids]
         self.environments += environments
         self.episodes += [list(environment.episode) for environment in environments]
         self.completion_ids += completion_ids
@@ -223,6 +225,7 @@ class Seen:
 def make_trainer(taught: tuple[Any, Any], factory: Any, folder: Path, seen: Seen, **config: Any) -> GRPOTrainer:
     """For 3 steps of 8 rollouts in groups of 4, unless `config` says otherwise."""
     tokenizer, model = taught
+    tools = config.pop("tools", None)
     dataset = config.pop("dataset", None) or guessing_rows()
     settings: dict[str, Any] = {
         "output_dir": str(folder),
@@ -248,10 +251,70 @@ def make_trainer(taught: tuple[Any, Any], factory: Any, folder: Path, seen: Seen
         processing_class=copy.deepcopy(tokenizer),
         reward_funcs=[seen.paid],
         environment_factory=factory,
+        tools=tools,
         args=GRPOConfig(**settings),
         train_dataset=dataset,
         eval_dataset=dataset.select(range(2)),
     )
+
+
+def guess(number: int) -> str:
+    """
+    Guesses the number, which is 2.
+
+    Args:
+        number: What to guess.
+    """
+    if number == 3:
+        raise ValueError("no such number")
+    return "correct" if number == 2 else "higher"
+
+
+class Toolless:
+    """An environment that has only a reset."""
+
+    reward = 0.0
+    episode: ClassVar[list[Any]] = []
+
+    def reset(self, **_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.mark.parametrize("environment", [None, Toolless])
+def test_tools_are_recorded_with_and_without_environments(environment: Any, taught: Any, tmp_path: Path) -> None:
+    """Tool calls of `tools=`, noted by the tools themselves, whatever row asked for them."""
+    calls: list[Any] = []
+
+    @functools.wraps(guess)
+    def noting(number: int) -> str:
+        calls.append(("guess", number))
+        return guess(number)
+
+    db = tmp_path / "a.db"
+    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": f"Guess. Game {i}."}]} for i in range(8)])
+    trainer = make_trainer(taught, environment, tmp_path / "out", Seen(), tools=[noting], dataset=rows)
+    record_trainer(trainer, db=db)
+    trainer.train()
+    assert {type(it) for it in trainer._sync_tool_dicts} == {dict}, "the trainer has its own again"
+    rows = load_run(db=db)
+    assert len(rows) == 3 * ROWS
+    assert only_run(db).unattributed_calls == 0
+    made = [action for actions in rows.actions for action in actions if action["action"] and action["turn"]]
+    guesses = [action for action in made if action["action"]["name"] == "guess"]
+    assert calls
+    numbers = [("guess", action["action"]["arguments"].get("number")) for action in guesses]
+    assert sorted(numbers, key=str) == sorted(calls, key=str)
+    for action in guesses:
+        number = action["action"]["arguments"]["number"]
+        if number == 3:
+            assert action["error"] == "ValueError: no such number"
+        else:
+            assert action["observation"] == guess(number)
+    for row in rows.to_dict("records"):
+        asked = [call for message in row["messages"] for call in message.get("tool_calls") or ()]
+        assert len(asked) >= sum(action["action"] is not None for action in row["actions"] if action["turn"])
+    parsed = [(action["metadata"] or {}).get("parsed") for action in made]
+    assert False not in parsed, "what was executed is no parse failure"
 
 
 def only_run(db: Path) -> Run:
@@ -288,9 +351,13 @@ def errors(row: Mapping[Any, Any]) -> list[str]:
     return [action["error"] for action in row["actions"] if action["error"]]
 
 
-def test_rows_hold_what_their_environments_noted(taught: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", ["record_environment", "record_trainer"])
+def test_rows_hold_what_their_environments_noted(by: str, taught: Any, tmp_path: Path) -> None:
     db, seen = tmp_path / "a.db", Seen()
-    make_trainer(taught, record_environment(Guessing, db=db), tmp_path / "out", seen).train()
+    if by == "record_environment":
+        make_trainer(taught, record_environment(Guessing, db=db), tmp_path / "out", seen).train()
+    else:
+        record_trainer(make_trainer(taught, Guessing, tmp_path / "out", seen), db=db).train()
     rows = load_run(db=db)
     assert len(rows) == 3 * ROWS == len(seen.episodes)
     assert len({id(environment) for environment in seen.environments}) == ROWS, "instances are used again"

@@ -1,0 +1,246 @@
+"""record_trainer(): trainings with reward functions only, with tools, in environments, and by copies of the trainer."""
+
+import inspect
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import TrainerCallback
+from trl import GRPOTrainer, RLOOConfig, RLOOTrainer, SFTTrainer
+
+from logs_ui.recorder import (
+    DiagnosisCallback,
+    LogsUICallback,
+    diagnose,
+    load_run,
+    load_runs,
+    record,
+    record_trainer,
+)
+from tests.support.old_trl import IS_OLD
+from tests.support.training import make_trainer
+
+pytestmark = pytest.mark.versions
+
+
+class Noted:
+    """What a training computes, noted by a subclass of the trainer, and by its reward functions."""
+
+    def __init__(self) -> None:
+        self.prompts: list[Any] = []
+        self.completion_ids: list[list[int]] = []
+        self.texts: list[str] = []
+        self.rewards: list[dict[str, float | None]] = []
+        self.advantages: list[float] = []
+
+    def trainer(self, base: type = GRPOTrainer) -> Any:
+        noted = self
+
+        class Noting(base):  # type: ignore[misc]
+            def _generate_and_score_completions(self, inputs: Any) -> Any:
+                noted.prompts += [row["prompt"] for row in inputs]
+                scored = super()._generate_and_score_completions(inputs)
+                noted.advantages += scored["advantages"].tolist()
+                return scored
+
+        return Noting
+
+    def letters(self, completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float]:
+        self.completion_ids += [list(ids) for ids in completion_ids]
+        self.texts += [completion[0]["content"] for completion in completions]
+        values = [len(text) / 100 for text in self.texts[-len(completions) :]]
+        self.rewards += [{"letters": value} for value in values]
+        return values
+
+    def sometimes(self, completions: list[Any], **_: Any) -> list[float | None]:
+        values = [None if i % 3 == 0 else 0.5 for i in range(len(completions))]
+        for row, value in zip(self.rewards[-len(completions) :], values, strict=True):
+            row["sometimes"] = value
+        return values
+
+    def expect(self, db: Path, rows: int) -> Any:
+        """Compare the recorded rows with the notes; return them."""
+        recorded = load_run(db=db)
+        assert len(recorded) == len(self.advantages) == len(self.prompts) == rows
+        assert [messages[:-1] for messages in recorded.messages] == self.prompts
+        assert [messages[-1]["content"] for messages in recorded.messages] == self.texts
+        assert [list(ids) for ids in recorded.completion_ids] == self.completion_ids
+        assert [pytest.approx(row) for row in self.rewards] == list(recorded.rewards)
+        assert list(recorded.advantage) == pytest.approx(self.advantages)
+        assert (recorded.status == "ok").all()
+        assert not recorded.scored.isna().any()
+        return recorded
+
+
+def plain(noted: Noted, folder: Path, **config: Any) -> Any:
+    functions = (noted.letters, noted.sometimes)
+    kind = noted.trainer()
+    settings = {"max_completion_length": 24, "reward_weights": [1.0, 0.25], **config}
+    return make_trainer(None, folder, reward_funcs=functions, kind=kind, warm=0, **settings)
+
+
+def test_a_training_with_reward_functions_only(tmp_path: Path) -> None:
+    db, noted = tmp_path / "a.db", Noted()
+    trainer = plain(noted, tmp_path)
+    assert record_trainer(trainer, eval_name="letters", db=db) is trainer
+    trainer.train()
+    rows = noted.expect(db, 16)
+    assert list(rows.step) == [1] * 8 + [2] * 8
+    assert list(rows.generation) == [0, 1, 2, 3] * 4
+    assert rows.group.nunique() == 4
+    assert (rows.eval_name == "letters").all()
+    assert set(rows.stop_reason) <= {"stop", "length"}
+    assert rows.env_steps.isna().all()
+    weights = rows.reward_weights[0]
+    assert weights == {"letters": 1.0, "sometimes": 0.25}
+    assert rows.sampling[0]["max_new_tokens"] == 24
+    run = load_runs(db=db).iloc[0]
+    assert (run.state, run.unattributed_calls) == ("finished", 0)
+
+
+def test_an_evaluation_is_recorded_as_one(tmp_path: Path) -> None:
+    db, noted = tmp_path / "a.db", Noted()
+    trainer = record_trainer(plain(noted, tmp_path), db=db)
+    trainer.evaluate()
+    rows = noted.expect(db, len(noted.prompts))
+    assert set(rows["mode"]) == {"eval"}
+    assert (rows.eval_name == "rollouts").all()
+
+
+def test_a_trainer_is_recorded_once(tmp_path: Path) -> None:
+    db, noted = tmp_path / "a.db", Noted()
+    trainer = record_trainer(plain(noted, tmp_path, callbacks=[LogsUICallback(db=tmp_path / "b.db")]), db=db)
+    record_trainer(trainer, eval_name="again", db=tmp_path / "c.db")
+    trainer.train()
+    noted.expect(db, 16)
+    assert not (tmp_path / "b.db").exists()
+    assert not (tmp_path / "c.db").exists()
+
+
+def test_a_callback_records_the_trainer_that_it_is_handed_to(tmp_path: Path) -> None:
+    db, noted = tmp_path / "a.db", Noted()
+    callback = LogsUICallback(eval_name="handed over", db=db)
+    assert isinstance(callback, TrainerCallback)
+    plain(noted, tmp_path, callbacks=[callback]).train()
+    assert (noted.expect(db, 16).eval_name == "handed over").all()
+
+
+def test_nothing_is_recorded_that_was_not_asked_for(tmp_path: Path) -> None:
+    recorded, other = Noted(), Noted()
+    record_trainer(plain(recorded, tmp_path / "1"), db=tmp_path / "a.db").train()
+    trainer = plain(other, tmp_path / "2")
+    trainer.train()
+    recorded.expect(tmp_path / "a.db", 16)
+    assert len(load_runs(db=tmp_path / "a.db")) == 1
+
+
+def test_recording_changes_no_number_of_the_training(tmp_path: Path) -> None:
+    recorded, other = Noted(), Noted()
+    record_trainer(plain(recorded, tmp_path / "1"), db=tmp_path / "a.db").train()
+    plain(other, tmp_path / "2").train()
+    assert recorded.completion_ids == other.completion_ids
+    assert recorded.advantages == other.advantages
+
+
+@pytest.mark.parametrize("bad", [3, None, SFTTrainer, object()])
+def test_what_samples_no_completions_is_refused(bad: Any) -> None:
+    with pytest.raises(TypeError, match=r"^record_trainer\(\) takes a trainer that samples completions"):
+        record_trainer(bad)
+
+
+def test_options_are_checked_before_anything_is_changed(tmp_path: Path) -> None:
+    trainer = plain(Noted(), tmp_path)
+    with pytest.raises(TypeError, match="did you mean 'project'"):
+        record_trainer(trainer, projekt="a")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="did you mean 'project'"):
+        LogsUICallback(projekt="a")  # type: ignore[call-arg]
+    trainer.train()
+
+
+def tokens(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    """A rollout function that answers with three tokens."""
+    texts = [trainer.processing_class.apply_chat_template(it, tokenize=False) for it in prompts]
+    ids = trainer.processing_class(texts)["input_ids"]
+    return {"prompt_ids": ids, "completion_ids": [row[:3] for row in ids], "logprobs": [[-0.5] * 3 for _ in ids]}
+
+
+@pytest.mark.parametrize("door", ["record_trainer", "record", "both", "wrapped"])
+def test_a_rollout_function_is_recorded_once(door: str, tmp_path: Path) -> None:
+    db, noted = tmp_path / "a.db", Noted()
+    rollout_func: Any = tokens if door == "record_trainer" else record(tokens, db=db)
+    if door == "wrapped":
+        inner = rollout_func
+        rollout_func = lambda prompts, trainer: inner(prompts, trainer)  # noqa: E731, PLW0108 - as in the wild
+    trainer = make_trainer(rollout_func, tmp_path, reward_funcs=(noted.letters,), kind=noted.trainer(), warm=0)
+    if door != "record":
+        record_trainer(trainer, db=db)
+    trainer.train()
+    rows = load_run(db=db)
+    assert [list(ids) for ids in rows.completion_ids] == noted.completion_ids
+    assert list(rows.advantage) == pytest.approx(noted.advantages)
+    assert (len(rows), len(load_runs(db=db))) == (16, 1)
+    if door != "wrapped":
+        assert (rows.eval_name == "tokens").all()
+
+
+def copied(source: Any, name: str) -> Any:
+    """Return a copy of a trainer's class in a module of its own, as Unsloth generates it: `_UnslothX`, renamed, and
+    `UnslothX(_UnslothX)` over it, which takes the place of the original.
+    """
+    text = inspect.getsource(inspect.getmodule(source)).replace(f"class {name}(", f"class _Unsloth{name}(")  # type: ignore[arg-type]
+    module = types.ModuleType(f"Unsloth{name}")
+    module.__package__ = "trl.trainer"
+    sys.modules[module.__name__] = module
+    exec(compile(text, f"{module.__name__}.py", "exec"), vars(module))  # noqa: S102 - TRL's own source
+    base = vars(module)[f"_Unsloth{name}"]
+    return type(f"Unsloth{name}", (base,), {"__module__": module.__name__})
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_a_renamed_copy_of_the_trainer(order: str, tmp_path: Path) -> None:
+    db, noted = tmp_path / "a.db", Noted()
+    if order == "before":
+        record(tokens, db=db)  # which attaches to the original
+    functions = (noted.letters, noted.sometimes)
+    kind = noted.trainer(copied(GRPOTrainer, "GRPOTrainer"))
+    assert not issubclass(kind, GRPOTrainer)
+    trainer = make_trainer(None, tmp_path, reward_funcs=functions, kind=kind, warm=0, max_completion_length=24)
+    record_trainer(trainer, db=db)
+    trainer.train()
+    noted.expect(db, 16)
+
+
+def test_rloo(tmp_path: Path) -> None:
+    db, noted = tmp_path / "a.db", Noted()
+    trainer = make_trainer(
+        None, tmp_path, reward_funcs=(noted.letters, noted.sometimes), kind=noted.trainer(RLOOTrainer),
+        arguments=RLOOConfig, warm=0, max_completion_length=24, beta=0.0,
+    )  # fmt: skip
+    record_trainer(trainer, db=db)
+    trainer.train()
+    noted.expect(db, 16)
+
+
+@pytest.mark.skipif(IS_OLD, reason="TRL 0.29 has none")
+def test_a_subclass_of_trls(tmp_path: Path) -> None:
+    from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
+
+    db, noted = tmp_path / "a.db", Noted()
+    trainer = make_trainer(
+        None, tmp_path, reward_funcs=(noted.letters,), kind=noted.trainer(GMPOTrainer), arguments=GMPOConfig,
+        warm=0, max_completion_length=24,
+    )  # fmt: skip
+    record_trainer(trainer, db=db).train()
+    noted.expect(db, 16)
+
+
+def test_the_diagnosis_speaks_of_a_plain_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    db, noted = tmp_path / "a.db", Noted()
+    trainer = plain(noted, tmp_path, max_completion_length=2, max_steps=8, callbacks=[DiagnosisCallback(every_steps=1)])
+    record_trainer(trainer, db=db).train()
+    noted.expect(db, 64)
+    cards = diagnose(db=db).cards
+    assert cards[0].title in capsys.readouterr().err
+    assert "never_acted" not in {card.id for card in cards}, "it offers no tools"
