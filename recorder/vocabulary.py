@@ -39,7 +39,7 @@ class StopReason(StrEnum):
     STOP = "stop"
     """The model ended its answer, and no environment was involved, or its last answer called none of the tools."""
     LENGTH = "length"
-    """The last generation hit its token limit before the model ended its answer."""
+    """The last generation hit its token limit before the model ended its answer, or the completion had no room left."""
     TURN_LIMIT = "turn_limit"
     """The environment would have gone on; the rollout function did not."""
     NO_ACTION = "no_action"

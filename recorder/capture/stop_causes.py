@@ -12,17 +12,26 @@ _REFUSAL = re.compile(  # the messages that OpenEnv's clients raise, over a sock
     r"|Failed to create MCP session: Server at capacity: \d+/\d+ sessions active\. Cannot accept new connections\.",
     re.DOTALL,
 )
+_CONNECTIONS = ("aiohttp", "httpcore", "httpx", "requests", "urllib3", "websockets")  # packages
+# A model that names a wrong file causes these, and no server does.
+_OF_PATHS = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
 def reason_of(error: BaseException) -> StopReason | None:
-    """Return TIMEOUT, or AT_CAPACITY if an OpenEnv server had no session left; None for other exceptions."""
+    """Return TIMEOUT, AT_CAPACITY if an OpenEnv server had no session left, or ENVIRONMENT_ERROR if a connection or the
+    system failed; None for other exceptions: what a tool was asked may have caused them.
+    """
     if isinstance(error, TimeoutError | asyncio.CancelledError):  # asyncio's timeouts cancel the call
         return StopReason.TIMEOUT
     kinds = type(error).__mro__
     message = error.args[0] if type(error) is RuntimeError and error.args else None
     if (isinstance(message, str) and _REFUSAL.fullmatch(message)) or any(map(_is_openenvs_refusal, kinds)):
         return StopReason.AT_CAPACITY
-    return StopReason.TIMEOUT if any(_TIMEOUT.search(kind.__name__) for kind in kinds) else None
+    if any(_TIMEOUT.search(kind.__name__) for kind in kinds):
+        return StopReason.TIMEOUT
+    is_of_system = isinstance(error, OSError | EOFError) and not isinstance(error, _OF_PATHS)
+    is_of_connection = any(kind.__module__.partition(".")[0] in _CONNECTIONS for kind in kinds)
+    return StopReason.ENVIRONMENT_ERROR if is_of_system or is_of_connection else None
 
 
 def reason_of_text(error: str) -> StopReason | None:

@@ -151,6 +151,11 @@ def assistant_message(answer: str) -> dict[str, Any]:
     return message
 
 
+def calls_in(answer: str) -> bool:
+    """Return True if an answer holds a tool call that can be read."""
+    return _CALL in answer and "tool_calls" in assistant_message(answer)
+
+
 def split_reasoning(answer: str) -> tuple[str | None, str]:
     """Splits an answer into reasoning (None without any) and rest. The opening tag may be in the prompt instead."""
     thought, ended, rest = answer.partition(_THINK_END)

@@ -9,9 +9,11 @@ import orjson
 from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.capture.stop_causes import reason_of_text
 from logs_ui.recorder.redaction import without_keys
-from logs_ui.recorder.rows.attribution import RowCalls
+from logs_ui.recorder.rows.attribution import RowCalls, Turn
+from logs_ui.recorder.rows.chat_parser import calls_in
 from logs_ui.recorder.rows.rollout_call import RowOptions
-from logs_ui.recorder.rows.row_numbers import MOVES
+from logs_ui.recorder.rows.row_numbers import MOVES, is_answer
+from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 _CUT_OFF = (None, "abort", "content_filter", "error")  # its end was not recorded, or was not the model's decision
@@ -23,7 +25,7 @@ Raised = tuple[str, str | None]
 """An error, and its `raised.reason_of`."""
 
 
-def end_of(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: bool) -> dict[str, Any]:
+def end_of(row: RowCalls, moves: Moves, actions: Actions, tokens: Tokens | None, options: RowOptions) -> dict[str, Any]:
     """Return the columns about a row's end: status, stop reason and error. `actions` are its entries, as stored."""
     broken, failed = _failed_call(row), _reported(row, "error")
     failure = (without_keys(failed["error"]), failed.get("reason")) if failed else None
@@ -35,7 +37,7 @@ def end_of(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: bool) -> 
         reason = _raised_reason(*failure)
     else:
         reported = _reported(row, "stop").get("reason")
-        inferred = _raised_reason(*unanswered) if unanswered else _stop_reason(row, moves, actions, by_tools=by_tools)
+        inferred = _raised_reason(*unanswered) if unanswered else _stop_reason(row, moves, actions, tokens, options)
         reason = StopReason(reported) if reported else inferred
     return {"status": Status.ERROR if error else Status.OK, "stop_reason": reason, "error": error}
 
@@ -50,26 +52,38 @@ def error_reason(call: EnvironmentCall) -> StopReason:
     return call.reason or reason_of_text(call.error or "") or StopReason.ENVIRONMENT_ERROR
 
 
-def _stop_reason(row: RowCalls, moves: Moves, actions: Actions, *, by_tools: bool) -> StopReason:
+def _stop_reason(
+    row: RowCalls, moves: Moves, actions: Actions, tokens: Tokens | None, options: RowOptions
+) -> StopReason:
     """Infers the stop reason from the last answer and the environment's response to it."""
+    by_tools = acts_by_tools(moves, options)
     if any(map(_done, _last_episode(row, moves))):
         return StopReason.DONE
     if not row.turns:
         return StopReason.TURN_LIMIT if moves else StopReason.NOT_RECORDED
     last = row.turns[-1]
-    if last.sequence.finish == "length":
+    answered = bool(moves) and moves[-1].order > last.order
+    # A trainer's own loop asks the model again after each call, unless a completion has no room for the tool's answer.
+    if last.sequence.finish == "length" or (options.offers_tools and (answered or _is_cut(last, tokens))):
         return StopReason.LENGTH
     answer = next((entry for entry in reversed(actions) if entry["text"] is not None), {})  # a reward may follow it
     unparsed = (answer.get("metadata") or {}).get("parsed") is False
-    answered = bool(moves) and moves[-1].order > last.order
     spoke = by_tools and not answered and "tool_call" not in answer.get("text", "")  # in whatever format
     if not row.environment_calls or (spoke and not unparsed):
         return _end_of_answer(row, unparsed=unparsed)
     if not answered or unparsed:
-        return StopReason.NO_ACTION
+        was_refused = options.offers_tools and not unparsed and calls_in(answer.get("text", ""))
+        return StopReason.TURN_LIMIT if was_refused else StopReason.NO_ACTION
     # If an environment never reports `done`, nobody knows if it would have gone on.
     reports_end = by_tools or any(call.done is not None for call in (*moves, *row.children) if call.kind in MOVES)
     return StopReason.TURN_LIMIT if reports_end else StopReason.NOT_RECORDED
+
+
+def _is_cut(turn: Turn, tokens: Tokens | None) -> bool:
+    """Return True if the row's tokens end before the answer's."""
+    if tokens is None or turn.start is None or turn.sequence.sampled is None:
+        return False
+    return turn.start + len(turn.sequence.sampled) > len(tokens.completion_ids)
 
 
 def _end_of_answer(row: RowCalls, *, unparsed: bool) -> StopReason:
@@ -113,8 +127,8 @@ def _raised_reason(error: str, reason: str | None) -> StopReason:
 
 
 def _failed_call(row: RowCalls) -> EnvironmentCall | None:
-    """Return the last environment call if it raised, unless the model answered after it; else None."""
+    """Return the last environment call if it failed, unless the model answered after it; else None."""
     last = row.environment_calls[-1] if row.environment_calls else None
     if last is None or not last.error or (row.turns and row.turns[-1].order > last.order):
         return None
-    return last
+    return None if is_answer(last, row) else last

@@ -11,7 +11,7 @@ from logs_ui.recorder.redaction import masked, without_keys
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.rollout_call import Parse, RolloutCall
-from logs_ui.recorder.rows.row_numbers import MOVES, moves_of
+from logs_ui.recorder.rows.row_numbers import MOVES, is_answer, moves_of
 from logs_ui.recorder.snapshot import tree
 from logs_ui.recorder.storage.changes import StoredImage
 
@@ -139,12 +139,14 @@ def _entry(turn: int, answer: str | None, call: EnvironmentCall, row: RowCalls) 
     if call.kind == "reset":
         turn, arguments, action = 0, action, None
         metadata = {**(metadata or {}), "reset": arguments} if arguments else metadata
-    observation = call.observation
+    observation = None if call.observation is None else orjson.loads(written_observation(call, call.observation))
+    if is_answer(call, row):
+        observation = {"error": (call.error or "").partition(": ")[2]}  # as TRL passes it to the model
     return {
         "turn": turn,
         "text": answer,
         "action": action,
-        "observation": None if observation is None else orjson.loads(written_observation(call, observation)),
+        "observation": observation,
         "reward": reward,
         "done": done,
         "metadata": metadata,

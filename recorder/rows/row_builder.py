@@ -96,7 +96,7 @@ def _row(
     else:  # texts and tokens are measured when the batch is packed
         computed = call_facts(messages, actions, finishes, by_tools=by_tools, keyed=tokens is None)
     columns: dict[str, Any] = {
-        **end_of(row, moves, actions, by_tools=by_tools),
+        **end_of(row, moves, actions, tokens, call.options),
         "message_count": len(messages),
         "turns": len(row.turns) or None,
         "preview": preview(messages),

@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 import numpy as np
 
 from logs_ui.recorder.capture.calls import EnvironmentCall
+from logs_ui.recorder.capture.stop_causes import reason_of_text
 from logs_ui.recorder.rows.attribution import RowCalls
 from logs_ui.recorder.storage.payload import Tokens
 
@@ -18,6 +19,13 @@ _LIMITS = ("max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_
 def moves_of(row: RowCalls) -> list[EnvironmentCall]:
     """Return the environment calls that the model asked for."""
     return [call for call in row.environment_calls if call.kind in MOVES]
+
+
+def is_answer(call: EnvironmentCall, row: RowCalls) -> bool:
+    """True if a tool raised because of what the model asked: the model reads that, and no environment failed."""
+    if call.kind != "tool" or not call.error or call.reason or reason_of_text(call.error):
+        return False
+    return not any(child.error for child in row.children if child.within == call.order)
 
 
 def counts(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:

@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 import zstandard
 
+from logs_ui.recorder.rows.chat_parser import calls_in
 from logs_ui.recorder.rows.repetition import shares
 from logs_ui.recorder.snapshot import plain
 from logs_ui.recorder.storage.payload import Tokens
@@ -145,7 +146,10 @@ def _of_actions(
     unsaid = _unsaid(entries, messages)
     return {
         "env_steps": len(sent) if sent or any(entry["turn"] == 0 for entry in entries) else None,
-        "env_errors": sum([entry["error"] is not None for entry in entries]) if sent else None,
+        # An error with an observation is a tool's answer to what the model asked.
+        "env_errors": sum([entry["error"] is not None and entry["observation"] is None for entry in entries])
+        if sent
+        else None,
         **_of_failures(_failures(entries, by_tools=by_tools)),
         "env_success": _verdict(entries),
         "action_streak": max(streaks, default=None),
@@ -162,13 +166,15 @@ def _failures(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> list[b
     """Return for each turn True if it gave no action; None if neither an environment nor a parser shows that."""
     by_turn: dict[int, bool] = {}
     is_known = False
+    last = max((entry["turn"] for entry in entries), default=0)  # no turn may have been left to run its call in
     for entry in entries:
         text, turn, acted = entry["text"], entry["turn"], entry["action"] is not None
         is_known = is_known or acted or turn == 0
         if text is not None:
             parsed = (entry["metadata"] or {}).get("parsed")
             is_known = is_known or parsed is not None
-            failed = parsed is False or (parsed is None and not acted and (not by_tools or "tool_call" in text))
+            mistaken = "tool_call" in text and not (turn == last and calls_in(text))
+            failed = parsed is False or (parsed is None and not acted and (not by_tools or mistaken))
             by_turn[turn] = failed and by_turn.get(turn, True)
     return list(by_turn.values()) if by_turn and is_known else None
 

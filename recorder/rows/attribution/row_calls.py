@@ -28,7 +28,8 @@ class Turn:
 
     Attributes:
         order: of the generation call.
-        start: index of its first token in the completion; None where the completion does not hold it.
+        start: index of its first token in the completion, beyond its end where that was cut off before; None where the
+            completion does not hold it.
         others: the other answers of the same call to the same prompt, as with `n=2`.
         is_used: False where there are others, and nothing shows which of them was used: then this is the first.
     """

@@ -377,7 +377,7 @@ def test_rows_hold_what_their_environments_noted(by: str, taught: Any, tmp_path:
         assert row["rollout_reward"] == pytest.approx(paid + 0.25 if OWN_REWARD else math.nan, nan_ok=True)
         assert row["metadata"]["environment"] == "Guessing"
         assert row["metadata"]["attribution"] == "context"
-        stepped = [action for action in row["actions"] if action["observation"] in {"higher", "lower", "correct"}]
+        stepped = [action for action in row["actions"] if action["observation"] in ("higher", "lower", "correct")]
         assert sum(action["reward"] for action in stepped) == pytest.approx(paid)
         assert [action["done"] for action in stepped] == [action["observation"] == "correct" for action in stepped]
         for action in stepped:
@@ -497,7 +497,7 @@ def test_environments_of_two_ranks_are_of_one_run(taught: Any, tmp_path: Path) -
         assert (reset["turn"], str(arguments["answer"])) == (0, row["task"])
         assert row["metadata"]["attribution"] == "context"
         paid = [
-            action["reward"] for action in row["actions"] if action["observation"] in {"higher", "lower", "correct"}
+            action["reward"] for action in row["actions"] if action["observation"] in ("higher", "lower", "correct")
         ]
         assert row["rewards"]["paid"] == pytest.approx(sum(paid))
 

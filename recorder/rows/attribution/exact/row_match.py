@@ -63,7 +63,8 @@ class Fit:
     """Locates a chain in a row.
 
     Attributes:
-        starts: index of each answer in the completion; None for an answer in the prompt or without ids.
+        starts: index of each answer in the completion, beyond its end where the row was cut off before; None for an
+            answer in the prompt or without ids.
         end: tokens from the start of the prompt.
         text_end: characters from the start of the completion's text, where the server returned no ids.
         evidence: "context", "tokens" or "text".
@@ -82,7 +83,7 @@ def fit(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
 
     Answers may be in the row's prompt, if only the last turn was returned; at least one must be in the completion.
     """
-    return _whole_fit(chain, row) or _fit_by_parts(chain, row, text)
+    return _whole_fit(chain, row) or _fit_by_parts(chain, row, text) or _cut_fit(chain, row)
 
 
 def _whole_fit(chain: Chain, row: RowTokens) -> Fit | None:
@@ -92,9 +93,20 @@ def _whole_fit(chain: Chain, row: RowTokens) -> Fit | None:
         return None
     if not row.data.startswith(chain.tail):
         return None
-    starts = [len(sequence.context) - row.prompt for _, sequence in chain.parts if sequence.context is not None]
     end = len(chain.tail) // _WIDTH
-    return Fit([*starts], end, row.text_matched, "context", end >= row.length)
+    return Fit(_starts(chain, row), end, row.text_matched, "context", end >= row.length)
+
+
+def _cut_fit(chain: Chain, row: RowTokens) -> Fit | None:
+    """Return the place of a chain in a row that was cut off between two answers: the row is a prefix of the chain."""
+    begin = len(chain.head) // _WIDTH
+    if not chain.is_unbroken or chain.tail is None or not max(row.prompt, row.matched) <= begin < row.length:
+        return None
+    return Fit(_starts(chain, row), row.length, 0, "context", False) if chain.tail.startswith(row.data) else None
+
+
+def _starts(chain: Chain, row: RowTokens) -> list[int | None]:
+    return [len(sequence.context) - row.prompt for _, sequence in chain.parts if sequence.context is not None]
 
 
 def _fit_by_parts(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
