@@ -62,6 +62,9 @@ class StopReason(StrEnum):
 BROKEN = (StopReason.ENVIRONMENT_ERROR, StopReason.TIMEOUT, StopReason.AT_CAPACITY, StopReason.EXCEPTION)
 """Stop reasons that are a fault of the environment or of the rollout function, not of the policy."""
 
+SCORING = "scoring"
+"""The phase of an action that a reward function made; those of the rollout itself have none."""
+
 LOOP = 3  # equal actions in succession; see docs/diagnosis.md
 REPEATS = 0.5  # share of actions; the number is ours
 

@@ -13,7 +13,7 @@ from logs_ui.app.parts import safe_text
 from logs_ui.app.parts.pictures import Picture, pictures_of, without_pictures
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.rows.chat_parser import first_answer, split_reasoning
-from logs_ui.recorder.vocabulary import StopReason
+from logs_ui.recorder.vocabulary import SCORING, StopReason
 
 _SHORT = 24
 _EMPTY: tuple[Any, ...] = (None, "", {}, [])
@@ -126,7 +126,7 @@ def make_timeline(rollout: Rollout) -> list[Card]:
     """Builds the cards: turn n of the model is followed by the environment calls of turn n."""
     actions: dict[int, list[dict[str, Any]]] = defaultdict(list)
     failures: dict[int, list[dict[str, Any]]] = defaultdict(list)  # of the model, before the answer of their turn
-    for action in rollout.actions:
+    for action in rollout.own_actions:
         (failures if _is_failure(action) else actions)[int(action.get("turn") or 0)].append(action)
     first = first_answer(rollout.messages, rollout.row.turns)
     cards: list[Card] = []
@@ -153,6 +153,21 @@ def make_timeline(rollout: Rollout) -> list[Card]:
     left = [it for number in sorted({*actions, *failures}) for it in (*failures[number], *actions[number])]
     cards += [*waiting, *_answers(left)]
     return _with_anomaly(_with_tokens(cards, rollout), rollout)
+
+
+def make_scoring(rollout: Rollout) -> list[Card]:
+    """Builds a card for each call that a reward function made; its name is the function's."""
+    cards = []
+    for index, action in enumerate(action for action in rollout.actions if action.get("phase") == SCORING):
+        asked = action.get("action")
+        card = _answer(action, index, "scoring")
+        if card.answer and isinstance(asked, list) and all(isinstance(message, dict) for message in asked):
+            said = [(safe_text.label(it.get("role"), 40), safe_text.shown(it.get("content"))) for it in asked]
+            fields = [(role, Text(f"{card.anchor}-said-{i}", text)) for i, (role, text) in enumerate(said)]
+            card = replace(card, role="model", answer=replace(card.answer, action=fields))
+        anomaly = _RAISED_IN_SCORING if card.answer and card.answer.error else None
+        cards.append(replace(card, name=safe_text.label(action.get("function") or "", 80), turn=None, anomaly=anomaly))
+    return cards
 
 
 def texts(cards: Iterable[Card]) -> dict[str, str]:
@@ -245,10 +260,10 @@ def _timing(actions: list[dict[str, Any]]) -> dict[str, Any]:
     return {"seconds": _float(call.get("seconds")), "finish": safe_text.shown(call.get("finish"))}
 
 
-def _answer(action: dict[str, Any], index: int) -> Card:
+def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
     turn = int(action.get("turn") or 0)
     failed = _is_failure(action)
-    part = f"{'failure' if failed else 'action'}-{turn}-{index}"
+    part = f"{'failure' if failed else kind}-{turn}-{index}"
     ended = _model_call(action) if failed else action
     error = safe_text.shown(ended.get("error"))
     recorded = {name: action[name] for name in ("action", "observation", "metadata") if action.get(name)}
@@ -327,6 +342,7 @@ def _runs(rollout: Rollout) -> list[tuple[int, int]]:
 
 
 _RAISED = {"environment": "the environment raised an error", "model": "the model did not answer"}
+_RAISED_IN_SCORING = "the call raised an error"
 _UNPARSED = "no action was parsed"
 _AT_THE_LAST_TURN = {
     StopReason.LENGTH: "cut off at the token limit",

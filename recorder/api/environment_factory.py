@@ -71,5 +71,6 @@ def _strand(environment: Any, kind: str) -> Strand | None:
     if here is None and kind != "reward":
         return None
     trainer, row = trl.place_of(environment) or (None, None)
-    here = here or trl.scoring(trainer)
+    if kind == "reward":  # it is the rollout's own, also where TRL asks for it among the reward functions
+        here = trl.scoring(trainer) or here
     return here if here is None or row is None else here.tree.child(here, row=row)

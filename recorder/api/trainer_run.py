@@ -10,12 +10,13 @@ from typing import Any
 
 import numpy as np
 import orjson
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from logs_ui.recorder.api.options import CheckedOptions
 from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.api.run_record import RunRecord, finite
-from logs_ui.recorder.capture.calls import Collector
+from logs_ui.recorder.capture.calls import CallRecords, Collector, ScoringCollector
 from logs_ui.recorder.capture.instruments import trl, trl_parts
 from logs_ui.recorder.capture.instruments.trl_parts import distinct
 from logs_ui.recorder.capture.rollout_output import OutputError, checked_output
@@ -24,7 +25,7 @@ from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.rollout_call import OpenCall, TokenizerSource
-from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob
+from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob, ScoredJob
 from logs_ui.recorder.rows.task_names import name_task, prompt_task, returned_tasks
 from logs_ui.recorder.snapshot import plain, snapshot
 from logs_ui.recorder.storage.changes import RunChange
@@ -44,6 +45,8 @@ class Recording:
         self._last: tuple[int, int] | None = None  # the batch of the last call, and the attempt at it
         self._awaiting: OpenCall | None = None  # the call whose rewards come next
         self._running: OpenCall | None = None
+        self._returned: ScoredJob | None = None  # the rows of the last call, until they are scored
+        self._scores: tuple[bytes, CallRecords, dict[int, str]] | None = None  # completions, calls, functions
         self._training = False
         # First, and on every rank: this waits for all ranks, so one that failed before would leave the others waiting.
         self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.address)))
@@ -91,7 +94,7 @@ class Recording:
         if batch is not None:
             call.tasks = self._tasks(batch.rows, call)
             call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in batch.rows]
-        self._running = call
+        self._running, self._returned, self._scores = call, None, None
         self._awaiting = call if trl.is_heard(trainer) else None
         _recordings.add(self)  # again, if training had ended
         self._training = self._training or (where["mode"] == Mode.TRAIN and trl.is_heard(trainer))
@@ -119,13 +122,35 @@ class Recording:
         else:
             if self._wanted.task is None:
                 call.tasks = returned_tasks(call.tasks, output, call.prompts)
-            self._settle(call, ReturnedJob(call, copy, now_us()))
+            job = ReturnedJob(call, copy, now_us())
+            if call is self._awaiting:  # its own calls are released once the job is encoded
+                self._returned = ScoredJob(call.carrying(call.calls.copy()), copy, job.returned)
+            self._settle(call, job)
+            self._put_scored()  # before trl 0.24 the tokens are seen last
 
     def failed(self, call: OpenCall, error: BaseException) -> None:
         """End the rows of a call that raised."""
         call.collector.close()
         self._settle(call, FailedJob.of(call, error))
         self._writer.flush_at_end()  # unless the error is caught the process ends next, with what is still in memory
+
+    def scoring(self, trainer: Any) -> ScoringCollector | None:
+        """Return what collects the calls of the reward functions; None if no rows await their rewards."""
+        return None if self._awaiting is None else ScoringCollector(trainer.model, len(self._awaiting.prompts))
+
+    def scored(self, calls: ScoringCollector | None, completions: Any) -> None:
+        """Write the last call's rows once more, with what reward functions called for them, unless that is nothing."""
+        if calls is not None:
+            calls.close()
+            self._scores = (snapshot(completions), calls.records, calls.functions) if calls.records.calls else None
+            self._put_scored()
+            self._returned = None
+
+    def _put_scored(self) -> None:
+        if self._returned is not None and self._scores is not None:
+            completions, scoring, functions = self._scores
+            self._writer.put(replace(self._returned, completions=completions, scoring=scoring, functions=functions))
+            self._returned = self._scores = None
 
     def rewards(
         self,

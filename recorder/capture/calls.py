@@ -220,7 +220,7 @@ class CallRecords(Struct, array_like=True, eq=False):
         """Return a copy that MessagePack can write: images are references, and sampling parameters that JSON lacks
         (dates, sets), which MessagePack would write in a form of its own, are as they will be stored.
         """
-        copy = CallRecords(self.generations.copy(), self.environment_calls.copy(), self.notes, self.size)
+        copy = self.copy()
         for i, made in enumerate(copy.generations):
             if made.sampling and not is_shallow(made.sampling):
                 copy.generations[i] = replace(made, sampling=orjson.loads(snapshot(made.sampling)))
@@ -228,6 +228,10 @@ class CallRecords(Struct, array_like=True, eq=False):
             if call.images is not None and call.observation is not None:
                 copy.environment_calls[i] = replace(call, observation=call.images.json(call.observation))
         return copy
+
+    def copy(self) -> "CallRecords":
+        """Return a copy that keeps the calls when these are released."""
+        return CallRecords(self.generations.copy(), self.environment_calls.copy(), self.notes.copy(), self.size)
 
     def share_strands(self) -> "CallRecords":
         """Give decoded calls of one strand the same object again: attribution compares strands by identity."""
@@ -322,11 +326,10 @@ class Collector:
         self.add(Note(next(self._orders), kind, values, strand))
 
     def so_far(self) -> CallRecords:
-        """Return a copy of the calls as of now, without their size. Calls that have not returned have no `seconds`."""
+        """Return a copy of the calls as of now. Calls that have not returned have no `seconds`."""
         # Copied before the records: a call that returns meanwhile is in both, and not in neither.
         waiting = self._waiting.copy()
-        seen = self.records
-        copy = CallRecords(seen.generations.copy(), seen.environment_calls.copy(), seen.notes.copy())
+        copy = self.records.copy()
         came_back = {call.order for call in copy.generations} | {call.order for call in copy.environment_calls}
         for order, begun in waiting.items():
             if order not in came_back:
@@ -372,6 +375,25 @@ class Collector:
         if known is None:
             known = self._clients.setdefault(id(client), (next(self._client_numbers), client))
         return known[0]
+
+
+class ScoringCollector(Collector):
+    """Collects the calls that reward functions make for one batch of `count` rows.
+
+    Attributes:
+        functions: Names of the reward functions, by the number of the strand that each runs in.
+    """
+
+    def __init__(self, model: Any, count: int) -> None:
+        super().__init__(model)
+        self.tree.rows = count
+        self.functions: dict[int, str] = {}
+
+    def running(self, name: str) -> AbstractContextManager[Strand]:
+        """Return a context manager whose calls are those of the reward function of that name."""
+        strand = self.tree.child(self.tree.root)
+        self.functions[strand.number] = name
+        return within(strand)
 
 
 class _ChildsCollector(Collector):

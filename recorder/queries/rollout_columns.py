@@ -136,7 +136,8 @@ COLUMNS = (
            "the environment's side: a list of dicts with `turn`, `text`, `action`, `observation`, `reward`, `done`, "
            "`metadata`, `seconds`, `error`, and, of a model call that was seen, `generation` (`seconds`, `finish`, "
            "`error`, `sampling` where it is not the row's, `samples` and `used` where it gave several answers); "
-           "turn 0 is the reset"),
+           "turn 0 is the reset. Calls of reward functions come last, with `phase` (`scoring`), `function` and "
+           "`evidence`"),
     Column("sampling", Kind.NESTED, "parameters of the generations"),
     Column("metadata", Kind.NESTED, "everything else that was recorded"),
     Column("prompt_ids", Kind.IDS, "token ids of the prompt"),

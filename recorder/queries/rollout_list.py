@@ -30,6 +30,7 @@ from logs_ui.recorder.queries.sql.selection import (
 from logs_ui.recorder.storage.dialects import mean, total, whole_sum
 from logs_ui.recorder.storage.payload import Tokens, unpack_content, unpack_tokens, unpacked_size
 from logs_ui.recorder.storage.tables import EvaluationRow, Image, StepStatistics
+from logs_ui.recorder.vocabulary import SCORING
 
 _CHUNK_BYTES = 32 << 20  # unpacked payloads in memory at once; a larger rollout is read alone
 
@@ -62,7 +63,8 @@ class Page:
 @dataclass(frozen=True)
 class Rollout:
     """Holds one row with its payload. Actions are dicts of turn, text, action, observation, reward, done, metadata,
-    seconds, error, and `generation` for recorded model calls; turn 0 is the reset.
+    seconds, error, and `generation` for recorded model calls; turn 0 is the reset. Calls of reward functions also have
+    phase ("scoring"), function and evidence.
     """
 
     row: EvaluationRow
@@ -71,6 +73,11 @@ class Rollout:
     sampling: dict[str, Any]  # sampling parameters of its generations
     metadata: dict[str, Any]  # everything else: attribution, traceback, extra fields of the rollout function, ...
     tokens: Tokens | None  # None before the rollout returned
+
+    @property
+    def own_actions(self) -> list[dict[str, Any]]:
+        """Return the actions of the rollout itself, without the calls of reward functions."""
+        return [action for action in self.actions if action.get("phase") != SCORING]
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,21 @@
 model call went.
 """
 
+from collections import Counter
 from typing import Any
 
 import orjson
 
-from logs_ui.recorder.capture.calls import EnvironmentCall
+from logs_ui.recorder.capture.calls import EnvironmentCall, Generation
 from logs_ui.recorder.redaction import masked, without_keys
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
+from logs_ui.recorder.rows.attribution.scoring import ScoredRow, asked_of
 from logs_ui.recorder.rows.rollout_call import Parse, RolloutCall
 from logs_ui.recorder.rows.row_numbers import MOVES, is_answer, moves_of
 from logs_ui.recorder.snapshot import tree
 from logs_ui.recorder.storage.changes import StoredImage
+from logs_ui.recorder.vocabulary import SCORING
 
 _NO_ACTION = dict.fromkeys(("action", "observation", "reward", "done", "metadata", "seconds", "error"))
 _DIGITS = 3  # decimals of seconds: more would cost bytes in each turn
@@ -31,6 +34,42 @@ def actions_of(call: RolloutCall, row: RowCalls, spelling: chat_parser.Spelling 
         entries = _with_failures(entries, row)
     parse = call.options.parse
     return entries if parse is None else [_parsed(parse, entry) for entry in entries]
+
+
+def scoring_entries(scored: ScoredRow) -> list[Entry]:
+    """Return an entry for each call that reward functions made for a row. `turn` counts the calls of each function,
+    without resets; `evidence` says why the call is this row's.
+    """
+    entries: list[Entry] = []
+    made: Counter[str] = Counter()
+    row = RowCalls(children=scored.children)
+    for function, evidence, call in scored.calls:
+        if isinstance(call, EnvironmentCall):
+            made[function] += call.kind != "reset"
+            entry = _entry(made[function], None, call, row)
+        else:
+            made[function] += 1
+            entry = _asked(made[function], call)
+        entries.append({**entry, "phase": SCORING, "function": function, "evidence": evidence})
+    return entries
+
+
+def _asked(turn: int, call: Generation) -> Entry:
+    """Return the entry of a call of a model, such as a judge: its prompt is the action, its answer is observed."""
+    answers = [*call.sequences]
+    said = [one.text if one.text is not None else orjson.loads(one.reply or b"null") for one in answers]
+    metadata = {name: getattr(answers[0], name) for name in ("prompt_tokens", "completion_tokens", "finish") if answers}
+    return {
+        "turn": turn,
+        "text": None,
+        "action": asked_of(call),
+        "observation": said[0] if len(said) == 1 else said or None,
+        "reward": None,
+        "done": None,
+        "metadata": masked(call.sampling) | {name: value for name, value in metadata.items() if value is not None},
+        "seconds": call.seconds,
+        "error": call.error and without_keys(call.error),
+    }
 
 
 def written_observation(call: EnvironmentCall, observation: bytes) -> bytes:

@@ -15,10 +15,11 @@ from logs_ui.recorder.labels import metrics_in, tags_in
 from logs_ui.recorder.redaction import masked, without_secrets
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls
+from logs_ui.recorder.rows.attribution.scoring import ScoredRow
 from logs_ui.recorder.rows.ends import acts_by_tools, end_of
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall
-from logs_ui.recorder.rows.row_actions import actions_of, images_in
+from logs_ui.recorder.rows.row_actions import actions_of, images_in, scoring_entries
 from logs_ui.recorder.rows.row_jobs import rollout_reward
 from logs_ui.recorder.rows.row_messages import messages_of, preview
 from logs_ui.recorder.rows.row_numbers import counts, cut, environment_rewards, moves_of, seconds
@@ -41,12 +42,14 @@ def encoded(
     metadata_of: Callable[[int], Mapping[str, Any]],
     known: Mapping[str, Any],
     spelling: chat_parser.Spelling | None = None,
+    scored: ScoredRow | None = None,
 ) -> RowDraft | RowChange | None:
     """Build row `i`; return None if the user's `edit` stores nothing of it. A row that cannot be encoded or edited
     loses its text; other rows are not affected.
 
     `metadata_of` returns the metadata of a row by its index, and `known` are columns that override those inferred from
     the calls. `spelling` has the texts of the call's rows, decoded together; None decodes this row's by themselves.
+    `scored` has the calls of reward functions.
     """
     if i in call.left_out:
         return None
@@ -54,7 +57,12 @@ def encoded(
         tokens = with_logprobs(row, tokens)
         if spelling is None and call.tokenizer is not None:
             spelling = chat_parser.Spelling(call.tokenizer)
+        if scored is not None:
+            row.notes += [note for note in scored.notes if note.kind not in {"error", "stop"}]
         columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), known, spelling)
+        if scored is not None and scored.calls:  # after the figures, which are the rollout's alone
+            content["actions"] += scoring_entries(scored)
+            row.children += [*scored.environment_calls, *scored.children]
         edit = call.options.edit
         texts: list[str] | None = None
         if edit is not None:  # its figures are computed already: `edit` sees them, and may change them

@@ -6,6 +6,7 @@ functions (`parse=`, `edit=`) have to be called.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,20 @@ from logs_ui.recorder.capture.rollout_output import Output
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.attribution import Attribution, RowCalls, attribute, attribute_unfinished
+from logs_ui.recorder.rows.attribution.scoring import ScoredRow, attribute_scoring
 from logs_ui.recorder.rows.ends import error_reason
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.row_builder import encoded
-from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, HeaderJob, ReturnedJob, RunningJob
+from logs_ui.recorder.rows.row_jobs import (
+    ColumnsJob,
+    FailedJob,
+    FinishedJob,
+    HeaderJob,
+    ReturnedJob,
+    RunningJob,
+    ScoredJob,
+)
 from logs_ui.recorder.rows.row_messages import prompt_of
 from logs_ui.recorder.rows.row_tokens import all_sampled, spell_rows, spelling_of, unfinished_tokens
 from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
@@ -40,7 +50,7 @@ def changes_of(job: Any) -> Iterable[Change | RowDraft]:
     match job:
         case RunningJob():
             return _running(job)
-        case ReturnedJob():
+        case ReturnedJob():  # also a ScoredJob
             return _ended(job.call, _returned(job))
         case FinishedJob():
             return _ended(job.call, _finished(job))
@@ -91,11 +101,24 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
         completions = [_NO_IDS if row is None else row.completion_ids for row in tokens]
         decode = spelling.of if spelling else call.decode
         found = attribute(prompts, completions, call.calls.sort(), decode, output.numbers)
+    scored: list[ScoredRow] = []
+    if isinstance(job, ScoredJob):
+        lost = 0
+        with guard("giving calls of reward functions to rows"):
+            scored, lost = _scored(job)
+        found = replace(found, unattributed=lost)  # those of the rollouts were counted with the job before this one
     yield from _lost_calls(call, found)
     with guard("spelling rows"):
         spell_rows(spelling, found.rows, tokens)
     for i, row in enumerate(found.rows):
-        yield encoded(call, i, row, tokens[i], output.extras, {"returned": job.returned}, spelling)
+        yield encoded(call, i, row, tokens[i], output.extras, {"returned": job.returned}, spelling, *scored[i : i + 1])
+
+
+def _scored(job: ScoredJob) -> tuple[list[ScoredRow], int]:
+    call, completions = job.call, orjson.loads(job.completions)
+    columns = call.columns or [b"null"] * len(call.prompts)
+    given = [[orjson.loads(one) for one in both] for both in zip(call.prompts, columns, strict=True)]
+    return attribute_scoring(job.scoring.sort(), job.functions, completions, given[: len(completions)])
 
 
 def _tokens(output: Output, i: int) -> Tokens | None:

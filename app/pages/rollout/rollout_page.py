@@ -82,6 +82,7 @@ class RolloutPage:
     Attributes:
         chosen: the filter that previous and next follow.
         cards: of the timeline; `anomaly` is the first of them that went wrong.
+        scoring: the calls that reward functions made for the rollout.
         server_log: end of the environment server's log, for a failed rollout that names a log.
         evidence: the weakest evidence of its call attribution, and its meaning; None without calls.
         metrics, notes: recorded by the rollout function.
@@ -104,6 +105,7 @@ class RolloutPage:
     neighbours: Neighbours
     view: View
     cards: list[Card]
+    scoring: list[Card]
     anomaly: Card | None
     most_tokens: int
     traceback: Text | None
@@ -155,7 +157,10 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
         value: str | None = safe_text.as_json(_record(found, token_limit=None))
     else:
         pieces = [*(_metadata_text(found, name) for name in _OWN_PANEL), _metadata(found)]
-        value = {**timeline.texts(timeline.make_timeline(found)), **{p.part: p.value for p in pieces if p}}.get(part)
+        value = {
+            **timeline.texts([*timeline.make_timeline(found), *timeline.make_scoring(found)]),
+            **{p.part: p.value for p in pieces if p},
+        }.get(part)
     if value is None:
         raise RolloutNotFoundError(f"rollout {row_id} has no text called {part[:60]!r}")
     headers = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Cache-Control": "no-store"}
@@ -202,6 +207,7 @@ def _page(
         neighbours=near(db, id_of(run), chosen, row, total=total),
         view=view,
         cards=cards,
+        scoring=timeline.make_scoring(found),
         anomaly=next((card for card in cards if card.anomaly), None),
         most_tokens=max([card.tokens or 0 for card in cards if card.role == "assistant"], default=0) or 1,
         traceback=_metadata_text(found, "traceback"),
@@ -293,7 +299,7 @@ def _metadata(found: Rollout) -> Text | None:
     is_shown = {
         **dict.fromkeys(_OWN_PANEL, True),
         **{name: known.get(name) == getattr(found.row, column) for name, column in _AS_COLUMNS.items()},
-        "step_rewards": known.get("step_rewards") == [it.get("reward") for it in found.actions if it.get("turn")],
+        "step_rewards": known.get("step_rewards") == [it.get("reward") for it in found.own_actions if it.get("turn")],
         "tags": tags_in(known),
         "metrics": _named(known.get("metrics")),
         "notes": _named(known.get("notes")),

@@ -111,7 +111,7 @@ def _newest(db: Connection, run_id: int, here: StepWindow) -> Iterator[Played]:
     newest = only.with_terms(Term("id", (Range(low=int(ids[0])),)))
     ended = set(ids.tolist())
     found: Iterator[Rollout] = chain.from_iterable(queries.rollouts(db, run_id, newest, chunk=SAMPLE))
-    return (Played(it.row.id or 0, it.row.reward, it.actions) for it in found if it.row.id in ended)
+    return (Played(it.row.id or 0, it.row.reward, it.own_actions) for it in found if it.row.id in ended)
 
 
 def _kind(uid: str, only: RolloutFilter, sample: Sample, kind: ActionKind) -> KindLine:

@@ -25,17 +25,20 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from logs_ui.recorder.capture.calls import ScoringCollector, collecting
 from logs_ui.recorder.capture.environment_call import recorded_function
 from logs_ui.recorder.capture.instruments import trl_shapes
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
 from logs_ui.recorder.capture.instruments.trl_callback import reporting_callback
+from logs_ui.recorder.capture.instruments.trl_parts import distinct
 from logs_ui.recorder.capture.instruments.trl_tools import recorded_tools
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import column
@@ -262,19 +265,28 @@ def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any)
     listener = _listeners.get(trainer)
     if listener is None:
         return calculate(trainer, *args, **kwargs)
-    returned: dict[int, Any] = {}
-    with _outermost(_scoring, trainer) as outermost, _watched(trainer, returned):
-        gathered = calculate(trainer, *args, **kwargs)
-    if outermost and _door is not None:
-        with guard("recording that a batch was scored"):
-            _door.scored(trainer)
-    if outermost:
-        with guard("recording rewards"):
-            inputs = args[0] if args else kwargs["inputs"]
-            first = trainer.accelerator.process_index * len(inputs)
-            rows = slice(None) if trl_shapes.only_main_calls(trainer) else slice(first, first + len(inputs))
-            values = gathered[rows].detach().cpu().numpy().astype(np.float64)
-            _report_rewards(listener, trainer, values, returned, inputs)
+    with _outermost(_scoring, trainer) as outermost:
+        if not outermost:
+            return calculate(trainer, *args, **kwargs)
+        returned: dict[int, Any] = {}
+        calls: ScoringCollector | None = None
+        with guard("preparing to record what reward functions call"):
+            calls = listener.scoring(trainer)
+        try:
+            with nullcontext() if calls is None else collecting(calls), _watched(trainer, returned, calls):
+                gathered = calculate(trainer, *args, **kwargs)
+            if _door is not None:
+                with guard("recording that a batch was scored"):
+                    _door.scored(trainer)
+        finally:  # also if a reward function raised: its last calls show why
+            with guard("recording what reward functions called"):
+                listener.scored(calls, args[2] if len(args) > 2 else kwargs["completions"])
+    with guard("recording rewards"):
+        inputs = args[0] if args else kwargs["inputs"]
+        first = trainer.accelerator.process_index * len(inputs)
+        rows = slice(None) if trl_shapes.only_main_calls(trainer) else slice(first, first + len(inputs))
+        values = gathered[rows].detach().cpu().numpy().astype(np.float64)
+        _report_rewards(listener, trainer, values, returned, inputs)
     return gathered
 
 
@@ -286,21 +298,27 @@ def _report_rewards(
 
 
 @contextmanager
-def _watched(trainer: Any, returned: dict[int, Any]) -> Iterator[None]:
-    """Collects what each reward function returns, by its index: TRL turns None into NaN."""
+def _watched(trainer: Any, returned: dict[int, Any], calls: ScoringCollector | None) -> Iterator[None]:
+    """Collects what each reward function returns, by its index, as TRL turns None into NaN; and whose call is whose."""
     functions = getattr(trainer, "reward_funcs", None)
     if not isinstance(functions, list):
         yield
         return
     with guard("preparing to read what reward functions return"):
-        trainer.reward_funcs = [_watching(function, i, returned) for i, function in enumerate(functions)]
+        names = distinct(trainer.reward_func_names)
+        trainer.reward_funcs = [
+            _watching(function, i, returned, nullcontext if calls is None else partial(calls.running, name))
+            for i, (function, name) in enumerate(zip(functions, names, strict=True))
+        ]
     try:
         yield
     finally:
         trainer.reward_funcs = functions
 
 
-def _watching(function: Any, index: int, returned: dict[int, Any]) -> Any:
+def _watching(
+    function: Any, index: int, returned: dict[int, Any], running: Callable[[], AbstractContextManager[Any]]
+) -> Any:
     """Wrap a reward function. A reward model never returns None, and is not wrapped."""
     if hasattr(function, "forward"):
         returned[index] = ()
@@ -310,7 +328,12 @@ def _watching(function: Any, index: int, returned: dict[int, Any]) -> Any:
         returned[index] = values
         return values
 
-    return recorded_function(function, lambda *_, **__: nullcontext(came_back))
+    @contextmanager
+    def around(*_: Any, **__: Any) -> Iterator[Callable[[Any], Any]]:
+        with running():
+            yield came_back
+
+    return recorded_function(function, around)
 
 
 def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bool_]:
@@ -331,9 +354,11 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
         if not outermost:
             return generate_and_score(trainer, *args, **kwargs)
         returned: dict[int, Any] = {}
-        # Before trl 0.20 rewards are calculated right here.
-        inside = nullcontext() if hasattr(trainer, "_calculate_rewards") else _watched(trainer, returned)
-        with _recorded_batch(trainer, args, kwargs), inside:
+        calls: ScoringCollector | None = None
+        with _recorded_batch(trainer, args, kwargs), ExitStack() as inside:
+            if not hasattr(trainer, "_calculate_rewards"):  # before trl 0.20 rewards are calculated right here
+                calls = ScoringCollector(trainer.model, len(_batches[trainer].rows))
+                inside.enter_context(_watched(trainer, returned, calls))
             scored = generate_and_score(trainer, *args, **kwargs)
             if _door is not None and _door.awaits_tokens(trainer):
                 with guard("recording the tokens of a batch"):
@@ -342,6 +367,7 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
     if listener is not None:
         with guard("recording what a batch was scored with"):
             rows = _batches[trainer].rows
+            listener.scored(calls, [""] * len(rows))
             if returned and all(len(values) == len(rows) for values in returned.values()):  # no reward model is there
                 by_function = [[math.nan if it is None else it for it in returned[i]] for i in sorted(returned)]
                 values = np.array(by_function, np.float32).T.astype(np.float64)  # trl's tensor has 32 bits

@@ -30,6 +30,7 @@ from logs_ui.recorder.rows.row_jobs import (
     ReturnedJob,
     RowsJob,
     RunningJob,
+    ScoredJob,
 )
 from logs_ui.recorder.storage.changes import NO_ENTRY, Change, StoredImage
 from logs_ui.recorder.storage.spool import spool_entry as entries
@@ -62,7 +63,7 @@ class _Tokenizer(Struct, array_like=True, tag="tokenizer"):
     json: str
 
 
-_Frame = RunningJob | ReturnedJob | FinishedJob | FailedJob | HeaderJob | ColumnsJob | BatchJob | _Tokenizer
+_Frame = RunningJob | ReturnedJob | ScoredJob | FinishedJob | FailedJob | HeaderJob | ColumnsJob | BatchJob | _Tokenizer
 
 
 class Wire:
@@ -110,6 +111,8 @@ class Wire:
             return None
         if isinstance(received, RowsJob):
             received.call.calls.share_strands()
+        if isinstance(received, ScoredJob):
+            received.scoring.share_strands()
         if isinstance(received, ReturnedJob | FinishedJob) and received.output is not None:
             force_setattr(received, "output", received_output(received.output))
         job: Job = received

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from math import inf
 
-from logs_ui.recorder.capture.calls import Generation
+from logs_ui.recorder.capture.calls import EnvironmentCall, Generation
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.assignment import Assignment
-from logs_ui.recorder.rows.attribution.branches import place_of
+from logs_ui.recorder.rows.attribution.branches import Branches, place_of
 from logs_ui.recorder.rows.attribution.inferred.after_generation import add_by_generations
 from logs_ui.recorder.rows.attribution.inferred.by_action import Actions
 from logs_ui.recorder.rows.attribution.inferred.by_observation_reward import Outcomes
@@ -34,7 +34,7 @@ def add_environment_calls(state: Assignment, decode: Decode, *, finished: bool) 
         return
     rows_of = state.rows_by_branch()
     together: list[Episode] = []
-    for episode in _episodes(state):
+    for episode in _unassigned(state):
         branch = state.branch_of(episode)
         rows = rows_of.get(branch, [])
         if len(rows) == 1 and (finished or not _is_beyond(episode, state.rows[rows[0]])):
@@ -53,18 +53,21 @@ def _is_beyond(episode: Episode, row: RowCalls) -> bool:
     return not is_stepped(episode) and episode[0].order > max((turn.order for turn in row.turns), default=inf)
 
 
-def _episodes(state: Assignment) -> list[Episode]:
+def _unassigned(state: Assignment) -> list[Episode]:
+    return episodes_of([call for call in state.environment_calls if state.is_unassigned(call)], state.branches)
+
+
+def episodes_of(calls: Seq[EnvironmentCall], branches: Branches) -> list[Episode]:
     """Return the episodes as they began. A client that is reset and stepped in several branches has one in each."""
-    calls = [call for call in state.environment_calls if state.is_unassigned(call)]
     stepped: dict[int, set[Strand | None]] = defaultdict(set)
     reset: dict[int, set[Strand | None]] = defaultdict(set)
     for call in calls:
-        (reset if call.kind == "reset" else stepped)[call.client].add(state.branches.of(call))
+        (reset if call.kind == "reset" else stepped)[call.client].add(branches.of(call))
     in_sessions = {client for client, own in stepped.items() if len(reset[client]) > 1 and own <= reset[client]}
     current: dict[object, Episode] = {}
     episodes: list[Episode] = []
     for call in calls:
-        session = (call.client, state.branches.of(call) if call.client in in_sessions else None)
+        session = (call.client, branches.of(call) if call.client in in_sessions else None)
         if call.kind == "reset" or session not in current:
             current[session] = []
             episodes.append(current[session])
@@ -78,7 +81,7 @@ def _is_one_step_each(state: Assignment) -> bool:
     if (
         not len(steps) == len(state.rows) > 1
         or not all(map(state.is_unassigned, state.environment_calls))
-        or len(_episodes(state)) != 1
+        or len(_unassigned(state)) != 1
     ):
         return False
     answers = [turn.order for row in state.rows for turn in row.turns]

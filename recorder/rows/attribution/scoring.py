@@ -1,0 +1,243 @@
+"""Decide which row a call of a reward function belongs to.
+
+A reward function gets all rows at once, and may call an environment, a judge or a sandbox for each of them. The calls
+of each function are looked at by themselves, in units: an environment's episode, or a single call with its retries.
+Evidence, strongest first:
+    scope   made inside `with row_scope(i)`
+    order   as many tasks, or as many units of one kind, as there are rows, in the order in which they were started
+    text    what was sent holds this row's completion, or is a part of it or of its dataset columns, and of no other's
+Order is not trusted if a text that was sent belongs to other rows. What is left is unattributed.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as Seq
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import orjson
+
+from logs_ui.recorder.capture.calls import EnvironmentCall, Generation, Note
+from logs_ui.recorder.capture.strands import Strand
+from logs_ui.recorder.rows.attribution.branches import Branches, place_of, row_of
+from logs_ui.recorder.rows.attribution.inferred.episodes import episodes_of
+from logs_ui.recorder.rows.attribution.row_calls import Seen
+from logs_ui.recorder.rows.attribution.text_compare import plain, texts_in
+
+Call = Generation | EnvironmentCall
+
+_LEAST = 16  # characters of a text that occurs by accident in no other row's
+
+
+@dataclass
+class ScoredRow:
+    """The calls that reward functions made for one row.
+
+    Attributes:
+        calls: Name of the function, evidence, and call, in the order of the calls.
+        children: Calls that its environment calls made themselves.
+        notes: Recorded in a scope of the row.
+    """
+
+    calls: list[tuple[str, str, Call]] = field(default_factory=list)
+    children: list[EnvironmentCall] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+
+    @property
+    def environment_calls(self) -> list[EnvironmentCall]:
+        """Return its calls of environments and functions, without their children."""
+        return [call for _, _, call in self.calls if isinstance(call, EnvironmentCall)]
+
+
+class _Unit:
+    """An episode, or a single call with its retries."""
+
+    def __init__(self, calls: Seq[Call]) -> None:
+        self.calls = [*calls]
+        self.sent = [asked_of(call) for call in calls if getattr(call, "kind", "") != "reset"]
+        self.texts = {plain(text) for call in calls for text in texts_in(asked_of(call))}
+
+    @property
+    def kind(self) -> object:
+        """Return what units have in common of which there is one for each row."""
+        first = self.calls[0]
+        if isinstance(first, Generation):
+            return first.sampling.get("model")
+        return asked_of(first).get("name") if first.client < 0 else True
+
+    def is_retried_by(self, later: "_Unit") -> bool:
+        last = self.calls[-1]
+        return bool(last.error and self.sent) and later.sent[: len(self.sent)] == self.sent
+
+
+def asked_of(call: Call) -> Any:
+    """Return what was sent: to an environment, or the messages to a model; None if it is not known."""
+    if isinstance(call, EnvironmentCall):
+        return orjson.loads(call.sent)
+    with suppress(ValueError):  # the bytes of token ids are no JSON
+        sent = {one.messages for one in call.sequences if one.messages} or {call.asked} - {None}
+        asked = [orjson.loads(one) for one in sent if one]
+        return asked[0] if len(asked) == 1 else asked or None
+    return None
+
+
+def attribute_scoring(
+    seen: Seen, functions: Mapping[int, str], completions: Seq[Any], given: Seq[Any]
+) -> tuple[list[ScoredRow], int]:
+    """Return the rows with their calls, and the number of calls that are unattributed.
+
+    Args:
+        seen: The calls of all functions, sorted.
+        functions: Names of the functions, by the strand in which each ran.
+        completions: (N) Text or messages of each row, as the functions got them.
+        given: (N) Prompt and dataset columns of each row.
+    """
+    rows, texts = [ScoredRow() for _ in completions], _Texts(completions, given)
+    made: list[Call] = [*seen.generations, *seen.environment_calls]
+    by_function: dict[str | None, list[Call]] = defaultdict(list)
+    for call in made:
+        if _above(call) is None:
+            by_function[_function(call, functions)].append(call)
+    owners: dict[int, tuple[int, str, str]] = {}  # row, function and evidence, by the order of a call
+    for name, calls in by_function.items():
+        placed = _placed(calls, texts) if name is not None else ()
+        owners |= {call.order: (row, str(name), evidence) for row, evidence, unit in placed for call in unit}
+    for call in sorted(made, key=lambda call: call.order):
+        owner = owners.get(call.order) or owners.get(-1 if (above := _above(call)) is None else above)
+        if owner is None:
+            continue
+        row, name, evidence = owners[call.order] = owner
+        if isinstance(call, EnvironmentCall) and call.within is not None:
+            rows[row].children.append(call)
+        else:  # also a judge that a traced function asks
+            rows[row].calls.append((name, evidence, call))
+    for note in seen.notes:
+        named = row_of(note)
+        if named is not None and 0 <= named < len(rows):
+            rows[named].notes.append(note)
+    lost = sum(_above(call) is None and call.order not in owners for call in made)
+    return rows, lost + len(seen.notes) - sum(len(row.notes) for row in rows)
+
+
+def _above(call: Call) -> int | None:
+    """Return the order of the environment call that made this one."""
+    return None if call.strand is None else call.strand.call
+
+
+def _function(call: Call, functions: Mapping[int, str]) -> str | None:
+    """Return the function that made a call; if the start of its thread was not seen, the only function, else None."""
+    path = () if call.strand is None else call.strand.path
+    names = [functions[strand.number] for strand in path if strand.number in functions]
+    return names[0] if names else next(iter(functions.values())) if len(set(functions.values())) == 1 else None
+
+
+def _placed(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[Call]]]:
+    """Yield the calls of one function with their row and the evidence for it."""
+    count = len(texts.answers)
+    left = []
+    for call in calls:
+        row = row_of(call)
+        if row is None:
+            left.append(call)
+        elif 0 <= row < count:
+            yield row, "scope", [call]
+    branches = Branches(left)
+    played = [call for call in left if isinstance(call, EnvironmentCall) and call.client >= 0]
+    units = [_Unit([call]) for call in left if isinstance(call, Generation) or call.client < 0]
+    for episode in episodes_of(played, branches):
+        units += [_Unit(episode)] if episode[0].kind == "reset" else [_Unit([call]) for call in episode]
+    units.sort(key=lambda unit: (place_of(branches.of(unit.calls[0])), unit.calls[0].order))
+    kinds = _by_kind(units)
+    texts.look_at([unit for of_kind in kinds for unit in of_kind])
+    # One task for each row. Calls of a client that makes a task for each of them are in as many tasks by accident.
+    tasks = [{branches.of(call) for call in unit.calls} for unit in units]
+    started = list(dict.fromkeys(task for found in tasks for task in found))
+    if len(started) == count and _are_in_order(started) and all(len(found) == 1 for found in tasks):
+        pairs = [(unit, started.index(next(iter(found)))) for unit, found in zip(units, tasks, strict=True)]
+        if texts.allow(pairs):
+            yield from ((row, "order", unit.calls) for unit, row in pairs)
+            return
+    for of_kind in kinds:
+        begun = [branches.of(unit.calls[0]) for unit in of_kind]
+        pairs = [(unit, row) for row, unit in enumerate(of_kind)]
+        is_known = len(set(begun)) == 1 or (len(set(begun)) == len(begun) and _are_in_order(begun))
+        if len(pairs) == count and is_known and texts.allow(pairs):
+            yield from ((row, "order", unit.calls) for unit, row in pairs)
+        else:
+            allowed = [(texts.rows_of(unit) or set(), unit) for unit in of_kind]
+            yield from ((row, "text", unit.calls) for rows, unit in allowed for row in rows if len(rows) == 1)
+
+
+def _are_in_order(strands: Seq[Strand | None]) -> bool:
+    """Return True if their numbers are the order in which they were started."""
+    return all(strand is not None and not strand.is_stray for strand in strands)
+
+
+def _by_kind(units: Iterable[_Unit]) -> list[list[_Unit]]:
+    """Return the units of each kind; one that failed and was tried again is one with those that followed."""
+    kinds: dict[object, list[_Unit]] = defaultdict(list)
+    for unit in units:
+        of_kind = kinds[unit.kind]
+        is_retry = of_kind and of_kind[-1].is_retried_by(unit)
+        of_kind.append(_Unit([*of_kind.pop().calls, *unit.calls]) if is_retry else unit)
+    return [*kinds.values()]
+
+
+class _Texts:
+    """Finds the rows whose texts occur in what was sent, or that hold what was sent."""
+
+    def __init__(self, completions: Seq[Any], given: Seq[Any]) -> None:
+        answers = [[plain(text) for text in _answers(one)] for one in completions]
+        self.answers = ["\n".join(texts) for texts in answers]
+        self._last = [texts[-1] if texts else "" for texts in answers]
+        self._given = ["\n".join(map(plain, texts_in(one))) for one in given]
+        self._times: Counter[str] = Counter()
+        self._units = 0
+
+    @cached_property
+    def _telling(self) -> list[str]:
+        """Return the different answers, longest first, without those that a prompt or a dataset row contains."""
+        given = "\n".join(dict.fromkeys(self._given))
+        long = {text for text in self._last if len(text) >= _LEAST and text not in given}
+        return sorted(long, key=len, reverse=True)
+
+    def look_at(self, units: Seq[_Unit]) -> None:
+        """Compare these units from now on: a text that too many of them sent says nothing about a row."""
+        self._times, self._units = Counter(text for unit in units for text in unit.texts), len(units)
+
+    def allow(self, pairs: Iterable[tuple[_Unit, int]]) -> bool:
+        """Return True unless a unit sent something that only other rows can have."""
+        found = ((self.rows_of(unit), row) for unit, row in pairs)
+        return all(rows is None or row in rows for rows, row in found)
+
+    def rows_of(self, unit: _Unit) -> set[int] | None:
+        """Return the rows that what it sent allows; None if it allows all."""
+        found: set[int] | None = None
+        for text in unit.texts:
+            rows = self._rows_with(text)
+            if rows and self._times[text] * len(self.answers) <= len(rows) * max(self._units, len(self.answers)):
+                found = rows if found is None else found & rows
+        return found
+
+    def _rows_with(self, text: str) -> set[int]:
+        """Return the rows of which the text holds the answer; else those whose dataset row, or answer, holds the text.
+        Nothing if those are all.
+        """
+        held, rest = set(), text
+        for answer in self._telling:
+            if answer in rest:
+                held.add(answer)
+                rest = rest.replace(answer, "\0")
+        rows = {row for row, answer in enumerate(self._last) if answer in held}
+        for of_rows in (self._given, self.answers) if len(text) >= _LEAST else ():
+            rows = rows or {row for row, one in enumerate(of_rows) if text in one}
+        return rows if len(rows) < len(self.answers) else set()
+
+
+def _answers(completion: Any) -> list[str]:
+    """Return the texts that the model wrote: a completion in messages also has those of tools and environments."""
+    if not isinstance(completion, list):
+        return texts_in(completion)
+    return [text for one in completion if one.get("role") == "assistant" for text in texts_in(one.get("content"))]
