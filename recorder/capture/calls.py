@@ -265,12 +265,15 @@ class Collector:
         records: The calls.
         model: The trainer's model. Generations of other models are not recorded; if it is None, those of all are.
         unfinished: Replies (`Exchange`) that `close` ends, unless they were read to their end before.
+        answers: Answers that a server keeps, for requests that go on from them by name: the answer, and how many of its
+            first messages are not kept.
     """
 
     def __init__(self, model: Any = None) -> None:
         self.records = CallRecords([], [], [])
         self.model = model
         self.unfinished: set[Any] = set()
+        self.answers: dict[str, tuple[Sequence, int]] = {}
         self.tree = StrandTree(self)
         self._orders = itertools.count()
         self._clients: dict[int, tuple[int, Any]] = {}
@@ -348,6 +351,7 @@ class Collector:
         self._judge_threads()
         self._count_children()
         self.model = None
+        self.answers.clear()
         self._waiting.clear()
         self._clients.clear()
 

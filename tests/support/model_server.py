@@ -16,6 +16,12 @@ from logs_ui.recorder.capture.calls import Collector, Generation, collecting
 USAGE = {"prompt_tokens": 3, "total_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": None}
 TOOL_CALL = {"id": "call_1", "type": "function", "function": {"name": "guess", "arguments": '{"n": 4}'}}
 
+TOOL_CALL_ITEM = {
+    "id": "fc_1", "type": "function_call", "status": "completed",
+    "call_id": "call_1", "name": "guess", "arguments": '{"n": 4}',
+}  # fmt: skip
+"""The same call in OpenAI's Responses API."""
+
 
 def chat_choice(index: int = 0, *, ids: bool = True, **message: Any) -> dict[str, Any]:
     """Return a choice of vLLM's chat, with the ids in it."""

@@ -51,6 +51,9 @@ class Exchange:
     def __init__(self, strand: Strand, question: Request, seam: str) -> None:
         self.log: Collector = strand.tree.log
         self._question, self._seam = question, seam
+        before = self.log.answers.get(question.previous or question.conversation or "")
+        if before is not None:
+            question.prepend(*before)
         self._is_awaited = False
         self._status = 200
         self._decode: Callable[[bytes], bytes] | None = None
@@ -162,6 +165,10 @@ class Exchange:
         sequences = [] if error or reply is None else [*map(self._ended, self._question.sequences(reply))]
         if not sequences and not error:
             return None
+        name = reply and request_id(reply)
+        if sequences and self._question.instructions is not None:
+            for key in filter(None, (name, self._question.conversation)):
+                self.log.answers[str(key)] = sequences[0], self._question.instructions
         return Generation(
             self._begun.order,
             self._begun.began,
@@ -171,7 +178,7 @@ class Exchange:
             self._seam,
             self._begun.strand,
             error,
-            (reply and request_id(reply)) or self._question.request_id,
+            name or self._question.request_id,
             None if sequences else self._question.first,
         )
 

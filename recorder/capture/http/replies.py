@@ -7,7 +7,7 @@ raises for it. Ids that the server did not return are not made up by tokenizing 
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -16,6 +16,7 @@ import orjson
 from numpy.typing import NDArray
 
 from logs_ui.recorder.capture.http.event_stream import joined
+from logs_ui.recorder.capture.http.response_items import messages_of
 from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.snapshot import one_line, plain, snapshot, text
 
@@ -25,7 +26,7 @@ Json = dict[str, Any]
 _SAMPLING = (
     "model", "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty",
     "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "n", "seed", "stop", "stop_token_ids",
-    "ignore_eos", "tool_choice", "reasoning_effort", "chat_template_kwargs",
+    "ignore_eos", "tool_choice", "reasoning_effort", "reasoning", "chat_template_kwargs",
 )  # fmt: skip
 _WRITTEN_ID = "token_id:"  # how vLLM writes a token with `return_tokens_as_token_ids`
 _LARGEST_ID = np.iinfo(np.int32).max
@@ -48,6 +49,9 @@ class Request:
         copies: Number of sequences that are requested for each prompt.
         sampling: Model, temperature and other parameters that were set.
         request_id: The caller's name for it; None without one.
+        instructions: Number of the prompt's first messages that the server does not keep for the next request; None if
+            it keeps nothing.
+        previous, conversation: Names of what the server prepends to the prompt: the answer before, or a conversation.
     """
 
     prompts: list[Prompt]
@@ -55,6 +59,9 @@ class Request:
     sampling: dict[str, Any]
     request_id: str | None
     _read: Callable[["Request", Json], list[Sequence]]
+    instructions: int | None = None
+    previous: str | None = None
+    conversation: str | None = None
 
     def sequences(self, reply: Json) -> list[Sequence]:
         """Read the sequences of a reply; [] if it is not a reply to a generation."""
@@ -65,6 +72,13 @@ class Request:
         """Return the first prompt's messages, or the bytes of its ids; None for a text."""
         context, messages = self.prompts[0]
         return messages if context is None else context.tobytes()
+
+    def prepend(self, last: Sequence, instructions: int) -> None:
+        """Prepend the conversation up to an answer, without the `instructions` that were given for that answer."""
+        before, now = (orjson.loads(messages or b"[]") for messages in (last.messages, self.prompts[0].messages))
+        answer = {"role": "assistant", "content": last.text} if last.reply is None else orjson.loads(last.reply)
+        own = self.instructions or 0
+        self.prompts[0] = Prompt(None, snapshot([*now[:own], *before[instructions:], answer, *now[own:]]))
 
     def prompt(self, index: int) -> Prompt | None:
         """Return the prompt of the reply's sequence `index`; None if there is no such prompt."""
@@ -92,7 +106,16 @@ def asked(url: str, body: object) -> Request | None:
         return None  # only log-probabilities of the prompt are requested: a teacher scores, which is not a turn
     sampling = {name: plain(settings[name]) for name in _SAMPLING if settings.get(name) is not None}
     copies = _count(settings.get("n")) or 1
-    return Request(prompts, copies, sampling, _name(sent.get("request_id")), read_sequences)
+    request = Request(prompts, copies, sampling, _name(sent.get("request_id")), read_sequences)
+    if read_sequences is not _outputs:
+        return request
+    conversation = sent.get("conversation")
+    return replace(
+        request,
+        instructions=int(isinstance(sent.get("instructions"), str)),
+        previous=_name(sent.get("previous_response_id")),
+        conversation=_name(_object(conversation).get("id") or conversation),
+    )
 
 
 def reply_of(data: bytes) -> Json | None:
@@ -141,8 +164,9 @@ def _path(url: str) -> str:
 
 
 def _conversation(sent: Json) -> list[Prompt]:
+    """Read messages, and their ids where a server of prime-rl is given both."""
     messages = sent.get("messages")
-    return [Prompt(None, snapshot(messages))] if isinstance(messages, list) else []
+    return [Prompt(_ids(sent.get("tokens")), snapshot(messages))] if isinstance(messages, list) else []
 
 
 def _texts_or_ids(sent: Json) -> list[Prompt]:
@@ -165,7 +189,7 @@ def _items(sent: Json) -> list[Prompt]:
         return []
     instructions = sent.get("instructions")
     system = [{"role": "system", "content": instructions}] if isinstance(instructions, str) else []
-    return [Prompt(None, snapshot(system + items))]
+    return [Prompt(None, snapshot(system + messages_of(items)))]
 
 
 def _trl_prompts(sent: Json) -> list[Prompt]:
@@ -279,24 +303,8 @@ def _outputs(question: Request, reply: Json) -> list[Sequence]:
     items = [item for item in _list(reply.get("output")) if isinstance(item, dict)]
     if not items:
         return []
+    (message,) = messages_of([{"role": "assistant"}, *items], are_answer=True)
     parts = [_object(part) for item in items if item.get("type") == "message" for part in _list(item.get("content"))]
-    thoughts = [
-        _object(part).get("text")
-        for item in items
-        if item.get("type") == "reasoning"
-        for part in _list(item.get("content")) or _list(item.get("summary"))
-    ]
-    functions = [item for item in items if item.get("type") == "function_call"]
-    calls = [
-        {"id": it.get("call_id"), "type": "function", "function": {key: it.get(key) for key in ("name", "arguments")}}
-        for it in functions
-    ]
-    texts = [part["text"] for part in parts if isinstance(part.get("text"), str)]
-    message = {
-        "content": "".join(texts) if texts else None,
-        "reasoning_content": "\n".join(thought for thought in thoughts if isinstance(thought, str)) or None,
-        "tool_calls": calls,
-    }
     answer, whole = _answer(message)
     values = [_object(entry).get("logprob") for part in parts for entry in _list(part.get("logprobs"))]
     usage = _object(reply.get("usage"))
@@ -304,7 +312,7 @@ def _outputs(question: Request, reply: Json) -> list[Sequence]:
         Sequence(
             None,
             None,
-            _ended(reply, calls),
+            _ended(reply, message.get("tool_calls")),
             logprobs=_logprobs(values, None),
             text=answer,
             messages=question.prompts[0].messages,
@@ -315,7 +323,7 @@ def _outputs(question: Request, reply: Json) -> list[Sequence]:
     ]
 
 
-def _ended(reply: Json, calls: list[Any]) -> str | None:
+def _ended(reply: Json, calls: object) -> str | None:
     """Return why a response ended, in the words of chat completions."""
     if reply.get("status") == "incomplete":
         reason = _name(_object(reply.get("incomplete_details")).get("reason"))
@@ -361,6 +369,7 @@ def _nth(values: list[Any], index: int) -> Any:
 
 _APIS: tuple[tuple[str, Callable[[Json], list[Prompt]], Callable[[Request, Json], list[Sequence]]], ...] = (
     ("/chat/completions", _conversation, _choices),
+    ("/chat/completions/tokens", _conversation, _choices),
     ("/completions", _texts_or_ids, _choices),
     ("/responses", _items, _outputs),
     ("/inference/v1/generate", _tokens, _choices),

@@ -24,19 +24,26 @@ def _attach(module: Any) -> None:
 
 
 def _sent(_client: Any, _cast_to: Any = None, options: Any = None, *_: Any, **__: Any) -> Sent:
-    body = getattr(options, "json_data", None)
+    body = getattr(options, "json_data", None) or getattr(options, "content", None)
     if isinstance(body, dict):
         body = {**body, **(getattr(options, "extra_json", None) or {})}
     return str(getattr(options, "method", "")).upper(), str(getattr(options, "url", "")), body
 
 
 def _hear(exchange: Exchange, result: Any, /, **_: Any) -> None:
-    """Take a reply that the client has read; otherwise follow a stream, or a raw response that may be one."""
-    if callable(getattr(result, "model_dump", None)):
-        exchange.replied(result.model_dump(exclude_unset=True, warnings=False))
+    """Take a reply that the client has read; otherwise follow a stream, or a raw response that may be one.
+
+    `client.post` returns what its `cast_to=` names: a model, a dict, a text, or httpx's response.
+    """
+    whole = result.model_dump(exclude_unset=True, warnings=False) if hasattr(result, "model_dump") else result
+    if isinstance(whole, dict):
+        exchange.replied(whole)
         return
     response = getattr(result, "response", None) or getattr(result, "http_response", None)
-    if response is None:
-        exchange.end()  # the client returned something that is no reply
-    else:
+    response = result if response is None and hasattr(result, "is_closed") else response
+    if response is not None:
         hear_httpx(exchange, response)
+        return
+    if isinstance(result, str):
+        exchange.heard(result.encode(errors="replace"))
+    exchange.end()  # otherwise the client returned something that is no reply

@@ -22,6 +22,8 @@ from logs_ui.recorder import trace_client, untrace_client
 from logs_ui.recorder.capture.calls import Collector, Generation, collecting
 from logs_ui.recorder.capture.http import exchange
 from tests.support.model_server import (
+    TOOL_CALL,
+    TOOL_CALL_ITEM,
     ModelServer,
     Reply,
     chat,
@@ -32,6 +34,7 @@ from tests.support.model_server import (
     model_server,
     recording,
     refused,
+    response,
     streamed,
 )
 
@@ -175,6 +178,30 @@ def test_a_stream_of_events_is_recorded_when_it_was_read(server: ModelServer, se
     (sequence,) = generation.sequences
     assert sequence.sampled is not None
     assert (sequence.text, sequence.sampled.tolist(), sequence.completion_tokens) == ("I say 4", [7, 8, 9, 2], 2)
+
+
+@every_client
+def test_responses_are_recorded_whole_and_streamed(server: ModelServer, send: Callable[..., Answer]) -> None:
+    thought = {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "Low"}]}
+    created, done = (
+        {"type": f"response.{name}", "response": response(thought, id=name)} for name in ("created", "completed")
+    )
+    server.gives(
+        response(thought, TOOL_CALL_ITEM), Reply([events(created, done, done=False)], kind="text/event-stream")
+    )
+    with recording() as seen:
+        send(f"{server.url}/v1/responses", {"model": "tiny", "input": "Guess.", "instructions": "Be brief."})
+        output = [{"type": "function_call_output", "call_id": "call_1", "output": "too low"}]
+        send(f"{server.url}/v1/responses", {"input": output, "previous_response_id": "resp_1", "stream": True})
+    called, said = (generation.sequences[0] for generation in seen)
+    answer = {"role": "assistant", "content": None, "reasoning_content": "Low", "tool_calls": [TOOL_CALL]}
+    assert orjson.loads(called.reply or b"") == answer
+    assert orjson.loads(said.messages or b"") == [
+        *MESSAGES,
+        answer,
+        {"role": "tool", "tool_call_id": "call_1", "content": "too low"},
+    ]
+    assert (orjson.loads(said.reply or b"")["reasoning_content"], said.finish) == ("Low", "stop")
 
 
 @every_client

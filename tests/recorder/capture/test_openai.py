@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
+import httpx2
 import numpy as np
 import openai
 import orjson
@@ -20,6 +21,7 @@ from logs_ui.recorder.capture.instruments import openai as instrument
 from logs_ui.recorder.capture.model_answers import Sequence
 from tests.support.model_server import (
     TOOL_CALL,
+    TOOL_CALL_ITEM,
     ModelServer,
     Reply,
     chat,
@@ -319,7 +321,7 @@ def test_async_clients_are_recorded_each_call_on_its_own_strand(server: ModelSer
             stream = await create(model="tiny", messages=MESSAGES, stream=True)
             assert type(stream) is openai.AsyncStream
             async with stream:
-                assert len([chunk async for chunk in stream]) == 5
+                assert len([event async for event in stream]) == 5
             with pytest.raises(openai.BadRequestError):
                 await create(model="tiny", messages=MESSAGES)
 
@@ -432,3 +434,201 @@ def test_other_calls_are_no_generations(server: ModelServer, client: openai.Open
     with recording() as seen:
         client.embeddings.create(model="tiny", input="Guess.", encoding_format="float")
     assert not seen
+
+
+THOUGHT = {
+    "id": "rs_1", "type": "reasoning", "encrypted_content": "gAAAA",
+    "summary": [{"type": "summary_text", "text": "Guess low."}, {"type": "summary_text", "text": "Then go up."}],
+}  # fmt: skip
+ENCRYPTED = {"id": "rs_2", "type": "reasoning", "summary": [], "encrypted_content": "gAAAA"}
+SAID = {
+    "id": "msg_1", "type": "message", "role": "assistant", "status": "completed",
+    "content": [{"type": "output_text", "text": "I try 4.", "annotations": []}],
+}  # fmt: skip
+OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "too low"}
+ANSWERED = {
+    "role": "assistant", "content": "I try 4.",
+    "reasoning_content": "Guess low.\nThen go up.", "tool_calls": [TOOL_CALL],
+}  # fmt: skip
+HEARD = {"role": "tool", "tool_call_id": "call_1", "content": "too low"}
+
+
+def streamed_response(*items: Any, **more: Any) -> list[Any]:
+    """The events of a response, as the API sends them: its items one by one, each in pieces."""
+    whole = response(*items, **more)
+    events: list[Any] = [{"type": "response.created", "response": whole | {"status": "in_progress", "output": []}}]
+    for index, item in enumerate(items):
+        at = {"output_index": index, "item_id": item["id"]}
+        empty = {key: "" if key == "arguments" else [] if key in {"content", "summary"} else item[key] for key in item}
+        events.append({"type": "response.output_item.added", "output_index": index, "item": empty})
+        pieces = {
+            "reasoning": [("reasoning_summary_text", part["text"]) for part in item.get("summary", ())],
+            "message": [("output_text", part["text"]) for part in item.get("content", ())],
+            "function_call": [("function_call_arguments", item.get("arguments", ""))],
+        }[item["type"]]
+        for part, (name, text) in enumerate(pieces):
+            halves = text[: len(text) // 2], text[len(text) // 2 :]
+            at |= {"summary_index" if "summary" in name else "content_index": part}
+            if item["type"] == "message":
+                empty_part = {"type": "output_text", "text": "", "annotations": []}
+                events.append({"type": "response.content_part.added", "part": empty_part, **at})
+            events += [{"type": f"response.{name}.delta", "delta": half, "logprobs": [], **at} for half in halves]
+            events.append({"type": f"response.{name}.done", name.rpartition("_")[2]: text, **at})
+        events.append({"type": "response.output_item.done", "output_index": index, "item": item})
+    events.append({"type": "response.completed", "response": whole})
+    return [event | {"sequence_number": number} for number, event in enumerate(events)]
+
+
+def test_items_of_a_response_are_one_answer_and_items_of_a_request_are_messages(
+    server: ModelServer, client: openai.OpenAI
+) -> None:
+    server.gives(response(THOUGHT, SAID, TOOL_CALL_ITEM), response(ENCRYPTED, SAID))
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AA==", "detail": "auto"}
+    shown = {"role": "user", "content": [{"type": "input_text", "text": "Guess."}, image]}
+    asked: Any = [{"type": "message", "role": "developer", "content": "Be brief."}, shown]
+    with recording() as seen:
+        first = client.responses.create(model="tiny", input=asked, reasoning={"effort": "low"})
+        items = [*asked, *[item.to_dict() for item in first.output], OUTPUT]
+        client.responses.create(model="tiny", input=items)
+    one, two = (generation.sequences[0] for generation in seen)
+    assert orjson.loads(one.reply or b"") == ANSWERED
+    assert (one.text, one.finish, seen[0].sampling["reasoning"]) == ("I try 4.", "tool_calls", {"effort": "low"})
+    assert orjson.loads(two.messages or b"") == [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Guess."}, image]},
+        ANSWERED,
+        HEARD,
+    ]
+    assert (two.text, two.reply, two.finish) == ("I try 4.", None, "stop")  # encrypted reasoning is no text
+
+
+def test_other_items_are_kept_with_their_answer(server: ModelServer, client: openai.OpenAI) -> None:
+    search = {
+        "id": "ws_1",
+        "type": "web_search_call",
+        "status": "completed",
+        "action": {"type": "search", "query": "4"},
+    }
+    patch = {"id": "ct_1", "type": "custom_tool_call", "call_id": "call_2", "name": "patch", "input": "- 3"}
+    shell = {"id": "so_1", "type": "shell_call_output", "call_id": "call_3", "output": []}
+    refusal = SAID | {"content": [{"type": "refusal", "refusal": "No."}]}
+    server.gives(response(search, shell, SAID, patch, refusal))
+    with recording() as seen:
+        client.responses.create(model="tiny", input="Guess.")
+        client.responses.create(
+            model="tiny", input=[{"type": "custom_tool_call_output", "call_id": "c", "output": "ok"}]
+        )
+    answer = orjson.loads(seen[0].sequences[0].reply or b"")
+    assert (answer["content"], answer["refusal"]) == ("I try 4.", "No.")
+    assert [item["id"] for item in answer["items"]] == ["ws_1", "so_1"]
+    assert answer["tool_calls"] == [{"id": "call_2", "type": "custom", "custom": {"name": "patch", "input": "- 3"}}]
+    sent = orjson.loads(seen[1].sequences[0].messages or b"")
+    assert sent == [{"role": "tool", "tool_call_id": "c", "content": "ok"}]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("named", [{"previous_response_id": "resp_1"}, {"conversation": "conv_1"}])
+def test_a_request_that_goes_on_from_a_response_has_its_messages(
+    server: ModelServer,
+    client: openai.OpenAI,
+    named: dict[str, Any],
+    stream: bool,  # noqa: FBT001
+) -> None:
+    replies = [response(THOUGHT, SAID, TOOL_CALL_ITEM), response(SAID, id="resp_2"), response(SAID, id="resp_3")]
+    server.gives(*[streamed(*streamed_response(*it["output"], id=it["id"])) if stream else it for it in replies])
+    first: Any = {name: value for name, value in named.items() if name == "conversation"}
+    output: Any = [OUTPUT]
+    with recording() as seen:
+        for sent in (
+            {"input": "Guess.", "instructions": "Be brief.", **first},
+            {"input": output, "instructions": "Be long.", **named},
+            {"input": "And?", **{name: value.replace("resp_1", "resp_2") for name, value in named.items()}},
+        ):
+            answer: Any = client.responses.create(model="tiny", stream=stream, **sent)
+            list(answer) if stream else None
+    known = [orjson.loads(generation.sequences[0].messages or b"") for generation in seen]
+    user = {"role": "user", "content": "Guess."}
+    said = {"role": "assistant", "content": "I try 4."}
+    assert known == [
+        [{"role": "system", "content": "Be brief."}, user],
+        [{"role": "system", "content": "Be long."}, user, ANSWERED, HEARD],
+        [user, ANSWERED, HEARD, said, {"role": "user", "content": "And?"}],
+    ]
+
+
+def test_a_response_that_is_streamed_is_whole_wherever_its_reader_stops(
+    server: ModelServer, client: openai.OpenAI
+) -> None:
+    events = streamed_response(THOUGHT, SAID, TOOL_CALL_ITEM)
+    cuts = [place for place, event in enumerate(events) if event["type"].endswith((".delta", "output_item.done"))]
+    answers = []
+    for cut in cuts:
+        server.gives(
+            Reply([f"data: {json.dumps(event)}\n\n".encode() for event in events[: cut + 1]], kind="text/event-stream")
+        )
+        with recording() as seen:
+            list(client.responses.create(model="tiny", input="Guess.", stream=True))
+        sequence = seen[0].sequences[0]
+        answers.append(orjson.loads(sequence.reply or orjson.dumps({"content": sequence.text})))
+        assert sequence.finish is None
+    assert answers[0]["reasoning_content"] == "Guess"
+    assert answers[cuts.index(max(c for c in cuts if "output_text" in events[c]["type"]))]["content"] == "I try 4."
+    assert answers[-2]["tool_calls"] == answers[-1]["tool_calls"] == [TOOL_CALL]
+    assert answers[-1] == ANSWERED
+    server.gives(Reply([f"data: {json.dumps(event)}\n\n".encode() for event in events], kind="text/event-stream"))
+    with recording() as seen, client.responses.stream(model="tiny", input="Guess.") as stream:  # the package's helper
+        stream.until_done()
+    assert orjson.loads(seen[0].sequences[0].reply or b"") == ANSWERED
+
+
+def test_an_error_in_a_streamed_response_is_recorded(server: ModelServer, client: openai.OpenAI) -> None:
+    created, *_ = streamed_response()
+    failed = {"code": "server_error", "message": "The engine died"}
+    server.gives(
+        streamed(created, {"type": "error", "param": None, "sequence_number": 1, **failed}),
+        streamed(created, {"type": "response.failed", "response": response(status="failed", error=failed)}),
+    )
+    with recording() as seen:
+        for _ in range(2):
+            list(client.responses.create(model="tiny", input="Guess.", stream=True))
+    assert [generation.error for generation in seen] == ["The server: The engine died"] * 2
+
+
+@pytest.mark.parametrize("path", ["/chat/completions", "/chat/completions/tokens"])
+@pytest.mark.parametrize("cast_to", [openai.types.chat.ChatCompletion, dict[str, Any], object, str, "response"])
+def test_what_post_casts_to_is_recorded_like_any_call(
+    server: ModelServer, client: openai.OpenAI, path: str, cast_to: Any
+) -> None:
+    server.gives(chat())
+    kind = httpx2.Response if cast_to == "response" else cast_to
+    body = {"model": "tiny", "messages": MESSAGES, "temperature": 0.5, "tokens": [1, 5, 6]}
+    with recording() as seen:
+        client.post(path, body=body, cast_to=kind)
+    generation, sequence = only(seen)
+    assert as_lists(sequence.context, sequence.sampled, sequence.logprobs) == [[1, 5, 6], [7, 2], [-0.5, -0.5]]
+    assert (sequence.text, sequence.finish, orjson.loads(sequence.messages or b"")) == ("4", "stop", MESSAGES)
+    assert generation.sampling == {"model": "tiny", "temperature": 0.5}
+
+
+def test_post_streams_and_fails_as_the_usual_calls(server: ModelServer) -> None:
+    server.gives(streamed(*chat_stream()), Reply(refused(), status=400))
+
+    async def main() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="k", max_retries=0) as client:
+            body = {"model": "tiny", "messages": MESSAGES, "stream": True}
+            chunk = openai.types.chat.ChatCompletionChunk
+            stream = await client.post(
+                "/chat/completions",
+                body=body,
+                cast_to=chunk,
+                stream=True,
+                stream_cls=openai.AsyncStream[openai.types.chat.ChatCompletionChunk],
+            )
+            assert len([event async for event in stream]) == 5
+            with pytest.raises(openai.BadRequestError):
+                await client.post("/chat/completions", body=body, cast_to=dict[str, Any])
+
+    with recording() as seen:
+        asyncio.run(main())
+    assert [(it.error or "")[:15] for it in seen] == ["", "BadRequestError"]
+    assert seen[0].sequences[0].text == "I say 4"
