@@ -5,6 +5,12 @@ Every room imports it; it imports nothing of this package.
 
 from enum import StrEnum
 
+UNNAMED = "prompt-"
+"""What the name of a task begins with that is made from its prompt."""
+
+FIRST_PROMPT = "rollouts/first_prompt"
+"""The metric of a step that has rollouts with an answer to the first prompt of their group, and not to their own."""
+
 TAG_LENGTH = 100
 """Most characters of a tag, from a rollout function or a person."""
 

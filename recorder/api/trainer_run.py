@@ -30,7 +30,7 @@ from logs_ui.recorder.rows.task_names import name_task, prompt_task, returned_ta
 from logs_ui.recorder.snapshot import plain, snapshot
 from logs_ui.recorder.storage.changes import RunChange
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.vocabulary import Mode, RunState, Status
+from logs_ui.recorder.vocabulary import FIRST_PROMPT, Mode, RunState, Status
 
 
 class Recording:
@@ -111,6 +111,11 @@ class Recording:
         if any(was_empty) and batch is not None:
             tasks = zip(was_empty, self._tasks(batch.rows, call), call.tasks, strict=True)
             call.tasks = [new if empty else old for empty, new, old in tasks]
+        if trl.asks_first_prompts(trainer) and call.process == 0 and call.mode == Mode.TRAIN:
+            firsts = [i - (call.first + i) % call.generations for i in range(len(prompts))]
+            others = sum(call.prompts[first] != call.prompts[i] for i, first in enumerate(firsts))
+            if others:
+                self._record.log(call.step, {FIRST_PROMPT: others / len(prompts)})
 
     def returned(self, call: OpenCall, output: Any) -> None:
         """End the rows of a call that returned; its output is copied."""

@@ -7,6 +7,7 @@ from typing import Any
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import name as shortened
+from logs_ui.recorder.vocabulary import UNNAMED
 
 Task = str | Callable[[dict[str, Any]], object]
 """A dataset column, or a function of the dataset row."""
@@ -16,7 +17,7 @@ _COLUMNS = ("task", "task_id")
 
 def prompt_task(prompt: bytes) -> str:
     """Return the name of a task that has none: the prompt's hash."""
-    return "prompt-" + hashlib.sha256(prompt).hexdigest()[:8]
+    return UNNAMED + hashlib.sha256(prompt).hexdigest()[:8]
 
 
 def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from logs_ui.recorder.vocabulary import FIRST_PROMPT
 from tests.faults import Fault
 from tests.faults.rewarding import (
     FEW_TASKS,
@@ -104,6 +105,12 @@ def tasks_mixed(place: Place) -> Played:
 def another_groups_prompt(place: Place) -> Played:
     """All of a step answer the prompt of its first group."""
     return answered(place, parts={"correct": chance(place, 0.3)}, prompt=[1, place.step])
+
+
+def begins_anywhere(place: Place) -> Played:
+    """Each reset draws one of three beginnings, of which the first is the easiest."""
+    begun = place.random.randrange(3)
+    return answered(place, parts={"correct": chance(place, 0.6 - 0.2 * begun)}, prompt=[1, place.task, begun])
 
 
 # --- Updates
@@ -206,6 +213,15 @@ FAULTS: tuple[Fault, ...] = (
     fault("wrong grouping: small", "the same, of 32 rollouts", "wiring", prompts_mixed, SMALL, tasks=0),
     fault("wrong grouping: tasks", "each group holds four tasks; no ids", "wiring", tasks_mixed, LARGE, tokens=False),
     fault("wrong grouping: shifted", "all answer the first group's prompt", "wiring", another_groups_prompt, LARGE),
+    fault("unseeded resets", "rollouts of a group begin with different observations", "unseeded", begins_anywhere),
+    fault("unseeded resets: one task", "the same, of one task", "unseeded", begins_anywhere, LARGE, tasks=1),
+    fault(
+        "server's prompts",
+        "a vLLM server is asked for the first prompt of each group",
+        "first_prompt",
+        begins_anywhere,
+        scalars={FIRST_PROMPT: 0.5},
+    ),
     fault("log-prob mismatch", "log-probs differ by 0.3 nats per token", "mismatch", half, scalars={SAMPLING: 0.3}),
     fault("log-prob mismatch: slight", "0.08 nats a token", "mismatch", rarely, LARGE, scalars={SAMPLING: 0.08}),
     fault("log-prob mismatch: ratio", "ratios of 0.1", "mismatch", rarely, SMALL, scalars={RATIO: 0.1}),

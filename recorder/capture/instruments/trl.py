@@ -116,6 +116,11 @@ def place_of(environment: Any) -> tuple[Any, int | None] | None:
     return None
 
 
+def asks_first_prompts(trainer: Any) -> bool:
+    """Return True if the trainer asks a vLLM server for the first prompt of each group only (`::num_generations`)."""
+    return bool(getattr(trainer, "use_vllm", False)) and getattr(trainer, "vllm_mode", None) == "server"
+
+
 def is_heard(trainer: Any) -> bool:
     """Return True if a listener hears of the trainer, and so of the end of its training."""
     return not isinstance(trainer, trl_shapes.AbsentTrainer)

@@ -67,6 +67,10 @@ def _generated(arguments: Mapping[str, Any], output: Any, heard: Finishes) -> Se
     }
     ends = end_tokens(getattr(generation, "model", None), getattr(generation, "processing_class", None))
     by_ids = functools.partial(finish_of, ends=ends, limit=parameters["max_tokens"])
+    given = arguments["prompts"]
+    if shared and all(isinstance(prompt, list) and isinstance(prompt[0], int) for prompt in given):
+        # The server got the first prompt of each group only. Rows are told apart by the prompts that they train on.
+        prompts = given
     return Seen(_sequences(prompts, completions, logprobs, tops, heard, by_ids), sampling_of(parameters))
 
 

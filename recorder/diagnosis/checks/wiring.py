@@ -1,4 +1,4 @@
-"""Finds groups that mix completions of different prompts, or hold those of another group."""
+"""Finds groups that mix completions of different prompts, hold those of another group, or begin differently."""
 
 import numpy as np
 
@@ -7,8 +7,13 @@ from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.settings import SHARE
-from logs_ui.recorder.vocabulary import Status
+from logs_ui.recorder.vocabulary import FIRST_PROMPT, UNNAMED, Status
 
+_SEED = (
+    "Seed the environment's reset by the group: give the dataset a column `seed`, which TRL passes to reset(**row) of "
+    "all rollouts of a group"
+)
+_NOISE = 0.1  # of the loss puts groups that begin differently in order: they learn, and from noisier advantages [ours]
 _SWAPPED = 0.5  # a dataset may contain a question twice, and a step may have both [ours]
 
 
@@ -20,6 +25,21 @@ def mixed(rows: Rows) -> Bools:
     keys, returned = np.nan_to_num(rows.facts["prompt_key"], nan=-1.0), rows.status == Status.OK
     columns = (column[returned] for column in (rows.group, keys, rows.task))
     return distinct(*columns, count=len(rows.groups.size)) > 1
+
+
+def unseeded(rows: Rows) -> Bools:
+    """Return (N,) True for rollouts of mixed groups if only what an environment showed first tells their prompts apart:
+    each of these prompts is of one task, and so is each group, unless its tasks are named by their prompts.
+    """
+    keys, odd = rows.facts["prompt_key"], mixed(rows)[rows.group] & (rows.status == Status.OK)
+    if not odd.any() or not np.isfinite((keys + rows.facts["env_steps"])[odd]).all():
+        return np.zeros(len(rows), bool)
+    tasks = rows.task[odd]
+    prompt: Ints = np.unique(keys[odd], return_inverse=True)[1].reshape(-1)
+    is_shared = distinct(prompt, tasks, count=int(prompt.max()) + 1).max() > 1
+    is_one_task = distinct(rows.group[odd], tasks, count=len(rows.groups.size)).max() == 1
+    is_unnamed = all(name.startswith(UNNAMED) for name in (rows.tasks[task] for task in np.unique(tasks) if task >= 0))
+    return np.zeros(len(rows), bool) if is_shared or not (is_one_task or is_unnamed) else odd
 
 
 def swapped(rows: Rows) -> Bools:
@@ -48,7 +68,7 @@ def swapped(rows: Rows) -> Bools:
 
 def _look(run: Run) -> Outcome:
     rows = run.rows
-    odd = mixed(rows)[rows.group]
+    odd = mixed(rows)[rows.group] & ~unseeded(rows)
     other = swapped(run.all)[run.all.step >= rows.steps[0]] & ~odd
     if other.mean() < _SWAPPED:
         other[:] = False
@@ -83,10 +103,54 @@ def _missing(run: Run) -> str | None:
     return None if known.any() else "prompts' token ids, or tasks"
 
 
+def _look_unseeded(run: Run) -> Outcome:
+    rows, limit = run.rows, run.threshold("unseeded", 0.0)
+    odd = unseeded(rows)
+    share = len(np.unique(rows.group[odd])) / len(rows.groups.size)
+    if share <= limit:
+        return quiet(share, "of groups begin with different observations", limit)
+    return Card(
+        id="unseeded",
+        title=f"The rollouts of a group begin with different observations in {percent(share)} of groups",
+        cost=_NOISE * run.fall.lost * share,
+        evidence=(
+            "What the dataset asks is the same; what the environment's reset() returned differs.",
+            "Advantages compare a completion with its group: here an easier beginning counts as a better answer.",
+        ),
+        suggestion=f"{_SEED}.",
+        where="prompts>1" if (odd == (mixed(rows)[rows.group])).all() else ids(rows.id[odd]),
+        is_loss=False,
+        own=odd,
+    )
+
+
+def _look_first_prompt(run: Run) -> Outcome:
+    shares = run.recent(run.scalars.get(FIRST_PROMPT, ()))
+    share, limit = max([value for _, value in shares], default=0.0), run.threshold("first_prompt", 0.0)
+    if share <= limit:
+        return quiet(share, "of rollouts hold an answer to the first prompt of their group", limit)
+    return Card(
+        id="first_prompt",
+        title=f"{percent(share)} of rollouts are trained on an answer to another rollout's prompt",
+        cost=run.fall.lost * share,
+        evidence=(
+            'With vllm_mode="server" TRL asks for the first prompt of each group only, once for each rollout.',
+            "reset() returned different observations, so that the other prompts of the group are not that one.",
+        ),
+        suggestion=f'{_SEED}; or let vLLM run in the trainer (vllm_mode="colocate"), which asks for each prompt.',
+        where="prompts>1",
+        stops_learning=True,
+        is_loss=False,
+        is_setup=True,
+        share=share,
+    )
+
+
 DIAGNOSTIC = Diagnostic(
     "wiring",
     "Grouping",
-    "At least one group has rollouts with different prompt token ids or different tasks. Or: at least "
+    "At least one group has rollouts with different prompt token ids or different tasks, and not only with different "
+    "first observations. Or: at least "
     f"{_SWAPPED:.0%} of rollouts share their prompt with another task, although their own task has other prompts, too, "
     "at steps that have fewer prompts than tasks (a dataset may contain a question twice).",
     "TRL repeats each prompt num_generations times already",
@@ -94,4 +158,27 @@ DIAGNOSTIC = Diagnostic(
     _look,
     limits=SHARE,
     position=30,
+)
+FIRST_PROMPTS = Diagnostic(
+    "first_prompt",
+    "Server's prompts",
+    f"At least one rollout was trained on an answer to the first prompt of its group, as the metric `{FIRST_PROMPT}` "
+    "says, which is recorded if environments returned different observations and TRL asks a vLLM server.",
+    "TRL asks a server for prompts[::num_generations]",
+    _missing,
+    _look_first_prompt,
+    limits=SHARE,
+    position=32,
+)
+UNSEEDED = Diagnostic(
+    "unseeded",
+    "First observations",
+    "At least one group has rollouts with different prompt token ids, although their task is the same, and no two "
+    "tasks share one of these prompts: only what the environment showed first differs.",
+    "ours",
+    _missing,
+    _look_unseeded,
+    limits=SHARE,
+    position=34,
+    explained_by=("first_prompt",),
 )

@@ -1,16 +1,22 @@
 """Trainings in the shape of the examples of TRL and OpenEnv, each with notes of its own on what happened."""
 
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from examples.tiny_model import make_model, make_tokenizer, teach
-from logs_ui.recorder import diagnose, load_run, record_environment
+from logs_ui.recorder import diagnose, load_run, load_scalars, record_environment
 from tests.recorder.api.test_record_environment import Seen, guessing_rows, lessons, make_trainer, only_run
+from tests.recorder.capture.test_vllm import Server
+from tests.rollout.test_rollout_model import vllm_generation_of
 from tests.support import old_trl
 
 pytestmark = pytest.mark.versions
+
+
+DICE = random.Random(0)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +72,7 @@ def rows_of(taught: Any, kind: Any, folder: Path, **config: Any) -> tuple[list[A
     """The rows of one step, and what the reward function saw of them."""
     seen = Seen()
     factory = record_environment(kind, db=folder / "a.db")
-    make_trainer(taught, factory, folder / "out", seen, dataset=guessing_rows(), max_steps=1, **config).train()
+    make_trainer(taught, factory, folder / "out", seen, dataset=guessing_rows(), **{"max_steps": 1, **config}).train()
     return load_run(db=folder / "a.db").to_dict("records"), seen
 
 
@@ -125,3 +131,58 @@ def test_a_tool_that_loses_its_server_fails(taught: Any, tmp_path: Path) -> None
         ("error", "environment_error", "ConnectionError: no server")
     }
     assert {row["env_errors"] for row in lost} == {1}
+
+
+class Unseeded(Catch):
+    """Begins anywhere, as catch.py, 2048 and sudoku do."""
+
+    def reset(self, **_: Any) -> str:
+        """Begins a game."""
+        super().reset()
+        return f" Game {DICE.randrange(8)}."
+
+
+class Seeded(Catch):
+    """Begins where the dataset says."""
+
+    def reset(self, answer: int, **_: Any) -> str:  # type: ignore[override]
+        """Begins a game."""
+        super().reset()
+        return f" Game {answer}."
+
+
+def findings(db: Path) -> dict[str, Any]:
+    return {card.id: card for card in diagnose(db=db).cards}
+
+
+def test_resets_without_a_seed_are_no_wrong_order_of_rows(taught: Any, tmp_path: Path) -> None:
+    for kind, expected in ((Unseeded, {"unseeded"}), (Seeded, set())):
+        folder = tmp_path / kind.__name__
+        folder.mkdir()
+        rows_of(taught, kind, folder, max_steps=4, max_completion_length=34)
+        assert findings(folder / "a.db").keys() & {"unseeded", "wiring", "first_prompt"} == expected
+
+
+def test_a_server_that_is_asked_for_the_first_prompt_of_each_group(
+    taught: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, db = Seen(), tmp_path / "a.db"
+    factory = record_environment(Unseeded, db=db)
+    trainer = make_trainer(taught, factory, tmp_path / "out", seen, max_steps=4)
+    with Server() as server:
+        trainer.use_vllm, trainer.vllm_mode, trainer._last_loaded_step = True, "server", -1
+        trainer.vllm_generation = vllm_generation_of(monkeypatch, mode="server", server_base_url=server.url)
+        monkeypatch.setattr(trainer.vllm_generation, "sync_weights", lambda: None)
+        trainer.train()
+    rows = load_run(db=db)
+    assert not only_run(db).unattributed_calls
+    assert (rows.turns == 1).all()
+    others = []
+    for _, group in rows[rows.step > 1].sort_values("generation").groupby(["step", "group"]):
+        prompts = [list(ids) for ids in group.prompt_ids]
+        others += [prompt != prompts[0] for prompt in prompts]
+    found = findings(db)["first_prompt"]
+    assert 0 < sum(others) < len(others)
+    assert load_scalars(db=db)["rollouts/first_prompt"].iloc[1:].mean() == sum(others) / len(others)
+    assert "unseeded" in found.explains
+    assert "wiring" not in findings(db)
