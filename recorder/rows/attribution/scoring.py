@@ -143,6 +143,9 @@ def _placed(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[
             left.append(call)
         elif 0 <= row < count:
             yield row, "scope", [call]
+    if count == 1:
+        yield 0, "order", left
+        return
     branches = Branches(left)
     played = [call for call in left if isinstance(call, EnvironmentCall) and call.client >= 0]
     units = [_Unit([call]) for call in left if isinstance(call, Generation) or call.client < 0]

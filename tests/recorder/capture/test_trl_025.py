@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from logs_ui.recorder import flush, load_run, record
+from logs_ui.recorder import flush, load_run, record, trace_env
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run
 
@@ -69,7 +69,9 @@ def make_model(tokenizer: Any) -> Any:
     return Qwen3ForCausalLM(config)
 
 
-def make_trainer(rollout_func: Callable[..., Any], folder: Path) -> GRPOTrainer:
+def make_trainer(
+    rollout_func: Callable[..., Any], folder: Path, reward: Callable[..., list[float]] = solved
+) -> GRPOTrainer:
     """Return a trainer that seems to have a vLLM server: this release calls rollout functions only then."""
     tokenizer = make_tokenizer()
     rows = [{"prompt": [{"role": "user", "content": f"Find number {i}."}], "task": f"number {i}"} for i in range(6)]
@@ -79,7 +81,7 @@ def make_trainer(rollout_func: Callable[..., Any], folder: Path) -> GRPOTrainer:
         disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, max_completion_length=16,
     )  # fmt: skip
     trainer = GRPOTrainer(
-        make_model(tokenizer), reward_funcs=[solved], args=args, train_dataset=Dataset.from_list(rows),
+        make_model(tokenizer), reward_funcs=[reward], args=args, train_dataset=Dataset.from_list(rows),
         processing_class=tokenizer, rollout_func=rollout_func,
     )  # fmt: skip
     trainer.use_vllm, trainer.vllm_mode, trainer._last_loaded_step = True, "server", -1
@@ -123,6 +125,21 @@ def test_a_training_with_its_own_trainer_is_recorded_row_by_row(tmp_path: Path) 
         run = session.exec(select(Run)).one()
     assert (run.name, run.state, run.num_generations, run.recorder_errors) == ("oldest", "finished", GROUP, 0)
     assert run.versions["trl"] == TRL
+
+
+def test_what_a_reward_function_calls_is_on_the_row_that_is_scored(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    check: Any = trace_env(lambda number: number + 1)
+
+    def checked(completions: list[Any], **_: Any) -> list[float]:
+        return [float(check(number)) for number in range(len(completions))]
+
+    make_trainer(record(answering([]), db=db), tmp_path / "out", checked).train()
+    flush()
+    rows = load_run(db=db)
+    made = [[it for it in actions if it.get("phase") == "scoring"] for actions in rows.actions]
+    assert [[it["observation"] for it in of_row] for of_row in made] == [[n + 1] for n in range(ROWS)] * STEPS
+    assert list(rows.reward) == [n + 1 for n in range(ROWS)] * STEPS
 
 
 def test_a_function_that_raises_leaves_a_failed_row_for_each_completion(tmp_path: Path) -> None:
