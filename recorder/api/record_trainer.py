@@ -11,7 +11,7 @@ from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_r
 from logs_ui.recorder.api.record import is_recorded, record
 from logs_ui.recorder.api.trainer_batches import record_batches, recordings_of
 from logs_ui.recorder.api.trainer_run import Recordings
-from logs_ui.recorder.capture.instruments import install, trl
+from logs_ui.recorder.capture.instruments import install, trl, trl_online_dpo
 from logs_ui.recorder.capture.instruments.trl_callback import as_trainer_callback
 from logs_ui.recorder.rows.rollout_call import Parse
 from logs_ui.recorder.rows.task_names import Task
@@ -33,10 +33,10 @@ def record_trainer(
     """Records every completion that a trainer of TRL samples, with its rewards by function, and its advantage.
 
     It takes a GRPOTrainer, an RLOOTrainer, or a subclass or copy of them (such as Unsloth's), that has reward functions
-    only, `tools`, an `environment_factory` or a `rollout_func`; and an AsyncGRPOTrainer, whose worker it passes to
-    `record_worker()`. Call it before `train()`. A failure of the recorder never reaches the training: it is logged
-    once, and counted on the run. A trainer that is recorded already, by this function, `record()` or
-    `record_environment()`, is recorded once, with the options of the first.
+    only, `tools`, an `environment_factory` or a `rollout_func`; an OnlineDPOTrainer, which computes no advantages; and
+    an AsyncGRPOTrainer, whose worker it passes to `record_worker()`. Call it before `train()`. A failure of the
+    recorder never reaches the training: it is logged once, and counted on the run. A trainer that is recorded already,
+    by this function, `record()` or `record_environment()`, is recorded once, with the options of the first.
 
     Args:
         trainer: The trainer.
@@ -90,7 +90,8 @@ def record_trainer(
 
 def samples_completions(trainer: object) -> bool:
     """Return True if it is a trainer that `record_trainer` takes."""
-    return hasattr(trainer, "_generate_and_score_completions") or hasattr(trainer, "rollout_worker")
+    scores = hasattr(trainer, "_generate_and_score_completions") and hasattr(trainer, "reward_funcs")
+    return scores or trl_online_dpo.compares_pairs(trainer) or hasattr(trainer, "rollout_worker")
 
 
 def is_recorded_trainer(trainer: Any) -> bool:

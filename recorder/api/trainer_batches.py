@@ -12,7 +12,7 @@ from typing import Any
 from logs_ui.recorder.api.environment_factory import environment_name, factory_of
 from logs_ui.recorder.api.trainer_run import Recording, Recordings
 from logs_ui.recorder.capture.calls import collecting
-from logs_ui.recorder.capture.instruments import install, trl
+from logs_ui.recorder.capture.instruments import install, trl, trl_online_dpo
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import OpenCall
@@ -26,7 +26,7 @@ def record_batches(trainer: Any = None, recordings: Recordings | None = None) ->
     trl.watch_batches(_door)
     if trainer is not None:
         _recorded[trainer] = recordings
-        trl.patch_classes(trainer)
+        (trl_online_dpo if trl_online_dpo.compares_pairs(trainer) else trl).patch_classes(trainer)
 
 
 def recordings_of(trainer: Any) -> Recordings | None:

@@ -278,7 +278,7 @@ def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any)
         with guard("preparing to record what reward functions call"):
             calls = listener.scoring(trainer)
         try:
-            with nullcontext() if calls is None else collecting(calls), _watched(trainer, returned, calls):
+            with nullcontext() if calls is None else collecting(calls), watched(trainer, returned, calls):
                 gathered = calculate(trainer, *args, **kwargs)
             if _door is not None:
                 with guard("recording that a batch was scored"):
@@ -303,7 +303,7 @@ def _report_rewards(
 
 
 @contextmanager
-def _watched(trainer: Any, returned: dict[int, Any], calls: ScoringCollector | None) -> Iterator[None]:
+def watched(trainer: Any, returned: dict[int, Any], calls: ScoringCollector | None = None) -> Iterator[None]:
     """Collects what each reward function returns, by its index, as TRL turns None into NaN; and whose call is whose."""
     functions = getattr(trainer, "reward_funcs", None)
     if not isinstance(functions, list):
@@ -363,29 +363,41 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
         with _recorded_batch(trainer, args, kwargs), ExitStack() as inside:
             if not hasattr(trainer, "_calculate_rewards"):  # before trl 0.20 rewards are calculated right here
                 calls = ScoringCollector(trainer.model, len(_batches[trainer].rows))
-                inside.enter_context(_watched(trainer, returned, calls))
+                inside.enter_context(watched(trainer, returned, calls))
             scored = generate_and_score(trainer, *args, **kwargs)
-            if _door is not None and _door.awaits_tokens(trainer):
+            if _door is not None and _door.awaits_tokens(trainer):  # before trl 0.24
                 with guard("recording the tokens of a batch"):
-                    _door.generated(trainer, None, trl_shapes.tokens_of_scored(scored))
+                    generated(trainer, trl_shapes.tokens_of_scored(scored))
     listener = _listeners.get(trainer)
-    if listener is not None:
+    if listener is not None and calls is not None:
         with guard("recording what a batch was scored with"):
-            rows = _batches[trainer].rows
-            listener.scored(calls, [""] * len(rows))
-            if returned and all(len(values) == len(rows) for values in returned.values()):  # no reward model is there
-                by_function = [[math.nan if it is None else it for it in returned[i]] for i in sorted(returned)]
-                values = np.array(by_function, np.float32).T.astype(np.float64)  # trl's tensor has 32 bits
-                _report_rewards(listener, trainer, values, returned, rows)
-            if "advantages" in scored:
-                listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
+            listener.scored(calls, [""] * len(_batches[trainer].rows))
+            rewards_returned(trainer, returned)
+    if listener is not None:
+        with guard("recording advantages"):
+            listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
     return scored
+
+
+def rewards_returned(trainer: Any, returned: dict[int, Any]) -> None:
+    """Report rewards of the current batch as its reward functions `returned` them, if that is known of each."""
+    listener = _listeners.get(trainer)
+    rows = _batches[trainer].rows
+    if listener is not None and returned and all(len(values) == len(rows) for values in returned.values()):
+        by_function = [[math.nan if it is None else it for it in returned[i]] for i in sorted(returned)]
+        values = np.array(by_function, np.float32).T.astype(np.float64)  # trl's tensor has 32 bits
+        _report_rewards(listener, trainer, values, returned, rows)
 
 
 def _recorded_batch(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
     """Count the batch, and open its rows at the door unless a rollout function makes it, which records it itself."""
     inputs = args[0] if args else kwargs.get("inputs")
     rows = list(inputs) if isinstance(inputs, Sequence) and all(isinstance(row, Mapping) for row in inputs) else []
+    return own_batch(trainer, rows)
+
+
+def own_batch(trainer: Any, rows: list[Any]) -> AbstractContextManager[None]:
+    """Count the trainer's batch, and open its rows at the door unless a rollout function makes it."""
     _batches[trainer] = Batch(_counts.setdefault(trainer, 0), rows)
     _counts[trainer] += 1
     if _door is None or not rows or getattr(trainer, "rollout_func", None) is not None:
@@ -394,14 +406,20 @@ def _recorded_batch(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     return opened
 
 
+def generated(trainer: Any, tokens: dict[str, Any], prompts: list[Any] | None = None) -> None:
+    """Report the tokens of the current batch to the door, and the prompts unless they are the dataset's."""
+    if _door is not None and _door.awaits_tokens(trainer):
+        _door.generated(trainer, prompts, tokens)
+
+
 @patch
 def _with_tokens(generate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
     if _door is None or not _door.awaits_tokens(trainer):
         return generate(trainer, *args, **kwargs)
     with _outermost(_rolling_out, trainer) as outermost, recorded_tools(trainer):
-        generated = generate(trainer, *args, **kwargs)
+        result = generate(trainer, *args, **kwargs)
     if outermost:
         with guard("recording the tokens of a batch"):
-            prompts = args[0] if args else kwargs["prompts"]
-            _door.generated(trainer, prompts, trl_shapes.tokens_of_generated(generated))
-    return generated
+            tokens = trl_shapes.tokens_of_generated(result)
+            generated(trainer, tokens, args[0] if args else kwargs["prompts"])
+    return result
