@@ -60,7 +60,7 @@ def _stop_reason(
     if any(map(_done, _last_episode(row, moves))):
         return StopReason.DONE
     if not row.turns:
-        return StopReason.TURN_LIMIT if moves else StopReason.NOT_RECORDED
+        return StopReason.TURN_LIMIT if len(moves) > 1 else StopReason.NOT_RECORDED
     last = row.turns[-1]
     answered = bool(moves) and moves[-1].order > last.order
     # A trainer's own loop asks the model again after each call, unless a completion has no room for the tool's answer.
@@ -74,8 +74,10 @@ def _stop_reason(
     if not answered or unparsed:
         was_refused = options.offers_tools and not unparsed and calls_in(answer.get("text", ""))
         return StopReason.TURN_LIMIT if was_refused else StopReason.NO_ACTION
-    # If an environment never reports `done`, nobody knows if it would have gone on.
-    reports_end = by_tools or any(call.done is not None for call in (*moves, *row.children) if call.kind in MOVES)
+    # If an environment never reports `done`, nobody knows if it would have gone on. One of a single turn often says
+    # False for ever.
+    reports_end = any(call.done is not None for call in (*moves, *row.children) if call.kind in MOVES)
+    reports_end = by_tools or (reports_end and len(row.turns) > 1)
     return StopReason.TURN_LIMIT if reports_end else StopReason.NOT_RECORDED
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from examples.tiny_model import make_model, make_tokenizer, teach
-from logs_ui.recorder import diagnose, load_run, load_scalars, record_environment
+from logs_ui.recorder import diagnose, load_run, load_scalars, record_environment, start_run, trace_env
 from tests.recorder.api.test_record_environment import Seen, guessing_rows, lessons, make_trainer, only_run
 from tests.recorder.capture.test_vllm import Server
 from tests.rollout.test_rollout_model import vllm_generation_of
@@ -186,3 +186,24 @@ def test_a_server_that_is_asked_for_the_first_prompt_of_each_group(
     assert load_scalars(db=db)["rollouts/first_prompt"].iloc[1:].mean() == sum(others) / len(others)
     assert "unseeded" in found.explains
     assert "wiring" not in findings(db)
+
+
+class Echo:
+    """In the shape of OpenEnv's echo environment: one turn, and never done."""
+
+    def reset(self) -> str:
+        return "Say something."
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        return action, len(action) / 10, False, False, {}
+
+
+def test_an_environment_of_one_turn_that_never_says_done_has_no_turn_limit(tmp_path: Path) -> None:
+    with start_run(db=tmp_path / "a.db") as run:
+        for place in range(64):
+            env = trace_env(Echo())
+            with run.rollout(env.reset(), step=place // 16, group=str(place // 4)) as row:
+                row.turn(answer := "x" * (place % 7))
+                row.score(env.step(answer)[1])
+    assert set(load_run(db=tmp_path / "a.db").stop_reason) == {"not_recorded"}
+    assert "turn_limit" not in findings(tmp_path / "a.db")

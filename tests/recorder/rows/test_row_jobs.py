@@ -129,6 +129,7 @@ def returned(completion: list[int], **more: Any) -> dict[str, Any]:
 
 
 FIRST = generation(1, [0, 1], [5, 6, END])
+SECOND = generation(3, [0, 1, 5, 6, END], [5, 7, END])
 FAILED = env(2, "step", error="ValueError: no")
 
 
@@ -136,7 +137,8 @@ FAILED = env(2, "step", error="ValueError: no")
     ("reason", "calls"),
     [
         ("done", [env(0, "reset"), FIRST, env(2, "step", done=True)]),
-        ("turn_limit", [env(0, "reset"), FIRST, env(2, "step")]),
+        ("not_recorded", [env(0, "reset"), FIRST, env(2, "step")]),
+        ("turn_limit", [env(0, "reset"), FIRST, env(2, "step"), SECOND, env(4, "step")]),
         ("no_action", [env(0, "reset"), FIRST]),
         ("length", [env(0, "reset"), generation(1, [0, 1], [5, 6, END], "length")]),
         ("environment_error", [env(0, "reset"), FIRST, env(2, "step", error="ConnectionError: refused")]),
@@ -144,7 +146,7 @@ FAILED = env(2, "step", error="ValueError: no")
         ("timeout", [env(0, "reset"), FIRST, env(2, "step", error="httpx.PoolTimeout: no connection")]),
         ("environment_error", [env(0, "reset", error="ValueError: the elevator is at capacity")]),
         ("environment_error", [env(0, "reset", error="TimeoutPolicyError: none is set")]),
-        ("no_action", [env(0, "reset"), FIRST, FAILED, generation(3, [0, 1, 5, 6, END], [5, 7, END])]),
+        ("no_action", [env(0, "reset"), FIRST, FAILED, SECOND]),
         ("stop", [FIRST]),
         ("not_recorded", [generation(1, [0, 1], [5, 6, END], None)]),
         ("not_recorded", [generation(1, [0, 1], [5, 6, END], "abort")]),
@@ -152,7 +154,7 @@ FAILED = env(2, "step", error="ValueError: no")
     ],
 )
 def test_each_stop_reason_is_told_from_what_was_seen(tmp_path: Path, reason: str, calls: list[Any]) -> None:
-    completion = [5, 6, END, 5, 7, END] if FAILED in calls else [5, 6, END]
+    completion = [5, 6, END, 5, 7, END] if SECOND in calls else [5, 6, END]
     row = recorded(tmp_path / "a.db", returned(completion), *calls)
     assert row["stop_reason"] == reason
     assert row["status"] == ("error" if reason in {"environment_error", "timeout"} else "ok")
