@@ -8,6 +8,7 @@ What is relied on (trl 1.16), and what is lost without it:
     loop._generate_one(prompt, ..., group_id) -> (completion, ids, sequences, ...)     rows
     loop._generate_one_turn(prompt_ids) -> (token_ids, logprobs)   turns, and the policy's version at each
     loop._execute_tool_calls(tool_calls, tool_dict)                the tools' arguments and results
+    loop._factory, ._adapter of HarnessRolloutWorker's loop        sessions: instruments/openenv_harness.py
     loop._score_group(group) -> samples with .completion, .metrics, .advantage    rewards, advantages, the samples' fate
 """
 
@@ -16,8 +17,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import Context, ContextVar, copy_context
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from logs_ui.recorder.api.options import RecordOptions, checked_options
 from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
 from logs_ui.recorder.capture.calls import Generation, answered, generating_strand, generation
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
-from logs_ui.recorder.capture.instruments import trl, trl_async
+from logs_ui.recorder.capture.instruments import openenv_harness, trl, trl_async
 from logs_ui.recorder.capture.model_answers import Sequence, finish_of
 from logs_ui.recorder.capture.strands import Strand, within
 from logs_ui.recorder.guard import guard
@@ -59,7 +61,6 @@ class _Rollout:
     Attributes:
         metadata: Metadata of its row.
         versions: (T) Versions of the policy before and after the request of each turn.
-        prompt_tokens: Number of tokens of the first turn's prompt; None before it.
         environment: The environment that it is played in; None before the reset, and without one.
         is_generated: True once everything but its rewards is there.
         is_over: True once its row has ended.
@@ -71,7 +72,6 @@ class _Rollout:
     group: int
     metadata: dict[str, Any] = field(default_factory=dict)
     versions: list[tuple[int, int]] = field(default_factory=list)
-    prompt_tokens: int | None = None
     environment: Any = None
     is_generated: bool = False
     is_over: bool = False
@@ -94,9 +94,6 @@ class _Rollout:
             self.metadata["env_reward"] = rewards[-1]
         self.row._metadata = snapshot(self.metadata)  # noqa: SLF001
         self.context.run(self.row.__exit__, None if error is None else type(error), error, None)
-
-
-_rollout: ContextVar[_Rollout | None] = ContextVar("logs_ui_worker_rollout", default=None)
 
 
 def make_loop(loop_class: type, options: LoopOptions, **kwargs: Any) -> Any:
@@ -125,7 +122,8 @@ class _Recorded:
         self._finished: dict[int, tuple[Any, _Rollout]] = {}
         with guard("beginning the run of a rollout worker"):
             config = {key: settings.get(key) for key in _DESCRIBED}
-            offers_tools = bool(getattr(self, "tools", None))
+            # Without an adapter, a harness's agent acts by its own tools.
+            offers_tools = bool(getattr(self, "tools", None)) or getattr(self, "_adapter", self) is None
             checked = checked_options(start_run, options.shared, parse=options.parse, offers_tools=offers_tools)
             model, tokenizer = settings.get("model_name"), settings.get("processing_class")
             self._run = OpenRun(checked, options.name, config, model, tokenizer)
@@ -134,6 +132,8 @@ class _Recorded:
         if self._run is not None:
             with guard("preparing to record resets of environments"):
                 RolloutEnvironments(self._strand_of, self._rewarded).watch(self)
+                if hasattr(self, "_factory"):
+                    openenv_harness.watch(self._factory, getattr(self, "_adapter", None))
 
     def run(self) -> None:
         """Run the loop, and end the run after it."""
@@ -243,7 +243,6 @@ class _Recorded:
     async def _generate_recorded(self, rollout: _Rollout | None, prompt: Any, *args: Any, **kwargs: Any) -> Any:
         if rollout is None:
             return await super()._generate_one(prompt, *args, **kwargs)  # type: ignore[misc]
-        _rollout.set(rollout)  # in this task's own context
         try:
             with within(rollout.strand):
                 output = await super()._generate_one(prompt, *args, **kwargs)  # type: ignore[misc]
@@ -251,18 +250,31 @@ class _Recorded:
             self._end(rollout, error)
             raise
         with guard("recording the output of a rollout worker"):
-            self._record_output(rollout, output)
+            if output[0] or output[2]:
+                self._record_output(rollout, output)
+            else:
+                self._record_failure(rollout)
         rollout.is_generated = True
         if not hasattr(type(rollout.environment), "get_reward"):  # else get_reward is called next
             self._end(rollout)
         return output
 
+    def _record_failure(self, rollout: _Rollout) -> None:
+        """Record that a harness's session failed: the loop logs that, leaves the rollout out, and goes on."""
+        calls = rollout.row._call.calls  # noqa: SLF001
+        if not any(note.kind == "error" for note in calls.notes):
+            made: list[Any] = sorted([*calls.generations, *calls.environment_calls], key=attrgetter("order"))
+            errors = [call.error for call in made[-1:] if call.error]
+            rollout.row.failed((errors or ["The session failed: the log of the worker's process says how"])[0])
+        rollout.row.score(rewards=dict.fromkeys(self.reward_func_names))  # type: ignore[attr-defined]
+
     def _record_output(self, rollout: _Rollout, output: Any) -> None:
         """Record the tokens that the trainer gets, if they are one sequence."""
         completion, _, sequences = output[:3]
-        row, start = rollout.row, rollout.prompt_tokens
-        if len(sequences) == 1 and start is not None:
-            (sequence,) = sequences
+        row = rollout.row
+        first_turn = next((made.sequences[0] for made in row._call.calls.generations if made.sequences), None)  # noqa: SLF001
+        if len(sequences) == 1 and first_turn is not None and first_turn.context is not None:
+            (sequence,), start = sequences, len(first_turn.context)
             row.tokens(
                 sequence.input_ids[:start],
                 sequence.input_ids[start:],
@@ -270,7 +282,7 @@ class _Recorded:
                 mask=sequence.completion_mask[start:],
             )
         now = self.model_version  # type: ignore[attr-defined]
-        first = rollout.versions[0][0] if rollout.versions else now
+        first = rollout.versions[0][0] if rollout.versions else self._begun.get(rollout.group, now)
         row.note(
             policy={"version": first, "turns": rollout.versions, "staleness": now - first},
             training_rows=len(sequences),  # several if tokenizing again gave other ids than sampled
@@ -278,7 +290,9 @@ class _Recorded:
         self._finished[id(completion)] = completion, rollout
 
     async def _generate_one_turn(self, prompt_ids: list[int], *args: Any, **kwargs: Any) -> Any:
-        rollout, strand = _rollout.get(), generating_strand()
+        strand = generating_strand()
+        playing = (one for one in self._under_way.copy() if strand is not None and one.strand.tree is strand.tree)
+        rollout = next(playing, None)
         if rollout is None or strand is None:
             return await super()._generate_one_turn(prompt_ids, *args, **kwargs)  # type: ignore[misc]
         before = self.model_version  # type: ignore[attr-defined]
@@ -286,7 +300,6 @@ class _Recorded:
             answer = await super()._generate_one_turn(prompt_ids, *args, **kwargs)  # type: ignore[misc]
         with guard("recording a turn of a rollout worker"), answered(begun):
             rollout.versions.append((before, self.model_version))  # type: ignore[attr-defined]
-            rollout.prompt_tokens = rollout.prompt_tokens or len(prompt_ids)
             seconds = time.perf_counter() - begun.began
             token_ids, logprobs = answer
             finish = finish_of(token_ids, self.eos_token_ids, self.max_tokens)  # type: ignore[attr-defined]

@@ -1,14 +1,16 @@
 """Follows OpenEnv's harness: the rollout functions that `build_harness_rollout_func` makes.
 
 They go through the prompts one by one, and make a session for each: all calls from there to the next session belong to
-that prompt's row.
+that prompt's row. AsyncGRPO's `HarnessRolloutWorker` plays each session in a thread, within one row.
 
 What is relied on (openenv 0.4 to 0.10), and what is lost without it:
     `session_factory`, `harness_adapter`, `reward_key` in the function's closure   all of the below
     session_factory.create(task=prompt) -> session, in order                       rows are found by other evidence
     session.call_tool(name, arguments) -> a ToolResult                             the tool trace
     harness_adapter.run_white_box(...) -> a HarnessRolloutResult                 its metrics, a note on joined prompts
-The classes of these three are the user's or OpenEnv's: they are patched when they are first seen.
+    session.verify(transcript), .wait_for_completion()             the worker's environment reward; why it ended
+    session.fetch_training_trace().turns                           turns of an agent that owns its loop
+The classes of these are the user's or OpenEnv's: they are patched when they are first seen.
 """
 
 import inspect
@@ -19,12 +21,18 @@ from contextvars import ContextVar
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 
+from logs_ui.recorder.capture.calls import Generation, answered, generating
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
+from logs_ui.recorder.capture.http.replies import asked
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
+from logs_ui.recorder.capture.model_answers import Sequence
+from logs_ui.recorder.capture.stop_causes import reason_of
 from logs_ui.recorder.capture.strands import Strand, current_strand, enter
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.snapshot import snapshot
+from logs_ui.recorder.snapshot import error_line, snapshot
+from logs_ui.recorder.vocabulary import StopReason
 
 _HOME = "openenv.core.harness"
 _NAME = "build_harness_rollout_func.<locals>.rollout_func"
@@ -48,6 +56,13 @@ def a_row_for_each_session(rollout_func: Callable[..., Any]) -> Iterator[None]:
         yield
     finally:
         _rows.reset(token)
+
+
+def watch(session_factory: Any, harness_adapter: Any) -> None:
+    """Record the sessions of AsyncGRPO's harness worker; the adapter is None if the agent owns its loop."""
+    _patch(session_factory, "create", _with_row)
+    if harness_adapter is not None:
+        _patch(harness_adapter, "run_white_box", _with_result)
 
 
 def with_env_reward(rollout_func: Callable[..., Any], output: Any) -> Any:
@@ -76,18 +91,85 @@ def _patch(instance: Any, name: str, make: Callable[[Method], Method]) -> None:
 @patch
 def _with_row(create: Method, factory: Any, /, *args: Any, **kwargs: Any) -> Any:
     rows, strand = _rows.get(), current_strand()
-    if rows is None or strand is None:
+    if strand is None or (strand.call is not None if _is_workers(strand) else rows is None):
         return create(factory, *args, **kwargs)
-    with guard("beginning a row of a harness"):
-        enter(strand.tree.child(strand.tree.root, row=next(rows)))
-    token = _rows.set(None)  # a factory may call another's create, which is no further row
-    try:
-        session = create(factory, *args, **kwargs)
-    finally:
-        _rows.reset(token)
-    with guard("preparing to record a session's tools"):
-        _patch(session, "call_tool", _with_call)
+    if rows is None:
+        with RecordedCall("reset", None, lambda: kwargs, lambda _: Answer(None)) as came_back:
+            session = came_back(create(factory, *args, **kwargs))
+    else:
+        with guard("beginning a row of a harness"):
+            enter(strand.tree.child(strand.tree.root, row=next(rows)))
+        token = _rows.set(None)  # a factory may call another's create, which is no further row
+        try:
+            session = create(factory, *args, **kwargs)
+        finally:
+            _rows.reset(token)
+    with guard("preparing to record a session"):
+        for name, make in _OF_SESSIONS.items():
+            _patch(session, name, make)
     return session
+
+
+def _is_workers(strand: Strand | None) -> bool:
+    """Return True in a row of AsyncGRPO's worker, where nothing else tells of the session's end."""
+    return strand is not None and strand.tree.is_one_row
+
+
+@patch
+def _with_verdict(verify: Method, session: Any, /, *args: Any, **kwargs: Any) -> Any:
+    strand = current_strand()
+    if strand is None or strand.call is not None or not _is_workers(strand):
+        return verify(session, *args, **kwargs)
+    sent = {"name": "verify", "arguments": {}}
+    with RecordedCall("reward", session, lambda: sent, _verdict) as came_back:
+        return came_back(verify(session, *args, **kwargs))
+
+
+def _verdict(result: Any) -> Answer:
+    return Answer(None, result.env_reward, result.done or None, dict(result.metrics) or None)
+
+
+@patch
+def _with_end(wait_for_completion: Method, session: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Record why the agent did not end by itself. Its calls of the model are those of its trace."""
+    strand = current_strand()
+    if strand is None or not _is_workers(strand):
+        return wait_for_completion(session, *args, **kwargs)
+    try:
+        with generating():
+            return wait_for_completion(session, *args, **kwargs)
+    except TimeoutError:  # its turns are trained on
+        strand.tree.log.note(strand, "stop", snapshot({"reason": StopReason.TIMEOUT}))
+        raise
+    except Exception as error:
+        strand.tree.log.note(strand, "error", snapshot({"error": error_line(error), "reason": reason_of(error)}))
+        raise
+
+
+@patch
+def _with_turns(fetch_training_trace: Method, session: Any, /, *args: Any, **kwargs: Any) -> Any:
+    trace = fetch_training_trace(session, *args, **kwargs)
+    strand = current_strand()
+    if strand is not None and _is_workers(strand) and not strand.tree.log.records.generations:
+        with guard("recording the turns of an agent"):
+            for turn in trace.turns:
+                _record_turn(strand, turn)
+    return trace
+
+
+def _record_turn(strand: Strand, turn: Any) -> None:
+    """Record a call of the model from an OpenEnv `TrainingTurn`: request and reply as chat completions, and its ids."""
+    log = strand.tree.log
+    begun = log.begin(strand, "generation", seam="openenv")
+    with answered(begun):
+        request = asked("/chat/completions", turn.request)
+        (said,) = (request.sequences(turn.response) if request else [])[:1] or [Sequence(None, None, None)]
+        ids = (np.array(row, np.int32) for row in (turn.prompt_token_ids, turn.completion_token_ids))
+        context, sampled = ids
+        logprobs = np.array(turn.per_token_logps, np.float32)
+        said = replace(said, context=context, sampled=sampled, logprobs=logprobs)
+        sampling = request.sampling if request else {}
+        log.add(Generation(begun.order, begun.began, 0.0, [said], sampling, "openenv", strand))
 
 
 @patch
@@ -123,7 +205,8 @@ def _with_result(run_white_box: Method, adapter: Any, /, *args: Any, **kwargs: A
     strand = current_strand()
     if strand is not None and strand.row is not None and not _inside.get():  # an adapter may call another's
         with guard("recording a harness's metrics"):
-            values = {"harness": dict(result.metrics), **_joined(strand, result)}
+            joined = {} if _is_workers(strand) else _joined(strand, result)  # the worker trains on turns
+            values = {"harness": dict(result.metrics), **joined}
             strand.tree.log.note(strand, "note", snapshot(values))
     return result
 
@@ -143,3 +226,11 @@ def _joined(strand: Strand, result: Any) -> dict[str, str]:
         "without the environment's messages between them. No model call had this context, so training on it compares "
         "log-probs of different contexts."
     }
+
+
+_OF_SESSIONS: dict[str, Callable[[Method], Method]] = {
+    "call_tool": _with_call,
+    "verify": _with_verdict,
+    "wait_for_completion": _with_end,
+    "fetch_training_trace": _with_turns,
+}
