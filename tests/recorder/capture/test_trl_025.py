@@ -1,4 +1,6 @@
-"""record() with TRL 0.25, the oldest that it promises: its own GRPOTrainer trains. `.ci/versions trl025` runs this."""
+"""record() with TRL 0.25 and record_trainer() with TRL 0.18.2 to 0.25, the oldest that they promise: TRL's own
+GRPOTrainer trains. `.ci/versions trl025` runs this, with several of these releases.
+"""
 
 import importlib.metadata
 from collections.abc import Callable
@@ -12,12 +14,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 from trl import GRPOConfig, GRPOTrainer
 
-from logs_ui.recorder import flush, load_run, record, trace_env
+from logs_ui.recorder import flush, load_run, record, record_trainer, trace_env
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run
 
 TRL = importlib.metadata.version("trl")
-pytestmark = pytest.mark.skipif(not TRL.startswith("0.25."), reason="a release of TRL in an environment of its own")
+pytestmark = pytest.mark.skipif(not TRL.startswith("0."), reason="old releases of TRL in an environment of their own")
+by_rollout_func = pytest.mark.skipif(not TRL.startswith("0.25."), reason="older releases have no rollout function")
 
 GROUP, STEPS, PROMPTS = 4, 3, 2
 ROWS = GROUP * PROMPTS
@@ -90,6 +93,7 @@ def make_trainer(
     return trainer
 
 
+@by_rollout_func
 def test_a_training_with_its_own_trainer_is_recorded_row_by_row(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     batches: Batches = []
@@ -127,6 +131,7 @@ def test_a_training_with_its_own_trainer_is_recorded_row_by_row(tmp_path: Path) 
     assert run.versions["trl"] == TRL
 
 
+@by_rollout_func
 def test_what_a_reward_function_calls_is_on_the_row_that_is_scored(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     check: Any = trace_env(lambda number: number + 1)
@@ -142,6 +147,7 @@ def test_what_a_reward_function_calls_is_on_the_row_that_is_scored(tmp_path: Pat
     assert list(rows.reward) == [n + 1 for n in range(ROWS)] * STEPS
 
 
+@by_rollout_func
 def test_a_function_that_raises_leaves_a_failed_row_for_each_completion(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
 
@@ -156,3 +162,54 @@ def test_a_function_that_raises_leaves_a_failed_row_for_each_completion(tmp_path
     rows = load_run(db=db)
     assert list(rows.generation) == [*range(GROUP)] * PROMPTS
     assert (rows.status == "error").all()
+
+
+@pytest.mark.parametrize("masks", ["all", "truncated"])
+def test_a_training_with_reward_functions_only(masks: str, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    advantages: list[float] = []
+    ids: list[list[int]] = []
+    letters: list[float] = []
+
+    class Noting(GRPOTrainer):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            scored = super()._generate_and_score_completions(inputs)
+            advantages.extend(scored["advantages"].tolist())
+            return scored
+
+    def length(completions: list[Any], completion_ids: list[Any], **_: Any) -> list[float]:
+        ids.extend(list(map(int, row)) for row in completion_ids)
+        values = [len(completion[0]["content"]) / 100 for completion in completions]
+        letters.extend(values)
+        return values
+
+    def sometimes(completions: list[Any], **_: Any) -> list[float | None]:
+        return [None if i % 3 == 0 else 0.5 for i in range(len(completions))]
+
+    tokenizer = make_tokenizer()
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    rows = [{"prompt": [{"role": "user", "content": f"Find number {i}."}], "task": f"number {i}"} for i in range(6)]
+    args = GRPOConfig(
+        output_dir=str(tmp_path / "out"), seed=0, max_steps=STEPS, per_device_train_batch_size=ROWS,
+        num_generations=GROUP, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
+        bf16=False, gradient_checkpointing=False, max_completion_length=12, reward_weights=[1.0, 0.25],
+        mask_truncated_completions=masks == "truncated",
+    )  # fmt: skip
+    trainer = Noting(
+        make_model(tokenizer), reward_funcs=[length, sometimes], args=args, train_dataset=Dataset.from_list(rows),
+        processing_class=tokenizer,
+    )  # fmt: skip
+    record_trainer(trainer, db=db).train()
+    flush()
+    recorded = load_run(db=db)
+    assert len(recorded) == STEPS * ROWS == len(ids)
+    assert [list(row) for row in recorded.completion_ids] == ids
+    assert list(recorded.advantage) == pytest.approx(advantages)
+    expected = [{"length": value, "sometimes": None if i % ROWS % 3 == 0 else 0.5} for i, value in enumerate(letters)]
+    assert list(recorded.rewards) == [pytest.approx(row) for row in expected]
+    assert all(weights == {"length": 1.0, "sometimes": 0.25} for weights in recorded.reward_weights)
+    assert (recorded.status == "ok").all()
+    assert {True, False} == {reason == "length" for reason in recorded.stop_reason}
+    for ids_of_prompt, messages in zip(recorded.prompt_ids, recorded.messages, strict=True):
+        text = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
+        assert list(ids_of_prompt) == tokenizer(text)["input_ids"]
