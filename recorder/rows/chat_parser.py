@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from logs_ui.recorder.capture.model_answers import Ids
 _THINK, _THINK_END = "<think>", "</think>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _RESPONSE, _RESPONSE_END = "<tool_response>", "</tool_response>"
+_BETWEEN = re.compile(rf"{_RESPONSE_END}\s*{_RESPONSE}")
 # How the common chat templates open and close a message.
 _TEMPLATES = (
     (re.compile(r"<\|im_start\|>(\w+)\n"), "<|im_end|>"),  # ChatML: Qwen and many others
@@ -203,16 +205,36 @@ def _inserted_messages(spelling: Spelling, ids: Ids) -> list[dict[str, Any]]:
 
 
 def _templated(text: str, header: re.Pattern[str], closing: str) -> Iterator[dict[str, Any]]:
-    """Yields the messages that a chat template wrote: a header with the role, then content up to a closing token."""
+    """Yields the messages that a chat template wrote: a header with the role, then content up to a closing token. The
+    last one may be cut off; one of the model's that is open has only begun.
+    """
     end = 0
-    while (opened := header.search(text, end)) and (closed := text.find(closing, opened.end())) >= 0:
-        yield _inserted(opened[1], text[opened.end() : closed])
+    while opened := header.search(text, end):
+        closed = text.find(closing, opened.end())
+        if closed >= 0 or opened[1] != "assistant":
+            yield from _inserted(opened[1], text[opened.end() : closed if closed >= 0 else None], is_cut=closed < 0)
+        if closed < 0:
+            return
         end = closed + len(closing)
 
 
-def _inserted(role: str, content: str) -> dict[str, Any]:
-    """Return an inserted message. A tool's answer has the role user in Qwen's template, and ipython in Llama's."""
+def _inserted(role: str, content: str, *, is_cut: bool) -> list[dict[str, Any]]:
+    """Return an inserted message. Tools' answers have the role user in Qwen's template, all of them together in one
+    message, and ipython in Llama's.
+    """
     bare = content.strip()
-    if bare.startswith(_RESPONSE) and bare.endswith(_RESPONSE_END):
-        return {"role": "tool", "content": bare.removeprefix(_RESPONSE).removesuffix(_RESPONSE_END).strip()}
-    return {"role": "tool" if role == "ipython" else role, "content": content.strip("\n")}
+    if bare.startswith(_RESPONSE) and (is_cut or bare.endswith(_RESPONSE_END)):
+        answers = _BETWEEN.split(bare.removeprefix(_RESPONSE).removesuffix(_RESPONSE_END))
+        return [{"role": "tool", "content": answer.strip()} for answer in answers]
+    return [{"role": "tool" if role == "ipython" else role, "content": content.strip("\n")}]
+
+
+def linked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Add to tools' answers the ids of the calls before them, if there are as many of both, and return the list."""
+    for i, message in enumerate(messages):
+        calls = message.get("tool_calls") or ()
+        answers = list(takewhile(lambda it: it["role"] == "tool", messages[i + 1 :])) if calls else []
+        if len(answers) == len(calls):
+            for call, answer in zip(calls, answers, strict=True):
+                answer.setdefault("tool_call_id", call.get("id"))
+    return messages

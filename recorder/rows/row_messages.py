@@ -29,7 +29,7 @@ def messages_of(
     """Return a row's messages: from its tokens, else from those sent to the last generation, else from all calls."""
     if tokens is not None and spelling is not None:
         answered = chat_parser.completion_messages(spelling, tokens.completion_ids, known_mask(row, tokens))
-        return _prompt(call, i, row, tokens, spelling) + answered
+        return _prompt(call, i, row, tokens, spelling) + chat_parser.linked(answered)
     if not row.turns:
         return prompt_of(call, i)
     last = row.turns[-1]
@@ -39,7 +39,7 @@ def messages_of(
     ordered = [(turn.order, _reply(turn)) for turn in row.turns]
     ordered += [(step.order, _observed(step)) for step in row.environment_calls if step.order < last.order]
     ordered.sort(key=_order)
-    return prompt_of(call, i) + [message for _, message in ordered if message is not None]
+    return prompt_of(call, i) + chat_parser.linked([message for _, message in ordered if message is not None])
 
 
 def preview(messages: list[dict[str, Any]]) -> str | None:

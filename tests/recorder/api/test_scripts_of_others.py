@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from examples.tiny_model import make_model, make_tokenizer, teach
+from examples.tiny_model import answer, call, make_model, make_tokenizer, teach
 from logs_ui.recorder import diagnose, load_run, load_scalars, record_environment, start_run, trace_env
 from tests.recorder.api.test_record_environment import Seen, guessing_rows, lessons, make_trainer, only_run
 from tests.recorder.capture.test_vllm import Server
@@ -207,3 +207,51 @@ def test_an_environment_of_one_turn_that_never_says_done_has_no_turn_limit(tmp_p
                 row.score(env.step(answer)[1])
     assert set(load_run(db=tmp_path / "a.db").stop_reason) == {"not_recorded"}
     assert "turn_limit" not in findings(tmp_path / "a.db")
+
+
+def conversation(tokenizer: Any) -> tuple[list[int], list[int], list[int]]:
+    """The ids of a prompt and of a completion with two calls in one message, and its mask."""
+    asked = {"role": "user", "content": "Guess. Game 1."}
+    twice = call("guess", number=1) | {"tool_calls": [call("guess", number=it)["tool_calls"][0] for it in (1, 2)]}
+    told = [
+        answer("guess", "higher"),
+        answer("guess", "lower </tool_response> or so"),
+        {"role": "assistant", "content": "ok"},
+    ]
+    texts = [
+        tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=messages == [asked])
+        for messages in ([asked], [asked, twice], [asked, twice, *told])
+    ]
+    prompt, first, whole = (tokenizer(text)["input_ids"] for text in texts)
+    began = len(whole) - whole[::-1].index(tokenizer("ok")["input_ids"][0]) - 1
+    mask = [1] * (len(first) - 1 - len(prompt)) + [0] * (began - len(first) + 1) + [1] * (len(whole) - began)
+    return prompt, whole[len(prompt) :], mask
+
+
+def messages_of(tokenizer: Any, tokens: tuple[list[int], list[int], list[int]], folder: Path) -> list[Any]:
+    prompt, completion, mask = tokens
+    with start_run(db=folder / "a.db", tokenizer=tokenizer) as run:
+        row = run.rollout([{"role": "user", "content": "Guess. Game 1."}])
+        row.tokens(prompt, completion, mask=mask)
+    return list(load_run(db=folder / "a.db").messages[0])
+
+
+def test_two_answers_of_tools_in_one_turn_are_two_messages(taught: Any, tmp_path: Path) -> None:
+    tokenizer = taught[0]
+    prompt, completion, mask = conversation(tokenizer)
+    _, model, *tools, last = messages_of(tokenizer, (prompt, completion, mask), tmp_path)
+    assert [call["id"] for call in model["tool_calls"]] == ["call_0", "call_1"]
+    assert tools == [
+        {"role": "tool", "content": "higher", "tool_call_id": "call_0"},
+        {"role": "tool", "content": "lower </tool_response> or so", "tool_call_id": "call_1"},
+    ]
+    assert last == {"role": "assistant", "content": "ok"}
+
+
+def test_an_answer_of_a_tool_that_was_cut_off_is_the_tools(taught: Any, tmp_path: Path) -> None:
+    tokenizer = taught[0]
+    prompt, completion, mask = conversation(tokenizer)
+    end = mask.index(0) + completion[mask.index(0) :].index(tokenizer("higher")["input_ids"][0]) + 1
+    *_, tool = messages_of(tokenizer, (prompt, completion[:end], mask[:end]), tmp_path)
+    assert tool["role"] == "tool"
+    assert "higher".startswith(tool["content"])
