@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from logs_ui.recorder.api.trainer_run import Recordings
 from logs_ui.recorder.capture.instruments import trl
-from logs_ui.recorder.capture.instruments.trl_tools import record_class
+from logs_ui.recorder.capture.instruments.trl_tools import players, record_class
 from logs_ui.recorder.capture.strands import Strand, current_strand
 from logs_ui.recorder.guard import guard
 
@@ -38,7 +38,7 @@ class Factory:
             weakref.finalize(environment, self._forget, id(environment))
             self._made.add(id(environment))
         with guard("preparing to record an environment"):
-            record_class(type(environment), _strand, lambda environment: trl.place_of(environment) is not None)
+            record_class(type(environment))
         return environment
 
     def has_made(self, environment: Any) -> bool:
@@ -66,11 +66,13 @@ def environment_name(environment: Any) -> str:
 
 
 def _strand(environment: Any, kind: str) -> Strand | None:
-    """Return the strand of a call; None if it is not part of a rollout, such as a reset by a reward function."""
-    here = current_strand()
-    if here is None and kind != "reward":
-        return None
+    """Return the strand of a call that a trainer makes; None if it is not part of a rollout."""
     trainer, row = trl.place_of(environment) or (None, None)
-    if kind == "reward":  # it is the rollout's own, also where TRL asks for it among the reward functions
-        here = trl.scoring(trainer) or here
-    return here if here is None or row is None else here.tree.child(here, row=row)
+    # The environment's own reward is the rollout's, also where TRL asks for it among the reward functions.
+    here = trl.scoring(trainer) or current_strand() if kind == "reward" else current_strand()
+    if trainer is None or here is None:
+        return None
+    return here if row is None else here.tree.child(here, row=row)
+
+
+players.append(_strand)

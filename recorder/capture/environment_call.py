@@ -156,22 +156,18 @@ def recorded_function(
 
 @contextmanager
 def method_call(
+    strand: Strand | None,
     environment: Any,
     kind: str,
     name: str,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
-    strand_of: Callable[[Any, str], Strand | None],
 ) -> Iterator[Callable[[Any], Any]]:
     """Records TRL's call of an environment's `reset` or `get_reward`, or of a tool: a "reset", "reward" or "tool".
     Environment calls that the method makes are recorded as parts of it. `environment` is None for a function.
 
-    `strand_of(environment, kind)` returns the strand of the row that the environment plays; None keeps the current one.
+    It is recorded in the strand; None keeps the current one.
     """
-    scope: AbstractContextManager[Any] = nullcontext()
-    with guard("finding the row of an environment"):
-        strand = strand_of(environment, kind)
-        scope = nullcontext() if strand is None else within(strand)
 
     def sent() -> Any:
         given = {"args": list(args), **kwargs} if args else kwargs  # TRL passes everything by name
@@ -180,5 +176,6 @@ def method_call(
     def read(result: Any) -> Answer:
         return Answer(None, reward=result) if kind == "reward" else Answer(result)
 
+    scope = nullcontext() if strand is None else within(strand)
     with scope, RecordedCall(kind, environment, sent, read) as came_back:
         yield came_back

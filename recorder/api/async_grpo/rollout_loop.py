@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.api.async_grpo.slot_environments import RolloutEnvironments
+from logs_ui.recorder.api.async_grpo.slot_environments import record_environments
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
 from logs_ui.recorder.api.options import RecordOptions, checked_options
 from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
@@ -131,7 +131,7 @@ class _Recorded:
             self._trainer = TrainerListener(options.trainer, self._run, checked.address, columns)
         if self._run is not None:
             with guard("preparing to record resets of environments"):
-                RolloutEnvironments(self._strand_of, self._rewarded).watch(self)
+                record_environments(self, self._strand_of)
                 if hasattr(self, "_factory"):
                     openenv_harness.watch(self._factory, getattr(self, "_adapter", None))
 
@@ -205,11 +205,6 @@ class _Recorded:
         played = (one for one in self._under_way.copy() if one.environment is environment and one.is_generated)
         return next(played, None)
 
-    def _rewarded(self, environment: Any) -> None:
-        rollout = self._played_in(environment)
-        if rollout is not None:
-            self._end(rollout)
-
     def _end(self, rollout: _Rollout, error: BaseException | None = None) -> None:
         with guard("ending a row of a rollout worker"):
             self._under_way.discard(rollout)
@@ -255,7 +250,7 @@ class _Recorded:
             else:
                 self._record_failure(rollout)
         rollout.is_generated = True
-        if not hasattr(type(rollout.environment), "get_reward"):  # else get_reward is called next
+        if not hasattr(type(rollout.environment), "get_reward"):  # else get_reward is called when the group is scored
             self._end(rollout)
         return output
 
@@ -321,7 +316,7 @@ class _Recorded:
                 _, rollout = self._finished.pop(id(completion), (None, None))
                 its_samples = [sample for sample in samples if sample.completion is completion]
                 if rollout is not None:
-                    self._end(rollout)  # if get_reward was not called
+                    self._end(rollout)
                 if rollout is not None and its_samples:
                     self._scored(rollout.row, its_samples)
             for state in (self._columns, self._begun, self._members):

@@ -20,8 +20,9 @@ from logs_ui.recorder.guard import guard
 _DICTS = ("_sync_tool_dicts", "_async_tool_dicts", "_sync_tool_dict", "_async_tool_dict", "_tool_dict")
 _MARK = "__logs_ui_recorded__"
 
-Strands = Callable[[Any, str], Strand | None]
-"""Returns the strand of an environment's "reset" or "reward"; None keeps the current one."""
+players: list[Callable[[Any, str], Strand | None]] = []
+"""Each returns the strand of an environment's "reset" or "reward"; None if the environment does not play for it, or if
+the call is not part of a rollout."""
 
 
 @contextmanager
@@ -50,41 +51,36 @@ class _Tools(dict[str, Any]):
     def __getitem__(self, name: str) -> Any:
         tool = super().__getitem__(name)
         environment = getattr(tool, "__self__", None)
-        return recorded_function(
-            tool, lambda *args, **kwargs: method_call(environment, "tool", name, args, kwargs, self._strand)
-        )
 
-    def _strand(self, *_: Any) -> Strand | None:
-        here = current_strand()
-        return None if here is None or self._row is None else here.tree.child(here, row=self._row)
+        def around(*args: Any, **kwargs: Any) -> Any:
+            here = current_strand()
+            strand = here if here is None or self._row is None else here.tree.child(here, row=self._row)
+            return method_call(strand, environment, "tool", name, args, kwargs)
+
+        return recorded_function(tool, around)
 
 
-def record_class(kind: type, strand_of: Strands, plays: Callable[[Any], bool]) -> None:
-    """Record `reset` and `get_reward` of those instances of a class that play for a trainer.
+def record_class(kind: type) -> None:
+    """Record `reset` and `get_reward` of those instances of a class that play for one of the `players`.
 
     TRL compares `get_reward` by exact type, and so may the user: the class itself is changed, and no class is added.
     """
     for kind_of_call, name in (("reset", "reset"), ("reward", "get_reward")):
         function = getattr(kind, name, None)
         if inspect.isfunction(function) and not hasattr(function, _MARK):
-            around = functools.partial(_around, kind_of_call, name, strand_of, plays)
-            replacement = recorded_function(function, around)
+            replacement = recorded_function(function, functools.partial(_around, kind_of_call, name))
             setattr(replacement, _MARK, True)
             patches.own_or_inherited(kind, name, replacement)
 
 
-def _around(
-    kind: str,
-    name: str,
-    strand_of: Strands,
-    plays: Callable[[Any], bool],
-    environment: Any,
-    /,
-    *args: Any,
-    **kwargs: Any,
-) -> Any:
-    here = current_strand()
-    # A tool may be called `get_reward`, and an override may call what it overrides: one call is recorded once.
-    if not plays(environment) or (here is not None and here.call is not None):
+def _around(kind: str, name: str, environment: Any, /, *args: Any, **kwargs: Any) -> Any:
+    strand: Strand | None = None
+    with guard("finding the row of an environment"):
+        here = current_strand()
+        # A tool may be called `get_reward`, and an override may call what it overrides: one call is recorded once.
+        is_part = here is not None and here.call is not None
+        strands = (player(environment, kind) for player in tuple(players) if not is_part)
+        strand = next((strand for strand in strands if strand is not None), None)
+    if strand is None:
         return nullcontext(lambda result: result)
-    return method_call(environment, kind, name, args, kwargs, strand_of)
+    return method_call(strand, environment, kind, name, args, kwargs)
