@@ -1,9 +1,9 @@
 # Everyday commands. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install format check docs test exhaustive oldest trl025 newest vllm demo serve pictures compare lock release
+.PHONY: help install format check docs test exhaustive oldest trl025 newest trl-tests vllm demo serve pictures compare lock release
 
 help:  ## This list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 install:  ## Everything that tests and demo need, into the active environment
 	python -m pip install torch==2.13.0 -e ".[test]"
@@ -36,6 +36,9 @@ trl025:  ## A training with TRL 0.25, the oldest whose rollout functions can be 
 
 newest:  ## The same with the newest on the index; reports, and decides nothing
 	.ci/versions newest
+
+trl-tests:  ## TRL's own tests of GRPO, with and without `logs-ui run`: TRL_SOURCE=(a checkout of TRL); not part of CI
+	python -m tests.support.trl_tests.compare
 
 vllm:  ## A real vLLM on the CPU, as a server against transformers, and as an engine; in an environment of 3 GB, not part of CI
 	.ci/environments vllm

@@ -21,6 +21,7 @@ from logs_ui.app.commands.diagnose_command import diagnose
 from logs_ui.app.commands.eval_command import evaluate
 from logs_ui.app.commands.prune_command import prune
 from logs_ui.app.commands.rescore_command import rescore
+from logs_ui.app.commands.run_command import run
 from logs_ui.app.commands.terminal import Database, RunName, err, out, progress_bar, say, say_without_terminal, working
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import DatabaseError, LogsUIError, NoDatabaseError, RefusedDatabaseError
@@ -193,6 +194,10 @@ def export(
 
 app.command("diagnose", short_help="Diagnose why the rewards of a run are low.")(diagnose)
 app.command("eval", short_help="Evaluate a model on any server with an @evaluation.")(evaluate)
+app.command(
+    short_help="Run a script, and record every trainer that it makes.",
+    context_settings={"allow_interspersed_args": False},
+)(run)
 app.command(short_help="Show what another reward function would change.")(rescore)
 app.command(short_help="Delete the text of old rollouts and keep their figures.")(prune)
 app.add_typer(db_commands, name="db")

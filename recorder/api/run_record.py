@@ -68,6 +68,8 @@ class RunRecord:
         `columns` are those of `Run`, except those of the machine and the versions; for `resumes` see `RunChange`. If it
         is to `announce`, it prints the run's id, and the command that shows it, on stderr.
         """
+        if hook := sys.modules.get("logs_ui_run_hook"):  # `logs-ui run` says at the end if nothing was recorded
+            hook.note("recorded")
         now = now_us()
         described = {**machine(), "versions": versions(), "created": now, "heartbeat": now, **columns}
         described["name"] = column(str(described.get("name", self.uid)))

@@ -1,0 +1,176 @@
+"""The hook of `logs-ui run`: waits in each Python process for TRL's trainers, and has all of them recorded.
+
+`sitecustomize.py` starts it before the program, in environments that may have no logs-ui, and where most programs never
+import TRL: it imports nothing then but what Python itself has loaded. Processes share a file to which each appends what
+it came to, a line each. From it the first process, or a watcher if that is no Python, tells at the end why nothing was
+recorded.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+
+TYPE_CHECKING = False  # importing typing would take longer than all the rest
+if TYPE_CHECKING:
+    from typing import Any
+
+VARIABLE = "LOGS_UI_RUN"
+"""Environment variable: PID of the first process, a colon, and the path of the file that all processes append to."""
+
+EVAL_NAME = "LOGS_UI_RUN_EVAL_NAME"
+"""Environment variable: the option `eval_name` of all recordings; empty for none."""
+
+_REASONS = (
+    ("recorded", ""),
+    ("failed", "the recorder did not start ({})"),
+    ("trained", "{} sampled no batch of completions"),
+    ("other", "{} samples no completions while it trains"),
+    ("made", "{} was made, but neither train() nor evaluate() was called"),
+    ("trl", "TRL's trainers were imported, but none was made"),
+    ("python", "TRL's trainers were never imported"),
+    ("", "no Python from 3.11 on was started with this environment, or only with -I, -E or -S"),
+)
+"""What a process comes to, and why nothing is recorded if none came further; the furthest first."""
+
+
+def start() -> None:
+    """Begins to wait for TRL, if `logs-ui run` started this process."""
+    root, _, events = os.environ.get(VARIABLE, "").partition(":")
+    if not root:
+        return
+    note("python")
+    sys.meta_path.insert(0, _AtTrl())
+    if os.getpid() == int(root):
+        # Registered first, it runs last; in a forked child it does nothing.
+        atexit.register(lambda: report(events) if os.getpid() == int(root) else None)
+
+
+def note(what: str) -> None:
+    """Appends a line to the file that all processes share; does nothing once that was read."""
+    try:
+        file = os.open(os.environ.get(VARIABLE, "").partition(":")[2], os.O_WRONLY | os.O_APPEND)
+        os.write(file, f"{what}\n".encode())
+        os.close(file)
+    except OSError:
+        pass
+
+
+def watch(root: int, events: str) -> None:
+    """Waits for the end of the first process, and does then what it could not do itself: see `report`."""
+    import select as waiting
+
+    selects: Any = waiting  # each system has its own functions
+    try:
+        if hasattr(os, "pidfd_open"):
+            selects.select([os.pidfd_open(root)], [], [])
+        else:
+            end = selects.kevent(root, selects.KQ_FILTER_PROC, selects.KQ_EV_ADD, selects.KQ_NOTE_EXIT)
+            selects.kqueue().control([end], 1)
+    except OSError:  # it has ended
+        pass
+    report(events)
+
+
+def report(events: str) -> None:
+    """Prints why nothing was recorded, unless something was. Only the first call does, of all processes."""
+    try:
+        os.rename(events, events + ".read")
+        with open(events + ".read", encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        os.remove(events + ".read")
+    except OSError:
+        return
+    if why := _why_nothing(lines):
+        sys.stderr.write(f"logs-ui: nothing was recorded: {why}.\n")
+
+
+def _why_nothing(lines: list[str]) -> str:
+    """Returns the reason; empty if something was recorded."""
+    came: dict[str, list[str]] = {}
+    for line in lines:
+        kind, _, detail = line.partition(" ")
+        came.setdefault(kind, []).append(detail)
+    kind, why = next((kind, why) for kind, why in _REASONS if kind in came or not kind)
+    return why.format(", ".join(dict.fromkeys(came.get(kind, ()))))
+
+
+class _AtTrl:
+    """A finder of modules that finds none, and attaches the recorder right before TRL's trainers are imported: other
+    packages look for `trl`, and do not import it.
+    """
+
+    waits = True
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> None:
+        if self.waits and name == "trl.trainer":
+            self.waits = False
+            _attach()
+
+
+def _attach() -> None:
+    """Records every trainer of this process from now on; says in a line why, if it cannot."""
+    note("trl")
+    try:
+        from logs_ui.recorder.api.record_trainer import record_every_trainer, samples_completions
+        from logs_ui.recorder.capture.instruments import trl
+        from logs_ui.recorder.capture.instruments.patch import patch, patches
+
+        def begins(trainer: Any) -> None:
+            note(f"{'trained' if samples_completions(trainer) else 'other'} {type(trainer).__name__}")
+
+        trl.at_start(begins)
+        record_every_trainer(eval_name=os.environ.get(EVAL_NAME) or None)
+        patches.when_imported(
+            "transformers.trainer_callback",
+            lambda module: patches.method(module.CallbackHandler, "on_init_end", patch(_made)),
+        )
+        sys.excepthook = _without_our_frames(sys.excepthook)
+    except Exception as error:  # noqa: BLE001 - the program must run
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        is_missing = isinstance(error, ModuleNotFoundError) and error.name in {"logs_ui", "logs_ui.recorder"}
+        said = f"{sys.executable} has TRL, but no logs-ui: install it there" if is_missing else said
+        note(f"failed {said}")
+        sys.stderr.write(f"logs-ui: nothing of process {os.getpid()} is recorded: {said}\n")
+
+
+def _made(on_init_end: Any, handler: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Goes around a method of transformers' CallbackHandler, and notes the class of the trainer that was made. A
+    wrapper of the trainer's `__init__` would change which line its warnings name.
+    """
+    frame: Any = sys._getframe(1)  # noqa: SLF001 - a callback is not given its trainer
+    while frame is not None and getattr(frame.f_locals.get("self"), "callback_handler", None) is not handler:
+        frame = frame.f_back
+    note(f"made {type(frame.f_locals['self']).__name__}" if frame else "made a trainer")
+    return on_init_end(handler, *args, **kwargs)
+
+
+def _without_our_frames(excepthook: Any) -> Any:
+    """Returns an excepthook to which tracebacks come as they are where nothing is recorded."""
+    ours = (os.path.dirname(__file__), os.path.dirname(str(sys.modules["logs_ui.recorder"].__file__)))
+
+    def hook(kind: Any, error: Any, trace: Any) -> Any:
+        waiting: list[Any] = [error]
+        seen: list[Any] = []
+        while waiting:
+            one = waiting.pop()
+            if one is None or any(one is other for other in seen):
+                continue
+            frames, trace = [], one.__traceback__
+            while trace is not None:
+                if not trace.tb_frame.f_code.co_filename.startswith(ours):
+                    frames.append(trace)
+                trace = trace.tb_next
+            for outer, inner in zip(frames, [*frames[1:], None], strict=True):
+                outer.tb_next = inner
+            one.__traceback__ = frames[0] if frames else None
+            seen.append(one)
+            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+        return excepthook(kind, error, error.__traceback__)
+
+    return hook
+
+
+if __name__ == "__main__":  # the process beside a program
+    watch(int(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,346 @@
+"""`logs-ui run`: what a program trains is recorded, and the program is as without it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logs_ui.app.commands.run_hook import logs_ui_run_hook as hook
+from logs_ui.recorder import load_run, load_runs
+from tests.support.command import LOGS_UI
+from tests.support.ports import free_port
+
+ROOT = Path(__file__).parents[3]
+
+TRAINING = """
+import json, os, random, sys
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+from examples.tiny_model import make_model, make_tokenizer
+
+noted = []
+
+def length(completions, **_):
+    rewards = [len(one) / 8 + random.random() / 100 for one in completions]
+    noted.extend(zip(completions, rewards))
+    if fails:
+        raise RuntimeError("no more")
+    return rewards
+
+fails = "fail" in sys.argv
+
+def train(folder="out"):
+    tokenizer = make_tokenizer([([{"role": "user", "content": "one two three"}], [])])
+    settings = GRPOConfig(output_dir=folder, max_steps=2, per_device_train_batch_size=4, num_generations=2,
+        use_cpu=True, bf16=False, gradient_checkpointing=False, max_completion_length=8, report_to="none",
+        save_strategy="no", disable_tqdm=True)
+    trainer = GRPOTrainer(make_model(tokenizer), reward_funcs=length, args=settings, processing_class=tokenizer,
+        train_dataset=Dataset.from_list([{"prompt": f"say {n}"} for n in range(8)]))
+    if "idle" not in sys.argv:
+        trainer.train()
+    rank = os.environ.get("RANK", "0")
+    with open(f"noted-{rank}-{os.getpid()}.json", "w") as file:
+        json.dump(noted, file)
+"""
+
+
+def environment(**variables: str) -> dict[str, str]:
+    """The variables of a child that finds the tree, and waits for no hub."""
+    path = os.pathsep.join([str(ROOT), *filter(None, sys.path)])
+    return {**os.environ, "PYTHONPATH": path, "ACCELERATE_USE_CPU": "1", "GLOO_SOCKET_IFNAME": "lo", **variables}
+
+
+def started(
+    folder: Path, *command: object, said: str | None = None, **variables: str
+) -> subprocess.CompletedProcess[str]:
+    """What comes of a command that is started in that folder."""
+    words = list(map(str, command))
+    return subprocess.run(
+        words,
+        input=said,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        cwd=folder,
+        env=environment(**variables),
+        check=False,
+    )
+
+
+def run(folder: Path, *words: object, said: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:
+    """What comes of `logs-ui run` in that folder, with a database there."""
+    return started(folder, LOGS_UI, "run", "--db", "a.db", *words, said=said, **variables)
+
+
+def script(folder: Path, text: str, name: str = "train.py") -> Path:
+    path = folder / name
+    path.write_text(textwrap.dedent(text))
+    return path
+
+
+def noted(folder: Path) -> list[tuple[str, float]]:
+    """The completions, and their rewards, that the reward function saw, in all processes."""
+    files = sorted(folder.glob("noted-*.json"))
+    return sorted((text, reward) for path in files for text, reward in json.loads(path.read_text()))
+
+
+def recorded(db: Path) -> list[tuple[str, float]]:
+    """Those that were recorded, in all runs."""
+    rows: list[tuple[str, float]] = []
+    for run_id in load_runs(db=db).run:
+        frame = load_run(run_id, db=db)
+        assert set(frame.status) == {"ok"}
+        assert frame.advantage.notna().all()
+        rows += [(said[-1]["content"], reward) for said, reward in zip(frame.messages, frame.reward, strict=True)]
+    return sorted(rows)
+
+
+def same(ours: list[tuple[str, float]], theirs: list[tuple[str, float]]) -> bool:
+    """Whether they are equal. A message has no marks such as </think>, which an untrained model samples, too."""
+    texts = [
+        (one, other)
+        for (one, _), (other, _) in zip(sorted(ours, key=_reward), sorted(theirs, key=_reward), strict=True)
+    ]
+    return sorted(map(_reward, ours)) == pytest.approx(sorted(map(_reward, theirs)), abs=1e-6) and all(
+        one == other for one, other in texts if ">" not in other
+    )
+
+
+def _reward(row: tuple[str, float]) -> float:
+    return row[1]
+
+
+SEEN = """
+    import __main__, os, signal, sys
+    print(sys.argv, sys.path, __name__, __main__.__file__, sys.orig_argv[1:], sys.flags, sys.excepthook)
+    print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE), "sitecustomize" in sys.modules)
+    print(sys.stdin.read(), sorted(set(os.environ) - {"LOGS_UI_RUN", "LOGS_UI_RUN_EVAL_NAME", "LOGS_UI_DB"}))
+    sys.stderr.write("wrong\\n")
+    sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize("kind", ["script", "module", "command"])
+def test_a_program_sees_and_returns_what_it_does_without(tmp_path: Path, kind: str) -> None:
+    script(tmp_path, SEEN, "seen.py")
+    words = {"script": ["seen.py"], "module": ["-m", "seen"], "command": ["--", sys.executable, "seen.py"]}[kind]
+    arguments = ["--db", "b", "--", "-m", "x y"]
+    plain = started(
+        tmp_path, *([] if kind == "command" else [sys.executable]), *words[words[0] == "--" :], *arguments, said="typed"
+    )
+    ours = run(tmp_path, *words, *arguments, said="typed")
+    assert plain.returncode == ours.returncode == 3
+    assert plain.stdout == ours.stdout
+    assert "typed" in plain.stdout
+    assert ours.stderr == f"{plain.stderr}logs-ui: nothing was recorded: TRL's trainers were never imported.\n"
+    assert {it.name for it in tmp_path.iterdir()} <= {"seen.py", "__pycache__"}
+
+
+@pytest.mark.parametrize("text", ["1 / 0", "import nothing_such", "raise SystemExit('enough')", "def f(:"])
+def test_a_traceback_is_the_same_to_the_byte(tmp_path: Path, text: str) -> None:
+    script(tmp_path, text)
+    plain, ours = started(tmp_path, sys.executable, "train.py"), run(tmp_path, "train.py")
+    assert (plain.returncode, plain.stdout) == (ours.returncode, ours.stdout)
+    lines = [line for line in ours.stderr.splitlines() if not line.startswith("logs-ui: ")]
+    assert lines == plain.stderr.splitlines()
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_it_as_without(tmp_path: Path, sent: signal.Signals) -> None:
+    script(tmp_path, "import time; print('ready', flush=True); time.sleep(60)")
+    codes = []
+    commands: list[list[Any]] = [[sys.executable, "train.py"], [LOGS_UI, "run", "--db", "a.db", "train.py"]]
+    for command in commands:
+        with subprocess.Popen(
+            command, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(sent)
+            _, wrong = process.communicate(timeout=60)
+            codes.append((process.returncode, "KeyboardInterrupt" in wrong))
+    assert codes[0] == codes[1] == (-sent, sent == signal.SIGINT)
+
+
+def test_a_hidden_sitecustomize_runs_and_a_command_has_its_own_signals(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    script(folder, "print('customized', __name__)", "sitecustomize.py")
+    environ = {"PYTHONPATH": os.pathsep.join([str(folder), *filter(None, sys.path)])}
+    text = "import sitecustomize, sys; print(sitecustomize.__file__, [it for it in sys.path if 'run_hook' in it])"
+    done = run(tmp_path, "--", sys.executable, "-c", text, **environ)
+    assert done.stdout.splitlines()[-2:] == ["customized sitecustomize", f"{folder}/sitecustomize.py []"]
+    done = run(tmp_path, "--", "sh", "-c", "yes | head -n 1; kill -9 $$")
+    assert (done.returncode, done.stdout) == (-9, "y\n")
+    assert "Broken pipe" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "what"),
+    [
+        (["--", "no-such-command"], 1, "no-such-command cannot be started: No such file or directory"),
+        (["sh", "-c", "x"], 1, "sh is a command and no script: write -- before it: logs-ui run -- sh ..."),
+        (["--evalname", "x", "a.py"], 2, "No such option: --evalname"),
+        (["--db", "mysql://x/y", "a.py"], 1, "mysql databases are not supported"),
+        ([], 2, "Missing argument"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_in_one_line(tmp_path: Path, words: list[str], code: int, what: str) -> None:
+    done = started(tmp_path, LOGS_UI, "run", *words)
+    assert (done.returncode, done.stdout) == (code, "")
+    (line,) = done.stderr.splitlines()
+    assert what in line
+
+
+def test_a_plain_training_is_recorded_completely_and_keeps_its_exit_code(tmp_path: Path) -> None:
+    script(tmp_path, TRAINING + "train()\nsys.exit(3)\n")
+    done = run(tmp_path, "--eval-name", "lengths", "--project", "games", "train.py", "x")
+    assert done.returncode == 3, done.stderr
+    assert len(noted(tmp_path)) == 8
+    assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
+    assert set(load_run("latest", db=tmp_path / "a.db").eval_name) == {"lengths"}
+    assert set(load_runs(db=tmp_path / "a.db").project) == {"games"}
+    assert re.findall("^logs-ui: .*", done.stderr, re.MULTILINE) == re.findall(
+        "^logs-ui: recording run .*; browse it with: logs-ui serve --db .*a.db$", done.stderr, re.MULTILINE
+    )
+    assert done.stderr.count("logs-ui: ") == 1
+
+
+def test_a_training_that_fails_shows_its_own_frames_only(tmp_path: Path) -> None:
+    script(tmp_path, TRAINING + "train()\n")
+    plain = started(tmp_path, sys.executable, "train.py", "fail")
+    ours = run(tmp_path, "train.py", "fail")
+    assert plain.returncode == ours.returncode == 1
+    traces = [done.stderr[done.stderr.index("Traceback (most recent call last)") :] for done in (plain, ours)]
+    assert traces[0] == traces[1]
+    assert "RuntimeError: no more" in traces[0]
+
+
+CHILDREN = """
+    import multiprocessing, subprocess, sys
+
+    if __name__ == "__main__":
+        code = "import train; train.train('called')"
+        subprocess.run([sys.executable, "-c", code], check=True)
+        import train
+        for kind in ("spawn", "fork"):
+            child = multiprocessing.get_context(kind).Process(target=train.train, args=(kind,))
+            child.start()
+            child.join()
+            assert child.exitcode == 0
+"""
+
+
+def test_child_processes_of_any_kind_are_recorded(tmp_path: Path) -> None:
+    script(tmp_path, TRAINING)
+    script(tmp_path, CHILDREN, "parent.py")
+    done = run(tmp_path, "parent.py")
+    assert done.returncode == 0, done.stderr
+    folders = load_runs(db=tmp_path / "a.db").output_dir
+    assert sorted(Path(it).name for it in folders) == ["called", "fork", "spawn"]
+    assert len(noted(tmp_path)) == 24
+    assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
+    assert "nothing was recorded" not in done.stderr
+
+
+def test_two_ranks_of_accelerate_launch_are_one_run(tmp_path: Path) -> None:
+    script(tmp_path, TRAINING + "train()\n")
+    accelerate, words = Path(sys.executable).with_name("accelerate"), "--multi_gpu --num_processes 2 --num_machines 1"
+    words += f" --mixed_precision no --dynamo_backend no --main_process_port {free_port()}"
+    done = run(tmp_path, "--", accelerate, "launch", *words.split(), "train.py")
+    assert done.returncode == 0, done.stderr
+    assert len(load_runs(db=tmp_path / "a.db")) == 1
+    assert len(list(tmp_path.glob("noted-[01]-*.json"))) == 2
+    assert len(noted(tmp_path)) == 16
+    assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
+    assert done.stderr.count("logs-ui: ") == 1
+
+
+def test_a_trainer_that_never_trains_is_named(tmp_path: Path) -> None:
+    script(tmp_path, TRAINING + "train()\n")
+    done = run(tmp_path, "train.py", "idle")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        "logs-ui: nothing was recorded: GRPOTrainer was made, but neither train() nor evaluate() was called."
+    )
+    assert not (tmp_path / "a.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("came", "why"),
+    [
+        ("", "no Python from 3.11 on was started with this environment, or only with -I, -E or -S"),
+        ("python", "TRL's trainers were never imported"),
+        ("python trl", "TRL's trainers were imported, but none was made"),
+        (
+            "python trl made:GRPOTrainer made:GRPOTrainer other:SFTTrainer",
+            "SFTTrainer samples no completions while it trains",
+        ),
+        ("python trl made:GRPOTrainer trained:GRPOTrainer", "GRPOTrainer sampled no batch of completions"),
+        ("python trl failed:E_x", "the recorder did not start (E_x)"),
+        ("python trl trained:A recorded", None),
+    ],
+)
+def test_why_nothing_was_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], came: str, why: str | None
+) -> None:
+    events = tmp_path / "events"
+    events.write_text("".join(f"{it.replace(':', ' ')}\n" for it in came.split()))
+    for _ in range(2):
+        hook.report(str(events))
+    assert capsys.readouterr().err == ("" if why is None else f"logs-ui: nothing was recorded: {why}.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lacks", ["package", "database"])
+def test_a_recorder_that_cannot_start_costs_a_line_and_no_training(tmp_path: Path, lacks: str) -> None:
+    (tmp_path / "trl" / "trainer").mkdir(parents=True)
+    for folder in ("trl", "trl/trainer"):
+        (tmp_path / folder / "__init__.py").touch()
+    script(tmp_path, "import os\nos.environ['LOGS_UI_DB'] = 'mysql://x/y'\nimport trl.trainer\nprint('trains')")
+    python = Path(sys.base_prefix) / "bin" / "python3" if lacks == "package" else Path(sys.executable)
+    keep = 1 if lacks == "package" else 99  # of the folders in PYTHONPATH, of which the first is the hook's
+    path = f"PYTHONPATH=$(echo $PYTHONPATH | cut -d : -f 1-{keep})"
+    done = run(tmp_path, "--", "sh", "-c", f"{path} exec {python} train.py")
+    assert (done.returncode, done.stdout) == (0, "trains\n")
+    said, end = done.stderr.splitlines()
+    reason = f"{python} has TRL, but no logs-ui: install it there" if lacks == "package" else "mysql databases are not"
+    assert said.startswith("logs-ui: nothing of process ")
+    assert reason in said
+    assert end.startswith("logs-ui: nothing was recorded: the recorder did not start (")
+
+
+def test_what_a_script_records_by_itself_counts(tmp_path: Path) -> None:
+    script(tmp_path, "from logs_ui.recorder import start_run\nwith start_run('by hand') as run: pass")
+    done = run(tmp_path, "train.py")
+    assert done.returncode == 0, done.stderr
+    assert "nothing was recorded" not in done.stderr
+    assert list(load_runs(db=tmp_path / "a.db").name) == ["by hand"]
+
+
+def test_serve_is_there_for_as_long_as_the_program(tmp_path: Path) -> None:
+    script(tmp_path, "import os, sys; print('ready', flush=True); sys.stdin.read(); sys.exit(5)")
+    command: list[Any] = [LOGS_UI, "run", "--db", "a.db", "--serve", "train.py"]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, cwd=tmp_path, env=environment(), text=True, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        line = process.stderr.readline()
+        found = re.fullmatch(r"logs-ui: dashboard at (http://127\.0\.0\.1:\d+)\n", line)
+        assert found, line + process.stderr.read()
+        with urllib.request.urlopen(found[1]) as page:  # noqa: S310 - of this machine
+            assert "logs-ui" in page.read().decode()
+        _, wrong = process.communicate("", timeout=60)
+        assert process.returncode == 5
+    assert wrong == "logs-ui: nothing was recorded: TRL's trainers were never imported.\n"
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(found[1])  # noqa: S310
