@@ -5,6 +5,7 @@ import os
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from pickle import PicklingError
 from types import SimpleNamespace, TracebackType
@@ -30,7 +31,7 @@ from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, R
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.snapshot import column, one_line, plain, snapshot
 from logs_ui.recorder.snapshot import name as shortened
-from logs_ui.recorder.storage.address import Address, as_text, database_address
+from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.vocabulary import Mode, RunState, StopReason
@@ -115,13 +116,15 @@ class OpenRun:
         config: Mapping[str, Any],
         model: str | None,
         tokenizer: Any,
-        joins: str | None = None,
+        joins: tuple[str, str] | None = None,
     ) -> None:
-        """`joins` is the id of the run that another process started; None starts a run."""
+        """`joins` are the id of a run and the host of the process that pickled it; None starts a run."""
+        if joins is not None:
+            _check_reachable(options.address, joins[1])
         self._writer = writer_for(options.address)
         instruments.install()
-        self._joins, self._checked = joins is not None, options
-        self._record = RunRecord(self._writer, name_run(options.address) if joins is None else join_run(joins))
+        self._joins, self._checked = joins is not None, replace(options, address=self._writer.address)  # absolute
+        self._record = RunRecord(self._writer, name_run(options.address) if joins is None else join_run(joins[0]))
         self._eval_name, self._model, self._options = options.eval_name or "rollouts", model, options.rows
         self._numbers, self._process = itertools.count(), os.getpid()
         self._unbegun: set[OpenRollout] = set()  # written to, but never entered
@@ -147,9 +150,8 @@ class OpenRun:
         return f"<OpenRun {self.id}{named}{within}, {self._record.state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        address, checked = self._writer.address, self._checked
-        known = (self.id, self._name, self._model, self._tokenizer, checked.eval_name, checked.project, checked.rows)
-        return _joined_run, (as_text(address), socket.gethostname(), *known)
+        joins = (self.id, socket.gethostname())
+        return OpenRun, (self._checked, self._name, {}, self._model, self._tokenizer, joins)
 
     def rollout(
         self,
@@ -302,7 +304,7 @@ class OpenRollout(CurrentRow):
             self._writer.flush(_TICKET_SECONDS)
         call.settled = call.settled or is_passed_on
         options = call.options if is_passed_on else None
-        return _received, (as_text(self._writer.address), socket.gethostname(), frames, options)
+        return _received, (self._writer.address, socket.gethostname(), frames, options)
 
     def __deepcopy__(self, _: Any = None) -> Self:
         """Return the rollout itself: pickling, by which objects are copied else, would pass it on."""
@@ -504,23 +506,15 @@ class OpenRollout(CurrentRow):
         self.__exit__(kind, error, traceback)
 
 
-def _joined_run(
-    address: str, host: str, uid: str, name: str | None, model: str | None, tokenizer: Any, eval_name: str,
-    project: str | None, rows: RowOptions,
-) -> OpenRun:  # fmt: skip
-    """Return the run that another process pickled. Raises DatabaseError if its database cannot be reached here."""
-    options = CheckedOptions(eval_name, rows, None, project, _reachable(address, host))
-    return OpenRun(options, name, {}, model, tokenizer, joins=uid)
-
-
-def _received(address: str, host: str, frames: list[bytes], options: RowOptions | None) -> OpenRollout:
+def _received(address: Address, host: str, frames: list[bytes], options: RowOptions | None) -> OpenRollout:
     """Return the rollout that another process pickled; `options` is None if it may only be scored here."""
     wire = Wire()
     job: Any = [wire.job(frame) for frame in frames][-1]
-    writer: Any = SimpleNamespace(put=lambda _: None, flush=lambda _: False, address=database_address(address))
+    writer: Any = SimpleNamespace(put=lambda _: None, flush=lambda _: False, address=address)
     with guard("taking over a rollout"):
         try:
-            writer = writer_for(_reachable(address, host))
+            _check_reachable(address, host)
+            writer = writer_for(address)
             instruments.install()
         except DatabaseError as error:
             guard.caught("taking over a rollout", error)
@@ -534,19 +528,13 @@ def _received(address: str, host: str, frames: list[bytes], options: RowOptions 
     return row
 
 
-def _reachable(address: str, host: str) -> Address:
-    """Return the address of a database that a process on `host` records into.
-
-    Raises:
-        DatabaseError: it is a file on a disk of that machine, and this is another one.
-    """
-    database = database_address(address)
+def _check_reachable(database: Address, host: str) -> None:
+    """Raise a DatabaseError if the database is a file on a disk of `host`, and this is another machine."""
     if isinstance(database, Path) and host != socket.gethostname() and network_kind(database) is None:
         raise DatabaseError(
             f"What {host} records into {database} cannot go on at {socket.gethostname()}, where that is another file: "
             "record into PostgreSQL (db= or LOGS_UI_DB)"
         )
-    return database
 
 
 def _whole(name: str, value: Any) -> int:

@@ -36,33 +36,14 @@ def _response(events: list[Json]) -> Json | None:
     if not str(events[0].get("type", "")).startswith("response."):
         return None
     error = next((event for event in events if event.get("type") == "error"), None)
-    return {"id": _first(_inner(events, "response"), "id"), "error": error, "output": _items(events)}
-
-
-def _items(events: list[Json]) -> list[Json]:
-    """Join the items of a response that was cut off: those that are complete, and the pieces of the others."""
-    items: dict[int, Json] = {}
-    for event in events:
-        index, item, delta = (event.get(name) for name in ("output_index", "item", "delta"))
-        if not isinstance(index, int):
-            continue
-        if isinstance(item, dict):
-            items[index] = dict(item)
-        elif isinstance(delta, str):
-            _add(items.setdefault(index, {"type": "message"}), str(event.get("type")), delta)
-    return [items[index] for index in sorted(items)]
-
-
-def _add(item: Json, kind: str, delta: str) -> None:
-    """Add a piece of text to an item."""
-    name = kind.removeprefix("response.").removesuffix(".delta")
-    if name in {"function_call_arguments", "custom_tool_call_input"}:
-        name = name.rpartition("_")[2]
-        item[name] = (item.get(name) or "") + delta
-    elif name in {"output_text", "refusal", "reasoning_text", "reasoning_summary_text"}:
-        place = "summary" if name == "reasoning_summary_text" else "content"
-        text = {"type": "refusal", "refusal": delta} if name == "refusal" else {"type": "output_text", "text": delta}
-        item[place] = [*(item.get(place) or []), text]
+    # It was cut off. Of an item that is not complete, only the text is used.
+    done = [i for i, event in enumerate(events) if event.get("type") == "response.output_item.done"]
+    items = [events[i].get("item") for i in done]
+    rest = [event for event in events[max(done, default=0) :] if event.get("type") == "response.output_text.delta"]
+    text = "".join(_texts(event.get("delta") for event in rest))
+    if text or not items:
+        items.append({"type": "message", "content": [{"type": "output_text", "text": text}]})
+    return {"id": _first(_inner(events, "response"), "id"), "error": error, "output": items}
 
 
 def _completion(events: list[Json]) -> Json:

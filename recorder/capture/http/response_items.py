@@ -53,12 +53,6 @@ def _extend(message: Json, further: Json) -> None:
             message[name] = f"{before}\n{value}"
         elif type(before) is type(value) and name != "role":
             message[name] = before + value
-        elif name == "content":  # a text, and a list with an image
-            message[name] = [part for it in (before, value) for part in _parts(it)]
-
-
-def _parts(content: Any) -> list[Any]:
-    return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
 def _content(parts: Any) -> Any:

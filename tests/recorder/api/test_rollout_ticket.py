@@ -123,6 +123,19 @@ def test_nothing_is_lost_if_a_process_dies(db: Path) -> None:
     assert (texts(both), both["status"], both["reward"]) == (["first", "second"], "ok", 2.0)
 
 
+def test_a_run_goes_on_in_another_folder(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(db.parent)
+    with start_run(db=db.name) as run:
+        sent = pickle.dumps(run)
+        monkeypatch.chdir("/")
+        joined = pickle.loads(sent)  # noqa: S301
+        with joined.rollout(QUESTION, task="joined"):
+            pass
+        joined.finish()
+        assert repr(joined).endswith("running>")
+    assert [(row["task"], row["status"]) for row in stored(db)] == [("joined", "ok")]
+
+
 def test_a_rollout_is_scored_elsewhere_while_it_is_played(db: Path) -> None:
     with start_run(db=db) as run, workers(1) as spread, run.rollout(QUESTION) as row:
         row.turn("first")
