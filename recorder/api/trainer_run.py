@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from logs_ui.recorder.api.options import CheckedOptions
 from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.api.run_record import RunRecord, finite
-from logs_ui.recorder.capture.calls import CallRecords, Collector, ScoringCollector
+from logs_ui.recorder.capture.calls import CallRecords, Collector
 from logs_ui.recorder.capture.instruments import trl, trl_parts
 from logs_ui.recorder.capture.instruments.trl_parts import distinct
 from logs_ui.recorder.capture.rollout_output import OutputError, checked_output
@@ -139,17 +139,12 @@ class Recording:
         self._settle(call, FailedJob.of(call, error))
         self._writer.flush_at_end()  # unless the error is caught the process ends next, with what is still in memory
 
-    def scoring(self, trainer: Any) -> ScoringCollector | None:
-        """Return what collects the calls of the reward functions; None if no rows await their rewards."""
-        return None if self._awaiting is None else ScoringCollector(trainer.model, len(self._awaiting.prompts))
-
-    def scored(self, calls: ScoringCollector | None, completions: Any) -> None:
+    def scored(self, calls: Collector, completions: Any) -> None:
         """Write the last call's rows once more, with what reward functions called for them, unless that is nothing."""
-        if calls is not None:
-            calls.close()
-            self._scores = (snapshot(completions), calls.records, calls.functions) if calls.records.calls else None
-            self._put_scored()
-            self._returned = None
+        calls.close()
+        self._scores = (snapshot(completions), calls.records, calls.functions) if calls.records.calls else None
+        self._put_scored()
+        self._returned = None
 
     def _put_scored(self) -> None:
         if self._returned is not None and self._scores is not None:

@@ -273,6 +273,7 @@ class Collector:
         self.records = CallRecords([], [], [])
         self.model = model
         self.unfinished: set[Any] = set()
+        self.functions: dict[int, str] = {}
         self.answers: dict[str, tuple[Sequence, int]] = {}
         self.tree = StrandTree(self)
         self._orders = itertools.count()
@@ -293,6 +294,12 @@ class Collector:
         order = next(self._orders)
         begun = self._waiting[order] = Begun(order, time.perf_counter(), strand, kind, number, sent, seam)
         return begun
+
+    def running(self, function: str) -> AbstractContextManager[Strand]:
+        """Return a context manager whose calls are those of a reward function."""
+        strand = self.tree.child(self.tree.root)
+        self.functions[strand.number] = function
+        return within(strand)
 
     def add(self, call: Call) -> None:
         """Add a call that ended, unless the collector is closed: the writer reads the records then."""
@@ -379,25 +386,6 @@ class Collector:
         if known is None:
             known = self._clients.setdefault(id(client), (next(self._client_numbers), client))
         return known[0]
-
-
-class ScoringCollector(Collector):
-    """Collects the calls that reward functions make for one batch of `count` rows.
-
-    Attributes:
-        functions: Names of the reward functions, by the number of the strand that each runs in.
-    """
-
-    def __init__(self, model: Any, count: int) -> None:
-        super().__init__(model)
-        self.tree.rows = count
-        self.functions: dict[int, str] = {}
-
-    def running(self, name: str) -> AbstractContextManager[Strand]:
-        """Return a context manager whose calls are those of the reward function of that name."""
-        strand = self.tree.child(self.tree.root)
-        self.functions[strand.number] = name
-        return within(strand)
 
 
 class _ChildsCollector(Collector):

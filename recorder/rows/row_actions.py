@@ -42,7 +42,7 @@ def scoring_entries(scored: ScoredRow) -> list[Entry]:
     """
     entries: list[Entry] = []
     made: Counter[str] = Counter()
-    row = RowCalls(children=scored.children)
+    row = RowCalls(children=scored.environment_calls)
     for function, evidence, call in scored.calls:
         if isinstance(call, EnvironmentCall):
             made[function] += call.kind != "reset"
@@ -62,10 +62,9 @@ def _asked(turn: int, call: Generation) -> Entry:
     return {
         "turn": turn,
         "text": None,
+        **_NO_ACTION,
         "action": asked_of(call),
         "observation": said[0] if len(said) == 1 else said or None,
-        "reward": None,
-        "done": None,
         "metadata": masked(call.sampling) | {name: value for name, value in metadata.items() if value is not None},
         "seconds": call.seconds,
         "error": call.error and without_keys(call.error),

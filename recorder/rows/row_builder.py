@@ -62,7 +62,7 @@ def encoded(
         columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), known, spelling)
         if scored is not None and scored.calls:  # after the figures, which are the rollout's alone
             content["actions"] += scoring_entries(scored)
-            row.children += [*scored.environment_calls, *scored.children]
+            row.children += scored.environment_calls  # they have images, too
         edit = call.options.edit
         texts: list[str] | None = None
         if edit is not None:  # its figures are computed already: `edit` sees them, and may change them

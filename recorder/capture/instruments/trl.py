@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.capture.calls import ScoringCollector, collecting
+from logs_ui.recorder.capture.calls import Collector, collecting
 from logs_ui.recorder.capture.environment_call import recorded_function
 from logs_ui.recorder.capture.instruments import trl_shapes
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
@@ -274,11 +274,9 @@ def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any)
         if not outermost:
             return calculate(trainer, *args, **kwargs)
         returned: dict[int, Any] = {}
-        calls: ScoringCollector | None = None
-        with guard("preparing to record what reward functions call"):
-            calls = listener.scoring(trainer)
+        calls = Collector(trainer.model)
         try:
-            with nullcontext() if calls is None else collecting(calls), watched(trainer, returned, calls):
+            with collecting(calls), watched(trainer, returned, calls):
                 gathered = calculate(trainer, *args, **kwargs)
             if _door is not None:
                 with guard("recording that a batch was scored"):
@@ -303,8 +301,8 @@ def _report_rewards(
 
 
 @contextmanager
-def watched(trainer: Any, returned: dict[int, Any], calls: ScoringCollector | None = None) -> Iterator[None]:
-    """Collects what each reward function returns, by its index, as TRL turns None into NaN; and whose call is whose."""
+def watched(trainer: Any, returned: dict[int, Any], calls: Collector | None = None) -> Iterator[None]:
+    """Collects what each reward function calls, and what it returns, by its index: TRL turns None into NaN."""
     functions = getattr(trainer, "reward_funcs", None)
     if not isinstance(functions, list):
         yield
@@ -359,10 +357,10 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
         if not outermost:
             return generate_and_score(trainer, *args, **kwargs)
         returned: dict[int, Any] = {}
-        calls: ScoringCollector | None = None
+        calls: Collector | None = None
         with _recorded_batch(trainer, args, kwargs), ExitStack() as inside:
             if not hasattr(trainer, "_calculate_rewards"):  # before trl 0.20 rewards are calculated right here
-                calls = ScoringCollector(trainer.model, len(_batches[trainer].rows))
+                calls = Collector(trainer.model)
                 inside.enter_context(watched(trainer, returned, calls))
             scored = generate_and_score(trainer, *args, **kwargs)
             if _door is not None and _door.awaits_tokens(trainer):  # before trl 0.24

@@ -37,18 +37,13 @@ class ScoredRow:
 
     Attributes:
         calls: Name of the function, evidence, and call, in the order of the calls.
-        children: Calls that its environment calls made themselves.
+        environment_calls: Those of environments and functions, with the calls that these made themselves.
         notes: Recorded in a scope of the row.
     """
 
     calls: list[tuple[str, str, Call]] = field(default_factory=list)
-    children: list[EnvironmentCall] = field(default_factory=list)
+    environment_calls: list[EnvironmentCall] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-
-    @property
-    def environment_calls(self) -> list[EnvironmentCall]:
-        """Return its calls of environments and functions, without their children."""
-        return [call for _, _, call in self.calls if isinstance(call, EnvironmentCall)]
 
 
 class _Unit:
@@ -77,7 +72,7 @@ def asked_of(call: Call) -> Any:
     if isinstance(call, EnvironmentCall):
         return orjson.loads(call.sent)
     with suppress(ValueError):  # the bytes of token ids are no JSON
-        sent = {one.messages for one in call.sequences if one.messages} or {call.asked} - {None}
+        sent = dict.fromkeys(one.messages for one in call.sequences) or [call.asked]
         asked = [orjson.loads(one) for one in sent if one]
         return asked[0] if len(asked) == 1 else asked or None
     return None
@@ -95,28 +90,25 @@ def attribute_scoring(
         given: (N) Prompt and dataset columns of each row.
     """
     rows, texts = [ScoredRow() for _ in completions], _Texts(completions, given)
-    made: list[Call] = [*seen.generations, *seen.environment_calls]
-    by_function: dict[str | None, list[Call]] = defaultdict(list)
+    made: list[Call] = sorted([*seen.generations, *seen.environment_calls], key=lambda call: call.order)
+    by_function: dict[str, list[Call]] = defaultdict(list)
     for call in made:
         if _above(call) is None:
             by_function[_function(call, functions)].append(call)
-    owners: dict[int, tuple[int, str, str]] = {}  # row, function and evidence, by the order of a call
+    owners: dict[int | None, tuple[int, str, str]] = {}  # row, function and evidence, by the order of a call
     for name, calls in by_function.items():
-        placed = _placed(calls, texts) if name is not None else ()
-        owners |= {call.order: (row, str(name), evidence) for row, evidence, unit in placed for call in unit}
-    for call in sorted(made, key=lambda call: call.order):
-        owner = owners.get(call.order) or owners.get(-1 if (above := _above(call)) is None else above)
-        if owner is None:
-            continue
-        row, name, evidence = owners[call.order] = owner
-        if isinstance(call, EnvironmentCall) and call.within is not None:
-            rows[row].children.append(call)
-        else:  # also a judge that a traced function asks
-            rows[row].calls.append((name, evidence, call))
-    for note in seen.notes:
-        named = row_of(note)
-        if named is not None and 0 <= named < len(rows):
-            rows[named].notes.append(note)
+        for row, evidence, unit in _placed(calls, texts) if name else ():
+            owners |= {call.order: (row, name, evidence) for call in unit}
+    for call in made:
+        owner = owners.get(call.order) or owners.get(_above(call))
+        if owner is not None:
+            row, name, evidence = owners[call.order] = owner
+            if isinstance(call, EnvironmentCall):
+                rows[row].environment_calls.append(call)
+            if isinstance(call, Generation) or call.within is None:  # also a judge that a traced function asks
+                rows[row].calls.append((name, evidence, call))
+    for row, of_row in enumerate(rows):
+        of_row.notes = [note for note in seen.notes if row_of(note) == row]
     lost = sum(_above(call) is None and call.order not in owners for call in made)
     return rows, lost + len(seen.notes) - sum(len(row.notes) for row in rows)
 
@@ -126,11 +118,11 @@ def _above(call: Call) -> int | None:
     return None if call.strand is None else call.strand.call
 
 
-def _function(call: Call, functions: Mapping[int, str]) -> str | None:
-    """Return the function that made a call; if the start of its thread was not seen, the only function, else None."""
+def _function(call: Call, functions: Mapping[int, str]) -> str:
+    """Return the function that made a call; if the start of its thread was not seen, the only function, or none."""
     path = () if call.strand is None else call.strand.path
-    names = [functions[strand.number] for strand in path if strand.number in functions]
-    return names[0] if names else next(iter(functions.values())) if len(set(functions.values())) == 1 else None
+    names = {functions[strand.number] for strand in path if strand.number in functions} or {*functions.values()}
+    return names.pop() if len(names) == 1 else ""
 
 
 def _placed(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[Call]]]:
@@ -158,16 +150,15 @@ def _placed(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[
     tasks = [{branches.of(call) for call in unit.calls} for unit in units]
     started = list(dict.fromkeys(task for found in tasks for task in found))
     if len(started) == count and _are_in_order(started) and all(len(found) == 1 for found in tasks):
-        pairs = [(unit, started.index(next(iter(found)))) for unit, found in zip(units, tasks, strict=True)]
+        pairs = [(started.index(next(iter(found))), unit) for unit, found in zip(units, tasks, strict=True)]
         if texts.allow(pairs):
-            yield from ((row, "order", unit.calls) for unit, row in pairs)
+            yield from ((row, "order", unit.calls) for row, unit in pairs)
             return
     for of_kind in kinds:
         begun = [branches.of(unit.calls[0]) for unit in of_kind]
-        pairs = [(unit, row) for row, unit in enumerate(of_kind)]
         is_known = len(set(begun)) == 1 or (len(set(begun)) == len(begun) and _are_in_order(begun))
-        if len(pairs) == count and is_known and texts.allow(pairs):
-            yield from ((row, "order", unit.calls) for unit, row in pairs)
+        if len(of_kind) == count and is_known and texts.allow(enumerate(of_kind)):
+            yield from ((row, "order", unit.calls) for row, unit in enumerate(of_kind))
         else:
             allowed = [(texts.rows_of(unit) or set(), unit) for unit in of_kind]
             yield from ((row, "text", unit.calls) for rows, unit in allowed for row in rows if len(rows) == 1)
@@ -192,28 +183,23 @@ class _Texts:
     """Finds the rows whose texts occur in what was sent, or that hold what was sent."""
 
     def __init__(self, completions: Seq[Any], given: Seq[Any]) -> None:
-        answers = [[plain(text) for text in _answers(one)] for one in completions]
-        self.answers = ["\n".join(texts) for texts in answers]
-        self._last = [texts[-1] if texts else "" for texts in answers]
+        self.answers = [plain(_answer(one)) for one in completions]
         self._given = ["\n".join(map(plain, texts_in(one))) for one in given]
-        self._times: Counter[str] = Counter()
-        self._units = 0
 
     @cached_property
     def _telling(self) -> list[str]:
         """Return the different answers, longest first, without those that a prompt or a dataset row contains."""
         given = "\n".join(dict.fromkeys(self._given))
-        long = {text for text in self._last if len(text) >= _LEAST and text not in given}
+        long = {text for text in self.answers if len(text) >= _LEAST and text not in given}
         return sorted(long, key=len, reverse=True)
 
     def look_at(self, units: Seq[_Unit]) -> None:
         """Compare these units from now on: a text that too many of them sent says nothing about a row."""
         self._times, self._units = Counter(text for unit in units for text in unit.texts), len(units)
 
-    def allow(self, pairs: Iterable[tuple[_Unit, int]]) -> bool:
+    def allow(self, pairs: Iterable[tuple[int, _Unit]]) -> bool:
         """Return True unless a unit sent something that only other rows can have."""
-        found = ((self.rows_of(unit), row) for unit, row in pairs)
-        return all(rows is None or row in rows for rows, row in found)
+        return all((rows := self.rows_of(unit)) is None or row in rows for row, unit in pairs)
 
     def rows_of(self, unit: _Unit) -> set[int] | None:
         """Return the rows that what it sent allows; None if it allows all."""
@@ -233,14 +219,14 @@ class _Texts:
             if answer in rest:
                 held.add(answer)
                 rest = rest.replace(answer, "\0")
-        rows = {row for row, answer in enumerate(self._last) if answer in held}
+        rows = {row for row, answer in enumerate(self.answers) if answer in held}
         for of_rows in (self._given, self.answers) if len(text) >= _LEAST else ():
             rows = rows or {row for row, one in enumerate(of_rows) if text in one}
         return rows if len(rows) < len(self.answers) else set()
 
 
-def _answers(completion: Any) -> list[str]:
-    """Return the texts that the model wrote: a completion in messages also has those of tools and environments."""
-    if not isinstance(completion, list):
-        return texts_in(completion)
-    return [text for one in completion if one.get("role") == "assistant" for text in texts_in(one.get("content"))]
+def _answer(completion: Any) -> str:
+    """Return the last text that the model wrote: messages are also those of tools and environments."""
+    if isinstance(completion, list):
+        completion = [one.get("content") for one in completion if one.get("role") == "assistant"][-1:]
+    return "\n".join(texts_in(completion))

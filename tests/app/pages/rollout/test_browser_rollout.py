@@ -22,7 +22,7 @@ from tests.support.factory import make_run, make_tokenizer
 from tests.support.payloads import pack_content, pack_tokens
 
 RUN = "tokens-a1b2"
-SHORT, LONG, BARE, THINKING, SEARCHED = 2, 3, 4, 5, 6  # rollouts that this file writes anew
+SHORT, LONG, BARE, THINKING, SEARCHED, SCORED = 2, 3, 4, 5, 6, 7  # rollouts that this file writes anew
 SAID = ["The answer is 4 🐈\n", "tool: 81 chapter1.txt", "I submit it\u202e now"]
 LOGPS = (-0.01, -0.2, -0.7, -1.5, -3.0, -6.0)
 
@@ -45,6 +45,7 @@ def engine(path: Path) -> Iterator[Engine]:
     hidden = f"<think>{'hm ' * 400} PATISSERIE, closed</think>\nThe <b>p\u00e2tisserie</b> is [closed](x)"
     said = [{"role": "user", "content": "closed patisserie" + "\n" * 200}, {"role": "assistant", "content": hidden}]
     write(engine, SEARCHED, None, {"messages": said})
+    write(engine, SCORED, None, {"messages": [{"role": "assistant", "content": "four"}], "actions": scored_actions()})
     with engine.begin() as connection:
         alike = {"reward": 0.25, "advantage": 0.0}
         dead = update(EvaluationRow).where(col(EvaluationRow.generation) < 9, col(EvaluationRow.step) == 2)
@@ -78,6 +79,17 @@ def three_segments() -> tuple[Tokens, dict[str, Any]]:
     return tokens, {"messages": [*own, {"role": "assistant", "content": SAID[2]}]}
 
 
+def scored_actions() -> list[dict[str, Any]]:
+    """A turn of the rollout, and what two reward functions called after it."""
+    none = dict.fromkeys(("text", "action", "observation", "reward", "done", "metadata", "seconds", "error"))
+    asked = [{"role": "system", "content": "Rate it <b>"}, {"role": "user", "content": "Answer: four"}]
+    own = {**none, "turn": 1, "text": "four", "action": {"say": 4}, "observation": "yes", "seconds": 0.1}
+    stepped = {**none, "turn": 1, "action": {"guess": 4}, "observation": {"hint": "lower"}, "seconds": 0.25}
+    judged = {**none, "turn": 1, "action": asked, "seconds": 2.5, "error": "APIConnectionError: Connection refused"}
+    known = {"phase": "scoring", "evidence": "order"}
+    return [own, {**stepped, **known, "function": "solved"}, {**judged, **known, "function": "judged"}]
+
+
 def many_tokens() -> tuple[Tokens, dict[str, Any]]:
     ids = make_tokenizer().encode('The listing shows {"sizes": "in bytes"}, so it works.\n' * 2_000).ids[:32_000]
     assert len(ids) == 32_000
@@ -97,13 +109,36 @@ def painted(page: Page) -> dict[str, list[str]]:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_all_views_are_accessible_and_no_wider_than_their_window(quiet_page: Page, url: str, theme: Any) -> None:
     quiet_page.emulate_media(color_scheme=theme)
-    for address in (f"/{SHORT}?view=tokens", f"/{BARE}?view=tokens", f"/{THINKING}", "/1?view=tokens"):
+    for address in (f"/{SHORT}?view=tokens", f"/{BARE}?view=tokens", f"/{THINKING}", f"/{SCORED}", "/1?view=tokens"):
         quiet_page.goto(url + address)
         expect(quiet_page.locator(".trained")).to_be_visible()
         assert violations(quiet_page) == [], address
         for width in (390, 900, 1440):
             quiet_page.set_viewport_size({"width": width, "height": 900})
             assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, (address, width)
+
+
+def test_calls_of_reward_functions_come_after_the_answer(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(f"{url}/{SCORED}")
+    expect(page.locator("#scoring")).to_have_text("Calls of reward functions 2 calls")
+    own, stepped, judged = (page.locator(f"main article:has-text('{text}')") for text in ("yes", "lower", "Rate it"))
+    expect(own).not_to_contain_text("solved")
+    for card, texts in (
+        (stepped, ("solved", "guess", "250 ms")),
+        (judged, ("judged", "Answer: four", "2.5 s", "refused")),
+    ):
+        for text in texts:
+            expect(card).to_contain_text(text)
+    expect(judged.locator(".word")).to_have_text("the call raised an error")
+    # It is no error of the rollout.
+    expect(page.locator("#failure")).to_have_count(0)
+    expect(page.locator("[data-first-anomaly]")).to_have_count(0)
+    page.get_by_role("link", name="reward functions").click()
+    assert page.url.endswith("#scoring")
+    response = page.goto(f"{url}/{SCORED}/text/scoring-1-1-error")
+    assert response is not None
+    assert response.text() == "APIConnectionError: Connection refused"
 
 
 def test_tokens_are_painted_by_surprise_and_only_what_was_sampled(quiet_page: Page, url: str) -> None:

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from logs_ui.recorder import row_scope, trace_env, unrecorded
-from logs_ui.recorder.capture.calls import EnvironmentCall, ScoringCollector, collecting
+from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, collecting
 from logs_ui.recorder.capture.instruments import install
 from logs_ui.recorder.rows.attribution.scoring import ScoredRow, attribute_scoring
 from tests.support.exhaustive import cases
@@ -75,7 +75,7 @@ def texts(seed: int, *, short: bool = False, alike: bool = False) -> list[str]:
 
 def scored(function: Function, completions: list[Any]) -> tuple[list[ScoredRow], int]:
     install()
-    calls = ScoringCollector(None, len(completions))
+    calls = Collector()
     with collecting(calls), calls.running("function"):
         made = function(completions)
         if asyncio.iscoroutine(made):
@@ -350,9 +350,9 @@ def test_what_a_call_calls_itself_is_on_its_row() -> None:
 
     rows, lost = scored(nested, texts(4))
     assert lost == 0
-    assert [[orjson.loads(child.observation or b"") for child in row.children] for row in rows] == [
-        [n] for n in range(ROWS)
-    ]
+    assert [len(row.calls) for row in rows] == [1] * ROWS
+    made = [[orjson.loads(call.observation or b"") for call in row.environment_calls] for row in rows]
+    assert made == [[row, row] for row in range(ROWS)]
 
 
 def test_a_scope_of_no_row_and_unrecorded_calls() -> None:
