@@ -57,6 +57,7 @@ RUN_COLUMNS = (
     Column("config", Kind.NESTED, "the trainer's arguments, or the evaluation's, by name"),
     Column("versions", Kind.NESTED, "versions of Python, TRL, torch, ..., by package"),
     Column("unattributed_calls", Kind.WHOLE, "model and environment calls that could not be matched to a rollout"),
+    Column("unattributed_scoring", Kind.WHOLE, "calls of reward functions that could not be matched to a rollout"),
     Column("recorder_errors", Kind.WHOLE, "failures inside the recorder"),
     Column("dropped", Kind.WHOLE, "changes lost to a full queue or a disk error"),
     Column("dropped_payloads", Kind.WHOLE, "rollouts that lost their messages and tokens to a full queue"),

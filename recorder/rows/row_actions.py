@@ -11,7 +11,7 @@ from logs_ui.recorder.capture.calls import EnvironmentCall, Generation
 from logs_ui.recorder.redaction import masked, without_keys
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
-from logs_ui.recorder.rows.attribution.scoring import ScoredRow, asked_of
+from logs_ui.recorder.rows.attribution.scoring_calls import ScoredRow, asked_of
 from logs_ui.recorder.rows.rollout_call import Parse, RolloutCall
 from logs_ui.recorder.rows.row_numbers import MOVES, is_answer, moves_of
 from logs_ui.recorder.snapshot import tree

@@ -15,7 +15,7 @@ from logs_ui.recorder.labels import metrics_in, tags_in
 from logs_ui.recorder.redaction import masked, without_secrets
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls
-from logs_ui.recorder.rows.attribution.scoring import ScoredRow
+from logs_ui.recorder.rows.attribution.scoring_calls import ScoredRow
 from logs_ui.recorder.rows.ends import acts_by_tools, end_of
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall

@@ -6,7 +6,6 @@ functions (`parse=`, `edit=`) have to be called.
 
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from logs_ui.recorder.capture.rollout_output import Output
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.attribution import Attribution, RowCalls, attribute, attribute_unfinished
-from logs_ui.recorder.rows.attribution.scoring import ScoredRow, attribute_scoring
+from logs_ui.recorder.rows.attribution.scoring_calls import ScoredRow, attribute_scoring
 from logs_ui.recorder.rows.ends import error_reason
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import RolloutCall
@@ -106,8 +105,9 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
         lost = 0
         with guard("giving calls of reward functions to rows"):
             scored, lost = _scored(job)
-        found = replace(found, unattributed=lost)  # those of the rollouts were counted with the job before this one
-    yield from _lost_calls(call, found)
+        yield RunChange(call.run, {}, unattributed_scoring=lost)
+    else:  # else they were counted with the job before this one
+        yield from _lost_calls(call, found)
     with guard("spelling rows"):
         spell_rows(spelling, found.rows, tokens)
     for i, row in enumerate(found.rows):

@@ -61,6 +61,7 @@ class RunChange:
     # Output folder of a resumed training; the newest other run that wrote there becomes the parent.
     resumes: str | None = None
     dropped_payloads: int = 0  # added to the run's count
+    unattributed_scoring: int = 0  # added to the run's count
 
 
 @dataclass(slots=True)  # not frozen: that costs four times as much

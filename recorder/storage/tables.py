@@ -91,6 +91,7 @@ class Run(Table, table=True):
     dropped_payloads: int = _counter()  # rollouts that lost their payload to a full queue
     pruned: int = _counter()  # rollouts whose payload `logs-ui prune` deleted
     unattributed_calls: int = _counter()  # generations and environment calls without a row
+    unattributed_scoring: int = _counter()  # the same of reward functions, which no check looks at
     last_recorder_error: str | None = None
 
 

@@ -45,7 +45,9 @@ _MOST = 512  # rollouts in one read; each has some 10 kB
 _SCALARS = 5_000  # in one transaction
 _OF_ROW = ("policy_step", "group", "generation", "process", "created", *OF_STEP)  # never change
 _OWN = frozenset({"id", "run_id", "uid", "changed"})  # differ between databases, or are keys
-_COUNTERS = ("recorder_errors", "dropped", "dropped_payloads", "pruned", "unattributed_calls")
+_COUNTERS = (
+    "recorder_errors", "dropped", "dropped_payloads", "pruned", "unattributed_calls", "unattributed_scoring",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int 
             columns = {
                 "unattributed_calls": col(Run.unattributed_calls) + change.unattributed_calls,
                 "dropped_payloads": col(Run.dropped_payloads) + change.dropped_payloads,
+                "unattributed_scoring": col(Run.unattributed_scoring) + change.unattributed_scoring,
                 **change.columns,
             }
         given = literal(change.columns.get("heartbeat", 0), BigInteger())

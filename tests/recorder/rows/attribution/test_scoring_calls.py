@@ -15,7 +15,7 @@ import pytest
 from logs_ui.recorder import row_scope, trace_env, unrecorded
 from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, collecting
 from logs_ui.recorder.capture.instruments import install
-from logs_ui.recorder.rows.attribution.scoring import ScoredRow, attribute_scoring
+from logs_ui.recorder.rows.attribution.scoring_calls import ScoredRow, attribute_scoring
 from tests.support.exhaustive import cases
 
 ROWS, GROUP = 8, 4
