@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run
-from logs_ui.recorder.diagnosis.measures import solved
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 
 _ERRORS = 2.0  # standard errors: a larger difference is not chance
@@ -40,7 +39,7 @@ def is_fine(run: Run, chosen: Bools) -> bool:
     if others and gap(run, chosen) > 0:
         return False
     reward = np.nan_to_num(run.rows.reward[chosen])
-    wins = float(solved(run.rows, run.scale)[chosen].mean())
+    wins = float(run.scale.success.solved(run.rows)[chosen].mean())
     worst, best = _range(run)
     if best - worst <= SAME:
         return False

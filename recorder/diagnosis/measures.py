@@ -26,18 +26,13 @@ def extent(values: Floats) -> float:
     return float(np.ptp(known)) if len(known) else 0.0
 
 
-def solved(rows: Rows, scale: Scale) -> Bools:
-    """Return (N,) True for rollouts that solved their task; all False if success is not defined."""
-    return scale.success.solved(rows)
-
-
 def unsolved_groups(rows: Rows, scale: Scale) -> Bools:
     """Return (G,) True for groups that are not solved as a whole; if success is not defined, for those whose mean
     reward is below the best.
     """
     if not scale.success.is_defined:
         return rows.groups.mean < scale.best - SAME
-    has_failed = np.isfinite(rows.reward) & ~solved(rows, scale)
+    has_failed = np.isfinite(rows.reward) & ~scale.success.solved(rows)
     return np.bincount(rows.group[has_failed], minlength=len(rows.groups.size)) > 0
 
 

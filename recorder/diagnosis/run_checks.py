@@ -82,7 +82,7 @@ def diagnose_rows(
     costly = [
         replace(card, explains=_may_explain(card, diagnostics))
         for card in outcomes
-        if isinstance(card, Card) and _impact(card) > least
+        if isinstance(card, Card) and (card.cost or 0.0) > least
     ]
     kept = {card.id for card in costly}
     names = {it.id: it.name for it in diagnostics}
@@ -121,15 +121,9 @@ def judge(it: Diagnostic, run: Run) -> Card | Checked:
     return Checked(it.id, it.name, "below", *((found.said, found.where) if found else ("Below threshold.",)))
 
 
-def _impact(card: Card) -> float:
-    """Return the cost by which findings are put in order, also of those that are shown without one."""
-    return card.cost or 0.0
-
-
 def _shown(card: Card, run: Run, where: str) -> Card:
     """Return a card as reports have it: no cost above the loss, and none for what is no loss."""
-    most = max(run.fall.lost, 0.0)
-    cost = None if run.scale.is_flat or not card.is_loss else min(_impact(card), most)
+    cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, max(run.fall.lost, 0.0))
     own = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
     return replace(card, where=where, cost=cost, share=own if card.share is None else card.share)
 
@@ -158,7 +152,7 @@ def _ordered(cards: list[Card], lost: Floats) -> tuple[Card, ...]:
         name: [it for it in others if name not in all_behind[it] or place[it] < place[name]]
         for name, others in all_behind.items()
     }
-    cost = {card.id: _impact(card) for card in cards}
+    cost = {card.id: card.cost or 0.0 for card in cards}
     places: dict[str, tuple[float, int]] = {}
 
     def place_of(name: str) -> tuple[float, int]:

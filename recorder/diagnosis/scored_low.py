@@ -10,7 +10,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Run, Trend
 from logs_ui.recorder.diagnosis.change_point import change
-from logs_ui.recorder.diagnosis.measures import lengths, solved
+from logs_ui.recorder.diagnosis.measures import lengths
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, means
 from logs_ui.recorder.diagnosis.tables.task_families import by_family
 from logs_ui.recorder.diagnosis.waterfall import LITTLE, has_cause, judged
@@ -109,7 +109,7 @@ def _habit(run: Run, low: Bools) -> Iterator[str]:
     """Name what these rollouts do differently from better ones of their group, if anything is sure."""
     rows = run.rows
     if run.scale.success.is_defined:
-        better = solved(rows, run.scale)
+        better = run.scale.success.solved(rows)
         low = low & ~better
     else:
         mean = rows.groups.mean[rows.group]

@@ -89,6 +89,9 @@ def _look_turns(run: Run) -> Outcome:
         why = ["their loss is counted under loops"] if cost <= 0 else []
         return known or quiet(share, "of rollouts run out of turns", limit, *why)
     turns, alone = mean(rows.turns[ended]), percent(float((ended & ~looping(rows)).sum() / ended.sum()))
+    # If solvable tasks end in time, the others run out of turns because they are unsolvable.
+    others = ~np.isin(rows.task, np.flatnonzero(never_solved(run)))
+    is_of_hopeless = bool(others.any()) and float(ended[others].mean()) <= limit
     said = [] if turns is None else [f"They have {figure(turns)} turns on average."]
     said += [f"{alone} of them did not repeat their actions.", *_tasks(rows, ended)]
     return Card(
@@ -101,7 +104,7 @@ def _look_turns(run: Run) -> Outcome:
         is_part=True,
         **above(run.all.by_step(run.all.stop_reason == StopReason.TURN_LIMIT), limit),
         own=ended,
-        aspects=() if _is_of_hopeless_tasks(run, ended, limit) else ("decides",),
+        aspects=() if is_of_hopeless else ("decides",),
     )
 
 
@@ -110,12 +113,6 @@ def _cost(run: Run, ended: Bools) -> float:
     known = judged(run.rows)
     own = ended & has_cause(run.rows, LossCause.LOOP) & known & ~charged(run)
     return float(run.lost[own].sum() / max(int(known.sum()), 1))
-
-
-def _is_of_hopeless_tasks(run: Run, ended: Bools, limit: float) -> bool:
-    """Return True if solvable tasks end in time: the others then run out of turns because they are unsolvable."""
-    others = ~np.isin(run.rows.task, np.flatnonzero(never_solved(run)))
-    return bool(others.any()) and float(ended[others].mean()) <= limit
 
 
 def _tasks(rows: Rows, ended: Bools) -> list[str]:

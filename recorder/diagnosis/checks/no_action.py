@@ -36,11 +36,6 @@ def _unparsed_end(rows: Rows) -> Bools:
     return ended
 
 
-def _missing_actions(run: Run) -> str | None:
-    known = ~np.isnan(_failures(run.rows, fallback_of(run.rows)))
-    return None if known.any() else "actions, as record(parse=...) finds them"
-
-
 def _look_unparsed(run: Run) -> Outcome:
     rows, limit, fallback = run.rows, run.threshold("parse_failures", _SHARE), fallback_of(run.rows)
     failures, ended = _failures(rows, fallback), _unparsed_end(rows)
@@ -133,7 +128,11 @@ PARSE_FAILURES = Diagnostic(
     f"rollouts that end so, or {_TENTH:.0%} of the loss. If most actions that do not occur in the answer before "
     f"them are one and the same, and {OCCUR:.0%} of the others occur in theirs, the loop sent it in place of one.",
     "evalscope's budget, verl PR 7697",
-    _missing_actions,
+    lambda run: (
+        None
+        if np.isfinite(_failures(run.rows, fallback_of(run.rows))).any()
+        else "actions, as record(parse=...) finds them"
+    ),
     _look_unparsed,
     limits=SHARE,
     position=90,

@@ -8,7 +8,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
-from logs_ui.recorder.diagnosis.measures import correlation, correlations_by_step, lengths, shares, solved
+from logs_ui.recorder.diagnosis.measures import correlation, correlations_by_step, lengths, shares
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.success import is_form, is_outcome
 from logs_ui.recorder.diagnosis.wording import figure
@@ -74,7 +74,7 @@ def follows(run: Run) -> Follows | NotJudged:
         )
     if abs(correlation(rows, rows.reward, rows.env_reward_sum)) >= R:
         return NotJudged("The reward is the environment's own.")
-    if solved(rows, run.scale).mean() >= _SOLVED:
+    if run.scale.success.solved(rows).mean() >= _SOLVED:
         return NotJudged("Most rollouts are solved.")
     limit, share = run.threshold("proxy", R), shares(rows)
     known = {name: make(rows) for name, make in _FIGURES.items()}

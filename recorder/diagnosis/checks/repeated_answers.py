@@ -142,7 +142,8 @@ def _chosen(run: Run) -> Bools:
     is_alike = known.any() and float(twins[known].mean()) >= limit
     if known.any() and _is_cold(run):
         chosen, is_enough = is_dead, is_alike
-    elif is_alike and _is_certain(run):
+    # If the policy samples almost only its likeliest tokens, duplicates follow from that.
+    elif is_alike and (surprise := mean(-run.rows.facts["mean_logprob"])) is not None and surprise < FLOOR:
         chosen = is_dead | same
         failed = chosen & unsolved_groups(run.rows, run.scale)
         is_enough = failed.sum() >= _FAILED * known.sum()
@@ -156,13 +157,6 @@ def _is_cold(run: Run) -> bool:
     """Return True if sampling is known to be nearly greedy; completions may be equal for other reasons, too."""
     temperature = run.config.get("temperature")
     return isinstance(temperature, int | float) and temperature <= _COLD
-
-
-def _is_certain(run: Run) -> bool:
-    """Return True if the policy samples almost only its likeliest tokens: duplicates then follow from that."""
-    values = run.rows.facts["mean_logprob"]
-    known = values[~np.isnan(values)]
-    return len(known) > 0 and float(-known.mean()) < FLOOR
 
 
 DEGENERATE_TEXT = Diagnostic(

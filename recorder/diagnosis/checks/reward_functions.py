@@ -6,7 +6,7 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.contrast import rise, windows
-from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, solved, within_groups
+from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, means
 from logs_ui.recorder.diagnosis.success import is_outcome
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
@@ -57,7 +57,7 @@ def _drowned(run: Run) -> Card | None:
     """Return a card if the functions that define success have nearly none of the variance, though it varies."""
     share, marks = shares(run.rows), dict(run.scale.success.marks)
     outcomes = [it for it in share if links.rewards(it) in marks and abs(run.rows.weights.get(it, 1.0)) > SAME]
-    won = solved(run.rows, run.scale)
+    won = run.scale.success.solved(run.rows)
     varies = (means(run.rows.group, won, len(run.rows.groups.size)) % 1 > 0).mean() if outcomes else 0.0
     total = sum(share[name] for name in outcomes)
     others = sorted(share.keys() - set(outcomes), key=lambda name: -share[name])

@@ -6,7 +6,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, 
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.contrast import Rise, rise
-from logs_ui.recorder.diagnosis.measures import dead, solved, unsolved_groups
+from logs_ui.recorder.diagnosis.measures import dead, unsolved_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.settings import SHARE
@@ -154,7 +154,7 @@ def _is_well(run: Run) -> bool:
     """Return True if the mean reward of the last steps is near the best, or nearly all of their rollouts are solved."""
     worst = float(run.all.reward[np.isfinite(run.all.reward)].min())
     now = float(np.mean([value for _, value in run.all.by_step(run.all.reward)[-_LAST:]]))
-    wins = float(np.mean([value for _, value in run.all.by_step(solved(run.all, run.scale))[-_LAST:]]))
+    wins = float(np.mean([value for _, value in run.all.by_step(run.scale.success.solved(run.all))[-_LAST:]]))
     return now >= worst + _GOOD * (run.scale.best - worst) or wins >= _GOOD
 
 

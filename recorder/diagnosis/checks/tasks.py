@@ -7,7 +7,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, 
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import spread, windows
-from logs_ui.recorder.diagnosis.measures import attempted, extent, solved, tried
+from logs_ui.recorder.diagnosis.measures import attempted, extent, tried
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, means
 from logs_ui.recorder.diagnosis.tables.task_families import by_family
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FALLEN, FORGOTTEN_CHANCE, Label, labels
@@ -34,7 +34,7 @@ def _look_forgotten(run: Run) -> Outcome:
     if not own.any():
         return Below(f"None of {often:,} {what} with {ATTEMPTS} or more attempts regressed.")
     is_late = rows.step >= found.since[rows.task]
-    won, loss = solved(rows, run.scale), losses(rows, run.scale)
+    won, loss = run.scale.success.solved(rows), losses(rows, run.scale)
     before, since = of & ~is_late, of & is_late
     share = float(won[since].mean())
     names, first = [rows.tasks[task] for task in gone.tolist()], int(found.since[gone].min())
@@ -120,7 +120,9 @@ def _look_mix(run: Run) -> Outcome:
         return NotJudged("The run has a single step.")
     before, after = found
     (n0, m0), (n1, m1) = _means(before), _means(after)
-    if not n0.any() or not n1.any() or _come_once(run.all):
+    task, group = run.all.task[run.all.task >= 0], run.all.group[run.all.task >= 0]
+    comes_once = distinct(task, group, count=len(run.all.tasks))[task] < 2
+    if not n0.any() or not n1.any() or float(comes_once.mean()) > _SHIFT:
         return NotJudged(
             "Most tasks come only once, so a change of the mix cannot be separated from a change of the policy."
         )
@@ -157,12 +159,6 @@ def _look_mix(run: Run) -> Outcome:
         ),
         own=np.isin(run.rows.task, grown),
     )
-
-
-def _come_once(rows: Rows) -> bool:
-    """Return True if most tasks come only once: a new task and a worse policy then look the same."""
-    task, group = rows.task[rows.task >= 0], rows.group[rows.task >= 0]
-    return float((distinct(task, group, count=len(rows.tasks))[task] < 2).mean()) > _SHIFT
 
 
 def _missing(run: Run) -> str | None:

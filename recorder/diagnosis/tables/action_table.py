@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logs_ui.recorder.diagnosis.links import selecting
-from logs_ui.recorder.diagnosis.measures import mean, solved
+from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, means
 from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.queries.filters.terms import print_name
@@ -146,7 +146,7 @@ def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
     has = np.isfinite(rows.reward)
     counts = [
         np.bincount(code[of], minlength=len(places))
-        for of in (has | True, has & scale.success.known(rows), has & solved(rows, scale))
+        for of in (has | True, has & scale.success.known(rows), has & scale.success.solved(rows))
     ]
     mean_of = means(code, rows.reward, len(places))
     found = [

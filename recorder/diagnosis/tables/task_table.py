@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.diagnosis.measures import attempted, solved, tried
+from logs_ui.recorder.diagnosis.measures import attempted, tried
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints, Rows, Texts, means
 from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.settings import Settings
@@ -153,7 +153,7 @@ def labels(rows: Rows, scale: Scale, settings: Settings | None = None) -> Labels
     thresholds = settings.thresholds if settings else {}
     attempts, fallen = thresholds.get("never_solved", ATTEMPTS), thresholds.get("forgotten", FALLEN)
     own, has_reward = tried(rows, scale), attempted(rows)
-    task, step, won = rows.task[own], rows.step[own], solved(rows, scale)[own]
+    task, step, won = rows.task[own], rows.step[own], scale.success.solved(rows)[own]
     number = len(rows.tasks)
     tries, wins = _count(task, number), _count(task[won], number)
     last_solved = np.full(number, -1, np.int64)
@@ -236,7 +236,7 @@ def alikeness(rows: Rows, scale: Scale) -> float:
     It is the intraclass correlation of being solved (Fisher 1925), over all tasks; 1 if it cannot be computed.
     """
     own = tried(rows, scale)
-    group, task, won = rows.group[own], rows.task[own], solved(rows, scale)[own].astype(float)
+    group, task, won = rows.group[own], rows.task[own], scale.success.solved(rows)[own].astype(float)
     sizes = np.bincount(group)
     several = sizes[group] > 1
     of_group, of_task = (means(code, won, int(code.max(initial=-1)) + 1) for code in (group, task))
@@ -250,7 +250,7 @@ def figures(rows: Rows, scale: Scale, k: int) -> Figures:
     has_reward, own, number = attempted(rows), tried(rows, scale), len(rows.tasks)
     task, attempts = rows.task[has_reward], _count(rows.task[has_reward], number)
     unknown = 0.0 if scale.success.is_defined else np.nan  # added to a figure
-    share = means(rows.task[own], solved(rows, scale)[own], number) + unknown
+    share = means(rows.task[own], scale.success.solved(rows)[own], number) + unknown
     pass_1, pass_k = _pass(rows, scale, 1) + unknown, _pass(rows, scale, k) + unknown
     best = np.fmax(pass_k, _reached(rows, scale))
     reach = np.select(
@@ -281,7 +281,7 @@ def cells(rows: Rows, scale: Scale, tasks: Ints, columns: Columns) -> Cells:
         rollouts=_count(cell, size).reshape(shape),
         attempts=_count(cell[np.isfinite(reward)], size).reshape(shape),
         mean=means(cell, reward, size).reshape(shape),
-        solved=_count(cell[solved(rows, scale)[own]], size).reshape(shape),
+        solved=_count(cell[scale.success.solved(rows)[own]], size).reshape(shape),
         judged=_count(cell[(tried(rows, scale) & scale.success.is_defined)[own]], size).reshape(shape),
     )
 
@@ -302,7 +302,7 @@ def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
     """Return (T,) pass@k, mean over a task's groups; NaN if none has k attempts."""
     own = tried(rows, scale)
     group, number = rows.group[own], len(rows.groups.size)
-    scored, wins = _count(group, number), _count(group[solved(rows, scale)[own]], number)
+    scored, wins = _count(group, number), _count(group[scale.success.solved(rows)[own]], number)
     task = np.zeros(number, np.int64)
     task[group] = rows.task[own]
     enough = scored >= max(k, 1)
@@ -317,7 +317,7 @@ def _reached(rows: Rows, scale: Scale) -> Floats:
     own, group, number = tried(rows, scale), rows.group, len(rows.groups.size)
     task = np.full(number, -1, np.int64)
     task[group[own]] = rows.task[own]
-    has_any = _count(group[own & solved(rows, scale)], number) > 0
+    has_any = _count(group[own & scale.success.solved(rows)], number) > 0
     return means(task[task >= 0], has_any[task >= 0], len(rows.tasks))
 
 
