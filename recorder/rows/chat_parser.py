@@ -121,6 +121,27 @@ def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.ui
     return messages
 
 
+def turns_messages(spelling: Spelling, turns: Iterable[tuple[Ids, Ids]]) -> list[dict[str, Any]]:
+    """Return the messages of turns, each a prompt and its answer: of a prompt those that were not said before."""
+    messages: list[dict[str, Any]] = []
+    before = ""
+    for context, sampled in turns:
+        text = spelling.whole(context)
+        given = next((found for template in _TEMPLATES if (found := list(_templated(text, *template)))), None)
+        if given is None:
+            given = prompt_messages(text.removeprefix(before))
+        same = sum(1 for _ in takewhile(_are_same, zip(messages, given, strict=False)))
+        messages += [*given[same:], assistant_message(spelling.of(sampled))]
+        before = text + spelling.whole(sampled)
+    return messages
+
+
+def _are_same(pair: tuple[dict[str, Any], dict[str, Any]]) -> bool:
+    """Return True for equal messages, and for two of the model's: a template may leave out its reasoning."""
+    said, given = pair
+    return bool(said["role"] == given["role"] and (said["role"] == "assistant" or said["content"] == given["content"]))
+
+
 def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> list[tuple[bool, Ids]]:
     """Divides a completion into runs of equal mask: (sampled, ids). Ignores a mask of another length."""
     if mask is None or len(mask) != len(completion):

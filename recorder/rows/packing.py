@@ -39,7 +39,7 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
     following = iter(small)
     for draft, facts in zip(drafts, _measured(drafts), strict=True):
         change, content = draft.change, next(following)
-        change.columns = {**change.columns, **facts}
+        change.columns = {**facts, **change.columns}
         change.content, change.content_start = content.data, content.start
         if draft.tokens is not None:
             tokens = next(following)

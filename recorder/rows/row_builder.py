@@ -23,8 +23,8 @@ from logs_ui.recorder.rows.row_actions import actions_of, images_in, scoring_ent
 from logs_ui.recorder.rows.row_jobs import rollout_reward
 from logs_ui.recorder.rows.row_messages import messages_of, preview
 from logs_ui.recorder.rows.row_numbers import counts, cut, environment_rewards, moves_of, seconds
-from logs_ui.recorder.rows.row_tokens import with_logprobs
-from logs_ui.recorder.rows.text_facts import answers, call_facts, facts
+from logs_ui.recorder.rows.row_tokens import joined_turns, with_logprobs
+from logs_ui.recorder.rows.text_facts import answers, call_facts, facts, prompt_key
 from logs_ui.recorder.snapshot import one_line, snapshot, text
 from logs_ui.recorder.storage.changes import RowChange
 from logs_ui.recorder.storage.payload import Tokens, unpacked_content
@@ -115,6 +115,8 @@ def _row(
         "seconds": seconds(row),
         **computed,
     }
+    if tokens is not None and (joined := joined_turns(row, tokens)):
+        columns |= prompt_key(joined[0][0])
     if call.tasks[i]:
         columns["task"] = call.tasks[i]
     columns.update(known)

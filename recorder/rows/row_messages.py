@@ -10,7 +10,7 @@ from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.row_actions import written_observation
-from logs_ui.recorder.rows.row_tokens import known_mask
+from logs_ui.recorder.rows.row_tokens import joined_turns, known_mask
 from logs_ui.recorder.snapshot import column
 from logs_ui.recorder.storage.payload import Tokens
 
@@ -28,6 +28,8 @@ def messages_of(
 ) -> list[dict[str, Any]]:
     """Return a row's messages: from its tokens, else from those sent to the last generation, else from all calls."""
     if tokens is not None and spelling is not None:
+        if joined := joined_turns(row, tokens):
+            return chat_parser.linked(chat_parser.turns_messages(spelling, joined))
         answered = chat_parser.completion_messages(spelling, tokens.completion_ids, known_mask(row, tokens))
         return _prompt(call, i, row, tokens, spelling) + chat_parser.linked(answered)
     if not row.turns:

@@ -61,6 +61,15 @@ def all_sampled(row: RowCalls) -> dict[str, int]:
     return {"completion_tokens": sum(known)} if known and len(known) == len(counts) else {}
 
 
+def joined_turns(row: RowCalls, tokens: Tokens) -> list[tuple[Ids, Ids]]:
+    """Return prompts and answers of the row's turns if its prompt is those of all of them; nothing otherwise."""
+    known = [(turn.sequence.context, turn.sequence.sampled) for turn in row.turns]
+    pairs = [(context, sampled) for context, sampled in known if context is not None and sampled is not None]
+    if len(pairs) < max(2, len(known)) or sum(len(context) for context, _ in pairs) != len(tokens.prompt_ids):
+        return []
+    return pairs if np.array_equal(np.concatenate([context for context, _ in pairs]), tokens.prompt_ids) else []
+
+
 def known_mask(row: RowCalls, tokens: Tokens) -> NDArray[np.uint8] | None:
     """Return the mask that the function returned, else one inferred from the turns; None if there is neither."""
     if tokens.mask is None and row.turns and all(turn.start is not None for turn in row.turns):

@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 import zstandard
 
+from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.chat_parser import calls_in
 from logs_ui.recorder.rows.repetition import shares
 from logs_ui.recorder.snapshot import plain
@@ -134,6 +135,11 @@ def token_facts(rollouts: Sequence[Tokens]) -> list[Facts]:
         {"prompt_key": prompt, "completion_key": completion, "mean_logprob": mean}
         for prompt, completion, mean in zip(prompts, completions, _mean_logprobs(rollouts), strict=True)
     ]
+
+
+def prompt_key(context: Ids) -> Facts:
+    """Return the key of another prompt than the one that the function returned."""
+    return {"prompt_key": _key(context.tobytes())}
 
 
 def _of_actions(

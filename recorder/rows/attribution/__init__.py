@@ -5,7 +5,8 @@ its strand and its client) and what the function returned: prompt and completion
 `Attribution`: the calls of each row, the kind of evidence that it rests on, and the number of unattributed calls. All
 functions here are pure.
 
-1. Proof (`exact/`). Calls in a row's scope are that row's. Generations are linked into chains: each context begins with
+1. Proof (`exact/`). Calls in a row's scope are that row's. So are those whose ids make up the row's: prompts of all
+   turns one after the other, and so the answers. Generations are linked into chains: each context begins with
    all of the turn before. A chain belongs to the row whose tokens it is a prefix of.
 2. Inference (`inferred/`), for what proof leaves open, from the strongest evidence to the weakest. A client's calls
    from one reset to the next, an episode, are assigned together.
@@ -46,11 +47,13 @@ the code that plays row i makes attribution exact.
 
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
+from itertools import accumulate
 from types import MappingProxyType
 
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.exact.chains import link_chains
+from logs_ui.recorder.rows.attribution.exact.joined_turns import take_joined
 from logs_ui.recorder.rows.attribution.exact.n_samples import one_of_each
 from logs_ui.recorder.rows.attribution.exact.one_scope import of_one_scope, without_outside
 from logs_ui.recorder.rows.attribution.exact.row_match import RowTokens
@@ -91,10 +94,15 @@ def attribute(
     tokens = [RowTokens(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
     seen, outside = without_outside(seen, len(tokens))
     branches, chains = link_chains(seen, finished=True)
+    chains, joined = take_joined(chains, tokens)
     state = Assignment(seen, len(tokens), branches, outside)
     state.returned = returned
     matching = Matching(tokens, state, lambda index: decode(completions[index]), lambda index: decode(prompts[index]))
     state.add_scoped_calls()
+    for index, chain in joined.items():
+        lengths = [len(sequence.sampled) for _, sequence in chain.parts if sequence.sampled is not None]
+        state.add_chain(index, chain, [0, *accumulate(lengths[:-1])], "context")
+        tokens[index].matched = tokens[index].length
     unscoped = []
     for chain in chains:
         if chain.row is None or chain.row >= len(tokens):

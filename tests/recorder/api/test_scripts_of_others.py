@@ -1,17 +1,20 @@
 """Trainings in the shape of the examples of TRL and OpenEnv, each with notes of its own on what happened."""
 
 import random
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from examples.tiny_model import answer, call, make_model, make_tokenizer, teach
-from logs_ui.recorder import diagnose, load_run, load_scalars, record_environment, start_run, trace_env
+from logs_ui.recorder import diagnose, load_run, load_scalars, record, record_environment, start_run, trace_env
 from tests.recorder.api.test_record_environment import Seen, guessing_rows, lessons, make_trainer, only_run
 from tests.recorder.capture.test_vllm import Server
 from tests.rollout.test_rollout_model import vllm_generation_of
 from tests.support import old_trl
+from tests.support.training import generate
+from tests.support.training import make_trainer as make_function_trainer
 
 pytestmark = pytest.mark.versions
 
@@ -255,3 +258,85 @@ def test_an_answer_of_a_tool_that_was_cut_off_is_the_tools(taught: Any, tmp_path
     *_, tool = messages_of(tokenizer, (prompt, completion[:end], mask[:end]), tmp_path)
     assert tool["role"] == "tool"
     assert "higher".startswith(tool["content"])
+
+
+class Falling:
+    """A ball, in the shape of OpenSpiel's catch: three turns from a place that the seed says."""
+
+    def reset(self, seed: int | None = None) -> tuple[str, dict[str, Any]]:
+        self.left, self.at = 3, DICE.randrange(5) if seed is None else seed % 5
+        return self._board(), {}
+
+    def step(self, action: int) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        self.at = (self.at + action - 1) % 5
+        return self._board(), float(self.left == 0 and self.at == 2), self.left == 0, False, {}
+
+    def _board(self) -> str:
+        return f"Ball {self.at}, {self.left} left"
+
+
+@dataclass
+class Played:
+    """What the function itself knows of a row."""
+
+    asked: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
+    prompt_ids: list[int] = field(default_factory=list)
+    completion_ids: list[int] = field(default_factory=list)
+    reward: float = 0.0
+
+
+def joining(env: Any, notes: list[Played], *, in_words: bool, seed: int | None) -> Any:
+    """In the shape of TRL's catch.py and wordle.py up to 0.27: each turn has a prompt of its own, and the prompts and
+    answers of all turns are joined.
+    """
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        tokenizer = trainer.processing_class
+        played = [Played() for _ in prompts]
+        for prompt, row in zip(prompts, played, strict=True):
+            base = prompt[-1]["content"]
+            (board, _), done = env.reset(seed=seed), False
+            while not done:
+                messages = [{"role": "user", "content": f"{base}\n\n{board}"}]
+                if in_words:
+                    asked = f"{messages[0]['content']} Guess"
+                    context = tokenizer(asked)["input_ids"]
+                else:
+                    asked = messages[0]["content"]
+                    context = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+                row.asked.append(tokenizer.decode(tokenizer(asked)["input_ids"]).strip())
+                (made,) = generate(trainer, [context])
+                row.prompt_ids += context
+                row.completion_ids += made.ids
+                row.said.append(made.text)
+                board, reward, done, _, _ = env.step(sum(map(ord, made.text)) % 3)
+                row.reward += reward
+        notes.extend(played)
+        return {
+            "prompt_ids": [row.prompt_ids for row in played],
+            "completion_ids": [row.completion_ids for row in played],
+            "logprobs": [[-1.0] * len(row.completion_ids) for row in played],
+            "env_reward": [row.reward for row in played],
+        }
+
+    return rollout_func
+
+
+@pytest.mark.parametrize("in_words", [True, False])
+@pytest.mark.parametrize("traced", [True, False])
+def test_turns_whose_prompts_were_joined_are_told_apart(*, traced: bool, in_words: bool, tmp_path: Path) -> None:
+    notes: list[Played] = []
+    env = trace_env(Falling()) if traced else Falling()
+    function = record(joining(env, notes, in_words=in_words, seed=3), db=tmp_path / "a.db")
+    make_function_trainer(function, tmp_path / "out").train()
+    rows = load_run(db=tmp_path / "a.db").to_dict("records")
+    assert not only_run(tmp_path / "a.db").unattributed_calls
+    for row, note in zip(rows, notes, strict=True):
+        assert row["turns"] == len(note.said)
+        assert [it["role"] for it in row["messages"]] == ["user", "assistant"] * len(note.said)
+        assert [it["content"].strip() for it in row["messages"][::2]] == note.asked
+        assert [action["text"] for action in row["actions"] if action["turn"]] == note.said
+    mixed = findings(tmp_path / "a.db").keys() & {"wiring", "unseeded"}
+    assert not mixed, "the prompts of the first turns are the same"

@@ -102,7 +102,8 @@ def _cut_fit(chain: Chain, row: RowTokens) -> Fit | None:
     begin = len(chain.head) // _WIDTH
     if not chain.is_unbroken or chain.tail is None or not max(row.prompt, row.matched) <= begin < row.length:
         return None
-    return Fit(_starts(chain, row), row.length, 0, "context", False) if chain.tail.startswith(row.data) else None
+    # A try that was not returned may begin as the row does: any exact fit comes before this.
+    return Fit(_starts(chain, row), row.length, 0, "tokens", False) if chain.tail.startswith(row.data) else None
 
 
 def _starts(chain: Chain, row: RowTokens) -> list[int | None]:
