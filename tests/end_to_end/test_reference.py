@@ -55,9 +55,13 @@ class Trainer(SimpleNamespace):
         super().__init__(**vars(a_trainer(Scripted(lambda *_: "5"))))
         vars(self.args).update(run_name=None, output_dir=".", to_dict=dict)
         vars(self.state).update(max_steps=1, epoch=0.0)
+        vars(self).setdefault("reward_funcs", [])
 
     def add_callback(self, callback: Any) -> None:
         """Nothing is trained."""
+
+    def _generate_and_score_completions(self, inputs: Any) -> None:
+        """Nothing is sampled."""
 
 
 class Games:

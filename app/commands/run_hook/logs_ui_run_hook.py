@@ -16,10 +16,10 @@ TYPE_CHECKING = False  # importing typing would take longer than all the rest
 if TYPE_CHECKING:
     from typing import Any
 
-VARIABLE = "LOGS_UI_RUN"
+VARIABLE = "LOGS_UI_HOOK"
 """Environment variable: PID of the first process, a colon, and the path of the file that all processes append to."""
 
-EVAL_NAME = "LOGS_UI_RUN_EVAL_NAME"
+EVAL_NAME = "LOGS_UI_HOOK_EVAL_NAME"
 """Environment variable: the option `eval_name` of all recordings; empty for none."""
 
 _REASONS = (

@@ -123,7 +123,7 @@ SEEN = """
     import __main__, os, signal, sys
     print(sys.argv, sys.path, __name__, __main__.__file__, sys.orig_argv[1:], sys.flags, sys.excepthook)
     print(signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGPIPE), "sitecustomize" in sys.modules)
-    print(sys.stdin.read(), sorted(set(os.environ) - {"LOGS_UI_RUN", "LOGS_UI_RUN_EVAL_NAME", "LOGS_UI_DB"}))
+    print(sys.stdin.read(), sorted(set(os.environ) - {"LOGS_UI_HOOK", "LOGS_UI_HOOK_EVAL_NAME", "LOGS_UI_DB"}))
     sys.stderr.write("wrong\\n")
     sys.exit(3)
 """
@@ -203,12 +203,13 @@ def test_what_cannot_be_run_is_refused_in_one_line(tmp_path: Path, words: list[s
 
 def test_a_plain_training_is_recorded_completely_and_keeps_its_exit_code(tmp_path: Path) -> None:
     script(tmp_path, TRAINING + "train()\nsys.exit(3)\n")
-    done = run(tmp_path, "--eval-name", "lengths", "--project", "games", "train.py", "x")
+    done = run(tmp_path, "--eval-name", "lengths", "--project", "games", "train.py", "x", LOGS_UI_RUN="mine")
     assert done.returncode == 3, done.stderr
     assert len(noted(tmp_path)) == 8
     assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
     assert set(load_run("latest", db=tmp_path / "a.db").eval_name) == {"lengths"}
     assert set(load_runs(db=tmp_path / "a.db").project) == {"games"}
+    assert list(load_runs(db=tmp_path / "a.db").run) == ["mine"]
     assert re.findall("^logs-ui: .*", done.stderr, re.MULTILINE) == re.findall(
         "^logs-ui: recording run .*; browse it with: logs-ui serve --db .*a.db$", done.stderr, re.MULTILINE
     )
