@@ -1,7 +1,9 @@
 """The options that `record`, `record_environment`, `record_worker` and `start_run` have in common."""
 
+import functools
 import inspect
 import os
+import sys
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -113,6 +115,18 @@ def checked_options(
         options.get("project"),
         database_address(options.get("db")),
     )
+
+
+def default_name(function: Any) -> str:
+    """Return the name of a function or class; for a lambda that of its module, or of the script that has it."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = str(getattr(function, "__name__", type(function).__name__))
+    if name != "<lambda>":
+        return name
+    module = str(getattr(function, "__module__", ""))
+    script = getattr(sys.modules["__main__"], "__file__", None) if module == "__main__" else f"{module}.py"
+    return Path(script or "rollouts").stem.rpartition(".")[2] or "rollouts"
 
 
 def check_names(function: Callable[..., Any], options: RecordOptions) -> None:

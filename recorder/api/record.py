@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar, Unpack, overload
 
-from logs_ui.recorder.api.options import RecordOptions, check_names, checked_options, takes_record_options
+from logs_ui.recorder.api.options import RecordOptions, check_names, checked_options, default_name, takes_record_options
 from logs_ui.recorder.api.trainer_run import Recordings, one_opens
 from logs_ui.recorder.capture.calls import collecting
 from logs_ui.recorder.capture.instruments import install, openenv_harness, trl, trl_shapes
@@ -74,7 +74,8 @@ def record(
             such as a full disk, is not raised.
         LogsUIError: LOGS_UI_QUEUE_MB, LOGS_UI_QUEUE_SECONDS or LOGS_UI_END_SECONDS is not a number in its range.
         SettingsError: `diagnosis` names an unknown diagnostic, or a threshold is out of range.
-        TypeError: `rollout_func` cannot be called, `diagnosis` is not a `Settings`, or an option is unknown.
+        TypeError: `rollout_func` cannot be called, or is a reward function; `diagnosis` is not a `Settings`; or an
+            option is unknown.
 
     Examples:
         ```python
@@ -110,13 +111,15 @@ def record(
         return functools.partial(record, task=task, parse=parse, announce=announce, **options)
     if not callable(rollout_func):
         raise TypeError(f"record() takes a rollout function, not a {type(rollout_func).__name__}")
+    if trl_shapes.is_reward_function(rollout_func):
+        raise TypeError(f"{trl_shapes.NO_ROLLOUTS} ({default_name(rollout_func)}() has a parameter `completions`)")
     checked = checked_options(record, options, parse=parse)
     # functools.wraps copies the mark to other wrappers of a recorded function; only on our own it names its carrier.
-    marked, original = getattr(rollout_func, _MARK, (None, None))
+    marked, original = getattr(rollout_func, _MARK) if is_recorded(rollout_func) else (None, None)
     if original is not None and marked is rollout_func:
         rollout_func = original  # the user's function, so that it is recorded once
-    name = checked.eval_name or str(getattr(rollout_func, "__name__", type(rollout_func).__name__))
-    recordings = Recordings(replace(checked, eval_name=shortened(name), task=task, announce=announce))
+    name = shortened(checked.eval_name or default_name(rollout_func))
+    recordings = Recordings(replace(checked, eval_name=name, task=task, announce=announce))
     install()
 
     @functools.wraps(rollout_func)
@@ -131,7 +134,7 @@ def record(
 
 def is_recorded(rollout_func: Any) -> bool:
     """Return True for what `record()` returned, and for a wrapper of it that `functools.wraps` made."""
-    return hasattr(rollout_func, _MARK)
+    return type(getattr(rollout_func, _MARK, None)) is tuple  # a mock has every attribute
 
 
 def _recorded_call(

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, Unpack, overload
 
 from logs_ui.recorder.api.environment_factory import Factory
-from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_record_options
+from logs_ui.recorder.api.options import RecordOptions, checked_options, default_name, takes_record_options
 from logs_ui.recorder.api.trainer_batches import record_batches
 from logs_ui.recorder.api.trainer_run import Recordings
 from logs_ui.recorder.rows.task_names import Task
@@ -76,7 +76,7 @@ def record_environment(factory: Any, /, *, task: Task | None = None, **options: 
             )
     checked = checked_options(record_environment, options, offers_tools=True)
     plain = {name: maker.make if isinstance(maker, Factory) else maker for name, maker in makers.items()}
-    names = (str(name or getattr(maker, "__name__", type(maker).__name__)) for name, maker in plain.items())
+    names = (str(name or default_name(maker)) for name, maker in plain.items())
     eval_name = shortened(checked.eval_name or "+".join(dict.fromkeys(names)))
     recordings = Recordings(replace(checked, eval_name=eval_name, task=task))
     record_batches()

@@ -7,7 +7,7 @@ import msgspec
 
 from logs_ui.recorder.api.async_grpo.record_worker import record_worker
 from logs_ui.recorder.api.environment_factory import Factory
-from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_record_options
+from logs_ui.recorder.api.options import RecordOptions, checked_options, default_name, takes_record_options
 from logs_ui.recorder.api.record import is_recorded, record
 from logs_ui.recorder.api.trainer_batches import record_batches, recordings_of
 from logs_ui.recorder.api.trainer_run import Recordings
@@ -126,7 +126,7 @@ def record_every_trainer(**options: Unpack[RecordOptions]) -> None:
 def _eval_name(trainer: Any) -> str:
     """Return the name of the trainer's environments, or of its dataset."""
     factories = getattr(trainer, "environment_factories", None) or {}
-    makers = [str(key or getattr(make, "__name__", type(make).__name__)) for key, make in factories.items()]
+    makers = [str(key or default_name(make)) for key, make in factories.items()]
     kinds = [type(environment).__name__ for environment in trl.environments(trainer)]
     info = getattr(getattr(trainer, "train_dataset", None), "info", None)
     return "+".join(dict.fromkeys(makers or kinds)) or getattr(info, "dataset_name", None) or "rollouts"

@@ -226,15 +226,27 @@ def _call(
     with RecordedCall(kind, client, was_sent, read) as came_back:
         result = function(*args, **kwargs)
         if type(result) is tuple or not inspect.isawaitable(result):
-            return came_back(result)
+            return _passed_on(result, client, came_back)
         if inspect.iscoroutine(result):
-            return _awaited(result, RecordedCall(kind, client, was_sent, read))
+            return _awaited(result, client, RecordedCall(kind, client, was_sent, read))
         return result
 
 
-async def _awaited(coroutine: Any, recorded: AbstractContextManager[Callable[[Any], Any]]) -> Any:
+async def _awaited(coroutine: Any, client: object, recorded: AbstractContextManager[Callable[[Any], Any]]) -> Any:
     with recorded as came_back:
-        return came_back(await coroutine)
+        return _passed_on(await coroutine, client, came_back)
+
+
+def _passed_on(result: Any, client: object, came_back: Callable[[Any], Any]) -> Any:
+    """Record and return a result. An environment that returns itself, alone or among others, stays recorded."""
+    if result is client and client is not None:
+        came_back(getattr(client, "observation", None))
+        return trace_env(client)
+    if type(result) is tuple and any(part is client for part in result) and client is not None:
+        others = [part for part in result if part is not client]
+        came_back(others[0] if len(others) == 1 else tuple(others))
+        return tuple(trace_env(part) if part is client else part for part in result)
+    return came_back(result)
 
 
 def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

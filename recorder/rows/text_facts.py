@@ -97,10 +97,16 @@ def call_facts(
     known = [finish for finish in finishes if finish is not None]
     return {
         **_of_actions(actions, messages, by_tools=by_tools),
-        "tool_calls": sum(map(len, calls)) if calls else None,
+        # A harness may read calls from answers in a form of its own: then only those that were made show them.
+        "tool_calls": max(sum(map(len, calls)), sum(map(_is_tool_call, actions))) if calls else None,
         "truncated_turns": known.count("length") if known else None,
         **(_of_messages(messages) if keyed else {}),
     }
+
+
+def _is_tool_call(entry: Mapping[str, Any]) -> bool:
+    action = entry["action"]
+    return isinstance(action, dict) and action.keys() == {"name", "arguments"} and action != _TRAINERS
 
 
 def answers(messages: Sequence[Mapping[str, Any]]) -> list[str]:

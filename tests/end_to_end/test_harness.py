@@ -1,5 +1,6 @@
 """record() round OpenEnv's own rollout functions: its harness, a real OpenEnv server, a real trainer."""
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,12 @@ def test_turns_tools_metrics_and_reward_are_on_their_rows(
         reward_key=reward_key,
     )
     db = tmp_path / "a.db"
-    recorded = record(rollout_func, eval_name="harness", db=db)
+
+    @functools.wraps(rollout_func)
+    def decorated(*args: Any) -> Any:
+        return rollout_func(*args)
+
+    recorded = record(rollout_func if factory is Games else decorated, eval_name="harness", db=db)
 
     def noting(prompts: Any, trainer: Any) -> Any:
         returned.append(recorded(prompts, trainer))
@@ -155,6 +161,7 @@ def test_turns_tools_metrics_and_reward_are_on_their_rows(
             "turns": len(steps),
             "tool_calls": sum(guess is not None for guess in guesses),
         }
+        assert row["tool_calls"] == sum(guess is not None for guess in guesses)
         np.testing.assert_array_equal(row["prompt_ids"], [token for context, *_ in steps for token in context])
         assert ("prompt_ids" in row["metadata"]["notes"]) == (len(steps) > 1)
         joined.append(len(steps) > 1)

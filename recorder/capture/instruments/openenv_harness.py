@@ -74,7 +74,8 @@ def with_env_reward(rollout_func: Callable[..., Any], output: Any) -> Any:
 
 
 def _parts(rollout_func: Callable[..., Any]) -> Mapping[str, Any]:
-    """Return the parts that the function was built from; {} if it is not one of the harness's."""
+    """Return the parts that the function was built from; {} if it is not one of the harness's, maybe decorated."""
+    rollout_func = inspect.unwrap(rollout_func)
     home = str(getattr(rollout_func, "__module__", ""))
     if getattr(rollout_func, "__qualname__", "") != _NAME or not home.startswith(_HOME):
         return {}

@@ -15,6 +15,7 @@ template applied, and without vLLM the function is not called at all. CI trains 
 
 import functools
 import importlib.metadata
+import inspect
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,8 +23,16 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+from logs_ui.recorder.errors import LogsUIError
+
 _ONE_CONTRACT = (0, 29, 1)
 _REPEATED_PROMPTS = (0, 28, 0)
+
+
+NO_ROLLOUTS = (
+    "record() takes the trainer's rollout_func, and this is a reward function: record_trainer(trainer) records a "
+    "training that has only these"
+)
 
 
 class AbsentTrainer:
@@ -74,7 +83,10 @@ def read_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], generating: M
 
     Raises:
         AttributeError, IndexError, KeyError: the arguments have none of the shapes above.
+        LogsUIError: they are those of a reward function.
     """
+    if "completions" in kwargs:
+        raise LogsUIError(NO_ROLLOUTS)
     prompts = args[0] if args else kwargs["prompts"]
     if len(args) > 2 or "processing_class" in kwargs:
         config = args[1] if len(args) > 1 else kwargs["args"]
@@ -86,6 +98,14 @@ def read_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], generating: M
         once = only_main_calls(trainer) and _trl() < _REPEATED_PROMPTS
     copies = _copies(len(prompts), trainer, generating.get(trainer, 0)) if once else 1
     return Arguments(trainer, [prompt for prompt in prompts for _ in range(copies)], copies)
+
+
+def is_reward_function(function: Callable[..., Any]) -> bool:
+    """Return True if the signature of a function is that of a reward function."""
+    try:
+        return "completions" in inspect.signature(function).parameters
+    except (TypeError, ValueError):  # a function in C
+        return False
 
 
 def only_main_calls(trainer: Any) -> bool:

@@ -2,13 +2,17 @@
 
 import random
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from examples.tiny_model import answer, call, make_model, make_tokenizer, teach
 from logs_ui.recorder import diagnose, load_run, load_scalars, record, record_environment, start_run, trace_env
+from logs_ui.recorder.api.options import default_name
+from logs_ui.recorder.guard import RAISE_VARIABLE
 from tests.recorder.api.test_record_environment import Seen, guessing_rows, lessons, make_trainer, only_run
 from tests.recorder.capture.test_vllm import Server
 from tests.rollout.test_rollout_model import vllm_generation_of
@@ -20,6 +24,8 @@ pytestmark = pytest.mark.versions
 
 
 DICE = random.Random(0)
+IDS = [[1, 2]] * 8
+OUTPUT = {"prompt_ids": IDS, "completion_ids": IDS, "logprobs": [[-1.0] * 2] * 8, "env_reward": [1.0] * 8}
 
 
 @pytest.fixture(scope="module")
@@ -340,3 +346,71 @@ def test_turns_whose_prompts_were_joined_are_told_apart(*, traced: bool, in_word
         assert [action["text"] for action in row["actions"] if action["turn"]] == note.said
     mixed = findings(tmp_path / "a.db").keys() & {"wiring", "unseeded"}
     assert not mixed, "the prompts of the first turns are the same"
+
+
+def test_a_mock_is_recorded_as_a_function(tmp_path: Path) -> None:
+    """As in TRL's own tests."""
+    output = {
+        "prompt_ids": [[1, 2]] * 8,
+        "completion_ids": [[1, 2]] * 8,
+        "logprobs": [[-1.0] * 2] * 8,
+        "env_reward": [1.0] * 8,
+    }
+    mock = MagicMock(return_value=output)
+    make_function_trainer(record(mock, db=tmp_path / "a.db"), tmp_path / "out", max_steps=1).train()
+    assert mock.call_count == 1
+    rows = load_run(db=tmp_path / "a.db")
+    assert list(rows.status) == ["ok"] * 8
+    assert set(rows.eval_name) == {"MagicMock"}
+
+
+def score(completions: list[Any], **_: Any) -> list[float]:
+    return [1.0 for _ in completions]
+
+
+def test_a_reward_function_is_refused_and_told_its_door(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"this is a reward function: record_trainer\(trainer\) .* \(score\(\) has"):
+        record(score, db=tmp_path / "a.db")
+
+
+def test_a_reward_function_without_names_is_told_its_door_at_its_first_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(RAISE_VARIABLE, "0")
+    recorded: Any = record(lambda **columns: [0.5 for _ in columns["completions"]], db=tmp_path / "a.db")
+    assert recorded(prompts=["a"], completions=["b"], trainer_state=None) == [0.5]
+    assert "this is a reward function: record_trainer(trainer)" in caplog.text
+    assert "Traceback" not in caplog.text
+
+
+def test_a_lambda_is_named_by_its_module(tmp_path: Path) -> None:
+    function = record(lambda prompts, trainer: OUTPUT, db=tmp_path / "a.db")
+    make_function_trainer(function, tmp_path / "out", max_steps=1).train()
+    assert set(load_run(db=tmp_path / "a.db").eval_name) == {"test_scripts_of_others"}
+    assert default_name(partial(score, weight=1)) == "score"
+
+
+class Chained:
+    """Returns itself, as trl-env's environments do."""
+
+    def reset(self, seed: int) -> "Chained":
+        self.left = seed
+        return self
+
+    def step(self, action: str) -> "tuple[Chained, str]":
+        self.left -= 1
+        return self, f"{action}: {self.left} left"
+
+
+def test_an_environment_that_returns_itself_stays_recorded(tmp_path: Path) -> None:
+    with start_run(db=tmp_path / "a.db") as run, run.rollout("Count.") as row:
+        env = trace_env(Chained()).reset(seed=2)
+        for answer in ("one", "two"):
+            row.turn(answer)
+            env, said = env.step(answer)
+            assert said.startswith(answer)
+    assert isinstance(env, Chained)
+    (actions,) = load_run(db=tmp_path / "a.db").actions
+    assert [(action["action"], action["observation"]) for action in actions] == [
+        (None, None), ("one", "one: 1 left"), ("two", "two: 0 left"),
+    ]  # fmt: skip
