@@ -14,27 +14,28 @@ from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import EvaluationRow
 from tests.support.factory import HOSTILE_TEXT
 
+ROW = EvaluationRow(
+    uid="a",
+    run_id=1,
+    eval_name="e",
+    mode="train",
+    step=1,
+    policy_step=0,
+    group="g",
+    generation=0,
+    process=0,
+    created=1,
+)
+
 
 def cards(
     messages: list[dict[str, Any]], *, mask: list[int] | None = None, actions: list[dict[str, Any]] | None = None
 ) -> list[Card]:
-    row = EvaluationRow(
-        uid="a",
-        run_id=1,
-        eval_name="e",
-        mode="train",
-        step=1,
-        policy_step=0,
-        group="g",
-        generation=0,
-        process=0,
-        created=1,
-    )
     tokens = None
     if mask is not None:
         ids = np.arange(len(mask), dtype=np.int32)
         tokens = Tokens(ids, ids, None, np.array(mask, np.uint8))
-    return timeline.make_timeline(Rollout(row, messages, actions or [], {}, {}, tokens))
+    return timeline.make_timeline(Rollout(ROW, messages, actions or [], {}, {}, tokens))
 
 
 def assistant(content: str, **more: Any) -> dict[str, Any]:
@@ -76,6 +77,18 @@ def test_the_outline_says_each_steps_reward() -> None:
     )
     assert "\u22120.25" in html
     assert 'title="reward of this step"' in html
+
+
+def test_calls_of_reward_functions_are_no_part_of_the_turns() -> None:
+    """The tabs about actions, the comparison of rollouts and the timeline look at a rollout's own actions."""
+    own = {"turn": 1, "text": "go", "action": {"go": 1}, "observation": "a wall"}
+    scored = own | {"phase": "scoring", "function": "solved", "action": {"rate": 1}, "error": "ConnectError: refused"}
+    alone, found = (cards([assistant("go")], actions=[own, *more]) for more in ([], [scored]))
+    assert found == alone
+    rollout = Rollout(ROW, [assistant("go")], [own, scored], {}, {}, None)
+    assert rollout.own_actions == [own]
+    (card,) = timeline.make_scoring(rollout)
+    assert (card.name, card.turn, card.anomaly) == ("solved", None, "the call raised an error")
 
 
 def test_three_megabytes_in_one_message_are_quick_and_cut() -> None:

@@ -171,6 +171,8 @@ def test_a_training_with_reward_functions_only(masks: str, tmp_path: Path) -> No
     ids: list[list[int]] = []
     letters: list[float] = []
 
+    size: Any = trace_env(len)
+
     class Noting(GRPOTrainer):  # type: ignore[misc]
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             scored = super()._generate_and_score_completions(inputs)
@@ -179,7 +181,7 @@ def test_a_training_with_reward_functions_only(masks: str, tmp_path: Path) -> No
 
     def length(completions: list[Any], completion_ids: list[Any], **_: Any) -> list[float]:
         ids.extend(list(map(int, row)) for row in completion_ids)
-        values = [len(completion[0]["content"]) / 100 for completion in completions]
+        values = [size(completion[0]["content"]) / 100 for completion in completions]
         letters.extend(values)
         return values
 
@@ -209,6 +211,10 @@ def test_a_training_with_reward_functions_only(masks: str, tmp_path: Path) -> No
     assert list(recorded.rewards) == [pytest.approx(row) for row in expected]
     assert all(weights == {"length": 1.0, "sometimes": 0.25} for weights in recorded.reward_weights)
     assert (recorded.status == "ok").all()
+    made = [[it for it in actions if it.get("phase") == "scoring"] for actions in recorded.actions]
+    assert [[it["observation"] / 100 for it in of_row] for of_row in made] == [[value] for value in letters]
+    assert {it["function"] for of_row in made for it in of_row} == {"length"}
+    assert recorded.env_steps.isna().all()
     assert {True, False} == {reason == "length" for reason in recorded.stop_reason}
     for ids_of_prompt, messages in zip(recorded.prompt_ids, recorded.messages, strict=True):
         text = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
