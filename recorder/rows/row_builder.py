@@ -31,6 +31,10 @@ from logs_ui.recorder.storage.payload import Tokens, unpacked_content
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 _LOG_TAIL = 4_000  # bytes of the environment server's log that are stored with an error
+_JOINED = (
+    "These are the prompts of all {} turns, joined, and completion_ids are all answers without the environment's "
+    "messages between them. No model call had this context, so training on it compares log-probs of different contexts."
+)
 _TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")
 
 
@@ -115,7 +119,8 @@ def _row(
         "seconds": seconds(row),
         **computed,
     }
-    if tokens is not None and (joined := joined_turns(row, tokens)):
+    joined = () if tokens is None else joined_turns(row, tokens)
+    if joined:
         columns |= prompt_key(joined[0][0])
     if call.tasks[i]:
         columns["task"] = call.tasks[i]
@@ -130,6 +135,8 @@ def _row(
         metadata["server_log"] = _tail(call.options.server_log)
     if row.notes:
         metadata |= _reported(row)
+    if joined:
+        metadata["notes"] = {**metadata.get("notes", {}), "prompt_ids": _JOINED.format(len(joined))}
     content = {
         "messages": messages,
         "actions": actions,

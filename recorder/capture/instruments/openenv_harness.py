@@ -7,7 +7,7 @@ What is relied on (openenv 0.4 to 0.10), and what is lost without it:
     `session_factory`, `harness_adapter`, `reward_key` in the function's closure   all of the below
     session_factory.create(task=prompt) -> session, in order                       rows are found by other evidence
     session.call_tool(name, arguments) -> a ToolResult                             the tool trace
-    harness_adapter.run_white_box(...) -> a HarnessRolloutResult                 its metrics, a note on joined prompts
+    harness_adapter.run_white_box(...) -> a HarnessRolloutResult                 its metrics
     session.verify(transcript), .wait_for_completion()             the worker's environment reward; why it ended
     session.fetch_training_trace().turns                           turns of an agent that owns its loop
 The classes of these are the user's or OpenEnv's: they are patched when they are first seen.
@@ -206,27 +206,8 @@ def _with_result(run_white_box: Method, adapter: Any, /, *args: Any, **kwargs: A
     strand = current_strand()
     if strand is not None and strand.row is not None and not _inside.get():  # an adapter may call another's
         with guard("recording a harness's metrics"):
-            joined = {} if _is_workers(strand) else _joined(strand, result)  # the worker trains on turns
-            values = {"harness": dict(result.metrics), **joined}
-            strand.tree.log.note(strand, "note", snapshot(values))
+            strand.tree.log.note(strand, "note", snapshot({"harness": dict(result.metrics)}))
     return result
-
-
-def _joined(strand: Strand, result: Any) -> dict[str, str]:
-    """Return a note if the prompts of all turns were joined, which OpenEnv's own adapter does."""
-    generations = [
-        call for call in strand.tree.log.records.generations if call.strand and call.strand.row == strand.row
-    ]
-    contexts = [sequence.context for call in generations for sequence in call.sequences]
-    if len(contexts) < 2 or any(context is None for context in contexts):
-        return {}
-    if not np.array_equal(np.concatenate(contexts), np.asarray(result.prompt_ids)):
-        return {}
-    return {
-        "prompt_ids": f"These are the prompts of all {len(contexts)} turns, joined, and completion_ids are all answers "
-        "without the environment's messages between them. No model call had this context, so training on it compares "
-        "log-probs of different contexts."
-    }
 
 
 _OF_SESSIONS: dict[str, Callable[[Method], Method]] = {

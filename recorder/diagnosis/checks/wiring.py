@@ -32,14 +32,13 @@ def unseeded(rows: Rows) -> Bools:
     each of these prompts is of one task, and so is each group, unless its tasks are named by their prompts.
     """
     keys, odd = rows.facts["prompt_key"], mixed(rows)[rows.group] & (rows.status == Status.OK)
-    if not odd.any() or not np.isfinite((keys + rows.facts["env_steps"])[odd]).all():
-        return np.zeros(len(rows), bool)
-    tasks = rows.task[odd]
-    prompt: Ints = np.unique(keys[odd], return_inverse=True)[1].reshape(-1)
-    is_shared = distinct(prompt, tasks, count=int(prompt.max()) + 1).max() > 1
-    is_one_task = distinct(rows.group[odd], tasks, count=len(rows.groups.size)).max() == 1
-    is_unnamed = all(name.startswith(UNNAMED) for name in (rows.tasks[task] for task in np.unique(tasks) if task >= 0))
-    return np.zeros(len(rows), bool) if is_shared or not (is_one_task or is_unnamed) else odd
+    tasks, found = rows.task[odd], np.zeros(len(rows), bool)
+    if odd.any() and np.isfinite((keys + rows.facts["env_steps"])[odd]).all():
+        prompt: Ints = np.unique(keys[odd], return_inverse=True)[1].reshape(-1)
+        is_one_task = distinct(rows.group[odd], tasks, count=len(rows.groups.size)).max() == 1
+        is_one_task |= all(rows.tasks[task].startswith(UNNAMED) for task in np.unique(tasks[tasks >= 0]))
+        found |= odd & is_one_task & (distinct(prompt, tasks, count=int(prompt.max()) + 1).max() == 1)
+    return found
 
 
 def swapped(rows: Rows) -> Bools:
@@ -118,7 +117,7 @@ def _look_unseeded(run: Run) -> Outcome:
             "Advantages compare a completion with its group: here an easier beginning counts as a better answer.",
         ),
         suggestion=f"{_SEED}.",
-        where="prompts>1" if (odd == (mixed(rows)[rows.group])).all() else ids(rows.id[odd]),
+        where="prompts>1",
         is_loss=False,
         own=odd,
     )
