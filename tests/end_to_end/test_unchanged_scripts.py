@@ -119,7 +119,7 @@ with serve() as url:
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_an_unchanged_script_is_recorded_completely(kind: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(COMMON + SCRIPTS[kind])
-    command = [LOGS_UI, "run", "--db", "a.db", "train.py", kind]
+    command: list[Any] = [LOGS_UI, "run", "--db", "a.db", "train.py", kind]
     done = subprocess.run(
         command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=280, check=False
     )

@@ -1,12 +1,15 @@
-"""Records `model.generate` of transformers, when a rollout function calls it on the policy.
+"""Records `model.generate` and `model.generate_batch` of transformers, when a rollout calls them on the policy.
 
 What is relied on (transformers 5.2 to 5.23), and what is lost without it:
     GenerationMixin.generate(inputs, generation_config, ...) -> (N, prompt and answer) ids, or .sequences    the calls
+    ContinuousMixin.generate_batch(inputs, generation_config, ...) -> {id: .prompt_ids, .generated_tokens}   those calls
     model.generation_config             the calls: end and padding tokens, and sampling parameters, may be only there
     model.parameters()                  calls of the policy through a wrapper
 """
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from numpy.typing import NDArray
 
 from logs_ui.recorder.capture.calls import Begun, Collector, Generation, answered, generating_strand, generation
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
-from logs_ui.recorder.capture.model_answers import TokenBatch
+from logs_ui.recorder.capture.model_answers import Sequence, TokenBatch, finish_of
 from logs_ui.recorder.guard import guard
 
 _SAMPLING = (
@@ -23,22 +26,44 @@ _SAMPLING = (
 
 
 def install() -> None:
-    """Patch `GenerationMixin.generate`, now or when transformers is imported."""
+    """Patch the methods, now or when transformers is imported."""
     patches.when_imported(
-        "transformers.generation.utils", lambda module: patches.method(module.GenerationMixin, "generate", _recorded)
+        "transformers.generation.utils",
+        lambda module: patches.method(module.GenerationMixin, "generate", _recorded),
+    )
+    patches.when_imported(
+        "transformers.generation.continuous_batching.continuous_api",
+        lambda module: patches.method(module.ContinuousMixin, "generate_batch", _recorded_batch),
     )
 
 
-@patch
-def _recorded(generate: Method, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _around(add: Callable[..., None], generate: Method, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     strand = generating_strand()
     if strand is None or not _is_policy(strand.tree.log, model):
         return generate(model, *args, **kwargs)
     with generation(strand, "transformers") as begun:
         output = generate(model, *args, **kwargs)
     with guard("recording a generation of transformers"), answered(begun):
-        _add(strand.tree.log, begun, model, args, kwargs, output)
+        add(strand.tree.log, begun, model, args, kwargs, output)
     return output
+
+
+def _add_batch(
+    log: Collector, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
+) -> None:
+    seconds = time.perf_counter() - begun.began
+    settings = _settings(model, args, kwargs)
+    ends, limit = _ends(settings["eos_token_id"]), settings["max_new_tokens"]
+    sequences = [
+        Sequence(
+            np.array(one.prompt_ids, np.int32),
+            np.array(ids := one.generated_tokens, np.int32),
+            finish_of(ids, ends, limit),
+        )
+        for one in output.values()
+    ]
+    sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
+    log.add(Generation(begun.order, begun.began, seconds, sequences, sampling, strand=begun.strand))
 
 
 def _is_policy(log: Collector, model: Any) -> bool:
@@ -91,3 +116,7 @@ def _ends(eos: Any) -> tuple[int, ...]:
     if eos is None:
         return ()
     return tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
+
+
+_recorded = patch(partial(_around, _add))
+_recorded_batch = patch(partial(_around, _add_batch))

@@ -100,6 +100,17 @@ def test_a_training_with_reward_functions_only(tmp_path: Path) -> None:
     assert (run.state, run.unattributed_calls) == ("finished", 0)
 
 
+@pytest.mark.skipif(IS_OLD, reason="TRL 0.29 calls it paged attention, which needs a GPU")
+def test_continuous_batching_shows_why_answers_ended(tmp_path: Path) -> None:
+    db, noted = tmp_path / "a.db", Noted()
+    trainer = plain(noted, tmp_path, use_transformers_continuous_batching=True)
+    record_trainer(trainer, db=db).train()
+    rows = noted.expect(db, 16)
+    end = trainer.processing_class.eos_token_id
+    assert list(rows.stop_reason) == ["stop" if ids[-1] == end else "length" for ids in rows.completion_ids]
+    assert rows.sampling[0]["max_new_tokens"] == 24
+
+
 def test_an_evaluation_is_recorded_as_one(tmp_path: Path) -> None:
     db, noted = tmp_path / "a.db", Noted()
     trainer = record_trainer(plain(noted, tmp_path), db=db)
