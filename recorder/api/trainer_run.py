@@ -25,7 +25,7 @@ from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.rollout_call import OpenCall, TokenizerSource
-from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob, ScoredJob
+from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.rows.task_names import name_task, prompt_task, returned_tasks
 from logs_ui.recorder.snapshot import plain, snapshot
 from logs_ui.recorder.storage.changes import RunChange
@@ -45,7 +45,7 @@ class Recording:
         self._last: tuple[int, int] | None = None  # the batch of the last call, and the attempt at it
         self._awaiting: OpenCall | None = None  # the call whose rewards come next
         self._running: OpenCall | None = None
-        self._returned: ScoredJob | None = None  # the rows of the last call, until they are scored
+        self._returned: ReturnedJob | None = None  # the rows of the last call, until they are scored
         self._scores: tuple[bytes, CallRecords, dict[int, str]] | None = None  # completions, calls, functions
         self._training = False
         # First, and on every rank: this waits for all ranks, so one that failed before would leave the others waiting.
@@ -129,7 +129,7 @@ class Recording:
                 call.tasks = returned_tasks(call.tasks, output, call.prompts)
             job = ReturnedJob(call, copy, now_us())
             if call is self._awaiting:  # its own calls are released once the job is encoded
-                self._returned = ScoredJob(call.carrying(call.calls.copy()), copy, job.returned)
+                self._returned = ReturnedJob(call.carrying(call.calls.copy()), copy, job.returned)
             self._settle(call, job)
             self._put_scored()  # before trl 0.24 the tokens are seen last
 

@@ -22,15 +22,7 @@ from logs_ui.recorder.rows.ends import error_reason
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.row_builder import encoded
-from logs_ui.recorder.rows.row_jobs import (
-    ColumnsJob,
-    FailedJob,
-    FinishedJob,
-    HeaderJob,
-    ReturnedJob,
-    RunningJob,
-    ScoredJob,
-)
+from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, HeaderJob, ReturnedJob, RunningJob
 from logs_ui.recorder.rows.row_messages import prompt_of
 from logs_ui.recorder.rows.row_tokens import all_sampled, spell_rows, spelling_of, unfinished_tokens
 from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
@@ -49,7 +41,7 @@ def changes_of(job: Any) -> Iterable[Change | RowDraft]:
     match job:
         case RunningJob():
             return _running(job)
-        case ReturnedJob():  # also a ScoredJob
+        case ReturnedJob():
             return _ended(job.call, _returned(job))
         case FinishedJob():
             return _ended(job.call, _finished(job))
@@ -101,10 +93,10 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
         decode = spelling.of if spelling else call.decode
         found = attribute(prompts, completions, call.calls.sort(), decode, output.numbers)
     scored: list[ScoredRow] = []
-    if isinstance(job, ScoredJob):
+    if job.scoring is not None:
         lost = 0
         with guard("giving calls of reward functions to rows"):
-            scored, lost = _scored(job)
+            scored, lost = _scored(job, job.scoring)
         yield RunChange(call.run, {}, unattributed_scoring=lost)
     else:  # else they were counted with the job before this one
         yield from _lost_calls(call, found)
@@ -114,11 +106,11 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
         yield encoded(call, i, row, tokens[i], output.extras, {"returned": job.returned}, spelling, *scored[i : i + 1])
 
 
-def _scored(job: ScoredJob) -> tuple[list[ScoredRow], int]:
+def _scored(job: ReturnedJob, scoring: CallRecords) -> tuple[list[ScoredRow], int]:
     call, completions = job.call, orjson.loads(job.completions)
     columns = call.columns or [b"null"] * len(call.prompts)
     given = [[orjson.loads(one) for one in both] for both in zip(call.prompts, columns, strict=True)]
-    return attribute_scoring(job.scoring.sort(), job.functions, completions, given[: len(completions)])
+    return attribute_scoring(scoring.sort(), job.functions, completions, given[: len(completions)])
 
 
 def _tokens(output: Output, i: int) -> Tokens | None:

@@ -7,7 +7,7 @@ written. A training with a helper process does not load that file, nor attributi
 from collections.abc import Mapping
 from typing import Any, Self
 
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
 from logs_ui.recorder.capture.calls import CallRecords
@@ -79,44 +79,37 @@ class RunningJob(RowsJob, tag="running"):
 
 
 class ReturnedJob(EndedJob, tag="returned"):
-    """Rows whose rollout function returned, at `returned` (µs since the epoch), an output that the trainer accepts."""
+    """Rows whose rollout function returned, at `returned` (µs since the epoch), an output that the trainer accepts. If
+    reward functions called something, the rows are written once more, with those calls.
+
+    Attributes:
+        scoring: Calls of reward functions; None the first time.
+        functions: Their names, by the strand that each ran in.
+        completions: JSON of the (N) completions, as they got them.
+    """
 
     output: Output
     returned: int
+    scoring: CallRecords | None = None
+    functions: dict[int, str] = {}
+    completions: bytes = b"[]"
 
     @property
     def size(self) -> int:
-        return self.output.size + self.call.size
+        scored = 0 if self.scoring is None else self.scoring.size + len(self.completions)
+        return self.output.size + self.call.size + scored
+
+    def plain(self) -> "ReturnedJob":
+        plain = super().plain()
+        return plain if self.scoring is None else replace(plain, scoring=self.scoring.plain())
 
     def without_payload(self) -> "HeaderJob | ColumnsJob":
         """Keep their token counts, their own rewards, and when they returned."""
+        if self.scoring is not None:  # they are written already
+            self.call.drop_text()
+            return ColumnsJob(self.call, [{} for _ in self.call.prompts])
         rows = range(len(self.call.prompts))
         return HeaderJob.of(self.call, [_header(self.output, i, {"returned": self.returned}) for i in rows])
-
-
-class ScoredJob(ReturnedJob, tag="scored"):
-    """The same rows once more, with what reward functions called to score them. Made only if they called something.
-
-    Attributes:
-        completions: JSON of the (N) completions, as the reward functions got them.
-        functions: Names of the reward functions, by the strand that each ran in.
-    """
-
-    completions: bytes = b"[]"
-    scoring: CallRecords = field(default_factory=CallRecords)
-    functions: dict[int, str] = {}
-
-    @property
-    def size(self) -> int:
-        return super().size + len(self.completions) + self.scoring.size
-
-    def plain(self) -> "ScoredJob":
-        return replace(super().plain(), scoring=self.scoring.plain())
-
-    def without_payload(self) -> "ColumnsJob":
-        """Keep nothing: the rows are written already."""
-        self.call.drop_text()
-        return ColumnsJob(self.call, [{} for _ in self.call.prompts])
 
 
 class FinishedJob(EndedJob, tag="finished"):

@@ -30,7 +30,6 @@ from logs_ui.recorder.rows.row_jobs import (
     ReturnedJob,
     RowsJob,
     RunningJob,
-    ScoredJob,
 )
 from logs_ui.recorder.storage.changes import NO_ENTRY, Change, StoredImage
 from logs_ui.recorder.storage.spool import spool_entry as entries
@@ -63,7 +62,7 @@ class _Tokenizer(Struct, array_like=True, tag="tokenizer"):
     json: str
 
 
-_Frame = RunningJob | ReturnedJob | ScoredJob | FinishedJob | FailedJob | HeaderJob | ColumnsJob | BatchJob | _Tokenizer
+_Frame = RunningJob | ReturnedJob | FinishedJob | FailedJob | HeaderJob | ColumnsJob | BatchJob | _Tokenizer
 
 
 class Wire:
@@ -111,7 +110,7 @@ class Wire:
             return None
         if isinstance(received, RowsJob):
             received.call.calls.share_strands()
-        if isinstance(received, ScoredJob):
+        if isinstance(received, ReturnedJob) and received.scoring is not None:
             received.scoring.share_strands()
         if isinstance(received, ReturnedJob | FinishedJob) and received.output is not None:
             force_setattr(received, "output", received_output(received.output))

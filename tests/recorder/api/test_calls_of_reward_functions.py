@@ -19,7 +19,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from logs_ui.recorder import flush, load_run, record, record_trainer, row_scope, trace_client, trace_env
 from logs_ui.recorder.delivery.writer import Writer
-from logs_ui.recorder.rows.row_jobs import ColumnsJob, ReturnedJob, ScoredJob
+from logs_ui.recorder.rows.row_jobs import ColumnsJob, ReturnedJob
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv
@@ -350,7 +350,7 @@ def test_rows_are_written_once_more_only_if_something_was_called(
     jobs: list[Any] = []
 
     def noted(writer: Writer, job: Any) -> None:
-        jobs.append(type(job))
+        jobs.append((type(job), getattr(job, "scoring", None) is not None))
         put(writer, job)
 
     def checked(completions: list[Any], **_: Any) -> list[float]:
@@ -358,9 +358,9 @@ def test_rows_are_written_once_more_only_if_something_was_called(
 
     monkeypatch.setattr(Writer, "put", noted)
     recorded(by_rollout_function([checked], tmp_path), tmp_path)
-    again = [ScoredJob] if calls else []
-    assert [job for job in jobs if issubclass(job, ReturnedJob | ColumnsJob)] == [
-        ReturnedJob, *again, ColumnsJob, ColumnsJob,
+    again = [(ReturnedJob, True)] if calls else []
+    assert [job for job in jobs if issubclass(job[0], ReturnedJob | ColumnsJob)] == [
+        (ReturnedJob, False), *again, (ColumnsJob, False), (ColumnsJob, False),
     ] * 2  # fmt: skip
 
 
@@ -372,7 +372,7 @@ def test_a_full_queue_loses_the_calls_and_not_the_rows(monkeypatch: pytest.Monke
 
     put = Writer.put
     monkeypatch.setattr(
-        Writer, "put", lambda self, job: put(self, job.without_payload() if isinstance(job, ScoredJob) else job)
+        Writer, "put", lambda self, job: put(self, job.without_payload() if getattr(job, "scoring", None) else job)
     )
     rows, _ = recorded(by_rollout_function([checked], tmp_path), tmp_path)
     assert scoring(rows) == [[]] * 2 * ROWS
