@@ -414,3 +414,33 @@ def test_an_environment_that_returns_itself_stays_recorded(tmp_path: Path) -> No
     assert [(action["action"], action["observation"]) for action in actions] == [
         (None, None), ("one", "one: 1 left"), ("two", "two: 0 left"),
     ]  # fmt: skip
+
+
+class Scoreboard:
+    """An environment without a tool of its own, beside `tools=`."""
+
+    def reset(self, **_: Any) -> str:
+        """Begins a game."""
+        self.episode, self.reward = list[str](), 0.0
+        return " Game 1."
+
+
+def test_calls_of_tools_beside_an_environment_are_actions(taught: Any, tmp_path: Path) -> None:
+    def guess(number: int) -> str:
+        """
+        Guesses the number.
+
+        Args:
+            number: What to guess.
+
+        Returns:
+            Whether the number is higher or lower.
+        """
+        return "higher" if number < 3 else "lower"
+
+    rows, _ = rows_of(taught, Scoreboard, tmp_path, max_steps=4, tools=[guess])
+    for row in rows:
+        answered = sum(message["role"] == "tool" for message in row["messages"])
+        assert answered == len([call for call in calls_of(row) if call["action"]]) == row["env_steps"]
+        assert row["parse_failures"] <= row["turns"] - answered
+    assert sum(row["env_steps"] for row in rows) > len(rows)
