@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,8 @@ from datasets import Dataset
 from fastapi import FastAPI
 
 from examples.tiny_model import call, make_tokenizer
-from logs_ui.recorder import Settings, diagnose, load_run, load_runs, record_worker
+from logs_ui.recorder import Settings, diagnose, load_run, load_runs, record_trainer, record_worker
+from logs_ui.recorder.api.record_trainer import is_recorded_trainer
 from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.rollout.demo.guess_env import TURNS, GuessAction, GuessEnv
 from tests.support.training import guess_server
@@ -268,9 +270,13 @@ def test_a_worker_that_fails_says_so_on_its_run(
     db = tmp_path / "a.db"
     model, url = policy
     model.broken = True
-    worker = record_worker(make_worker(model, url, None, monkeypatch), db=db)
+    trainer = SimpleNamespace(rollout_worker=make_worker(model, url, None, monkeypatch))  # its forward needs a GPU
+    assert record_trainer(trainer, db=db) is trainer
+    assert is_recorded_trainer(trainer)
+    record_trainer(trainer, db=tmp_path / "b.db")
     with pytest.raises(IndexError):
-        loop_of(worker).run()
+        loop_of(trainer.rollout_worker).run()
+    assert not (tmp_path / "b.db").exists()
     (run,) = load_runs(db=db).to_dict("records")
     assert (run["state"], run["error"]) == ("failed", "IndexError: list index out of range")
     rows = load_run(db=db)
