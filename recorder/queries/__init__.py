@@ -21,7 +21,6 @@ from logs_ui.recorder.queries.facets import MOST_TASKS, Facets, Histogram, facet
 from logs_ui.recorder.queries.group_survey import GroupSort, Survey, Tally, beside_in_survey, survey, surveyed_groups
 from logs_ui.recorder.queries.groups import (
     DEAD,
-    Ends,
     Group,
     Kind,
     beside,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from sqlalchemy import ColumnElement, func, literal, select
+from sqlalchemy import func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -37,21 +37,19 @@ class GroupResult:
     reward_sum: float
 
 
-@dataclass(frozen=True)
-class StepSize:
-    """A step, and how many of its rollouts have a reward."""
+class StepSize(NamedTuple):
+    """Sums over a step's rollouts; `rollouts` up to and with it, `scored` of the step's have a reward."""
 
     step: int
+    rollouts: int
     scored: int
+    reward_sum: float
 
 
 def step_sizes(db: Database, run_id: int, mode: str) -> list[StepSize]:
     """Returns the steps that have a reward, in order."""
-    step, scored = col(StepStatistics.step), whole_sum(col(StepStatistics.scored))
-    query = select(step, scored).where(col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == mode)
     with Session(db) as session:
-        found = session.execute(query.group_by(step).having(scored > 0).order_by(step))
-        return [StepSize(step, int(scored)) for step, scored in found]
+        return [step for step in _steps(session, run_id, mode) if step.scored]
 
 
 def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[CurvePoint]:
@@ -95,7 +93,8 @@ def task_results(
     # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
     task = func.coalesce(col(row.task), literal("", literal_execute=True))
     query = select(task, func.count(), func.sum(is_solved(marks)), total(col(row.reward)))
-    query = query.where(*_scored(run_id, mode, steps)).group_by(task, col(row.group))
+    of_run = (col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode)
+    query = query.where(*of_run, col(row.reward).is_not(None)).group_by(task, col(row.group))
     found: dict[str, list[GroupResult]] = defaultdict(list)
     with Session(db) as session:
         for name, *sums in session.execute(query):
@@ -103,29 +102,14 @@ def task_results(
     return dict(found)
 
 
-def _scored(run_id: int, mode: str, steps: tuple[int, int]) -> list[ColumnElement[bool]]:
-    row = EvaluationRow
-    of_run = [col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode]
-    return [*of_run, col(row.reward).is_not(None)]
-
-
-class _Step(NamedTuple):
-    """Sums over a step's rollouts; `rollouts` up to and with it."""
-
-    step: int
-    rollouts: int
-    scored: int
-    reward_sum: float
-
-
-def _steps(session: Session, run_id: int, mode: str) -> list[_Step]:
+def _steps(session: Session, run_id: int, mode: str) -> list[StepSize]:
     key = StepStatistics
     sums = (whole_sum(col(key.rollouts)), whole_sum(col(key.scored)), total(col(key.reward_sum)))
     query = select(col(key.step), *sums).where(col(key.run_id) == run_id, col(key.mode) == mode)
     found = session.execute(query.group_by(col(key.step)).order_by(col(key.step))).all()
     seen = accumulate(int(rollouts) for _, rollouts, *_ in found)
     each = zip(found, seen, strict=True)
-    return [_Step(step, so_far, int(scored), rewards) for (step, _, scored, rewards), so_far in each]
+    return [StepSize(step, so_far, int(scored), rewards) for (step, _, scored, rewards), so_far in each]
 
 
 def _times(session: Session, run_id: int, mode: str, steps: list[int]) -> dict[int, int]:

@@ -52,13 +52,6 @@ DEAD = (Kind.FAILED, Kind.PASSED, Kind.LEVEL)
 """Kinds of groups with zero variance."""
 
 
-class Ends(NamedTuple):
-    """Holds the lowest and the highest reward of a run; None without rewards."""
-
-    low: float | None
-    high: float | None
-
-
 def kind_of(low: float | None, high: float | None, scored: int, solved: int | None) -> Kind:
     """Returns the kind of a group with these lowest and highest rewards, if `scored` of its rollouts have one.
 
@@ -147,13 +140,12 @@ class GroupPage:
     next: Cursor | None
 
 
-def reward_ends(db: Database, run_id: int) -> Ends:
-    """Returns the run's lowest and highest reward: two seeks in the index of rewards."""
+def reward_ends(db: Database, run_id: int) -> list[float]:
+    """Returns the run's lowest and highest reward, empty without rewards: two seeks in the index of rewards."""
     of_run = (_run == run_id, _reward.is_not(None))
     ends = [select(end(_reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)]
     with Session(db) as session:
-        low, high = session.execute(select(*ends)).one()
-    return Ends(low, high)
+        return [end for end in session.execute(select(*ends)).one() if end is not None]
 
 
 def newest_groups(

@@ -66,11 +66,9 @@ class RunCounts:
     projects: dict[str, int] = field(default_factory=dict)  # by project, most runs first
 
 
-def list_runs(
-    db: Database, chosen: RunFilter, *, after: Cursor | None = None, limit: int, now: int | None = None
-) -> RunList:
+def list_runs(db: Database, chosen: RunFilter, *, after: Cursor | None = None, limit: int) -> RunList:
     """Returns a page of the filter's runs, newest first."""
-    now = _now(db, now)
+    now = clock.now(db)
     newest = (col(Run.created), col(Run.id))
     query = select(Run).where(*_conditions(chosen, now)).order_by(*(column.desc() for column in newest))
     if after is not None:
@@ -82,16 +80,16 @@ def list_runs(
     return RunList(listed, None if last is None else Cursor(last.created, last.id or 0))
 
 
-def these_runs(db: Database, ids: Iterable[int], *, now: int | None = None) -> list[ListedRun]:
+def these_runs(db: Database, ids: Iterable[int]) -> list[ListedRun]:
     """Runs by their numbers; missing ones are left out."""
     with Session(db) as session:
         runs = session.scalars(select(Run).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))).all()
-        return _listed(session, runs, _now(session.connection(), now))
+        return _listed(session, runs, clock.now(session.connection()))
 
 
-def count_runs(db: Database, chosen: RunFilter, *, now: int | None = None) -> RunCounts:
+def count_runs(db: Database, chosen: RunFilter) -> RunCounts:
     """Counts runs, exactly: there are never many."""
-    now = _now(db, now)
+    now = clock.now(db)
     in_any_state = replace(chosen, states=())
     state = select(_state(now).label("state")).where(*_conditions(in_any_state, now)).subquery().c.state
     by_state = select(state, func.count()).group_by(state)
@@ -118,23 +116,19 @@ def newest_run(db: Database) -> int:
         return session.scalar(select(func.max(col(Run.id)))) or 0
 
 
-def runs_since(db: Database, chosen: RunFilter, run_id: int, *, now: int | None = None) -> int:
+def runs_since(db: Database, chosen: RunFilter, run_id: int) -> int:
     """Counts the filter's runs with a higher number."""
-    wanted = _conditions(chosen, _now(db, now))
+    wanted = _conditions(chosen, clock.now(db))
     with Session(db) as session:
         return session.scalar(select(func.count()).select_from(Run).where(col(Run.id) > run_id, *wanted)) or 0
 
 
-def run_marks(db: Database, ids: Iterable[int], *, now: int | None = None) -> list[tuple[Any, ...]]:
+def run_marks(db: Database, ids: Iterable[int]) -> list[tuple[Any, ...]]:
     """Returns values that change whenever the list's entries of these runs do, annotations excepted."""
     columns = (Run.id, Run.changed, Run.name, Run.error, Run.max_steps)
-    query = select(*map(col, columns), _state(_now(db, now))).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))
+    query = select(*map(col, columns), _state(clock.now(db))).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))
     with Session(db) as session:
         return [tuple(row) for row in session.execute(query)]
-
-
-def _now(db: Database, given: int | None) -> int:
-    return clock.now(db) if given is None else given
 
 
 def _state(now: int) -> ColumnElement[str]:

@@ -159,9 +159,7 @@ def _page(
         kind=kind,
         mean=mean,
         spread=spread,
-        strip=group_charts.strip(
-            rewards, mean, Scale.over([end for end in queries.reward_ends(db, run_id) if end is not None])
-        ),
+        strip=group_charts.strip(rewards, mean, Scale.over(queries.reward_ends(db, run_id))),
         scale=Scale.over([part.worth for it in columns for part in it.parts if part.worth is not None]),
         pair=pair,
         newer=newer,

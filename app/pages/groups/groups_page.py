@@ -294,7 +294,7 @@ def _rows(
 
 
 def _lines(db: Connection, run: Run, found: list[Group]) -> list[GroupLine]:
-    scale = Scale.over([end for end in queries.reward_ends(db, id_of(run)) if end is not None])
+    scale = Scale.over(queries.reward_ends(db, id_of(run)))
     return [GroupLine(group, group_charts.strip(group.rewards, group.mean, scale), _ends(group)) for group in found]
 
 

@@ -163,8 +163,7 @@ def lines_of(
         has_steps=summary.has_steps,
     )
     said, ends = queries.annotations(db, summary.run, lines), queries.reward_ends(db, id_of(summary.run))
-    scale = Scale.over([end for end in (ends.low, ends.high) if end is not None])
-    return Rows(lines, columns, following, scale, said, chosen, summary.run.uid, looked_at)
+    return Rows(lines, columns, following, Scale.over(ends), said, chosen, summary.run.uid, looked_at)
 
 
 def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> FoundRollouts:

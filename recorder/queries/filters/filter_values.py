@@ -11,7 +11,7 @@ from logs_ui.recorder.spelling import shortened
 INT64_MAX = 2**63 - 1
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST_TIME = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
+LAST_TIME = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)  # in µs since the epoch
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])")
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _SECOND = 1_000_000
@@ -64,12 +64,6 @@ def check_number(name: str, value: float, *, low: float = -math.inf, high: float
         raise FilterError(name, f"{name} {value} is not a finite number")
     if not low <= value <= high:
         raise FilterError(name, f"{name} {value} is out of range: {low} to {high}")
-
-
-def check_time(name: str, moment: int) -> None:
-    """Raises FilterError if a moment, in µs since the epoch, is not between 1970 and 9999."""
-    if not 0 <= moment <= _LAST_TIME:
-        raise FilterError(name, f"{name} is out of range: give a time between 1970 and 9999")
 
 
 def print_time(moment: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Kind
-from logs_ui.recorder.queries.filters.filter_values import INT64_MAX, check_number, check_time, print_number, print_time
+from logs_ui.recorder.queries.filters.filter_values import INT64_MAX, LAST_TIME, check_number, print_number, print_time
 from logs_ui.recorder.spelling import check_word, shortened
 
 ABSENT = "none"
@@ -220,10 +220,10 @@ def _checked_range(field: Field, given: Range) -> Range:
     low, high = (plain_number(field.name, end, convert) for end in (given.low, given.high))
     most = INT64_MAX if field.kind == Kind.WHOLE else math.inf
     for end in (it for it in (low, high) if it is not None):
-        if field.kind == Kind.TIME:
-            check_time(field.name, int(end))
-        else:
+        if field.kind != Kind.TIME:
             check_number(field.name, end, low=-most, high=most)
+        elif not 0 <= end <= LAST_TIME:
+            raise FilterError(field.name, f"{field.name} is out of range: give a time between 1970 and 9999")
     found = Range(low, high, given.above and low is not None, given.below and high is not None)
     if low is None and high is None:
         raise FilterError(field.name, f"{field.name} needs a value, for example {field.example}")

@@ -262,7 +262,7 @@ QUESTIONS: list[Callable[[Engine], Any]] = [
     },
     lambda db: queries.step_sizes(db, 1, Mode.TRAIN),
     lambda db: [
-        vars(queries.count_runs(db, RunFilter(words=words), now=0))
+        vars(queries.count_runs(db, RunFilter(words=words)))
         for words in (
             (),
             ("shell",),
@@ -274,7 +274,7 @@ QUESTIONS: list[Callable[[Engine], Any]] = [
             ("bf16=none",),
         )
     ],
-    lambda db: queries.run_marks(db, (1, 2, 3), now=0),
+    lambda db: queries.run_marks(db, (1, 2, 3)),
 ]
 
 
