@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from logs_ui.recorder.diagnosis import wording
+
 NOTHING = "—"
 _MINUS = "\u2212"
 _LARGEST_FLOAT32 = 3e38
@@ -53,11 +55,7 @@ def tokens(value: int | None) -> str:
 
 def percent(share: float | None) -> str:
     """Formats whole per cents; a share between 0 and 1 never reads as 0% or 100%."""
-    if share is None:
-        return NOTHING
-    if 0 < share < 0.01:
-        return "<1%"
-    return ">99%" if 0.99 < share < 1 else f"{share:.0%}"
+    return NOTHING if share is None else wording.percent(share)
 
 
 def duration(seconds: float | None) -> str:

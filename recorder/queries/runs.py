@@ -53,6 +53,11 @@ class RunSummary(Totals):
     silent: int  # µs since its last heartbeat, when this was read
 
     @property
+    def is_alive(self) -> bool:
+        """Returns True if more may come: it runs, or its heartbeat stopped without a recorded end."""
+        return self.state in {RunState.RUNNING, "died"}
+
+    @property
     def has_steps(self) -> bool:
         """Returns False for an evaluation whose rollouts are all of step 0, because it names no steps."""
         return self.steps > 0 or not self.is_evaluation

@@ -134,12 +134,13 @@ class WorkingTree(NamedTuple):
 
 def facts(summaries: Sequence[RunSummary]) -> list[RunSetting]:
     """Returns the most important settings; those that no run has are left out."""
+    trees = {None: None, True: "uncommitted changes", False: "clean"}
     rows: dict[str, list[Any]] = {
         "model": [it.run.model for it in summaries],
         "completions per prompt": [it.run.num_generations for it in summaries],
         "planned steps": [words.planned_steps(it) for it in summaries],
         "commit": [it.run.git_commit and it.run.git_commit[:12] for it in summaries],
-        "working tree": [_tree(it.run.git_dirty) for it in summaries],
+        "working tree": [trees[it.run.git_dirty] for it in summaries],
         "tokenizer": [it.run.tokenizer and it.run.tokenizer[:12] for it in summaries],
         "host": [it.run.host for it in summaries],
         "resumes": [it.run.parent for it in summaries],
@@ -181,29 +182,25 @@ def working_trees(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, st
             grouped[key].append(run)
     files = [_files(texts.get(names or "", "")) for names, _ in grouped]
     everywhere = set.intersection(*map(set, files)) if len(files) > 1 else set()
-    return [
-        _working_tree(runs, of_tree, everywhere, diff, texts)
-        for ((_, diff), runs), of_tree in zip(grouped.items(), files, strict=True)
-    ]
+    found = []
+    for ((_, diff), runs), of_tree in zip(grouped.items(), files, strict=True):
+        lines = texts.get(diff or "", "").splitlines()
+        found.append(
+            WorkingTree(
+                runs=runs,
+                unlike=[file for file in of_tree if file not in everywhere],
+                alike=[file for file in of_tree if file in everywhere],
+                hash=diff,
+                lines=[_git_line(line) for line in lines[:_SHOWN_LINES]],
+                is_cut=len(lines) > _SHOWN_LINES,
+            )
+        )
+    return found
 
 
 def _files(text: str) -> list[ChangedFile]:
     named = (line.split("\t", 2) for line in text.splitlines())
     return [ChangedFile(*parts) for parts in named if len(parts) == 3]
-
-
-def _working_tree(
-    runs: list[int], files: list[ChangedFile], everywhere: set[ChangedFile], diff: str | None, texts: Mapping[str, str]
-) -> WorkingTree:
-    lines = texts.get(diff or "", "").splitlines()
-    return WorkingTree(
-        runs=runs,
-        unlike=[file for file in files if file not in everywhere],
-        alike=[file for file in files if file in everywhere],
-        hash=diff,
-        lines=[_git_line(line) for line in lines[:_SHOWN_LINES]],
-        is_cut=len(lines) > _SHOWN_LINES,
-    )
 
 
 def _git_line(line: str) -> DiffLine:
@@ -247,10 +244,6 @@ def _unified(before: list[str], after: list[str]) -> list[DiffLine]:
             lines += [DiffLine("removed", before[i], before=i + 1) for i in range(i1, i2)]
             lines += [DiffLine("added", after[j], after=j + 1) for j in range(j1, j2)]
     return lines
-
-
-def _tree(dirty: bool | None) -> str | None:  # noqa: FBT001 - as the run's column has it
-    return None if dirty is None else "uncommitted changes" if dirty else "clean"
 
 
 def _written(value: Any) -> str:

@@ -69,7 +69,9 @@ def make_table(results: Sequence[_Results], k: int, sort: str, limit: int) -> Ta
     largest = max(differences, default=0.0) or 1.0
     scale = Scale(-largest, largest)
     everything = _line("", [_cell(list(chain.from_iterable(run.values())), k) for run in results])
-    return TaskTable([_with_bar(line, scale) for line in lines[:limit]], everything, len(tasks))
+    bars = [None if line.difference is None else scale.bar(line.difference) for line in lines[:limit]]
+    shown = [line._replace(bar=bar) for line, bar in zip(lines, bars, strict=False)]
+    return TaskTable(shown, everything, len(tasks))
 
 
 def group_sizes(results: Iterable[_Results]) -> list[int]:
@@ -83,11 +85,6 @@ def _line(task: str, cells: list[TaskCell | None]) -> TaskLine:
     others = [(index, round(cell.mean - first.mean, 9)) for index, cell in enumerate(cells[1:], 1) if cell and first]
     against, difference = max(others, key=lambda other: abs(other[1]), default=(0, None))
     return TaskLine(task, cells, difference, against, None)
-
-
-def _with_bar(line: TaskLine, scale: Scale) -> TaskLine:
-    bar = None if line.difference is None else scale.bar(line.difference)
-    return TaskLine(line.task, line.cells, line.difference, line.against, bar)
 
 
 def _cell(groups: Sequence[GroupResult], k: int) -> TaskCell | None:

@@ -27,7 +27,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Kind, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
-from logs_ui.recorder.vocabulary import RunState, Status
+from logs_ui.recorder.vocabulary import Status
 
 OPENED = 8
 """Number of columns whose turns are sent with the page; the others are loaded when they are scrolled to."""
@@ -111,7 +111,10 @@ def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Re
         if htmx.target(request) == "group" and request.query_params.get("seen") == _seen(rows, summary):
             return htmx.nothing_new()
         order, opened = (_numbers(pairs, name) for name in ("column", "open"))
-        page = _page(db, summary, _as_seen(rows, order), chosen, choice, opened)
+        # In the order in which the page shows them, so that none moves under the reader; new ones come last.
+        places = {row_id: place for place, row_id in enumerate(order)}
+        rows.sort(key=lambda row: places.get(row.id or 0, len(places)))
+        page = _page(db, summary, rows, chosen, choice, opened)
     return htmx.render(request, "groups/group.html", page, fragments=("group",))
 
 
@@ -204,17 +207,11 @@ def _moments(rewards: Sequence[float]) -> tuple[float | None, float | None]:
     return mean, sqrt(fsum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1))
 
 
-def _as_seen(rows: list[EvaluationRow], order: Sequence[int]) -> list[EvaluationRow]:
-    """Sorts rows in the order in which the page shows them, so that none moves under the reader; new ones come last."""
-    places = {row_id: place for place, row_id in enumerate(order)}
-    return sorted(rows, key=lambda row: places.get(row.id or 0, len(places)))
-
-
 def _refresh(
     run: Run, rows: Sequence[EvaluationRow], summary: RunSummary, chosen: RolloutFilter, first: int
 ) -> str | None:
-    is_over = summary.state not in {RunState.RUNNING, "died"} and all(row.status != Status.RUNNING for row in rows)
-    if is_over or all(words.is_settled(row) for row in rows):
+    is_open = summary.is_alive or any(row.status == Status.RUNNING for row in rows)
+    if not is_open or all(words.is_settled(row) for row in rows):
         return None
     return urls.group(run.uid, first, chosen, seen=_seen(rows, summary))
 

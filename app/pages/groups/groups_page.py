@@ -162,7 +162,9 @@ def _answer(request: Request, db: Connection, run: Run) -> Response:
         chosen = checked_filter(db, run, _of_filter(given))
         after = urls.parse_cursor(place) if place else None
     except FilterError as mistake:
-        return _mistaken(request, db, run, _of_filter(given), mistake)
+        own = _of_filter(given)
+        page = _page(db, run, repaired(own, mistake), GroupChoice(), None, given=own, mistake=mistake)
+        return htmx.render(request, "groups/groups.html", page, fragments=("groups",), status=422, address="false")
     here = _address(run, chosen, choice, after)
     if htmx.target(request) == "more":
         summary = queries.run_summary(db, id_of(run))
@@ -247,12 +249,6 @@ def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice)
         (text, _address(run, chosen.with_parts(modes=modes), choice), chosen.words("mode") == modes)
         for text, modes in wanted
     ]
-
-
-def _mistaken(request: Request, db: Connection, run: Run, given: urls.Pairs, mistake: FilterError) -> Response:
-    """Shows the page with one line that names the error in the filter."""
-    page = _page(db, run, repaired(given, mistake), GroupChoice(), None, given=given, mistake=mistake)
-    return htmx.render(request, "groups/groups.html", page, fragments=("groups",), status=422, address="false")
 
 
 def _of_filter(given: urls.Pairs) -> urls.Pairs:

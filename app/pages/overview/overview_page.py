@@ -29,7 +29,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort,
 from logs_ui.recorder.queries.filters.terms import Range
 from logs_ui.recorder.queries.run_steps import TaskRewards
 from logs_ui.recorder.storage.tables import EvaluationRow
-from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
+from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 
 router = APIRouter()
 
@@ -183,7 +183,7 @@ def overview(
             short=None if judged is None else in_short(run.uid, judged),
             logged=logged,
             marks=notes_forms.of_run(db, notebook, run),
-            refresh=urls.overview(run.uid, **named, seen=now) if summary.state in {RunState.RUNNING, "died"} else None,
+            refresh=urls.overview(run.uid, **named, seen=now) if summary.is_alive else None,
             is_new=wanted is None,
         )
     return htmx.render(request, "overview/overview.html", page, fragments=("overview",), address=None if seen else here)

@@ -268,8 +268,7 @@ def _searched(chosen: RolloutFilter) -> str:
 
 
 def _refresh(run: Run, row: EvaluationRow, summary: RunSummary, chosen: RolloutFilter, view: View) -> str | None:
-    is_over = summary.state not in {RunState.RUNNING, "died"} and row.status != Status.RUNNING
-    if words.is_settled(row) or is_over:
+    if words.is_settled(row) or not (summary.is_alive or row.status == Status.RUNNING):
         return None
     return urls.rollout(run.uid, row.id or 0, chosen, view=view, seen=_seen(row, summary))
 

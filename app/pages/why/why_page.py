@@ -31,7 +31,6 @@ from logs_ui.recorder.queries.filters.filter_values import read_whole
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
 from logs_ui.recorder.queries.filters.terms import print_name
 from logs_ui.recorder.storage.tables import Run
-from logs_ui.recorder.vocabulary import RunState
 
 router = APIRouter()
 
@@ -84,7 +83,9 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
     if not len(selected):
         read = f"; of this large run a sample is read: {known.report.sample}" if known.report.sample else ""
         raise FilterError("step_min" if chosen.has_steps else "task", f"this selection has no rollout that ended{read}")
-    within = " ".join(filter(None, [_mode(db, run), *_terms(chosen)]))
+    several = len({series.mode for series in queries.step_series(db, id_of(run))}) > 1
+    mode = [f"mode:{queries.mode_of(db, id_of(run))}"] if several else []
+    within = " ".join([*mode, *_terms(chosen)])
     scale = known.report.scale
     if len(selected) < FEW_ROLLOUTS:
         steps = int(selected.steps[0]), int(selected.steps[-1])
@@ -122,11 +123,6 @@ def _terms(chosen: Slice) -> list[str]:
     return [
         f"{name}:{print_name(word)}" for name, word in (("task", chosen.task), ("eval", chosen.eval)) if word
     ] + steps
-
-
-def _mode(db: Connection, run: Run) -> str:
-    modes = {series.mode for series in queries.step_series(db, id_of(run))}
-    return f"mode:{queries.mode_of(db, id_of(run))}" if len(modes) > 1 else ""
 
 
 class Why(NamedTuple):
@@ -250,9 +246,7 @@ def why(
             needed=(FEW_ROLLOUTS, FEW_STEPS),
             sample=known.report.sample,
             panel=make_panel(known, is_saved=saved is not None, place=notebook.place),
-            refresh=urls.why(run.uid, **vars(chosen), seen=now)
-            if summary.state in {RunState.RUNNING, "died"}
-            else None,
+            refresh=urls.why(run.uid, **vars(chosen), seen=now) if summary.is_alive else None,
             is_new=wanted is None,
         )
     return htmx.render(request, "why/why.html", page, fragments=("why",), address=None if seen else here)

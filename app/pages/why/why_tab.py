@@ -128,7 +128,7 @@ class FreshPage:
 
 def fresh_of(summary: RunSummary) -> Fresh | None:
     """Returns the state for a page that is being made; None if nothing is to come."""
-    return _fresh(summary, _moment(summary), summary.rollouts) if _is_alive(summary) else None
+    return _fresh(summary, _moment(summary), summary.rollouts) if summary.is_alive else None
 
 
 @router.get("/runs/{name}/why/fresh")
@@ -147,10 +147,9 @@ def fresh(
 
 def _fresh(summary: RunSummary, made: str, rollouts: int) -> Fresh:
     now = _moment(summary)
+    address = urls.why(summary.run.uid, "fresh", seen=now, made=made, rollouts=rollouts)
     return Fresh(
-        address=urls.why(summary.run.uid, "fresh", seen=now, made=made, rollouts=rollouts)
-        if _is_alive(summary)
-        else "",
+        address=address if summary.is_alive else "",
         is_old=made != now,
         more=max(summary.rollouts - rollouts, 0),
         is_running=summary.state == RunState.RUNNING,
@@ -159,10 +158,6 @@ def _fresh(summary: RunSummary, made: str, rollouts: int) -> Fresh:
 
 def _moment(summary: RunSummary) -> str:
     return f"{summary.run.changed}.{summary.state}"
-
-
-def _is_alive(summary: RunSummary) -> bool:
-    return summary.state in {RunState.RUNNING, "died"}
 
 
 @dataclass(frozen=True)
