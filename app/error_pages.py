@@ -13,14 +13,7 @@ from logs_ui.app.parts.filter_form import mended
 from logs_ui.app.web import htmx
 from logs_ui.app.web.security import add_headers
 from logs_ui.app.web.urls import at, home, rollouts, why, with_query
-from logs_ui.recorder.errors import (
-    DatabaseError,
-    FilterError,
-    ImageNotFoundError,
-    RolloutNotFoundError,
-    RunNotFoundError,
-    SettingsError,
-)
+from logs_ui.recorder import errors
 
 _log = logging.getLogger(__name__)
 # Polls repeat by themselves, and the page shows that the connection is lost: no error page for these targets.
@@ -55,14 +48,14 @@ class ErrorPage:
 
 def install(app: FastAPI) -> None:
     """Registers a handler for every error, so that each ends in one of these pages."""
-    for missing in (RunNotFoundError, ImageNotFoundError, ExportNotFoundError):
+    for missing in (errors.RunNotFoundError, errors.ImageNotFoundError, ExportNotFoundError):
         app.add_exception_handler(missing, lambda request, error: _answer(request, 404, str(error)))
-    app.add_exception_handler(RolloutNotFoundError, _no_rollout)
+    app.add_exception_handler(errors.RolloutNotFoundError, _no_rollout)
     app.add_exception_handler(TooManyExportsError, lambda request, error: _answer(request, 429, str(error)))
-    app.add_exception_handler(FilterError, _wrong_filter)
-    app.add_exception_handler(SettingsError, _wrong_settings)
+    app.add_exception_handler(errors.FilterError, _wrong_filter)
+    app.add_exception_handler(errors.SettingsError, _wrong_settings)
     app.add_exception_handler(RequestValidationError, _not_an_address)
-    app.add_exception_handler(DatabaseError, lambda request, error: _answer(request, 503, str(error)))
+    app.add_exception_handler(errors.DatabaseError, lambda request, error: _answer(request, 503, str(error)))
     app.add_exception_handler(sqlalchemy.exc.DatabaseError, _database_trouble)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(Exception, _broken)
@@ -88,7 +81,7 @@ def _no_rollout(request: Request, error: Exception) -> Response:
 
 
 def _wrong_filter(request: Request, error: Exception) -> Response:
-    assert isinstance(error, FilterError)  # noqa: S101 - installed for these alone
+    assert isinstance(error, errors.FilterError)  # noqa: S101 - installed for these alone
     meant = mended(request.query_params.multi_items(), error)
     if meant is None:
         return _answer(request, 422, str(error), back=(at(request.url.path), "Clear the filter"))

@@ -7,17 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from logs_ui.app.commands.terminal import (
-    Database,
-    RunName,
-    facts,
-    interruptible,
-    is_wanted,
-    out,
-    say_plainly,
-    size,
-    working,
-)
+from logs_ui.app.commands import terminal
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import Address, database_address, db_option, shown
@@ -43,7 +33,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 @db.command(short_help="Store recordings that wait on disk.")
 def ingest(
-    db: Database = None,
+    db: terminal.Database = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep ingesting until Ctrl-C.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Store recordings that wait on disk in the database: made on a network file system, or while the database was
@@ -55,7 +45,7 @@ def ingest(
     ingester = Ingester(address)
     taken = ingester.take_in()
     if taken.is_all and not taken.entries:
-        say_plainly(f"Nothing waits for {shown(address)} in {ingester.folder}.")
+        terminal.say_plainly(f"Nothing waits for {shown(address)} in {ingester.folder}.")
     else:
         _say_stored(address, taken)
     if watch:
@@ -70,13 +60,13 @@ def _say_stored(address: Address, taken: "TakenIn") -> None:
     said = f"{plural(taken.rollouts, 'change')} of rollouts stored in {shown(address)}"
     if taken.refused:
         said += f"; the database refused {taken.refused:,}"
-    say_plainly(said + ("." if taken.is_all else "; another process is storing the rest."))
+    terminal.say_plainly(said + ("." if taken.is_all else "; another process is storing the rest."))
 
 
 @db.command(short_help="Show the contents and the size of a database.")
 def info(
     as_json: AsJson = False,  # noqa: FBT002 - a flag
-    db: Database = None,
+    db: terminal.Database = None,
 ) -> None:
     """Show where a database is, how large it is, how much is in it, and whether a run is being recorded now."""
     from logs_ui.recorder.upkeep.info import look_at
@@ -85,17 +75,17 @@ def info(
     if as_json:
         typer.echo(json.dumps(vars(found), indent=2))
     else:
-        facts(_lines(found, db_option(database_address(db))))
+        terminal.facts(_lines(found, db_option(database_address(db))))
 
 
 def _lines(it: "Info", db: str) -> list[tuple[str, str]]:
     behind = "" if it.schema >= it.known else f" (this logs-ui uses {it.known}; run: logs-ui db migrate{db})"
-    free = f"; {size(it.free)} are unused: logs-ui db vacuum{db}" if it.free > it.bytes * 0.05 else ""
+    free = f"; {terminal.size(it.free)} are unused: logs-ui db vacuum{db}" if it.free > it.bytes * 0.05 else ""
     pruned = f"; {it.pruned:,} of them pruned" if it.pruned else ""
     return [
         ("database", it.where),
         ("version", f"{it.engine}, schema {it.schema}{behind}"),
-        ("size", f"{size(it.bytes)}{free}"),
+        ("size", f"{terminal.size(it.bytes)}{free}"),
         ("recording now", ", ".join(it.under_way) or "nothing"),
         ("runs", f"{it.runs:,}"),
         ("rollouts", f"{it.rollouts:,}{pruned}"),
@@ -110,7 +100,7 @@ def check(
         bool, typer.Option("--thorough", help="Compare each index with its table, too; takes several times as long.")
     ] = False,
     as_json: AsJson = False,  # noqa: FBT002 - a flag
-    db: Database = None,
+    db: terminal.Database = None,
 ) -> None:
     """Check a database's pages, and whether everything that its rows refer to exists; if not, print what to do.
     Changes nothing. Exits with 1 if something is damaged.
@@ -122,23 +112,23 @@ def check(
         findings.append(finding)
         if not as_json:
             mark = ("ok ", "green") if finding.is_whole else ("BAD", "bold red")
-            out.print(Text.assemble(mark, f"  {finding.what}: {finding.said}"), soft_wrap=True)
+            terminal.out.print(Text.assemble(mark, f"  {finding.what}: {finding.said}"), soft_wrap=True)
     if as_json:
         typer.echo(json.dumps([vars(finding) for finding in findings], indent=2))
     raise typer.Exit(0 if all(finding.is_whole for finding in findings) else _DAMAGED)
 
 
 @db.command(short_help="Return the space of pruned or deleted data to the disk.")
-def vacuum(db: Database = None) -> None:
+def vacuum(db: terminal.Database = None) -> None:
     """Rewrite a database without its unused pages. If it is interrupted, the database stays as it was. No run may be
     recorded meanwhile, and SQLite needs twice the disk space that is in use.
     """
     from logs_ui.recorder.upkeep.vacuum import vacuum as vacuumed
 
-    with interruptible(_VACUUM_STOPPED), working() as progress:
+    with terminal.interruptible(_VACUUM_STOPPED), terminal.working() as progress:
         found = vacuumed(db, progress=progress)
     if len(found.skipped) < found.tables:
-        out.print(f"{size(found.before)} before, {size(found.after)} now.")
+        terminal.out.print(f"{terminal.size(found.before)} before, {terminal.size(found.after)} now.")
     if found.skipped:
         names = ", ".join(found.skipped[:_SKIPPED]) + (", ..." if len(found.skipped) > _SKIPPED else "")
         raise LogsUIError(
@@ -162,11 +152,11 @@ def merge(
     """
     from logs_ui.recorder.upkeep.merge import merge as merged
 
-    with interruptible(_MERGE_STOPPED), working() as progress:
+    with terminal.interruptible(_MERGE_STOPPED), terminal.working() as progress:
         found = merged(others, into, run=run or (), progress=progress)
-    facts([(it.uid, _became(it)) for it in found])
+    terminal.facts([(it.uid, _became(it)) for it in found])
     said = f"{plural(len(found), 'run')} merged into {shown(database_address(into))}." if found else _NO_RUN
-    say_plainly(said)
+    terminal.say_plainly(said)
 
 
 def _became(run: "MergedRun") -> str:
@@ -176,7 +166,7 @@ def _became(run: "MergedRun") -> str:
 
 
 @db.command(short_help="Bring a database of an earlier logs-ui up to date.")
-def migrate(db: Database = None) -> None:
+def migrate(db: terminal.Database = None) -> None:
     """Bring a database of an earlier schema up to date. Each migration is one transaction. Most can run while a
     training records; for the others, stop all recording first. In an empty PostgreSQL database, create the tables.
     """
@@ -185,19 +175,19 @@ def migrate(db: Database = None) -> None:
     made: list[bool] = []
     version = migrate_database(
         db,
-        applied=lambda step: say_plainly(f"schema {step.number}: {step.what}"),
+        applied=lambda step: terminal.say_plainly(f"schema {step.number}: {step.what}"),
         made=lambda: made.append(True),
     )
     where = shown(database_address(db))
     said = f"{where} had no tables of logs-ui. They are created" if made else f"{where} is up to date"
-    say_plainly(f"{said}: schema {version}.")
+    terminal.say_plainly(f"{said}: schema {version}.")
 
 
 @db.command(short_help="Delete a run with everything that belongs to it.")
 def delete(
-    run: RunName,
+    run: terminal.RunName,
     yes: Yes = False,  # noqa: FBT002 - a flag
-    db: Database = None,
+    db: terminal.Database = None,
 ) -> None:
     """Delete a run: rollouts, figures, sources, stars, tags and notes, and the images that only it has. First shows
     what would be deleted, and asks. It can be restored only from a backup of the database. To keep its figures, prune
@@ -207,9 +197,11 @@ def delete(
 
     found = delete_run(run, db, dry_run=True)
     said = f"; people starred, tagged or noted {found.said:,} of them" if found.said else ""
-    say_plainly(f"Run {found.run}: {plural(found.rollouts, 'rollout')}, {size(found.bytes)} of text and tokens{said}.")
+    terminal.say_plainly(
+        f"Run {found.run}: {plural(found.rollouts, 'rollout')}, {terminal.size(found.bytes)} of text and tokens{said}."
+    )
     prune = f"logs-ui prune --run {found.run}{db_option(database_address(db))}"
-    if is_wanted(f"Delete it, with its figures? To keep these: {prune}", yes=yes):
-        with interruptible(_DELETE_STOPPED), working() as progress:
+    if terminal.is_wanted(f"Delete it, with its figures? To keep these: {prune}", yes=yes):
+        with terminal.interruptible(_DELETE_STOPPED), terminal.working() as progress:
             delete_run(found.run, db, progress=progress)
-        say_plainly(f"Run {found.run} is deleted.")
+        terminal.say_plainly(f"Run {found.run} is deleted.")

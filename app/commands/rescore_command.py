@@ -12,17 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from logs_ui.app.commands.terminal import (
-    Database,
-    RunName,
-    figure,
-    out,
-    say_plainly,
-    say_without_terminal,
-    table_of,
-    wide,
-    working,
-)
+from logs_ui.app.commands import terminal
 from logs_ui.app.parts import safe_text
 from logs_ui.app.web import urls
 from logs_ui.recorder.errors import LogsUIError
@@ -37,7 +27,7 @@ _NOTHING = "No rollout was scored: the reward functions returned None or NaN, or
 
 
 def rescore(
-    run: RunName,
+    run: terminal.RunName,
     reward: Annotated[
         list[str],
         typer.Option(
@@ -70,7 +60,7 @@ def rescore(
         typer.Option("--output", "-o", metavar="FILE", help="Write all rewards to a .csv, .parquet or .jsonl file."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,  # noqa: FBT002 - a flag
-    db: Database = None,
+    db: terminal.Database = None,
 ) -> None:
     """Run another reward function over the rollouts of a run and show what it would change. The recording is not
     changed. Modules are imported from the current folder first.
@@ -86,7 +76,7 @@ def rescore(
     sys.path.insert(0, "")  # as `python -m` would
     functions = [_weighted("--reward", it) for it in reward]
     kept = dict(_weighted("--keep", it) for it in keep or ())
-    with working() as show:
+    with terminal.working() as show:
         frame = rescored(
             run,
             [name for name, _ in functions],
@@ -110,11 +100,11 @@ def rescore(
             _NOTHING if len(frame) else f"No rollout of {run} matches {where!r}: there is nothing to score."
         )
     if as_json:
-        say_plainly(_json(uid, [name for name, _ in functions], found))
+        terminal.say_plainly(_json(uid, [name for name, _ in functions], found))
         return
     _show(uid, found)
     if output is not None:
-        say_without_terminal(f"{len(frame):,} rollouts in {output}")
+        terminal.say_without_terminal(f"{len(frame):,} rollouts in {output}")
 
 
 def _form(written: str | None) -> "PromptForm | None":
@@ -142,7 +132,7 @@ def _json(run: str, functions: list[str], found: "Comparison") -> str:
 
 
 def _show(run: str, found: "Comparison") -> None:
-    screen = wide()
+    screen = terminal.wide()
     figures = Table(box=None, show_header=False, pad_edge=False)
     for name, value in _lines(found):
         figures.add_row(Text(name), Text(value))
@@ -153,18 +143,18 @@ def _show(run: str, found: "Comparison") -> None:
         screen.print(_largest(run, found))
     for title, firsts in (("dead before, mixed after", found.woken), ("mixed before, dead after", found.dulled)):
         for first in firsts[:_SHOWN]:
-            out.print(f"{title}: {_SERVED}{escape(urls.group(run, first))}", soft_wrap=True)
+            terminal.out.print(f"{title}: {_SERVED}{escape(urls.group(run, first))}", soft_wrap=True)
         if len(firsts) > _SHOWN:
-            out.print(f"  and {len(firsts) - _SHOWN:,} more")
+            terminal.out.print(f"  and {len(firsts) - _SHOWN:,} more")
     for said, count, first in found.failures[:_SHOWN]:
         line = f"{count:,} failed, first rollout {first}: {safe_text.label(said, 300)}"
-        out.print(f"[bold red]{escape(line)}[/]", soft_wrap=True)
+        terminal.out.print(f"[bold red]{escape(line)}[/]", soft_wrap=True)
 
 
 def _lines(found: "Comparison") -> list[tuple[str, str]]:
     compared = found.compared
     change = "" if found.old is None or found.new is None else f" ({found.new - found.old:+.3f})"
-    means = f"{figure(found.old)} -> {figure(found.new)}{change}"
+    means = f"{terminal.figure(found.old)} -> {terminal.figure(found.new)}{change}"
     groups = {
         "mixed with both": found.teach,
         "dead with both": found.dead,
@@ -191,19 +181,21 @@ def _of(part: int, whole: int, what: str) -> str:
 
 
 def _by_task(found: "Comparison") -> Table:
-    table = table_of("task", ("rollouts", "old", "new", "change", "changed"))
+    table = terminal.table_of("task", ("rollouts", "old", "new", "change", "changed"))
     for it in found.tasks[:20]:
         change = "" if it.old is None or it.new is None else f"{it.new - it.old:+.3f}"
         name = "none" if it.task is None else safe_text.label(it.task, 120)
-        table.add_row(Text(name), f"{it.rollouts:,}", figure(it.old), figure(it.new), change, f"{it.changed:,}")
+        table.add_row(
+            Text(name), f"{it.rollouts:,}", terminal.figure(it.old), terminal.figure(it.new), change, f"{it.changed:,}"
+        )
     if len(found.tasks) > 20:
         table.add_row(Text(f"and {len(found.tasks) - 20:,} more"))
     return table
 
 
 def _largest(run: str, found: "Comparison") -> Table:
-    table = table_of("largest changes", ("step", "old", "new", "change"))
+    table = terminal.table_of("largest changes", ("step", "old", "new", "change"))
     for it in found.largest:
         address = Text(f"{_SERVED}{urls.rollout(run, it.id)}", overflow="fold")
-        table.add_row(address, f"{it.step:,}", figure(it.old), figure(it.new), f"{it.change:+.3f}")
+        table.add_row(address, f"{it.step:,}", terminal.figure(it.old), terminal.figure(it.new), f"{it.change:+.3f}")
     return table

@@ -13,15 +13,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.queries.common import LARGE, Database, newest_ids
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
-from logs_ui.recorder.queries.sql.selection import (
-    Span,
-    Use,
-    conditions,
-    in_statistics,
-    is_broad,
-    lost_until,
-    statistics_conditions,
-)
+from logs_ui.recorder.queries.sql import selection
 from logs_ui.recorder.storage.dialects import total, whole_sum
 from logs_ui.recorder.storage.notes_tables import PersonalTag
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run, StepStatistics
@@ -141,15 +133,15 @@ def pivot(
     with Session(db) as session:
         buckets = _buckets(session, run_id, filter) if Dimension.STEP in {rows, columns} else _Buckets()
         is_large, span = False, None
-        if in_statistics(filter) and {rows, columns} <= _OF_STATISTICS.keys() and measure in _SUMS:
+        if selection.in_statistics(filter) and {rows, columns} <= _OF_STATISTICS.keys() and measure in _SUMS:
             added, summed = _SUMS[measure]
             by = [buckets.first(it, _OF_STATISTICS[it]) for it in (rows, columns)]
             query = select(*by, whole_sum(col(StepStatistics.rollouts)), total(added), whole_sum(summed))
-            query = query.where(*statistics_conditions(run_id, filter)).group_by(*by)
+            query = query.where(*selection.statistics_conditions(run_id, filter)).group_by(*by)
         else:
             size = select(whole_sum(col(StepStatistics.rollouts))).where(col(StepStatistics.run_id) == run_id)
             is_large = (session.scalar(size) or 0) > LARGE
-            if is_large and (is_broad(filter) or not filter.terms):
+            if is_large and (selection.is_broad(filter) or not filter.terms):
                 span = newest_ids(session, run_id, filter.range("step").high, MOST_COUNTED)
             limit = MOST_COUNTED if is_large and span is None else None
             query = _from_rows(run_id, filter, buckets, rows, columns, measure, limit, span)
@@ -162,7 +154,7 @@ def pivot(
 
 def _from_rows(
     run_id: int, filter: RolloutFilter, buckets: _Buckets, rows: Dimension, columns: Dimension, measure: Measure,  # noqa: A002
-    limit: int | None, span: Span | None,
+    limit: int | None, span: selection.Span | None,
 ) -> Select[Any]:  # fmt: skip
     """Selects only the columns it needs: an index may contain them all."""
     own: dict[Dimension, Any] = _properties(run_id)
@@ -170,7 +162,9 @@ def _from_rows(
     value = _values()[measure].label("value")
     ids = [col(EvaluationRow.id), col(EvaluationRow.uid)] if Dimension.TAG in {rows, columns} else []
     indexed = {rows, columns} <= _OF_KINDS and measure in _SUMS and not ids
-    each = select(*asked, value, *ids).where(*conditions(run_id, filter, Use.KINDS if indexed else Use.ROWS, span))
+    each = select(*asked, value, *ids).where(
+        *selection.conditions(run_id, filter, selection.Use.KINDS if indexed else selection.Use.ROWS, span)
+    )
     if limit is not None:
         each = each.order_by(col(EvaluationRow.id).desc()).limit(limit)
     some = each.subquery()
@@ -188,7 +182,7 @@ def _from_rows(
 def _properties(run_id: int) -> dict[Dimension, Any]:
     """Returns expressions of the dimensions; rollouts whose process died are aborted: see `selection.lost_until`."""
     row = EvaluationRow
-    lost = and_(col(row.status) == Status.RUNNING, col(row.created) <= lost_until(run_id))
+    lost = and_(col(row.status) == Status.RUNNING, col(row.created) <= selection.lost_until(run_id))
     return {
         Dimension.TASK: col(row.task),
         Dimension.STEP: col(row.step),
@@ -241,7 +235,7 @@ _SUMS: dict[Measure, tuple[Any, Any]] = {  # columns of step statistics: the sum
 def _buckets(session: Session, run_id: int, filter: RolloutFilter) -> _Buckets:  # noqa: A002
     """Returns ranges of 1, 2, 5, 10, ... steps: the smallest width with which at most 20 cover the filter's steps."""
     step = col(StepStatistics.step)
-    query = select(func.min(step), func.max(step)).where(*statistics_conditions(run_id, filter.only("step")))
+    query = select(func.min(step), func.max(step)).where(*selection.statistics_conditions(run_id, filter.only("step")))
     low, high = session.execute(query).one()
     if low is None:
         return _Buckets()

@@ -6,21 +6,7 @@ function; the same expression compiles for both. All other SQL of the package us
 
 from typing import Any, ClassVar
 
-from sqlalchemy import (
-    DDL,
-    BigInteger,
-    Double,
-    Integer,
-    LargeBinary,
-    MetaData,
-    String,
-    Text,
-    TypeDecorator,
-    case,
-    cast,
-    event,
-    or_,
-)
+import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import Insert, insert
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
@@ -29,22 +15,22 @@ from sqlalchemy.sql.selectable import TableValuedAlias
 __all__ = ["Insert", "insert"]  # imported here for others
 
 
-def suit(metadata: MetaData) -> None:
+def suit(metadata: sa.MetaData) -> None:
     """Changes the columns' types so that PostgreSQL stores what SQLite stores: integers of 64 bits, and text that is
     compared and sorted by its characters, whatever the database's collation is. PostgreSQL does not compress bytes that
     logs-ui compressed.
     """
     for table in metadata.tables.values():
         for column in table.columns:
-            stored = column.type.impl if isinstance(column.type, TypeDecorator) else column.type
-            if isinstance(stored, String):
-                column.type = String().with_variant(Text(collation="C"), "postgresql")
-            elif isinstance(stored, Integer) and not isinstance(stored, BigInteger):
-                column.type = Integer().with_variant(BigInteger(), "postgresql")
-            elif isinstance(stored, LargeBinary):
+            stored = column.type.impl if isinstance(column.type, sa.TypeDecorator) else column.type
+            if isinstance(stored, sa.String):
+                column.type = sa.String().with_variant(sa.Text(collation="C"), "postgresql")
+            elif isinstance(stored, sa.Integer) and not isinstance(stored, sa.BigInteger):
+                column.type = sa.Integer().with_variant(sa.BigInteger(), "postgresql")
+            elif isinstance(stored, sa.LargeBinary):
                 sql = f"ALTER TABLE %(fullname)s ALTER COLUMN {column.name} SET STORAGE EXTERNAL"
-                external = DDL(sql)  # type: ignore[no-untyped-call]
-                event.listen(table, "after_create", external.execute_if(dialect="postgresql"))
+                external = sa.DDL(sql)  # type: ignore[no-untyped-call]
+                sa.event.listen(table, "after_create", external.execute_if(dialect="postgresql"))
 
 
 class _Function(FunctionElement[Any]):
@@ -93,13 +79,13 @@ def json_each(column: Any, name: str | None = None) -> TableValuedAlias:
 
 def number(entry: TableValuedAlias) -> Any:
     """Returns the number of an entry of `json_each`; NULL if it is none."""
-    return case((or_(entry.c.type == "integer", entry.c.type == "real"), cast(entry.c.value, Double)))
+    return sa.case((sa.or_(entry.c.type == "integer", entry.c.type == "real"), sa.cast(entry.c.value, sa.Double)))
 
 
 class number_in(_Function):  # noqa: N801 - a function of SQL, as all below
     """The number that a JSON object has under a key; NULL if it has none. The key is never part of a path."""
 
-    type = Double()
+    type = sa.Double()
     sqlite = "(SELECT value FROM json_each({0}) WHERE key = {1} AND type IN ('integer', 'real'))"
     postgresql = "CASE json_typeof({0} -> {1}) WHEN 'number' THEN ({0} ->> {1})::float8 END"
 
@@ -125,7 +111,7 @@ class total(_Function):  # noqa: N801
     beyond 1e290 counts as infinite, and one below 1e-290 as 0.
     """
 
-    type = Double()
+    type = sa.Double()
     sqlite = "sum({0})"
     postgresql = f"nullif(sum({_bounded('{0}', 290)}), 'NaN')"
 
@@ -133,7 +119,7 @@ class total(_Function):  # noqa: N801
 class mean(_Function):  # noqa: N801
     """Computes the mean of floats; NULL if there is none, else with the limits of `total`."""
 
-    type = Double()
+    type = sa.Double()
     sqlite = "avg({0})"
     postgresql = f"({total.postgresql} / count({{0}}))"  # PostgreSQL's avg() squares what it adds up
 
@@ -143,7 +129,7 @@ class product(_Function):  # noqa: N801
     infinite, and one below 1e-150 as 0.
     """
 
-    type = Double()
+    type = sa.Double()
     sqlite = "(({0}) * ({1}))"
     postgresql = f"nullif({_bounded('{0}', 150)} * {_bounded('{1}', 150)}, 'NaN')"
 
@@ -151,7 +137,7 @@ class product(_Function):  # noqa: N801
 class spread(_Function):  # noqa: N801
     """Computes the highest of floats minus the lowest; NULL if there is none, or if both are the same infinity."""
 
-    type = Double()
+    type = sa.Double()
     sqlite = "(max({0}) - min({0}))"
     postgresql = f"nullif({_bounded('max({0})', 290)} - {_bounded('min({0})', 290)}, 'NaN')"
 
@@ -159,7 +145,7 @@ class spread(_Function):  # noqa: N801
 class whole_sum(_Function):  # noqa: N801
     """Computes the sum of integers, as one; NULL if there is none. PostgreSQL's sum() of them is a decimal number."""
 
-    type = BigInteger()
+    type = sa.BigInteger()
     sqlite = "sum({0})"
     postgresql = "CAST(sum({0}) AS BIGINT)"
 
@@ -167,7 +153,7 @@ class whole_sum(_Function):  # noqa: N801
 class whole(_Function):  # noqa: N801
     """Takes a number without its fraction. A CAST cuts that off on SQLite, and rounds on PostgreSQL."""
 
-    type = BigInteger()
+    type = sa.BigInteger()
     sqlite = "CAST({0} AS INTEGER)"
     postgresql = "CAST(trunc({0}) AS BIGINT)"
 
@@ -177,6 +163,6 @@ class server_clock(_Function):  # noqa: N801
     machine's, which is the argument.
     """
 
-    type = BigInteger()
+    type = sa.BigInteger()
     sqlite = "{0}"
     postgresql = "CAST(extract(epoch FROM statement_timestamp()) * 1000000 AS BIGINT)"

@@ -2,21 +2,7 @@
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import (
-    CTE,
-    JSON,
-    BigInteger,
-    ColumnElement,
-    Select,
-    String,
-    bindparam,
-    case,
-    func,
-    or_,
-    select,
-    true,
-    type_coerce,
-)
+import sqlalchemy as sa
 from sqlmodel import col
 
 from logs_ui.recorder.storage.dialects import (
@@ -56,68 +42,68 @@ class RewardSums(NamedTuple):
     binary: int
 
 
-def sums() -> Select[Any]:
+def sums() -> sa.Select[Any]:
     """Selects the columns of StepStatistics for the step of the parameters `of_run`, `of_mode`, `of_eval_name` and
     `of_step`; no row if it has no rollouts. One covering index contains all that it reads.
     """
     row = EvaluationRow
     key: list[Any] = [col(row.run_id), *(col(getattr(row, name)) for name in OF_STEP)]
     return (
-        select(
+        sa.select(
             *key,
-            func.count().label("rollouts"),
-            func.count(col(row.reward)).label("scored"),
-            func.coalesce(total(col(row.reward)), 0.0).label("reward_sum"),
-            whole_sum(case((col(row.status) == Status.ERROR, 1), else_=0)).label("errors"),
-            whole_sum(case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)).label("truncated"),
-            true().label("stale"),
+            sa.func.count().label("rollouts"),
+            sa.func.count(col(row.reward)).label("scored"),
+            sa.func.coalesce(total(col(row.reward)), 0.0).label("reward_sum"),
+            whole_sum(sa.case((col(row.status) == Status.ERROR, 1), else_=0)).label("errors"),
+            whole_sum(sa.case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)).label("truncated"),
+            sa.true().label("stale"),
         )
         .where(*_of_step())
         .group_by(*key)
     )
 
 
-def details() -> Select[Any]:
+def details() -> sa.Select[Any]:
     """Selects the columns of StepDetails except `made`, with the parameters of `sums`; always one row."""
     row = EvaluationRow
     names = ("status", "stop_reason", "reward", "group", "rewards", "reward_weights", *_MEASURES.values())
-    rows = select(*(col(getattr(row, name)) for name in names)).where(*_of_step()).cte("rows")
+    rows = sa.select(*(col(getattr(row, name)) for name in names)).where(*_of_step()).cte("rows")
     measures, quantiles, groups = (part.subquery() for part in (_measures(rows), _quantiles(rows), _groups(rows)))
-    types = {"run": BigInteger, "mode": String, "eval_name": String, "step": BigInteger}
-    of_step: dict[str, Any] = {name: bindparam(f"of_{name}", type_=of_type) for name, of_type in types.items()}
+    types = {"run": sa.BigInteger, "mode": sa.String, "eval_name": sa.String, "step": sa.BigInteger}
+    of_step: dict[str, Any] = {name: sa.bindparam(f"of_{name}", type_=of_type) for name, of_type in types.items()}
     key: list[Any] = [of_step.pop("run").label("run_id"), *(value.label(name) for name, value in of_step.items())]
     counts = [
-        type_coerce(_counts(rows, "status"), JSON).label("statuses"),
-        type_coerce(_counts(rows, "stop_reason"), JSON).label("stop_reasons"),
-        type_coerce(_rewards(rows), JSON).label("rewards"),
+        sa.type_coerce(_counts(rows, "status"), sa.JSON).label("statuses"),
+        sa.type_coerce(_counts(rows, "stop_reason"), sa.JSON).label("stop_reasons"),
+        sa.type_coerce(_rewards(rows), sa.JSON).label("rewards"),
     ]
-    joined = measures.join(quantiles, true()).join(groups, true())
+    joined = measures.join(quantiles, sa.true()).join(groups, sa.true())
     # Without a WHERE, SQLite reads the ON of a following ON CONFLICT as a condition of the last JOIN.
-    return select(*key, *counts, *measures.c, *quantiles.c, *groups.c).select_from(joined).where(true())
+    return sa.select(*key, *counts, *measures.c, *quantiles.c, *groups.c).select_from(joined).where(sa.true())
 
 
-def _of_step() -> list[ColumnElement[bool]]:
+def _of_step() -> list[sa.ColumnElement[bool]]:
     row = EvaluationRow
-    of_step = [col(getattr(row, name)) == bindparam(f"of_{name}") for name in OF_STEP]
-    return [col(row.run_id) == bindparam("of_run"), *of_step]
+    of_step = [col(getattr(row, name)) == sa.bindparam(f"of_{name}") for name in OF_STEP]
+    return [col(row.run_id) == sa.bindparam("of_run"), *of_step]
 
 
-def _counts(rows: CTE, name: str) -> Any:
+def _counts(rows: sa.CTE, name: str) -> Any:
     """Returns the number of rollouts by value, as a JSON object."""
     value = rows.c[name]
-    counted = select(value.label("value"), func.count().label("number")).where(value.is_not(None)).group_by(value)
+    counted = sa.select(value.label("value"), sa.func.count().label("number")).where(value.is_not(None)).group_by(value)
     found = counted.subquery()
-    return select(json_object(found.c.value, found.c.number)).scalar_subquery()
+    return sa.select(json_object(found.c.value, found.c.number)).scalar_subquery()
 
 
-def _measures(rows: CTE) -> Select[Any]:
-    return select(
+def _measures(rows: sa.CTE) -> sa.Select[Any]:
+    return sa.select(
         *(
             column
             for name, of_row in _MEASURES.items()
             for column in (
-                func.count(rows.c[of_row]).label(f"{name}_known"),
-                func.coalesce(total(rows.c[of_row]) if name == "seconds" else whole_sum(rows.c[of_row]), 0).label(
+                sa.func.count(rows.c[of_row]).label(f"{name}_known"),
+                sa.func.coalesce(total(rows.c[of_row]) if name == "seconds" else whole_sum(rows.c[of_row]), 0).label(
                     f"{name}_sum"
                 ),
             )
@@ -125,49 +111,53 @@ def _measures(rows: CTE) -> Select[Any]:
     )
 
 
-def _quantiles(rows: CTE) -> Select[Any]:
+def _quantiles(rows: sa.CTE) -> sa.Select[Any]:
     """Interpolates between the two nearest rewards, weighted by how near their ranks are."""
-    place = (func.row_number().over(order_by=rows.c.reward) - 1).label("place")
-    last = (func.count().over() - 1).label("last")
-    ranked = select(rows.c.reward, place, last).where(rows.c.reward.is_not(None)).subquery()
+    place = (sa.func.row_number().over(order_by=rows.c.reward) - 1).label("place")
+    last = (sa.func.count().over() - 1).label("last")
+    ranked = sa.select(rows.c.reward, place, last).where(rows.c.reward.is_not(None)).subquery()
     found = []
     for share, name in ((0.1, "reward_p10"), (0.9, "reward_p90")):
-        distance = func.abs(ranked.c.place - share * ranked.c.last)
-        found.append(total(case((distance < 1.0, product(ranked.c.reward, 1.0 - distance)))).label(name))
-    return select(*found)
+        distance = sa.func.abs(ranked.c.place - share * ranked.c.last)
+        found.append(total(sa.case((distance < 1.0, product(ranked.c.reward, 1.0 - distance)))).label(name))
+    return sa.select(*found)
 
 
-def _groups(rows: CTE) -> Any:
+def _groups(rows: sa.CTE) -> Any:
     between = spread(rows.c.reward).label("spread")
     groups = (
-        select(between).where(rows.c.reward.is_not(None)).group_by(rows.c.group).having(func.count() > 1).subquery()
+        sa.select(between)
+        .where(rows.c.reward.is_not(None))
+        .group_by(rows.c.group)
+        .having(sa.func.count() > 1)
+        .subquery()
     )
-    dead = func.count(case((groups.c.spread <= _DEAD, 1)))
-    return select(func.count().label("groups"), dead.label("dead_groups")).select_from(groups)
+    dead = sa.func.count(sa.case((groups.c.spread <= _DEAD, 1)))
+    return sa.select(sa.func.count().label("groups"), dead.label("dead_groups")).select_from(groups)
 
 
-def _rewards(rows: CTE) -> Any:
+def _rewards(rows: sa.CTE) -> Any:
     """Returns a JSON object of RewardSums by the function's name."""
     given, weights = json_each(rows.c.rewards, "given"), json_each(rows.c.reward_weights, "weights")
-    value, weight = number(given), func.coalesce(number(weights), 1.0)
-    counted = case((rows.c.reward.is_not(None), product(value, weight)))
+    value, weight = number(given), sa.func.coalesce(number(weights), 1.0)
+    counted = sa.case((rows.c.reward.is_not(None), product(value, weight)))
     of_function = (
-        select(
+        sa.select(
             given.c.key.label("name"),
             json_array(
-                func.count(value),
+                sa.func.count(value),
                 _finite(total(value)),
-                _finite(func.coalesce(total(counted), 0.0)),
-                func.count(case((or_(value == 0, value == 1), 1))),
+                _finite(sa.func.coalesce(total(counted), 0.0)),
+                sa.func.count(sa.case((sa.or_(value == 0, value == 1), 1))),
             ).label("sums"),
         )
-        .select_from(rows.join(given, true()).outerjoin(weights, weights.c.key == given.c.key))
+        .select_from(rows.join(given, sa.true()).outerjoin(weights, weights.c.key == given.c.key))
         .where(given.c.key.is_not(None))
         .group_by(given.c.key)
         .subquery()
     )
-    return select(json_object(of_function.c.name, of_function.c.sums)).scalar_subquery()
+    return sa.select(json_object(of_function.c.name, of_function.c.sums)).scalar_subquery()
 
 
 def _finite(value: Any) -> Any:
-    return case((func.abs(value) <= _LARGEST, value))
+    return sa.case((sa.func.abs(value) <= _LARGEST, value))

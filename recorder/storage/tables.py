@@ -6,30 +6,19 @@ What only an open rollout needs (messages, token ids, ...) is compressed in `Rol
 
 from typing import Any
 
-from sqlalchemy import (
-    JSON,
-    BigInteger,
-    Column,
-    ForeignKey,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    UniqueConstraint,
-    text,
-)
+import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
 from logs_ui.recorder.storage.dialects import suit
 from logs_ui.recorder.vocabulary import RunState, Status
 
 # SQLite generates ids only for a plain INTEGER PRIMARY KEY.
-_BigKey = BigInteger().with_variant(Integer, "sqlite")
+_BigKey = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
 
 def _where(rows: str) -> dict[str, Any]:
     """Return settings of an index that contains only these rows."""
-    return {"sqlite_where": text(rows), "postgresql_where": text(rows)}
+    return {"sqlite_where": sa.text(rows), "postgresql_where": sa.text(rows)}
 
 
 _IDS_ONCE = {"sqlite_autoincrement": True}  # else SQLite reuses ids once the last rows are deleted
@@ -40,21 +29,21 @@ def _counter(**settings: Any) -> Any:
 
 
 def _json() -> Any:
-    return Field(default=None, sa_type=JSON)
+    return Field(default=None, sa_type=sa.JSON)
 
 
 def _json_dict() -> Any:
-    return Field(default_factory=dict, sa_type=JSON, sa_column_kwargs={"server_default": "{}"})
+    return Field(default_factory=dict, sa_type=sa.JSON, sa_column_kwargs={"server_default": "{}"})
 
 
 def _big() -> Any:
-    return Field(default=None, sa_type=BigInteger)
+    return Field(default=None, sa_type=sa.BigInteger)
 
 
 class Table(SQLModel):
     """Is the tables' base class, with metadata of its own: a user may have SQLModel tables in the same process."""
 
-    metadata = MetaData()
+    metadata = sa.MetaData()
 
 
 class Run(Table, table=True):
@@ -62,15 +51,15 @@ class Run(Table, table=True):
 
     __table_args__ = _IDS_ONCE
 
-    id: int | None = Field(default=None, sa_column=Column(_BigKey, primary_key=True))
+    id: int | None = Field(default=None, sa_column=sa.Column(_BigKey, primary_key=True))
     uid: str = Field(unique=True)  # its public id: LOGS_UI_RUN, else the time and a few random letters
     name: str  # the trainer's run_name where it was set, else the uid
     project: str | None = None  # one line of at most TAG_LENGTH characters; None if none was given
     parent: str | None = None  # uid of the run whose checkpoint this one resumes
     output_dir: str | None = None  # where the trainer writes its checkpoints, absolute
     state: str = Field(default=RunState.RUNNING, sa_column_kwargs={"server_default": RunState.RUNNING})
-    created: int = Field(sa_type=BigInteger)  # µs since the epoch, UTC, as every time here
-    heartbeat: int = Field(sa_type=BigInteger)  # last sign of life of any of its processes
+    created: int = Field(sa_type=sa.BigInteger)  # µs since the epoch, UTC, as every time here
+    heartbeat: int = Field(sa_type=sa.BigInteger)  # last sign of life of any of its processes
     finished: int | None = _big()
     error: str | None = None  # the exception that ended it, in one line; None if there was none, or it is unknown
     traceback: str | None = None  # of that exception
@@ -85,7 +74,7 @@ class Run(Table, table=True):
     config: dict[str, Any] = _json_dict()  # the trainer's arguments
     versions: dict[str, Any] = _json_dict()  # python, logs-ui, trl, torch, ...
     diagnosis: dict[str, Any] | None = _json()  # the recorded `diagnosis.Settings`; None if none were set
-    changed: int = _counter(sa_type=BigInteger)  # the highest `changed` of its rows
+    changed: int = _counter(sa_type=sa.BigInteger)  # the highest `changed` of its rows
     recorder_errors: int = _counter()  # failures inside the recorder, which the training does not notice
     dropped: int = _counter()  # changes lost to a full queue or a broken disk
     dropped_payloads: int = _counter()  # rollouts that lost their payload to a full queue
@@ -100,24 +89,24 @@ class EvaluationRow(Table, table=True):
 
     __tablename__ = "evaluation_row"
     __table_args__ = (
-        UniqueConstraint("run_id", "uid"),
-        Index("row_by_id", "run_id", "id"),
-        Index("row_by_step", "run_id", "step", "eval_name", "mode", "status", "stop_reason", "reward", "group"),
-        Index(
+        sa.UniqueConstraint("run_id", "uid"),
+        sa.Index("row_by_id", "run_id", "id"),
+        sa.Index("row_by_step", "run_id", "step", "eval_name", "mode", "status", "stop_reason", "reward", "group"),
+        sa.Index(
             "row_by_kind", "run_id", "task", "eval_name", "mode", "status", "stop_reason", "reward", "step", "created"
         ),
-        Index("row_not_ok", "run_id", "status", "id", **_where("status != 'ok'")),
-        Index("row_by_reward", "run_id", "reward", "id", "stop_reason"),
-        Index("row_by_task", "run_id", "task", "id"),
-        Index("row_by_group", "group"),
-        Index("row_by_change", "run_id", "changed"),
+        sa.Index("row_not_ok", "run_id", "status", "id", **_where("status != 'ok'")),
+        sa.Index("row_by_reward", "run_id", "reward", "id", "stop_reason"),
+        sa.Index("row_by_task", "run_id", "task", "id"),
+        sa.Index("row_by_group", "group"),
+        sa.Index("row_by_change", "run_id", "changed"),
         _IDS_ONCE,
     )
 
-    id: int | None = Field(default=None, sa_column=Column(_BigKey, primary_key=True))
-    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), nullable=False))
+    id: int | None = Field(default=None, sa_column=sa.Column(_BigKey, primary_key=True))
+    run_id: int = Field(sa_column=sa.Column(_BigKey, sa.ForeignKey("run.id"), nullable=False))
     uid: str  # unique within the run; later changes of the row refer to it
-    changed: int = _counter(sa_type=BigInteger)  # number of the batch that wrote it last, counted per run
+    changed: int = _counter(sa_type=sa.BigInteger)  # number of the batch that wrote it last, counted per run
 
     eval_name: str  # as passed to record()
     mode: str  # a Mode
@@ -149,7 +138,7 @@ class EvaluationRow(Table, table=True):
     completion_tokens: int | None = None  # sampled by the model
     env_tokens: int | None = None  # inserted into the completion by the environment (mask 0)
 
-    created: int = Field(sa_type=BigInteger)  # when the rollout function was called
+    created: int = Field(sa_type=sa.BigInteger)  # when the rollout function was called
     returned: int | None = _big()  # when it returned, or raised
     scored: int | None = _big()  # when rewards arrived; None while awaited
     seconds: float | None = None  # from its first call to its last
@@ -190,11 +179,11 @@ class RowTag(Table, table=True):
     """Stores a tag of a row, from the rollout function; each tag once."""
 
     __tablename__ = "row_tag"
-    __table_args__ = (Index("tag_by_row", "row_id"), {"sqlite_with_rowid": False})
+    __table_args__ = (sa.Index("tag_by_row", "row_id"), {"sqlite_with_rowid": False})
 
-    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
+    run_id: int = Field(sa_column=sa.Column(_BigKey, sa.ForeignKey("run.id"), primary_key=True))
     tag: str = Field(primary_key=True)  # at most TAG_LENGTH characters, on one line
-    row_id: int = Field(sa_column=Column(_BigKey, ForeignKey("evaluation_row.id"), primary_key=True))
+    row_id: int = Field(sa_column=sa.Column(_BigKey, sa.ForeignKey("evaluation_row.id"), primary_key=True))
 
 
 class RolloutPayload(Table, table=True):
@@ -202,15 +191,15 @@ class RolloutPayload(Table, table=True):
 
     __tablename__ = "rollout_payload"
     __table_args__ = (
-        Index("payload_by_content_start", "content_start", **_where("content_start IS NOT NULL")),
-        Index("payload_by_tokens_start", "tokens_start", **_where("tokens_start IS NOT NULL")),
+        sa.Index("payload_by_content_start", "content_start", **_where("content_start IS NOT NULL")),
+        sa.Index("payload_by_tokens_start", "tokens_start", **_where("tokens_start IS NOT NULL")),
     )
 
-    row_id: int = Field(sa_column=Column(_BigKey, ForeignKey("evaluation_row.id"), primary_key=True))
-    content_start: int | None = Field(default=None, sa_type=BigInteger, foreign_key="payload_start.id")
-    tokens_start: int | None = Field(default=None, sa_type=BigInteger, foreign_key="payload_start.id")
-    content: bytes | None = Field(default=None, sa_type=LargeBinary)  # messages, actions, sampling, metadata
-    tokens: bytes | None = Field(default=None, sa_type=LargeBinary)  # ids, log-probs, mask
+    row_id: int = Field(sa_column=sa.Column(_BigKey, sa.ForeignKey("evaluation_row.id"), primary_key=True))
+    content_start: int | None = Field(default=None, sa_type=sa.BigInteger, foreign_key="payload_start.id")
+    tokens_start: int | None = Field(default=None, sa_type=sa.BigInteger, foreign_key="payload_start.id")
+    content: bytes | None = Field(default=None, sa_type=sa.LargeBinary)  # messages, actions, sampling, metadata
+    tokens: bytes | None = Field(default=None, sa_type=sa.LargeBinary)  # ids, log-probs, mask
 
 
 class PayloadStart(Table, table=True):
@@ -218,17 +207,17 @@ class PayloadStart(Table, table=True):
 
     __tablename__ = "payload_start"
 
-    id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))  # hash of the data
-    data: bytes = Field(sa_type=LargeBinary)  # packed like a payload
+    id: int = Field(sa_column=sa.Column(sa.BigInteger, primary_key=True, autoincrement=False))  # hash of the data
+    data: bytes = Field(sa_type=sa.LargeBinary)  # packed like a payload
 
 
 class StepStatistics(Table, table=True):
     """Sums over one step's rollouts, updated with every write, so that no page adds up a million rows."""
 
     __tablename__ = "step_statistics"
-    __table_args__ = (Index("step_stale", "run_id", **_where("stale")),)
+    __table_args__ = (sa.Index("step_stale", "run_id", **_where("stale")),)
 
-    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
+    run_id: int = Field(sa_column=sa.Column(_BigKey, sa.ForeignKey("run.id"), primary_key=True))
     mode: str = Field(primary_key=True)
     eval_name: str = Field(primary_key=True)
     step: int = Field(primary_key=True)
@@ -247,18 +236,18 @@ class StepDetails(Table, table=True):
 
     __tablename__ = "step_details"
 
-    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
+    run_id: int = Field(sa_column=sa.Column(_BigKey, sa.ForeignKey("run.id"), primary_key=True))
     mode: str = Field(primary_key=True)
     eval_name: str = Field(primary_key=True)
     step: int = Field(primary_key=True)
-    made: int = Field(sa_type=BigInteger)
-    statuses: dict[str, int] = Field(sa_type=JSON)  # rollouts by Status
-    stop_reasons: dict[str, int] = Field(sa_type=JSON)  # rollouts by StopReason, if they have one
+    made: int = Field(sa_type=sa.BigInteger)
+    statuses: dict[str, int] = Field(sa_type=sa.JSON)  # rollouts by Status
+    stop_reasons: dict[str, int] = Field(sa_type=sa.JSON)  # rollouts by StopReason, if they have one
     reward_p10: float | None = None  # interpolated like numpy's; None if no rollout has a reward
     reward_p90: float | None = None
     groups: int  # with at least two rewards
     dead_groups: int  # of them, with rewards no more than 1e-6 apart: nothing is learned from them
-    rewards: dict[str, list[float | None]] = Field(sa_type=JSON)  # `RewardSums` by function; None if not finite
+    rewards: dict[str, list[float | None]] = Field(sa_type=sa.JSON)  # `RewardSums` by function; None if not finite
     tokens_known: int  # rollouts that have completion_tokens
     tokens_sum: int
     turns_known: int
@@ -270,7 +259,7 @@ class StepDetails(Table, table=True):
 class Scalar(Table, table=True):
     """One figure that the trainer logged at one step."""
 
-    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
+    run_id: int = Field(sa_column=sa.Column(_BigKey, sa.ForeignKey("run.id"), primary_key=True))
     step: int = Field(primary_key=True)
     name: str = Field(primary_key=True)
     value: float | None = None  # None if the trainer logged NaN
@@ -280,14 +269,14 @@ class Tokenizer(Table, table=True):
     """A tokenizer, once for all runs that use it, so that the dashboard decodes token ids without transformers."""
 
     hash: str = Field(primary_key=True)  # sha256 of the JSON
-    data: bytes = Field(sa_type=LargeBinary)  # the `tokenizers` library's JSON, zstd
+    data: bytes = Field(sa_type=sa.LargeBinary)  # the `tokenizers` library's JSON, zstd
 
 
 class Text(Table, table=True):
     """A source text of runs, such as code or a chat template, once for all runs that share it."""
 
     hash: str = Field(primary_key=True)  # sha256 of its UTF-8
-    data: bytes = Field(sa_type=LargeBinary)  # UTF-8, zstd
+    data: bytes = Field(sa_type=sa.LargeBinary)  # UTF-8, zstd
 
 
 class RunSource(Table, table=True):
@@ -295,7 +284,7 @@ class RunSource(Table, table=True):
 
     __tablename__ = "run_source"
 
-    run_id: int = Field(sa_column=Column(_BigKey, ForeignKey("run.id"), primary_key=True))
+    run_id: int = Field(sa_column=sa.Column(_BigKey, sa.ForeignKey("run.id"), primary_key=True))
     kind: str = Field(primary_key=True)  # a SourceKind
     name: str = Field(primary_key=True)  # of the function, class, ...; empty if a run has only one of the kind
     hash: str | None = Field(default=None, foreign_key="text.hash")  # of its Text; None if only the name is known
@@ -309,7 +298,7 @@ class Image(Table, table=True):
     media_type: str  # image/png, image/jpeg or image/webp
     width: int  # pixels
     height: int
-    data: bytes = Field(sa_type=LargeBinary)
+    data: bytes = Field(sa_type=sa.LargeBinary)
 
 
 class WriterPosition(Table, table=True):
@@ -320,10 +309,10 @@ class WriterPosition(Table, table=True):
     __tablename__ = "writer_position"
 
     writer: str = Field(primary_key=True)  # unique name of a process, also in its spool's file name
-    parcel: int = Field(sa_type=BigInteger)  # the `EntryNumber` of its last stored entry
+    parcel: int = Field(sa_type=sa.BigInteger)  # the `EntryNumber` of its last stored entry
     process: int
     n: int
-    written: int = Field(sa_type=BigInteger)  # when it was stored, in µs since 1970, by the database's clock
+    written: int = Field(sa_type=sa.BigInteger)  # when it was stored, in µs since 1970, by the database's clock
 
 
 class SchemaVersion(Table, table=True):
@@ -332,7 +321,7 @@ class SchemaVersion(Table, table=True):
     __tablename__ = "logs_ui_schema"
 
     version: int = Field(primary_key=True)  # number of the last migration that was applied; 1 before the first
-    created: int = Field(sa_type=BigInteger)
+    created: int = Field(sa_type=sa.BigInteger)
     oldest_reader: int  # programs that know only older schemas cannot read it
     oldest_writer: int  # programs that know only older schemas may not write it; they stop, and say so
     migrated: int | None = _big()  # when; None if never

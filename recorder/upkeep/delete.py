@@ -11,6 +11,7 @@ from sqlmodel import col
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.search.search_index import SearchIndex
+from logs_ui.recorder.storage import tables
 from logs_ui.recorder.storage.address import Address, database_address, db_option
 from logs_ui.recorder.storage.changes import NO_ENTRY
 from logs_ui.recorder.storage.database import sidecar_engine
@@ -20,18 +21,6 @@ from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.spool_files import spool_files
 from logs_ui.recorder.storage.spool.spool_format import NotASpoolError, frames
 from logs_ui.recorder.storage.spool_folder import spool_folder
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    RolloutPayload,
-    RowTag,
-    Run,
-    RunSource,
-    Scalar,
-    StepDetails,
-    StepStatistics,
-    Text,
-    Tokenizer,
-)
 from logs_ui.recorder.storage.writes import row_writes, run_writes
 from logs_ui.recorder.upkeep.info import marked_rows, payload_bytes
 from logs_ui.recorder.upkeep.small_transactions import (
@@ -46,7 +35,7 @@ from logs_ui.recorder.upkeep.small_transactions import (
 )
 from logs_ui.recorder.upkeep.sweeps import sweep_images, sweep_starts
 
-_row = EvaluationRow
+_row = tables.EvaluationRow
 
 
 @dataclass(frozen=True)
@@ -88,7 +77,7 @@ def delete_run(
     address = database_address(db)
     with reading(address) as engine:
         found = queries.find_run(engine, run)
-        rows = select(func.count(), func.sum(payload_bytes())).select_from(_row).outerjoin(RolloutPayload)
+        rows = select(func.count(), func.sum(payload_bytes())).select_from(_row).outerjoin(tables.RolloutPayload)
         with engine.connect() as connection:
             count, size = connection.execute(rows.where(col(_row.run_id) == found.id)).one()
             gone = Deleted(found.uid, count, size or 0, len(set(connection.scalars(marked_rows(found.uid)))))
@@ -129,16 +118,16 @@ def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
 def _figures(steady: Steady, run_id: int) -> None:
     """Deletes sums first, so that a run that is deleted in part shows none."""
     with steady.piece() as connection:
-        for table in (StepStatistics, StepDetails, RunSource):
+        for table in (tables.StepStatistics, tables.StepDetails, tables.RunSource):
             connection.execute(delete(table).where(col(table.run_id) == run_id))
-    step, of_run = col(Scalar.step), col(Scalar.run_id) == run_id
+    step, of_run = col(tables.Scalar.step), col(tables.Scalar.run_id) == run_id
     while True:
         with steady.piece() as connection:
             steps = select(step).where(of_run).order_by(step).limit(steady.rows)
             last = connection.scalar(select(func.max(steps.subquery().c.step)))
             if last is None:
                 return
-            connection.execute(delete(Scalar).where(of_run, step <= last))
+            connection.execute(delete(tables.Scalar).where(of_run, step <= last))
 
 
 def _rollouts(steady: Steady, run_id: int, total: int, progress: Progress) -> None:
@@ -147,8 +136,8 @@ def _rollouts(steady: Steady, run_id: int, total: int, progress: Progress) -> No
         with steady.piece() as connection:
             query = select(col(_row.id)).where(col(_row.run_id) == run_id).order_by(col(_row.id)).limit(steady.rows)
             ids = connection.scalars(query).all()
-            connection.execute(delete(RolloutPayload).where(col(RolloutPayload.row_id).in_(ids)))
-            connection.execute(delete(RowTag).where(col(RowTag.row_id).in_(ids)))
+            connection.execute(delete(tables.RolloutPayload).where(col(tables.RolloutPayload.row_id).in_(ids)))
+            connection.execute(delete(tables.RowTag).where(col(tables.RowTag.row_id).in_(ids)))
             connection.execute(delete(_row).where(col(_row.id).in_(ids)))
         if not ids:
             return
@@ -156,13 +145,13 @@ def _rollouts(steady: Steady, run_id: int, total: int, progress: Progress) -> No
         progress("deleting", min(done, total), total)
 
 
-def _itself(connection: Connection, run: Run) -> None:
+def _itself(connection: Connection, run: tables.Run) -> None:
     """Deletes the run's row, with texts and a tokenizer that no other run has."""
     run_writes.take_runs(connection, [run.id or 0])  # in the order of all writers: runs, then what they share
     on_postgres(connection, "LOCK TABLE text, tokenizer IN SHARE ROW EXCLUSIVE MODE")
-    connection.execute(delete(Run).where(col(Run.id) == run.id))
-    of_runs = select(col(RunSource.hash)).where(col(RunSource.hash).is_not(None))
-    connection.execute(delete(Text).where(col(Text.hash).not_in(of_runs)))
-    others = select(col(Run.id)).where(col(Run.tokenizer) == run.tokenizer)
+    connection.execute(delete(tables.Run).where(col(tables.Run.id) == run.id))
+    of_runs = select(col(tables.RunSource.hash)).where(col(tables.RunSource.hash).is_not(None))
+    connection.execute(delete(tables.Text).where(col(tables.Text.hash).not_in(of_runs)))
+    others = select(col(tables.Run.id)).where(col(tables.Run.tokenizer) == run.tokenizer)
     if run.tokenizer is not None and connection.scalar(others.limit(1)) is None:
-        connection.execute(delete(Tokenizer).where(col(Tokenizer.hash) == run.tokenizer))
+        connection.execute(delete(tables.Tokenizer).where(col(tables.Tokenizer.hash) == run.tokenizer))

@@ -23,15 +23,8 @@ from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.notes_tables import Star
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.storage.writes import run_writes
+from logs_ui.recorder.upkeep import small_transactions
 from logs_ui.recorder.upkeep.info import marked_rows, payload_bytes
-from logs_ui.recorder.upkeep.small_transactions import (
-    Progress,
-    Steady,
-    reading,
-    under_way,
-    unseen,
-    writing,
-)
 from logs_ui.recorder.upkeep.sweeps import sweep_images, sweep_starts
 from logs_ui.recorder.vocabulary import Status
 
@@ -92,7 +85,7 @@ def prune(
     where: str | RolloutFilter | None = None,
     keep: str = Keep.STARRED,
     dry_run: bool = False,
-    progress: Progress = unseen,
+    progress: small_transactions.Progress = small_transactions.unseen,
 ) -> Pruned:
     """Deletes messages, actions and tokens of the rollouts that satisfy all arguments. Each stays as a row with its
     figures: rewards, counts, times, the diagnosis's columns, the last words. The text can be restored only from a
@@ -126,7 +119,7 @@ def prune(
         raise LogsUIError("Say what to prune: older_than, keep_every, where or run. All of them must hold.")
     chosen, rule = chosen_rows(where), _conditions(older_than, keep_every, of, keep)
     address = database_address(db)
-    with reading(address) as engine:
+    with small_transactions.reading(address) as engine:
         runs = [_Chosen(engine, each, chosen, rule, keep) for each in _named(engine, names, chosen)]
         if any(term.field == "text" for term in chosen.terms):
             for each in runs:
@@ -140,7 +133,7 @@ def prune(
         found = Pruned(counts, size, kept)
         if dry_run:
             return found
-        with writing(address) as steady:
+        with small_transactions.writing(address) as steady:
             done = 0
             for each in runs:
                 while ids := each.following(steady.rows):
@@ -185,7 +178,7 @@ class _Chosen:
         self._db = db
         self._last = 0
         with db.connect() as connection:
-            is_under_way = run.uid in under_way(connection)
+            is_under_way = run.uid in small_transactions.under_way(connection)
             starred_run = select(col(Star.run)).where(col(Star.run) == run.uid, col(Star.row) == "")
             is_starred = connection.scalar(starred_run) is not None
         self._taken = conditions(self.run_id, replace(where, sort=Sort.OLDEST), Use.ROWS) + rule
@@ -214,7 +207,7 @@ class _Chosen:
         return ids
 
 
-def _take(steady: Steady, run_id: int, ids: Sequence[int]) -> None:
+def _take(steady: small_transactions.Steady, run_id: int, ids: Sequence[int]) -> None:
     with steady.piece() as connection:
         run_writes.take_runs(connection, [run_id])
         still = update(_row).where(col(_row.id).in_(ids), col(_row.pruned).is_(None))  # another process may prune, too

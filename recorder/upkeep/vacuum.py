@@ -23,16 +23,8 @@ from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.sqlite import checkpoints
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 from logs_ui.recorder.storage.tables import Table, WriterPosition
+from logs_ui.recorder.upkeep import small_transactions
 from logs_ui.recorder.upkeep.info import size_and_free
-from logs_ui.recorder.upkeep.small_transactions import (
-    Progress,
-    alone,
-    as_it_is,
-    disposed,
-    reading,
-    refuse_under_way,
-    unseen,
-)
 
 _NO_RIGHT = "42501"  # SQLSTATE
 _FORGOTTEN_US = 30 * 24 * 3_600_000_000
@@ -56,7 +48,9 @@ class Vacuumed:
     skipped: tuple[str, ...] = ()
 
 
-def vacuum(db: str | os.PathLike[str] | None = None, *, progress: Progress = unseen) -> Vacuumed:
+def vacuum(
+    db: str | os.PathLike[str] | None = None, *, progress: small_transactions.Progress = small_transactions.unseen
+) -> Vacuumed:
     """Rewrites the database without its unused pages (SQLite's `VACUUM`, PostgreSQL's `VACUUM FULL`). If it is
     interrupted, the database stays as it was. Meanwhile SQLite's readers read on; a recorder that starts keeps its rows
     in memory.
@@ -70,12 +64,12 @@ def vacuum(db: str | os.PathLike[str] | None = None, *, progress: Progress = uns
         DatabaseError: the database is missing, or cannot be written.
     """
     address = database_address(db)
-    with reading(address) as engine:
-        refuse_under_way(engine, address, "vacuumed")
+    with small_transactions.reading(address) as engine:
+        small_transactions.refuse_under_way(engine, address, "vacuumed")
         with engine.connect() as connection:
             before, free = size_and_free(address, connection)
     tables, skipped = 1, list[str]()
-    with errors_in_plain_words(address), alone(address):
+    with errors_in_plain_words(address), small_transactions.alone(address):
         if isinstance(address, Path):
             forget_writers(address)
             _refuse_without_space(address, before - free)
@@ -84,7 +78,7 @@ def vacuum(db: str | os.PathLike[str] | None = None, *, progress: Progress = uns
             tables, skipped = _vacuum_server(address, progress)
             if not skipped:  # whoever may not vacuum may not delete either
                 forget_writers(address)
-    with as_it_is(address) as engine, engine.connect() as connection:
+    with small_transactions.as_it_is(address) as engine, engine.connect() as connection:
         return Vacuumed(before, size_and_free(address, connection)[0], tables, tuple(skipped))
 
 
@@ -94,7 +88,7 @@ def forget_writers(address: Address) -> None:
     """
     position = WriterPosition
     waiting = {file.writer for file in spool_files(spool_folder(address))}
-    with disposed(writing_engine(address)) as engine, engine.begin() as connection:
+    with small_transactions.disposed(writing_engine(address)) as engine, engine.begin() as connection:
         old = col(position.written) < clock.now(connection) - _FORGOTTEN_US
         connection.execute(delete(position).where(old, col(position.writer).not_in(waiting)))
 
@@ -109,7 +103,7 @@ def _refuse_without_space(path: Path, used: int) -> None:
         )
 
 
-def _vacuum_file(path: Path, progress: Progress) -> None:
+def _vacuum_file(path: Path, progress: small_transactions.Progress) -> None:
     def tick() -> int:
         progress("vacuuming", 0, 1)
         return 0
@@ -135,13 +129,13 @@ def _vacuum_file(path: Path, progress: Progress) -> None:
     progress("vacuuming", 1, 1)
 
 
-def _vacuum_server(url: URL, progress: Progress) -> tuple[int, list[str]]:
+def _vacuum_server(url: URL, progress: small_transactions.Progress) -> tuple[int, list[str]]:
     """Returns how many tables there are, and the names of those that this user may not vacuum."""
     metadata = (Table.metadata, NotesTable.metadata, *POSTGRES_METADATA)
     tables = [str(table) for each in metadata for table in each.sorted_tables]
     skipped, notices = list[str](), list[str]()
     with (
-        disposed(writing_engine(url)) as engine,
+        small_transactions.disposed(writing_engine(url)) as engine,
         engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
     ):
         driver: Any = connection.connection.driver_connection

@@ -8,27 +8,10 @@ from logs_ui.rollout.environments.environment_sources import source_of
 from logs_ui.rollout.environments.environment_threads import in_thread
 from logs_ui.rollout.environments.sessions import Sessions
 from logs_ui.rollout.models.backends import Model, Sampling, try_model
-from logs_ui.rollout.play.argument_checks import (
-    check_environment,
-    check_limits,
-    check_seed,
-    model_maker,
-    sampling_fields,
-    task_names,
-)
+from logs_ui.rollout.play import argument_checks, play
 from logs_ui.rollout.play.batch import Failures, columns, play_rows, run
 from logs_ui.rollout.play.chat_template import Chat, Prompt
 from logs_ui.rollout.play.evaluation_dataset import conversation
-from logs_ui.rollout.play.play import (
-    Act,
-    Episodes,
-    Observe,
-    OnUnparsable,
-    Reward,
-    Rollout,
-    Rules,
-    observation_text,
-)
 from logs_ui.rollout.play.tasks_and_seeds import Assignment, Rotation
 
 
@@ -44,9 +27,9 @@ def openenv_rollout_func(
     headers: Mapping[str, str] | None = None,
     request_timeout: float = 60.0,
     concurrency: int | None = None,
-    act: Act | None = None,
-    observe: Observe | None = observation_text,
-    on_unparsable: OnUnparsable = "fail",
+    act: play.Act | None = None,
+    observe: play.Observe | None = play.observation_text,
+    on_unparsable: play.OnUnparsable = "fail",
     unparsable_message: str | None = None,
     noop_action: Any = None,
     tasks: Sequence[str] = (),
@@ -54,7 +37,7 @@ def openenv_rollout_func(
     seed: int | None = 0,
     max_turns: int = 8,
     max_completion_tokens: int | None = None,
-    reward: Reward = "sum",
+    reward: play.Reward = "sum",
     model: str | Model | None = None,
     model_url: str | None = None,
     api_key: str | None = None,
@@ -136,9 +119,9 @@ def openenv_rollout_func(
         definitions = import_module("logs_ui.rollout.evaluations.definitions")
         found: OpenEnvRollouts = definitions.rollouts_of(env_path, given)
         return found
-    check_environment(provider=provider, environment_variables=environment_variables, headers=headers)
-    check_seed(seed)
-    names = task_names(tasks, task_var)
+    argument_checks.check_environment(provider=provider, environment_variables=environment_variables, headers=headers)
+    argument_checks.check_seed(seed)
+    names = argument_checks.task_names(tasks, task_var)
     source = source_of(
         environment,
         base_url=base_url,
@@ -150,7 +133,7 @@ def openenv_rollout_func(
         timeout=request_timeout,
         several=task_var is not None and len(set(names)) > 1,
     )
-    rules = Rules(
+    rules = play.Rules(
         act=act,  # type: ignore[arg-type]  # it refuses None
         observe=observe,
         max_turns=max_turns,
@@ -167,8 +150,8 @@ def openenv_rollout_func(
         rules=rules,
         sessions=Sessions(source, request_timeout),
         rotation=Rotation(names, seed),
-        model_of=model_maker(model, model_url, api_key),
-        sampling=sampling_fields(sampling, has_seed=model is not None),
+        model_of=argument_checks.model_maker(model, model_url, api_key),
+        sampling=argument_checks.sampling_fields(sampling, has_seed=model is not None),
         max_completion_tokens=max_completion_tokens,
         concurrency=concurrency,
     )
@@ -194,7 +177,7 @@ class OpenEnvRollouts:
         self,
         *,
         name: str,
-        rules: Rules,
+        rules: play.Rules,
         sessions: Sessions,
         rotation: Rotation,
         model_of: Callable[[Any, int], Model],
@@ -202,7 +185,7 @@ class OpenEnvRollouts:
         max_completion_tokens: int | None,
         concurrency: int | None,
     ) -> None:
-        check_limits(concurrency=concurrency, max_completion_tokens=max_completion_tokens)
+        argument_checks.check_limits(concurrency=concurrency, max_completion_tokens=max_completion_tokens)
         self.__name__ = name
         self.rules = rules
         self.sessions = sessions
@@ -212,7 +195,7 @@ class OpenEnvRollouts:
         self.max_completion_tokens = max_completion_tokens
         self.concurrency = concurrency
         self._as_prompt: Callable[[Prompt], Prompt] = lambda prompt: prompt
-        self._played: Callable[[Sequence[Rollout]], None] = lambda _: None
+        self._played: Callable[[Sequence[play.Rollout]], None] = lambda _: None
         self._is_checked = False
         self._failures = Failures()
 
@@ -231,7 +214,7 @@ class OpenEnvRollouts:
         return output
 
     def of_evaluation(
-        self, name: str, *, rotation: Rotation, played: Callable[[Sequence[Rollout]], None]
+        self, name: str, *, rotation: Rotation, played: Callable[[Sequence[play.Rollout]], None]
     ) -> "OpenEnvRollouts":
         """Sets an evaluation's name and rotation of tasks and seeds, makes user messages of prompts that are texts, and
         returns itself. `played` is called after each batch of a trainer.
@@ -249,9 +232,9 @@ class OpenEnvRollouts:
 
     def episodes(
         self, prompts: Sequence[Any], assignments: Sequence[Assignment], *, model: Model, chat: Chat, budget: int
-    ) -> Episodes:
+    ) -> play.Episodes:
         """Returns the episodes of a batch (N), for any model. `sampling` may limit an answer more than `budget`."""
-        return Episodes(
+        return play.Episodes(
             rules=self.rules,
             sessions=self.sessions,
             model=model,
@@ -262,21 +245,21 @@ class OpenEnvRollouts:
             budget=budget,
         )
 
-    def _episodes(self, prompts: list[Any], trainer: Any) -> Episodes:
+    def _episodes(self, prompts: list[Any], trainer: Any) -> play.Episodes:
         budget = self.max_completion_tokens or int(trainer.args.max_completion_length)
         prompts = [self._as_prompt(prompt) for prompt in prompts]
         assignments = self.rotation.assign(trainer, prompts)
         model, chat = self.model_of(trainer, len(prompts)), Chat.of_trainer(trainer)
         return self.episodes(prompts, assignments, model=model, chat=chat, budget=budget)
 
-    async def _play(self, episodes: Episodes) -> list[Rollout]:
+    async def _play(self, episodes: play.Episodes) -> list[play.Rollout]:
         rows = len(episodes.prompts)
         at_a_time = min(self.concurrency or rows, rows)
         if not self._is_checked:
             await self._check(episodes, at_a_time)
         return await play_rows(rows, episodes.model, at_a_time, episodes.play)
 
-    async def _check(self, episodes: Episodes, sessions: int) -> None:
+    async def _check(self, episodes: play.Episodes, sessions: int) -> None:
         try:
             await try_model(episodes.model, episodes.chat.tokenizer, episodes.sampling)
             await episodes.begin(sessions)

@@ -15,17 +15,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries.filters import terms
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Kind
 from logs_ui.recorder.queries.filters.filter_values import read_number, read_time, read_whole
-from logs_ui.recorder.queries.filters.terms import (
-    ABSENT,
-    OPERATORS_OF_OTHERS,
-    Range,
-    Term,
-    Value,
-    print_key,
-    print_name,
-)
 from logs_ui.recorder.spelling import check_word, shortened
 
 WHERE = "where"
@@ -82,7 +74,7 @@ class Place:
     beside: str  # the line without the term
 
 
-def parse_terms(text: str, *, now: int | None = None) -> list[Term]:
+def parse_terms(text: str, *, now: int | None = None) -> list[terms.Term]:
     """Reads the terms of a line, in the order in which they are written. Ages such as `2h` count from `now`, in µs
     since the epoch; by default from the clock's time.
 
@@ -175,7 +167,7 @@ def _written(text: str, at: int, pattern: re.Pattern[str], *, lenient: bool) -> 
         end = found.end() if found else len(text)
         return Written(_unquoted(text[at:end]), at, end, is_quoted=True)
     if not lenient and (single := _SINGLE.match(text, at)):
-        meant = print_name(single[1])
+        meant = terms.print_name(single[1])
         message = f"{shortened(single[0])}: use double quotes: did you mean {shortened(meant)}?"
         raise FilterError(WHERE, message, written=single[0], meant=meant)
     return Written(found[0], at, found.end(), is_quoted=False) if found else Written("", at, at, is_quoted=False)
@@ -187,7 +179,7 @@ def _check_word_alone(term: str, word: Written, *, lenient: bool) -> None:
     if not word.text:
         raise FilterError(WHERE, "a minus alone: write it directly before the term that it negates")
     message = None
-    if word.text in OPERATORS_OF_OTHERS:
+    if word.text in terms.OPERATORS_OF_OTHERS:
         message = (
             f"{word.text}: a rollout must satisfy all terms; -term negates, and name:one,other accepts either. Leave "
             f"{word.text} out, or put it in quotes to search for the word"
@@ -212,40 +204,42 @@ def _unquoted(written: str) -> str:
     return _ESCAPE.sub(unescaped, inside)
 
 
-def _read(text: str, token: Token, now: int | None) -> Term:
+def _read(text: str, token: Token, now: int | None) -> terms.Term:
     """Returns the term of a token; a mistake in it names the term."""
     try:
         if token.name is None:
-            return Term("text", (token.values[0].text,), negated=token.negated)
+            return terms.Term("text", (token.values[0].text,), negated=token.negated)
         name, operator = token.name, token.operator or ":"
         check_word(shortened(name), "field", name, list(FIELDS))
         field = FIELDS[name]
         if operator[0] in "<>":
-            values: tuple[Value, ...] = (_compared(field, operator, token),)
+            values: tuple[terms.Value, ...] = (_compared(field, operator, token),)
         else:
-            key = "" if token.key is None else f".{print_key(token.key.text)}"
+            key = "" if token.key is None else f".{terms.print_key(token.key.text)}"
             values = tuple(_value(field, name + key, it, now) for it in token.values)
-        return Term(name, values, token.key.text if token.key else None, negated=token.negated != (operator == "!="))
+        return terms.Term(
+            name, values, token.key.text if token.key else None, negated=token.negated != (operator == "!=")
+        )
     except FilterError as mistake:
         message = f"{shortened(text[token.start : token.end])}: {mistake}"
         raise FilterError(mistake.field, message, written=mistake.written, meant=mistake.meant) from None
 
 
-def _compared(field: Field, operator: str, token: Token) -> Range:
+def _compared(field: Field, operator: str, token: Token) -> terms.Range:
     if field.kind not in NUMERIC:
         raise FilterError(field.name, f"{field.name} does not support {operator}: write for example {field.example}")
     number = _number(field, ",".join(it.text for it in token.values))
     strict = "=" not in operator
-    return Range(low=number, above=strict) if operator[0] == ">" else Range(high=number, below=strict)
+    return terms.Range(low=number, above=strict) if operator[0] == ">" else terms.Range(high=number, below=strict)
 
 
-def _value(field: Field, name: str, written: Written, now: int | None) -> Value:
+def _value(field: Field, name: str, written: Written, now: int | None) -> terms.Value:
     """Reads one value; `name` is the field's, with its key, as it was written."""
-    if written.text == ABSENT and not written.is_quoted:
+    if written.text == terms.ABSENT and not written.is_quoted:
         return None
     if field.kind == Kind.TIME:
         moment = read_time(field.name, written.text, now)
-        return Range(low=moment) if field.name == "since" else Range(high=moment)
+        return terms.Range(low=moment) if field.name == "since" else terms.Range(high=moment)
     if field.kind not in NUMERIC:
         return written.text
     if sign := _SIGN.match(written.text):
@@ -255,8 +249,8 @@ def _value(field: Field, name: str, written: Written, now: int | None) -> Value:
     low, dots, high = written.text.partition("..")
     if not dots:
         number = _number(field, low)
-        return Range(number, number)
-    return Range(_number(field, low) if low else None, _number(field, high) if high else None)
+        return terms.Range(number, number)
+    return terms.Range(_number(field, low) if low else None, _number(field, high) if high else None)
 
 
 def _number(field: Field, text: str) -> float:
@@ -274,8 +268,8 @@ def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple
     if _SIGN.match(wrong):
         return [(end_of_name, it.end, wrong) for it in token.values if it.text == wrong]
     if token.key is not None:
-        return [(token.key.start, token.key.end, print_key(meant))] if token.key.text == wrong else []
-    return [(it.start, it.end, print_name(meant)) for it in token.values if it.text == wrong]
+        return [(token.key.start, token.key.end, terms.print_key(meant))] if token.key.text == wrong else []
+    return [(it.start, it.end, terms.print_name(meant)) for it in token.values if it.text == wrong]
 
 
 def _after(pattern: re.Pattern[str], text: str, at: int) -> int:

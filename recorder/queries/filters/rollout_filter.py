@@ -8,17 +8,9 @@ from enum import StrEnum
 from typing import Any, TypedDict, Unpack
 
 from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries.filters import filter_values
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Kind, Scored
 from logs_ui.recorder.queries.filters.filter_language import WHERE, parse_terms
-from logs_ui.recorder.queries.filters.filter_values import (
-    INT64_MAX,
-    check_number,
-    print_number,
-    print_time,
-    read_number,
-    read_time,
-    read_whole,
-)
 from logs_ui.recorder.queries.filters.terms import Range, Term, plain_number
 from logs_ui.recorder.spelling import check_word, misspelt, nearest, shortened
 
@@ -179,13 +171,13 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
             raise FilterError(name, f"{name} occurs {len(found[name])} times: use it once")
     one = {name: found[name][0] for name in _SINGLES if name in found}
     parts: dict[str, Any] = {part: found.get(field) for part, field in _LISTS.items()} | {"group": one.get("group")}
-    parts |= {name: read_whole(name, one[name]) for name in ("step_min", "step_max") if name in one}
-    parts |= {name: read_time(name, one[name], now) for name in ("since", "until") if name in one}
+    parts |= {name: filter_values.read_whole(name, one[name]) for name in ("step_min", "step_max") if name in one}
+    parts |= {name: filter_values.read_time(name, one[name], now) for name in ("since", "until") if name in one}
     low, high = one.get("reward_min", "").strip(), one.get("reward_max", "").strip()
     reward = _range_term(
         "reward",
-        read_number("reward_min", low.removeprefix(">")) if low else None,
-        read_number("reward_max", high.removeprefix("<")) if high else None,
+        filter_values.read_number("reward_min", low.removeprefix(">")) if low else None,
+        filter_values.read_number("reward_max", high.removeprefix("<")) if high else None,
         above=low.startswith(">"),
         below=high.startswith("<"),
     )
@@ -250,12 +242,13 @@ def _range_term(
     names = f"{field}_min", f"{field}_max"
     convert: Callable[[Any], float] = operator.index if field == "step" else float
     low, high = (plain_number(name, end, convert) for name, end in zip(names, (low, high), strict=True))
-    least, most = (0, INT64_MAX) if field == "step" else (-math.inf, math.inf)
+    least, most = (0, filter_values.INT64_MAX) if field == "step" else (-math.inf, math.inf)
     for name, end in zip(names, (low, high), strict=True):
         if end is not None:
-            check_number(name, end, low=least, high=most)
+            filter_values.check_number(name, end, low=least, high=most)
     if low is not None and high is not None and low > high:
-        message = f"{names[0]} {print_number(low)} is above {names[1]} {print_number(high)}: swap them"
+        least_said, most_said = map(filter_values.print_number, (low, high))
+        message = f"{names[0]} {least_said} is above {names[1]} {most_said}: swap them"
         raise FilterError(names[0], message)
     return [] if low is None and high is None else [Term(field, (Range(low, high, above, below),))]
 
@@ -280,7 +273,7 @@ def _folded(terms: Iterable[Term]) -> tuple[Term, ...]:
         raise FilterError(WHERE, f"this filter has {len(found)} terms; at most {MOST_TERMS} are possible")
     since, until = (plain[name, None].range if (name, None) in plain else None for name in ("since", "until"))
     if since and until and (since.low or 0) > (until.high or 0):
-        first, last = print_time(int(since.low or 0)), print_time(int(until.high or 0))
+        first, last = filter_values.print_time(int(since.low or 0)), filter_values.print_time(int(until.high or 0))
         raise FilterError("since", f"since {first} is after until {last}: swap them")
     # Words to search for keep the order in which they were written: so a reader finds them again.
     return tuple(sorted(found, key=lambda it: (_PLACES[it.field], "" if it.field == "text" else str(it))))

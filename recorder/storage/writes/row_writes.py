@@ -11,18 +11,10 @@ from sqlalchemy import BigInteger, Connection, bindparam, case, func, select, tu
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col
 
+from logs_ui.recorder.storage import tables
 from logs_ui.recorder.storage.changes import EntryNumber, RowChange, StartChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import Insert, insert, server_clock
-from logs_ui.recorder.storage.tables import (
-    EvaluationRow,
-    Image,
-    PayloadStart,
-    RolloutPayload,
-    RowTag,
-    Run,
-    WriterPosition,
-)
 from logs_ui.recorder.storage.writes.prepared_statements import run, run_many, upsert_values
 from logs_ui.recorder.storage.writes.run_writes import later
 from logs_ui.recorder.storage.writes.step_writes import write_statistics
@@ -37,7 +29,7 @@ def advance(connection: Connection, writer: str, number: EntryNumber) -> bool:
 
 def positions(connection: Connection) -> dict[str, EntryNumber]:
     """Returns the number of the last stored entry by writer."""
-    at = WriterPosition
+    at = tables.WriterPosition
     found = select(col(at.writer), col(at.parcel), col(at.process), col(at.n))
     return {writer: EntryNumber(*number) for writer, *number in connection.execute(found)}
 
@@ -76,13 +68,13 @@ def write_rows(
     images = [image for rows in by_run.values() for change in rows for image in change.images]
     for image in sorted(images, key=attrgetter("hash")):
         connection.execute(
-            insert(Image).values(**asdict(image)).on_conflict_do_nothing()
+            insert(tables.Image).values(**asdict(image)).on_conflict_do_nothing()
         )  # one that exists is the same
 
 
 def _advance() -> Insert:
     """Takes the parameters `writer`, the parts of an `EntryNumber` and `now`."""
-    position, now = WriterPosition, server_clock(bindparam("now", type_=BigInteger()))
+    position, now = tables.WriterPosition, server_clock(bindparam("now", type_=BigInteger()))
     statement = (
         insert(position)
         .inline()
@@ -99,10 +91,10 @@ def _advance() -> Insert:
 
 def _run_update(is_now: bool) -> ReturningUpdate[Any]:  # noqa: FBT001 - `run` passes arguments by position
     """Takes the parameters `of_run` and `now`; returns the `changed` of this batch."""
-    of_run = update(Run).where(col(Run.id) == bindparam("of_run"))
+    of_run = update(tables.Run).where(col(tables.Run.id) == bindparam("of_run"))
     now = bindparam("now", type_=BigInteger())
     heard = server_clock(now) if is_now else later(now)
-    return of_run.values(changed=col(Run.changed) + 1, heartbeat=heard).returning(col(Run.changed))
+    return of_run.values(changed=col(tables.Run.changed) + 1, heartbeat=heard).returning(col(tables.Run.changed))
 
 
 def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int) -> None:
@@ -116,7 +108,7 @@ def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, 
         names = ("run_id", "uid", "changed", *given[0][1])
         values = [[run_id, uid, changed, *columns.values()] for uid, columns in given]
         kept = tuple(name for name in identity if name not in columns)
-        upsert_values(connection, EvaluationRow, names, values, ("run_id", "uid"), kept)
+        upsert_values(connection, tables.EvaluationRow, names, values, ("run_id", "uid"), kept)
 
 
 def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: int) -> None:
@@ -131,12 +123,12 @@ def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: i
 def _start_insert() -> Insert:
     """Takes the parameters `id` and `data`."""
     values: dict[str, Any] = {"id": bindparam("id"), "data": bindparam("data")}
-    return insert(PayloadStart).inline().values(**values).on_conflict_do_nothing()
+    return insert(tables.PayloadStart).inline().values(**values).on_conflict_do_nothing()
 
 
 def _payload_upsert() -> Insert:
     """Takes `run`, `uid`, `content`, `tokens` and their starts; None leaves a payload and its start unchanged."""
-    row, payload = EvaluationRow, RolloutPayload
+    row, payload = tables.EvaluationRow, tables.RolloutPayload
     of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
     names = ("content", "tokens")
     given: dict[str, Any] = {name: bindparam(name) for part in names for name in (f"{part}_start", part)}
@@ -151,7 +143,7 @@ def _payload_upsert() -> Insert:
 
 def _tag_insert() -> Insert:
     """Takes the parameters `run`, `uid` and `tag`. A row has each tag once."""
-    row = EvaluationRow
+    row = tables.EvaluationRow
     of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
     values = {"run_id": bindparam("run"), "tag": bindparam("tag"), "row_id": of_row.scalar_subquery()}
-    return insert(RowTag).inline().values(**values).on_conflict_do_nothing()
+    return insert(tables.RowTag).inline().values(**values).on_conflict_do_nothing()
