@@ -157,17 +157,7 @@ OUTCOMES = {
 }
 """The use of a rollout in training."""
 
-DIMENSIONS = {
-    Dimension.TASK: "task",
-    Dimension.STEP: "step",
-    Dimension.EVAL: "eval",
-    Dimension.STOP: "stop reason",
-    Dimension.STATUS: "status",
-    Dimension.MODE: "mode",
-    Dimension.TAG: "tag",
-    Dimension.MODEL: "model",
-    Dimension.AGE: "policy age",
-}
+DIMENSIONS = {it: it.value for it in Dimension} | {Dimension.STOP: "stop reason", Dimension.AGE: "policy age"}
 MEASURES = {
     Measure.COUNT: "rollouts",
     Measure.REWARD: "mean reward",

@@ -22,7 +22,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, neare
 from logs_ui.recorder.queries.rollout_columns import BY_NAME, COLUMNS, Column, Kind
 from logs_ui.recorder.queries.search.search_index import catch_up
 from logs_ui.recorder.storage.address import database_address
-from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine
+from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, reading_engine
 from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
@@ -245,12 +245,8 @@ def _database(db: str | os.PathLike[str] | None, *, is_waiting: bool = True) -> 
     if is_waiting:  # for what this process has not written yet
         flush_before_reading(path)
         take_in_before_reading(path)
-    with errors_in_plain_words(path):
-        engine = reading_engine(path)
-        try:
-            yield engine
-        finally:
-            engine.dispose()
+    with errors_in_plain_words(path), disposed(reading_engine(path)) as engine:
+        yield engine
 
 
 def chunks(engine: Engine, run: Run, chosen: RolloutFilter) -> Iterator[Rows]:

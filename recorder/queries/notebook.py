@@ -17,7 +17,7 @@ from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.snapshot import column
 from logs_ui.recorder.storage.address import Address, without_password
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.storage.database import errors_in_plain_words, sidecar_engine
+from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, sidecar_engine
 from logs_ui.recorder.storage.dialects import insert
 from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, SavedSettings, Star
 from logs_ui.recorder.storage.sidecars import NOTES
@@ -85,13 +85,9 @@ class Notebook:
             columns = {**values, "author": _author(), "changed": now_us()}
             change = insert(table).values(**key, **columns)
             change = change.on_conflict_do_update(index_elements=list(key), set_=columns)
-        with errors_in_plain_words(NOTES.path(self._db) if isinstance(self._db, Path) else self._db):
-            engine = sidecar_engine(NOTES, self._db)
-            try:
-                with engine.begin() as connection:
-                    connection.execute(change)
-            finally:
-                engine.dispose()
+        place = NOTES.path(self._db) if isinstance(self._db, Path) else self._db
+        with errors_in_plain_words(place), disposed(sidecar_engine(NOTES, self._db)) as engine, engine.begin() as db:
+            db.execute(change)
 
 
 def starred(run_id: int) -> ColumnElement[bool]:

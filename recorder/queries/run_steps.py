@@ -148,7 +148,8 @@ def _step(session: Session, run_id: int, of: Series, known: dict[str, Any], lost
         named = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": of.eval_name, "of_step": step}
         fresh = session.execute(details(), named).mappings().one()
         known |= {name: fresh[name] for name in _DETAILS}
-    known["rewards"] = {name: RewardSums(*of_function) for name, of_function in known["rewards"].items()}
+    # Earlier recorders stored a fourth figure.
+    known["rewards"] = {name: RewardSums(*of_function[:3]) for name, of_function in known["rewards"].items()}
     found = Step(**known)
     if lost[step]:
         found.statuses[Status.RUNNING] -= lost[step]

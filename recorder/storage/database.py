@@ -3,8 +3,8 @@
 """
 
 import sqlite3
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -92,6 +92,15 @@ def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
     if isinstance(address, Path):
         return sqlite_engine.sidecar_engine(sidecar, address)
     return postgres_engine.sidecar_engine(address)
+
+
+@contextmanager
+def disposed(engine: Engine) -> Iterator[Engine]:
+    """Yields an engine, and closes its connections at the end."""
+    try:
+        yield engine
+    finally:
+        engine.dispose()
 
 
 def errors_in_plain_words(address: Address) -> AbstractContextManager[None]:

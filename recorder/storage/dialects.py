@@ -100,10 +100,10 @@ class json_object(_Function):  # noqa: N801
 
 
 class json_array(_Function):  # noqa: N801
-    """Makes an array of four values."""
+    """Makes an array of three values."""
 
-    sqlite = "json_array({0}, {1}, {2}, {3})"
-    postgresql = "json_build_array({0}, {1}, {2}, {3})"
+    sqlite = "json_array({0}, {1}, {2})"
+    postgresql = "json_build_array({0}, {1}, {2})"
 
 
 class total(_Function):  # noqa: N801

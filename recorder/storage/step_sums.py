@@ -33,13 +33,11 @@ class RewardSums(NamedTuple):
         total: the sum of those numbers.
         counted: the sum of the numbers times their weights (1 if not recorded), over the rollouts that have a reward.
             Added up over all functions and divided by these rollouts, it is the mean reward.
-        binary: how many of the numbers are 0 or 1.
     """
 
     number: int
     total: float | None
     counted: float | None
-    binary: int
 
 
 def sums() -> sa.Select[Any]:
@@ -148,7 +146,6 @@ def _rewards(rows: sa.CTE) -> Any:
                 sa.func.count(value),
                 _finite(total(value)),
                 _finite(sa.func.coalesce(total(counted), 0.0)),
-                sa.func.count(sa.case((sa.or_(value == 0, value == 1), 1))),
             ).label("sums"),
         )
         .select_from(rows.join(given, sa.true()).outerjoin(weights, weights.c.key == given.c.key))

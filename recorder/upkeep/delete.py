@@ -14,7 +14,7 @@ from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage import tables
 from logs_ui.recorder.storage.address import Address, database_address, db_option
 from logs_ui.recorder.storage.changes import NO_ENTRY
-from logs_ui.recorder.storage.database import sidecar_engine
+from logs_ui.recorder.storage.database import disposed, sidecar_engine
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.spool import spool_entry as entries
@@ -26,7 +26,6 @@ from logs_ui.recorder.upkeep.info import marked_rows, payload_bytes
 from logs_ui.recorder.upkeep.small_transactions import (
     Progress,
     Steady,
-    disposed,
     on_postgres,
     reading,
     under_way,

@@ -28,14 +28,14 @@ from logs_ui.recorder.storage.changes import (
     StoredImage,
     TokenizerChange,
 )
-from logs_ui.recorder.storage.database import sidecar_engine
+from logs_ui.recorder.storage.database import disposed, sidecar_engine
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.step_sums import OF_STEP
 from logs_ui.recorder.storage.tables import EvaluationRow, Image, RolloutPayload, RowTag, Run, RunSource, Scalar
 from logs_ui.recorder.storage.tables import Text as StoredText
 from logs_ui.recorder.storage.writes import row_writes, run_writes, step_writes
-from logs_ui.recorder.upkeep.small_transactions import Progress, Steady, disposed, reading, unseen, writing
+from logs_ui.recorder.upkeep.small_transactions import Progress, Steady, reading, unseen, writing
 from logs_ui.recorder.upkeep.sweeps import hashes_in, unpacked
 from logs_ui.recorder.vocabulary import SourceKind, Status
 

@@ -9,9 +9,9 @@ from sqlalchemy import Connection
 from logs_ui.recorder.errors import NoDatabaseError
 from logs_ui.recorder.storage import schema
 from logs_ui.recorder.storage.address import database_address
-from logs_ui.recorder.storage.database import errors_in_plain_words, migrating_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, migrating_engine, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
-from logs_ui.recorder.upkeep.small_transactions import alone, disposed, refuse_under_way
+from logs_ui.recorder.upkeep.small_transactions import alone, refuse_under_way
 
 
 def migrate_database(

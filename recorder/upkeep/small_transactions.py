@@ -13,7 +13,7 @@ from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
 from logs_ui.recorder.storage.address import Address, shown
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, reading_engine, writing_engine
 from logs_ui.recorder.storage.dialects import server_clock
 from logs_ui.recorder.storage.spool.lease import Lease
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester, take_in_before_reading
@@ -50,15 +50,6 @@ def _is_busy(address: Address) -> LogsUIError:
     return LogsUIError(
         f"Another process has been writing {shown(address)} for a long time. Try again when it has ended."
     )
-
-
-@contextmanager
-def disposed(engine: Engine) -> Iterator[Engine]:
-    """Yields an engine, and closes its connections at the end."""
-    try:
-        yield engine
-    finally:
-        engine.dispose()
 
 
 @contextmanager

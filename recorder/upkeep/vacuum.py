@@ -15,7 +15,7 @@ from sqlmodel import col
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage import clock
 from logs_ui.recorder.storage.address import Address, database_address, shown
-from logs_ui.recorder.storage.database import errors_in_plain_words, writing_engine
+from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, writing_engine
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.search_tables import POSTGRES_METADATA
 from logs_ui.recorder.storage.spool.spool_files import spool_files
@@ -88,7 +88,7 @@ def forget_writers(address: Address) -> None:
     """
     position = WriterPosition
     waiting = {file.writer for file in spool_files(spool_folder(address))}
-    with small_transactions.disposed(writing_engine(address)) as engine, engine.begin() as connection:
+    with disposed(writing_engine(address)) as engine, engine.begin() as connection:
         old = col(position.written) < clock.now(connection) - _FORGOTTEN_US
         connection.execute(delete(position).where(old, col(position.writer).not_in(waiting)))
 
@@ -135,7 +135,7 @@ def _vacuum_server(url: URL, progress: small_transactions.Progress) -> tuple[int
     tables = [str(table) for each in metadata for table in each.sorted_tables]
     skipped, notices = list[str](), list[str]()
     with (
-        small_transactions.disposed(writing_engine(url)) as engine,
+        disposed(writing_engine(url)) as engine,
         engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
     ):
         driver: Any = connection.connection.driver_connection

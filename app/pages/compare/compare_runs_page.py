@@ -9,17 +9,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
+from logs_ui.app.pages.compare import run_differences
 from logs_ui.app.pages.compare.run_curves import POINTS, Axis, CurveChart, make_chart
-from logs_ui.app.pages.compare.run_differences import (
-    Comparison,
-    RunSetting,
-    RunSettings,
-    WorkingTree,
-    comparisons,
-    facts,
-    settings,
-    working_trees,
-)
 from logs_ui.app.pages.compare.run_tasks import SORTS, TaskTable, group_sizes, make_table
 from logs_ui.app.parts.diagnoses import success_of
 from logs_ui.app.parts.safe_text import clean
@@ -141,11 +132,11 @@ class ComparePage:
     modes: list[str]
     chart: CurveChart | None
     tasks: Tasks | None
-    facts: list[RunSetting]
-    arguments: RunSettings
-    versions: RunSettings
-    sources: list[Comparison]
-    trees: list[WorkingTree]
+    facts: list[run_differences.RunSetting]
+    arguments: run_differences.RunSettings
+    versions: run_differences.RunSettings
+    sources: list[run_differences.Comparison]
+    trees: list[run_differences.WorkingTree]
     unknown: list[int]
 
 
@@ -247,11 +238,11 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
         modes=modes,
         chart=_chart(db, runs, choice, mode) if len(runs) > 1 else None,
         tasks=_tasks(db, runs, choice, mode) if len(runs) > 1 else None,
-        facts=facts(summaries),
-        arguments=settings([summary.run.config for summary in summaries], everything=everything),
-        versions=settings([summary.run.versions for summary in summaries], everything=everything),
-        sources=comparisons(sources, texts),
-        trees=working_trees(sources, texts),
+        facts=run_differences.facts(summaries),
+        arguments=run_differences.settings([summary.run.config for summary in summaries], everything=everything),
+        versions=run_differences.settings([summary.run.versions for summary in summaries], everything=everything),
+        sources=run_differences.comparisons(sources, texts),
+        trees=run_differences.working_trees(sources, texts),
         unknown=[index for index, of_run in enumerate(sources) if not of_run],
     )
 

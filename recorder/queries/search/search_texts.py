@@ -11,7 +11,7 @@ from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from logs_ui.recorder.queries.search.search_words import vectors
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.database import errors_in_plain_words, sidecar_engine
+from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, sidecar_engine
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.storage.search_tables import VECTORS
 from logs_ui.recorder.storage.sidecars import SEARCH
@@ -45,12 +45,9 @@ class Texts:
             if not alone:
                 yield None
                 return
-            engine = sidecar_engine(SEARCH, self._db)
-            try:
+            with disposed(sidecar_engine(SEARCH, self._db)) as engine:
                 self._set_up(engine)
                 yield engine
-            finally:
-                engine.dispose()
 
     def settle(self) -> None:
         """Does what `SearchIndex.settle` promises."""

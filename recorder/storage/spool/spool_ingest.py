@@ -22,7 +22,7 @@ from sqlalchemy import Engine
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import NO_ENTRY
-from logs_ui.recorder.storage.database import errors_in_plain_words, writing_engine
+from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, writing_engine
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.intake import Intake
@@ -95,13 +95,10 @@ class Ingester:
         with errors_in_plain_words(self.address), lease.held() as is_held:
             if not is_held:
                 return TakenIn(is_all=False)
-            engine = writing_engine(self.address, _PATIENCE, self.is_hurried)
-            try:
+            with disposed(writing_engine(self.address, _PATIENCE, self.is_hurried)) as engine:
                 sweep = _Sweep(self, engine, lease, stopped)
                 sweep.take(files)
                 checkpoint(self.address, engine, 0)
-            finally:
-                engine.dispose()
         return sweep.done
 
     def _may_hold_more(self, file: SpoolFile) -> bool:

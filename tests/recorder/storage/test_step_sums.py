@@ -128,7 +128,7 @@ def _sums(name: str, rows: list[EvaluationRow]) -> RewardSums:
     known = [(row, value) for row, value in given if value is not None]
     counted = [value * (row.reward_weights or {}).get(name, 1.0) for row, value in known if row.reward is not None]
     total = sum(value for _, value in known) if known else None
-    return RewardSums(len(known), total, sum(counted), sum(value in {0.0, 1.0} for _, value in known))
+    return RewardSums(len(known), total, sum(counted))
 
 
 def assert_equal(found: list[Step], expected: list[Step]) -> None:
@@ -193,8 +193,8 @@ def test_one_step_by_hand(engine: Engine) -> None:
     assert found.statuses == {"ok": 7, "error": 1}
     assert found.stop_reasons == {"length": 3, "done": 5}
     assert (found.groups, found.dead_groups) == (3, 1)  # the fourth has one reward only
-    assert found.rewards["solved"] == pytest.approx((8, 1.0, 1.0, 8))
-    assert found.rewards["style"] == pytest.approx((8, 4.0, 0.35, 0))  # counted where there is a reward
+    assert found.rewards["solved"] == pytest.approx((8, 1.0, 1.0))
+    assert found.rewards["style"] == pytest.approx((8, 4.0, 0.35))  # counted where there is a reward
     assert (found.turns_sum, found.tokens_sum, found.seconds_sum) == (28, 2_800, 4.0)
 
 
@@ -251,7 +251,7 @@ def test_a_sum_beyond_all_numbers_is_none_and_breaks_nothing(engine: Engine) -> 
     run_id = written(engine, Batch(rows=rows), NOW)
     (series,) = queries.step_series(engine, run_id)
     (found,) = queries.steps(engine, run_id, series)
-    assert found.rewards == {"a": RewardSums(2, None, None, 0)}
+    assert found.rewards == {"a": RewardSums(2, None, None)}
     assert math.isinf(found.reward_sum)
 
 

@@ -123,7 +123,7 @@ def test_the_tile_of_solved_rollouts_is_that_of_the_run_s_definition(engine: Eng
 
 
 def test_components_add_up_to_the_mean_reward() -> None:
-    rewards = {"a": RewardSums(3, 2.0, 1.0, 1), "b": RewardSums(4, 4.0, -0.4, 2)}
+    rewards = {"a": RewardSums(3, 2.0, 1.0), "b": RewardSums(4, 4.0, -0.4)}
     steps = [a_step(n, [0.3, 0.3, 0.0, 0.0], rewards=rewards if n < 3 else {}) for n in (1, 2, 3)]
     chart = next(chart for chart in make_charts(steps) if chart.id == "components")
     assert [(line.name, line.values[0], line.values[2]) for line in chart.lines] == [
