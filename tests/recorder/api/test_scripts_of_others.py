@@ -440,7 +440,8 @@ def test_calls_of_tools_beside_an_environment_are_actions(taught: Any, tmp_path:
 
     rows, _ = rows_of(taught, Scoreboard, tmp_path, max_steps=4, tools=[guess])
     for row in rows:
-        answered = sum(message["role"] == "tool" for message in row["messages"])
+        # The model may name another tool, which TRL answers with an error.
+        answered = sum(it["role"] == "tool" and it["content"] in ("higher", "lower") for it in row["messages"])
         assert answered == len([call for call in calls_of(row) if call["action"]]) == row["env_steps"]
         assert row["parse_failures"] <= row["turns"] - answered
     assert sum(row["env_steps"] for row in rows) > len(rows)
