@@ -45,6 +45,9 @@ def train(folder="out"):
         save_strategy="no", disable_tqdm=True)
     trainer = GRPOTrainer(make_model(tokenizer), reward_funcs=length, args=settings, processing_class=tokenizer,
         train_dataset=Dataset.from_list([{"prompt": f"say {n}"} for n in range(8)]))
+    if "own" in sys.argv:
+        from logs_ui.recorder import record_trainer
+        record_trainer(trainer, eval_name="mine")
     if "idle" not in sys.argv:
         trainer.train()
     rank = os.environ.get("RANK", "0")
@@ -318,6 +321,15 @@ def test_a_recorder_that_cannot_start_costs_a_line_and_no_training(tmp_path: Pat
     assert said.startswith("logs-ui: nothing of process ")
     assert reason in said
     assert end.startswith("logs-ui: nothing was recorded: the recorder did not start (")
+
+
+def test_a_trainer_that_the_script_records_is_recorded_once(tmp_path: Path) -> None:
+    script(tmp_path, TRAINING + "train()\n")
+    done = run(tmp_path, "--eval-name", "ours", "train.py", "own")
+    assert done.returncode == 0, done.stderr
+    assert len(load_runs(db=tmp_path / "a.db")) == 1
+    assert set(load_run("latest", db=tmp_path / "a.db").eval_name) == {"mine"}
+    assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
 
 
 def test_what_a_script_records_by_itself_counts(tmp_path: Path) -> None:

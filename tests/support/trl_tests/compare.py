@@ -40,7 +40,7 @@ def outcomes(folder: Path, *, recorded: bool, arguments: list[str]) -> dict[str,
     if recorded:
         db = ["--db", str(folder / "recorded.db")]
         command = [sys.executable, "-m", "logs_ui.app.commands.cli", "run", *db, "-m", "pytest"]
-    quiet = ["-q", "-m", "not slow", "--continue-on-collection-errors", "--timeout", "180"]
+    quiet = ["-q", "-m", "not slow", "--continue-on-collection-errors", "--timeout", "600"]
     quiet += ["-p", "no:cacheprovider", "-p", "trl_plugin"]
     variables = {
         "HF_HUB_CACHE": str(folder / "hub"),
@@ -67,7 +67,7 @@ def main() -> int:
     source = Path(os.environ["TRL_SOURCE"]).expanduser() / "tests"
     folder = Path(tempfile.mkdtemp(prefix="trl-tests-"))
     shutil.copytree(source, folder / "tests")
-    make = [sys.executable, str(HERE / "trl_hub.py"), str(source), str(folder / "hub")]
+    make = [sys.executable, str(HERE / "trl_hub.py"), str(folder / "tests"), str(folder / "hub")]
     subprocess.run(make, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     files = [f"tests/{name}" for name in FILES if (source / name).exists()]
     both = [outcomes(folder, recorded=recorded, arguments=[*files, *sys.argv[1:]]) for recorded in (False, True)]

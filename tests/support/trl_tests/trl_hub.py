@@ -2,7 +2,7 @@
 that is laid out as the hub's cache. It downloads nothing.
 
 TRL's tests of tools and environments hold token ids of Qwen's tokenizer, with their texts in a comment. The tokenizer
-here is made from those: each of its tokens has the id that the tests expect.
+here is made from those: ids decode to these texts. In a copy of the tests, ids have other numbers: see `renumbered`.
 """
 
 import ast
@@ -15,6 +15,10 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import (
+    Cohere2Config,
+    Cohere2ForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     LlamaForSequenceClassification,
@@ -36,8 +40,8 @@ END, PAD = "<|im_end|>", "<|endoftext|>"
 SPECIAL = {PAD: 151643, "<|im_start|>": 151644, END: 151645}
 MARKS = {"<tool_call>": 151657, "</tool_call>": 151658, "<tool_response>": 151665, "</tool_response>": 151666}
 MARKS |= {"<think>": 151667, "</think>": 151668}
-VOCABULARY = 151_680  # ids below it that no text of the tests needs have no token
-SMALL = 320  # of the models for which the tests hold no ids: a large one takes most of the time
+QWENS = 151_936  # the size of its vocabulary, most of which the tests do not need
+VOCABULARY = 2_048
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
@@ -47,19 +51,23 @@ CHATML = (
 
 
 def make_hub(tests: Path, hub: Path) -> None:
-    """Makes all models that are not there yet. `tests` is the folder of TRL's tests."""
-    tokens = pieces(dict(texts_with_ids((tests / "test_grpo_trainer.py").read_text())))
+    """Makes all models, and adapts the token ids in a copy of TRL's tests."""
+    source = (tests / "test_grpo_trainer.py").read_text()
+    texts = dict(texts_with_ids(source))
+    used = {number for ids in texts.values() for number in ids if number > 255}
+    small = {old: 256 + number for number, old in enumerate(sorted({*used, *SPECIAL.values(), *MARKS.values()}))}
+    tokens = {text: small.get(number, number) for text, number in (pieces(texts) | SPECIAL | MARKS).items()}
+    (tests / "test_grpo_trainer.py").write_text(renumbered(source, small))
     size = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
-    size |= {"intermediate_size": 32, "vocab_size": VOCABULARY, "pad_token_id": SPECIAL[PAD]}
-    size |= {"eos_token_id": SPECIAL[END], "bos_token_id": SPECIAL[PAD], "max_position_embeddings": 32_768}
+    size |= {"intermediate_size": 32, "vocab_size": VOCABULARY, "pad_token_id": tokens[PAD]}
+    size |= {"eos_token_id": tokens[END], "bos_token_id": tokens[PAD], "max_position_embeddings": 32_768}
     experts = size | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "head_dim": 2}
     thin = size | {"head_dim": 2}
-    small = size | {"vocab_size": SMALL} | {f"{name}_token_id": 256 for name in ("pad", "bos")} | {"eos_token_id": 258}
     kinds: dict[str, tuple[Any, Any, str]] = {
-        "tiny-Qwen2ForCausalLM-2.5": (Qwen2ForCausalLM, Qwen2Config(**small), "qwen2_5"),
+        "tiny-Qwen2ForCausalLM-2.5": (Qwen2ForCausalLM, Qwen2Config(**size), "qwen2_5"),
         "tiny-Qwen2ForSequenceClassification-2.5": (
             Qwen2ForSequenceClassification,
-            Qwen2Config(**small, num_labels=1),
+            Qwen2Config(**size, num_labels=1),
             "qwen2_5",
         ),
         "tiny-Qwen3ForCausalLM": (Qwen3ForCausalLM, Qwen3Config(**thin), "qwen3"),
@@ -70,37 +78,33 @@ def make_hub(tests: Path, hub: Path) -> None:
             "qwen3",
         ),
         "tiny-Qwen3MoeForCausalLM": (Qwen3MoeForCausalLM, Qwen3MoeConfig(**experts), "qwen3"),
-        "tiny-LlamaForCausalLM-3.2": (LlamaForCausalLM, LlamaConfig(**small), "llama3_2"),
+        "tiny-Cohere2ForCausalLM": (Cohere2ForCausalLM, Cohere2Config(**size), "cohere2"),
+        "tiny-Gemma2ForCausalLM": (Gemma2ForCausalLM, Gemma2Config(**size, head_dim=2), "gemma"),
+        "tiny-LlamaForCausalLM-3.2": (LlamaForCausalLM, LlamaConfig(**size), "llama3_2"),
         "tiny-LlamaForSequenceClassification-3.2": (
             LlamaForSequenceClassification,
-            LlamaConfig(**small, num_labels=1),
+            LlamaConfig(**size, num_labels=1),
             "llama3_2",
         ),
-        "tiny-MistralForCausalLM-0.2": (MistralForCausalLM, MistralConfig(**small), "chatml"),
+        "tiny-MistralForCausalLM-0.2": (MistralForCausalLM, MistralConfig(**size), "chatml"),
     }
     for name, (kind, config, template) in kinds.items():
         folder = hub / f"models--{OWNER}--{name}"
-        if (folder / "refs" / "main").exists():
-            continue
         snapshot = folder / "snapshots" / "local"
         kind(config).save_pretrained(snapshot)
-        make_tokenizer(tokens, template, is_small=config.vocab_size == SMALL).save_pretrained(snapshot)
+        make_tokenizer(tokens, template).save_pretrained(snapshot)
         (folder / "refs").mkdir()
         (folder / "refs" / "main").write_text("local")
 
 
-def make_tokenizer(tokens: Mapping[str, int], template: str, *, is_small: bool) -> Any:
-    """Returns a byte-level tokenizer, with these further tokens unless it is a small one."""
+def make_tokenizer(tokens: Mapping[str, int], template: str) -> Any:
+    """Returns a byte-level tokenizer with these further tokens."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     letters = [*map(chr, printable), *(chr(256 + number) for number in range(len(others)))]  # in Qwen's order
     visible = dict(zip([*printable, *others], letters, strict=True))
     known = {"".join(visible[byte] for byte in text.encode()): number for text, number in tokens.items()}
-    vocabulary = {letter: number for number, letter in enumerate(letters)}
-    if is_small:
-        vocabulary |= {mark: 256 + number for number, mark in enumerate([*SPECIAL, *MARKS])}
-    else:
-        vocabulary |= known | SPECIAL | MARKS
+    vocabulary = {letter: number for number, letter in enumerate(letters)} | known
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -126,9 +130,18 @@ def texts_with_ids(source: str) -> Iterator[tuple[str, tuple[int, ...]]]:
             text = ast.literal_eval(found[1])
         elif (found := re.fullmatch(r"\[(\d[\d, ]*)\],?", line)) and text is not None:
             ids = [int(number) for number in found[1].split(",")]
-            if max(ids) < VOCABULARY:
+            if max(ids) < QWENS:
                 yield text, tuple(number for number in ids if number != SPECIAL[PAD])
             text = None
+
+
+def renumbered(source: str, small: Mapping[int, int]) -> str:
+    """Returns the tests with other numbers in their lists of token ids: with all of Qwen's they take minutes each."""
+
+    def changed(found: re.Match[str]) -> str:
+        return ", ".join(str(small.get(int(number), int(number))) for number in found[0].split(", "))
+
+    return re.sub(r"(?<=\[)\d+(, \d+){2,}(?=\])", changed, source)
 
 
 def pieces(texts: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

@@ -66,6 +66,7 @@ def _is_available(name: str) -> Any:
 def pytest_collection(session: pytest.Session) -> None:
     """Adapts the release of TRL before its tests are imported."""
     datasets.load_dataset = load_dataset
+    TrainingArguments.__dataclass_fields__["num_train_epochs"].default = 1.0  # and not 3
     if not torch.cuda.is_available():  # TRL 0.25 wants bf16, and transformers 4 that is told to stay on the CPU for it
         TrainingArguments.__dataclass_fields__["use_cpu"].default = True
     vars(importlib.import_module("trl.import_utils"))["__getattr__"] = _is_available
