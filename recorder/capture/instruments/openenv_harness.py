@@ -92,7 +92,7 @@ def _patch(instance: Any, name: str, make: Callable[[Method], Method]) -> None:
 @patch
 def _with_row(create: Method, factory: Any, /, *args: Any, **kwargs: Any) -> Any:
     rows, strand = _rows.get(), current_strand()
-    if strand is None or (strand.call is not None if _is_workers(strand) else rows is None):
+    if strand is None or (rows is None and _workers_strand() is None):
         return create(factory, *args, **kwargs)
     if rows is None:
         with RecordedCall("reset", None, lambda: kwargs, lambda _: Answer(None)) as came_back:
@@ -111,18 +111,17 @@ def _with_row(create: Method, factory: Any, /, *args: Any, **kwargs: Any) -> Any
     return session
 
 
-def _is_workers(strand: Strand | None) -> bool:
-    """Return True in a row of AsyncGRPO's worker, where nothing else tells of the session's end."""
-    return strand is not None and strand.tree.is_one_row
+def _workers_strand() -> Strand | None:
+    """Return the strand in a row of AsyncGRPO's worker, where nothing else tells of the session's end; else None."""
+    strand = current_strand()
+    return strand if strand is not None and strand.tree.is_one_row and strand.call is None else None
 
 
 @patch
 def _with_verdict(verify: Method, session: Any, /, *args: Any, **kwargs: Any) -> Any:
-    strand = current_strand()
-    if strand is None or strand.call is not None or not _is_workers(strand):
+    if _workers_strand() is None:
         return verify(session, *args, **kwargs)
-    sent = {"name": "verify", "arguments": {}}
-    with RecordedCall("reward", session, lambda: sent, _verdict) as came_back:
+    with RecordedCall("reward", session, lambda: None, _verdict) as came_back:
         return came_back(verify(session, *args, **kwargs))
 
 
@@ -133,8 +132,8 @@ def _verdict(result: Any) -> Answer:
 @patch
 def _with_end(wait_for_completion: Method, session: Any, /, *args: Any, **kwargs: Any) -> Any:
     """Record why the agent did not end by itself. Its calls of the model are those of its trace."""
-    strand = current_strand()
-    if strand is None or not _is_workers(strand):
+    strand = _workers_strand()
+    if strand is None:
         return wait_for_completion(session, *args, **kwargs)
     try:
         with generating():
@@ -150,8 +149,8 @@ def _with_end(wait_for_completion: Method, session: Any, /, *args: Any, **kwargs
 @patch
 def _with_turns(fetch_training_trace: Method, session: Any, /, *args: Any, **kwargs: Any) -> Any:
     trace = fetch_training_trace(session, *args, **kwargs)
-    strand = current_strand()
-    if strand is not None and _is_workers(strand) and not strand.tree.log.records.generations:
+    strand = _workers_strand()
+    if strand is not None and not strand.tree.log.records.generations:
         with guard("recording the turns of an agent"):
             for turn in trace.turns:
                 _record_turn(strand, turn)
@@ -165,10 +164,8 @@ def _record_turn(strand: Strand, turn: Any) -> None:
     with answered(begun):
         request = asked("/chat/completions", turn.request)
         (said,) = (request.sequences(turn.response) if request else [])[:1] or [Sequence(None, None, None)]
-        ids = (np.array(row, np.int32) for row in (turn.prompt_token_ids, turn.completion_token_ids))
-        context, sampled = ids
-        logprobs = np.array(turn.per_token_logps, np.float32)
-        said = replace(said, context=context, sampled=sampled, logprobs=logprobs)
+        context, sampled = (np.array(row, np.int32) for row in (turn.prompt_token_ids, turn.completion_token_ids))
+        said = replace(said, context=context, sampled=sampled, logprobs=np.array(turn.per_token_logps, np.float32))
         sampling = request.sampling if request else {}
         log.add(Generation(begun.order, begun.began, 0.0, [said], sampling, "openenv", strand))
 
