@@ -22,9 +22,11 @@ class Patches:
         self._era = object()  # a new one at each undo
 
     def method(self, owner: type, name: str, make: Callable[[Method], Method]) -> None:
-        """Replace `owner.name` by `make(original)`, unless that was done before or `owner` does not define it."""
-        original = owner.__dict__.get(name)
-        if original is None or hasattr(original, _MARK):
+        """Replace `owner.name` by `make(original)`, unless that was done before or `owner` does not define it. What is
+        no method, such as a mock of one, is not given `self`, and stays.
+        """
+        original: Any = owner.__dict__.get(name)
+        if not hasattr(original, "__get__") or hasattr(original, _MARK):
             return
         replacement = make(original)
         setattr(replacement, _MARK, original)

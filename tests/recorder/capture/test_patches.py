@@ -3,10 +3,11 @@
 import sys
 from pathlib import Path
 from types import ModuleType
+from unittest.mock import MagicMock
 
 import pytest
 
-from logs_ui.recorder.capture.instruments.patch import Patches
+from logs_ui.recorder.capture.instruments.patch import Patches, patch
 from logs_ui.recorder.guard import RAISE_VARIABLE
 
 
@@ -40,3 +41,14 @@ def test_a_library_that_cannot_be_attached_to_is_imported(
 
     assert imported_anyway.value == 7
     assert "AttributeError while attaching to imported_anyway" in caplog.text
+
+
+def test_a_mock_in_place_of_a_method_is_left_alone() -> None:
+    class Model:
+        generate = MagicMock()
+
+    mock, patched = Model.generate, Patches()
+    patched.method(Model, "generate", patch(lambda method, *args, **kwargs: method(*args, **kwargs)))
+    assert Model.generate is mock
+    Model().generate(input_ids=1)
+    mock.assert_called_once_with(input_ids=1)
