@@ -54,7 +54,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(TooManyExportsError, lambda request, error: _answer(request, 429, str(error)))
     app.add_exception_handler(errors.FilterError, _wrong_filter)
     app.add_exception_handler(errors.SettingsError, _wrong_settings)
-    app.add_exception_handler(RequestValidationError, _not_an_address)
+    no_page = "There is no such page. A rollout's address ends with its number."
+    app.add_exception_handler(RequestValidationError, lambda request, _: _answer(request, 404, no_page))
     app.add_exception_handler(errors.DatabaseError, lambda request, error: _answer(request, 503, str(error)))
     app.add_exception_handler(sqlalchemy.exc.DatabaseError, _database_trouble)
     app.add_exception_handler(HTTPException, _http)
@@ -91,10 +92,6 @@ def _wrong_filter(request: Request, error: Exception) -> Response:
 def _wrong_settings(request: Request, error: Exception) -> Response:
     back = why(request.path_params.get("name", ""))
     return _answer(request, 422, str(error), back=(back, "Back to the settings, unchanged"))
-
-
-def _not_an_address(request: Request, error: Exception) -> Response:  # noqa: ARG001 - as Starlette calls it
-    return _answer(request, 404, "There is no such page. A rollout's address ends with its number.")
 
 
 def _database_trouble(request: Request, error: Exception) -> Response:

@@ -154,8 +154,9 @@ def _labelled(text: str) -> Markup:
         if not _must_be_labelled(text, match.start()):
             continue
         character = match[0]
+        explained = f"U+{ord(character):04X} {unicodedata.name(character, '')}".strip()
         tag = Markup('<span class="control" title="{}">{}</span>')
-        pieces += [escape(text[at : match.start()]), tag.format(_explained(character), _name(character))]
+        pieces += [escape(text[at : match.start()]), tag.format(explained, _name(character))]
         at = match.end()
     return Markup("").join([*pieces, escape(text[at:])])
 
@@ -175,8 +176,3 @@ def _must_be_labelled(text: str, index: int) -> bool:
 def _name(character: str) -> str:
     code = ord(character)
     return _SHORT_NAMES.get(code, f"{code:04X}")
-
-
-def _explained(character: str) -> str:
-    name = unicodedata.name(character, "")
-    return f"U+{ord(character):04X} {name}".strip()

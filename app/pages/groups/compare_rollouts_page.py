@@ -139,7 +139,8 @@ def _page(db: Connection, run: Run, chosen: RolloutFilter, one: int, other: int)
     turns_a, turns_b = turns.turns_of(cards_a), turns.turns_of(cards_b)
     parts_at = turns.parting(turns_a, turns_b)
     differ = Differ()
-    worths = _worths(a.row, b.row)
+    of_a, of_b = ({part.name: part for part in reward_parts(side.row)} for side in (a, b))
+    worths = [(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])]
     known = [part.worth for _, *parts in worths for part in parts if part and part.worth is not None]
     return CompareRolloutsPage(
         a=a,
@@ -247,11 +248,6 @@ def compared(name: str, a: Text | None, b: Text | None, differ: Differ) -> Piece
 
 def _half(segments: list[Segment], text: Text | None) -> Half:
     return Half(segments, text.part or None if text else None, any(segment.skipped for segment in segments))
-
-
-def _worths(a: EvaluationRow, b: EvaluationRow) -> list[tuple[str, RewardPart | None, RewardPart | None]]:
-    of_a, of_b = ({part.name: part for part in reward_parts(row)} for row in (a, b))
-    return [(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])]
 
 
 def _figures(a: EvaluationRow, b: EvaluationRow) -> list[ComparedFigure]:

@@ -94,7 +94,8 @@ def _tile(kind: _Kind, window: TileWindow, steps: Sequence[Step]) -> StepTile | 
     tone = "quiet"
     if change is not None and kind.is_better_high:
         tone = "positive" if change > 0 else "negative" if change < 0 else "quiet"
-    points = [(step.step, value) for step in _thinned(steps) if (value := kind.figure([step])) is not None]
+    thinned = steps[:: -(-len(steps) // _SPARKLINE) or 1]
+    points = [(step.step, value) for step in thinned if (value := kind.figure([step])) is not None]
     return StepTile(
         kind.name,
         written(now, kind.form),
@@ -112,10 +113,6 @@ def _signed(change: float, form: Form) -> str:
     text = written(abs(change), form)
     sign = "+" if change > 0 else "\u2212"
     return f"{sign}{text}" if text.strip("0. ms") else "\u00b10"
-
-
-def _thinned(steps: Sequence[Step]) -> Sequence[Step]:
-    return steps[:: -(-len(steps) // _SPARKLINE) or 1]
 
 
 def _sum(steps: Sequence[Step], name: str) -> float:

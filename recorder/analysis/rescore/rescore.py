@@ -133,7 +133,8 @@ def _scored(
     if scores is None:
         return {"new": None, "rewards": None, "failed": NO_TEXT if rollout.row.pruned is None else PRUNED}
     said = [f"{name}: {it}" for name, it in zip(weights, scores, strict=True) if isinstance(it, str)]
-    given = {name: _finite(it) for name, it in zip(weights, scores, strict=True)}
+    finite = (None if isinstance(it, str) or math.isnan(it) else it for it in scores)
+    given = dict(zip(weights, finite, strict=True))
     worth = [(value, weights[name]) for name, value in given.items()]
     stored, recorded = rollout.row.rewards or {}, rollout.row.reward_weights or {}
     for name, weight in kept.items():
@@ -143,10 +144,6 @@ def _scored(
     counted = [value * weight for value, weight in worth if value is not None]
     new = math.fsum(counted) if counted and not said else None
     return {"new": new, "rewards": given, "failed": said[0] if said else None}
-
-
-def _finite(score: float | str) -> float | None:
-    return None if isinstance(score, str) or math.isnan(score) else score
 
 
 def _asked(functions: Sequence[str | RewardFunction], waiting: Waiting) -> list[AskedFunction]:
