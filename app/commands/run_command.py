@@ -39,10 +39,11 @@ def run(
         int, typer.Option(metavar="PORT", min=0, max=65535, help="Port of the dashboard; 0 picks a free one.")
     ] = 0,
 ) -> None:
-    """Run a script, a module, or after -- any command, and record every trainer of TRL that it makes.
+    """Run a script, a module (-m), or any command (after --), and record TRL's GRPO, RLOO, OnlineDPO and AsyncGRPO
+    trainers in it.
 
-    Nothing of the program changes: its arguments, input, output, signals and exit code are as without it. Processes
-    that it starts are recorded too, such as the ranks of `accelerate launch`. Options come before the script.
+    The program behaves as without logs-ui run: its arguments, input, output, signals and exit code are the same.
+    Processes that it starts are recorded too, such as the ranks of `accelerate launch`. Options come before the script.
     """
     from logs_ui.recorder.delivery.writer import check_settings
     from logs_ui.recorder.storage.database import refuse_hopeless
@@ -51,7 +52,7 @@ def run(
     command = program if is_command else [sys.executable, *(["-m"] if module else []), *program]
     if not is_command and not module and not Path(program[0]).exists() and shutil.which(program[0]):
         raise LogsUIError(
-            f"{program[0]} is a command and no script: write -- before it: logs-ui run -- {program[0]} ..."
+            f"{program[0]} is a command, not a Python script. Put -- before it: logs-ui run -- {program[0]} ..."
         )
     check_settings()
     address = database_address(db)

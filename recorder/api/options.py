@@ -1,4 +1,4 @@
-"""The options that `record`, `record_environment`, `record_worker` and `start_run` have in common."""
+"""The options that all ways to record have in common."""
 
 import functools
 import inspect
@@ -20,12 +20,12 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RecordOptions(TypedDict, total=False):
-    """Lists keyword options of `record`, `record_environment`, `record_worker` and `start_run`. Each may be left out or
-    None.
+    """Lists keyword options of `record_trainer`, `LogsUICallback`, `record`, `record_environment`, `record_worker` and
+    `start_run`. Each may be left out or None.
 
     Attributes:
         eval_name: Name of the evaluation that the rollouts belong to, such as "guess" or "held-out". None takes the
-            name of the rollout function or of the environments, and "rollouts" for a worker or an explicit run.
+            name of the rollout function, of the environments or of the dataset, and "rollouts" if there is none.
         edit: A function that gets each row before it is stored, as a dict of its columns, `messages`, `actions`,
             `sampling`, `metadata`, `prompt_ids`, `completion_ids`, `logprobs` and `mask`. It returns the dict to store,
             or None to store nothing. If it raises, the row is stored without its text. Called in a background thread.
@@ -60,8 +60,10 @@ def takes_record_options(function: F) -> F:
     Type checkers and editors read them from the annotation (PEP 692). `inspect.signature`, `help()` and completion in
     notebooks do not, and would show nothing but `**options`.
     """
-    signature = inspect.signature(function)
-    parameters = [it for it in signature.parameters.values() if it.kind is not inspect.Parameter.VAR_KEYWORD]
+    is_class = isinstance(function, type)  # whose `__new__` may say nothing of its options
+    signature = inspect.signature(function.__init__ if is_class else function)
+    named = [it for it in signature.parameters.values() if it.kind is not inspect.Parameter.VAR_KEYWORD]
+    parameters = named[1:] if is_class else named
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         for name, annotation in typing.get_type_hints(RecordOptions).items()

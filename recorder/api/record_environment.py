@@ -71,8 +71,8 @@ def record_environment(factory: Any, /, *, task: Task | None = None, **options: 
     for maker in makers.values():
         if not callable(maker):
             raise TypeError(
-                "record_environment() takes a class, a function that makes environments, or a dict of them, "
-                f"not a {type(maker).__name__}"
+                "record_environment() takes a class, a function that makes environments, or a dict of these; "
+                f"this is of type {type(maker).__name__}"
             )
     checked = checked_options(record_environment, options, offers_tools=True)
     plain = {name: maker.make if isinstance(maker, Factory) else maker for name, maker in makers.items()}

@@ -1,4 +1,4 @@
-"""`record_trainer()` records any trainer of TRL that samples completions; `LogsUICallback` does it from within."""
+"""`record_trainer()` records a trainer of TRL; `LogsUICallback` does it from within."""
 
 from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack
@@ -13,11 +13,15 @@ from logs_ui.recorder.api.trainer_batches import record_batches, recordings_of
 from logs_ui.recorder.api.trainer_run import Recordings
 from logs_ui.recorder.capture.instruments import install, trl, trl_online_dpo
 from logs_ui.recorder.capture.instruments.trl_callback import as_trainer_callback
+from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.rows.rollout_call import Parse
 from logs_ui.recorder.rows.task_names import Task
 from logs_ui.recorder.snapshot import name as shortened
 
 T = TypeVar("T")
+
+RECORDED = "a GRPOTrainer, RLOOTrainer, OnlineDPOTrainer or AsyncGRPOTrainer"
+"""The trainers that can be recorded, in words."""
 
 
 @takes_record_options
@@ -30,7 +34,7 @@ def record_trainer(
     announce: bool = True,
     **options: Unpack[RecordOptions],
 ) -> T:
-    """Records every completion that a trainer of TRL samples, with its rewards by function, and its advantage.
+    """Records every completion that a trainer of TRL samples, with its rewards by function and its advantage.
 
     It takes a GRPOTrainer, an RLOOTrainer, or a subclass or copy of them (such as Unsloth's), that has reward functions
     only, `tools`, an `environment_factory` or a `rollout_func`; an OnlineDPOTrainer, which computes no advantages; and
@@ -42,7 +46,8 @@ def record_trainer(
         trainer: The trainer.
         task: Names the task of each rollout; see `record()`.
         parse: Your own parser; see `record()`.
-        announce: True prints the run's id, and the command that shows the run, on stderr once per run.
+        announce: True prints the run's id, and the command that shows the run, on stderr once per run; it has no effect
+            for an AsyncGRPOTrainer.
         **options: The options in `RecordOptions`. The default `eval_name` is the name of the rollout function, of the
             environments, or of the dataset, and "rollouts" if there is none.
 
@@ -51,9 +56,10 @@ def record_trainer(
 
     Raises:
         DatabaseError: `db` or LOGS_UI_DB can never be recorded into; see `record()`.
+        LogsUIError: a setting in LOGS_UI_* is out of its range; see `record()`.
         RuntimeError: the worker of an AsyncGRPOTrainer is running already.
         SettingsError: `diagnosis` names an unknown diagnostic, or a threshold is out of range.
-        TypeError: `trainer` samples no completions, `diagnosis` is not a `Settings`, or an option is unknown.
+        TypeError: `trainer` is no such trainer, `diagnosis` is not a `Settings`, or an option is unknown.
 
     Examples:
         ```python
@@ -74,10 +80,10 @@ def record_trainer(
     """
     checked = replace(checked_options(record_trainer, options, parse=parse), task=task, announce=announce)
     if not samples_completions(trainer):
-        raise TypeError(
-            f"record_trainer() takes a trainer that samples completions, such as a GRPOTrainer, not a "
-            f"{type(trainer).__name__}"
+        what = (
+            f"the class {trainer.__name__}: pass the trainer" if isinstance(trainer, type) else type(trainer).__name__
         )
+        raise TypeError(f"record_trainer() takes {RECORDED}, or a subclass or copy of one of them, not {what}")
     if is_recorded_trainer(trainer):
         return trainer
     if hasattr(trainer, "rollout_worker"):
@@ -96,8 +102,12 @@ def record_trainer(
 
 def samples_completions(trainer: object) -> bool:
     """Return True if it is a trainer that `record_trainer` takes."""
+    if isinstance(trainer, type):
+        return False
+    if hasattr(trainer, "rollout_worker"):  # None on all ranks but the first
+        return trainer.rollout_worker is None or hasattr(trainer.rollout_worker, "_loop_cls")
     scores = hasattr(trainer, "_generate_and_score_completions") and hasattr(trainer, "reward_funcs")
-    return scores or trl_online_dpo.compares_pairs(trainer) or hasattr(trainer, "rollout_worker")
+    return scores or trl_online_dpo.compares_pairs(trainer)
 
 
 def is_recorded_trainer(trainer: Any) -> bool:
@@ -156,11 +166,12 @@ class LogsUICallback:
     Args:
         task: Names the task of each rollout; see `record()`.
         parse: Your own parser; see `record()`.
-        announce: True prints the run's id, and the command that shows the run, on stderr once per run.
+        announce: True prints the run's id, and the command that shows the run, on stderr once per run; it has no effect
+            for an AsyncGRPOTrainer.
         **options: The options in `RecordOptions`.
 
     Raises:
-        DatabaseError: `db` is a URL of a database that is not supported.
+        DatabaseError: `db` or LOGS_UI_DB can never be recorded into; see `record()`.
         SettingsError: `diagnosis` names an unknown diagnostic, or a threshold is out of range.
         TypeError: `diagnosis` is not a `Settings`, or an option is unknown.
 
@@ -181,7 +192,7 @@ class LogsUICallback:
         announce: bool = True,
         **options: Unpack[RecordOptions],
     ) -> None:
-        checked_options(type(self), options)
+        writer_for(checked_options(type(self), options).address)
         self._options: dict[str, Any] = {"task": task, "parse": parse, "announce": announce, **options}
         trl.at_start(_record_by_callback)
         install()

@@ -290,9 +290,7 @@ class OpenRollout(CurrentRow):
         call, is_passed_on = self._call, self._scope is None and not self._call.settled
         if call.options.edit is not None and not is_passed_on:  # `edit` decides at the end whether the row is stored
             if not call.settled:
-                raise PicklingError(
-                    "A rollout of a run with edit= cannot be pickled inside its `with`: pickle it after"
-                )
+                raise PicklingError("A rollout of a run with edit= cannot be pickled before its `with` has ended")
             self._writer.flush(_TICKET_SECONDS)
         sent = call.carrying(call.so_far() if is_passed_on else CallRecords(), texts=is_passed_on)
         sent.options, sent.source = RowOptions(), call.source if is_passed_on else None
@@ -458,8 +456,8 @@ class OpenRollout(CurrentRow):
         """Return True if the rollout has not ended. One that was not entered yet is stored with its run."""
         if self._call.settled:
             _misused(
-                f"row.{method}() came after the rollout's end, or after it was pickled for another process, and is "
-                "lost: only row.score() may come later"
+                f"row.{method}() was called after the rollout had ended or had been pickled, and is ignored: only "
+                "row.score() works then"
             )
         elif self._scope is None:
             self._unbegun.add(self)
@@ -468,8 +466,8 @@ class OpenRollout(CurrentRow):
     def __enter__(self) -> Self:
         if self._call.settled or self._scope is not None:
             _misused(
-                "a rollout was entered twice, or after it was pickled for another process, which changes nothing. "
-                "Open another run.rollout(), or use row.scope()"
+                "`with row` was entered a second time, or after the rollout was pickled, and is ignored. Open another "
+                "run.rollout(), or use row.scope()"
             )
             self._vain_entries += 1
             return self
@@ -532,8 +530,8 @@ def _check_reachable(database: Address, host: str) -> None:
     """Raise a DatabaseError if the database is a file on a disk of `host`, and this is another machine."""
     if isinstance(database, Path) and host != socket.gethostname() and network_kind(database) is None:
         raise DatabaseError(
-            f"What {host} records into {database} cannot go on at {socket.gethostname()}, where that is another file: "
-            "record into PostgreSQL (db= or LOGS_UI_DB)"
+            f"This rollout was started on {host}, in the SQLite file {database}, which {socket.gethostname()} cannot "
+            "reach. Record into PostgreSQL: db= or LOGS_UI_DB"
         )
 
 

@@ -25,12 +25,12 @@ EVAL_NAME = "LOGS_UI_HOOK_EVAL_NAME"
 _REASONS = (
     ("recorded", ""),
     ("failed", "the recorder did not start ({})"),
-    ("trained", "{} sampled no batch of completions"),
-    ("other", "{} samples no completions while it trains"),
-    ("made", "{} was made, but neither train() nor evaluate() was called"),
-    ("trl", "TRL's trainers were imported, but none was made"),
+    ("trained", "{} trained, but sampled no completions"),
+    ("other", "logs-ui does not record {}, but GRPO, RLOO, OnlineDPO and AsyncGRPO trainers"),
+    ("made", "{} was created, but neither train() nor evaluate() was called"),
+    ("trl", "TRL's trainers were imported, but none was created"),
     ("python", "TRL's trainers were never imported"),
-    ("", "no Python from 3.11 on was started with this environment, or only with -I, -E or -S"),
+    ("", "no Python 3.11 or later was started that logs-ui can reach (python -I, -E and -S cannot be reached)"),
 )
 """What a process comes to, and why nothing is recorded if none came further; the furthest first."""
 
@@ -132,7 +132,7 @@ def _attach() -> None:
         is_missing = isinstance(error, ModuleNotFoundError) and error.name in {"logs_ui", "logs_ui.recorder"}
         said = f"{sys.executable} has TRL, but no logs-ui: install it there" if is_missing else said
         note(f"failed {said}")
-        sys.stderr.write(f"logs-ui: nothing of process {os.getpid()} is recorded: {said}\n")
+        sys.stderr.write(f"logs-ui: process {os.getpid()} is not recorded: {said}\n")
 
 
 def _made(on_init_end: Any, handler: Any, /, *args: Any, **kwargs: Any) -> Any:

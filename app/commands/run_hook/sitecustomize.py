@@ -14,7 +14,7 @@ try:
 
         logs_ui_run_hook.start()
 except Exception as error:  # noqa: BLE001 - the program must run
-    sys.stderr.write("logs-ui: nothing of process %d is recorded: %r\n" % (os.getpid(), error))  # noqa: UP031
+    sys.stderr.write("logs-ui: process %d is not recorded: %r\n" % (os.getpid(), error))  # noqa: UP031
 
 # The program sees the path, and the sitecustomize, that it has without `logs-ui run`. Where there is none, this raises
 # the ImportError that Python then expects.

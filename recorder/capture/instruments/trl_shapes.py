@@ -30,8 +30,8 @@ _REPEATED_PROMPTS = (0, 28, 0)
 
 
 NO_ROLLOUTS = (
-    "record() takes the trainer's rollout_func, and this is a reward function: record_trainer(trainer) records a "
-    "training that has only these"
+    "record() takes a rollout_func, and this is a reward function. To record a training without a rollout_func, call "
+    "record_trainer(trainer)"
 )
 
 

@@ -10,8 +10,8 @@ from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import FIRST_PROMPT, UNNAMED, Status
 
 _SEED = (
-    "Seed the environment's reset by the group: give the dataset a column `seed`, which TRL passes to reset(**row) of "
-    "all rollouts of a group"
+    "Seed reset() with one value for each group: with environment_factory, give the dataset a column `seed`, which TRL "
+    "passes to reset(seed=...); in a rollout function, pass the seed yourself"
 )
 _NOISE = 0.1  # of the loss puts groups that begin differently in order: they learn, and from noisier advantages [ours]
 _SWAPPED = 0.5  # a dataset may contain a question twice, and a step may have both [ours]
@@ -110,7 +110,7 @@ def _look_unseeded(run: Run) -> Outcome:
         return quiet(share, "of groups begin with different observations", limit)
     return Card(
         id="unseeded",
-        title=f"The rollouts of a group begin with different observations in {percent(share)} of groups",
+        title=f"In {percent(share)} of groups, rollouts begin with different observations",
         cost=_NOISE * run.fall.lost * share,
         evidence=(
             "What the dataset asks is the same; what the environment's reset() returned differs.",
@@ -133,10 +133,10 @@ def _look_first_prompt(run: Run) -> Outcome:
         title=f"{percent(share)} of rollouts are trained on an answer to another rollout's prompt",
         cost=run.fall.lost * share,
         evidence=(
-            'With vllm_mode="server" TRL asks for the first prompt of each group only, once for each rollout.',
-            "reset() returned different observations, so that the other prompts of the group are not that one.",
+            'With vllm_mode="server", TRL sends only the first prompt of each group, and samples all its completions.',
+            "reset() returned different observations, so the other prompts of the group differ from the first.",
         ),
-        suggestion=f'{_SEED}; or let vLLM run in the trainer (vllm_mode="colocate"), which asks for each prompt.',
+        suggestion=f'{_SEED}; or set vllm_mode="colocate", which sends each prompt.',
         where="prompts>1",
         stops_learning=True,
         is_loss=False,
@@ -160,9 +160,9 @@ DIAGNOSTIC = Diagnostic(
 )
 FIRST_PROMPTS = Diagnostic(
     "first_prompt",
-    "Server's prompts",
-    f"At least one rollout was trained on an answer to the first prompt of its group, as the metric `{FIRST_PROMPT}` "
-    "says, which is recorded if environments returned different observations and TRL asks a vLLM server.",
+    "First prompt only",
+    f"The metric `{FIRST_PROMPT}` is above 0: rollouts were trained on answers to the first prompt of their group. "
+    "It is recorded if environments returned different observations and TRL uses a vLLM server.",
     "TRL asks a server for prompts[::num_generations]",
     _missing,
     _look_first_prompt,

@@ -191,7 +191,7 @@ def test_a_hidden_sitecustomize_runs_and_a_command_has_its_own_signals(tmp_path:
     ("words", "code", "what"),
     [
         (["--", "no-such-command"], 1, "no-such-command cannot be started: No such file or directory"),
-        (["sh", "-c", "x"], 1, "sh is a command and no script: write -- before it: logs-ui run -- sh ..."),
+        (["sh", "-c", "x"], 1, "sh is a command, not a Python script. Put -- before it: logs-ui run -- sh ..."),
         (["--evalname", "x", "a.py"], 2, "No such option: --evalname"),
         (["--db", "mysql://x/y", "a.py"], 1, "mysql databases are not supported"),
         ([], 2, "Missing argument"),
@@ -274,7 +274,7 @@ def test_a_trainer_that_never_trains_is_named(tmp_path: Path) -> None:
     done = run(tmp_path, "train.py", "idle")
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == (
-        "logs-ui: nothing was recorded: GRPOTrainer was made, but neither train() nor evaluate() was called."
+        "logs-ui: nothing was recorded: GRPOTrainer was created, but neither train() nor evaluate() was called."
     )
     assert not (tmp_path / "a.db").exists()
 
@@ -282,14 +282,14 @@ def test_a_trainer_that_never_trains_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("came", "why"),
     [
-        ("", "no Python from 3.11 on was started with this environment, or only with -I, -E or -S"),
+        ("", "no Python 3.11 or later was started that logs-ui can reach (python -I, -E and -S cannot be reached)"),
         ("python", "TRL's trainers were never imported"),
-        ("python trl", "TRL's trainers were imported, but none was made"),
+        ("python trl", "TRL's trainers were imported, but none was created"),
         (
             "python trl made:GRPOTrainer made:GRPOTrainer other:SFTTrainer",
-            "SFTTrainer samples no completions while it trains",
+            "logs-ui does not record SFTTrainer, but GRPO, RLOO, OnlineDPO and AsyncGRPO trainers",
         ),
-        ("python trl made:GRPOTrainer trained:GRPOTrainer", "GRPOTrainer sampled no batch of completions"),
+        ("python trl made:GRPOTrainer trained:GRPOTrainer", "GRPOTrainer trained, but sampled no completions"),
         ("python trl failed:E_x", "the recorder did not start (E_x)"),
         ("python trl trained:A recorded", None),
     ],
@@ -318,7 +318,7 @@ def test_a_recorder_that_cannot_start_costs_a_line_and_no_training(tmp_path: Pat
     assert (done.returncode, done.stdout) == (0, "trains\n")
     said, end = done.stderr.splitlines()
     reason = f"{python} has TRL, but no logs-ui: install it there" if lacks == "package" else "mysql databases are not"
-    assert said.startswith("logs-ui: nothing of process ")
+    assert said.startswith("logs-ui: process ")
     assert reason in said
     assert end.startswith("logs-ui: nothing was recorded: the recorder did not start (")
 

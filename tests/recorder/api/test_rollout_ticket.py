@@ -186,7 +186,7 @@ def test_a_file_of_another_machine_is_refused(
     with row:
         row.turn("4")
     row.score(1.0)
-    assert "cannot go on at node-2, where that is another file: record into PostgreSQL" in caplog.text
-    with pytest.raises(DatabaseError, match="cannot go on at node-2"):
+    assert "which node-2 cannot reach. Record into PostgreSQL" in caplog.text
+    with pytest.raises(DatabaseError, match="which node-2 cannot reach"):
         pickle.loads(sent[1])  # noqa: S301
     assert load_run(run.id, db=db).empty

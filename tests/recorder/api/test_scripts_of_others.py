@@ -369,7 +369,7 @@ def score(completions: list[Any], **_: Any) -> list[float]:
 
 
 def test_a_reward_function_is_refused_and_told_its_door(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match=r"this is a reward function: record_trainer\(trainer\) .* \(score\(\) has"):
+    with pytest.raises(TypeError, match=r"this is a reward function\. .*record_trainer\(trainer\) \(score"):
         record(score, db=tmp_path / "a.db")
 
 
@@ -379,7 +379,7 @@ def test_a_reward_function_without_names_is_told_its_door_at_its_first_call(
     monkeypatch.setenv(RAISE_VARIABLE, "0")
     recorded: Any = record(lambda **columns: [0.5 for _ in columns["completions"]], db=tmp_path / "a.db")
     assert recorded(prompts=["a"], completions=["b"], trainer_state=None) == [0.5]
-    assert "this is a reward function: record_trainer(trainer)" in caplog.text
+    assert "this is a reward function. To record a training" in caplog.text
     assert "Traceback" not in caplog.text
 
 

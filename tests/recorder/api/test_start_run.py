@@ -660,7 +660,7 @@ def test_what_a_rollout_holds_stays_however_it_is_entered_again(db: Path, monkey
     (stored,) = rows_of(db)
     assert [(entry["text"], entry["action"]) for entry in stored["actions"]] == [(None, 1), ("first", 2)]
     assert only_run(db).recorder_errors == 2
-    assert "entered twice" in (only_run(db).last_recorder_error or "")
+    assert "entered a second time" in (only_run(db).last_recorder_error or "")
 
 
 def called_in(scope: Any, action: Any) -> None:
@@ -696,7 +696,7 @@ def test_what_is_told_after_a_rollouts_end_is_said_to_be_lost(
     stored, other = rows_of(db)
     assert other["actions"] == []
     assert (stored["status"], stored["stop_reason"], stored["reward"]) == ("ok", "stop", 1.0)
-    assert f"row.{name}() came after the rollout's end" in (only_run(db).last_recorder_error or "")
+    assert f"row.{name}() was called after the rollout had ended" in (only_run(db).last_recorder_error or "")
     assert only_run(db).recorder_errors == 1
 
 
