@@ -19,7 +19,9 @@ _TEMPLATES = Path(__file__).parents[2] / "templates"
 
 def contexts() -> dict[str, Any]:
     """Every class of a module of the dashboard that is called a page, by its name."""
-    modules = [importlib.import_module(it.name) for it in pkgutil.walk_packages(logs_ui.app.__path__, "logs_ui.app.")]
+    found_modules = pkgutil.walk_packages(logs_ui.app.__path__, "logs_ui.app.")
+    # Python itself imports that one, in a program that `logs-ui run` starts.
+    modules = [importlib.import_module(it.name) for it in found_modules if not it.name.endswith(".sitecustomize")]
     return {
         name: found
         for module in modules

@@ -162,7 +162,7 @@ def _with_tools(messages: Sequence[Message]) -> list[Message]:
             called = [str(call["function"].get("name")) for call in calls]
             found.append(message | {"tool_calls": calls})
         elif message.get("role") == "tool" and "name" not in message and called:
-            found.append({"role": "tool", "name": called.pop(0), **message})
+            found.append({"role": "tool", "name": called.pop(0), "content": message.get("content")})
         else:
             found.append(message)
     return found
