@@ -26,7 +26,7 @@ _REASONS = (
     ("recorded", ""),
     ("failed", "the recorder did not start ({})"),
     ("trained", "{} trained, but sampled no completions"),
-    ("other", "logs-ui does not record {}, but GRPO, RLOO, OnlineDPO and AsyncGRPO trainers"),
+    ("other", "logs-ui does not record {}: it records GRPO, RLOO, OnlineDPO and AsyncGRPO trainers"),
     ("made", "{} was created, but neither train() nor evaluate() was called"),
     ("trl", "TRL's trainers were imported, but none was created"),
     ("python", "TRL's trainers were never imported"),

@@ -287,7 +287,7 @@ def test_a_trainer_that_never_trains_is_named(tmp_path: Path) -> None:
         ("python trl", "TRL's trainers were imported, but none was created"),
         (
             "python trl made:GRPOTrainer made:GRPOTrainer other:SFTTrainer",
-            "logs-ui does not record SFTTrainer, but GRPO, RLOO, OnlineDPO and AsyncGRPO trainers",
+            "logs-ui does not record SFTTrainer: it records GRPO, RLOO, OnlineDPO and AsyncGRPO trainers",
         ),
         ("python trl made:GRPOTrainer trained:GRPOTrainer", "GRPOTrainer trained, but sampled no completions"),
         ("python trl failed:E_x", "the recorder did not start (E_x)"),
