@@ -37,9 +37,7 @@ from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.vocabulary import Mode, RunState, StopReason
 
 _INT8 = 2**63
-_ROLLOUT_BITS = (
-    32  # a forked process numbers its rollouts from its pid times 2**32, so that none has its parent's number
-)
+_ROLLOUT_BITS = 32  # a forked process numbers its rollouts from its pid times 2**32: none has its parent's number
 _TICKET_SECONDS = 5.0  # pickling a rollout that was written to waits so long until that is durable
 
 
@@ -128,11 +126,10 @@ class OpenRun:
         self._eval_name, self._model, self._options = options.eval_name or "rollouts", model, options.rows
         self._numbers, self._process = itertools.count(), os.getpid()
         self._unbegun: set[OpenRollout] = set()  # written to, but never entered
-        self._tokenizer: TokenizerSource | None = None
+        self._tokenizer: TokenizerSource | None = tokenizer if self._joins else None
         self.id = self._record.uid
         self._name, self._project = name, options.project
         if self._joins:
-            self._tokenizer = tokenizer
             return
         with guard("describing the run"):
             columns: dict[str, Any] = {

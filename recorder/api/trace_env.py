@@ -122,17 +122,11 @@ class _StandIn(_Proxy):
 
 def _method(name: str) -> Any:
     """Return a property that finds an environment's recorded method: wrapt's `__getattr__` takes twice as long."""
-
-    def get(self: Any) -> Any:
-        return self._self_recorded(name)
-
-    def put(self: Any, value: Any) -> None:
-        setattr(self.__wrapped__, name, value)
-
-    def delete(self: Any) -> None:
-        delattr(self.__wrapped__, name)
-
-    return property(get, put, delete)
+    return property(
+        lambda self: self._self_recorded(name),
+        lambda self, value: setattr(self.__wrapped__, name, value),
+        lambda self: delattr(self.__wrapped__, name),
+    )
 
 
 class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]

@@ -21,15 +21,7 @@ from logs_ui.recorder.capture.forked_children import CallsOfChildren
 from logs_ui.recorder.capture.model_answers import Sequence, TokenBatch
 from logs_ui.recorder.capture.observed_images import Images
 from logs_ui.recorder.capture.stop_causes import reason_of
-from logs_ui.recorder.capture.strands import (
-    NO_ROW,
-    Strand,
-    StrandTree,
-    branch,
-    current_strand,
-    opened,
-    within,
-)
+from logs_ui.recorder.capture.strands import NO_ROW, Strand, StrandTree, branch, current_strand, opened, within
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import error_line, is_shallow, snapshot
 from logs_ui.recorder.vocabulary import StopReason
@@ -158,7 +150,6 @@ class Note(Struct, frozen=True, array_like=True):
 
 
 Call = Generation | EnvironmentCall | Note
-
 
 GIVEN_UP = TimeoutError("the rollout ended before this call came back")
 """The error of a call that had not returned when the collector was closed."""

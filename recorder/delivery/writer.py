@@ -97,11 +97,6 @@ class Writer:
         """True if the database can never be written, in this process."""
         return self._gave_up is not None
 
-    @property
-    def helper_pid(self) -> int | None:
-        """Returns the PID of the helper process; None if a thread writes, and until the process can write."""
-        return self._outlet.pid
-
     def put(self, job: Job) -> None:
         """Hands a job over. Waits for room in a full queue as long as the limits allow, by default not at all; after a
         wait in vain, it does not wait again until something was written. Never raises.

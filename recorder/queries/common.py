@@ -32,7 +32,6 @@ a scan takes 30 ms, and a page needs several.
 WINDOW = 10_000
 """The number of newest rollouts that are scanned instead."""
 
-
 T = TypeVar("T")
 
 

@@ -107,8 +107,7 @@ def _steps(session: Session, run_id: int, mode: str) -> list[StepSize]:
     sums = (whole_sum(col(key.rollouts)), whole_sum(col(key.scored)), total(col(key.reward_sum)))
     query = select(col(key.step), *sums).where(col(key.run_id) == run_id, col(key.mode) == mode)
     found = session.execute(query.group_by(col(key.step)).order_by(col(key.step))).all()
-    seen = accumulate(int(rollouts) for _, rollouts, *_ in found)
-    each = zip(found, seen, strict=True)
+    each = zip(found, accumulate(int(rollouts) for _, rollouts, *_ in found), strict=True)
     return [StepSize(step, so_far, int(scored), rewards) for (step, _, scored, rewards), so_far in each]
 
 

@@ -154,9 +154,8 @@ def newest_groups(
     """Returns the newest groups whose newest matching row is below `after`; it takes as long in a run of any size."""
     with Session(db) as session:
         places = _walk(session, run_id, filter, after, limit + 1)
-        shown_places = places[:limit]
-    groups = groups_called(db, run_id, [name for name, _ in shown_places], marks)
-    return GroupPage(groups, Cursor(None, shown_places[-1][1]) if len(places) > limit else None)
+    groups = groups_called(db, run_id, [name for name, _ in places[:limit]], marks)
+    return GroupPage(groups, Cursor(None, places[limit - 1][1]) if len(places) > limit else None)
 
 
 def groups_called(db: Database, run_id: int, names: Sequence[str], marks: Marks) -> list[Group]:
@@ -175,8 +174,7 @@ def groups_called(db: Database, run_id: int, names: Sequence[str], marks: Marks)
 
 def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) -> Count:  # noqa: A002
     """Counts the groups of the filter all of whose rows have a higher id."""
-    selected = conditions(run_id, filter, Use.ROWS)
-    newer = select(_name).where(*selected, since_id < _id).limit(_MOST_NEW)
+    newer = select(_name).where(*conditions(run_id, filter, Use.ROWS), since_id < _id).limit(_MOST_NEW)
     with Session(db) as session:
         rows = session.scalars(newer).all()
         known = select(_name).where(_name.in_(set(rows)), since_id >= _id + 0).distinct()

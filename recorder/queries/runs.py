@@ -132,8 +132,7 @@ def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
         is_kept = it.changed == run.changed or now < it.until
         if is_kept or (now < it.late and ask_later(engine, ("totals", run.id), partial(_add_up, run.id or 0))):
             found[run.id or 0] = it.totals
-    unknown = [run for run in runs if run.id not in found]
-    return found | _added_up(session, unknown)
+    return found | _added_up(session, [run for run in runs if run.id not in found])
 
 
 def _add_up(run_id: int, connection: Connection) -> None:

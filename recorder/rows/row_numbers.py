@@ -69,10 +69,7 @@ def environment_rewards(row: RowCalls, moves: Seq[EnvironmentCall]) -> dict[str,
         rewards = [value for value in counted if value is not None]
     else:
         rewards = [call.reward for call in moves if call.reward is not None]
-    return {
-        "env_reward_sum": sum(rewards) if rewards else None,
-        "env_reward_last": rewards[-1] if rewards else None,
-    }
+    return {"env_reward_sum": sum(rewards) if rewards else None, "env_reward_last": rewards[-1] if rewards else None}
 
 
 def seconds(row: RowCalls) -> float | None:

@@ -81,9 +81,6 @@ class _Rollout:
     def strand(self) -> Strand:
         return self.row._strand  # noqa: SLF001
 
-    def begin(self) -> None:
-        self.context.run(self.row.__enter__)
-
     def end(self, error: BaseException | None = None) -> None:
         """End the row unless it has ended."""
         if self.is_over:
@@ -182,15 +179,16 @@ class _Recorded:
         )
         row._call.columns = [snapshot({key: value for key, value in dataset_row.items() if key != "prompt"})]  # noqa: SLF001
         rollout = _Rollout(row, group)
-        rollout.begin()
+        rollout.context.run(row.__enter__)
         self._under_way.add(rollout)
         return [rollout]
 
     def _strand_of(self, environment: Any, kind: str) -> Strand | None:
         """Return the strand of the loop's `get_reward`, or of its reset; None if no row waits for an environment."""
         if kind == "reward":
-            played = self._played_in(environment)
-            return None if played is None else played.strand
+            # It was played in the environment, and only waits for its reward.
+            played = (one for one in self._under_way.copy() if one.environment is environment and one.is_generated)
+            return next((one.strand for one in played), None)
         rollout = next((rollout for rollout in self._opening if rollout.environment is None), None)
         if rollout is None:
             return None
@@ -199,11 +197,6 @@ class _Recorded:
         is_named = key is not None and key in self.environment_factories  # type: ignore[attr-defined]
         rollout.metadata["environment"] = str(key) if is_named else type(environment).__name__
         return rollout.strand
-
-    def _played_in(self, environment: Any) -> _Rollout | None:
-        """Return the rollout that was played in the environment, and only waits for its reward."""
-        played = (one for one in self._under_way.copy() if one.environment is environment and one.is_generated)
-        return next(played, None)
 
     def _end(self, rollout: _Rollout, error: BaseException | None = None) -> None:
         with guard("ending a row of a rollout worker"):

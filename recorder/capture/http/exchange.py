@@ -125,10 +125,7 @@ class Exchange:
         if self._is_awaited and not self._size:
             self.raised(GIVEN_UP)
             return
-        if self._size > _LARGEST:
-            self._record(lambda: None)
-            return
-        self._record(lambda: self._generation(self._reply()))
+        self._record(lambda: None if self._size > _LARGEST else self._generation(self._reply()))
 
     def replied(self, reply: Json) -> None:
         """Record the whole reply, which the client has read."""
@@ -137,7 +134,9 @@ class Exchange:
 
     def raised(self, error: BaseException) -> None:
         """Record that there is no reply."""
-        self._record(lambda: self._failure(error))
+        question = self._question
+        known = {"sampling": question.sampling, "request_id": question.request_id, "asked": question.first}
+        self._record(lambda: structs.replace(unanswered(self._begun, error), **known))
 
     def _hear(self, part: bytes) -> None:
         with guard("listening to a server's reply"):
@@ -189,9 +188,3 @@ class Exchange:
         limit = self._question.sampling.get("max_tokens")
         finish = finish_of(sequence.sampled, end_tokens(self.log.model), limit if isinstance(limit, int) else None)
         return structs.replace(sequence, finish=finish)
-
-    def _failure(self, error: BaseException) -> Call:
-        asked, sampling = self._question.first, self._question.sampling
-        return structs.replace(
-            unanswered(self._begun, error), sampling=sampling, request_id=self._question.request_id, asked=asked
-        )

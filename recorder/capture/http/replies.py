@@ -7,6 +7,7 @@ raises for it. Ids that the server did not return are not made up by tokenizing 
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -146,21 +147,17 @@ def parsed(source: object) -> Any:
     """Parse JSON; None for anything else."""
     if not isinstance(source, bytes | bytearray | str):
         return None
-    try:
+    with suppress(ValueError):
         return orjson.loads(source)
-    except ValueError:
-        pass
-    try:
+    with suppress(ValueError, RecursionError):
         return json.loads(source)  # unlike orjson it accepts NaN and lone surrogates
-    except (ValueError, RecursionError):
-        return None
+    return None
 
 
 def _path(url: str) -> str:
-    try:
+    with suppress(ValueError):
         return urlsplit(url).path.rstrip("/")
-    except ValueError:
-        return ""
+    return ""
 
 
 def _conversation(sent: Json) -> list[Prompt]:

@@ -48,8 +48,7 @@ def a_row_for_each_session(rollout_func: Callable[..., Any]) -> Iterator[None]:
     rows = None
     with guard("preparing to record a harness"):
         if parts := _parts(rollout_func):
-            _patch(parts["session_factory"], "create", _with_row)
-            _patch(parts["harness_adapter"], "run_white_box", _with_result)
+            watch(parts["session_factory"], parts["harness_adapter"])
             rows = itertools.count()
     token = _rows.set(rows)
     try:

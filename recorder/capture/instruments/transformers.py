@@ -28,8 +28,7 @@ _SAMPLING = (
 def install() -> None:
     """Patch the methods, now or when transformers is imported."""
     patches.when_imported(
-        "transformers.generation.utils",
-        lambda module: patches.method(module.GenerationMixin, "generate", _recorded),
+        "transformers.generation.utils", lambda module: patches.method(module.GenerationMixin, "generate", _recorded)
     )
     patches.when_imported(
         "transformers.generation.continuous_batching.continuous_api",
@@ -113,9 +112,7 @@ def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
 
 
 def _ends(eos: Any) -> tuple[int, ...]:
-    if eos is None:
-        return ()
-    return tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
+    return () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
 
 
 _recorded = patch(partial(_around, _add))

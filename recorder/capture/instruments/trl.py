@@ -358,7 +358,9 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
             return generate_and_score(trainer, *args, **kwargs)
         returned: dict[int, Any] = {}
         calls: Collector | None = None
-        with _recorded_batch(trainer, args, kwargs), ExitStack() as inside:
+        inputs = args[0] if args else kwargs.get("inputs")
+        rows = list(inputs) if isinstance(inputs, Sequence) and all(isinstance(row, Mapping) for row in inputs) else []
+        with own_batch(trainer, rows), ExitStack() as inside:
             if not hasattr(trainer, "_calculate_rewards"):  # before trl 0.20 rewards are calculated right here
                 calls = Collector(trainer.model)
                 inside.enter_context(watched(trainer, returned, calls))
@@ -387,15 +389,8 @@ def rewards_returned(trainer: Any, returned: dict[int, Any]) -> None:
         _report_rewards(listener, trainer, values, returned, rows)
 
 
-def _recorded_batch(trainer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> AbstractContextManager[None]:
-    """Count the batch, and open its rows at the door unless a rollout function makes it, which records it itself."""
-    inputs = args[0] if args else kwargs.get("inputs")
-    rows = list(inputs) if isinstance(inputs, Sequence) and all(isinstance(row, Mapping) for row in inputs) else []
-    return own_batch(trainer, rows)
-
-
 def own_batch(trainer: Any, rows: list[Any]) -> AbstractContextManager[None]:
-    """Count the trainer's batch, and open its rows at the door unless a rollout function makes it."""
+    """Count the batch, and open its rows at the door unless a rollout function makes it, which records it itself."""
     _batches[trainer] = Batch(_counts.setdefault(trainer, 0), rows)
     _counts[trainer] += 1
     if _door is None or not rows or getattr(trainer, "rollout_func", None) is not None:

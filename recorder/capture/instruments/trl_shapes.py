@@ -28,7 +28,6 @@ from logs_ui.recorder.errors import LogsUIError
 _ONE_CONTRACT = (0, 29, 1)
 _REPEATED_PROMPTS = (0, 28, 0)
 
-
 NO_ROLLOUTS = (
     "record() takes a rollout_func, and this is a reward function. To record a training without a rollout_func, call "
     "record_trainer(trainer)"
@@ -39,7 +38,9 @@ class AbsentTrainer:
     """Replaces the trainer in a call with `(prompts, args, processing_class)` that none makes; each is a step."""
 
     def __init__(self, args: Any, processing_class: Any) -> None:
-        self._args = _weakly(args)
+        self._args: Callable[[], Any] = lambda: args
+        with suppress(TypeError):  # a class with __slots__ may lack __weakref__
+            self._args = weakref.ref(args)
         self.processing_class = processing_class
         self.num_generations = int(args.num_generations)
         self.model = None
@@ -157,13 +158,6 @@ def _absent_trainer(args: Any, processing_class: Any) -> AbsentTrainer:
             weakref.finalize(args, _absent.pop, id(args), None).atexit = False
     trainer.state.global_step += 1
     return trainer
-
-
-def _weakly(args: Any) -> Callable[[], Any]:
-    try:
-        return weakref.ref(args)
-    except TypeError:  # a class with __slots__ may lack __weakref__
-        return lambda: args
 
 
 def _copies(prompts: int, trainer: Any, rows: int) -> int:

@@ -204,6 +204,5 @@ class _Work:
         patience = max(self._limits.end_seconds, _LEAST_PATIENCE)
         while time.monotonic() - self._progress < patience:
             time.sleep(_TICK)
-        why = self._writer.trouble or "it takes too long"
-        self._training.send("closed", why, self._waiting)
+        self._training.send("closed", self._writer.trouble or "it takes too long", self._waiting)
         os._exit(1)

@@ -286,8 +286,7 @@ def _both(one: Term, other: Term) -> Term:
             return replace(one, values=common)
         either = Term(one.field, (*one.values, *other.values))
         raise FilterError(one.field, f"{one} and {other} exclude one another: for either, write {either}")
-    both = one.range.within(other.range)
-    return _narrowed(one, both)
+    return _narrowed(one, one.range.within(other.range))
 
 
 def _narrowed(term: Term, to: Range) -> Term:

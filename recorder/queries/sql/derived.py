@@ -69,8 +69,7 @@ def matches(
         rows.append(completion.is_not(None))
         return _shared((group, completion), is_value(func.count() - 1, value), rows)
     if name == "spread":
-        between = case((func.count(reward) > 1, spread(reward)))
-        return _shared((group,), is_value(between, value), rows)
+        return _shared((group,), is_value(case((func.count(reward) > 1, spread(reward))), value), rows)
     return _shared((group,), is_value(func.count(col(_Row.prompt_key).distinct()), value), rows)
 
 

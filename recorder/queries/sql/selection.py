@@ -181,7 +181,9 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     name = "" if key is None else key.key
     if key is not None and _is_rare(filter):
         key = key + 0
-    row_id = _ID + 0 if _is_unfinished(filter) else _ID
+    # So few rows are running or aborted that sorting them is faster than searching for them in the order of all rows.
+    statuses = filter.words("status")
+    row_id = _ID + 0 if statuses and {Status.RUNNING, Status.ABORTED}.issuperset(statuses) else _ID
     by_id = [_by(row_id, descending=newest_first)]
     beyond_id = [] if after is None else [_beyond(row_id, after[1], descending=newest_first)]
     if key is None:
@@ -219,14 +221,6 @@ def _is_rare(filter: RolloutFilter) -> bool:  # noqa: A002
 
 def _is_rare_text(term: Term) -> bool:
     return term.field == "text" and not term.negated and all(full_text.is_rare(str(text)) for text in term.values)
-
-
-def _is_unfinished(filter: RolloutFilter) -> bool:  # noqa: A002
-    """True if the filter selects only running and aborted rows: so few that sorting them is faster than searching for
-    them in the order of all rows.
-    """
-    statuses = filter.words("status")
-    return bool(statuses) and {Status.RUNNING, Status.ABORTED}.issuperset(statuses)
 
 
 def _reads_the_table(filter: RolloutFilter) -> bool:  # noqa: A002

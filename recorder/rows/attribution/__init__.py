@@ -58,11 +58,7 @@ from logs_ui.recorder.rows.attribution.exact.n_samples import one_of_each
 from logs_ui.recorder.rows.attribution.exact.one_scope import of_one_scope, without_outside
 from logs_ui.recorder.rows.attribution.exact.row_match import RowTokens
 from logs_ui.recorder.rows.attribution.exact.token_match import Matching
-from logs_ui.recorder.rows.attribution.inferred.episodes import (
-    add_environment_calls,
-    add_function_calls,
-    add_leftovers,
-)
+from logs_ui.recorder.rows.attribution.inferred.episodes import add_environment_calls, add_function_calls, add_leftovers
 from logs_ui.recorder.rows.attribution.inferred.failed_generations import add_failures
 from logs_ui.recorder.rows.attribution.inferred.row_order import part_twins
 from logs_ui.recorder.rows.attribution.inferred.unfinished import add_unfinished, place_turns
@@ -111,13 +107,7 @@ def attribute(
             fit = matching.fit(chain, chain.row)
             state.add_chain(chain.row, chain, fit.starts if fit else [None] * len(chain.parts), "scope")
     state.unmatched = matching.match([part for chain in matching.match(unscoped) for part in chain.split()])
-    state.join_branches()
-    add_environment_calls(state, decode, finished=True)
-    add_function_calls(state)
-    add_leftovers(state)
-    part_twins(state, [(row.data, row.prompt) for row in tokens])
-    add_failures(state)
-    return _finished(state)
+    return _inferred(state, decode, tokens)
 
 
 def attribute_unfinished(
@@ -137,18 +127,22 @@ def attribute_unfinished(
         return found
     state = add_unfinished(count, *without_outside(seen, count), prompts, decode)
     state.is_running = is_running
-    state.join_branches()
-    add_environment_calls(state, decode, finished=False)
-    add_function_calls(state)
-    add_leftovers(state)
-    add_failures(state)
-    found = _finished(state)
+    found = _inferred(state, decode, None)
     for row in found.rows:
         place_turns(row)
     return found
 
 
-def _finished(state: Assignment) -> Attribution:
+def _inferred(state: Assignment, decode: Decode, tokens: Seq[RowTokens] | None) -> Attribution:
+    """Assign what proof left open. `tokens` are the rows'; None if the function did not return."""
+    # Branches that are turns tell rows apart, once generations have rows.
+    state.branches.join([[turn.generation for turn in row.turns] for row in state.rows])
+    add_environment_calls(state, decode, finished=tokens is not None)
+    add_function_calls(state)
+    add_leftovers(state)
+    if tokens is not None:
+        part_twins(state, [(row.data, row.prompt) for row in tokens])
+    add_failures(state)
     found = state.result()
     for row in found.rows:
         one_of_each(row)

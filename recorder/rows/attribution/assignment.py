@@ -77,10 +77,6 @@ class Assignment:
         answered = [row for row in self.rows if row.turns] or self.rows
         return [made.order for made in self._failures if any(row.may_hold(made) for row in answered)]
 
-    def join_branches(self) -> None:
-        """Make branches that are turns tell rows apart, once generations have rows."""
-        self.branches.join([[turn.generation for turn in row.turns] for row in self.rows])
-
     def rows_by_branch(self) -> dict[Strand | None, list[int]]:
         """Return the rows by the one branch in which all of their calls were made; without those that have none."""
         found: dict[Strand | None, list[int]] = defaultdict(list)

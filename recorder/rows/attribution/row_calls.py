@@ -13,10 +13,8 @@ STRENGTH = (
 )  # fmt: skip
 """Kinds of evidence, strongest first; the package's docstring explains each."""
 
-
 Returned = Mapping[str, Seq[float | None]]
 """Numbers that a function returned beside tokens, by name: (N) one for each row, None where it is no number."""
-
 
 Seen = CallRecords
 """The calls that attribution goes by, each kind in the order in which they began."""

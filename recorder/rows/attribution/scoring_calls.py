@@ -63,8 +63,7 @@ class _Unit:
         return asked_of(first).get("name") if first.client < 0 else True
 
     def is_retried_by(self, later: "_Unit") -> bool:
-        last = self.calls[-1]
-        return bool(last.error and self.sent) and later.sent[: len(self.sent)] == self.sent
+        return bool(self.calls[-1].error and self.sent) and later.sent[: len(self.sent)] == self.sent
 
 
 def asked_of(call: Call) -> Any:

@@ -56,8 +56,7 @@ class EpisodeLinks:
         stepped = {call.client for call in between}
         if len(stepped) != 1 or any(call.kind == "reset" for call in between):
             return False
-        following = _between(calls, generation.order, after)[:1] or calls
-        return {call.client for call in following} == stepped
+        return {call.client for call in _between(calls, generation.order, after)[:1] or calls} == stepped
 
 
 def _between(calls: list[EnvironmentCall], earlier: float, later: float) -> list[EnvironmentCall]:

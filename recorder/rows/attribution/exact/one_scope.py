@@ -1,6 +1,5 @@
 """Assigns calls by explicit scope only, which is the fast path."""
 
-from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.rows.attribution.branches import row_of
 from logs_ui.recorder.rows.attribution.exact.n_samples import one_of_each
 from logs_ui.recorder.rows.attribution.row_calls import Attribution, RowCalls, Seen, Turn
@@ -13,9 +12,7 @@ def of_one_scope(count: int, seen: Seen) -> Attribution | None:
     Return None where there is something to search: calls without a scope, or generations with token ids, whose place in
     the completion must be found.
     """
-    if count != 1 or not (seen.generations or seen.environment_calls):
-        return None
-    if set(map(row_of, seen.calls)) != {0}:
+    if count != 1 or not (seen.generations or seen.environment_calls) or set(map(row_of, seen.calls)) != {0}:
         return None
     turns = []
     for made in seen.generations:
@@ -24,12 +21,9 @@ def of_one_scope(count: int, seen: Seen) -> Attribution | None:
                 return None
             turns.append(Turn(made.order, made, sequence, None))
     own = [call for call in seen.environment_calls if call.within is None]
-    children: list[EnvironmentCall] = []
-    if len(own) < len(seen.environment_calls):
-        children = [call for call in seen.environment_calls if call.within is not None]
-        orders = {call.order for call in seen.environment_calls}
-        if any(call.within not in orders for call in children):
-            return None
+    children = [call for call in seen.environment_calls if call.within is not None]
+    if children and not {call.within for call in children} <= {call.order for call in seen.environment_calls}:
+        return None
     row = RowCalls(turns, own, children, [*seen.notes])
     failed = [made for made in seen.generations if made.is_failure]
     row.failures = [made for made in failed if row.may_hold(made)] if failed else []

@@ -32,12 +32,18 @@ class RowTokens:
         return len(self.data) // _WIDTH
 
     def extended_by(self, sequence: Sequence, matched: int) -> int | None:
-        """Return where the answer begins, in tokens, if the row up to there is exactly the context."""
+        """Return where the answer begins, in tokens, if the row up to there is exactly the context, and the answer is
+        there whole, without its end token, or cut off by the row's end.
+        """
         assert sequence.context is not None  # noqa: S101 - for the type checker
-        start = len(sequence.context)
-        if self.prompt <= start < matched or not self.data.startswith(sequence.context.tobytes()):
+        assert sequence.sampled is not None  # noqa: S101
+        start, sampled = len(sequence.context), sequence.sampled.tobytes()
+        at = start * _WIDTH
+        is_free = not self.prompt <= start < matched and at < len(self.data)
+        if not is_free or not self.data.startswith(sequence.context.tobytes()):
             return None
-        return start if self._is_at(sequence, start) else None
+        is_there = self.data.startswith((sampled, sampled[:-_WIDTH] or sampled), at)
+        return start if is_there or sampled.startswith(self.data[at:]) else None
 
     def holds(self, sequence: Sequence, matched: int) -> int | None:
         """Return where the answer occurs after what was matched already, in tokens."""
@@ -47,15 +53,6 @@ class RowTokens:
         while at % _WIDTH and at >= 0:
             at = self.data.find(sampled, at + 1)
         return at // _WIDTH if at >= 0 and len(sampled) else None
-
-    def _is_at(self, sequence: Sequence, start: int) -> bool:
-        """Return True if the answer is there whole, without its end token, or cut off by the row's end."""
-        assert sequence.sampled is not None  # noqa: S101 - for the type checker
-        sampled, at = sequence.sampled.tobytes(), start * _WIDTH
-        if at >= len(self.data):
-            return False
-        whole = self.data.startswith((sampled, sampled[:-_WIDTH] or sampled), at)
-        return whole or sampled.startswith(self.data[at:])
 
 
 @dataclass(frozen=True)

@@ -101,8 +101,7 @@ class Actions(Comparison):
 
     def _sent_alike(self, episodes: Seq[Episode], places: Seq[int]) -> int:
         """Count the values that are the most frequent ones after their answer."""
-        found = self._sent_for(zip(episodes, places, strict=True)).values()
-        sent = [Counter(pairs) for pairs in found]
+        sent = [Counter(pairs) for pairs in self._sent_for(zip(episodes, places, strict=True)).values()]
         most: dict[tuple[int, object], int] = defaultdict(int)
         for path, counted in enumerate(sent):
             for (answer_text, _), times in counted.items():

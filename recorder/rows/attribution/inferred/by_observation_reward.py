@@ -43,6 +43,7 @@ _NAME = re.compile(
 )
 """Names of numbers that are an episode's reward: a `format_reward` is seldom what an environment returned."""
 _COMMON = {-1.0, 0.0, 1.0}
+_DIGITS = 6  # decimals in which rewards are compared
 
 _Scores = dict[int, float]
 
@@ -236,9 +237,9 @@ def _scores(episodes: Seq[Episode], rows: Collection[int], returned: Returned) -
     for name, values in returned.items():
         if not _NAME.fullmatch(name):
             continue
-        given = {place: _rounded(value) for place in rows if (value := values[place]) is not None}
+        given = {place: round(value, _DIGITS) for place in rows if (value := values[place]) is not None}
         meanings = [
-            {key: _rounded(score(own)) for key, own in rewards.items() if own} for score in (sum, itemgetter(-1))
+            {key: round(score(own), _DIGITS) for key, own in rewards.items() if own} for score in (sum, itemgetter(-1))
         ]
         meanings = [scored for scored in meanings if scored and Counter(scored.values()) <= Counter(given.values())]
         if meanings:
@@ -248,7 +249,3 @@ def _scores(episodes: Seq[Episode], rows: Collection[int], returned: Returned) -
 
 def _key(episode: Episode) -> int:
     return episode[0].order
-
-
-def _rounded(value: float) -> float:
-    return round(value, 6)
