@@ -290,7 +290,7 @@ def seconds_for_copies(returned: dict[str, Any]) -> float:
 
 def seconds_beside() -> float:
     """Processor time so far of the process that writes; 0 where there is none."""
-    pids = [it._outlet.pid for it in writer._by_address.values()]  # noqa: SLF001 - they are not its children
+    pids = [getattr(it._outlet, "pid", None) for it in writer._by_address.values()]  # noqa: SLF001 - no children of it
     return sum(sum(psutil.Process(pid).cpu_times()[:2]) for pid in pids if pid is not None)
 
 

@@ -72,18 +72,12 @@ class DiagnosisCallback:
         >>> callback = DiagnosisCallback(every_steps=20, stop_on="degenerate_text")
 
         ```python
-        from trl import GRPOConfig, GRPOTrainer
+        from trl import GRPOTrainer
 
         from logs_ui.recorder import Settings, record
 
-        trainer = GRPOTrainer(
-            model,
-            reward_funcs=[solved],
-            args=GRPOConfig(...),
-            train_dataset=dataset,
-            rollout_func=record(rollout_func, diagnosis=Settings(max_reward=1.0)),
-            callbacks=[callback],
-        )
+        recorded = record(rollout_func, diagnosis=Settings(max_reward=1.0))
+        trainer = GRPOTrainer(model, [solved], train_dataset=dataset, rollout_func=recorded, callbacks=[callback])
         trainer.train()
         ```
     """

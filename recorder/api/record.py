@@ -22,24 +22,14 @@ _MARK = "_logs_ui_recorded"
 
 @overload
 def record(
-    rollout_func: F,
-    /,
-    *,
-    task: Task | None = None,
-    parse: Parse | None = None,
-    announce: bool = True,
-    **options: Unpack[RecordOptions],
-) -> F: ...
+    rollout_func: F, /, *,
+    task: Task | None = None, parse: Parse | None = None, announce: bool = True, **options: Unpack[RecordOptions],
+) -> F: ...  # fmt: skip
 @overload
 def record(
-    rollout_func: None = None,
-    /,
-    *,
-    task: Task | None = None,
-    parse: Parse | None = None,
-    announce: bool = True,
-    **options: Unpack[RecordOptions],
-) -> Callable[[F], F]: ...
+    rollout_func: None = None, /, *,
+    task: Task | None = None, parse: Parse | None = None, announce: bool = True, **options: Unpack[RecordOptions],
+) -> Callable[[F], F]: ...  # fmt: skip
 @takes_record_options
 def record(
     rollout_func: Callable[..., Any] | None = None,
@@ -79,17 +69,12 @@ def record(
 
     Examples:
         ```python
-        from trl import GRPOConfig, GRPOTrainer
+        from trl import GRPOTrainer
 
         from logs_ui.recorder import record
 
-        trainer = GRPOTrainer(
-            model,
-            reward_funcs=[solved],
-            args=GRPOConfig(...),
-            train_dataset=dataset,
-            rollout_func=record(rollout_func, eval_name="guess", db="runs.db"),
-        )
+        recorded = record(rollout_func, eval_name="guess", db="runs.db")
+        trainer = GRPOTrainer(model, reward_funcs=[solved], train_dataset=dataset, rollout_func=recorded)
         trainer.train()
         ```
 

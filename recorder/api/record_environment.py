@@ -46,17 +46,12 @@ def record_environment(factory: Any, /, *, task: Task | None = None, **options: 
 
     Examples:
         ```python
-        from trl import GRPOConfig, GRPOTrainer
+        from trl import GRPOTrainer
 
         from logs_ui.recorder import record_environment
 
-        trainer = GRPOTrainer(
-            model,
-            reward_funcs=[solved],
-            args=GRPOConfig(...),
-            train_dataset=dataset,
-            environment_factory=record_environment(Game, eval_name="game"),  # or {"game": Game, "maze": Maze}
-        )
+        factory = record_environment(Game, eval_name="game")  # or {"game": Game, "maze": Maze}
+        trainer = GRPOTrainer(model, reward_funcs=[solved], train_dataset=dataset, environment_factory=factory)
         trainer.train()
         ```
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from pickle import PicklingError
-from types import SimpleNamespace, TracebackType
+from types import SimpleNamespace
 from typing import Any, Self, Unpack
 
 from logs_ui.recorder.api.options import CheckedOptions, RecordOptions, checked_options, takes_record_options
@@ -235,9 +235,7 @@ class OpenRun:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._store_unbegun()
         if error is not None and not self._joins:
             with guard("recording that the run was left by an exception"):
@@ -475,9 +473,7 @@ class OpenRollout(CurrentRow):
         self._writer.follow(running)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._vain_entries:
             self._vain_entries -= 1
             return
@@ -495,9 +491,7 @@ class OpenRollout(CurrentRow):
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.__exit__(kind, error, traceback)
 
 

@@ -82,8 +82,6 @@ class CommitterParcel:
 class Committer(Storage):
     """Implements `outlet.Outlet` in this process: makes entries of jobs, and stores them itself."""
 
-    pid: int | None = None
-
     def __init__(
         self, address: Address, limits: Limits, *, spools_always: bool, before: Handover | None = None
     ) -> None:

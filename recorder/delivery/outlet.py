@@ -62,10 +62,6 @@ class Outlet(Protocol):
     trouble: str | None  # why the database cannot be written now; None if no reason is known
 
     @property
-    def pid(self) -> int | None:
-        """Return the PID of the helper process; None without one, and until it can write."""
-
-    @property
     def waiting(self) -> Path | None:
         """Return the folder in which entries wait for the database; None if none do."""
 

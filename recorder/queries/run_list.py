@@ -184,9 +184,7 @@ def _eval_names() -> Any:
 
 
 def _has_value(word: str) -> ColumnElement[bool]:
-    """Returns a condition: a value of the arguments contains the word, or equals the number. Names do not count: all
-    runs have the same.
-    """
+    """Returns a condition: a value of the arguments contains the word, or equals the number. Names do not count."""
     each = json_each(col(Run.config))
     value = _number(word)
     if value is not None:

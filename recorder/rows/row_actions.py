@@ -1,6 +1,4 @@
-"""Builds the list of a row's actions: one entry for each turn, with the answer, the environment's response, and how the
-model call went.
-"""
+"""Builds the list of a row's actions: for each turn the answer, the environment's response, and the model call."""
 
 from collections import Counter
 from typing import Any

@@ -8,7 +8,6 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from types import TracebackType
 from typing import Any, Self
 
 from logs_ui.recorder.api.run_record import ChangesJob, numbers
@@ -125,9 +124,7 @@ class TrainerListener:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             self._thread.join(_LAST_MESSAGES_SECONDS)
         self._left.set()

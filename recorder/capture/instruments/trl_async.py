@@ -60,12 +60,10 @@ _heard: "weakref.WeakSet[Any]" = weakref.WeakSet()  # trainers
 
 
 def _patch(module: Any) -> None:
-    for owner, method, make in (
-        ("RolloutQueueDataset", "__iter__", _with_fates),
-        ("AsyncGRPOTrainer", "get_train_dataloader", _with_callback),
-    ):
-        if hasattr(module, owner):
-            patches.method(getattr(module, owner), method, make)
+    if hasattr(module, "RolloutQueueDataset"):
+        patches.method(module.RolloutQueueDataset, "__iter__", _with_fates)
+    if hasattr(module, "AsyncGRPOTrainer"):
+        patches.method(module.AsyncGRPOTrainer, "get_train_dataloader", _with_callback)
 
 
 @patch

@@ -111,6 +111,7 @@ class HelperClient:
 
     @property
     def pid(self) -> int | None:
+        """Return the PID of the helper process; None until it can write."""
         return None if self._process is None else self._process.pid
 
     def parcel(self) -> SentParcel:

@@ -1,6 +1,4 @@
-"""Fields of a filter that are computed from a rollout's columns, or from its group's: the SQL of what `diagnosis/`
-computes in numpy.
-"""
+"""Fields of a filter that are computed from columns of a rollout or its group: SQL of what `diagnosis/` computes."""
 
 from typing import Any
 

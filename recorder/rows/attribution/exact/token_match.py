@@ -115,9 +115,7 @@ class Matching:
         return found.evidence != "context", not found.is_whole and not self._state.branches.are_turns
 
     def _urgency(self, chain: Chain, fits: dict[int, Fit]) -> tuple[bool, bool, int, int]:
-        """Return a key, smaller for earlier chains: whole exact fits, exact ones, others; then those of fewer best
-        rows.
-        """
+        """Return a key, smaller for earlier chains: whole exact fits, exact ones, others; then of fewer best rows."""
         ranks = [self._rank(found) for found in fits.values()]
         if not ranks:
             return False, False, 0, 0
