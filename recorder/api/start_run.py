@@ -4,7 +4,7 @@ import itertools
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from pickle import PicklingError
@@ -108,14 +108,9 @@ class OpenRun:
     """
 
     def __init__(
-        self,
-        options: CheckedOptions,
-        name: str | None,
-        config: Mapping[str, Any],
-        model: str | None,
-        tokenizer: Any,
+        self, options: CheckedOptions, name: str | None, config: Mapping[str, Any], model: str | None, tokenizer: Any,
         joins: tuple[str, str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`joins` are the id of a run and the host of the process that pickled it; None starts a run."""
         if joins is not None:
             _check_reachable(options.address, joins[1])
@@ -189,7 +184,7 @@ class OpenRun:
         if os.getpid() != self._process:  # this is a fork of the run's process
             self._process = os.getpid()
             self._numbers = itertools.count(self._process << _ROLLOUT_BITS)
-        number = next(self._numbers)
+        number, written = next(self._numbers), snapshot(prompt)
         call = OpenCall(
             run=self.id,
             launch=self._record.launch,
@@ -199,15 +194,13 @@ class OpenRun:
             policy_step=step,
             batch=number,
             model=self._model,
-            prompts=[snapshot(prompt)],
-            tasks=[None if task is None else shortened(str(task))],
+            prompts=[written],
+            tasks=[prompt_task(written) if task is None else shortened(str(task))],
             source=self._tokenizer,
             options=self._options,
             group=None if group is None else f"{self.id}/{mode}/{shortened(str(group))}",
             generation=generation,
         )
-        if task is None:
-            call.tasks = [prompt_task(call.prompts[0])]
         return OpenRollout(self._writer, call, snapshot(dict(metadata or {})), self._unbegun)
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
@@ -528,11 +521,9 @@ def _check_reachable(database: Address, host: str) -> None:
 
 def _whole(name: str, value: Any) -> int:
     """Return a number, such as 3.0 or numpy's, as an int that the writer can store."""
-    try:
+    with suppress(TypeError, ValueError, OverflowError):
         if -_INT8 <= int(value) < _INT8 and int(value) == value:
             return int(value)
-    except (TypeError, ValueError, OverflowError):
-        pass
     raise ValueError(f"{name} must be a whole number of at most 64 bits, not {value!r}")
 
 

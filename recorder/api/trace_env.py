@@ -207,14 +207,9 @@ _STAND_INS = {_Environment, _UsualEnvironment, _CallableEnvironment, _Tool, _Bou
 
 
 def _call(
-    kind: str,
-    sent: Sent,
-    read: Callable[[Any], Answer],
-    function: Callable[..., Any],
-    client: object,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-) -> Any:
+    kind: str, sent: Sent, read: Callable[[Any], Answer],
+    function: Callable[..., Any], client: object, args: tuple[Any, ...], kwargs: dict[str, Any],
+) -> Any:  # fmt: skip
     """Make and record a call; if it returns a coroutine, the coroutine is recorded when it runs."""
     was_sent = functools.partial(sent, function, args, kwargs)
     with RecordedCall(kind, client, was_sent, read) as came_back:

@@ -153,13 +153,9 @@ class Recording:
             self._returned = self._scores = None
 
     def rewards(
-        self,
-        values: NDArray[np.float64],
-        declined: NDArray[np.bool_],
-        names: list[str],
-        weights: list[float],
+        self, values: NDArray[np.float64], declined: NDArray[np.bool_], names: list[str], weights: list[float],
         inputs: list[Any],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Write the rewards of the last call's N rows. If only the main process calls rollout functions, they are those
         of all ranks, and `inputs` are the main process's.
 

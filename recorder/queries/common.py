@@ -86,6 +86,5 @@ def distinct(column: Any, of_run: ColumnElement[bool]) -> Select[Any]:
 
 def thinned(values: Sequence[T], most: int) -> Sequence[T]:
     """Returns evenly chosen values, at most so many, with the first and the last."""
-    if len(values) <= most:
-        return values
-    return [values[round(i * (len(values) - 1) / (most - 1))] for i in range(most)]
+    places = (round(i * (len(values) - 1) / (most - 1)) for i in range(most))
+    return values if len(values) <= most else [values[place] for place in places]

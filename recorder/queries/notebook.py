@@ -36,8 +36,7 @@ class Subject:
 
 
 class Notebook:
-    """Writes annotations of one database's runs and rollouts. Each change is a transaction of its own; the last one
-    wins.
+    """Writes annotations of one database's runs and rollouts. Each change is a transaction of its own; the last wins.
 
     All methods that write raise DatabaseError if the notes cannot be written.
     """

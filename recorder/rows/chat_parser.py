@@ -114,10 +114,7 @@ def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.ui
     """
     messages: list[dict[str, Any]] = []
     for sampled, ids in spans(completion, mask):
-        if sampled:
-            messages.append(assistant_message(spelling.of(ids)))
-        else:
-            messages.extend(_inserted_messages(spelling, ids))
+        messages += [assistant_message(spelling.of(ids))] if sampled else _inserted_messages(spelling, ids)
     return messages
 
 

@@ -1,7 +1,6 @@
 """Packs the rows of one transaction into a batch: measures texts and tokens, and compresses payloads.
 
-It does so for all rows together: each call of numpy or zstd releases the GIL, and waits for it again about as long as
-the call itself takes.
+It does so for all rows together: each call of numpy or zstd releases the GIL, and waits for it about as long again.
 """
 
 from collections.abc import Iterable, Sequence

@@ -89,14 +89,9 @@ def encoded(
 
 
 def _row(
-    call: RolloutCall,
-    i: int,
-    row: RowCalls,
-    tokens: Tokens | None,
-    metadata: dict[str, Any],
-    known: Mapping[str, Any],
+    call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, metadata: dict[str, Any], known: Mapping[str, Any],
     spelling: chat_parser.Spelling | None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Return the row's columns, and its content: messages, actions, sampling and metadata."""
     messages = messages_of(call, i, row, tokens, spelling)
     actions = actions_of(call, row, spelling)

@@ -309,9 +309,7 @@ def _in_rounds(sent: Sequence[str]) -> int:
 
 def _canonical(action: Any) -> str:
     """Writes equal actions alike."""
-    if isinstance(action, str):
-        return action.strip()
-    return orjson.dumps(action, option=orjson.OPT_SORT_KEYS).decode()
+    return action.strip() if isinstance(action, str) else orjson.dumps(action, option=orjson.OPT_SORT_KEYS).decode()
 
 
 def _text(message: Mapping[str, Any]) -> str:

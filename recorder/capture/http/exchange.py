@@ -168,18 +168,11 @@ class Exchange:
         if sequences and self._question.instructions is not None:
             for key in filter(None, (name, self._question.conversation)):
                 self.log.answers[str(key)] = sequences[0], self._question.instructions
+        begun, question = self._begun, self._question
         return Generation(
-            self._begun.order,
-            self._begun.began,
-            self._heard - self._begun.began,
-            sequences,
-            self._question.sampling,
-            self._seam,
-            self._begun.strand,
-            error,
-            name or self._question.request_id,
-            None if sequences else self._question.first,
-        )
+            begun.order, begun.began, self._heard - begun.began, sequences, question.sampling, self._seam, begun.strand,
+            error, name or question.request_id, None if sequences else question.first,
+        )  # fmt: skip
 
     def _ended(self, sequence: Sequence) -> Sequence:
         """Add why a sequence ended, if only its ids show it, such as those of TRL's server."""

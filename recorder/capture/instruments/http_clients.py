@@ -255,8 +255,7 @@ def _replacements(client: object) -> dict[str, Callable[[Call], Call]]:
 def recorded(seam: str, original: Call, sent: Callable[..., Sent], hear: Callable[..., None]) -> Call:
     """Wrap a client's method or coroutine method so that its requests for generations are recorded.
 
-    `sent` returns what is sent, from the call's arguments; `hear` takes the result, and follows a reply that is not
-    read yet.
+    `sent` returns what is sent, from the call's arguments; `hear` takes the result, and follows an unread reply.
     """
 
     @contextmanager

@@ -18,9 +18,8 @@ from logs_ui.recorder.vocabulary import SourceKind
 def parts(trainer: Any) -> list[Part]:
     """Return the parts of the run."""
     weights = trainer.reward_weights.tolist() if hasattr(trainer, "reward_weights") else []
-    rewards = zip(
-        getattr(trainer, "reward_funcs", ()), distinct(getattr(trainer, "reward_func_names", ())), weights, strict=False
-    )
+    names = distinct(getattr(trainer, "reward_func_names", ()))
+    rewards = zip(getattr(trainer, "reward_funcs", ()), names, weights, strict=False)
     makers = getattr(trainer, "environment_factories", None) or {}
     rollout_func = getattr(trainer, "rollout_func", None)
     found = [_reward_part(function, name, float(weight)) for function, name, weight in rewards]

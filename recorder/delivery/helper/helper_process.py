@@ -103,13 +103,8 @@ class _Work:
     """Does what the training asks for, in order, in the main thread, while another thread listens."""
 
     def __init__(
-        self,
-        training: _Training,
-        address: str,
-        limits: list[Any],
-        spools_always: bool,  # noqa: FBT001
-        before: list[Any],
-    ) -> None:
+        self, training: _Training, address: str, limits: list[Any], spools_always: bool, before: list[Any]  # noqa: FBT001
+    ) -> None:  # fmt: skip
         self._training, self._limits = training, Limits(*limits)
         self._wire = Wire()
         handover = Handover(*before)

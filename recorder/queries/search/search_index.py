@@ -129,8 +129,7 @@ class SearchIndex:
 
 
 def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, int], None]) -> None:
-    """Waits until all final rollouts of a run are indexed, by this or another process. New connections of the engine
-    see the index then.
+    """Waits until any process has indexed all final rollouts of a run. New connections of the engine then see them.
 
     `progress` is called now and then with the numbers of indexed rollouts and of all rollouts.
 

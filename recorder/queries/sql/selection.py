@@ -93,8 +93,7 @@ def conditions(
     """Returns conditions of a filter on rows as pages show them (see `lost_until`), within a span of ids if given.
 
     SQLite assumes that any index selects a handful of rows. So columns with few values, which half of the rows share,
-    are put into an expression: else it would collect and sort these rows, or leave an index that covers the whole
-    query.
+    are put into an expression: else it would collect and sort these rows, or leave an index that covers the query.
     """
     # A group, or a list of ids, selects fewer rows than any index that begins with the run.
     within = span or _ids_of_steps(run_id, filter)

@@ -172,7 +172,7 @@ def test_a_rollout_that_was_passed_on_is_only_scored(db: Path, monkeypatch: pyte
     (found,) = stored(db)
     assert (texts(found), found["reward"]) == (["first", "second"], 1.0)
     assert only_run(db).recorder_errors == 2
-    assert "or after it was pickled for another process" in (only_run(db).last_recorder_error or "")
+    assert "or after the rollout was pickled" in (only_run(db).last_recorder_error or "")
 
 
 def test_a_file_of_another_machine_is_refused(

@@ -130,9 +130,7 @@ class _Open:
 
     def may_begin(self, context: bytes | None) -> bool:
         """Return False if the context extends another chain's first one: then it is a later turn of some row."""
-        if context is None or context in self.heads:
-            return True
-        return not any(context.startswith(head) for head in self.heads)
+        return context is None or context in self.heads or not any(map(context.startswith, self.heads))
 
 
 def _shared(one: bytes, other: bytes) -> int:

@@ -127,9 +127,7 @@ def _fit_by_parts(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit 
         matched = max(matched, start + len(sequence.sampled))
     if starts and evidence == "context" and starts[-1] is None:
         return None
-    is_whole = matched >= row.length
-    if evidence == "text":
-        is_whole = _is_whole_text(chain, text())
+    is_whole = _is_whole_text(chain, text()) if evidence == "text" else matched >= row.length
     return Fit(starts, min(matched, row.length), text_matched, evidence, is_whole)
 
 

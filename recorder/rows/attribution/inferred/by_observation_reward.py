@@ -1,5 +1,4 @@
-"""Compare what environments returned with what the rows got: observations with the next prompt, rewards with the
-function's result.
+"""Compare what environments returned with what rows got: observations with the next prompt, rewards with the result.
 
 Observations count only if most of them reappear in prompts, rewards only if those of all episodes were returned:
 otherwise a match is a coincidence.
@@ -56,13 +55,9 @@ class Outcomes(Comparison):
     """
 
     def __init__(
-        self,
-        episodes: Seq[Episode],
-        rows: Mapping[int, RowCalls],
-        decode: Callable[[Ids], str],
-        returned: Returned,
+        self, episodes: Seq[Episode], rows: Mapping[int, RowCalls], decode: Callable[[Ids], str], returned: Returned,
         actions: Actions,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(rows, decode)
         self._heard: dict[tuple[int, int], Leaf] = {}
         self._shown = self._find_shown(episodes)

@@ -137,15 +137,9 @@ def _are_rows_in_line(state: Assignment, episodes: Seq[Episode], places: Seq[int
 
 
 def _add_in_order(
-    state: Assignment,
-    episodes: list[Episode],
-    places: Seq[int],
-    decode: Decode,
-    evidence: str,
-    instead: Seq[int] = (),
-    *,
-    is_known: bool = True,
-) -> None:
+    state: Assignment, episodes: list[Episode], places: Seq[int], decode: Decode, evidence: str,
+    instead: Seq[int] = (), *, is_known: bool = True,
+) -> None:  # fmt: skip
     """Assigns episodes by observations and rewards, the others in the order in which they began. If order is not to be
     trusted, assigns those that actions place alone; the rest is unattributed.
 
@@ -190,14 +184,9 @@ def _agree(pairs: Seq[tuple[Episode, int]], sure: Seq[tuple[Episode, int, str]])
 
 
 def _in_order(
-    state: Assignment,
-    episodes: list[Episode],
-    places: Seq[int],
-    actions: Actions,
-    outcomes: Outcomes,
-    *,
+    state: Assignment, episodes: list[Episode], places: Seq[int], actions: Actions, outcomes: Outcomes, *,
     is_known: bool,
-) -> list[tuple[Episode, int]] | None:
+) -> list[tuple[Episode, int]] | None:  # fmt: skip
     """Return the episodes with the rows that order gives them: all, or, if one that failed may have been tried again,
     those that have one possible row all the same. Return None if order is not to be trusted.
     """

@@ -10,8 +10,7 @@ from logs_ui.recorder.rows.attribution.prefixes import bytes_of
 
 def add_failures(state: Assignment) -> None:
     """Assigns each to the row of its scope; of its task or thread; that was asked the same, as when it tries again; or
-    that has its task's place, among tasks that were started in order. Others, and those that cannot be a turn of that
-    row, stay unattributed.
+    that has its task's place, among tasks started in order. Others, and those that are no turn of it, are unattributed.
     """
     failed = [generation for generation in state.seen.generations if generation.is_failure]
     if not failed:
