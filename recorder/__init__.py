@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from logs_ui.recorder.api.record import record
     from logs_ui.recorder.api.record_environment import record_environment
     from logs_ui.recorder.api.record_trainer import LogsUICallback, record_trainer
+    from logs_ui.recorder.api.record_verifiers import record_verifiers
     from logs_ui.recorder.api.row_scope import CurrentRow, current_row, row_scope, unrecorded
     from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
     from logs_ui.recorder.api.trace_env import trace_env
@@ -62,6 +63,7 @@ __all__ = [
     "record",
     "record_environment",
     "record_trainer",
+    "record_verifiers",
     "record_worker",
     "rescore",
     "row_scope",
@@ -103,6 +105,7 @@ _HOMES = {
     "record": "api.record",
     "record_environment": "api.record_environment",
     "record_trainer": "api.record_trainer",
+    "record_verifiers": "api.record_verifiers",
     "record_worker": "api.async_grpo.record_worker",
     "rescore": "analysis.rescore.rescore",
     "row_scope": "api.row_scope",

@@ -27,7 +27,7 @@ FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 FENCE = re.compile(r"^ *```python\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 ADDRESS = "http://127.0.0.1:8000"
 
-NEEDS_A_TRAINER = {"record_worker"}
+NEEDS_A_TRAINER = {"record_verifiers", "record_worker"}
 """Names whose only example is checked, not run: a worker of AsyncGRPO starts a process, and requests a vLLM server."""
 
 COVERED_BY = {
@@ -41,7 +41,7 @@ COVERED_BY = {
 FROM_TRL = {"GRPOConfig": "trl", "GRPOTrainer": "trl"}
 """Names that a block may use without importing them, and their modules."""
 
-OF_THE_READER = {"callback", "dataset", "Game", "model", "rollout_func", "solved", "sums"}
+OF_THE_READER = {"callback", "dataset", "env", "Game", "model", "rollout_func", "solved", "sums"}
 """Names that a block may use although it does not define them: parts of the reader's own program, or of the example
 that runs above it."""
 
