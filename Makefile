@@ -1,6 +1,6 @@
 # Everyday commands. `make` lists them.
 .DEFAULT_GOAL := help
-.PHONY: help install format check docs test exhaustive oldest trl025 newest trl-tests vllm demo serve pictures compare lock release
+.PHONY: help install format check docs test exhaustive oldest trl025 newest trl-tests vllm verifiers demo serve pictures compare lock release
 
 help:  ## This list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +43,9 @@ trl-tests:  ## TRL's own tests of GRPO, with and without `logs-ui run`: TRL_SOUR
 vllm:  ## A real vLLM on the CPU, as a server against transformers, and as an engine; in an environment of 3 GB, not part of CI
 	.ci/environments vllm
 	LOGS_UI_TEST_VLLM=1 python -m pytest tests/end_to_end/test_vllm_server.py tests/recorder/capture/test_vllm.py
+
+verifiers:  ## record_verifiers() with the package itself, in an environment of its own; not part of CI
+	PYTHONPATH=.dev "$$(.ci/environments verifiers)" -m pytest --noconftest tests/recorder/api/test_record_verifiers.py
 
 demo:  ## Train the tiny model and watch it
 	logs-ui demo
