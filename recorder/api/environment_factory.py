@@ -30,6 +30,12 @@ class Factory:
     def __reduce__(self) -> Any:
         return cast, (object, self.make)  # which returns `make` itself
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the factory, such as a constant of the environment's class."""
+        if name == "make" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.make, name)
+
     def adopt(self, environment: Any) -> Any:
         """Record the environment from now on, and return it."""
         with suppress(TypeError):  # a class with __slots__ may lack __weakref__

@@ -2,12 +2,12 @@
 
 import itertools
 import os
+import pickle
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
-from pickle import PicklingError
 from types import SimpleNamespace
 from typing import Any, Self, Unpack
 
@@ -278,18 +278,19 @@ class OpenRollout(CurrentRow):
         call, is_passed_on = self._call, self._scope is None and not self._call.settled
         if call.options.edit is not None and not is_passed_on:  # `edit` decides at the end whether the row is stored
             if not call.settled:
-                raise PicklingError("A rollout of a run with edit= cannot be pickled before its `with` has ended")
+                raise pickle.PicklingError("A rollout of a run with edit= can be pickled only after its `with`")
             self._writer.flush(_TICKET_SECONDS)
         sent = call.carrying(call.so_far() if is_passed_on else CallRecords(), texts=is_passed_on)
         sent.options, sent.source = RowOptions(), call.source if is_passed_on else None
         made = FinishedJob(sent, self._output, self._metadata, self._end_columns, 0)
         frames, _ = Wire().frames(made if is_passed_on else ColumnsJob(sent, []))
+        options = call.options if is_passed_on else None
+        pickle.dumps(options)  # before the rollout is handed over: a lambda cannot be pickled
         if is_passed_on and self in self._unbegun:  # what it has is stored here, before the other process adds to it
             self._unbegun.discard(self)
             self.__exit__(None, None, None)
             self._writer.flush(_TICKET_SECONDS)
         call.settled = call.settled or is_passed_on
-        options = call.options if is_passed_on else None
         return _received, (self._writer.address, socket.gethostname(), frames, options)
 
     def __deepcopy__(self, _: Any = None) -> Self:

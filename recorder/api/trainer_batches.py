@@ -110,6 +110,7 @@ class _Door:
         recorded, and at the end those that are still open end.
         """
         batch: _Batch | None = None
+        before = self._batches.get(trainer)  # of an override that samples again
         with guard("opening the rows of a batch"):
             batch = self._opened(trainer, prompts)
         if batch is None:
@@ -124,12 +125,18 @@ class _Door:
             raise
         finally:
             del self._batches[trainer]
+            if before is not None:
+                self._batches[trainer] = before
             with guard("ending the rows of a batch"):
                 batch.end(error)
 
     def awaits_tokens(self, trainer: Any) -> bool:
         """Return True in a recorded batch whose tokens are not there yet."""
         return trainer in self._batches and self._batches[trainer].output is None
+
+    def has_tokens(self, trainer: Any) -> bool:
+        """Return True in a recorded batch whose tokens are there."""
+        return trainer in self._batches and self._batches[trainer].output is not None
 
     def generated(self, trainer: Any, prompts: list[Any] | None, output: dict[str, Any]) -> None:
         """Take the rollouts: the prompts after the environments were reset (None: they are the same), and what a
@@ -143,7 +150,7 @@ class _Door:
 
     def scored(self, trainer: Any) -> None:
         """Take that all reward functions have returned."""
-        if trainer in self._batches and not self.awaits_tokens(trainer):
+        if self.has_tokens(trainer):
             self._batches[trainer].end()
 
     def _opened(self, trainer: Any, prompts: list[Any]) -> _Batch | None:

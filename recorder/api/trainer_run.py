@@ -22,6 +22,7 @@ from logs_ui.recorder.capture.instruments.trl_parts import distinct
 from logs_ui.recorder.capture.rollout_output import OutputError, checked_output
 from logs_ui.recorder.capture.source_code import Part
 from logs_ui.recorder.delivery.writer import Writer, writer_for
+from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.rollout_call import OpenCall, TokenizerSource
@@ -268,13 +269,20 @@ class Recordings:
 
     def __init__(self, wanted: CheckedOptions) -> None:
         self._writer, self._wanted = writer_for(wanted.address), wanted
-        self._by_trainer: weakref.WeakKeyDictionary[Any, Recording] = weakref.WeakKeyDictionary()
+        self._by_trainer: weakref.WeakKeyDictionary[Any, Recording | None] = weakref.WeakKeyDictionary()
 
     def of(self, trainer: Any) -> Recording:
-        """Return the trainer's recording; a new one if it trains again. All ranks must call this alike."""
+        """Return the trainer's recording; a new one if it trains again.
+
+        Raises:
+            LogsUIError: rank 0 does not record the training, so that this rank cannot.
+        """
         with one_opens():
             recording = self._by_trainer.get(trainer)
+            if recording is None and trainer in self._by_trainer:
+                raise LogsUIError(trl.NOT_ON_RANK_0)
             if recording is None or recording.is_over(trainer):
+                self._by_trainer[trainer] = None  # it is not tried again: a rank waits for a minute
                 recording = self._by_trainer[trainer] = Recording(trainer, self._writer, self._wanted)
             return recording
 

@@ -137,7 +137,10 @@ def recorded_function(
     function: Any, around: Callable[..., AbstractContextManager[Callable[[Any], Any]]]
 ) -> Callable[..., Any]:
     """Wrap a function, or coroutine function: each call runs in `around(*args, **kwargs)`, such as a `RecordedCall`."""
-    if any(map(inspect.iscoroutinefunction, (function, function.__call__))):
+    inner = function
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    if any(map(inspect.iscoroutinefunction, (inner, inner.__call__))):
 
         @functools.wraps(function)
         async def call_async(*args: Any, **kwargs: Any) -> Any:

@@ -166,7 +166,11 @@ def _without_our_frames(excepthook: Any) -> Any:
                 outer.tb_next = inner
             one.__traceback__ = frames[0] if frames else None
             seen.append(one)
-            waiting += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+            waiting += [
+                one.__cause__,
+                one.__context__,
+                *(one.exceptions if isinstance(one, BaseExceptionGroup) else ()),
+            ]
         return excepthook(kind, error, error.__traceback__)
 
     return hook

@@ -21,16 +21,21 @@ rollout function, or whose batches are recorded. Patched methods pass their argu
 only for a trainer with a listener.
 """
 
+import inspect
 import math
 import os
+import pickle
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+import wrapt
 from numpy.typing import NDArray
 
 from logs_ui.recorder.capture.calls import Collector, collecting
@@ -40,6 +45,7 @@ from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
 from logs_ui.recorder.capture.instruments.trl_callback import reporting_callback
 from logs_ui.recorder.capture.instruments.trl_parts import distinct
 from logs_ui.recorder.capture.instruments.trl_tools import recorded_tools
+from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import column
 from logs_ui.recorder.vocabulary import Mode
@@ -60,6 +66,9 @@ NO_PROMPT = [{"role": "user", "content": ""}]
 
 _door: Any = None  # the `Door` of `trainer_batches.py`, once it is needed
 _at_start: list[Callable[[Any], None]] = []
+_shared: Counter[str] = Counter()  # values that ranks shared, by the trainer's output folder
+_WAIT_SECONDS = 60
+NOT_ON_RANK_0 = "rank 0 does not record this training, so this rank cannot. Record it on every rank"
 _listeners: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 _callbacks: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
 _batches: "weakref.WeakKeyDictionary[Any, Batch]" = weakref.WeakKeyDictionary()
@@ -67,6 +76,7 @@ _counts: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 _generating: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _scoring: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _rolling_out: "weakref.WeakSet[Any]" = weakref.WeakSet()
+_resampling: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def install() -> None:
@@ -196,12 +206,27 @@ def output_folder(args: Any) -> str:
 
 
 def shared_from_first(trainer: Any, value: Any) -> Any:
-    """Return rank 0's value on every rank. All ranks must call it, unless only the main one calls rollout functions."""
+    """Return rank 0's value on every rank, unless only the main one calls rollout functions. It is no collective: a
+    rank that does not record makes no other wait for longer than a minute.
+
+    Raises:
+        LogsUIError: rank 0 does not record.
+    """
     if trainer.accelerator.num_processes == 1 or trl_shapes.only_main_calls(trainer):
         return value
-    from accelerate.utils import broadcast_object_list
+    from torch.distributed.distributed_c10d import _get_default_store
 
-    return broadcast_object_list([value])[0]
+    folder = output_folder(trainer.args)
+    store, key = _get_default_store(), f"logs-ui/{folder}/{_shared[folder]}"
+    _shared[folder] += 1
+    if trainer.accelerator.process_index == 0:
+        store.set(key, pickle.dumps(value))  # type: ignore[arg-type]  # bytes are taken as they are
+        return value
+    try:
+        store.wait([key], timedelta(seconds=_WAIT_SECONDS))
+    except RuntimeError as error:
+        raise LogsUIError(NOT_ON_RANK_0) from error
+    return pickle.loads(store.get(key))  # noqa: S301 - of this training's rank 0
 
 
 def _patch_loops(owner: type) -> None:
@@ -307,16 +332,19 @@ def watched(trainer: Any, returned: dict[int, Any], calls: Collector | None = No
     if not isinstance(functions, list):
         yield
         return
+    watching: list[Any] = []
     with guard("preparing to read what reward functions return"):
         names = distinct(trainer.reward_func_names)
-        trainer.reward_funcs = [
+        watching = [
             _watching(function, i, returned, nullcontext if calls is None else partial(calls.running, name))
             for i, (function, name) in enumerate(zip(functions, names, strict=True))
         ]
+        trainer.reward_funcs = watching
     try:
         yield
     finally:
-        trainer.reward_funcs = functions
+        if trainer.reward_funcs is watching:  # a reward function may have set others
+            trainer.reward_funcs = functions
 
 
 def _watching(
@@ -336,7 +364,27 @@ def _watching(
         with running():
             yield came_back
 
-    return recorded_function(function, around)
+    recorded = recorded_function(function, around)
+    return (_WatchedAsync if inspect.iscoroutinefunction(recorded) else _Watched)(function, recorded)
+
+
+class _Watched(wrapt.ObjectProxy):  # type: ignore[type-arg]
+    """A reward function that is watched. Overrides may look at it, and pickle it: it is then the function itself."""
+
+    def __init__(self, function: Any, recorded: Any) -> None:
+        super().__init__(function)
+        self._self_recorded = recorded
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._self_recorded(*args, **kwargs)
+
+    def __reduce_ex__(self, _: Any) -> Any:
+        return cast, (object, self.__wrapped__)
+
+
+class _WatchedAsync(_Watched):
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._self_recorded(*args, **kwargs)
 
 
 def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bool_]:
@@ -355,12 +403,10 @@ def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bo
 def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
     with _outermost(_generating, trainer) as outermost:
         if not outermost:
-            return generate_and_score(trainer, *args, **kwargs)
+            return _sampled_again(generate_and_score, trainer, *args, **kwargs)
         returned: dict[int, Any] = {}
         calls: Collector | None = None
-        inputs = args[0] if args else kwargs.get("inputs")
-        rows = list(inputs) if isinstance(inputs, Sequence) and all(isinstance(row, Mapping) for row in inputs) else []
-        with own_batch(trainer, rows), ExitStack() as inside:
+        with own_batch(trainer, _rows_of(*args, **kwargs)), ExitStack() as inside:
             if not hasattr(trainer, "_calculate_rewards"):  # before trl 0.20 rewards are calculated right here
                 calls = Collector(trainer.model)
                 inside.enter_context(watched(trainer, returned, calls))
@@ -373,10 +419,29 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
         with guard("recording what a batch was scored with"):
             listener.scored(calls, [""] * len(_batches[trainer].rows))
             rewards_returned(trainer, returned)
-    if listener is not None:
-        with guard("recording advantages"):
-            listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
+    if listener is not None and trainer not in _resampling:
+        _report_advantages(listener, scored)
+    _resampling.discard(trainer)
     return scored
+
+
+def _sampled_again(generate_and_score: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call what an override overrides. If it does so again, such as for dynamic sampling, each further call is a batch
+    of its own, and the advantages that the override returns are not recorded: it may have mixed the batches.
+    """
+    if _door is None or not _door.has_tokens(trainer):
+        return generate_and_score(trainer, *args, **kwargs)
+    _resampling.add(trainer)
+    with own_batch(trainer, _rows_of(*args, **kwargs)):
+        scored = generate_and_score(trainer, *args, **kwargs)
+    if trainer in _listeners:
+        _report_advantages(_listeners[trainer], scored)
+    return scored
+
+
+def _report_advantages(listener: Any, scored: Mapping[str, Any]) -> None:
+    with guard("recording advantages"):
+        listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
 
 
 def rewards_returned(trainer: Any, returned: dict[int, Any]) -> None:
@@ -387,6 +452,12 @@ def rewards_returned(trainer: Any, returned: dict[int, Any]) -> None:
         by_function = [[math.nan if it is None else it for it in returned[i]] for i in sorted(returned)]
         values = np.array(by_function, np.float32).T.astype(np.float64)  # trl's tensor has 32 bits
         _report_rewards(listener, trainer, values, returned, rows)
+
+
+def _rows_of(inputs: Any = None, *_: Any, **__: Any) -> list[Any]:
+    """Return the dataset rows that a trainer's method is called with; none if they are no rows."""
+    is_rows = isinstance(inputs, Sequence) and all(isinstance(row, Mapping) for row in inputs)
+    return list(inputs) if is_rows else []
 
 
 def own_batch(trainer: Any, rows: list[Any]) -> AbstractContextManager[None]:

@@ -38,8 +38,11 @@ def patch_classes(trainer: Any) -> None:
 
 @patch
 def _with_batch(step: Method, trainer: Any, /, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    columns = {name: values for name, values in inputs.items() if isinstance(values, list | tuple)}
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    rows: list[Any] = []
+    with guard("opening the rows of a batch"):
+        several = (values for values in inputs.items() if isinstance(values[1], list | tuple))
+        columns = {name: values for name, values in several if len(values) == len(inputs["prompt"])}
+        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     with trl.own_batch(trainer, [row for row in rows for _ in range(_COPIES)]):
         return step(trainer, model, inputs, *args, **kwargs)
 

@@ -111,7 +111,8 @@ def is_reward_function(function: Callable[..., Any]) -> bool:
 
 def only_main_calls(trainer: Any) -> bool:
     """Return True if the main process calls the rollout function for all ranks: no rank may wait for another then."""
-    return _trl() < _ONE_CONTRACT and bool(trainer.use_vllm) and trainer.vllm_mode == "server"
+    calls_one = getattr(trainer, "rollout_func", None) is not None
+    return _trl() < _ONE_CONTRACT and calls_one and bool(trainer.use_vllm) and trainer.vllm_mode == "server"
 
 
 def tokens_of_generated(generated: Sequence[Any]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """record_trainer(): trainings with reward functions only, with tools, in environments, and by copies of the trainer."""
 
+import functools
 import inspect
+import pickle
 import sys
 import types
 from pathlib import Path
@@ -20,6 +22,7 @@ from logs_ui.recorder import (
     record_trainer,
 )
 from tests.support.old_trl import IS_OLD
+from tests.support.ranks import run_on_two_ranks
 from tests.support.training import make_trainer
 
 pytestmark = pytest.mark.versions
@@ -285,3 +288,107 @@ def test_the_diagnosis_speaks_of_a_plain_training(tmp_path: Path, capsys: pytest
     cards = diagnose(db=db).cards
     assert cards[0].title in capsys.readouterr().err
     assert "never_acted" not in {card.id for card in cards}, "it offers no tools"
+
+
+class Resampling(GRPOTrainer):
+    """Samples twice, and goes on with the second try, as dynamic sampling does."""
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        super()._generate_and_score_completions(inputs)
+        return super()._generate_and_score_completions(inputs)
+
+
+def test_each_try_of_an_override_that_samples_again_has_its_own_rewards(tmp_path: Path) -> None:
+    db, noted = tmp_path / "a.db", Noted()
+    functions = (noted.letters, noted.sometimes)
+    trainer = make_trainer(None, tmp_path, reward_funcs=functions, kind=Resampling, warm=0, max_completion_length=24)
+    record_trainer(trainer, db=db).train()
+    rows = load_run(db=db)
+    assert len(rows) == 32
+    assert [list(ids) for ids in rows.completion_ids] == noted.completion_ids
+    assert list(rows.rewards) == [pytest.approx(row) for row in noted.rewards]
+    assert rows.advantage.notna().sum() == 16, "of the second tries"
+
+
+class Judge:
+    """A reward function that is an object."""
+
+    __name__ = "judge"
+    level = 3
+
+    async def __call__(self, completions: list[Any], **_: Any) -> list[float]:
+        return [1.0 for _ in completions]
+
+
+class Looking(GRPOTrainer):
+    """Looks at its reward functions, and pickles them, where it calls them."""
+
+    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+        inner = self.reward_funcs[0].func
+        assert isinstance(inner, Judge)
+        assert inner.level == Judge.level
+        assert type(pickle.loads(pickle.dumps(self.reward_funcs[0]))) is functools.partial  # noqa: S301 - our own
+        return super()._calculate_rewards(*args, **kwargs)
+
+
+@pytest.mark.skipif(IS_OLD, reason="TRL 0.29 does not take such a function for an asynchronous one")
+def test_reward_functions_look_as_they_are(tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    judge = functools.partial(Judge())
+    trainer = make_trainer(None, tmp_path, reward_funcs=(judge,), kind=Looking, warm=0, max_completion_length=8)
+    record_trainer(trainer, db=db).train()
+    rows = load_run(db=db)
+    assert (len(rows), set(rows.reward)) == (16, {1.0})
+
+
+def test_a_curriculum_may_change_the_reward_functions(tmp_path: Path) -> None:
+    db, called = tmp_path / "a.db", []
+
+    def second(completions: list[Any], **_: Any) -> list[float]:
+        called.append("second")
+        return [2.0 for _ in completions]
+
+    def first(completions: list[Any], **_: Any) -> list[float]:
+        called.append("first")
+        trainer.reward_funcs = [second]
+        return [1.0 for _ in completions]
+
+    trainer = make_trainer(None, tmp_path, reward_funcs=(first,), warm=0, max_completion_length=8)
+    record_trainer(trainer, db=db).train()
+    assert called == ["first", "second"]
+    assert list(load_run(db=db).reward) == [1.0] * 8 + [2.0] * 8
+
+
+ONE_RANK = """
+import os
+import sys
+from pathlib import Path
+from logs_ui.recorder import flush, record_trainer
+from logs_ui.recorder.capture.instruments import trl
+from logs_ui.recorder.guard import RAISE_VARIABLE
+from tests.support.ranks import run_on_two_ranks
+from tests.support.training import make_trainer
+
+def length(completions, **_):
+    return [float(len(one[0]["content"])) for one in completions]
+
+os.environ[RAISE_VARIABLE] = "0"
+trl._WAIT_SECONDS = 2
+db, rank, out = sys.argv[1:]
+trainer = make_trainer(None, Path(out), reward_funcs=(length,), warm=0, max_completion_length=8,
+    per_device_train_batch_size=4)
+if trainer.accelerator.process_index == int(rank):
+    record_trainer(trainer, db=db)
+trainer.train()
+flush()
+"""
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_records_alone_holds_no_other_up(rank: int, tmp_path: Path) -> None:
+    db = tmp_path / "a.db"
+    run_on_two_ranks(ONE_RANK, tmp_path, db, rank, tmp_path / "out")
+    if rank == 0:
+        assert len(load_run(db=db)) == 8
+    else:
+        assert not db.exists() or load_runs(db=db).empty

@@ -152,7 +152,7 @@ def test_edit_decides_where_the_rollout_ends(db: Path) -> None:
         for task in ("private", "public"):
             with run.rollout(QUESTION, task=task) as row:
                 row.turn("4")
-                with pytest.raises(pickle.PicklingError, match=r"cannot be pickled before its `with` has ended"):
+                with pytest.raises(pickle.PicklingError, match=r"can be pickled only after its `with`"):
                     pickle.dumps(row)
             spread(score, [row])
     assert [(row["task"], row["advantage"]) for row in stored(db)] == [("public", -0.25)]

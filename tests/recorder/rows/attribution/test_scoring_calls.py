@@ -277,6 +277,18 @@ def test_where_rows_cannot_be_told_apart_calls_are_unattributed(function: Functi
     assert lost == ROWS - 1 - sum(len(row.calls) for row in rows) > 0
 
 
+def sorted_by_text(completions: list[str]) -> None:
+    step = trace_env(Verifier().step)
+    for text in sorted(completions):
+        step(text.split()[-1])
+
+
+def test_short_texts_of_other_rows_speak_against_order() -> None:
+    rows, lost = scored(sorted_by_text, [f"I say {ROWS - row}" for row in range(ROWS)])
+    assert lost == ROWS
+    assert not any(row.calls for row in rows)
+
+
 @pytest.mark.parametrize("function", [one_by_one, gathered, in_a_pool, episodes], ids=lambda it: it.__name__)
 def test_equal_answers_are_told_apart_by_order(function: Function) -> None:
     rows, lost = scored(function, ["the same for all of them"] * ROWS)
