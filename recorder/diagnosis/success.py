@@ -204,7 +204,8 @@ def _by_gap(rows: Rows) -> Success | None:
     """Return the reward above the one wide gap between the rewards of rollouts that ended normally."""
     ended = np.isin(rows.stop_reason, (StopReason.DONE, StopReason.STOP, StopReason.NOT_RECORDED))
     reward = rows.reward[ended & np.isfinite(rows.reward)]
-    if len(reward) < _FEW or (rows.values and all(map(is_form, rows.values))):
+    varying = [name for name, values in rows.values.items() if len(_levels(values)) > 1]
+    if len(reward) < _FEW or (rows.values and all(map(is_form, varying))):
         return None
     low, high = np.percentile(reward, (1, 99))
     levels = np.unique(np.clip(reward, low, high))

@@ -290,7 +290,7 @@ def test_the_diagnosis_speaks_of_a_plain_training(tmp_path: Path, capsys: pytest
     assert "never_acted" not in {card.id for card in cards}, "it offers no tools"
 
 
-class Resampling(GRPOTrainer):
+class Resampling(GRPOTrainer):  # type: ignore[misc]
     """Samples twice, and goes on with the second try, as dynamic sampling does."""
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -320,7 +320,7 @@ class Judge:
         return [1.0 for _ in completions]
 
 
-class Looking(GRPOTrainer):
+class Looking(GRPOTrainer):  # type: ignore[misc]
     """Looks at its reward functions, and pickles them, where it calls them."""
 
     def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:

@@ -55,6 +55,11 @@ def test_a_format_that_is_kept_solves_nothing() -> None:
     assert not success(parts={"format": RIGHT, "score": 10 * GRADED})[0].is_defined
 
 
+def test_a_format_beside_a_function_that_never_pays_solves_nothing() -> None:
+    formatted = np.resize([0.0, 0.2, 0.2, 0.2, 0.2], COUNT)
+    assert not success(parts={"formatted": formatted, "boxed": 0 * RIGHT})[0].is_defined
+
+
 def test_a_metric_of_weight_0_may_decide() -> None:
     found, solved = success(
         parts={"judge": 9 * GRADED, "tests_pass": 0 * RIGHT}, weights={"judge": 1.0, "tests_pass": 0.0},
