@@ -8,14 +8,16 @@ What is relied on: a `requests.Session` and an `httpx.Client` send everything by
 import functools
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, TypeVar
 
+import orjson
 import wrapt
 
-from logs_ui.recorder.capture.environment_call import recorded_function
+from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
 from logs_ui.recorder.capture.http.exchange import Exchange, Sent, begin
+from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.guard import guard
 
 C = TypeVar("C")
@@ -252,6 +254,21 @@ def _replacements(client: object) -> dict[str, Callable[[Call], Call]]:
     }
 
 
+def _request(method: str, url: str, body: Any) -> dict[str, Any]:
+    with suppress(ValueError, TypeError):  # it is no JSON, or not text
+        body = orjson.loads(body)
+    sent = body.decode(errors="replace") if isinstance(body, bytes) else body
+    return {"name": f"{method} {url.partition('?')[0]}", "arguments": {"body": sent}}
+
+
+def _reply(response: Any) -> Answer:
+    """Read a reply that was received whole: others belong to the user, who reads them later."""
+    status = getattr(response, "status_code", getattr(response, "status", None))
+    content = getattr(response, "_content", None)  # of requests and httpx, once it was read
+    text = content.decode(errors="replace") if isinstance(content, bytes) else None
+    return Answer({"status": status} | ({} if text is None else {"text": text}))
+
+
 def recorded(seam: str, original: Call, sent: Callable[..., Sent], hear: Callable[..., None]) -> Call:
     """Wrap a client's method or coroutine method so that its requests for generations are recorded.
 
@@ -262,7 +279,13 @@ def recorded(seam: str, original: Call, sent: Callable[..., Sent], hear: Callabl
     def around(*args: Any, **kwargs: Any) -> Iterator[Call]:
         exchange = begin(seam, functools.partial(sent, *args, **kwargs))
         if exchange is None:
-            yield lambda response: response
+            strand = current_strand()
+            if strand is None or not strand.tree.log.functions:
+                yield lambda response: response
+                return
+            # A reward function asks a judge or a sandbox, in whatever form.
+            with RecordedCall("tool", None, lambda: _request(*sent(*args, **kwargs)), _reply) as answered:
+                yield answered
             return
         response: Any = None
 

@@ -14,6 +14,7 @@ import httpx
 import openai
 import pandas as pd
 import pytest
+import requests
 from sqlmodel import Session, col, select
 from trl import GRPOConfig, GRPOTrainer
 
@@ -119,6 +120,27 @@ def judge() -> Iterator[str]:
         threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/v1"
         server.shutdown()
+
+
+@pytest.mark.parametrize("library", ["requests", "httpx"])
+def test_a_sandbox_behind_any_address(library: str, tmp_path: Path) -> None:
+    with judge() as url:
+        client: Any = trace_client(requests.Session() if library == "requests" else httpx.Client())
+
+        def checked(completions: list[Any], **_: Any) -> list[float]:
+            bodies = [{"messages": [{"content": text_of(completion)}]} for completion in completions]
+            replies = [client.post(f"{url}/check?key=secret", json=body) for body in bodies]
+            return [float(reply.status_code == 200) for reply in replies]
+
+        rows, lost = recorded(plain([checked], tmp_path), tmp_path)
+    made = scoring(rows)
+    assert (lost, [len(of_row) for of_row in made]) == (0, [1] * 2 * ROWS)
+    for messages, (call,), rewards in zip(rows.messages, made, rows.rewards, strict=True):
+        assert call["action"]["name"] == f"POST {url}/check"
+        assert call["action"]["arguments"]["body"]["messages"][0]["content"] == messages[-1]["content"]
+        assert (call["observation"]["status"] == 200) == bool(rewards["checked"])
+        assert "chatcmpl-1" in call["observation"]["text"] or not rewards["checked"]
+        assert "secret" not in str(call)
 
 
 @ways
