@@ -159,13 +159,13 @@ def assistant_message(answer: str) -> dict[str, Any]:
     A tool call that is no valid JSON stays in the content: the trainer could not parse it either.
     """
     if "<" not in answer:
-        return {"role": "assistant", "content": answer.strip("\n")}
+        return {"role": "assistant", "content": answer}  # as it is: a reward function may count white space
     reasoning, rest = split_reasoning(answer)
     content, calls = _tool_calls(rest)
     message: dict[str, Any] = {"role": "assistant"}
     if reasoning is not None:
         message["reasoning_content"] = reasoning
-    message["content"] = content.strip("\n")
+    message["content"] = content.strip("\n") if calls or reasoning is not None else content
     if calls:
         message["tool_calls"] = calls
     return message

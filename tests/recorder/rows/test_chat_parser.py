@@ -53,7 +53,8 @@ def test_megabytes_of_nothing_but_tags_or_blanks_are_read_at_once() -> None:
         ("I look.\n</think>\n\nDone.", "I look.", "Done."),
         ("\n <think>I look.</think>Done. </think>", "I look.", "Done. </think>"),
         ("Done. <think>", None, "Done. <think>"),
-        ("\n\n", None, ""),
+        ("\n\n", None, "\n\n"),
+        ("\n<answer>3</answer>\n", None, "\n<answer>3</answer>\n"),
     ],
 )
 def test_reasoning_is_what_stands_before_its_end(answer: str, reasoning: str | None, content: str) -> None:
