@@ -6,7 +6,7 @@ Evidence, strongest first:
     scope   made inside `with row_scope(i)`
     order   as many tasks, or as many units of one kind, as there are rows, in the order in which they were started
     text    what was sent holds this row's completion, or is a part of it or of its dataset columns, and of no other's
-Order is not trusted if a text or number that was sent belongs to other rows. What is left is unattributed.
+Order is not trusted if a text that was sent belongs to other rows. What is left is unattributed.
 """
 
 from collections import Counter, defaultdict
@@ -24,7 +24,7 @@ from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.branches import Branches, place_of, row_of
 from logs_ui.recorder.rows.attribution.inferred.episodes import episodes_of
 from logs_ui.recorder.rows.attribution.row_calls import Seen
-from logs_ui.recorder.rows.attribution.text_compare import is_in, leaves_of, plain, texts_in
+from logs_ui.recorder.rows.attribution.text_compare import is_in, plain, texts_in
 
 Call = Generation | EnvironmentCall
 
@@ -53,7 +53,6 @@ class _Unit:
         self.calls = [*calls]
         self.sent = [asked_of(call) for call in calls if getattr(call, "kind", "") != "reset"]
         self.texts = {plain(text) for call in calls for text in texts_in(asked_of(call))}
-        self.leaves = {compared for call in calls for _, compared in leaves_of(asked_of(call)).values()}
 
     @property
     def kind(self) -> object:
@@ -196,11 +195,10 @@ class _Texts:
     def look_at(self, units: Seq[_Unit]) -> None:
         """Compare these units from now on: a text that too many of them sent says nothing about a row."""
         self._times, self._units = Counter(text for unit in units for text in unit.texts), len(units)
-        self._leaves = Counter(it for unit in units for it in unit.leaves)
 
     def allow(self, pairs: Iterable[tuple[int, _Unit]]) -> bool:
-        """Return True unless a unit sent something that only other rows can have. Short texts and numbers, such as an
-        action that was parsed from an answer, count if not all units sent them, and none of them is in its own answer.
+        """Return True unless a unit sent something that only other rows can have. Short texts, such as an action that
+        was parsed from an answer, count if not all units sent them, and none is in the row's own answer or data.
         """
         return all(
             ((rows := self.rows_of(unit)) is None or row in rows) and not self._is_of_others(row, unit)
@@ -208,8 +206,8 @@ class _Texts:
         )
 
     def _is_of_others(self, row: int, unit: _Unit) -> bool:
-        short = {it for it in unit.leaves if len(it) < _LEAST and self._leaves[it] < self._units}
-        is_own = any(is_in(it, self.answers[row]) for it in short)
+        short = {text for text in unit.texts if text and len(text) < _LEAST and self._times[text] < self._units}
+        is_own = any(is_in(it, f"{self.answers[row]}\n{self._given[row]}") for it in short)
         return not is_own and any(is_in(it, answer) for it in short for answer in self.answers)
 
     def rows_of(self, unit: _Unit) -> set[int] | None:

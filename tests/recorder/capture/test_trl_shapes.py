@@ -282,7 +282,7 @@ def test_each_age_is_told_by_its_version_and_the_backend(
 ) -> None:
     monkeypatch.setattr(trl_shapes, "_trl", lambda: version)
     ranks = SimpleNamespace(num_processes=2, process_index=0)
-    trainer = Trainer(use_vllm=True, vllm_mode=mode, accelerator=ranks, num_generations=4)
+    trainer = Trainer(use_vllm=True, vllm_mode=mode, accelerator=ranks, num_generations=4, rollout_func=print)
     asked = trl_shapes.read_arguments((list(range(prompts)), trainer), {}, {trainer: 4})
     assert asked.trainer is trainer
     assert asked.copies == copies
