@@ -36,7 +36,8 @@ def _outweighed(run: Run) -> Card | None:
     if found is None:
         return None
     first, starved, share = found
-    room = _room(run, starved)
+    room, same = _room(run, starved), _only_value(run, starved)
+    check = f"Check why {starved} gives {figure(same or 0.0)} to every rollout, such as a parser that never matches."
     return Card(
         id="reward_parts",
         title=f"{first} explains {part_of(share[first])} of the reward variance within groups, {starved} "
@@ -47,7 +48,7 @@ def _outweighed(run: Run) -> Card | None:
             f"Weights: {first} {_weight(run, first)}, {starved} {_weight(run, starved)}.",
             "Advantages come from differences within a group: the policy learns what makes them.",
         ),
-        suggestion=_less_of(run, first, starved),
+        suggestion=_less_of(run, first, starved) if same is None else check,
         where=_missing_it(run, starved),
         aspects=("outweighs", "decides"),
     )
@@ -81,8 +82,16 @@ def _drowned(run: Run) -> Card | None:
 
 
 def _missing_it(run: Run, name: str) -> str:
-    """Return the filter for rollouts to which a function gave less than its best."""
+    """Return the filter for rollouts to which a function gave less than its best; all, if it gave each the same."""
+    if (same := _only_value(run, name)) is not None:
+        return f"{links.rewards(name)}<={same + SAME:.9g}"
     return f"-{links.rewards(name)}>={float(np.nanmax(run.all.values[name])) - SAME:.9g}"
+
+
+def _only_value(run: Run, name: str) -> float | None:
+    """Return what a function gave to each rollout that it scored; None if values differ."""
+    low, high = float(np.nanmin(run.all.values[name])), float(np.nanmax(run.all.values[name]))
+    return low if high - low <= SAME else None
 
 
 def _weight(run: Run, name: str) -> str:

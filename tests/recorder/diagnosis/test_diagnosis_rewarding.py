@@ -37,6 +37,13 @@ def test_a_weightless_function_that_falls_while_the_reward_rises_is_suspected() 
     assert (found.where, found.since_step) == ("rewards.real<=0", 4)
 
 
+def test_a_function_that_never_pays_is_to_be_checked_and_no_other_blamed() -> None:
+    parts = {"formatted": 0.2 * HALF, "correct": 0 * HALF}
+    found = card(diagnose_rows(rows_of(reward=0.2 * HALF, parts=parts)), "reward_parts")
+    assert found.suggestion == "Check why correct gives 0 to every rollout, such as a parser that never matches."
+    assert found.where == "rewards.correct<=1e-06"
+
+
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, False), (0.1, True)])
 def test_a_function_that_counts_may_fall(weight: float, expected: bool) -> None:  # noqa: FBT001
     paid, real = np.where(LATE, 1.0, HALF), np.where(LATE, 0.0, HALF)
