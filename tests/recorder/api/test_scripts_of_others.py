@@ -254,7 +254,10 @@ def test_two_answers_of_tools_in_one_turn_are_two_messages(taught: Any, tmp_path
         {"role": "tool", "content": "higher", "tool_call_id": "call_0"},
         {"role": "tool", "content": "lower </tool_response> or so", "tool_call_id": "call_1"},
     ]
-    assert last == {"role": "assistant", "content": "ok"}
+    assert {**last, "content": last["content"].strip()} == {
+        "role": "assistant",
+        "content": "ok",
+    }  # the template's newline
 
 
 def test_an_answer_of_a_tool_that_was_cut_off_is_the_tools(taught: Any, tmp_path: Path) -> None:
