@@ -19,6 +19,7 @@ import numpy as np
 import orjson
 import zstandard
 
+from logs_ui.recorder.action_text import written_action
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.chat_parser import calls_in
 from logs_ui.recorder.rows.repetition import shares
@@ -152,7 +153,8 @@ def _of_actions(
     entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]], *, by_tools: bool
 ) -> Facts:
     entries = [entry for entry in entries if entry["action"] != _TRAINERS]
-    sent = [_canonical(action) for entry in entries if (action := entry["action"]) is not None]
+    actions = [action for entry in entries if (action := entry["action"]) is not None]
+    sent = [_canonical(action) for action in actions]
     are_different = len(set(sent)) == len(sent)
     streaks = [sum(1 for _ in same) for _, same in groupby(sent)]
     unsaid = _unsaid(entries, messages)
@@ -167,8 +169,8 @@ def _of_actions(
         "action_streak": max(streaks, default=None),
         "action_tail": streaks[-1] if streaks else None,
         "repeats": None if len(sent) < 2 else 0.0 if are_different else _repeats(entries, sent),
-        "first_action": sent[0][:_SHOWN] if sent else None,
-        "last_action": sent[-1][:_SHOWN] if sent else None,
+        "first_action": written_action(actions[0])[:_SHOWN] if sent else None,
+        "last_action": written_action(actions[-1])[:_SHOWN] if sent else None,
         "unsaid_actions": None if unsaid is None else len(unsaid),
         "unsaid_action": Counter(unsaid).most_common(1)[0][0] if unsaid else None,
     }
@@ -244,7 +246,7 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
     of_turns = calls[-len(turns) :] if len(calls) >= len(turns) else ["\n".join(calls)] * len(turns)
     called = dict(zip(turns, of_turns, strict=True))
     return [
-        _canonical(entry["action"])[:_SHOWN]
+        written_action(entry["action"])[:_SHOWN]
         for entry in sent
         if not _occurs(entry["action"], f"{entry['text']}\n{called[entry['turn']]}")
     ]

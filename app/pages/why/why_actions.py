@@ -14,6 +14,7 @@ from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, show
 from logs_ui.app.parts import charts
 from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import SourceOfPages
+from logs_ui.recorder.action_text import written_action
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Floats
 from logs_ui.recorder.diagnosis.tables.action_table import HabitFound, Tally, habits, tallies
@@ -158,7 +159,7 @@ def _table(uid: str, here: StepWindow, column: str, found: Sequence[Tally]) -> A
         lines=[
             ActionLine(
                 action=it.value,
-                shown=readable(it.value or ""),
+                shown=written_action(it.value or ""),
                 rollouts=it.rollouts,
                 share=it.rollouts / len(here.rows),
                 mean=it.mean,
@@ -190,15 +191,10 @@ def _contrast(found: Sequence[tuple[Tally, int]]) -> str:
     error = math.sqrt(pooled * (1 - pooled) * (1 / solved + 1 / unsolved))
     if of_unsolved - of_solved <= _SURE * error:
         return ""
-    what = "without any action" if most.value is None else f"with {readable(most.value)}"
+    what = "without any action" if most.value is None else f"with {written_action(most.value)}"
     return (
         f"{percent(of_unsolved)} of the unsolved rollouts end {what}, against {percent(of_solved)} of the solved ones."
     )
-
-
-def readable(action: str) -> str:
-    """Removes the empty metadata that OpenEnv sends with every action."""
-    return action.replace(',"metadata":{}', "").replace('"metadata":{},', "")
 
 
 def _of_action(uid: str, only: RolloutFilter, column: str, action: str | None) -> str:

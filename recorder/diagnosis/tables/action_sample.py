@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 
+from logs_ui.recorder.action_text import bare, tool_of, written_action
 from logs_ui.recorder.vocabulary import LOOP
 
 SHOWN = 160
@@ -17,8 +18,6 @@ SHOWN = 160
 _FEW = 12  # distinct values that each become a kind
 _SHORT = 24  # characters of a value that may name a kind
 _MORE, _SOME = " …", "any "  # after the first word of several texts; before a type's name
-_TOOL_KEYS = ("tool_name", "tool", "function", "name")
-_ARGUMENTS = {"arguments", "args", "kwargs", "parameters", "input"}
 _WORD = re.compile(r"\W*(\w[\w.-]*)")
 _ERROR_KEYS = ("error", "error_message", "last_action_error", "is_error", "isError")
 _EXIT_KEYS = ("exit_code", "returncode", "return_code")
@@ -114,10 +113,10 @@ def _add_actions(
     names: Sequence[str],
 ) -> None:
     texts = [as_text(entry["action"]) for entry in entries]
-    for entry, name, text in zip(entries, names, texts, strict=True):
+    for entry, name in zip(entries, names, strict=True):
         kind = kinds.setdefault(name, ActionKind(name))
         kind.times += 1
-        kind.values[text[:SHOWN]] += 1
+        kind.values[written_action(entry["action"])[:SHOWN]] += 1
         _once(kind.rollouts, it.id)
         if (error := failure(entry)) is not None:
             kind.failed += 1
@@ -198,7 +197,7 @@ def kind_names(actions: Sequence[Any]) -> list[str]:
     It is the tool's name; for other dicts a value that distinguishes them, or their keys; for texts the text itself, or
     its first word if there are many.
     """
-    names: list[str] = [_tool(action) or "" for action in actions]
+    names: list[str] = [(tool_of(action) or "")[:SHOWN] for action in actions]
     by_shape: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for place, action in enumerate(actions):
         if not names[place]:
@@ -209,29 +208,12 @@ def kind_names(actions: Sequence[Any]) -> list[str]:
     return names
 
 
-def _tool(action: Any) -> str | None:
-    """Return the tool's name of a tool call; None for any other action."""
-    if not isinstance(action, Mapping):
-        return None
-    for key in _TOOL_KEYS:
-        value = action.get(key)
-        if isinstance(value, Mapping):
-            value = value.get("name")
-        if isinstance(value, str) and value and (key != "name" or _ARGUMENTS & action.keys()):
-            return value[:SHOWN]
-    return None
-
-
 def _bare(value: Any) -> Any:
-    """Return the value without OpenEnv's metadata and without keys that are None."""
-    if not isinstance(value, Mapping):
-        return value
-    return {key: it for key, it in value.items() if key != "metadata" and it is not None}
+    return bare(value) if isinstance(value, Mapping) else value
 
 
 def _shape(action: Any) -> tuple[str, ...]:
-    bare = _bare(action)
-    return (type(action).__name__, *sorted(map(str, bare))) if isinstance(bare, Mapping) else (type(action).__name__,)
+    return (type(action).__name__, *(sorted(map(str, bare(action))) if isinstance(action, Mapping) else ()))
 
 
 def _named(shape: tuple[str, ...], actions: list[Any]) -> Iterable[str]:

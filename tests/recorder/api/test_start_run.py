@@ -91,7 +91,7 @@ def test_what_the_diagnosis_asks_of_a_rollout_is_worked_out_of_its_turns(db: Pat
         "truncated_turns": 1,
     }
     assert (stored["parse_failures"], stored["parse_tail"], stored["parse_streak"]) == (2, 2, 2)
-    assert (stored["first_action"], stored["last_action"]) == ('{"go":"left"}', '{"go":"left"}')
+    assert (stored["first_action"], stored["last_action"]) == ("left", "left")
     assert (stored["mean_logprob"], stored["stop_reason"]) == (-1.0, "length")
 
 

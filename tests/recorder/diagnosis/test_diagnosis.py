@@ -378,7 +378,7 @@ def test_facts_of_an_episode() -> None:
     assert found["env_steps"] == 2
     assert (found["parse_failures"], found["parse_streak"], found["parse_tail"]) == (1, 1, 1)
     assert (found["action_streak"], found["repeats"]) == (2, 0.5)
-    assert (found["first_action"], found["last_action"]) == ('{"n":1}', '{"n":1}')
+    assert (found["first_action"], found["last_action"]) == ("n=1", "n=1")
     assert found["truncated_turns"] == 1
     assert found["mean_logprob"] == pytest.approx(-1.5)
     assert found["distinct_words"] is None
@@ -467,7 +467,7 @@ def test_actions_that_no_answer_contains_are_counted() -> None:
         entry(6, "!!", {"type": "noop"}),
     ]
     found = facts([], sent, [], None)
-    assert (found["unsaid_actions"], found["unsaid_action"]) == (4, '{"type":"noop"}')
+    assert (found["unsaid_actions"], found["unsaid_action"]) == (4, "noop")
 
 
 def test_a_tool_call_contains_its_action() -> None:

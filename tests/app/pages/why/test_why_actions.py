@@ -12,8 +12,8 @@ from sqlmodel import col
 from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
-from logs_ui.app.pages.why.why_actions import readable
 from logs_ui.recorder import queries
+from logs_ui.recorder.action_text import written_action
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.action_sample import Played, failure, kind_names, sampled, words_of
 from logs_ui.recorder.diagnosis.tables.action_table import habits, tallies
@@ -142,9 +142,45 @@ def test_habits_are_of_those_rollouts_that_tell() -> None:
     assert (found["streak"].mean, found["streak"].mean_others) == (0.0, 1.0)
 
 
-def test_empty_metadata_is_left_out_of_what_is_read() -> None:
-    assert readable('{"guess":3,"metadata":{}}') == '{"guess":3}'
-    assert readable('{"guess":3,"metadata":{"a":1}}') == '{"guess":3,"metadata":{"a":1}}'
+@pytest.mark.parametrize(
+    ("action", "written"),
+    [
+        ({"name": "bash", "arguments": {"command": "git diff"}}, "bash  git diff"),
+        ({"arguments": '{"command": "git diff"}', "name": "bash"}, "bash  git diff"),
+        ('{"arguments":{"command":"git diff"},"name":"bash"}', "bash  git diff"),
+        ({"type": "call_tool", "tool_name": "search", "arguments": {"q": "a b"}, "metadata": {}}, "search  a b"),
+        ({"id": "call_1", "type": "function", "function": {"name": "bash", "arguments": '{"a": 1, "b": "x y"}'}},
+         'bash  a=1 b="x y"'),
+        ({"name": "submit", "arguments": {}}, "submit"),
+        ({"name": "submit", "arguments": "{}", "metadata": {"at": 3}}, "submit"),
+        ({"tool": "open", "input": 3}, "open  3"),
+        ({"name": "bash", "arguments": '{"command": "git'}, 'bash  {"command": "git'),
+        ({"guess": 3, "metadata": {}}, "guess=3"),
+        ({"op": "push", "at": [1, 2], "to": None}, "op=push at=[1,2]"),
+        ({"message": "go north"}, "go north"),
+        ({}, "{}"),
+        ("  look ", "look"),
+        ([1, "\ud800"], "[1, '\\ud800']"),
+        (7, "7"),
+    ],
+)  # fmt: skip
+def test_an_action_is_written_as_a_person_would(action: Any, written: str) -> None:
+    assert written_action(action) == written
+    assert written_action(written) == written or written == "{}", "what is stored so is shown so"
+
+
+def test_one_call_in_several_forms_is_one_line() -> None:
+    """A server's call and a parsed one differ in the order of their keys and in metadata."""
+    forms = [{"name": "submit", "arguments": {}}, {"arguments": {}, "name": "submit", "metadata": {}}]
+    found = {facts([], [entry(form)], [], None)["last_action"] for form in forms}
+    assert found == {"submit"}
+    (kind,) = sampled([Played(n, 0.0, [entry(form)]) for n, form in enumerate(forms)]).kinds
+    assert (kind.name, dict(kind.values)) == ("submit", {"submit": 2})
+
+
+def test_the_tools_name_is_not_cut_off_by_its_arguments() -> None:
+    long = {"arguments": {"command": "str_replace", "new_str": "y" * 400}, "name": "edit"}
+    assert facts([], [entry(long)], [], None)["first_action"].startswith("edit  command=str_replace new_str=yyy")
 
 
 # --- The page
