@@ -1,5 +1,7 @@
 """Agents with tools: one that repairs code, and one of forty turns."""
 
+import base64
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -7,6 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import numpy as np
+
+from logs_ui.recorder.capture.observed_images import png
 from tests.faults.realistic import Realistic, Rollout, Truth, Turn
 from tests.faults.realistic.writing import Place, Shape, observed, write
 
@@ -142,6 +147,83 @@ def _make_forty(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) 
     config = {"learning_rate": 1e-6, "max_completion_length": 16_384, "num_generations": 8}
     shape = Shape(14, 1, 8, {"check_passes": 1.0, "uses_tools": 0.1}, config)
     return write(db, run, shape, lambda place: forty_turns(place, causes))
+
+
+# --- Two hundred turns
+
+LONG_TURNS = 200
+LONG_CUT, LONG_FALLBACK, LONG_ERROR, LONG_PICTURE = 57, 88, 120, 3
+"""Turns (from 1) of the second rollout: truncated, without an action, refused by its environment, with a screenshot."""
+LONG_LOST = "browser crashed: target closed"
+
+
+def screenshot(dice: Random, width: int = 320, height: int = 200) -> bytes:
+    """Return a PNG with a few windows on it."""
+    pixels = np.full((height, width, 3), 236, np.uint8)
+    for _ in range(4):
+        x, y = dice.randrange(width - 90), dice.randrange(height - 60)
+        pixels[y : y + 60, x : x + 90] = [dice.randrange(80, 230) for _ in range(3)]
+    return png(pixels)
+
+
+def _as_written(action: dict[str, Any]) -> str:
+    return f"<tool_call>\n{json.dumps(action)}\n</tool_call>"
+
+
+def two_hundred(place: Place) -> Rollout:
+    """An agent at a desktop, two hundred turns long: reasoning, tool calls, and a picture in its prompt.
+
+    The first of a group solves its task; the second suffers from all that can happen on the way; the third stops at the
+    turn limit, without reasoning; the fourth raises. An observation of 4 KB follows each action.
+    """
+    dice = place.random
+    task = ("desktop/settings-dark-mode", "desktop/settings-proxy")[place.number % 2]
+    url = f"data:image/png;base64,{base64.b64encode(screenshot(Random(task))).decode()}"
+    asked = [
+        {"type": "text", "text": f"{task}: here is the desktop."},
+        {"type": "image_url", "image_url": {"url": url}},
+    ]
+    prompt: list[dict[str, Any]] = [
+        {"role": "system", "content": f"{_SYSTEM}\n" * 12},
+        {"role": "user", "content": asked},
+    ]
+    turns = []
+    for number, turn in enumerate(worked(dice, LONG_TURNS), 1):
+        thought = "" if place.generation == 2 else f"<think>\n{said(dice, 40)}\n</think>\n\n"
+        text = f"{thought}I **{said(dice, 8)}**.\n\n{_as_written(turn.action)}"
+        reward = 0.5 if number % 50 == 0 else None
+        turns.append(replace(turn, text=text, tokens=len(text) // 4, reward=reward))
+    if place.generation == 0:
+        math = "It is done: $\\frac{1}{2} + \\frac{1}{2} = 1$.\n\n```python\nassert settings.is_saved\n```\n\n"
+        end = replace(turns[-1], text=math + _as_written(call("submit")), action=call("submit"))
+        turns[-1] = replace(end, observation={"success": True}, done=True, reward=1.0)
+    if place.generation == 1:
+        cut, fallback, error, picture = (
+            turns[number - 1] for number in (LONG_CUT, LONG_FALLBACK, LONG_ERROR, LONG_PICTURE)
+        )
+        turns[LONG_CUT - 1] = replace(cut, text=f"I rewrite it all. {said(dice, 60)}", finish="length", action=None)
+        turns[LONG_CUT - 1] = replace(turns[LONG_CUT - 1], observation="Continue.", tokens=512)
+        turns[LONG_FALLBACK - 1] = replace(
+            fallback, text="I wait.", action=call("bash", command="true"), is_fallback=True
+        )
+        turns[LONG_ERROR - 1] = replace(error, observation=None, done=None, error=f"RuntimeError: {LONG_LOST}")
+        seen = {"text": "A dialog has opened.", "screenshot": screenshot(dice)}
+        turns[LONG_PICTURE - 1] = replace(picture, observation=seen)
+    values = None if place.generation == 3 else {"done": float(place.generation == 0), "judge": round(dice.random(), 2)}
+    raises = LONG_LOST if place.generation == 3 else None
+    return Rollout(task, prompt, turns, values, place.generation == 0, raises=raises)
+
+
+def _make_two_hundred(db: Path, run: Realistic) -> Truth:
+    config = {"learning_rate": 1e-6, "max_completion_length": 32_768, "num_generations": 4}
+    return write(db, run, Shape(1, 2, 4, {"done": 1.0, "judge": 0.2}, config), two_hundred)
+
+
+LONG = Realistic(
+    "desktop-long", "desktop", "Agents of 200 turns, for pages: pictures, reasoning, errors on the way", None,
+    _make_two_hundred,
+)  # fmt: skip
+"""It is too small to be diagnosed, and so is not one of `RUNS`."""
 
 
 def runs(make: Callable[..., Truth], *described: tuple[Any, ...]) -> tuple[Realistic, ...]:

@@ -12,7 +12,7 @@ from logs_ui.recorder.analysis.diagnose import Diagnosed, Diagnosis
 from logs_ui.recorder.queries import find_run
 from logs_ui.recorder.storage.database import reading_engine
 from tests.faults.realistic import Truth
-from tests.faults.realistic.registry import RUNS
+from tests.faults.realistic.registry import PAGES, RUNS
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Recorded:
 @cache
 def recorded(name: str) -> Recorded:
     """Record a run at its first use in this process."""
-    run = next(run for run in RUNS if run.id == name)
+    run = next(run for run in (*RUNS, *PAGES) if run.id == name)
     db = _folder() / f"{name}.db"
     return Recorded(db, run.record(db))
 
@@ -58,6 +58,6 @@ def _folder() -> Path:
 def recorded_pair(first: str, second: str) -> tuple[Recorded, Recorded]:
     """Record two runs into one database."""
     db = _folder() / f"{first}+{second}.db"
-    runs = [next(run for run in RUNS if run.id == name) for name in (first, second)]
+    runs = [next(run for run in (*RUNS, *PAGES) if run.id == name) for name in (first, second)]
     a, b = (Recorded(db, run.record(db)) for run in runs)
     return a, b
