@@ -61,6 +61,9 @@ from logs_ui.recorder.capture.instruments.patch import Patches
 from logs_ui.recorder.delivery import writer
 from logs_ui.rollout.demo.guess_model import EOS, START, make_tokenizer
 
+sys.path.append(str(Path(__file__).parent.parent))
+from tests.support.old_calls import StandInTrainer, generating
+
 ROWS, GROUP, TURNS, PROMPT, SAID = 32, 8, 3, 330, 12
 COUNTED = " 1 2 3 4 5 6 7 8 9 10"
 HANDING_OVER, IN_ALL = 5.0, 150.0  # µs a rollout, at most
@@ -118,6 +121,8 @@ class Model:
     Attributes:
         said: (TURNS, ROWS) what its answers begin with.
     """
+
+    training = True
 
     def __init__(self, tokenizer: Any, seconds: float, size: Size) -> None:
         random = np.random.default_rng(0)
@@ -196,18 +201,25 @@ def _flushed(event: threading.Event) -> None:
 class Bench:
     """Plays the same rollouts with and without the recorder."""
 
-    def __init__(self, pause: float, steps: int, db: Path, size: Size) -> None:
+    def __init__(self, pause: float, db: Path, size: Size) -> None:
         tokenizer = make_tokenizer()
         Patches().method(Model, "generate", transformers._recorded)  # noqa: SLF001 - what is measured
         self._model = Model(tokenizer, pause, size)
         plain = Rollouts(tokenizer, self._model, [Environment() for _ in range(ROWS)], size)
         traced = Rollouts(tokenizer, self._model, [trace_env(Environment()) for _ in range(ROWS)], size)
         prompts = [[{"role": "user", "content": "find the door. " * 40}] for _ in range(ROWS // GROUP)]
-        named = {"run_name": None, "output_dir": ".", "to_dict": dict}
-        args = SimpleNamespace(num_generations=GROUP, max_steps=steps, **named)
-        recorded = record(traced.__call__, eval_name="bench", db=db)
-        self._without = lambda: plain(prompts, args, tokenizer)
-        self._with = lambda: recorded(prompts, args, tokenizer)
+        recorded, trainer = (
+            record(traced.__call__, eval_name="bench", db=db),
+            StandInTrainer(model=self._model, num_generations=GROUP),
+        )
+
+        def call_recorded() -> dict[str, Any]:
+            with generating(trainer):
+                output: dict[str, Any] = recorded(prompts, trainer.args, tokenizer)
+                return output
+
+        self._without = lambda: plain(prompts, None, tokenizer)
+        self._with = call_recorded
         self._handed_over = self._tail = 0.0
         self._waits = 0
         self._measure_handing_over()
@@ -315,7 +327,7 @@ def measured(size: Size, steps: int, pause: float) -> tuple[str, Cost]:
     """Measures the size and the cost of its rollouts."""
     with tempfile.TemporaryDirectory() as folder:
         db = Path(folder) / "a.db"
-        bench = Bench(pause, steps, db, size)
+        bench = Bench(pause, db, size)
         costs = [bench.step() for _ in range(steps)]
         rows = load_run(db=db)
         assert len(rows) == 2 * steps * ROWS, set(rows.error)

@@ -1,4 +1,4 @@
-"""Makes the environments of a trainer, and records those that play for it."""
+"""Makes the environments of a trainer, or of a loop of AsyncGRPO, and records them."""
 
 import functools
 import weakref
@@ -16,7 +16,7 @@ from logs_ui.recorder.guard import guard
 class Factory:
     """Makes recorded environments. A copy that is pickled to another process makes unrecorded ones there."""
 
-    def __init__(self, make: Callable[[], Any], recordings: Recordings, key: str | None) -> None:
+    def __init__(self, make: Callable[[], Any], recordings: Recordings | None, key: str | None) -> None:
         functools.update_wrapper(self, make, updated=())
         self.make = make
         self.key = key  # in the dict of factories; None if it is the only one
@@ -58,9 +58,28 @@ class Factory:
 _factories: "weakref.WeakSet[Factory]" = weakref.WeakSet()
 
 
+def record_environments(owner: Any, recordings: Recordings | None) -> bool:
+    """Record the environments that a trainer has, or a loop of AsyncGRPO, and those that it will make. Return False if
+    it has none.
+    """
+    factories = getattr(owner, "environment_factories", None)
+    if factories:
+        owner.environment_factories = {key: Factory(make, recordings, key) for key, make in factories.items()}
+        for key, pool in getattr(owner, "_environment_pool", {}).items():
+            for environment in pool:
+                owner.environment_factories[key].adopt(environment)
+        return True
+    environments = trl.environments(owner)  # before TRL 1.8
+    for factory in [Factory(type(environments[0]), recordings, None)] if environments else ():
+        for environment in environments:
+            factory.adopt(environment)
+    return bool(environments)
+
+
 def factory_of(trainer: Any) -> Factory | None:
     """Return the first factory whose environments the trainer plays in; None without a recorded one."""
-    in_trainer = [factory for factory in trl.environment_factories(trainer) if isinstance(factory, Factory)]
+    factories = getattr(trainer, "environment_factories", None) or {}  # before TRL 1.8 it does not keep them
+    in_trainer = [factory for factory in factories.values() if isinstance(factory, Factory)]
     first = trl.environments(trainer)[:1]
     return next(iter(in_trainer or [factory for factory in _factories if any(map(factory.has_made, first))]), None)
 

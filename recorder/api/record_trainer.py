@@ -6,7 +6,7 @@ from typing import Any, Self, TypeVar, Unpack
 import msgspec
 
 from logs_ui.recorder.api.async_grpo.record_worker import record_worker
-from logs_ui.recorder.api.environment_factory import Factory
+from logs_ui.recorder.api.environment_factory import record_environments
 from logs_ui.recorder.api.options import RecordOptions, checked_options, default_name, takes_record_options
 from logs_ui.recorder.api.record import is_recorded, record
 from logs_ui.recorder.api.trainer_batches import record_batches, recordings_of
@@ -95,7 +95,7 @@ def record_trainer(
         rows = msgspec.structs.replace(checked.rows, offers_tools=bool(getattr(trainer, "tools", None)))
         name = shortened(checked.eval_name or _eval_name(trainer))
         recordings = Recordings(replace(checked, eval_name=name, rows=rows))
-        _record_environments(trainer, recordings)
+        record_environments(trainer, recordings)
         record_batches(trainer, recordings)
     return trainer
 
@@ -142,20 +142,6 @@ def _eval_name(trainer: Any) -> str:
     return "+".join(dict.fromkeys(makers or kinds)) or getattr(info, "dataset_name", None) or "rollouts"
 
 
-def _record_environments(trainer: Any, recordings: Recordings) -> None:
-    """Record the environments that the trainer has, and those that it will make."""
-    factories = getattr(trainer, "environment_factories", None)
-    if factories:
-        trainer.environment_factories = {key: Factory(make, recordings, key) for key, make in factories.items()}
-        for key, pool in getattr(trainer, "_environment_pool", {}).items():
-            for environment in pool:
-                trainer.environment_factories[key].adopt(environment)
-    elif environments := trl.environments(trainer):  # before TRL 1.8
-        factory = Factory(type(environments[0]), recordings, None)
-        for environment in environments:
-            factory.adopt(environment)
-
-
 @takes_record_options
 class LogsUICallback:
     """A trainer callback that records the trainer it is handed to. It is a `transformers.TrainerCallback`.
@@ -164,10 +150,7 @@ class LogsUICallback:
     trainer that samples no completions is not recorded, and trains as without it.
 
     Args:
-        task: Names the task of each rollout; see `record()`.
-        parse: Your own parser; see `record()`.
-        announce: True prints the run's id, and the command that shows the run, on stderr once per run; it has no effect
-            for an AsyncGRPOTrainer.
+        task, parse, announce: See `record_trainer()`.
         **options: The options in `RecordOptions`.
 
     Raises:

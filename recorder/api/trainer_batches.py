@@ -62,11 +62,6 @@ class _Batch:
         else:
             self.end()
 
-    def scoring(self) -> Strand | None:
-        """Return the strand in which `get_reward` is called; None before the tokens and after the end."""
-        tree = self.call.collector.tree
-        return tree.root if self.output is not None and tree.is_open else None
-
     def end(self, error: BaseException | None = None) -> None:
         """End the rows unless they have ended. An error that is raised after the tokens is not an error of the rows."""
         if self.call.settled:
@@ -146,7 +141,10 @@ class _Door:
 
     def scoring(self, trainer: Any) -> Strand | None:
         """Return the strand in which the trainer's environments are asked for rewards; None outside of that."""
-        return self._batches[trainer].scoring() if trainer in self._batches else None
+        if not self.has_tokens(trainer):
+            return None
+        tree = self._batches[trainer].call.collector.tree
+        return tree.root if tree.is_open else None
 
     def scored(self, trainer: Any) -> None:
         """Take that all reward functions have returned."""

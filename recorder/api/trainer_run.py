@@ -95,10 +95,10 @@ class Recording:
         if batch is not None:
             call.tasks = self._tasks(batch.rows, call)
             call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in batch.rows]
-        self._running, self._returned, self._scores = call, None, None
-        self._awaiting = call if trl.is_heard(trainer) else None
+        self._running = self._awaiting = call
+        self._returned = self._scores = None
         _recordings.add(self)  # again, if training had ended
-        self._training = self._training or (where["mode"] == Mode.TRAIN and trl.is_heard(trainer))
+        self._training = self._training or where["mode"] == Mode.TRAIN
         running = RunningJob(call)
         self._writer.put(running)
         self._writer.follow(running)

@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +22,7 @@ from logs_ui.recorder.redaction import masked, without_secrets
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run
 from tests.recorder.rows.test_row_jobs import recorded
+from tests.support.old_calls import call_as_025
 
 NO_SERVER = "http://127.0.0.1:9/v1/completions"
 
@@ -149,11 +149,8 @@ def test_a_row_holds_no_secret(db: Path, tmp_path: Path) -> None:
             session.post(f"{NO_SERVER}?api_key=SECRET", json={"prompt": "a", "model": "m"})
 
     settings = {"hub_token": "SECRET", "kwargs": {"apiKey": "SECRET", "tracker": "https://u:SECRET@h/x"}, "beta": 0.5}
-    args = SimpleNamespace(
-        num_generations=1, max_steps=1, run_name="r", output_dir=str(tmp_path), to_dict=lambda: settings
-    )
     with pytest.raises(requests.ConnectionError, match="SECRET"):
-        record(rollout_func, db=db, server_log=log, announce=False)(["p"], args, object())
+        call_as_025(record(rollout_func, db=db, server_log=log, announce=False), ["p"], to_dict=lambda: settings)
     found = stored(db)
     assert "SECRET" not in found
     (row,) = load_run(db=db).to_dict("records")

@@ -27,8 +27,7 @@ _REASONS = (
     ("failed", "the recorder did not start ({})"),
     ("trained", "{} trained, but sampled no completions"),
     ("other", "logs-ui does not record {}: it records GRPO, RLOO, OnlineDPO and AsyncGRPO trainers"),
-    ("made", "{} was created, but neither train() nor evaluate() was called"),
-    ("trl", "TRL's trainers were imported, but none was created"),
+    ("trl", "TRL's trainers were imported, but neither train() nor evaluate() of one was called"),
     ("python", "TRL's trainers were never imported"),
     ("", "no Python 3.11 or later was started that logs-ui can reach (python -I, -E and -S cannot be reached)"),
 )
@@ -115,17 +114,12 @@ def _attach() -> None:
     try:
         from logs_ui.recorder.api.record_trainer import record_every_trainer, samples_completions
         from logs_ui.recorder.capture.instruments import trl
-        from logs_ui.recorder.capture.instruments.patch import patch, patches
 
         def begins(trainer: Any) -> None:
             note(f"{'trained' if samples_completions(trainer) else 'other'} {type(trainer).__name__}")
 
         trl.at_start(begins)
         record_every_trainer(eval_name=os.environ.get(EVAL_NAME) or None)
-        patches.when_imported(
-            "transformers.trainer_callback",
-            lambda module: patches.method(module.CallbackHandler, "on_init_end", patch(_made)),
-        )
         sys.excepthook = _without_our_frames(sys.excepthook)
     except Exception as error:  # noqa: BLE001 - the program must run
         said = " ".join(f"{type(error).__name__}: {error}".split())
@@ -135,42 +129,26 @@ def _attach() -> None:
         sys.stderr.write(f"logs-ui: process {os.getpid()} is not recorded: {said}\n")
 
 
-def _made(on_init_end: Any, handler: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Goes around a method of transformers' CallbackHandler, and notes the class of the trainer that was made. A
-    wrapper of the trainer's `__init__` would change which line its warnings name.
-    """
-    frame: Any = sys._getframe(1)  # noqa: SLF001 - a callback is not given its trainer
-    while frame is not None and getattr(frame.f_locals.get("self"), "callback_handler", None) is not handler:
-        frame = frame.f_back
-    note(f"made {type(frame.f_locals['self']).__name__}" if frame else "made a trainer")
-    return on_init_end(handler, *args, **kwargs)
-
-
 def _without_our_frames(excepthook: Any) -> Any:
     """Returns an excepthook to which tracebacks come as they are where nothing is recorded."""
     ours = (os.path.dirname(__file__), os.path.dirname(str(sys.modules["logs_ui.recorder"].__file__)))
 
-    def hook(kind: Any, error: Any, trace: Any) -> Any:
-        waiting: list[Any] = [error]
-        seen: list[Any] = []
+    def hook(kind: Any, error: Any, _: Any) -> Any:
+        waiting, seen = [error], set()
         while waiting:
             one = waiting.pop()
-            if one is None or any(one is other for other in seen):
+            if one is None or id(one) in seen:
                 continue
+            seen.add(id(one))
             frames, trace = [], one.__traceback__
             while trace is not None:
-                if not trace.tb_frame.f_code.co_filename.startswith(ours):
-                    frames.append(trace)
+                frames += [] if trace.tb_frame.f_code.co_filename.startswith(ours) else [trace]
                 trace = trace.tb_next
             for outer, inner in zip(frames, [*frames[1:], None], strict=True):
                 outer.tb_next = inner
             one.__traceback__ = frames[0] if frames else None
-            seen.append(one)
-            waiting += [
-                one.__cause__,
-                one.__context__,
-                *(one.exceptions if isinstance(one, BaseExceptionGroup) else ()),
-            ]
+            waiting += [one.__cause__, one.__context__]
+            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
         return excepthook(kind, error, error.__traceback__)
 
     return hook

@@ -4,7 +4,7 @@ What is relied on (trl 1.16), and what is lost without it:
     loop.run()                                                     that the run ended
     loop._repeat_iterator() -> (group_id, dataset row), ...        dataset columns, tasks, rows before their reset
     loop._generate_loop()                                          why a row that was being reset ended
-    loop.environment_factories, ._environment_pool, ._env_reward_types     resets, `get_reward`: slot_environments.py
+    loop.environment_factories, ._environment_pool, ._env_reward_types     resets, `get_reward`
     loop._generate_one(prompt, ..., group_id) -> (completion, ids, sequences, ...)     rows
     loop._generate_one_turn(prompt_ids) -> (token_ids, logprobs)   turns, and the policy's version at each
     loop._execute_tool_calls(tool_calls, tool_dict)                the tools' arguments and results
@@ -24,15 +24,16 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.api.async_grpo.slot_environments import record_environments
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
+from logs_ui.recorder.api.environment_factory import record_environments
 from logs_ui.recorder.api.options import RecordOptions, checked_options
 from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
 from logs_ui.recorder.capture.calls import Generation, answered, generating_strand, generation
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
 from logs_ui.recorder.capture.instruments import openenv_harness, trl, trl_async
+from logs_ui.recorder.capture.instruments.trl_tools import players
 from logs_ui.recorder.capture.model_answers import Sequence, finish_of
-from logs_ui.recorder.capture.strands import Strand, within
+from logs_ui.recorder.capture.strands import Strand, current_strand, within
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import Parse
 from logs_ui.recorder.rows.task_names import Task, name_task
@@ -128,7 +129,8 @@ class _Recorded:
             self._trainer = TrainerListener(options.trainer, self._run, checked.address, columns)
         if self._run is not None:
             with guard("preparing to record resets of environments"):
-                record_environments(self, self._strand_of)
+                if record_environments(self, None):
+                    players.append(self._strand_of)
                 if hasattr(self, "_factory"):
                     openenv_harness.watch(self._factory, getattr(self, "_adapter", None))
 
@@ -184,7 +186,11 @@ class _Recorded:
         return [rollout]
 
     def _strand_of(self, environment: Any, kind: str) -> Strand | None:
-        """Return the strand of the loop's `get_reward`, or of its reset; None if no row waits for an environment."""
+        """Return the strand of the loop's `get_reward`, or of its reset; None if no row waits for the environment."""
+        if not any(factory.has_made(environment) for factory in self.environment_factories.values()):  # type: ignore[attr-defined]
+            return None
+        if current_strand() is not None:  # a tool of the running rollout makes the call
+            return current_strand()
         if kind == "reward":
             # It was played in the environment, and only waits for its reward.
             played = (one for one in self._under_way.copy() if one.environment is environment and one.is_generated)

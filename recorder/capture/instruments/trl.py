@@ -107,11 +107,6 @@ def scoring(trainer: Any) -> Any:
     return None if _door is None else _door.scoring(trainer)
 
 
-def environment_factories(trainer: Any) -> list[Any]:
-    """Return the factories of a trainer's environments. Before TRL 1.8 it does not keep them."""
-    return list((getattr(trainer, "environment_factories", None) or {}).values())
-
-
 def environments(trainer: Any) -> list[Any]:
     """Return the environments of the current batch, by row. Before TRL 1.8 all batches have the same."""
     return list(getattr(trainer, "environments", None) or ())
@@ -131,11 +126,6 @@ def asks_first_prompts(trainer: Any) -> bool:
     return bool(getattr(trainer, "use_vllm", False)) and getattr(trainer, "vllm_mode", None) == "server"
 
 
-def is_heard(trainer: Any) -> bool:
-    """Return True if a listener hears of the trainer, and so of the end of its training."""
-    return not isinstance(trainer, trl_shapes.AbsentTrainer)
-
-
 def listener_of(state: Any) -> Any:
     """Return the listener of the trainer with this `state`, which callbacks get; None without one."""
     return next((listener for trainer, listener in tuple(_listeners.items()) if trainer.state is state), None)
@@ -143,8 +133,6 @@ def listener_of(state: Any) -> Any:
 
 def attach(trainer: Any, listener: Any) -> None:
     """Report what the trainer does to the listener, a `trainer_run.Recording`, and no longer to the one before."""
-    if not is_heard(trainer):
-        return
     _listeners[trainer] = listener
     patch_classes(trainer)
     if trainer in _callbacks:
@@ -163,7 +151,7 @@ def position(trainer: Any, count: int) -> dict[str, Any]:
     """Return the fields of a `RolloutCall` that say where a trainer is when it calls a rollout function with `count`
     prompts. `step` is the one that TRL logs the batch under: in training the next one, in an evaluation the last one.
     """
-    training = trainer.model is None or bool(trainer.model.training)
+    training = bool(trainer.model.training)
     process = int(trainer.accelerator.process_index)
     step = int(trainer.state.global_step)
     generations = trainer.num_generations if training else getattr(trainer, "num_generations_eval", None)
@@ -180,10 +168,9 @@ def position(trainer: Any, count: int) -> dict[str, Any]:
 
 def run_columns(trainer: Any) -> dict[str, Any]:
     """Return the columns of the run that the trainer knows."""
-    model = trainer.model
-    config = getattr(model, "config", None)
+    config = getattr(trainer.model, "config", None)
     return {
-        "model": None if model is None else getattr(config, "_name_or_path", None) or type(model).__name__,
+        "model": getattr(config, "_name_or_path", None) or type(trainer.model).__name__,
         **columns_of_arguments(trainer.args, trainer.state.max_steps, trainer.num_generations),
     }
 

@@ -16,11 +16,8 @@ template applied, and without vLLM the function is not called at all. CI trains 
 import functools
 import importlib.metadata
 import inspect
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from logs_ui.recorder.errors import LogsUIError
@@ -32,28 +29,7 @@ NO_ROLLOUTS = (
     "record() takes a rollout_func, and this is a reward function. To record a training without a rollout_func, call "
     "record_trainer(trainer)"
 )
-
-
-class AbsentTrainer:
-    """Replaces the trainer in a call with `(prompts, args, processing_class)` that none makes; each is a step."""
-
-    def __init__(self, args: Any, processing_class: Any) -> None:
-        self._args: Callable[[], Any] = lambda: args
-        with suppress(TypeError):  # a class with __slots__ may lack __weakref__
-            self._args = weakref.ref(args)
-        self.processing_class = processing_class
-        self.num_generations = int(args.num_generations)
-        self.model = None
-        self.accelerator = SimpleNamespace(process_index=0, num_processes=1)
-        self.state = SimpleNamespace(global_step=-1, epoch=None, max_steps=args.max_steps)
-
-    @property
-    def args(self) -> Any:
-        """Return the arguments; None once they were garbage collected."""
-        return self._args()
-
-
-_absent: dict[int, AbsentTrainer] = {}  # by id of the arguments, as long as those are alive
+_NO_TRAINER = "A rollout function was called with (prompts, args, processing_class), and no trainer is generating"
 
 
 @dataclass(frozen=True)
@@ -61,7 +37,7 @@ class Arguments:
     """Describes the arguments of one call of a rollout function.
 
     Attributes:
-        trainer: The trainer, or an `AbsentTrainer`.
+        trainer: The trainer.
         prompts: (N) The prompt of each requested completion.
         copies: Number of completions that are requested for each prompt that was passed.
     """
@@ -84,15 +60,16 @@ def read_arguments(args: Sequence[Any], kwargs: Mapping[str, Any], generating: M
 
     Raises:
         AttributeError, IndexError, KeyError: the arguments have none of the shapes above.
-        LogsUIError: they are those of a reward function.
+        LogsUIError: they are those of a reward function, or no trainer makes the call.
     """
     if "completions" in kwargs:
         raise LogsUIError(NO_ROLLOUTS)
     prompts = args[0] if args else kwargs["prompts"]
     if len(args) > 2 or "processing_class" in kwargs:
         config = args[1] if len(args) > 1 else kwargs["args"]
-        processing_class = args[2] if len(args) > 2 else kwargs["processing_class"]
-        trainer = _trainer_of(config, generating) or _absent_trainer(config, processing_class)
+        trainer = _trainer_of(config, generating)
+        if trainer is None:
+            raise LogsUIError(_NO_TRAINER)
         once = True
     else:
         trainer = args[1] if len(args) > 1 else kwargs["trainer"]
@@ -149,16 +126,6 @@ def _trainer_of(args: Any, generating: Mapping[Any, int]) -> Any:
     """Return the trainer with these arguments, or the only trainer that is generating; None without either."""
     trainers = [trainer for trainer in generating if trainer.args is args] or list(generating)
     return trainers[0] if len(trainers) == 1 else None
-
-
-def _absent_trainer(args: Any, processing_class: Any) -> AbsentTrainer:
-    trainer = _absent.get(id(args))
-    if trainer is None:
-        trainer = _absent[id(args)] = AbsentTrainer(args, processing_class)
-        with suppress(TypeError):  # no weak references to it: it stays in memory
-            weakref.finalize(args, _absent.pop, id(args), None).atexit = False
-    trainer.state.global_step += 1
-    return trainer
 
 
 def _copies(prompts: int, trainer: Any, rows: int) -> int:

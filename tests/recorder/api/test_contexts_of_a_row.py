@@ -18,6 +18,7 @@ from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.rollout.demo.guess_model import make_tokenizer
 from tests.recorder.api.test_start_run import QUESTION, only_run, rows_of
 from tests.support.model_server import ModelServer, chat, chat_choice, model_server
+from tests.support.old_calls import call_as_025
 
 IDS: Any = {"return_token_ids": True}
 P, Q = [1, 5, 6], [1, 9, 9, 9, 9]
@@ -143,8 +144,7 @@ def scoped(db: Path, index: Any) -> list[dict[str, Any]]:
                 row.tag("played")
         return ROWS
 
-    args = SimpleNamespace(num_generations=2, max_steps=1, run_name="r", output_dir=".", to_dict=dict)
-    record(function, db=db, announce=False)(["p", "q"], args, object())
+    call_as_025(record(function, db=db, announce=False), ["p", "q"], num_generations=2)
     assert flush()
     return rows_of(db)
 
@@ -184,9 +184,8 @@ def test_answers_in_the_scope_of_no_row_are_not_even_its_own_that_holds_them(
                 client.chat.completions.create(model="m", messages=QUESTION, extra_body=IDS)
             return {"prompt_ids": [[1, 2]], "completion_ids": [[7, 8]], "logprobs": None}
 
-        args = SimpleNamespace(num_generations=1, max_steps=1, run_name="r", output_dir=".", to_dict=dict)
         monkeypatch.setenv(RAISE_VARIABLE, "0")
-        record(function, db=db, announce=False)(["p"], args, object())
+        call_as_025(record(function, db=db, announce=False), ["p"])
     assert flush()
     (row,) = rows_of(db)
     assert "attribution" not in row["metadata"]

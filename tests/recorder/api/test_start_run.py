@@ -136,7 +136,7 @@ def test_what_an_environment_said_is_heard_as_text_and_what_is_none_as_json(db: 
         'he said "hm"\n',
         '{"b":[1,null],"a":"é"}',
     ]
-    assert stored["messages"][-1] == {"role": "assistant", "content": "<b>well</b>"}
+    assert stored["messages"][-1] == {"role": "assistant", "content": "<b>well</b>\n"}
 
 
 def test_turns_that_are_told_by_hand(db: Path) -> None:

@@ -28,6 +28,7 @@ from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.rollout.demo.guess_model import make_model, make_tokenizer
+from tests.support.old_calls import call_as_025
 
 TOKENIZER = make_tokenizer()
 
@@ -246,9 +247,9 @@ def test_a_forked_child_records_into_nothing_and_leaves_in_peace() -> None:
 
 POOL = """
 import json, multiprocessing, os, sys
-from types import SimpleNamespace
 from logs_ui.recorder import current_row, load_run, record, start_run, trace_env, unrecorded
 from logs_ui.rollout.demo.guess_model import make_tokenizer
+from tests.support.old_calls import call_as_025
 
 tool = trace_env(lambda action: action)
 outer = trace_env(lambda: tool(3))
@@ -269,8 +270,7 @@ def rollout(prompts, args, processing_class):
     return {"prompt_ids": [[1]] * len(prompts), "completion_ids": [[2]] * len(prompts), "logprobs": None}
 
 db = sys.argv[1]
-args = SimpleNamespace(num_generations=1, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
-record(rollout, db=db, announce=False)(["a", "b"], args, make_tokenizer())
+call_as_025(record(rollout, db=db, announce=False), ["a", "b"], make_tokenizer())
 with start_run(db=db) as run, run.rollout("c"):
     if (child := os.fork()) == 0:
         tool("a child's")
@@ -404,10 +404,9 @@ def recorded_row(rollout_func: Callable[[], Any], folder: Path) -> dict[str, Any
         with row_scope(0):
             return rollout_func()
 
-    args = SimpleNamespace(num_generations=1, max_steps=1, run_name="r", output_dir=str(folder), to_dict=dict)
     recorder = record(function, db=folder / "a.db", announce=False)
     with suppress(TimeoutError):
-        recorder(["p"], args, object())
+        call_as_025(recorder, ["p"])
     assert flush()
     (row,) = load_run(db=folder / "a.db").to_dict("records")
     return {str(name): value for name, value in row.items()}

@@ -1,6 +1,5 @@
 """record() round rollout functions as trl 0.25 to 0.29.0 called them."""
 
-import gc
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,17 +8,17 @@ from typing import Any
 
 import pytest
 from sqlmodel import Session, col, select
-from trl import GRPOConfig
 
 from logs_ui.recorder import flush, load_run, record
 from logs_ui.recorder.api import trainer_run
 from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.capture.instruments import trl_shapes
-from logs_ui.recorder.rows.rollout_call import RolloutCall
+from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.rollout.demo.guess_env import TASKS
 from logs_ui.rollout.demo.guess_model import make_tokenizer
+from tests.support.old_calls import StandInTrainer, call_as_025, generating
 from tests.support.training import GROUP, ROWS, make_trainer, numbered, solved
 
 pytestmark = pytest.mark.versions
@@ -75,35 +74,18 @@ def called_by_025(recorded: Callable[..., dict[str, Any]]) -> Callable[..., dict
     return rollout_func
 
 
-def test_unique_prompts_make_a_group_each_without_a_trainer(tmp_path: Path) -> None:
-    db, tokenizer = tmp_path / "a.db", make_tokenizer()
+def test_a_call_that_no_trainer_makes_is_passed_on_and_said_not_to_be_recorded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(RAISE_VARIABLE, "0")
+    tokenizer = make_tokenizer()
     seen: list[Any] = []
-    args = GRPOConfig(
-        output_dir=str(tmp_path / "out"), run_name="old", num_generations=GROUP, per_device_train_batch_size=GROUP,
-        use_cpu=True, bf16=False, report_to="none",
-    )  # fmt: skip
-    recorded = record(echo(seen), eval_name="echo", db=db)
-    prompts = texts(tokenizer)
-    outputs = [recorded(prompts, args, tokenizer) for _ in range(2)]
-    assert seen == [(prompts, args, tokenizer)] * 2
-    assert all(handed is given for call in seen for handed, given in zip(call, (prompts, args, tokenizer), strict=True))
-    assert len(outputs[0]["prompt_ids"]) == GAMES, "what it returns is passed on as it is"
-    flush()
-    rows = load_run(db=db)
-    assert len(rows) == 2 * GAMES * GROUP
-    assert list(rows.step) == [1] * GAMES * GROUP + [2] * GAMES * GROUP
-    assert (rows.status == "ok").all()
-    for number, (_, group) in enumerate(rows.groupby("group", sort=False)):
-        i = number % GAMES
-        assert list(group.generation) == list(range(GROUP))
-        assert all(prompts[i] in row[0]["content"] for row in group.messages)
-        assert list(group.rollout_reward) == pytest.approx([i + copy / 10 for copy in range(GROUP)])
-        assert [list(ids) for ids in group.prompt_ids] == [outputs[0]["prompt_ids"][i]] * GROUP
-    assert rows.group.nunique() == 2 * GAMES
-    run = last_run(db)
-    assert (run.name, run.num_generations, run.model) == ("old", GROUP, None)
-    assert run.config["num_generations"] == GROUP
-    assert run.tokenizer is not None
+    given = (texts(tokenizer), SimpleNamespace(num_generations=GROUP), tokenizer)
+    output = record(echo(seen), db=tmp_path / "a.db")(*given)
+    assert seen == [given]
+    assert len(output["prompt_ids"]) == GAMES
+    assert "no trainer is generating" in caplog.text
+    assert not (tmp_path / "a.db").exists()
 
 
 @pytest.mark.parametrize("alone", [False, True])
@@ -137,9 +119,8 @@ def test_an_older_function_that_raises_leaves_a_row_for_each_completion(tmp_path
     def broken(prompts: Any, args: Any, processing_class: Any) -> Any:
         raise OSError("no server")
 
-    args = GRPOConfig(output_dir=str(tmp_path), num_generations=2, use_cpu=True, bf16=False, report_to="none")
     with pytest.raises(OSError, match="no server"):
-        broken(texts(tokenizer), args, tokenizer)
+        call_as_025(broken, texts(tokenizer), tokenizer, num_generations=2)
     flush()
     rows = load_run(db=db)
     assert list(rows.generation) == [0, 1] * GAMES
@@ -159,35 +140,16 @@ def test_first_calls_from_two_threads_are_of_one_run(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(trainer_run, "name_run", name)
     db, tokenizer = tmp_path / "a.db", make_tokenizer()
-    args = SimpleNamespace(num_generations=2, max_steps=2, run_name=None, output_dir=str(tmp_path), to_dict=dict)
-    recorded = record(echo([]), db=db)
-    threads = [threading.Thread(target=recorded, args=(texts(tokenizer, 1), args, tokenizer)) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    recorded, trainer = record(echo([]), db=db), StandInTrainer(num_generations=2)
+    threads = [threading.Thread(target=recorded, args=(texts(tokenizer, 1), trainer.args, tokenizer)) for _ in range(2)]
+    with generating(trainer):
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     flush()
     assert len(named) == 1
-    assert sorted(load_run(db=db).step) == [1, 1, 2, 2]
-
-
-def test_a_call_without_a_trainer_is_let_go_with_its_arguments(tmp_path: Path) -> None:
-    def call() -> int:
-        args = GRPOConfig(output_dir=str(tmp_path), num_generations=2, use_cpu=True, bf16=False, report_to="none")
-        recorded(texts(tokenizer), args, tokenizer)
-        assert trl_shapes._absent[id(args)].args is args
-        return id(args)
-
-    seen: list[Any] = []
-    tokenizer = make_tokenizer()
-    recorded = record(echo(seen), db=tmp_path / "a.db")
-    number = call()
-    flush()
-    seen.clear()
-    gc.collect()
-    assert number not in trl_shapes._absent
-    calls = [one for one in gc.get_objects() if isinstance(one, RolloutCall)]
-    assert [call for call in calls if call.run == last_run(tmp_path / "a.db").uid] == []
+    assert len(load_run(db=db)) == 4
 
 
 def called_by(version: tuple[int, ...], mode: str, recorded: Callable[..., dict[str, Any]]) -> Callable[..., Any]:

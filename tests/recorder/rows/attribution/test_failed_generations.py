@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.rollout.demo.guess_model import make_tokenizer
 from tests.support.model_server import ModelServer, Reply, chat, chat_choice, model_server
+from tests.support.old_calls import call_as_025
 from tests.support.payloads import pack_content
 
 QUESTION: Any = [{"role": "user", "content": "Guess."}]
@@ -138,8 +138,9 @@ def played(
             "logprobs": [[0.0] * len(c) for c in completions],
         }
 
-    args = SimpleNamespace(num_generations=2, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
-    record(rollout, eval_name="guess", db=db, announce=False)(prompts[::2], args, make_tokenizer())
+    call_as_025(
+        record(rollout, eval_name="guess", db=db, announce=False), prompts[::2], make_tokenizer(), num_generations=2
+    )
     assert flush()
     return rows_of(db)
 
@@ -288,8 +289,7 @@ def test_what_failed_within_an_environment_is_no_turn(
         ask(client, model="judge")
         return {"prompt_ids": [[4, 5]], "completion_ids": [[20, END]], "logprobs": None}
 
-    args = SimpleNamespace(num_generations=1, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
-    record(rollout, db=db, announce=False)([QUESTION], args, make_tokenizer())
+    call_as_025(record(rollout, db=db, announce=False), [QUESTION], make_tokenizer())
     assert flush()
     (stored,) = rows_of(db)
     assert (stored["status"], attempts(stored), unattributed(db)) == ("ok", [], 2)
@@ -341,9 +341,8 @@ def test_another_models_failure_is_on_a_row_of_both_and_does_not_end_it(
 
 def check_that_both_rows_tell_of_it(db: Path, rollout: Callable[..., Any]) -> None:
     """Of the refusal that ends the function."""
-    args = SimpleNamespace(num_generations=2, max_steps=1, run_name=None, output_dir=".", to_dict=dict)
     with pytest.raises(openai.InternalServerError):
-        record(rollout, db=db, announce=False)([QUESTION], args, make_tokenizer())
+        call_as_025(record(rollout, db=db, announce=False), [QUESTION], make_tokenizer(), num_generations=2)
     assert flush()
     assert [row["error"][: len(REFUSAL)] for row in rows_of(db)] == [REFUSAL] * 2
 

@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -19,6 +18,7 @@ from logs_ui.recorder.rows.attribution import Attribution, Seen
 from logs_ui.rollout.demo.guess_model import make_model, make_tokenizer
 from tests.recorder.rows.attribution.test_order_alone import reset_ahead
 from tests.support.exhaustive import cases
+from tests.support.old_calls import call_as_025
 from tests.support.world import (
     HINT,
     Client,
@@ -394,8 +394,9 @@ def test_a_rollout_function_that_steps_its_environments_backwards(tmp_path: Path
         prompt_ids = given.tolist()
         return {"prompt_ids": prompt_ids, "completion_ids": answers, "logprobs": None, "env_reward": rewards}
 
-    args = SimpleNamespace(num_generations=4, max_steps=1, run_name="r", output_dir=str(tmp_path), to_dict=dict)
-    record(rollout_func, db=tmp_path / "a.db", announce=False)(["p"], args, object())
+    call_as_025(
+        record(rollout_func, db=tmp_path / "a.db", announce=False), ["p"], model=model.train(), num_generations=4
+    )
     assert flush()
     rows = load_run(db=tmp_path / "a.db")
     assert [row[-1]["reward"] for row in rows["actions"]] == rewards
