@@ -12,7 +12,8 @@ import numpy as np
 from logs_ui.app.parts import safe_text
 from logs_ui.app.parts.pictures import Picture, pictures_of, without_pictures
 from logs_ui.recorder.queries import Rollout
-from logs_ui.recorder.rows.chat_parser import first_answer, split_reasoning
+from logs_ui.recorder.rows.chat_parser import split_reasoning
+from logs_ui.recorder.storage.payload import first_answer
 from logs_ui.recorder.vocabulary import SCORING, StopReason
 
 _SHORT = 24

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Facets, RunSummary, background_refresh
+from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.sql.selection import (
     DIED_AFTER_US,
@@ -27,7 +28,7 @@ from logs_ui.recorder.vocabulary import RunState
 
 _RUNS = 16  # of one database: those that were asked for last
 _FIGURES = 200  # of one run: those that were shown last
-_ELSEWHERE = frozenset({"text", "tag", "is", "note"})  # fields that change while the run does not
+_ELSEWHERE = frozenset({*SEARCHED, "tag", "is", "note"})  # fields that change while the run does not
 _REST = 50  # times as long as a figure of a large run took it is shown, whatever changes: 2% of the time goes into it
 _LONGEST_REST = 60.0  # seconds
 _LATE = 60.0  # seconds after its rest in which a figure is shown still, while it is asked again in the background

@@ -18,6 +18,7 @@ from logs_ui.recorder.delivery.writer import flush_before_reading
 from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.queries import Annotation, Rollout, RunSummary
+from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, nearest, parse_where
 from logs_ui.recorder.queries.rollout_columns import BY_NAME, COLUMNS, Column, Kind
 from logs_ui.recorder.queries.search.search_index import catch_up
@@ -233,7 +234,7 @@ def opened(
     with _database(db) as engine:
         found = queries.find_run(engine, run)
         queries.check_names(engine, found.id or 0, chosen)
-        if any(term.field == "text" for term in chosen.terms):
+        if any(term.field in SEARCHED for term in chosen.terms):
             with waiting("indexing texts") as show:
                 catch_up(database_address(db), engine, found.id or 0, show)
         yield engine, found

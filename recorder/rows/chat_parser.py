@@ -1,7 +1,7 @@
 """Makes a rollout's messages, in OpenAI's chat form, from its tokens."""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import takewhile
 from typing import Any
@@ -55,14 +55,6 @@ def prompt_with_more(given: list[dict[str, Any]], text: str) -> list[dict[str, A
                 extended = last if content == dataset_content else last | {"content": content}
                 return [*given[:-1], extended, *written[place + 1 :]]
     return [last | {"content": text}] if len(given) == 1 and text.startswith(last["content"]) else given
-
-
-def first_answer(messages: Sequence[dict[str, Any]], turns: int | None) -> int:
-    """Return the index of the policy's first message. A prompt may have answers as examples: only `turns` count."""
-    answers = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
-    if turns is not None and 0 < turns < len(answers):
-        answers = answers[-turns:]
-    return answers[0] if answers else len(messages)
 
 
 class Spelling:

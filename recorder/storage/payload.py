@@ -145,6 +145,14 @@ def unpack_content(blob: bytes | None, start: bytes | None = None) -> dict[str, 
     return loaded
 
 
+def first_answer(messages: Sequence[dict[str, Any]], turns: int | None) -> int:
+    """Return the index of the policy's first message. A prompt may have answers as examples: only `turns` count."""
+    answers = [index for index, message in enumerate(messages) if message.get("role") == "assistant"]
+    if turns is not None and 0 < turns < len(answers):
+        answers = answers[-turns:]
+    return answers[0] if answers else len(messages)
+
+
 def unpack_tokens(blob: bytes | None, start: bytes | None = None) -> Tokens | None:
     """Return the tokens; None if a rollout has none yet, or lost its payload. Raises ValueError if the lengths do not
     match the data, as when the start is missing.

@@ -20,8 +20,8 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateTable
 
 from logs_ui.recorder.storage.notes_tables import NotesTable, SavedSettings
+from logs_ui.recorder.storage.search_tables import COLUMNS, create_search
 from logs_ui.recorder.storage.search_tables import TABLES as SEARCH_TABLES
-from logs_ui.recorder.storage.search_tables import create_search
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +39,7 @@ class Sidecar:
     tables: frozenset[str]  # a file that lacks one of them is not of this kind
     create: Callable[[], tuple[str, ...]]  # returns statements that create missing tables, with the schema in names
     refuge: Callable[[], Path]  # returns the folder to use if the database's own cannot be written to
+    probe: str = "SELECT 1"  # fails on a file that an earlier version made and this one cannot read
 
     def path(self, db: Path) -> Path:
         """Returns the path that is written; the file need not exist."""
@@ -73,6 +74,7 @@ class Sidecar:
             _finish_rollback(file)
             connection.execute(f"ATTACH ? AS {self.schema}", [f"{file.absolute().as_uri()}?mode=ro"])
             if self.tables <= tables(connection, self.schema):
+                connection.execute(self.probe)
                 return True
             reason = "it holds something else"
         except sqlite3.DatabaseError as error:
@@ -143,5 +145,6 @@ SEARCH = Sidecar(
     tables=SEARCH_TABLES,
     create=create_search,
     refuge=lambda: Path(platformdirs.user_cache_dir("logs-ui", appauthor=False)),
+    probe=f"SELECT {', '.join(COLUMNS)} FROM search.texts LIMIT 0",  # noqa: S608 - ours
 )
 SIDECARS: tuple[Sidecar, ...] = (NOTES, SEARCH)

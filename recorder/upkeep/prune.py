@@ -13,6 +13,7 @@ from sqlmodel import col
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.frames import chosen_rows
 from logs_ui.recorder.errors import FilterError, LogsUIError
+from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.filter_values import read_time
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.search.full_text import planning
@@ -121,7 +122,7 @@ def prune(
     address = database_address(db)
     with small_transactions.reading(address) as engine:
         runs = [_Chosen(engine, each, chosen, rule, keep) for each in _named(engine, names, chosen)]
-        if any(term.field == "text" for term in chosen.terms):
+        if any(term.field in SEARCHED for term in chosen.terms):
             for each in runs:
                 catch_up(address, engine, each.run_id, partial(progress, "indexing texts"))
         counts, size, kept = dict[str, int](), 0, 0

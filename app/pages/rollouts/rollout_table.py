@@ -16,6 +16,7 @@ from logs_ui.app.web.open_database import id_of
 from logs_ui.app.web.page_cache import is_long
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
+from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.search.full_text import search_state
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
@@ -208,7 +209,7 @@ def beside(live: TableLive, rows: Rows) -> TableLive:
 
 
 def _searched(db: Connection, summary: RunSummary, chosen: RolloutFilter, trouble: str | None) -> Searched | None:
-    if all(term.field != "text" for term in chosen.terms):
+    if all(term.field not in SEARCHED for term in chosen.terms):
         return None
     state = search_state(db, id_of(summary.run))
     missing = summary.rollouts - state.indexed

@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries import Database, Rollout
-from logs_ui.recorder.rows.chat_parser import first_answer
+from logs_ui.recorder.storage.payload import first_answer
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import SourceKind
 

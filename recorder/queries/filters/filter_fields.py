@@ -38,6 +38,9 @@ class Kind(Enum):
 
 NUMERIC = frozenset({Kind.WHOLE, Kind.NUMBER})
 
+SEARCHED = ("text", "assistant", "tool", "prompt")
+"""Fields that the full-text index answers: all texts of a rollout, or those of one role."""
+
 
 @dataclass(frozen=True)
 class Field:
@@ -101,6 +104,11 @@ _OTHERS = (
     Field("note", Kind.TEXT, "part of a user's note", 'note:"look again"', optional=True, is_many=True),
     Field("text", Kind.TEXT, "words of its messages and actions; its name may be left out", '"I am sorry"',
           is_many=True),
+    Field("assistant", Kind.TEXT, "words that the model wrote: its messages, reasoning, tool calls and actions",
+          'assistant:"I am sorry"', is_many=True),
+    Field("tool", Kind.TEXT, "words that came back: answers of tools and environments, and their errors",
+          "tool:traceback", is_many=True),
+    Field("prompt", Kind.TEXT, "words of the messages before the model's first answer", "prompt:django", is_many=True),
 )  # fmt: skip
 _FIRST = (
     "eval", "mode", "status", "stop", "error", "scored", "task", "family", "group", "model", "step", "policy_step",
@@ -110,7 +118,7 @@ _FIRST = (
 )  # fmt: skip
 _LAST = (
     "prompt_key", "completion_key", "staleness", "cause", "spread", "twins", "prompts", "lag", "dropped", "since",
-    "until", "tag", "metrics", "is", "note", "text", "id",
+    "until", "tag", "metrics", "is", "note", *SEARCHED, "id",
 )  # fmt: skip
 
 FIELDS = in_order(

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, Unpack
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters import filter_values
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Kind, Scored
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Kind, Scored
 from logs_ui.recorder.queries.filters.filter_language import WHERE, parse_terms
 from logs_ui.recorder.queries.filters.terms import Range, Term, plain_number
 from logs_ui.recorder.spelling import check_word, misspelt, nearest, shortened
@@ -276,7 +276,7 @@ def _folded(terms: Iterable[Term]) -> tuple[Term, ...]:
         first, last = filter_values.print_time(int(since.low or 0)), filter_values.print_time(int(until.high or 0))
         raise FilterError("since", f"since {first} is after until {last}: swap them")
     # Words to search for keep the order in which they were written: so a reader finds them again.
-    return tuple(sorted(found, key=lambda it: (_PLACES[it.field], "" if it.field == "text" else str(it))))
+    return tuple(sorted(found, key=lambda it: (_PLACES[it.field], "" if it.field in SEARCHED else str(it))))
 
 
 def _both(one: Term, other: Term) -> Term:

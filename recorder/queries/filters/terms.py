@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Kind
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, SEARCHED, Field, Kind
 from logs_ui.recorder.queries.filters.filter_values import INT64_MAX, LAST_TIME, check_number, print_number, print_time
 from logs_ui.recorder.spelling import check_word, shortened
 
@@ -208,8 +208,10 @@ def _checked(field: Field, value: Value) -> Value:
     check_text(field.name, value)
     if field.kind == Kind.TEXT and not value.strip():
         raise FilterError(field.name, f"{field.name} needs words to search for")
-    if field.name == "text" and not any(character.isalnum() for character in value):
-        raise FilterError(field.name, f"text {shortened(value)!r} has no letter and no digit: search for a word")
+    if field.name in SEARCHED and not any(character.isalnum() for character in value):
+        raise FilterError(
+            field.name, f"{field.name} {shortened(value)!r} has no letter and no digit: search for a word"
+        )
     if field.words is not None:
         check_word(field.name, field.label, value, [word.value for word in field.words])
     return value

@@ -16,7 +16,7 @@ from sqlalchemy.sql.functions import FunctionElement
 from sqlmodel import col
 
 from logs_ui.recorder.queries.search import search_words
-from logs_ui.recorder.storage.search_tables import INDEXED_RUN, SOURCE
+from logs_ui.recorder.storage.search_tables import FORMAT, INDEXED_RUN, SOURCE
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, SchemaVersion
 
 _FEW = 5_000  # words with no more hits drive a query, and are looked up by each SELECT
@@ -89,7 +89,7 @@ class _Plan:
     """Holds a connection with its cached counts of hits, and its temporary tables of hits."""
 
     connection: Connection
-    expressions: dict[str, str] = field(default_factory=dict)
+    expressions: dict[tuple[str, str], str] = field(default_factory=dict)
     few: dict[str, bool] = field(default_factory=dict)
     lists: dict[tuple[str, int], str | None] = field(default_factory=dict)
 
@@ -97,19 +97,19 @@ class _Plan:
     def is_sqlite(self) -> bool:
         return self.connection.dialect.name == "sqlite"
 
-    def expression(self, text: str) -> str:
+    def expression(self, text: str, name: str) -> str:
         """Returns a `match_expression` whose prefix becomes an OR of words that begin so, unless they are too many."""
-        if text not in self.expressions:
+        if (text, name) not in self.expressions:
             begun = _begun(self.connection, text) if text.endswith("*") else []
-            self.expressions[text] = " OR ".join(map(match_expression, begun)) or match_expression(text)
-        return self.expressions[text]
+            self.expressions[text, name] = match_expression(*(begun or [text]), name=name)
+        return self.expressions[text, name]
 
     def is_few(self, expression: str) -> bool:
         """True if the phrase is selective enough to drive the query."""
         if expression not in self.few:
             # A prefix that was not expanded is slow to count: FTS5 merges its hits each time.
             count = "SELECT count(*) FROM (SELECT 1 FROM search.texts WHERE texts MATCH ? LIMIT ?)"
-            hits = () if expression.endswith("*") else self.connection.exec_driver_sql(count, (expression, _FEW + 1))
+            hits = () if _is_prefix(expression) else self.connection.exec_driver_sql(count, (expression, _FEW + 1))
             self.few[expression] = any(number <= _FEW for (number,) in hits)
         return self.few[expression]
 
@@ -140,45 +140,55 @@ class SearchState:
     behind: bool
 
 
-def match_expression(text: str) -> str:
-    """Returns FTS5's query for words next to one another; with a `*` at the end the last word is a prefix.
+def match_expression(*texts: str, name: str = "text") -> str:
+    """Returns FTS5's query for any of several phrases, words next to one another; with a `*` at the end the last word
+    is a prefix. `name` is a field of a filter: "text" for all columns, or that of one column.
 
-    The text is quoted, so that FTS5's operators in it are separators between words, as they are in the texts.
+    The texts are quoted, so that FTS5's operators in them are separators between words, as they are in what is
+    indexed.
     """
-    phrase, star = (text[:-1], " *") if text.endswith("*") else (text, "")
-    return '"' + phrase.replace('"', '""').replace("\0", " ") + '"' + star
+    halves = [(text[:-1], " *") if text.endswith("*") else (text, "") for text in texts]
+    phrases = ['"' + phrase.replace('"', '""').replace("\0", " ") + '"' + star for phrase, star in halves]
+    return " OR ".join(phrases) if name == "text" else f"{name} : ({' OR '.join(phrases)})"
 
 
-def contains(text: str, run_id: int, within: Within | None = None) -> ColumnElement[bool]:
+def _is_prefix(expression: str) -> bool:
+    return expression.endswith((" *", " *)"))
+
+
+def contains(text: str, run_id: int, within: Within | None = None, name: str = "text") -> ColumnElement[bool]:
     """Returns a condition: the text of a run's row contains these words (see `match_expression`).
 
     For words that most rows contain it is fast only if the range of ids is known, or within `planning`, which keeps a
     list of the run's hits.
     """
     plan = _planning.get()
-    expression = plan.expression(text) if plan is not None and plan.is_sqlite else match_expression(text)
+    is_planned = plan is not None and plan.is_sqlite
+    expression = plan.expression(text, name) if plan and is_planned else match_expression(text, name=name)
     kept = None
     if plan is not None and not plan.is_sqlite:
         plan.by_index()
-    elif plan is not None and (within is None or expression.endswith("*")):
+    elif plan is not None and (within is None or _is_prefix(expression)):
         kept = plan.hits(expression, run_id)
     if kept is not None:
         # In an expression: rows that are read in order are looked up in the list; else the whole list would be sorted.
         return (col(EvaluationRow.id) + 0).in_(select(column("id")).select_from(table(kept, schema="temp")))
-    words = _matches(literal(expression), literal(search_words.query(text)))
+    words = _matches(literal(expression), literal(search_words.query(text, None if name == "text" else name)))
     there = [] if within is None else [_between(*within)]
     return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(words, *there, _is_ours()))
 
 
 def _is_ours() -> ColumnElement[bool]:
-    """Returns a condition: the index was made for this database, not for an earlier one of the same name."""
-    return exists().where(SOURCE.c.created == col(SchemaVersion.created))
+    """Returns a condition: the index has today's format, and was made for this database, not for an earlier one of
+    the same name.
+    """
+    return exists().where(SOURCE.c.created == col(SchemaVersion.created), SOURCE.c.format == FORMAT)
 
 
-def is_rare(text: str) -> bool:
+def is_rare(text: str, name: str) -> bool:
     """True if few rows contain these words, so that a query best starts from them; False outside of `planning`."""
     plan = _planning.get()
-    return plan is not None and plan.is_sqlite and plan.is_few(plan.expression(text))
+    return plan is not None and plan.is_sqlite and plan.is_few(plan.expression(text, name))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.queries.payloads import with_contents
 from logs_ui.recorder.queries.search.full_text import search_state
-from logs_ui.recorder.queries.search.search_text import text_of
+from logs_ui.recorder.queries.search.search_text import Parts, parts_of
 from logs_ui.recorder.queries.search.search_texts import Texts, texts_of
 from logs_ui.recorder.storage import clock
 from logs_ui.recorder.storage.address import Address
@@ -59,12 +59,13 @@ class _Run:
     ended: int
 
 
-_Texts = list[tuple[int, str]]  # (id of the rollout, text)
-_CONTENTS = with_contents(
-    select(col(EvaluationRow.id), col(EvaluationRow.error))
+_Texts = list[tuple[int, Parts]]  # (id of the rollout, texts)
+CONTENTS = with_contents(
+    select(col(EvaluationRow.id), col(EvaluationRow.turns), col(EvaluationRow.error))
     .outerjoin(RolloutPayload, col(RolloutPayload.row_id) == col(EvaluationRow.id))
     .where(col(EvaluationRow.id).in_(bindparam("ids", expanding=True)))
-)  # built once: building it takes longer than running it
+)
+"""Reads ids and the arguments of `parts_of`. It is built once: building it takes longer than running it."""
 
 
 class SearchIndex:
@@ -232,10 +233,10 @@ def _texts(
     while wanted[len(texts) :]:
         is_usual = texts and size <= len(texts) * _USUAL
         some = wanted[len(texts) :][: _PAYLOADS if is_usual else 1]
-        payloads = {row_id: packed for row_id, *packed in db.execute(_CONTENTS, {"ids": some})}
+        payloads = {row_id: packed for row_id, *packed in db.execute(CONTENTS, {"ids": some})}
         for row_id in some:
-            texts.append((row_id, text_of(*payloads[row_id])))
-            size += len(texts[-1][1])
+            texts.append((row_id, parts_of(*payloads[row_id])))
+            size += sum(map(len, texts[-1][1]))
             if size > _CHARACTERS:
                 return texts, row_id
     return texts, None

@@ -1,41 +1,62 @@
-"""Extracts the searchable text of a rollout."""
+"""Extracts the searchable texts of a rollout, apart by who wrote them."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from logs_ui.recorder.storage.payload import unpack_content
+from logs_ui.recorder.storage.payload import first_answer, unpack_content
+from logs_ui.recorder.storage.search_tables import COLUMNS
+from logs_ui.recorder.vocabulary import SCORING
+
+Parts = tuple[str, ...]
+"""The texts of a rollout, in the order of `search_tables.COLUMNS`."""
 
 
-def text_of(error: str | None, content: bytes | None, start: bytes | None) -> str:
-    """Joins all texts of a rollout, each once: messages with reasoning and tool calls, actions, observations, errors.
-    The payload and its start are packed; a damaged one counts as empty.
+def parts_of(turns: int | None, error: str | None, content: bytes | None, start: bytes | None) -> Parts:
+    """Joins the texts of a rollout, each once per column. The payload and its start are packed; a damaged one counts
+    as empty.
+
+    - tool: what came back: messages after the model's first answer, observations, and errors of calls;
+    - assistant: what the model wrote from its first answer on: messages, reasoning, tool calls, and its actions;
+    - prompt: the messages before the model's first answer;
+    - other: the rollout's error, errors of model calls, and calls of reward functions.
     """
     try:
         unpacked = unpack_content(content, start)
     except Exception:  # noqa: BLE001 - zstd and JSON each raise errors of their own for damaged bytes
         unpacked = {}
-    texts = [error or "", *_of_messages(unpacked.get("messages")), *_of_actions(unpacked.get("actions"))]
+    tool, assistant, prompt, other = columns = [list[str]() for _ in COLUMNS]
+    other.append(error or "")
+    messages = list(_dicts(unpacked.get("messages")))
+    first = first_answer(messages, turns)
+    for index, message in enumerate(messages):
+        said = prompt if index < first else assistant if message.get("role") == "assistant" else tool
+        said += _of_message(message)
+    for action in _dicts(unpacked.get("actions")):
+        sent, back = (other, other) if action.get("phase") == SCORING else (assistant, tool)
+        sent += _of_fields(action, "text", "action")
+        # What a reset returns is the prompt, as a rule, or a part of it.
+        known = () if action.get("turn") else prompt
+        back += (it for it in _of_fields(action, "observation", "error") if it not in known)
+        if isinstance(call := action.get("generation"), dict):
+            other += _strings(call.get("error"))
     # Most observations of an environment are messages, too.
-    return "\n".join(dict.fromkeys(text for text in texts if text))
+    return tuple("\n".join(dict.fromkeys(filter(None, texts))) for texts in columns)
 
 
-def _of_messages(messages: Any) -> Iterator[str]:
-    for message in messages if isinstance(messages, list) else ():
-        if isinstance(message, dict):
-            for name in ("content", "reasoning_content", "reasoning"):
-                yield from _strings(message.get(name))
-            calls = message.get("tool_calls")
-            for call in calls if isinstance(calls, list) else ():
-                yield from _strings(call.get("function") if isinstance(call, dict) else call)
+def _dicts(values: Any) -> Iterator[dict[str, Any]]:
+    return (it for it in values if isinstance(it, dict)) if isinstance(values, list) else iter(())
 
 
-def _of_actions(actions: Any) -> Iterator[str]:
-    for action in actions if isinstance(actions, list) else ():
-        if isinstance(action, dict):
-            for name in ("text", "action", "observation", "error"):
-                yield from _strings(action.get(name))
-            if isinstance(call := action.get("generation"), dict):
-                yield from _strings(call.get("error"))
+def _of_message(message: dict[str, Any]) -> Iterator[str]:
+    yield from _of_fields(message, "content", "reasoning_content", "reasoning")
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        yield from _strings(call.get("function") if isinstance(call, dict) else call)
+
+
+def _of_fields(value: dict[str, Any], *names: str) -> Iterator[str]:
+    for name in names:
+        yield from _strings(value.get(name))
 
 
 def _strings(value: Any) -> Iterator[str]:

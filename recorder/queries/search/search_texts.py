@@ -9,11 +9,12 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, Text, bindparam, cast, delete, insert, select, text
 from sqlalchemy.dialects.postgresql import TSVECTOR
 
+from logs_ui.recorder.queries.search.search_text import Parts
 from logs_ui.recorder.queries.search.search_words import vectors
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, sidecar_engine
 from logs_ui.recorder.storage.file_system import network_kind
-from logs_ui.recorder.storage.search_tables import VECTORS
+from logs_ui.recorder.storage.search_tables import COLUMNS, FTS5, VECTORS
 from logs_ui.recorder.storage.sidecars import SEARCH
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 
@@ -64,12 +65,12 @@ class Texts:
         """Returns the ids among these whose rollouts are indexed."""
         return set(index.scalars(select(VECTORS.c.rowid).where(VECTORS.c.rowid.in_(ids))))
 
-    def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
-        """Adds (id, text) of rollouts that are not indexed."""
+    def add(self, index: Connection, texts: list[tuple[int, Parts]]) -> None:
+        """Adds (id, texts) of rollouts that are not indexed."""
         rows = [
             {"rowid": row_id, "part": part, "words": words}
-            for row_id, body in texts
-            for part, words in enumerate(vectors(body))
+            for row_id, parts in texts
+            for part, words in enumerate(vectors(parts))
         ]
         words = cast(bindparam("words", type_=Text), TSVECTOR)
         index.execute(insert(VECTORS).values(rowid=bindparam("rowid"), part=bindparam("part"), words=words), rows)
@@ -98,15 +99,17 @@ class _SqliteTexts(Texts):
         return True
 
     def clear(self, index: Connection) -> None:
-        index.exec_driver_sql("INSERT INTO search.texts (texts) VALUES ('delete-all')")
+        index.exec_driver_sql("DROP TABLE search.texts")  # of an earlier format it has other columns
+        index.exec_driver_sql(FTS5)
 
     def known(self, index: Connection, ids: Collection[int]) -> set[int]:
         listed = ", ".join(str(int(it)) for it in ids)
         found = index.exec_driver_sql(f"SELECT id FROM search.texts_docsize WHERE id IN ({listed})")  # noqa: S608
         return set(found.scalars())
 
-    def add(self, index: Connection, texts: list[tuple[int, str]]) -> None:
-        index.exec_driver_sql("INSERT INTO search.texts (rowid, body) VALUES (?, ?)", texts)
+    def add(self, index: Connection, texts: list[tuple[int, Parts]]) -> None:
+        insertion = f"INSERT INTO search.texts (rowid, {', '.join(COLUMNS)}) VALUES (?, ?, ?, ?, ?)"  # noqa: S608 - ours
+        index.exec_driver_sql(insertion, [(row_id, *parts) for row_id, parts in texts])
 
     @contextmanager
     def _alone(self) -> Iterator[bool]:

@@ -7,9 +7,9 @@ and addresses as single words, in which a search for `requests` or `join` finds 
 import hashlib
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from logs_ui.recorder.storage.search_tables import TOKENIZER
+from logs_ui.recorder.storage.search_tables import COLUMNS, TOKENIZER
 
 _WORD = 400  # characters kept of a longer word: a lexeme has at most 2,046 bytes
 _PART_WORDS = 16_000  # words in a tsvector: its positions end at 16,383
@@ -17,6 +17,10 @@ _PART_PLACES = 255  # positions of one word: a tsvector drops more
 _PART_BYTES = 400_000  # bytes of words: a tsvector has at most 1 MB of words and positions
 OVERLAP = 100
 """Words that two parts of a text share: a phrase of up to this length is found everywhere."""
+Word = tuple[str, str]
+"""A word, and its weight."""
+_WEIGHTS = dict(zip(COLUMNS, "ABCD", strict=True))
+_GAP = "", ""  # between texts of two columns, so that no phrase is found across it, as FTS5 finds none there
 
 
 class _Folding(dict[int, str]):
@@ -55,21 +59,29 @@ def words_of(text: str) -> list[str]:
     return [it[:_WORD] + hashlib.sha256(it.encode()).hexdigest()[:16] if is_shortened(it) else it for it in words]
 
 
-def vectors(text: str) -> list[str]:
-    """Return literals of `tsvector`: one for most texts, several that overlap for a text that exceeds its limits."""
-    parts = _parts(words_of(text))
+def vectors(texts: Sequence[str]) -> list[str]:
+    """Return literals of `tsvector` for the texts of one rollout, each with its own weight: one for most rollouts,
+    several that overlap for texts that exceed its limits.
+    """
+    words: list[Word] = []
+    for text, weight in zip(texts, _WEIGHTS.values(), strict=True):
+        found = [(word, weight) for word in words_of(text)]
+        words += [_GAP, *found] if words and found else found
+    parts = _parts(words)
     return [" ".join(f"'{word}':{','.join(places)}" for word, places in part.items()) for part in parts]
 
 
-def query(text: str) -> str:
+def query(text: str, column: str | None = None) -> str:
     """Return a literal of `tsquery` for words next to one another; with a `*` at the end the last word is a prefix. It
-    is empty, and finds nothing, if there is no word.
+    is empty, and finds nothing, if there is no word. With a column, only its words are found.
     """
-    phrase, star = (text[:-1], ":*") if text.endswith("*") else (text, "")
+    phrase, star = (text[:-1], "*") if text.endswith("*") else (text, "")
+    weight = _WEIGHTS[column] if column else ""
     words = words_of(phrase)
     if star and words:
         words[-1] = words[-1][:_WORD]
-    return " <-> ".join(f"'{word}'" for word in words) + (star if words else "")
+    marks = [weight] * (len(words) - 1) + [star + weight]
+    return " <-> ".join(f"'{word}'" + (f":{mark}" if mark else "") for word, mark in zip(words, marks, strict=False))
 
 
 def is_shortened(word: str) -> bool:
@@ -77,7 +89,7 @@ def is_shortened(word: str) -> bool:
     return len(word) > _WORD
 
 
-def _parts(words: list[str]) -> Iterator[dict[str, list[str]]]:
+def _parts(words: list[Word]) -> Iterator[dict[str, list[str]]]:
     """Return positions by word, from 1 on in each part."""
     begin = 0
     while True:
@@ -88,12 +100,14 @@ def _parts(words: list[str]) -> Iterator[dict[str, list[str]]]:
         begin = end - OVERLAP
 
 
-def _part(words: list[str], begin: int) -> tuple[dict[str, list[str]], int]:
+def _part(words: list[Word], begin: int) -> tuple[dict[str, list[str]], int]:
     """Return one part, and the place of the first word that did not fit."""
     part: dict[str, list[str]] = {}
     room = _PART_BYTES
     for place in range(begin, min(len(words), begin + _PART_WORDS)):
-        word = words[place]
+        word, weight = words[place]
+        if not word:
+            continue
         places = part.get(word)
         if places is None:
             room -= 4 * len(word)
@@ -102,5 +116,5 @@ def _part(words: list[str], begin: int) -> tuple[dict[str, list[str]], int]:
             part[word] = places = []
         elif len(places) == _PART_PLACES:
             return part, place
-        places.append(str(place - begin + 1))
+        places.append(f"{place - begin + 1}{weight}")
     return part, min(len(words), begin + _PART_WORDS)

@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, Integer, and_, case, cast, not_, or_, sele
 from sqlmodel import col
 
 from logs_ui.recorder.queries import notebook
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED
 from logs_ui.recorder.queries.filters.filter_language import parse_terms
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.search import full_text
@@ -66,8 +66,8 @@ def stored_elsewhere(
         return notebook.starred(run_id)
     if value is None:  # no tag at all, or no note
         return not_(_has_tags(run_id) if term.field == "tag" else notebook.noted(run_id))
-    if term.field == "text":
-        return full_text.contains(str(value), run_id, within)
+    if term.field in SEARCHED:
+        return full_text.contains(str(value), run_id, within, term.field)
     return (notebook.tagged if term.field == "tag" else notebook.noted)(run_id, str(value))
 
 

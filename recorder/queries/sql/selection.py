@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, or_, select
 from sqlmodel import col
 
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Kind
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Kind
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, Sort
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.search import full_text
@@ -43,7 +43,7 @@ _NONE, _ALL = -1, 2**63 - 1  # limits of `created` that no rollout, or every one
 _NARROW_STEPS = 500  # the rows of fewer steps can be collected and sorted
 _BY_REWARD = (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
 _INDEXED = frozenset({*_KINDS, "scored", "task", "step", "reward", "group", "id", "since", "until"})
-_LEADING = frozenset({"id", "group", "task", "tag", "is", "note", "text"})  # fields that usually select few rows
+_LEADING = frozenset({"id", "group", "task", "tag", "is", "note"})  # fields that usually select few rows
 _LISTED = frozenset({"tag", "is", "note"})
 _BY_ID = (Sort.NEWEST, Sort.OLDEST)
 _UNINDEXED = (Sort.LONGEST, Sort.SLOWEST)
@@ -117,7 +117,7 @@ def conditions(
 
 def leads_to_few(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if an index usually selects few of a large run's rows."""
-    leads = any((it.field in _LEADING - {"text"} and not it.negated) or _is_rare_text(it) for it in filter.terms)
+    leads = any((it.field in _LEADING and not it.negated) or _is_rare_text(it) for it in filter.terms)
     return leads or _is_narrow(filter) or _is_rare(filter)
 
 
@@ -219,12 +219,14 @@ def _is_rare(filter: RolloutFilter) -> bool:  # noqa: A002
 
 
 def _is_rare_text(term: Term) -> bool:
-    return term.field == "text" and not term.negated and all(full_text.is_rare(str(text)) for text in term.values)
+    if term.field not in SEARCHED or term.negated:
+        return False
+    return all(full_text.is_rare(str(text), term.field) for text in term.values)
 
 
 def _reads_the_table(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if a term needs a column that no index has, and no index selects few rows."""
-    leads = any(it.field in _LEADING and not it.negated for it in filter.terms)
+    leads = any(it.field in {*_LEADING, *SEARCHED} and not it.negated for it in filter.terms)
     few = leads or _is_narrow(filter) or _is_rare(filter)
     return not few and any(it.field not in _INDEXED for it in filter.terms)
 

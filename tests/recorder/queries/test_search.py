@@ -56,14 +56,17 @@ class Place:
         with self.writing.begin() as connection:
             return factory.insert_run(connection, run)
 
-    def rollout(self, run: int, text: Any, *, changed: int = 1, scored: int | None = NOW, **payload: Any) -> int:
+    def rollout(
+        self, run: int, text: Any, *, changed: int = 1, scored: int | None = NOW, turns: int | None = None,
+        **payload: Any,
+    ) -> int:  # fmt: skip
         messages = [{"role": "assistant", "content": text}]
         with self.writing.begin() as connection:
             number = int(connection.scalar(select(func.max(col(EvaluationRow.id)))) or 0) + 1
             row = {
                 "id": number, "run_id": run, "uid": str(number), "changed": changed, "eval_name": "e",
                 "mode": Mode.TRAIN.value, "step": 1, "policy_step": 0, "group": "g", "generation": 0, "process": 0,
-                "status": Status.OK.value, "created": NOW, "scored": scored,
+                "status": Status.OK.value, "created": NOW, "scored": scored, "turns": turns,
                 "reward": None if scored is None else 1.0,
             }  # fmt: skip
             connection.execute(insert(EvaluationRow), row)
@@ -170,6 +173,67 @@ def test_words_phrases_and_beginnings(place: Place) -> None:
     assert place.found(run, '"brown fo*"') == {one}
     assert place.found(run, "quick -fox") == {two}
     assert place.found(run, "text:fox,dog") == {one, two}
+
+
+def test_words_are_searched_for_in_what_one_role_wrote(place: Place) -> None:
+    run = place.run()
+    call = {"function": {"name": "bash", "arguments": '{"command": "git grep kiwi"}'}}
+    messages = [
+        {"role": "system", "content": "Use plums."},
+        {"role": "assistant", "content": "an example of the prompt"},
+        {"role": "user", "content": "Peel the Äpfel"},
+        {"role": "assistant", "content": "I look first", "reasoning_content": "hmm, plums", "tool_calls": [call]},
+        {"role": "tool", "content": "fig.py: lime"},
+        {"role": "user", "content": "go on"},
+        {"role": "assistant", "content": "lime it is"},
+    ]
+    actions = [
+        {"turn": 0, "observation": "Peel the Äpfel", "error": "ValueError: reset"},
+        {
+            "turn": 1,
+            "text": "I look first",
+            "action": {"press": "cherry"},
+            "observation": "Peel the Äpfel",
+            "error": "date",
+        },
+        {"turn": 2, "generation": {"error": "refused"}},
+        {"turn": 2, "phase": "scoring", "action": "judge it", "observation": "seven"},
+    ]
+    one = place.rollout(run, "", messages=messages, actions=actions, turns=2)
+    two = place.rollout(run, "", messages=[{"role": "user", "content": "lime"}])  # never answered
+    place.fill()
+    found = {
+        "assistant": ("plums", "kiwi", "bash", '"look first"', "lime", "cherry", "loo*", '"grep ki*"'),
+        "tool": ("lime", '"go on"', "date", "reset", "fig*", "apfel"),
+        "prompt": ("plums", "example", '"use plums"', "apfel"),
+    }
+    words = {*(word for of_role in found.values() for word in of_role), "refused", "judge", "seven"}
+    for word in words:
+        assert one in place.found(run, word), word
+        for role, of_role in found.items():
+            assert (one in place.found(run, f"{role}:{word}")) == (word in of_role), (role, word)
+    assert place.found(run, "lime") == {one, two}
+    assert place.found(run, "prompt:lime") == {two}
+    assert place.found(run, "prompt:plums assistant:plums -tool:plums,seven") == {one}
+    assert place.found(run, "assistant:kiwi,nothing") == {one}
+    assert place.found(run, '"prompt peel"') == {one}  # two texts of one role
+    assert place.found(run, '"is fig"') == set()  # two roles
+
+
+def test_an_index_of_an_earlier_format_is_not_read_and_made_anew(on_disk: Place) -> None:
+    run = on_disk.run()
+    row = on_disk.rollout(run, "words")
+    on_disk.fill()
+    with sqlite3.connect(SEARCH.path(on_disk.path)) as index:
+        index.execute("DROP TABLE texts")
+        index.execute("CREATE VIRTUAL TABLE texts USING fts5(body, content='')")
+        index.execute("INSERT INTO texts (rowid, body) VALUES (?, 'words')", [row])
+        index.execute("UPDATE source SET format = 1")
+    index.close()
+    assert on_disk.found(run, "assistant:words") == on_disk.found(run, "words") == set()
+    assert on_disk.state(run) == (0, True)
+    on_disk.fill()
+    assert on_disk.found(run, "assistant:words") == on_disk.found(run, "words") == {row}
 
 
 def test_no_text_is_an_error(place: Place) -> None:

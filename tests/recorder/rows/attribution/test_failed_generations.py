@@ -19,7 +19,7 @@ from logs_ui.recorder import flush, load_run, record, start_run, trace_env
 from logs_ui.recorder.capture.calls import Generation
 from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
-from logs_ui.recorder.queries.search.search_text import text_of
+from logs_ui.recorder.queries.search.search_text import parts_of
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.row_tokens import with_logprobs
 from logs_ui.recorder.storage.database import reading_engine
@@ -392,4 +392,4 @@ def test_one_that_ends_the_function_is_told_on_all_rows(db: Path, server: ModelS
 def test_what_it_raised_is_found_by_its_words() -> None:
     failed = {"turn": 1, "text": None, "generation": {"seconds": 1.0, "error": "InternalServerError: no GPU is left"}}
     content = pack_content({"actions": [failed, {"turn": 1, "generation": ["odd"]}]})
-    assert text_of(None, content, None) == "InternalServerError: no GPU is left"
+    assert parts_of(None, None, content, None) == ("", "", "", "InternalServerError: no GPU is left")
