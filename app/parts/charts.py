@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import NamedTuple
 
 from logs_ui.recorder.queries import Histogram
+from logs_ui.recorder.queries.common import bounded
 from logs_ui.recorder.queries.filters.terms import Range
 
 _DOT = 4.0
@@ -75,8 +76,8 @@ class Scale:
 
     def at(self, value: float) -> float:
         """Returns the position of a value, from 0 to 100."""
-        width = self.high - self.low
-        return round(100 * (min(max(value, self.low), self.high) - self.low) / width, 2) if width > 0 else 0.0
+        low, high = bounded(self.low), bounded(self.high)
+        return round(100 * (min(max(bounded(value), low), high) - low) / (high - low), 2) if high > low else 0.0
 
     def bar(self, value: float) -> Bar:
         """Returns the bar from zero to `value`; a tiny value is drawn thin rather than invisible."""
@@ -89,7 +90,7 @@ def sparkline(curve: Sequence[tuple[int, float]], width: float = 140, height: fl
     """Builds a line over the steps; None for fewer than two points."""
     if len(curve) < 2:
         return None
-    steps, values = [step for step, _ in curve], [value for _, value in curve]
+    steps, values = [step for step, _ in curve], [bounded(value) for _, value in curve]
     low, span = min(values), (max(values) - min(values)) or 1.0
     first, steps_span = steps[0], (steps[-1] - steps[0]) or 1
     points = [
@@ -97,7 +98,7 @@ def sparkline(curve: Sequence[tuple[int, float]], width: float = 140, height: fl
             round(2 + (width - 5) * (step - first) / steps_span, 1),
             round(height - 3 - (height - 6) * (value - low) / span, 1),
         )
-        for step, value in curve
+        for step, value in zip(steps, values, strict=True)
     ]
     return Sparkline(" ".join(f"{x},{y}" for x, y in points), points[-1])
 
@@ -131,12 +132,12 @@ def curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
     curves again and again.
     """
     known = [value for _, value in points if value is not None]
-    low, high = min(known, default=0.0), max(known, default=0.0)
+    low, high = bounded(min(known, default=0.0)), bounded(max(known, default=0.0))
     span = (high - low) or 1.0
     places, steps = _axis(tuple(step for step, _ in points))
 
     def y(value: float) -> float:
-        return 38 - 36 * (value - low) / span if high > low else 20
+        return 38 - 36 * (bounded(value) - low) / span if high > low else 20
 
     placed = zip(places, (value for _, value in points), strict=True)
     parts = [list(part) for is_known, part in groupby(placed, lambda pair: pair[1] is not None) if is_known]
@@ -144,8 +145,8 @@ def curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
         name=name,
         lines=[" ".join([f"{x},{y(value or 0.0):.4g}" for x, value in part]) for part in parts],
         zero=y(0.0) if low < 0 < high else None,
-        low=low if known else None,
-        high=high if known else None,
+        low=min(known, default=None),
+        high=max(known, default=None),
         first=points[0][1],
         last=points[-1][1],
         from_step=points[0][0],

@@ -60,8 +60,8 @@ def percent(share: float | None) -> str:
 
 def duration(seconds: float | None) -> str:
     """Formats as `697 ms`, `28.8 s`, `1m 03s`, `2h 05m`."""
-    if seconds is None:
-        return NOTHING
+    if seconds is None or not math.isfinite(seconds):
+        return number(seconds)
     if seconds < 0.9995:
         return f"{seconds * 1_000:.0f} ms"
     if seconds < 59.95:

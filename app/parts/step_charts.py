@@ -9,6 +9,7 @@ from typing import NamedTuple
 from logs_ui.app.parts import figures, words
 from logs_ui.app.parts.words import Word
 from logs_ui.recorder.queries import Step
+from logs_ui.recorder.queries.common import bounded
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 Values = list[float | None]
@@ -107,7 +108,7 @@ class StepChart:
     def drawn(self, steps: Sequence[int]) -> list[tuple[StepLine, list[str]]]:
         """Returns the points of each line's unbroken parts, in a box of 100 by 40, for a browser without scripts."""
         known = [value for line in self.lines for value in (*line.values, *(line.high or ())) if value is not None]
-        low, high = min(known, default=0.0), max(known, default=1.0)
+        low, high = bounded(min(known, default=0.0)), bounded(max(known, default=1.0))
         span, wide = (high - low) or 1.0, (steps[-1] - steps[0]) or 1
         found = []
         for line in self.lines:
@@ -119,7 +120,7 @@ class StepChart:
             parts = [list(part) for is_known, part in groupby(pairs, lambda pair: pair[1] is not None) if is_known]
             points = [
                 " ".join(
-                    f"{100 * (step - steps[0]) / wide:.4g},{39 - 38 * ((value or 0.0) - low) / span:.4g}"
+                    f"{100 * (step - steps[0]) / wide:.4g},{39 - 38 * (bounded(value or 0.0) - low) / span:.4g}"
                     for step, value in part
                 )
                 for part in parts
@@ -130,7 +131,7 @@ class StepChart:
 
 def spelt(values: Values) -> str:
     """Formats values for a script: separated by spaces, a missing value as `-`."""
-    return " ".join("-" if value is None else f"{value:.5g}" for value in values)
+    return " ".join("-" if value is None else f"{bounded(value):.5g}" for value in values)
 
 
 def written(value: float | None, form: Form) -> str:

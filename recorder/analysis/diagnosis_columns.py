@@ -14,7 +14,7 @@ from sqlalchemy.types import String
 from sqlmodel import col
 
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
-from logs_ui.recorder.queries.common import LARGE, Database
+from logs_ui.recorder.queries.common import LARGE, Database, bounded
 from logs_ui.recorder.rows.text_facts import FACTS, TEXTS
 from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
 from logs_ui.recorder.vocabulary import Mode, Status
@@ -139,7 +139,8 @@ class RunColumns:
             values = [value is not None for value in values]
         elif name == "odd_rewards":
             values = [value not in {None, "null"} for value in values]
-        return np.array(values, _KINDS[name])
+        found: NDArray[Any] = np.array(values, _KINDS[name])
+        return _bounded(found) if name in _NUMBERS else found
 
     def made(self) -> Rows:
         """Return what was added so far."""
@@ -154,7 +155,7 @@ class RunColumns:
             group=np.unique(own["group"], return_inverse=True)[1],
             eval=own["eval_name"],
             odd=own["odd_rewards"],
-            parts={name: given * factors[name][own["reward_weights"]] for name, given in values.items()},
+            parts={name: _bounded(given * factors[name][own["reward_weights"]]) for name, given in values.items()},
             values=values,
             weights={name: latest.get(name, 1.0) for name in values},
             facts={name: own[name] for name in (*FACTS, *TEXTS)},
@@ -182,8 +183,13 @@ def _by_function(rewards: Sequence[str | None]) -> dict[str, Floats]:
             if name not in values:
                 values[name] = np.full(len(rewards), np.nan)
             if value is not None:
-                values[name][place] = value
+                values[name][place] = bounded(value)
     return values
+
+
+def _bounded(values: Floats) -> Floats:
+    """Return the values, at most as far from 0 as `bounded` has it, so that their squares can be added up."""
+    return np.clip(values, bounded(-math.inf), bounded(math.inf))
 
 
 def _sample(db: Database, run_id: int, mode: Mode) -> Sample | None:

@@ -1,5 +1,6 @@
 """Counts, limits and the reading of rows that several files of this package share."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -31,6 +32,8 @@ a scan takes 30 ms, and a page needs several.
 
 WINDOW = 10_000
 """The number of newest rollouts that are scanned instead."""
+
+_BOUND = 1e75
 
 T = TypeVar("T")
 
@@ -82,6 +85,11 @@ def distinct(column: Any, of_run: ColumnElement[bool]) -> Select[Any]:
     following = select(func.min(column)).where(of_run, column > values.c.value).scalar_subquery()
     values = values.union_all(select(following).where(values.c.value.is_not(None)))
     return select(values.c.value).where(values.c.value.is_not(None))
+
+
+def bounded(value: float) -> float:
+    """Returns a number that is at most 1e75 from 0, so that sums, differences and squares stay finite; 0 for NaN."""
+    return min(max(value, -_BOUND), _BOUND) if not math.isnan(value) else 0.0
 
 
 def thinned(values: Sequence[T], most: int) -> Sequence[T]:

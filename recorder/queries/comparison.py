@@ -9,7 +9,7 @@ from sqlalchemy import func, literal, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.queries.common import Database, thinned
+from logs_ui.recorder.queries.common import Database, bounded, thinned
 from logs_ui.recorder.queries.sql.matching import Marks, is_solved
 from logs_ui.recorder.storage.dialects import total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistics
@@ -70,7 +70,7 @@ def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) 
     found, rollouts, when = [], 0, None
     for step, value in logged:  # a value that is logged between two of the mode's steps is placed at the first of them
         rollouts, when = seen.get(step, rollouts), times.get(step, when)
-        found.append(CurvePoint(step, value, rollouts, when))
+        found.append(CurvePoint(step, None if value is None else bounded(value), rollouts, when))
     return found
 
 
@@ -97,8 +97,8 @@ def task_results(
     query = query.where(*of_run, col(row.reward).is_not(None)).group_by(task, col(row.group))
     found: dict[str, list[GroupResult]] = defaultdict(list)
     with Session(db) as session:
-        for name, *sums in session.execute(query):
-            found[name].append(GroupResult(*sums))
+        for name, scored, solved, reward_sum in session.execute(query):
+            found[name].append(GroupResult(scored, solved, bounded(reward_sum or 0.0)))
     return dict(found)
 
 
@@ -108,7 +108,7 @@ def _steps(session: Session, run_id: int, mode: str) -> list[StepSize]:
     query = select(col(key.step), *sums).where(col(key.run_id) == run_id, col(key.mode) == mode)
     found = session.execute(query.group_by(col(key.step)).order_by(col(key.step))).all()
     each = zip(found, accumulate(int(rollouts) for _, rollouts, *_ in found), strict=True)
-    return [StepSize(step, so_far, int(scored), rewards) for (step, _, scored, rewards), so_far in each]
+    return [StepSize(step, so_far, int(scored), bounded(rewards or 0.0)) for (step, _, scored, rewards), so_far in each]
 
 
 def _times(session: Session, run_id: int, mode: str, steps: list[int]) -> dict[int, int]:

@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.errors import RolloutNotFoundError
-from logs_ui.recorder.queries.common import Count, Database, as_shown
+from logs_ui.recorder.queries.common import Count, Database, as_shown, bounded
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.rollout_list import Cursor, Rollout, read
 from logs_ui.recorder.queries.sql.matching import ALIKE, Marks, is_solved
@@ -99,9 +99,9 @@ class Group:
 
     @property
     def mean(self) -> float | None:
-        """Returns the mean reward; None without rewards, or if one is infinite."""
+        """Returns the mean reward; None without rewards, or if one is too large to be added to others."""
         known = self.rewards
-        return math.fsum(known) / len(known) if known and all(map(math.isfinite, known)) else None
+        return math.fsum(known) / len(known) if known and all(bounded(it) == it for it in known) else None
 
     @property
     def spread(self) -> float | None:

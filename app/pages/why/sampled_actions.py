@@ -17,6 +17,7 @@ from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.tables.action_sample import ActionKind, Played, Sample, Seen, sampled, words_of
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Rollout
+from logs_ui.recorder.queries.common import bounded
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.filters.terms import Range, Term
 from logs_ui.recorder.storage.tables import Run
@@ -111,7 +112,11 @@ def _newest(db: Connection, run_id: int, here: StepWindow) -> Iterator[Played]:
     newest = only.with_terms(Term("id", (Range(low=int(ids[0])),)))
     ended = set(ids.tolist())
     found: Iterator[Rollout] = chain.from_iterable(queries.rollouts(db, run_id, newest, chunk=SAMPLE))
-    return (Played(it.row.id or 0, it.row.reward, it.own_actions) for it in found if it.row.id in ended)
+    return (
+        Played(it.row.id or 0, it.row.reward and bounded(it.row.reward), it.own_actions)
+        for it in found
+        if it.row.id in ended
+    )
 
 
 def _kind(uid: str, only: RolloutFilter, sample: Sample, kind: ActionKind) -> KindLine:

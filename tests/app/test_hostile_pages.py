@@ -1,0 +1,69 @@
+"""Every page of runs with infinite rewards, very many things, and names without a blank."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+from starlette.testclient import TestClient
+
+from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.main import create_app
+from logs_ui.app.web import urls
+from tests.support.hostile import record_huge, record_many
+from tests.support.site import pages
+
+WIDTHS = (1440, 900, 390)
+MANY_THINGS = {"overview", "rollouts", "pivot", "groups", "group", "why", "why-tasks", "why-rewards", "runs-compared"}
+"""Pages on which the number of things counts; the others are the same in both runs."""
+_DRAWING = re.compile(r"<svg.*?</svg>", re.DOTALL)
+_ATTRIBUTE = re.compile(r'\s(?:[xy][12]?|c[xy]|r|d|points|width|height|transform|viewBox)="([^"]*)"')
+_NO_NUMBER = re.compile(r"(?i)(?<![a-z])(?:nan|inf|infinity|none)(?![a-z])")
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hostile") / "runs.db"
+
+
+@pytest.fixture(scope="module")
+def runs(db: Path) -> dict[str, str]:
+    return {"huge": record_huge(db), "many": record_many(db)}
+
+
+@pytest.fixture(scope="module")
+def client(db: Path, runs: dict[str, str]) -> Iterator[TestClient]:
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+        for run in runs.values():
+            client.get(urls.why(run, wait="1"))  # the first request may only say that it is computed
+        yield client
+
+
+@pytest.fixture(scope="module")
+def url(db: Path, client: TestClient) -> Iterator[str]:
+    with BackgroundServer(db) as server:
+        yield server.url
+
+
+@pytest.mark.parametrize("which", ["huge", "many"])
+def test_every_page_answers_and_draws_only_numbers(
+    db: Path, client: TestClient, runs: dict[str, str], which: str
+) -> None:
+    for name, address in pages(db, runs[which]).items():
+        answer = client.get(address)
+        assert answer.status_code == 200, name
+        drawn = [value for drawing in _DRAWING.findall(answer.text) for value in _ATTRIBUTE.findall(drawing)]
+        assert [value for value in drawn if _NO_NUMBER.search(value)] == [], name
+
+
+@pytest.mark.parametrize("which", ["huge", "many"])
+def test_no_page_is_wider_than_its_window(
+    quiet_page: Page, db: Path, runs: dict[str, str], url: str, which: str
+) -> None:
+    for name, address in pages(db, runs[which]).items():
+        if which == "huge" or name in MANY_THINGS:
+            quiet_page.goto(url + address)
+            for width in WIDTHS:
+                quiet_page.set_viewport_size({"width": width, "height": 900})
+                assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
