@@ -98,7 +98,10 @@
   const whole = async (address) => (await fetch(address)).text();
   const isDark = () => root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   const actions = {
-    help: () => document.getElementById("help").showModal(),
+    help: () => { // only the keys that do something on this page
+      for (const it of document.querySelectorAll("#help [data-for]")) it.hidden = !document.querySelector(it.dataset.for);
+      document.getElementById("help").showModal();
+    },
     theme: () => {
       root.dataset.theme = isDark() ? "light" : "dark";
       try { localStorage.setItem("logs-ui-theme", root.dataset.theme); } catch { /* then only for this page */ }
@@ -152,7 +155,7 @@
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (isWriting(event.target) && event.key !== "Escape") return;
-    const link = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
+    const link = document.querySelector(`[data-key~="${CSS.escape(event.key)}"]`);
     if (!link && !(event.key in keys)) return;
     if (event.key !== "Escape") event.preventDefault();
     if (link) link.click();

@@ -19,10 +19,12 @@ from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
 from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.search.full_text import search_state
+from logs_ui.recorder.queries.sql import selection
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState
 
 PAGE_SIZE = 50
+_MOST = 10 * PAGE_SIZE  # rows from the top to the one that a reader comes back to
 _ANY_ID = str(urls.FIRST)
 _FIRST_SECONDS, _MORE_SECONDS = 0.03, 0.2  # of looking through rollouts that no index leads to, until a page is shown
 _MANY = 100_000  # from so many rollouts on, counting them anew every other second would be felt
@@ -38,6 +40,7 @@ class Rows:
         scale: scale of the reward bars: the run's own lowest and highest.
         said: stars, tags and notes by row id; rows without any are left out.
         looked_at: see `queries.Page`.
+        at: id of the row that the reader comes back to; 0 for none.
     """
 
     lines: list[EvaluationRow]
@@ -48,6 +51,7 @@ class Rows:
     chosen: RolloutFilter
     run: str
     looked_at: int | None = None
+    at: int = 0
     _links: dict[tuple[str, Any], str] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[Any, ...], Markup] = field(default_factory=dict, repr=False)
 
@@ -73,7 +77,7 @@ class Rows:
         return urls.rollout(self.run, urls.FIRST, self.chosen)
 
     def only(self, part: str, value: Any) -> str:
-        """Returns the address of the filter's rollouts with this step, task or eval, computed once for its lines."""
+        """Returns the address of the filter's rollouts with this step or task, computed once for its lines."""
         if (part, value) not in self._links:
             parts = {"step_min": value, "step_max": value} if part == "step" else {part: (value,)}
             self._links[part, value] = urls.narrowed(self.run, self.chosen, **parts)
@@ -134,14 +138,32 @@ class TableLive:
     has_grown: bool
 
 
-def rows_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, view: View, after: Cursor | None) -> Rows:
+def place_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, at: int) -> tuple[Cursor | None, int]:
+    """Returns where a page begins that has this row, and its number of rows: at the top if the row is not far from it,
+    else at the row itself.
+    """
+    run_id = id_of(summary.run)
+    row = next(iter(queries.rows_called(db, run_id, [at])), None)
+    if row is None:
+        return None, PAGE_SIZE
+    if not is_long(summary, chosen):
+        place = queries.neighbours(db, run_id, chosen, row, total=Count(0, exact=True)).position
+        if place and place <= _MOST:
+            return None, (place // PAGE_SIZE + 2) * PAGE_SIZE  # a window's height of rows below it, too
+    key, _ = selection.place_of(row, chosen.sort)
+    return Cursor(key, at - 1 if chosen.sort == Sort.OLDEST else at + 1), PAGE_SIZE
+
+
+def rows_of(
+    db: Connection, summary: RunSummary, chosen: RolloutFilter, view: View, after: Cursor | None, size: int = PAGE_SIZE
+) -> Rows:
     """Returns a page of rows."""
     run = summary.run
     if is_long(summary, chosen):
         seconds = _FIRST_SECONDS if after is None else _MORE_SECONDS
-        page = queries.page_in_time(db, id_of(run), chosen, after=after, limit=PAGE_SIZE, seconds=seconds)
+        page = queries.page_in_time(db, id_of(run), chosen, after=after, limit=size, seconds=seconds)
     else:
-        page = queries.page(db, id_of(run), chosen, after=after, limit=PAGE_SIZE)
+        page = queries.page(db, id_of(run), chosen, after=after, limit=size)
     following = urls.rollouts(run.uid, chosen, after=page.next) if page.next else None
     return lines_of(db, summary, chosen, view, page.rows, following, page.looked_at)
 

@@ -101,7 +101,7 @@ def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
 
 
 def _answer(request: Request, db: Connection, run: Run) -> Response:
-    pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in {"after", "choose", WAIT}]
+    pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in {"after", "at", "choose", WAIT}]
     shown, given = split(pairs)
     place = request.query_params.get("after")
     view = parse_view(shown)
@@ -114,7 +114,8 @@ def _answer(request: Request, db: Connection, run: Run) -> Response:
     except FilterError as mistake:
         page = _page(request, db, run, view, repaired(given, mistake), None, given=given, mistake=mistake)
         return htmx.render(request, "rollouts/rollouts.html", page, fragments=("results",), status=422, address="false")
-    here = urls.rollouts(run.uid, chosen, after=after)
+    at = urls.parse_whole(request.query_params.get("at", ""))
+    here = urls.rollouts(run.uid, chosen, after=after, at=at)
     if htmx.target(request) == "more":
         summary = queries.run_summary(db, id_of(run))
         more = MorePage(summary, table.rows_of(db, summary, chosen, view, after))
@@ -125,19 +126,26 @@ def _answer(request: Request, db: Connection, run: Run) -> Response:
         return remember_columns(request, view, RedirectResponse(here, 303))
     if (frame := until_counted(request, db, run, "rollouts", queries.kinds)) is not None:
         return frame
-    page = _page(request, db, run, view, chosen, after)
+    page = _page(request, db, run, view, chosen, after, at=at)
     made = htmx.render(request, "rollouts/rollouts.html", page, fragments=("results",), address=here)
     return remember_columns(request, view, made)
 
 
 def _page(
-    request: Request, db: Connection, run: Run, view: View, chosen: RolloutFilter, after: Cursor | None, *,
+    request: Request, db: Connection, run: Run, view: View, chosen: RolloutFilter, after: Cursor | None, *, at: int = 0,
     given: urls.Pairs | None = None, mistake: FilterError | None = None,
 ) -> RolloutsPage:  # fmt: skip
     now = table.live_of(db, run, chosen, trouble=request.app.state.indexer.trouble)
     summary = now.summary
     pivot = make_pivot(db, run, chosen, view) if view.is_pivot and not mistake else None
-    rows = table.lines_of(db, summary, chosen, view, []) if pivot else table.rows_of(db, summary, chosen, view, after)
+    size = table.PAGE_SIZE
+    if at and after is None:
+        after, size = table.place_of(db, summary, chosen, at)
+    rows = (
+        table.lines_of(db, summary, chosen, view, [])
+        if pivot
+        else replace(table.rows_of(db, summary, chosen, view, after, size), at=at)
+    )
     now = table.beside(now, rows) if after is None else now
     chips = filter_parts(chosen)
     fallback = [] if rows.lines or pivot or rows.looked_at else chips

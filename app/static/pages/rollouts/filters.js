@@ -38,6 +38,7 @@
     field.setSelectionRange(Number(option.dataset.caret), Number(option.dataset.caret));
     field.scrollLeft = field.scrollWidth;
     typed = false;
+    compare();
     if (option.hasAttribute("data-more")) ask();
     else show(false);
   };
@@ -47,6 +48,7 @@
     choose(all[next < -1 ? all.length - 1 : next] ?? null); // beyond either end lies the line itself
   };
 
+  const compare = () => box().form.toggleAttribute("data-unsent", box().value !== box().defaultValue);
   const takeable = () => (isOpen() && (chosen() ?? (typed ? options()[0] : null))) || null;
   // Each says whether the key was for the list: else the browser and the page have it.
   const keys = {
@@ -55,8 +57,7 @@
     Escape: () => {
       const was = isOpen();
       show(false);
-      if (!was) box().value = box().defaultValue; // the filter that is shown: what was typed does not look as if it were
-      return was;
+      return was; // else the page leaves the box; what was typed stays, and is marked as not applied
     },
     Enter: () => { const option = isOpen() && chosen(); if (option) take(option); return Boolean(option); },
     Tab: () => {
@@ -78,6 +79,7 @@
     if (event.target !== box()) return;
     typed = true;
     due = false;
+    compare();
     choose(null); // what was chosen for the line of before
     ask();
   });
@@ -107,5 +109,6 @@
     }
     // What was sent comes back in its shortest form; what somebody writes meanwhile stays.
     if (target === "results" && box() && (document.activeElement !== box() || box().value === sent)) box().value = box().defaultValue;
+    if (box()) compare();
   });
 }

@@ -1,4 +1,4 @@
-// Dragging on the histogram of rewards, and closing what hangs open above the table.
+// Dragging on the histogram of rewards, closing what hangs open above the table, and coming back to the row that was opened.
 "use strict";
 {
   // --- Drag: from bin to bin; the ends stand in the form's fields, which filter as if they had been written there.
@@ -58,4 +58,30 @@
     close(null);
     open?.querySelector("summary").focus();
   });
+
+  // --- Back, and `u` from a rollout, lead to the row that was opened, where it stood in the window. The server sends the
+  // rows down to `at`; rows that have come in since above it do not move it.
+  const current = (row) => {
+    document.querySelector("#rows [aria-current]")?.removeAttribute("aria-current");
+    row.setAttribute("aria-current", "true");
+  };
+  document.addEventListener("click", (event) => {
+    const row = event.target.closest?.(".row-link")?.closest("tr");
+    if (!row || event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab
+    current(row);
+    history.scrollRestoration = "manual"; // of this visit: the browser would know a height alone
+    const at = row.id.slice(4);
+    const rest = location.search.replace(/[?&](at|after)=[^&]*/g, "").replace(/^&/, "?");
+    sessionStorage.setItem("logs-ui-row", JSON.stringify([at, row.getBoundingClientRect().top]));
+    history.replaceState(history.state, "", `${location.pathname}${rest}${rest ? "&" : "?"}at=${at}`);
+  });
+  const row = document.querySelector("#rows [aria-current]");
+  if (row) {
+    const [at, top] = JSON.parse(sessionStorage.getItem("logs-ui-row") ?? "[]");
+    row.scrollIntoView({ block: "center" });
+    const from = row.closest(".scroll");
+    if (row.id === `row-${at}`) for (const it of [from, window]) it.scrollBy(0, row.getBoundingClientRect().top - top);
+    row.querySelector(".row-link").focus({ preventScroll: true }); // `j` and `k` go on from there
+    history.replaceState(history.state, "", location.pathname + location.search.replace(/([?&])at=\d+&?/, "$1").replace(/[?&]$/, ""));
+  }
 }

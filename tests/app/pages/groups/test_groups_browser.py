@@ -139,7 +139,7 @@ def test_keys_lead_from_the_table_through_a_group_to_its_best_and_worst(quiet_pa
     page = quiet_page
     table = f"{url}/runs/{FINISHED}/groups?where=stop:length"
     page.goto(f"{url}/runs/{FINISHED}")
-    page.keyboard.press("3")
+    page.keyboard.press("4")
     arrived(page, f"{url}/runs/{FINISHED}/groups")
     page.goto(table)
     links = page.locator(".row-link")
