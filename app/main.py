@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
-from fastapi.responses import PlainTextResponse, Response
+from fastapi.responses import FileResponse, PlainTextResponse, Response
+from fastapi.routing import APIRoute
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
@@ -73,8 +75,12 @@ def create_app(
     app.state.notebook = Notebook(db)
     app.state.templates = make_templates(source.refusal, db_option(db))
     for router in pages.ROUTERS:
+        for route in router.routes:  # Starlette's own routes answer HEAD wherever they answer GET, FastAPI's do not
+            if isinstance(route, APIRoute) and "GET" in route.methods:
+                route.methods.add("HEAD")
         app.include_router(router)
-    app.get("/healthz")(healthz)
+    app.api_route("/healthz", methods=["GET", "HEAD"])(healthz)
+    app.api_route("/favicon.ico", methods=["GET", "HEAD"])(favicon)
     app.mount("/static", _Static(directory=_STATIC), name="static")
     error_pages.install(app)
     # The last one added is the first to see a request.
@@ -82,6 +88,10 @@ def create_app(
     if token is not None:
         app.add_middleware(TokenRequired, token=token, port=port, refuse=error_pages.token_needed)
     app.add_middleware(KnownHosts, hosts=hosts)
+    # The size of a compressed page could tell a guess from a secret on it (BREACH), but who guesses must make a browser
+    # send the request and see its size: other sites' pages get neither the cookie (SameSite=strict) nor the size, and
+    # no page contains the token.
+    app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5)
     app.add_middleware(SecurityHeaders)
     app.add_middleware(UnderPrefix, prefix=prefix)
     return app
@@ -90,6 +100,11 @@ def create_app(
 async def healthz() -> Response:
     """Answers that the server is up, and nothing about its data."""
     return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
+
+
+async def favicon() -> Response:
+    """Answers browsers that look for an icon beside what is no page, such as a plain text."""
+    return FileResponse(_STATIC / "icon.svg", headers={"Cache-Control": "max-age=86400"})
 
 
 def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "") -> Environment:

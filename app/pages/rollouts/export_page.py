@@ -85,6 +85,7 @@ def fetch(request: Request, name: str, job_id: str) -> Response:
     headers = {
         "Content-Disposition": f'attachment; filename="{job.name}"',
         "Content-Length": str(job.size),
+        "Content-Encoding": "identity",  # not compressed on its way: the browser shows how much of its size has come
         "Cache-Control": "no-store",
     }
     return StreamingResponse(job.blocks(), media_type=_MEDIA_TYPES[job.format], headers=headers)

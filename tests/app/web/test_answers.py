@@ -1,0 +1,77 @@
+"""Answers as browsers and proxies get them: compressed, for HEAD, and for the icon that browsers look for."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from logs_ui.app.main import create_app
+from logs_ui.recorder.storage.database import writing_engine
+from tests.support import site
+from tests.support.factory import make_run
+
+UID = "20260101-100000-abcd"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("answers") / "runs.db"
+    engine = writing_engine(path)
+    make_run(engine, uid=UID, steps=3)
+    engine.dispose()
+    return path
+
+
+@pytest.fixture(scope="module")
+def client(path: Path) -> Iterator[TestClient]:
+    headers = {"Sec-Fetch-Site": "same-origin"}
+    with TestClient(create_app(path), base_url="http://127.0.0.1", headers=headers) as client:
+        yield client
+
+
+def test_pages_are_compressed_for_browsers_that_can_and_for_no_other(client: TestClient) -> None:
+    plain = client.get(f"/runs/{UID}", headers={"Accept-Encoding": "identity"})
+    small = client.get(f"/runs/{UID}", headers={"Accept-Encoding": "gzip"})
+    assert small.headers["content-encoding"] == "gzip"
+    assert int(small.headers["content-length"]) < len(plain.content) / 3
+    assert len(small.text) == len(plain.text)
+    assert "content-encoding" not in plain.headers
+    assert "Accept-Encoding" in small.headers["vary"]
+    assert "HX-Target" in small.headers["vary"]
+    assert "content-security-policy" in small.headers
+
+
+def test_a_fragment_is_compressed_and_a_poll_without_news_has_no_body(client: TestClient) -> None:
+    headers = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "main#listed", "Accept-Encoding": "gzip"}
+    assert client.get("/", headers=headers).headers["content-encoding"] == "gzip"
+    page = client.get("/", headers={**headers, "HX-Target": "div#runs"}).text
+    assert 'id="runs"' in page
+
+
+def test_an_exported_file_comes_with_its_size_and_uncompressed(client: TestClient) -> None:
+    begun = client.post(f"/runs/{UID}/exports?format=csv", follow_redirects=False).headers["location"]
+    address, _, query = begun.partition("?")
+    address = address if address.endswith("/file") else f"{address}/file"
+    for _ in range(200):
+        file = client.get(f"{address}?{query}", headers={"Accept-Encoding": "gzip"})
+        if "content-disposition" in file.headers:
+            break
+        time.sleep(0.02)
+    assert file.headers["content-encoding"] == "identity"
+    assert int(file.headers["content-length"]) == len(file.content) > 1_000
+
+
+def test_every_page_answers_head_like_get(client: TestClient, path: Path) -> None:
+    for name, address in {**site.pages(path), "favicon": "/favicon.ico", "healthz": "/healthz"}.items():
+        got, head = client.get(address), client.head(address)
+        assert head.status_code == got.status_code == 200, name
+        assert head.headers["content-type"] == got.headers["content-type"], name
+    assert client.head("/no-such-page").status_code == 404
+
+
+def test_browsers_find_the_icon(client: TestClient, path: Path) -> None:
+    assert client.get("/favicon.ico").headers["content-type"].startswith("image/svg+xml")
+    with TestClient(create_app(path, token="secret"), base_url="http://127.0.0.1") as locked:
+        assert locked.get("/favicon.ico").status_code == 200
