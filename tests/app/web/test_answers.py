@@ -44,7 +44,12 @@ def test_pages_are_compressed_for_browsers_that_can_and_for_no_other(client: Tes
 
 
 def test_a_fragment_is_compressed_and_a_poll_without_news_has_no_body(client: TestClient) -> None:
-    headers = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "main#listed", "Accept-Encoding": "gzip"}
+    headers = {
+        "HX-Request": "true",
+        "HX-Request-Type": "partial",
+        "HX-Target": "main#listed",
+        "Accept-Encoding": "gzip",
+    }
     assert client.get("/", headers=headers).headers["content-encoding"] == "gzip"
     page = client.get("/", headers={**headers, "HX-Target": "div#runs"}).text
     assert 'id="runs"' in page
@@ -73,5 +78,5 @@ def test_every_page_answers_head_like_get(client: TestClient, path: Path) -> Non
 
 def test_browsers_find_the_icon(client: TestClient, path: Path) -> None:
     assert client.get("/favicon.ico").headers["content-type"].startswith("image/svg+xml")
-    with TestClient(create_app(path, token="secret"), base_url="http://127.0.0.1") as locked:
+    with TestClient(create_app(path, token=UID), base_url="http://127.0.0.1") as locked:
         assert locked.get("/favicon.ico").status_code == 200

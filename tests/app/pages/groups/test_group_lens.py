@@ -140,10 +140,24 @@ def test_the_page_says_where_and_leads_to_the_whole_comparison(tmp_path: Path) -
     said = text_of(html)
     assert said.startswith("Where best and worst diverge at turn 2 full comparison best, gen 1 1.000")
     assert "The first turn is identical 1 do look → look is done" in said
+    assert "best, gen 1 1.000 ▲ higher reward" in said
+    assert "worst, gen 0 0.000 ▼ lower reward" in said
+    assert 'class="lens-body" data-better="a"' in html
     assert "action: do right left observation right is done left is done env reward +1.000 +1.000" in said
     assert "what followed 3 do stop → stop is done +2.000 nothing: the rollout ended" in said
     (address,) = re.findall(r'href="(/runs/[^"]*/compare\?[^"]*#turn-2)"', html)
     assert unescape(address).endswith(f"a={high}&b={low}#turn-2")
+
+
+def test_the_higher_reward_is_marked_whichever_side_it_is_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    _, (low, high) = page(path, (0.0, ["look", "left"]), (1.0, ["look", "right"]))
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        for a, b, better in ((low, high, "b"), (high, low, "a")):
+            html = client.get(f"/runs/latest/compare?a={a}&b={b}").text
+            assert f'class="comparison" data-better="{better}"' in html
+            assert (html.index("higher reward") < html.index("lower reward")) == (better == "a")
+        assert "data-better" not in client.get(f"/runs/latest/compare?a={low}&b={low}").text
 
 
 def test_a_turn_that_one_lacks_is_said_to_be_missing(tmp_path: Path) -> None:
@@ -158,6 +172,7 @@ def test_a_dead_group_teaches_nothing_and_says_so(tmp_path: Path) -> None:
     assert said.startswith(
         "Where two rollouts diverge at the first turn all failed: zero reward variance, so this group gives no"
     )
+    assert "higher reward" not in said
     said = text_of(page(tmp_path / "b.db", (1.0, ["a"]), (1.0, ["a"]), top=0.0)[0])
     assert said.startswith("Where two rollouts diverge nowhere: their actions are identical, turn by turn all passed: ")
 

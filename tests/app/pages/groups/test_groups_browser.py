@@ -236,3 +236,23 @@ def test_groups_read_without_javascript(browser: Browser, engine: Engine, url: s
     page.get_by_text("Show turns").last.click()
     expect(page.locator(".timeline .card").first).to_be_visible()
     context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_orange_marks_the_lower_reward_and_never_the_higher_one(
+    page: Page, engine: Engine, url: str, theme: Any
+) -> None:
+    page.emulate_media(color_scheme=theme)
+    with engine.connect() as db:
+        row = select(col(EvaluationRow.id)).where(of_run(FINISHED), col(EvaluationRow.reward).is_not(None))
+        high, low = (
+            db.scalar(row.order_by(it)) for it in (col(EvaluationRow.reward).desc(), col(EvaluationRow.reward))
+        )
+    for a, b, better in ((low, high, "b"), (high, low, "a")):
+        page.goto(f"{url}/runs/{FINISHED}/compare?a={a}&b={b}")
+        for side in "ab":
+            mark = page.locator(f".half.{side} mark:not(.all)").first
+            red, _, blue = mark.evaluate(
+                "it => getComputedStyle(it).textDecorationColor.match(/[\\d.]+/g).map(Number)"
+            )[:3]
+            assert (blue > red) == (side == better), f"{side} of {a} and {b}"
