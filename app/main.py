@@ -76,7 +76,7 @@ def create_app(
     app.state.templates = make_templates(source.refusal, db_option(db))
     for router in pages.ROUTERS:
         for route in router.routes:  # Starlette's own routes answer HEAD wherever they answer GET, FastAPI's do not
-            if isinstance(route, APIRoute) and "GET" in route.methods:
+            if isinstance(route, APIRoute) and route.methods and "GET" in route.methods:
                 route.methods.add("HEAD")
         app.include_router(router)
     app.api_route("/healthz", methods=["GET", "HEAD"])(healthz)
