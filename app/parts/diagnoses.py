@@ -17,6 +17,7 @@ from logs_ui.recorder.analysis.diagnose import Diagnosed, Diagnosis, settings_of
 from logs_ui.recorder.diagnosis import Card, Report, Rows
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.waterfall import judged
+from logs_ui.recorder.queries.run_totals import RECENT_STEPS
 from logs_ui.recorder.storage.tables import Run
 
 _REST = 20  # times as long as it took to make that of a large run, it is shown as it is
@@ -44,7 +45,7 @@ _lock = threading.Lock()
 def diagnosed(db: Connection, run: Run) -> Diagnosed:
     """Returns the current diagnosis of a run."""
     known = _of(db, run)
-    moment = _moment(db, run)
+    moment = version_of(db, run)
     with known.lock:
         if known.diagnosed is None or not known.holds(moment):
             began = time.monotonic()
@@ -57,12 +58,20 @@ def diagnosed(db: Connection, run: Run) -> Diagnosed:
 def cached_diagnosis(db: Connection, run: Run) -> Diagnosed | None:
     """Returns the cached diagnosis; None if there is none, or it is out of date."""
     known = _known.get(db.engine, OrderedDict()).get(run.uid)
-    return known.diagnosed if known is not None and known.holds(_moment(db, run)) else None
+    return known.diagnosed if known is not None and known.holds(version_of(db, run)) else None
 
 
 def success_of(db: Connection, run: Run) -> Success:
     """Returns the current definition of solved."""
     return diagnosed(db, run).report.scale.success
+
+
+def solved_share(db: Connection, run: Run) -> float | None:
+    """Returns the share of the last steps' rollouts with a reward that are solved; None if solved is not defined."""
+    known = diagnosed(db, run)
+    rows, success = known.rows.where(np.isfinite(known.rows.reward)), known.report.scale.success
+    recent = rows.where(np.isin(rows.step, np.unique(rows.step)[-RECENT_STEPS:]))
+    return float(success.solved(recent).mean()) if success.is_defined and len(recent) else None
 
 
 def is_diagnosed(db: Connection, run: Run) -> bool:
@@ -83,7 +92,7 @@ def _of(db: Connection, run: Run) -> _Known:
         return known
 
 
-def _moment(db: Connection, run: Run) -> tuple[object, ...]:
+def version_of(db: Connection, run: Run) -> tuple[object, ...]:
     """Returns the versions of everything that a diagnosis depends on."""
     logged = queries.last_logged_step(db, id_of(run))
     return run.id, run.changed, logged, queries.state_of(run, queries.now(db)), settings_of(db, run)

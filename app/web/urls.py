@@ -24,6 +24,7 @@ _ALL = RolloutFilter()
 _prefix: ContextVar[str] = ContextVar("prefix", default="")
 _order: ContextVar[tuple[str, str]] = ContextVar("order", default=("", ""))
 _view: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("view", default=())
+_runs_view: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("runs_view", default=())
 
 
 def under(prefix: str) -> None:
@@ -39,7 +40,17 @@ def home(seen: str = "") -> str:
 def runs(chosen: RunFilter | None = None, *, after: Cursor | None = None) -> str:
     """Returns the address of the matching runs, or of the page that starts after a cursor."""
     place = [("after", print_cursor(after))] if after else []
-    return with_query("/", [*_run_filter(chosen or RunFilter()), *place])
+    return with_query("/", [*run_filter(chosen or RunFilter()), *_runs_view.get(), *place])
+
+
+def listing_runs(view: Pairs) -> None:
+    """Makes the addresses of the list of runs keep its columns, order and groups in this request."""
+    _runs_view.set(tuple(view))
+
+
+def runs_as(chosen: RunFilter, view: Pairs) -> str:
+    """Returns the address of the same runs with other columns, order or groups."""
+    return with_query("/", [*run_filter(chosen), *view])
 
 
 def runs_where(chosen: RunFilter, **parts: Any) -> str:
@@ -54,12 +65,12 @@ def runs_of(**parts: Any) -> str:
 
 def runs_live(chosen: RunFilter, newest: int, seen: str) -> str:
     """Returns the address of the list's live updates."""
-    return with_query("/live", [*_run_filter(chosen), ("newest", str(newest)), ("seen", seen)])
+    return with_query("/live", [*run_filter(chosen), *_runs_view.get(), ("newest", str(newest)), ("seen", seen)])
 
 
 def tag_runs(chosen: RunFilter) -> str:
     """Returns the address that tags the selected runs and returns to the list."""
-    return with_query("/tags", _run_filter(chosen))
+    return with_query("/tags", [*run_filter(chosen), *_runs_view.get()])
 
 
 def compare_runs(runs: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()) -> str:
@@ -280,7 +291,8 @@ def with_query(path: str, pairs: Iterable[tuple[str, str]]) -> str:
     return at(f"{path}?{query}" if query else path)
 
 
-def _run_filter(chosen: RunFilter) -> Pairs:
+def run_filter(chosen: RunFilter) -> Pairs:
+    """Returns a filter of runs as names and values of a form, or of an address."""
     return [
         *([("q", " ".join(chosen.words))] if chosen.words else []),
         *(("state", state) for state in chosen.states),

@@ -73,6 +73,7 @@ from logs_ui.recorder.queries.run_list import (
     count_runs,
     list_runs,
     newest_run,
+    run_configs,
     run_marks,
     runs_since,
     these_runs,

@@ -1,51 +1,49 @@
 """The list of runs, which is also what a new user sees first: search, tags, and the choice of runs to compare."""
 
 import hashlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
-from logs_ui.app.parts import charts
+from logs_ui.app.pages.runs.runs_view import RunColumn, RunGroup, RunLine, RunsView, differing, short_models, told_apart
+from logs_ui.app.parts import charts, diagnoses
 from logs_ui.app.parts.notes_forms import WritableNotebook, read_form
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.labels import tag_of
-from logs_ui.recorder.queries import DIED, Cursor, ListedRun, RunCounts, RunFilter
+from logs_ui.recorder.queries import DIED, ListedRun, RunCounts, RunFilter
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
 from logs_ui.recorder.queries.notebook import Subject
 from logs_ui.recorder.storage.address import Address, shown
+from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
 
 PAGE_SIZE = 50
+MOST_SORTED = 500
+"""Maximum number of runs that are sorted or grouped: the newest ones."""
+_PARAMETERS = ("q", "state", "tag", "starred", "project", "after", "seen", "col", "sort", "by")
 STATES = (*(state.value for state in RunState), DIED)
 
 _POLL_SECONDS = 3
 _POLLED_ROWS = 100  # of those that may change
 _MOST_TICKED = 200
 _BODY_BYTES = 64 << 10
+_COMPARED = 200  # newest matching runs whose arguments are compared
+_SOLVED_SECONDS = 1.5  # in which a page diagnoses runs for their share solved; the next page goes on
+
+_Configs = Sequence[tuple[str | None, dict[str, Any]]]
 
 router = APIRouter()
-
-
-class RunLine(NamedTuple):
-    """Describes one row of the table.
-
-    Attributes:
-        seconds: from start to end; to the last heartbeat if it crashed, otherwise to now.
-        is_open: True if more may come.
-    """
-
-    listed: ListedRun
-    sparkline: charts.Sparkline | None
-    seconds: float
-    is_open: bool
+_solved_known: "WeakKeyDictionary[Engine, dict[str, tuple[object, float | None]]]" = WeakKeyDictionary()
 
 
 class RunsLive(NamedTuple):
@@ -68,27 +66,37 @@ class RunsPage:
     """Context of `runs/runs.html`, `runs/_runs.html` and `runs/_listed.html`.
 
     Attributes:
-        lines: newest first.
+        lines: in the order of `view`.
+        groups: by the uid of their first run, if the list is grouped.
         next: address of the lines that follow; None at the end.
         is_first: True if the lines start at the beginning of the list.
         seen: kind of an empty page, which polls until it changes.
+        offered, groupings: columns to choose from, and to group by.
+        unsorted: number of older matching runs that a sorted list leaves out.
     """
 
     database: str
     exists: bool
     chosen: RunFilter
     counts: RunCounts
+    view: RunsView
     lines: list[RunLine]
+    groups: dict[str, RunGroup]
     next: str | None
     is_first: bool
     live: RunsLive
     seen: str
+    offered: list[RunColumn]
+    groupings: list[RunColumn]
+    unsorted: int
 
 
 @dataclass(frozen=True)
 class MoreRunsPage:
     """Context of `runs/_more_runs.html`: the lines that follow."""
 
+    view: RunsView
+    groups: dict[str, RunGroup]
     lines: list[RunLine]
     next: str | None
 
@@ -104,6 +112,8 @@ class RunsLivePage:
 
     chosen: RunFilter
     counts: RunCounts
+    view: RunsView
+    groups: dict[str, RunGroup]
     lines: list[RunLine]
     next: str | None
     live: RunsLive
@@ -112,49 +122,46 @@ class RunsLivePage:
 
 @router.get("/")
 def runs(request: Request, source: SourceOfPages) -> Response:
-    """Shows the matching runs, newest first, or how to record the first one."""
+    """Shows the matching runs, newest first or in the chosen order, or how to record the first one."""
     for name in request.query_params:
-        check_word("parameter", name, name, ("q", "state", "tag", "starred", "project", "after", "seen"))
-    chosen = chosen_runs(request)
+        check_word("parameter", name, name, _PARAMETERS)
+    chosen, view = chosen_runs(request), _view(request)
     place = request.query_params.get("after")
-    after = urls.parse_cursor(place) if place else None
     wanted = htmx.target(request)
     if not source.exists():
-        page = _empty(source.address, chosen)
+        page = _empty(source.address, chosen, view)
     else:
         with source.reading() as db:
+            page = _page(db, source.address, chosen, view, place)
             if wanted == "more":
-                found = queries.list_runs(db, chosen, after=after, limit=PAGE_SIZE)
-                more = MoreRunsPage(_lines(found.runs), urls.runs(chosen, after=found.next) if found.next else None)
+                more = MoreRunsPage(view, page.groups, page.lines, page.next)
                 return htmx.fragment(request, "runs/_more_runs.html", more)
-            page = _page(db, source.address, chosen, after)
     if wanted == "runs" and request.query_params.get("seen") == page.seen:
         return htmx.nothing_new()
-    return htmx.render(
-        request, "runs/runs.html", page, fragments=("runs", "listed"), address=urls.runs(chosen, after=after)
-    )
+    address = urls.runs_as(chosen, [*view.pairs(), *([("after", place)] if place else [])])
+    return htmx.render(request, "runs/runs.html", page, fragments=("runs", "listed"), address=address)
 
 
 @router.get("/live")
 def live(request: Request, source: SourceOfPages) -> Response:
     """Returns what changed since the list was made; 204 if nothing did."""
-    chosen = chosen_runs(request)
+    chosen, view = chosen_runs(request), _view(request)
     asked = request.query_params
     newest, shown = urls.parse_whole(asked.get("newest", "0")), _ids(asked.getlist("open"))
     with source.reading() as db:
         now = _live(db, chosen, shown, newest)
-        follows = "follow" in asked and now.new > 0
+        follows = "follow" in asked and now.new > 0 and not (view.sort or view.by)
         if now.seen == asked.get("seen") and not follows:
             return htmx.nothing_new()
-        counts = queries.count_runs(db, chosen)
+        counts, known = queries.count_runs(db, chosen), queries.run_configs(db, chosen, _COMPARED)
         if follows:
             first = queries.list_runs(db, chosen, limit=PAGE_SIZE)
-            lines, place = _lines(first.runs), urls.runs(chosen, after=first.next) if first.next else None
+            lines, place = _lines(db, view, known, first.runs), first.next and urls.runs(chosen, after=first.next)
             now = _live(db, chosen, _open(lines), None)
         else:
-            lines, place = _lines(queries.these_runs(db, shown)), None
+            lines, place = _lines(db, view, known, queries.these_runs(db, shown)), None
             now = _live(db, chosen, _open(lines), newest)
-        page = RunsLivePage(chosen, counts, lines, place, now, follows=follows)
+        page = RunsLivePage(chosen, counts, view, {}, lines, place, now, follows=follows)
     return htmx.fragment(request, "runs/_runs_live.html", page)
 
 
@@ -196,39 +203,73 @@ def chosen_runs(request: Request) -> RunFilter:
     )
 
 
-def _page(db: Connection, address: Address, chosen: RunFilter, after: Cursor | None) -> RunsPage:
-    counts = queries.count_runs(db, chosen)
-    found = queries.list_runs(db, chosen, after=after, limit=PAGE_SIZE)
-    lines = _lines(found.runs)
+def _view(request: Request) -> RunsView:
+    """Reads the view from the address, and keeps it in the addresses of this request."""
+    view = RunsView.of(request.query_params.multi_items())
+    urls.listing_runs(view.pairs())
+    return view
+
+
+def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, place: str | None) -> RunsPage:
+    counts, known = queries.count_runs(db, chosen), queries.run_configs(db, chosen, _COMPARED)
+    arguments = differing([config for _, config in known])
+    groups, is_ordered = {}, bool(view.sort or view.by)
+    if is_ordered:
+        begin = urls.parse_whole(place or "0")
+        found = view.ordered(_lines(db, view, known, queries.list_runs(db, chosen, limit=MOST_SORTED).runs))
+        groups, lines, end = view.groups(found), found[begin : begin + PAGE_SIZE], begin + PAGE_SIZE
+        following = urls.runs_as(chosen, [*view.pairs(), ("after", str(end))]) if end < len(found) else None
+    else:
+        newest = queries.list_runs(db, chosen, after=urls.parse_cursor(place) if place else None, limit=PAGE_SIZE)
+        lines = _lines(db, view, known, newest.runs)
+        following = urls.runs(chosen, after=newest.next) if newest.next else None
     return RunsPage(
         database=shown(address),
         exists=True,
         chosen=chosen,
         counts=counts,
+        view=view,
         lines=lines,
-        next=urls.runs(chosen, after=found.next) if found.next else None,
-        is_first=after is None,
+        groups=groups,
+        next=following,
+        is_first=place is None,
         live=_live(db, chosen, _open(lines), None),
         seen="" if counts.all else "empty",
+        offered=view.offered(arguments),
+        groupings=view.offered(arguments, to_group=True),
+        unsorted=max(0, counts.matching - MOST_SORTED) if is_ordered else 0,
     )
 
 
-def _empty(address: Address, chosen: RunFilter) -> RunsPage:
+def _empty(address: Address, chosen: RunFilter, view: RunsView) -> RunsPage:
     exists = not isinstance(address, Path) or address.exists()
     seen = "empty" if exists else "missing"
-    return RunsPage(shown(address), exists, chosen, RunCounts(0, 0), [], None, True, RunsLive(0, 0, ""), seen)
+    nothing = RunCounts(0, 0), view, [], {}, None, True, RunsLive(0, 0, ""), seen, [], [], 0
+    return RunsPage(shown(address), exists, chosen, *nothing)
 
 
-def _lines(found: Sequence[ListedRun]) -> list[RunLine]:
-    return [
-        RunLine(
-            listed,
-            _sparkline(listed.summary.reward_curve),
-            _seconds(listed),
-            listed.summary.run.state == RunState.RUNNING,
-        )
-        for listed in found
-    ]
+def _lines(db: Connection, view: RunsView, known: _Configs, found: Sequence[ListedRun]) -> list[RunLine]:
+    """Builds the lines; `known` are the models and arguments that they are told apart by."""
+    names, models = differing([config for _, config in known]), short_models(model for model, _ in known)
+    wants_solved = "solved" in {*view.shown, view.sort.removeprefix("-")}
+    until = time.monotonic() + _SOLVED_SECONDS
+    lines = []
+    for listed in found:
+        summary, run = listed.summary, listed.summary.run
+        solved = _solved(db, run, until) if wants_solved and summary.reward is not None else None
+        model = models.get(run.model or "") or run.model or ""
+        is_open = run.state == RunState.RUNNING
+        told = told_apart(run.config, names)
+        lines.append(RunLine(listed, _sparkline(summary.reward_curve), _seconds(listed), is_open, solved, model, told))
+    return lines
+
+
+def _solved(db: Connection, run: Run, until: float) -> float | None:
+    """Returns the share solved, as far as there is time (of `time.monotonic`) to compute what changed."""
+    known, version = _solved_known.setdefault(db.engine, {}), diagnoses.version_of(db, run)
+    if time.monotonic() < until and known.get(run.uid, (None,))[0] != version:
+        known[run.uid] = version, diagnoses.solved_share(db, run)
+    return known.get(run.uid, (None, None))[1]
 
 
 _sparkline = lru_cache(maxsize=1_000)(charts.sparkline)  # most runs are over

@@ -1,0 +1,215 @@
+"""Defines the columns of the list of runs, its order and its groups, and how they are written in a URL."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from statistics import fmean
+from typing import Any, NamedTuple
+
+from logs_ui.app.parts import charts, figures, safe_text, words
+from logs_ui.app.web.urls import Pairs
+from logs_ui.recorder.queries import ListedRun, RunSummary
+from logs_ui.recorder.queries.filters.rollout_filter import check_word
+
+_ARGUMENT = "config."
+_TOLD = 4  # arguments under a run's name
+_FIRST = ("learning_rate", "num_generations", "beta", "temperature", "loss_type", "max_completion_length", "epsilon")
+_NO_CHOICE = ("_dir", "_path", "run_name", "_id")  # ends of names that differ without telling anything
+_LONGEST = 40  # characters of an argument under a run's name
+
+
+class RunLine(NamedTuple):
+    """Describes one row of the table.
+
+    Attributes:
+        seconds: from start to end; to the last heartbeat if it crashed, otherwise to now.
+        is_open: True if more may come.
+        solved: share of the last steps' rollouts that solved their task; None if not defined, or not computed.
+        model: the parts of its name that tell it from the others; empty without one.
+        told: names and values of the arguments that tell it from the other runs.
+    """
+
+    listed: ListedRun
+    sparkline: charts.Sparkline | None
+    seconds: float
+    is_open: bool
+    solved: float | None
+    model: str
+    told: list[tuple[str, str]]
+
+    @property
+    def summary(self) -> RunSummary:
+        return self.listed.summary
+
+
+class RunColumn(NamedTuple):
+    """Describes a column.
+
+    Attributes:
+        key: its name in a URL; `config.NAME` for an argument of the trainer.
+        style: class of its cells; it begins with `num` for numbers that have a mean.
+        value: by which runs are sorted; None comes last.
+        written: formats a value, or a mean of several.
+    """
+
+    key: str
+    title: str
+    style: str
+    value: Callable[[RunLine], Any]
+    written: Callable[[Any], str] = str
+    hint: str = ""
+
+
+class RunGroup(NamedTuple):
+    """Describes runs that have the same value in a column; `means` are by column, as text."""
+
+    title: str
+    value: str
+    runs: int
+    means: dict[str, str]
+
+
+def spelt(value: Any) -> str:
+    """Writes an argument as its author would: `1e-06`, `["a"]`."""
+    return "none" if value is None else safe_text.shown(figures.tidy(value))
+
+
+def _whole(value: float) -> str:
+    return figures.number(value, 0)
+
+
+_REWARD = "Mean reward of the last 10 training steps that have one; for an evaluation, of all rollouts"
+_SOLVED = "Share of the last 10 steps' scored rollouts that solved their task; reload if some are not computed yet"
+_TRUNCATED = "Share of ended rollouts that stopped at their token limit"
+_ERRORS = "Share of ended rollouts that raised an error"
+_FIGURES = {
+    key: RunColumn(key, title, style, value, *rest)
+    for key, title, style, value, *rest in (
+        ("model", "Model", "model", lambda line: line.model or None),
+        ("eval", "Eval", "eval", lambda line: ", ".join(line.summary.eval_names) or None),
+        ("state", "State", "state", lambda line: words.run_state(line.summary.state).text),
+        ("steps", "Steps", "num steps", lambda line: line.summary.steps if line.summary.has_steps else None, _whole),
+        ("rollouts", "Rollouts", "num count", attrgetter("summary.rollouts"), _whole),
+        ("reward", "Reward", "num reward", attrgetter("summary.reward"), figures.number, _REWARD),
+        ("solved", "Solved", "num solved", attrgetter("solved"), figures.percent, _SOLVED),
+        ("curve", "Reward curve", "spark", lambda line: len(line.summary.reward_curve)),
+        ("truncated", "Truncated", "num truncated", attrgetter("summary.truncated"), figures.percent, _TRUNCATED),
+        ("errors", "Errors", "num errors", attrgetter("summary.errors"), figures.percent, _ERRORS),
+        ("duration", "Duration", "num lasted", attrgetter("seconds"), figures.duration),
+        ("started", "Started", "started", attrgetter("summary.run.created")),
+    )
+}
+_DEFAULT = tuple(key for key in _FIGURES if key not in {"eval", "solved"})
+_GROUPS = ("model", "eval", "state")
+
+
+def column_of(key: str) -> RunColumn:
+    """Returns the column with that key."""
+    name = key.removeprefix(_ARGUMENT)
+    argument = RunColumn(key, name, "argument", lambda line: line.summary.run.config.get(name), spelt)
+    return _FIGURES.get(key, argument)
+
+
+@dataclass(frozen=True)
+class RunsView:
+    """Describes what the list shows of its runs.
+
+    Attributes:
+        shown: keys of the columns.
+        sort: key of the column that orders the list, `-KEY` for its highest value first; empty for the newest first.
+        by: key of the column that groups the list; empty for no groups.
+    """
+
+    shown: tuple[str, ...] = _DEFAULT
+    sort: str = ""
+    by: str = ""
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[str, str]]) -> "RunsView":
+        """Reads the view from the parameters of an address. Raises FilterError: there is no such column."""
+        given = [(name, value) for name, value in pairs if value.strip()]
+        shown = tuple(dict.fromkeys(value for name, value in given if name == "col"))
+        view = cls(shown or _DEFAULT, dict(given).get("sort", ""), dict(given).get("by", ""))
+        named = [*(("col", key) for key in view.shown), ("sort", view.sort.removeprefix("-")), ("by", view.by)]
+        for name, key in named:
+            if key and not key.startswith(_ARGUMENT):
+                check_word(name, "column", key, _GROUPS if name == "by" else list(_FIGURES))
+        return view
+
+    @property
+    def columns(self) -> list[RunColumn]:
+        return [column_of(key) for key in self.shown]
+
+    @property
+    def is_chosen(self) -> bool:
+        return self.shown != _DEFAULT
+
+    def pairs(self, **parts: Any) -> Pairs:
+        """Returns the parameters of the view, or of the same with some parts changed."""
+        it = RunsView(**vars(self) | parts)
+        single = (("sort", it.sort), ("by", it.by))
+        return [*(("col", key) for key in it.shown if it.is_chosen), *(pair for pair in single if pair[1])]
+
+    def after_click(self, key: str) -> str:
+        """Returns the order that a click on a column's head selects: highest first, lowest first, newest first."""
+        return {f"-{key}": key, key: ""}.get(self.sort, f"-{key}")
+
+    def offered(self, arguments: Sequence[str], *, to_group: bool = False) -> list[RunColumn]:
+        """Returns the columns to choose from, or to group by: figures, these arguments, and what is chosen already."""
+        first, chosen = (_GROUPS, (self.by,)) if to_group else (tuple(_FIGURES), self.shown)
+        return [
+            column_of(key) for key in dict.fromkeys([*first, *(_ARGUMENT + it for it in arguments), *chosen]) if key
+        ]
+
+    def ordered(self, lines: Sequence[RunLine]) -> list[RunLine]:
+        """Returns the runs in the view's order, group by group; equal ones keep theirs."""
+        value = column_of(self.sort.removeprefix("-")).value
+        known = [it for it in lines if value(it) is not None]
+        known.sort(key=lambda it: _order(value(it)), reverse=self.sort.startswith("-"))
+        by = column_of(self.by).value
+        return sorted([*known, *(it for it in lines if value(it) is None)], key=lambda it: _order(by(it)))
+
+    def groups(self, lines: Sequence[RunLine]) -> dict[str, RunGroup]:
+        """Returns each group of ordered runs, by the uid of its first run."""
+        if not self.by:
+            return {}
+        by, found = column_of(self.by), {}
+        for _, part in groupby(lines, lambda it: _order(by.value(it))):
+            runs = list(part)
+            means = {
+                it.key: it.written(fmean(known))
+                for it in self.columns
+                if it.style.startswith("num ") and (known := [at for run in runs if (at := it.value(run)) is not None])
+            }
+            found[runs[0].summary.run.uid] = RunGroup(by.title, spelt(by.value(runs[0])), len(runs), means)
+        return found
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    if value is None:
+        return 2, ""
+    return (0, value) if isinstance(value, int | float) else (1, spelt(value))
+
+
+def differing(configs: Sequence[dict[str, Any]]) -> list[str]:
+    """Returns the names of the arguments that tell the runs apart, the best known first."""
+    names = {name for config in configs for name in config if not name.endswith(_NO_CHOICE)}
+    found = [name for name in names if len({repr(config.get(name)) for config in configs}) > 1]
+    return sorted(found, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
+
+
+def told_apart(config: dict[str, Any], names: Sequence[str]) -> list[tuple[str, str]]:
+    """Returns the first of these arguments that a run has, and their values, for the line under its name."""
+    known = [(name, spelt(config[name])) for name in names if config.get(name) is not None]
+    return [(name, value) for name, value in known if len(value) <= _LONGEST and "\n" not in value][:_TOLD]
+
+
+def short_models(models: Iterable[str | None]) -> dict[str, str]:
+    """Returns the last two parts of each model's name or path, or more where another one ends like it."""
+    parts = {model: [part for part in model.split("/") if part] for model in models if model}
+    for kept in range(2, max([2, *map(len, parts.values())]) + 1):
+        short = {model: "/".join(of_model[-kept:]) for model, of_model in parts.items()}
+        if len(set(short.values())) == len(short):
+            break
+    return short
