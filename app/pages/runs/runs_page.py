@@ -3,10 +3,10 @@
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -40,8 +40,6 @@ _BODY_BYTES = 64 << 10
 _COMPARED = 200  # newest matching runs whose arguments are compared
 _SOLVED_SECONDS = 1.5  # in which a page diagnoses runs for their share solved; the next page goes on
 
-_Configs = Sequence[tuple[str | None, dict[str, Any]]]
-
 router = APIRouter()
 _solved_known: "WeakKeyDictionary[Engine, dict[str, tuple[object, float | None]]]" = WeakKeyDictionary()
 
@@ -63,13 +61,13 @@ class RunsLive(NamedTuple):
 
 @dataclass(frozen=True)
 class RunsPage:
-    """Context of `runs/runs.html`, `runs/_runs.html` and `runs/_listed.html`.
+    """Context of `runs/runs.html` and of its fragments.
 
     Attributes:
         lines: in the order of `view`.
         groups: by the uid of their first run, if the list is grouped.
         next: address of the lines that follow; None at the end.
-        is_first: True if the lines start at the beginning of the list.
+        is_first: True if the lines start at the beginning of the list; for live updates, if the list follows new runs.
         seen: kind of an empty page, which polls until it changes.
         offered, groupings: columns to choose from, and to group by.
         unsorted: number of older matching runs that a sorted list leaves out.
@@ -91,35 +89,6 @@ class RunsPage:
     unsorted: int
 
 
-@dataclass(frozen=True)
-class MoreRunsPage:
-    """Context of `runs/_more_runs.html`: the lines that follow."""
-
-    view: RunsView
-    groups: dict[str, RunGroup]
-    lines: list[RunLine]
-    next: str | None
-
-
-@dataclass(frozen=True)
-class RunsLivePage:
-    """Context of `runs/_runs_live.html`.
-
-    Attributes:
-        lines: lines that may have changed; the whole first page if the list follows new runs.
-        next: address of the following lines, if the list follows.
-    """
-
-    chosen: RunFilter
-    counts: RunCounts
-    view: RunsView
-    groups: dict[str, RunGroup]
-    lines: list[RunLine]
-    next: str | None
-    live: RunsLive
-    follows: bool
-
-
 @router.get("/")
 def runs(request: Request, source: SourceOfPages) -> Response:
     """Shows the matching runs, newest first or in the chosen order, or how to record the first one."""
@@ -134,8 +103,7 @@ def runs(request: Request, source: SourceOfPages) -> Response:
         with source.reading() as db:
             page = _page(db, source.address, chosen, view, place)
             if wanted == "more":
-                more = MoreRunsPage(view, page.groups, page.lines, page.next)
-                return htmx.fragment(request, "runs/_more_runs.html", more)
+                return htmx.fragment(request, "runs/_more_runs.html", page)
     if wanted == "runs" and request.query_params.get("seen") == page.seen:
         return htmx.nothing_new()
     address = urls.runs_as(chosen, [*view.pairs(), *([("after", place)] if place else [])])
@@ -153,15 +121,10 @@ def live(request: Request, source: SourceOfPages) -> Response:
         follows = "follow" in asked and now.new > 0 and not (view.sort or view.by)
         if now.seen == asked.get("seen") and not follows:
             return htmx.nothing_new()
-        counts, known = queries.count_runs(db, chosen), queries.run_configs(db, chosen, _COMPARED)
-        if follows:
-            first = queries.list_runs(db, chosen, limit=PAGE_SIZE)
-            lines, place = _lines(db, view, known, first.runs), first.next and urls.runs(chosen, after=first.next)
-            now = _live(db, chosen, _open(lines), None)
-        else:
-            lines, place = _lines(db, view, known, queries.these_runs(db, shown)), None
-            now = _live(db, chosen, _open(lines), newest)
-        page = RunsLivePage(chosen, counts, view, {}, lines, place, now, follows=follows)
+        page = _page(db, source.address, chosen, view, None)
+        if not follows:
+            lines = _lines(db, chosen, view, queries.these_runs(db, shown))
+            page = replace(page, lines=lines, groups={}, live=_live(db, chosen, _open(lines), newest), is_first=False)
     return htmx.fragment(request, "runs/_runs_live.html", page)
 
 
@@ -211,17 +174,16 @@ def _view(request: Request) -> RunsView:
 
 
 def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, place: str | None) -> RunsPage:
-    counts, known = queries.count_runs(db, chosen), queries.run_configs(db, chosen, _COMPARED)
-    arguments = differing([config for _, config in known])
+    counts, (arguments, _) = queries.count_runs(db, chosen), _apart(db, chosen)
     groups, is_ordered = {}, bool(view.sort or view.by)
     if is_ordered:
         begin = urls.parse_whole(place or "0")
-        found = view.ordered(_lines(db, view, known, queries.list_runs(db, chosen, limit=MOST_SORTED).runs))
+        found = view.ordered(_lines(db, chosen, view, queries.list_runs(db, chosen, limit=MOST_SORTED).runs))
         groups, lines, end = view.groups(found), found[begin : begin + PAGE_SIZE], begin + PAGE_SIZE
         following = urls.runs_as(chosen, [*view.pairs(), ("after", str(end))]) if end < len(found) else None
     else:
         newest = queries.list_runs(db, chosen, after=urls.parse_cursor(place) if place else None, limit=PAGE_SIZE)
-        lines = _lines(db, view, known, newest.runs)
+        lines = _lines(db, chosen, view, newest.runs)
         following = urls.runs(chosen, after=newest.next) if newest.next else None
     return RunsPage(
         database=shown(address),
@@ -244,13 +206,19 @@ def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, p
 def _empty(address: Address, chosen: RunFilter, view: RunsView) -> RunsPage:
     exists = not isinstance(address, Path) or address.exists()
     seen = "empty" if exists else "missing"
-    nothing = RunCounts(0, 0), view, [], {}, None, True, RunsLive(0, 0, ""), seen, [], [], 0
-    return RunsPage(shown(address), exists, chosen, *nothing)
+    nothing = RunCounts(0, 0)
+    live = RunsLive(0, 0, "")
+    return RunsPage(shown(address), exists, chosen, nothing, view, [], {}, None, True, live, seen, [], [], 0)
 
 
-def _lines(db: Connection, view: RunsView, known: _Configs, found: Sequence[ListedRun]) -> list[RunLine]:
-    """Builds the lines; `known` are the models and arguments that they are told apart by."""
-    names, models = differing([config for _, config in known]), short_models(model for model, _ in known)
+def _apart(db: Connection, chosen: RunFilter) -> tuple[list[str], dict[str, str]]:
+    """Returns the arguments and the names of models that tell the newest matching runs apart."""
+    known = queries.run_configs(db, chosen, _COMPARED)
+    return differing([config for _, config in known]), short_models(model for model, _ in known)
+
+
+def _lines(db: Connection, chosen: RunFilter, view: RunsView, found: Sequence[ListedRun]) -> list[RunLine]:
+    names, models = _apart(db, chosen)
     wants_solved = "solved" in {*view.shown, view.sort.removeprefix("-")}
     until = time.monotonic() + _SOLVED_SECONDS
     lines = []

@@ -62,12 +62,12 @@ class RunColumn(NamedTuple):
 
 
 class RunGroup(NamedTuple):
-    """Describes runs that have the same value in a column; `means` are by column, as text."""
+    """Describes runs that have the same value in a column."""
 
     title: str
     value: str
     runs: int
-    means: dict[str, str]
+    means: dict[str, str]  # by column
 
 
 def spelt(value: Any) -> str:
