@@ -80,12 +80,11 @@ def list_runs(db: Database, chosen: RunFilter, *, after: Cursor | None = None, l
     return RunList(listed, None if last is None else Cursor(last.created, last.id or 0))
 
 
-def run_configs(db: Database, chosen: RunFilter, limit: int) -> list[tuple[str | None, dict[str, Any]]]:
-    """Returns models and arguments of the filter's newest runs."""
-    query = select(col(Run.model), col(Run.config)).where(*_conditions(chosen, clock.now(db)))
+def run_configs(db: Database, chosen: RunFilter, limit: int) -> list[dict[str, Any]]:
+    """Returns the trainers' arguments of the filter's newest runs."""
+    query = select(col(Run.config)).where(*_conditions(chosen, clock.now(db)))
     with Session(db) as session:
-        found = session.execute(query.order_by(col(Run.created).desc(), col(Run.id).desc()).limit(limit))
-        return [(model, config) for model, config in found]
+        return list(session.scalars(query.order_by(col(Run.created).desc(), col(Run.id).desc()).limit(limit)))
 
 
 def these_runs(db: Database, ids: Iterable[int]) -> list[ListedRun]:

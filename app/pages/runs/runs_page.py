@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection, Engine
 
-from logs_ui.app.pages.runs.runs_view import RunColumn, RunGroup, RunLine, RunsView, differing, short_models, told_apart
+from logs_ui.app.pages.runs.runs_view import RunColumn, RunGroup, RunLine, RunsView, differing, told_apart
 from logs_ui.app.parts import charts, diagnoses
 from logs_ui.app.parts.notes_forms import WritableNotebook, read_form
 from logs_ui.app.web import htmx, urls
@@ -174,7 +174,7 @@ def _view(request: Request) -> RunsView:
 
 
 def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, place: str | None) -> RunsPage:
-    counts, (arguments, _) = queries.count_runs(db, chosen), _apart(db, chosen)
+    counts, arguments = queries.count_runs(db, chosen), _arguments(db, chosen)
     groups, is_ordered = {}, bool(view.sort or view.by)
     if is_ordered:
         begin = urls.parse_whole(place or "0")
@@ -211,24 +211,22 @@ def _empty(address: Address, chosen: RunFilter, view: RunsView) -> RunsPage:
     return RunsPage(shown(address), exists, chosen, nothing, view, [], {}, None, True, live, seen, [], [], 0)
 
 
-def _apart(db: Connection, chosen: RunFilter) -> tuple[list[str], dict[str, str]]:
-    """Returns the arguments and the names of models that tell the newest matching runs apart."""
-    known = queries.run_configs(db, chosen, _COMPARED)
-    return differing([config for _, config in known]), short_models(model for model, _ in known)
+def _arguments(db: Connection, chosen: RunFilter) -> list[str]:
+    """Returns the arguments that tell the newest matching runs apart."""
+    return differing(queries.run_configs(db, chosen, _COMPARED))
 
 
 def _lines(db: Connection, chosen: RunFilter, view: RunsView, found: Sequence[ListedRun]) -> list[RunLine]:
-    names, models = _apart(db, chosen)
+    names = _arguments(db, chosen)
     wants_solved = "solved" in {*view.shown, view.sort.removeprefix("-")}
     until = time.monotonic() + _SOLVED_SECONDS
     lines = []
     for listed in found:
         summary, run = listed.summary, listed.summary.run
         solved = _solved(db, run, until) if wants_solved and summary.reward is not None else None
-        model = models.get(run.model or "") or run.model or ""
         is_open = run.state == RunState.RUNNING
         told = told_apart(run.config, names)
-        lines.append(RunLine(listed, _sparkline(summary.reward_curve), _seconds(listed), is_open, solved, model, told))
+        lines.append(RunLine(listed, _sparkline(summary.reward_curve), _seconds(listed), is_open, solved, told))
     return lines
 
 

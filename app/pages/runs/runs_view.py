@@ -19,6 +19,11 @@ _NO_CHOICE = ("_dir", "_path", "run_name", "_id")  # ends of names that differ w
 _LONGEST = 40  # characters of an argument under a run's name
 
 
+def spelt(value: Any) -> str:
+    """Writes an argument as its author would: `1e-06`, `["a"]`."""
+    return "none" if value is None else safe_text.shown(figures.tidy(value))
+
+
 class RunLine(NamedTuple):
     """Describes one row of the table.
 
@@ -26,7 +31,6 @@ class RunLine(NamedTuple):
         seconds: from start to end; to the last heartbeat if it crashed, otherwise to now.
         is_open: True if more may come.
         solved: share of the last steps' rollouts that solved their task; None if not defined, or not computed.
-        model: the parts of its name that tell it from the others; empty without one.
         told: names and values of the arguments that tell it from the other runs.
     """
 
@@ -35,7 +39,6 @@ class RunLine(NamedTuple):
     seconds: float
     is_open: bool
     solved: float | None
-    model: str
     told: list[tuple[str, str]]
 
     @property
@@ -44,62 +47,49 @@ class RunLine(NamedTuple):
 
 
 class RunColumn(NamedTuple):
-    """Describes a column.
+    """Describes a column: its value, by which runs are sorted, and how a value, or a mean of several, is written."""
 
-    Attributes:
-        key: its name in a URL; `config.NAME` for an argument of the trainer.
-        style: class of its cells; it begins with `num` for numbers that have a mean.
-        value: by which runs are sorted; None comes last.
-        written: formats a value, or a mean of several.
-    """
-
-    key: str
-    title: str
-    style: str
+    key: str  # its name in a URL; `config.NAME` for an argument of the trainer
     value: Callable[[RunLine], Any]
-    written: Callable[[Any], str] = str
-    hint: str = ""
+    written: Callable[[Any], str] = spelt
+
+    @property
+    def has_mean(self) -> bool:
+        return self.written is not spelt
+
+    @property
+    def title(self) -> str:
+        return self.key.removeprefix(_ARGUMENT) if self.key.startswith(_ARGUMENT) else self.key.capitalize()
 
 
 class RunGroup(NamedTuple):
-    """Describes runs that have the same value in a column."""
+    """Describes runs that have the same value in a column; `means` are by column, as text."""
 
     title: str
     value: str
     runs: int
-    means: dict[str, str]  # by column
-
-
-def spelt(value: Any) -> str:
-    """Writes an argument as its author would: `1e-06`, `["a"]`."""
-    return "none" if value is None else safe_text.shown(figures.tidy(value))
+    means: dict[str, str]
 
 
 def _whole(value: float) -> str:
     return figures.number(value, 0)
 
 
-_REWARD = "Mean reward of the last 10 training steps that have one; for an evaluation, of all rollouts"
-_SOLVED = "Share of the last 10 steps' scored rollouts that solved their task; reload if some are not computed yet"
-_TRUNCATED = "Share of ended rollouts that stopped at their token limit"
-_ERRORS = "Share of ended rollouts that raised an error"
-_FIGURES = {
-    key: RunColumn(key, title, style, value, *rest)
-    for key, title, style, value, *rest in (
-        ("model", "Model", "model", lambda line: line.model or None),
-        ("eval", "Eval", "eval", lambda line: ", ".join(line.summary.eval_names) or None),
-        ("state", "State", "state", lambda line: words.run_state(line.summary.state).text),
-        ("steps", "Steps", "num steps", lambda line: line.summary.steps if line.summary.has_steps else None, _whole),
-        ("rollouts", "Rollouts", "num count", attrgetter("summary.rollouts"), _whole),
-        ("reward", "Reward", "num reward", attrgetter("summary.reward"), figures.number, _REWARD),
-        ("solved", "Solved", "num solved", attrgetter("solved"), figures.percent, _SOLVED),
-        ("curve", "Reward curve", "spark", lambda line: len(line.summary.reward_curve)),
-        ("truncated", "Truncated", "num truncated", attrgetter("summary.truncated"), figures.percent, _TRUNCATED),
-        ("errors", "Errors", "num errors", attrgetter("summary.errors"), figures.percent, _ERRORS),
-        ("duration", "Duration", "num lasted", attrgetter("seconds"), figures.duration),
-        ("started", "Started", "started", attrgetter("summary.run.created")),
-    )
-}
+_COLUMNS = (
+    RunColumn("model", attrgetter("summary.run.model")),
+    RunColumn("eval", lambda line: ", ".join(line.summary.eval_names) or None),
+    RunColumn("state", lambda line: words.run_state(line.summary.state).text),
+    RunColumn("steps", lambda line: line.summary.steps if line.summary.has_steps else None, _whole),
+    RunColumn("rollouts", attrgetter("summary.rollouts"), _whole),
+    RunColumn("reward", attrgetter("summary.reward"), figures.number),
+    RunColumn("solved", attrgetter("solved"), figures.percent),
+    RunColumn("curve", lambda line: len(line.summary.reward_curve)),
+    RunColumn("truncated", attrgetter("summary.truncated"), figures.percent),
+    RunColumn("errors", attrgetter("summary.errors"), figures.percent),
+    RunColumn("duration", attrgetter("seconds"), figures.duration),
+    RunColumn("started", attrgetter("summary.run.created")),
+)
+_FIGURES = {column.key: column for column in _COLUMNS}
 _DEFAULT = tuple(key for key in _FIGURES if key not in {"eval", "solved"})
 _GROUPS = ("model", "eval", "state")
 
@@ -107,8 +97,7 @@ _GROUPS = ("model", "eval", "state")
 def column_of(key: str) -> RunColumn:
     """Returns the column with that key."""
     name = key.removeprefix(_ARGUMENT)
-    argument = RunColumn(key, name, "argument", lambda line: line.summary.run.config.get(name), spelt)
-    return _FIGURES.get(key, argument)
+    return _FIGURES.get(key, RunColumn(key, lambda line: line.summary.run.config.get(name)))
 
 
 @dataclass(frozen=True)
@@ -180,7 +169,7 @@ class RunsView:
             means = {
                 it.key: it.written(fmean(known))
                 for it in self.columns
-                if it.style.startswith("num ") and (known := [at for run in runs if (at := it.value(run)) is not None])
+                if it.has_mean and (known := [at for run in runs if (at := it.value(run)) is not None])
             }
             found[runs[0].summary.run.uid] = RunGroup(by.title, spelt(by.value(runs[0])), len(runs), means)
         return found
@@ -203,13 +192,3 @@ def told_apart(config: dict[str, Any], names: Sequence[str]) -> list[tuple[str, 
     """Returns the first of these arguments that a run has, and their values, for the line under its name."""
     known = [(name, spelt(config[name])) for name in names if config.get(name) is not None]
     return [(name, value) for name, value in known if len(value) <= _LONGEST and "\n" not in value][:_TOLD]
-
-
-def short_models(models: Iterable[str | None]) -> dict[str, str]:
-    """Returns the last two parts of each model's name or path, or more where another one ends like it."""
-    parts = {model: [part for part in model.split("/") if part] for model in models if model}
-    for kept in range(2, max([2, *map(len, parts.values())]) + 1):
-        short = {model: "/".join(of_model[-kept:]) for model, of_model in parts.items()}
-        if len(set(short.values())) == len(short):
-            break
-    return short

@@ -13,7 +13,6 @@ from sqlmodel import col
 
 from logs_ui.app.main import create_app
 from logs_ui.app.pages.runs import runs_page
-from logs_ui.app.pages.runs.runs_view import RunsView, differing, short_models, told_apart
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import Run
@@ -168,14 +167,6 @@ def test_live_lines_keep_the_columns(client: TestClient, engine: Engine) -> None
 
 
 # --- The parts
-
-
-def test_models_are_cut_where_they_are_alike() -> None:
-    assert short_models([None, "Qwen/Qwen3-8B", "/a/b/c/d/"]) == {"Qwen/Qwen3-8B": "Qwen/Qwen3-8B", "/a/b/c/d/": "c/d"}
-    assert short_models(["/x/one/sft/last", "/x/two/sft/last"]) == {
-        "/x/one/sft/last": "one/sft/last", "/x/two/sft/last": "two/sft/last",
-    }  # fmt: skip
-    assert short_models([]) == {}
 
 
 def test_an_argument_that_a_run_lacks_tells_it_apart() -> None:
