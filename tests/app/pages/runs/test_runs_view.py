@@ -13,6 +13,7 @@ from sqlmodel import col
 
 from logs_ui.app.main import create_app
 from logs_ui.app.pages.runs import runs_page
+from logs_ui.app.pages.runs.runs_view import RunsView, differing, told_apart
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import Run
