@@ -7,6 +7,7 @@ the value are shared or contain each other.
 
 import dataclasses
 import hashlib
+import json
 import re
 import traceback
 from collections.abc import Callable, Mapping
@@ -73,6 +74,12 @@ def plain(value: Any) -> Any:
     methods raise becomes the name of its type.
     """
     return _Copy().of(value)
+
+
+def plain_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a run's settings as `plain` does; NaN and infinities, which JSON lacks, become text."""
+    found: dict[str, Any] = json.loads(json.dumps(plain(dict(values))), parse_constant=str)
+    return found
 
 
 def _copy(json: bytes) -> bytes:

@@ -29,7 +29,7 @@ from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.rollout_call import OpenCall, Parse, RolloutCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, RunningJob
 from logs_ui.recorder.rows.task_names import prompt_task
-from logs_ui.recorder.snapshot import column, one_line, plain, snapshot
+from logs_ui.recorder.snapshot import column, one_line, plain_settings, snapshot
 from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.clock import now_us
@@ -128,7 +128,7 @@ class OpenRun:
             return
         with guard("describing the run"):
             columns: dict[str, Any] = {
-                "config": masked(plain(dict(config))),
+                "config": masked(plain_settings(config)),
                 "model": column(model),
                 "diagnosis": options.settings,
                 "project": options.project,

@@ -28,7 +28,7 @@ from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.rollout_call import OpenCall, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.rows.task_names import name_task, prompt_task, returned_tasks
-from logs_ui.recorder.snapshot import plain, snapshot
+from logs_ui.recorder.snapshot import plain_settings, snapshot
 from logs_ui.recorder.storage.changes import RunChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.vocabulary import FIRST_PROMPT, Mode, RunState, Status
@@ -236,7 +236,7 @@ class Recording:
         self._tokenizer = TokenizerSource.of(trainer.processing_class)
         if trainer.accelerator.process_index != 0:
             return
-        columns |= {"config": masked(plain(trainer.args.to_dict())), "diagnosis": self._wanted.settings}
+        columns |= {"config": masked(plain_settings(trainer.args.to_dict())), "diagnosis": self._wanted.settings}
         columns["project"] = self._wanted.project
         resumes = trl.output_folder(trainer.args) if trainer.state.global_step > 0 else None
         parts: list[Part] = []

@@ -21,7 +21,7 @@ from logs_ui.recorder.capture.instruments.trl import columns_of_arguments
 from logs_ui.recorder.capture.instruments.trl_callback import reporting_callback
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.snapshot import plain
+from logs_ui.recorder.snapshot import plain_settings
 
 _MODULE = "trl.experimental.async_grpo.async_grpo_trainer"
 _OVERSIZE = "batch/dropped_oversize_total"
@@ -137,7 +137,7 @@ def _with_callback(get_train_dataloader: Method, trainer: Any, /, *args: Any, **
         if listener is not None and trainer not in _heard:
             _heard.add(trainer)
             trainer.add_callback(reporting_callback(listener.logged))
-            known, settings = trainer.args, masked(plain(trainer.args.to_dict()))
+            known, settings = trainer.args, masked(plain_settings(trainer.args.to_dict()))
             columns = columns_of_arguments(known, known.max_steps, known.num_generations)
             listener.described({"config": settings, **columns})
     return get_train_dataloader(trainer, *args, **kwargs)
