@@ -40,6 +40,7 @@ router = APIRouter()
 _POINTS = 150  # of a sparkline
 _MOST_STACKS = 50
 _COLOURS = 8
+_MOST_TOGETHER = 12  # functions whose correlations are shown: of 60, they would be 3,800 links
 _BINS = (0.2, 0.5, 0.8)  # shades of an r; 0.8 is where length.py calls it strong
 OTHERS = {REWARD: "reward", ENVIRONMENT: "environment", LENGTH: "tokens/turn"}
 MEANING = {
@@ -116,6 +117,7 @@ class FunctionLine(NamedTuple):
 
     Attributes:
         sparkline: of its raw mean by step.
+        change: of its raw mean, from as many steps before; None without any.
         bar: of its share of the variance.
         all: address of the rollouts for which it returned a number.
         below: of those with less than its best value; None if that is unknown.
@@ -124,6 +126,7 @@ class FunctionLine(NamedTuple):
 
     it: Function
     sparkline: charts.Sparkline | None
+    change: float | None
     bar: charts.Bar | None
     all: str
     below: str | None
@@ -158,8 +161,8 @@ class WhyRewardsPage(WhyTab):
         lines: the reward functions, largest variance share first.
         sums: the rewards to compare them with.
         unscored: number of rollouts without a number from any function, and their address.
-        matrix: None without reward functions.
-        kinds: (colour class, name) of each function, in the order of the chart.
+        matrix: of the first functions; None without any.
+        kinds: (colour class, name) of each function, in the order of the chart; those beyond the colours are one.
         stacks: variance shares by step, for the whole run; empty for one function, and fewer than two steps.
         spread: address of the groups, largest standard deviation first.
     """
@@ -188,6 +191,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
         ("rewards", here.first),
         lambda: (functions(here.rows, known.rows), correlations(here.rows), findings(known, here)),
     )
+    drawn = _drawn([it.name for it in found])
     return WhyRewardsPage(
         summary=summary,
         window=here,
@@ -196,9 +200,9 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
         lines=[_line(run.uid, it, here) for it in found],
         sums=_sums(run.uid, here, known) if found else [],
         unscored=(int(unscored(here.rows).sum()), urls.rollouts(run.uid, here.only("scored:no"))),
-        matrix=matrix(run.uid, [it.name for it in found], together, here) if found else None,
-        kinds=[(f"c{at % _COLOURS + 1}", it.name) for at, it in enumerate(found)],
-        stacks=_stacks(run.uid, known, [it.name for it in found], here),
+        matrix=matrix(run.uid, [it.name for it in found[:_MOST_TOGETHER]], together, here) if found else None,
+        kinds=[(f"c{at + 1}", title) for at, title in enumerate(drawn)],
+        stacks=_stacks(run.uid, known, drawn, here),
         findings=looked_for,
         spread=urls.groups(run.uid, here.only(), sort=GroupSort.LARGEST_SPREAD),
     )
@@ -230,6 +234,7 @@ def _line(run: str, it: Function, here: StepWindow) -> FunctionLine:
     return FunctionLine(
         it=it,
         sparkline=_sparkline(it.trend),
+        change=None if it.mean is None or it.before is None else it.mean - it.before,
         bar=None if it.share is None else charts.Scale(min(0.0, it.share), 1.0).bar(it.share),
         all=urls.rollouts(run, here.only(f"-{field}:none")),
         below=None if top is None else urls.rollouts(run, here.only(f"{field}<{top:.9g}")),
@@ -261,21 +266,29 @@ def _sums(run: str, here: StepWindow, known: Diagnosed) -> list[SumLine]:
     ]
 
 
-def _stacks(run: str, known: Diagnosed, names: list[str], here: StepWindow) -> list[StepStack]:
+def _drawn(names: list[str]) -> dict[str, list[str]]:
+    """Returns the functions of each colour of the chart, by its title: those beyond the colours are together."""
+    if len(names) <= _COLOURS:
+        return {name: [name] for name in names}
+    rest = names[_COLOURS - 1 :]
+    return {**{name: [name] for name in names[: _COLOURS - 1]}, f"{len(rest)} others": rest}
+
+
+def _stacks(run: str, known: Diagnosed, drawn: dict[str, list[str]], here: StepWindow) -> list[StepStack]:
     """Builds the chart of variance shares. Many steps are binned, since a step has few groups."""
-    if len(names) < 2 or len(known.rows.steps) < 2:
+    if len(drawn) < 2 or len(known.rows.steps) < 2:
         return []
     bins = Bins.of(int(known.rows.steps[0]), int(known.rows.steps[-1]), _MOST_STACKS)
     share = kept(known, "shares", lambda: shares_by((known.rows.step - bins.first) // bins.together, known.rows))
     return [
         bins.stack(
             at,
-            [f"c{at % _COLOURS + 1}" for at in range(len(names))],
+            [f"c{at + 1}" for at in range(len(drawn))],
             line,
-            [(label(name, 40), percent(value).replace("-", "\u2212")) for name, value in zip(names, line, strict=True)],
+            [(label(name, 40), percent(value).replace("-", "\u2212")) for name, value in zip(drawn, line, strict=True)],
             urls.groups(run, RolloutFilter(modes=(here.mode,), **bins.ends(at))),
         )
-        for at, line in enumerate(np.stack([share[name] for name in names], 1).tolist())
+        for at, line in enumerate(np.stack([sum(share[it] for it in of) for of in drawn.values()], 1).tolist())
         if not any(map(math.isnan, line))
     ]
 

@@ -21,6 +21,7 @@ class Function:
     Attributes:
         weight: its weight in the last rollouts.
         mean: mean of its values; None without any.
+        before: the same over as many steps before these; None without any.
         counted: mean of value times weight; None without any.
         share: share of the reward variance within groups, Cov(w·c, R) / Var(R); None if the reward does not vary.
         nothing: share of the scored rollouts that it gave no number, 0 to 1; None without a scored rollout.
@@ -32,6 +33,7 @@ class Function:
     name: str
     weight: float
     mean: float | None
+    before: float | None
     counted: float | None
     share: float | None
     nothing: float | None
@@ -48,6 +50,8 @@ def functions(rows: Rows, every: Rows) -> list[Function]:
         every: all rollouts of the run, for the best values and the trends.
     """
     share, found = shares(rows), []
+    earlier = every.steps[every.steps < min(rows.steps, default=0)][-len(rows.steps) :]
+    is_earlier = np.isin(every.step, earlier)
     for name, part in rows.parts.items():
         weight, counted, most = rows.weights.get(name, 1.0), mean(part), best(every, name)
         found.append(
@@ -55,6 +59,7 @@ def functions(rows: Rows, every: Rows) -> list[Function]:
                 name=name,
                 weight=weight,
                 mean=mean(rows.values[name]),
+                before=mean(every.values[name][is_earlier]),
                 counted=counted,
                 share=share.get(name),
                 nothing=mean(np.where(rows.scored, np.isnan(rows.values[name]), np.nan)),

@@ -66,6 +66,16 @@ def test_where_rewards_do_not_differ_nothing_decides() -> None:
     assert [it.share for it in functions(rows, rows)] == [None]
 
 
+def test_a_functions_change_is_from_as_many_steps_before() -> None:
+    every = columns_of(8, steps=4, reward=0.0, parts={"a": [9, 9, 1, 3, 2, 2, 4, 8]})
+    (a,) = functions(every.where(every.step >= every.steps[3]), every)
+    assert (a.mean, a.before) == (6.0, 2.0)
+    (a,) = functions(every.where(every.step >= every.steps[2]), every)
+    assert (a.mean, a.before) == (4.0, 5.5)
+    (a,) = functions(every, every)
+    assert a.before is None
+
+
 def test_shares_of_each_place_are_those_of_its_rollouts_alone() -> None:
     """Only a differs in the first group, only b in the second, and nothing in the third."""
     rows = columns_of(6, steps=3, group=[0, 0, 1, 1, 2, 2], reward=[0, 1, 0, 2, 1, 1], weights={"a": 1.0, "b": 1.0},
