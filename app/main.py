@@ -123,7 +123,12 @@ def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "
     )
     formats = ("age", "brief", "count", "duration", "moment", "number", "percent", "signed", "significant", "tokens")
     environment.filters |= {name: getattr(figures, name) for name in formats}
-    environment.filters |= {"block": safe_text.block, "label": safe_text.label, "line": safe_text.line}
+    environment.filters |= {
+        "block": safe_text.block,
+        "label": safe_text.label,
+        "line": safe_text.line,
+        "middle": safe_text.middle,
+    }
     environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
     environment.globals |= {"db_option": db, "refusal": refusal, "spelt": step_charts.spelt}
     environment.globals |= {"are_short": timeline.are_short, "url": urls, "words": words}

@@ -14,6 +14,7 @@ TEXT_LIMIT = 20_000
 """Maximum number of characters of one text on a page; the whole text is one link away."""
 
 _LINE_LIMIT = 300
+_TAIL = 12  # characters at the end of a name that are always shown
 _SHORT_JSON = 100  # characters of an object that stay on one line
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b\[(?P<sgr>[0-9;]*)m"  # colours
@@ -57,6 +58,17 @@ def line(text: object, limit: int = _LINE_LIMIT) -> Markup:
     """
     flat = _one_line(text, limit)
     return Markup(f"<bdi>{escape(flat) if _is_plain(flat) else _labelled(flat)}</bdi>")  # noqa: S704 - both are escaped
+
+
+def middle(text: object, limit: int = _LINE_LIMIT) -> Markup:
+    """Formats a name on one line. Where it has no room, the styles cut it in its middle: names of many things begin
+    alike, and differ at their end.
+    """
+    flat = str(text)
+    head, tail = flat[:-_TAIL], flat[-_TAIL:]
+    if len(flat) <= 2 * _TAIL:
+        return line(flat)
+    return Markup('<span class="middle">{}{}</span>').format(line(head, limit), line(tail))
 
 
 def label(text: object, limit: int = _LINE_LIMIT) -> str:

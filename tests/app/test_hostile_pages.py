@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.app.main import create_app
 from logs_ui.app.web import urls
 from tests.support.hostile import record_huge, record_many
+from tests.support.page_text import read
 from tests.support.site import pages
 
 WIDTHS = (1440, 900, 390)
@@ -67,3 +69,38 @@ def test_no_page_is_wider_than_its_window(
             for width in WIDTHS:
                 quiet_page.set_viewport_size({"width": width, "height": 900})
                 assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+
+
+def test_settings_that_json_lacks_are_shown(client: TestClient, runs: dict[str, str]) -> None:
+    text, _ = read(client.get(urls.overview(runs["huge"])).text)
+    assert [value for value in ("NaN", "Infinity", "-Infinity") if value not in text.split()] == []
+
+
+def test_a_metric_alone_with_its_prefix_has_no_row_of_its_own(client: TestClient, runs: dict[str, str]) -> None:
+    heads = re.findall(r"<h3>(.*?)</h3>", client.get(urls.overview(runs["huge"])).text)
+    assert [unescape(re.sub("<.*?>", "", head)) for head in heads] == ["training", "rewards", "others"]
+
+
+def test_names_that_begin_alike_show_where_they_differ(
+    quiet_page: Page, db: Path, runs: dict[str, str], url: str
+) -> None:
+    """Every cut name on a page has its last characters in sight."""
+    hidden = "names => names.filter(it => it.checkVisibility() && it.scrollWidth > it.clientWidth + 1).length"
+    quiet_page.set_viewport_size({"width": 1440, "height": 900})
+    addresses = pages(db, runs["many"])
+    for name in ("overview", "rollouts", "groups", "why-tasks", "why-rewards"):
+        quiet_page.goto(url + addresses[name])
+        ends = quiet_page.locator(".middle > :last-child")
+        assert ends.evaluate_all(hidden) == 0, name
+        assert len(set(ends.all_inner_texts())) > 7, name
+
+
+def test_of_60_functions_the_page_of_reward_functions_stays_small(
+    client: TestClient, db: Path, runs: dict[str, str]
+) -> None:
+    html = client.get(pages(db, runs["many"])["why-rewards"]).text
+    assert len(html) < 400_000
+    text, tables = read(html)
+    assert len(tables[0].rows) >= 61, "each function has its line"
+    assert "the 12 functions with the largest variance share" in text
+    assert "53 others" in text

@@ -8,7 +8,7 @@ from logs_ui.app.parts import charts, safe_text
 from logs_ui.recorder.queries import ScalarCurve
 from logs_ui.recorder.storage.tables import Run
 
-_TRAINING, _EVALUATION = "training", "evaluation"
+_TRAINING, _EVALUATION, _OTHERS = "training", "evaluation", "others"
 _GROUPS = (_TRAINING, "rewards", "completions")
 _SHORT_VALUE = 40  # characters
 _FIRST = ("reward", "reward_std", "reward_stderr", "loss", "grad_norm", "kl", "entropy", "learning_rate")
@@ -27,7 +27,8 @@ class Logged(NamedTuple):
     """Holds the metrics and settings of a run whose name or value contains `search`.
 
     Attributes:
-        groups: prefix and metrics by step, those of the training first.
+        groups: prefix and metrics by step, those of the training first. Those that are alone with their prefix are
+            together.
         single: metrics that were logged once: a trainer's at its end, or all of an evaluation's.
         config: arguments of the trainer or the evaluation, structured ones last.
     """
@@ -54,6 +55,8 @@ def _groups(curves: Iterable[ScalarCurve]) -> list[tuple[str, list[charts.Curve]
     groups: dict[str, list[ScalarCurve]] = defaultdict(list)
     for curve in curves:
         groups[_group_of(curve.name)].append(curve)
+    for name in [name for name, alone in groups.items() if len(alone) == 1 and name not in _GROUPS]:
+        groups[_OTHERS] = [*groups.get(_OTHERS, []), *groups.pop(name)]  # a row of its own would be nearly empty
     return [
         (name, [charts.curve(each.name, tuple(each.points)) for each in sorted(groups[name], key=_rank)])
         for name in sorted(groups, key=_group_rank)

@@ -34,7 +34,6 @@ _LOWEST_PERCENTILE = 1
 _SPELT_COLUMNS = 16  # so many, at most, are wide enough to say their value
 _HEADINGS = 8  # of columns that are too narrow to have one each
 _MARKS = 5
-_SHOWN = (15, 20)  # characters of a name: the first and the last
 
 LABELS: Final = {
     Label.NEVER: Word(
@@ -107,13 +106,11 @@ class TaskRow(NamedTuple):
     """Shows a task in the steps shown; see `task_table.Figures`.
 
     Attributes:
-        short: its name without the middle if it is long: names of many tasks differ at the end.
         cells: one for each column; None without rollouts.
         address, of_attempts: of its rollouts, and of those with a reward.
     """
 
     task: str
-    short: str
     word: Word
     evidence: str
     attempts: int
@@ -159,7 +156,6 @@ def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures
         lines=[
             TaskRow(
                 task=rows.tasks[task],
-                short=_short(rows.tasks[task]),
                 word=LABELS[of_all.label[task]],
                 evidence=_evidence(of_all, task),
                 attempts=int(of_tasks.attempts[task]),
@@ -259,11 +255,6 @@ def _of_steps(rows: Rows) -> dict[str, int]:
 
 def _steps_said(first: int, last: int) -> str:
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
-
-
-def _short(task: str) -> str:
-    begin, end = _SHOWN
-    return task if len(task) <= begin + end else f"{task[:begin].rstrip()}…{task[-end:].lstrip()}"
 
 
 def _known(value: float) -> float | None:

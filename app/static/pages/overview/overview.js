@@ -11,7 +11,7 @@
   const TICKS = {
     number: (value) => signed(String(Number(value.toPrecision(6)))),
     tokens: (n) => n >= 1000 ? `${Number((n / 1000).toPrecision(3))}k` : String(Number(n.toPrecision(6))),
-    duration: (s) => s < 60 ? `${Number(s.toPrecision(3))} s` : `${Number((s / 60).toPrecision(3))} m`,
+    duration: (s) => s < 1 ? `${Number((s * 1000).toPrecision(2))} ms` : s < 60 ? `${Number(s.toPrecision(3))} s` : `${Number((s / 60).toPrecision(3))} m`,
     share: (value) => `${Math.round(100 * value)}%`,
   };
 
