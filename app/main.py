@@ -131,7 +131,7 @@ def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "
     }
     environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
     environment.globals |= {"db_option": db, "refusal": refusal, "spelt": step_charts.spelt}
-    environment.globals |= {"are_short": timeline.are_short, "url": urls, "words": words}
+    environment.globals |= {"are_short": timeline.are_short, "marked": safe_text.marked, "url": urls, "words": words}
     environment.globals |= {"poll_seconds": htmx.POLL_SECONDS}
     return environment
 

@@ -71,6 +71,12 @@ def middle(text: object, limit: int = _LINE_LIMIT) -> Markup:
     return Markup('<span class="middle">{}{}</span>').format(line(head, limit), line(tail))
 
 
+def marked(before: str, words: str, after: str) -> Markup:
+    """Formats a part of a text on one line, with words of it marked."""
+    flat = (_labelled(re.sub(r"\s+", " ", _ESCAPE_SEQUENCE.sub("", text))) for text in (before, words, after))
+    return Markup("<bdi>{}<mark>{}</mark>{}</bdi>").format(*flat)
+
+
 def label(text: object, limit: int = _LINE_LIMIT) -> str:
     """Formats text on one line for an attribute, where no markup is possible: invisible characters as `⟨RLO⟩`."""
     flat = _one_line(text, limit)

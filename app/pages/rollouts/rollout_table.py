@@ -19,6 +19,7 @@ from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
 from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.search.full_text import search_state
+from logs_ui.recorder.queries.search.search_hits import Hit, hits, searches
 from logs_ui.recorder.queries.sql import selection
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState
@@ -41,6 +42,7 @@ class Rows:
         said: stars, tags and notes by row id; rows without any are left out.
         looked_at: see `queries.Page`.
         at: id of the row that the reader comes back to; 0 for none.
+        hits: places of the searched words by row id; None if nothing is searched for.
     """
 
     lines: list[EvaluationRow]
@@ -52,6 +54,7 @@ class Rows:
     run: str
     looked_at: int | None = None
     at: int = 0
+    hits: dict[int, Hit] | None = None
     _links: dict[tuple[str, Any], str] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[Any, ...], Markup] = field(default_factory=dict, repr=False)
 
@@ -177,16 +180,18 @@ def lines_of(
     following: str | None = None,
     looked_at: int | None = None,
 ) -> Rows:
-    """Returns these rows as lines of the table."""
+    """Returns these rows as lines of the table. Where words are searched for, it has the column of their places."""
+    searched, shown = bool(searches(chosen)), view.shown
     columns = make_columns(
-        view.shown,
+        (*shown, "preview") if searched and shown and "preview" not in shown else shown,
         _names(it.rewards for it in lines),
         _names(it.metrics for it in lines),
         is_evaluation=summary.is_evaluation,
         has_steps=summary.has_steps,
     )
     said, ends = queries.annotations(db, summary.run, lines), queries.reward_ends(db, id_of(summary.run))
-    return Rows(lines, columns, following, Scale.over(ends), said, chosen, summary.run.uid, looked_at)
+    found = hits(db, chosen, [row.id or 0 for row in lines]) if searched else None
+    return Rows(lines, columns, following, Scale.over(ends), said, chosen, summary.run.uid, looked_at, hits=found)
 
 
 def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> FoundRollouts:

@@ -5,9 +5,12 @@ and addresses as single words, in which a search for `requests` or `join` finds 
 """
 
 import hashlib
+import re
 import sqlite3
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 from logs_ui.recorder.storage.search_tables import COLUMNS, TOKENIZER
 
@@ -82,6 +85,18 @@ def query(text: str, column: str | None = None) -> str:
         words[-1] = words[-1][:_WORD]
     marks = [weight] * (len(words) - 1) + [star + weight]
     return " <-> ".join(f"'{word}'" + (f":{mark}" if mark else "") for word, mark in zip(words, marks, strict=False))
+
+
+def place_of(phrase: str, text: str) -> tuple[int, int] | None:
+    """Return start and end of a phrase's first occurrence in a text, as the index finds it; None without any."""
+    words = r"\s+".join(map(re.escape, phrase.translate(_folding).split()))
+    end = r"\S*" if phrase.endswith("*") else r"(?!\S)"
+    folded = text.translate(_folding)
+    found = re.search(rf"(?<!\S){words}{end}", folded) if words else None
+    if found is None or len(folded) == len(text):
+        return found and found.span()
+    ends = list(accumulate(len(_folding[ord(character)]) for character in text))  # some become none, or several
+    return bisect_right(ends, found.start()), bisect_left(ends, found.end()) + 1
 
 
 def is_shortened(word: str) -> bool:

@@ -20,6 +20,7 @@ from logs_ui.recorder import load_run, queries
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.queries.search.full_text import contains, planning, search_state
+from logs_ui.recorder.queries.search.search_hits import hits as hits_of
 from logs_ui.recorder.queries.search.search_index import SearchIndex, catch_up
 from logs_ui.recorder.queries.search.search_texts import texts_of
 from logs_ui.recorder.queries.search.search_words import words_of
@@ -218,6 +219,32 @@ def test_words_are_searched_for_in_what_one_role_wrote(place: Place) -> None:
     assert place.found(run, "assistant:kiwi,nothing") == {one}
     assert place.found(run, '"prompt peel"') == {one}  # two texts of one role
     assert place.found(run, '"is fig"') == set()  # two roles
+
+
+def test_the_place_of_the_words_is_that_which_the_index_found(place: Place) -> None:
+    run = place.run()
+    messages = [
+        {"role": "user", "content": "Fix the cache"},
+        {"role": "assistant", "content": "I e\u0301tudie\n Läs  CACHE, and caches\x1b[31m <b>"},
+        {"role": "user", "content": "no such cache"},
+        {"role": "assistant", "content": "done"},
+    ]
+    row = place.rollout(run, "", messages=messages, turns=2)
+    place.fill()
+    engine = reading_engine(place.address)
+    for where, column, words, before in (
+        ("cache", "assistant", "CACHE", "Läs  "), ("assistant:cache*", "assistant", "CACHE", "Läs  "),
+        ("tool:cache", "tool", "cache", "such "), ('prompt:"THE cache"', "prompt", "the cache", "Fix "),
+        ("Étudie", "assistant", "e\u0301tudie", "I "), ('"las cache"', "assistant", "Läs  CACHE", "\n "),
+        ("-tool:nothing assistant:nothing,caches", "assistant", "caches", "and "), ("b", "assistant", "b", "<"),
+    ):  # fmt: skip
+        assert place.found(run, where) == {row}, where
+        hit = hits_of(engine, parse_where(where), [row])[row]
+        assert (hit.column, hit.words) == (column, words), where
+        assert hit.before.endswith(before), where
+    assert hits_of(engine, parse_where("-cache status:ok"), [row]) == {}
+    assert hits_of(engine, parse_where("cache"), [row], seconds=-1) == {}
+    engine.dispose()
 
 
 def test_an_index_of_an_earlier_format_is_not_read_and_made_anew(on_disk: Place) -> None:
