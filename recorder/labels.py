@@ -1,5 +1,8 @@
-"""Reads tags and metrics of a row, as rollout functions and people set them, in the form that is searched."""
+"""Reads tags, metrics and attributes of a row, as datasets, rollout functions and people set them, in the form that is
+searched.
+"""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -7,7 +10,12 @@ import numpy as np
 from logs_ui.recorder.snapshot import column
 from logs_ui.recorder.vocabulary import TAG_LENGTH
 
+ATTRIBUTE_LENGTH = 120
+"""Most characters of an attribute that is text, and of its name: longer texts are documents, which search finds."""
+
+_MOST_ATTRIBUTES = 40
 _NUMBERS = (bool, int, float)
+_NO_ATTRIBUTES = frozenset({"attribution", "dataset", "metrics", "notes", "server_log", "tags", "traceback"})
 
 
 def tag_of(written: str) -> str:
@@ -30,6 +38,39 @@ def metrics_in(metadata: Any) -> dict[str, float | None] | None:
         return None
     numbers = {column(name) or "": _finite(value) for name, value in found.items() if _is_number(value)}
     return numbers or None
+
+
+def attributes_in(metadata: Any) -> dict[str, str | float] | None:
+    """Return the short texts, finite numbers and booleans among the dataset's columns, the notes and other metadata, by
+    name, the first 40; None without any. What is in a dict is named with a dot: `extra_info.difficulty`.
+    """
+    if not isinstance(metadata, dict):
+        return None
+    others = {name: value for name, value in metadata.items() if name not in _NO_ATTRIBUTES}
+    found: dict[str, str | float] = {}
+    for source in (metadata.get("dataset"), metadata.get("notes"), others):
+        for name, value in _flat(source, ""):
+            if name not in found and len(found) < _MOST_ATTRIBUTES:
+                found[name] = value
+    return found or None
+
+
+def attribute_text(value: str | float | None) -> str | None:
+    """Return an attribute as text, as the databases write it; None without one."""
+    return value if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _flat(source: Any, before: str) -> Iterator[tuple[str, str | float]]:
+    for name, value in source.items() if isinstance(source, dict) else ():
+        full = f"{before}{column(str(name))}"
+        if isinstance(value, dict) and not before:
+            yield from _flat(value, f"{full}.")
+        elif len(full) > ATTRIBUTE_LENGTH:
+            continue
+        elif isinstance(value, str) and 0 < len(value) <= ATTRIBUTE_LENGTH:
+            yield full, column(value) or ""
+        elif isinstance(value, _NUMBERS) and abs(value) < 1e300:
+            yield full, value
 
 
 def _is_number(value: Any) -> bool:

@@ -15,7 +15,7 @@ from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters import filter_language as where
 from logs_ui.recorder.queries.filters.filter_values import print_number, print_time
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, parse_filter, print_where
+from logs_ui.recorder.queries.filters.rollout_filter import Order, RolloutFilter, Scored, parse_filter, print_where
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState, Status
 
@@ -61,7 +61,7 @@ class FilterForm:
     rewards: charts.RewardChart | None
     typed: dict[str, str]
     rest: str
-    sort: str
+    sort: Order
     at_fault: str | None
 
     def wrong(self, field: str) -> bool:
@@ -106,6 +106,7 @@ def checked_filter(db: Connection, run: Run, given: Pairs) -> RolloutFilter:
     Raises:
         FilterError: see `parse_filter`; or the run has no such eval, task, tag, ...
     """
+    given = [(name, queries.in_full(db, id_of(run), it) if name == where.WHERE else it) for name, it in given]
     chosen = parse_filter(given)
     queries.check_names(db, id_of(run), chosen)
     return chosen

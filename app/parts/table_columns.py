@@ -1,23 +1,30 @@
 """Defines the columns of the table of rollouts, which of them are shown, and how a choice is written in a URL."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
 from logs_ui.app.parts.words import ended_by
 from logs_ui.recorder.diagnosis.waterfall import cause_of
+from logs_ui.recorder.labels import attribute_text
 from logs_ui.recorder.queries import rollout_columns
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC
+from logs_ui.recorder.queries.filters.filter_fields import Kind as FieldKind
+from logs_ui.recorder.queries.filters.terms import print_key
 from logs_ui.recorder.queries.rollout_columns import Kind
 from logs_ui.recorder.spelling import misspelt, shortened
 from logs_ui.recorder.storage.tables import EvaluationRow
+
+OWN = ("rewards.", "metrics.", "metadata.")
+"""Beginnings of the keys of columns that a run defines."""
 
 
 @dataclass(frozen=True)
 class Column:
     """Describes one column."""
 
-    key: str  # its name in a URL; `rewards.NAME` and `metrics.NAME` are the run's own
+    key: str  # its name in a URL; `rewards.NAME`, `metrics.NAME` and `metadata.NAME` are the run's own
     title: str
     style: str  # the class of its cells
     width: int | None  # in pixels; None for the column that takes the remaining room
@@ -36,7 +43,8 @@ class Column:
         """Returns the row's value; None if it has none."""
         group, dot, name = self.key.partition(".")
         if dot:
-            return (getattr(row, group) or {}).get(name)
+            value = (getattr(row, FIELDS[group].among) or {}).get(name)
+            return value if self.shown_as == "number" else attribute_text(value)
         if self.key == "cause":
             cause = cause_of(row)
             return None if cause is None else ended_by(cause)
@@ -50,8 +58,8 @@ _STYLES = {
 _SORTS = {
     "id": ("newest", "oldest"),
     "reward": ("lowest-reward", "highest-reward"),
-    "tokens": ("longest",),
-    "seconds": ("slowest",),
+    "tokens": ("longest", "completion_tokens"),
+    "seconds": ("slowest", "seconds"),
     "created": ("newest", "oldest"),
 }
 _SHOWN_AS = {Kind.TEXT: "line", Kind.TIME: "moment", Kind.NUMBER: "number"}
@@ -64,17 +72,24 @@ def _stored(column: rollout_columns.Column) -> Column:
     style = _STYLES.get(key, "text" if kind in {Kind.TEXT, Kind.TIME} else "num")
     hint = column.meaning.replace("`", "")
     shown_as = "tokens" if name.endswith("_tokens") else _SHOWN_AS.get(kind, "count")
+    field = FIELDS.get(key)
+    own = _orders(key, is_text=kind == Kind.TEXT) if field and field.kind in {*NUMERIC, FieldKind.NAME} else ()
     return Column(
         key,
-        column.title,
+        column.title or name.replace("_", " ").capitalize(),
         style,
-        column.width,
-        _SORTS.get(key, ()),
+        column.width if column.title else 120,
+        _SORTS.get(key, own),
         hint[:1].upper() + hint[1:],
         shown_as,
         name,
         column.label,
     )
+
+
+def _orders(key: str, *, is_text: bool) -> tuple[str, str]:
+    """Returns the orders by a column: names by alphabet first, numbers from the highest."""
+    return (key, f"-{key}") if is_text else (f"-{key}", key)
 
 
 _COMPUTED = (
@@ -84,7 +99,7 @@ _COMPUTED = (
     Column("preview", "Last words or error", "preview", None),
 )
 _BY_KEY = rollout_columns.in_order(
-    {it.key: it for it in (*(_stored(column) for column in rollout_columns.COLUMNS if column.title), *_COMPUTED)},
+    {it.key: it for it in (*(_stored(it) for it in rollout_columns.COLUMNS if it.title or it.example), *_COMPUTED)},
     first=(
         "id", "status", "stop", "cause", "reward", "bar", "advantage", "rollout_reward", "env_reward_sum",
         "env_reward_last", "task", "eval", "tags", "mode", "step", "policy_step", "epoch", "generation", "process",
@@ -127,7 +142,7 @@ def parse_columns(written: Iterable[str]) -> tuple[str, ...] | None:
     """
     keys = {unquote(key) for value in written for key in value.split(",") if key}
     for key in sorted(keys):
-        if key not in _BY_KEY and not (key.startswith(("rewards.", "metrics.")) and key.partition(".")[2]):
+        if key not in _BY_KEY and not (key.startswith(OWN) and key.partition(".")[2]):
             raise misspelt("cols", f"there is no column {shortened(key)!r}", key, list(_BY_KEY))
     found = tuple(sorted(keys, key=_order))
     return None if not found or found == DEFAULT else found
@@ -138,33 +153,37 @@ def print_columns(keys: Sequence[str]) -> str:
 
 
 def make_columns(
-    keys: tuple[str, ...] | None,
-    rewards: Sequence[str],
-    metrics: Sequence[str],
-    *,
-    is_evaluation: bool,
-    has_steps: bool,
+    keys: tuple[str, ...] | None, lines: Iterable[EvaluationRow], *, is_evaluation: bool, has_steps: bool
 ) -> Columns:
-    """Returns the columns of one run's table: those of the chosen keys, or the default for None. `rewards` and
-    `metrics` are the names that the run has. An evaluation has no advantages.
+    """Returns the columns of one run's table: those of the chosen keys, or the default for None. Offered are also the
+    reward functions, metrics and metadata that occur in its lines. An evaluation has no advantages.
     """
-    own = [f"rewards.{name}" for name in rewards] + [f"metrics.{name}" for name in metrics]
+    own = {
+        f"{group}.{name}": value
+        for row in lines
+        for group in ("rewards", "metrics", "metadata")
+        for name, value in (getattr(row, FIELDS[group].among) or {}).items()
+    }
+    texts = {key for key, value in own.items() if isinstance(value, str | bool)}
     absent = (set() if has_steps else {"step"}) | ({"advantage"} if is_evaluation else set())
     shown = keys if keys is not None else tuple(key for key in DEFAULT if key not in absent)
     every = sorted({*_BY_KEY, *own, *shown}, key=_order)
     return Columns(
-        shown=[_ID, *(_column(key) for key in shown)],
+        shown=[_ID, *(_column(key, texts) for key in shown)],
         chosen=keys is not None,
-        offered=[(_column(key), key in shown) for key in every],
+        offered=[(_column(key, texts), key in shown) for key in every],
     )
 
 
-def _column(key: str) -> Column:
+def _column(key: str, texts: Collection[str]) -> Column:
     group, dot, name = key.partition(".")
     if not dot:
         return _BY_KEY[key]
-    hint = "The reward function's own value" if group == "rewards" else "A metric that the rollout function recorded"
-    return Column(key, name, "num", 100, hint=f"{hint}: {name}", shown_as="number")
+    meaning, is_text = FIELDS[group].meaning.removesuffix(", by its name"), key in texts
+    field = f"{group}.{print_key(name)}{':text' * is_text}"
+    orders = _orders(field, is_text=is_text)
+    hint = f"{meaning[:1].upper()}{meaning[1:]}: {name}"
+    return Column(key, name, "text" if is_text else "num", 100, orders, hint, "line" if is_text else "number")
 
 
 def _order(key: str) -> tuple[int, str]:

@@ -9,7 +9,7 @@ from logs_ui.recorder.diagnosis.tables.training_outcome import Outcome
 from logs_ui.recorder.diagnosis.waterfall import Cause
 from logs_ui.recorder.queries import Dimension, GroupSort, Kind, Measure, RunSummary
 from logs_ui.recorder.queries.filters.filter_chips import FilterPart
-from logs_ui.recorder.queries.filters.rollout_filter import Scored, Sort
+from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, Scored, Sort, read_sort
 from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import LossCause, RunState, Status, StopReason
 
@@ -270,11 +270,20 @@ def is_settled(row: EvaluationRow) -> bool:
     return row.scored is not None or (row.status == Status.ABORTED and row.returned is not None)
 
 
-def after(sort: Sort, offered: tuple[str, ...]) -> Sort:
+def order(sort: Order) -> str:
+    """Returns the name of an order."""
+    way = "descending" if isinstance(sort, ByColumn) and sort.descending else "ascending"
+    return f"{sort.name}, {way}" if isinstance(sort, ByColumn) else SORTS[sort]
+
+
+def rises(sort: Order) -> bool:
+    """True if the lowest, or the oldest, comes first."""
+    return not sort.descending if isinstance(sort, ByColumn) else sort in {Sort.OLDEST, Sort.LOWEST_REWARD}
+
+
+def after(sort: Order, offered: tuple[str, ...]) -> Order:
     """Returns the order after a click on a column's head: its first, then its others in turn."""
-    if sort not in offered:
-        return Sort(offered[0])
-    return Sort(offered[(offered.index(sort) + 1) % len(offered)]) if len(offered) > 1 else Sort.NEWEST
+    return read_sort(offered[(offered.index(sort.value) + 1) % len(offered)] if sort.value in offered else offered[0])
 
 
 def _of(known: Mapping[Any, Word], value: str) -> Word:

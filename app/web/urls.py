@@ -309,14 +309,16 @@ def _of_groups(chosen: RolloutFilter | None, sort: str, kind: str, after: Cursor
 
 
 def print_cursor(cursor: Cursor) -> str:
-    return f"{'none' if cursor.key is None else repr(cursor.key)}~{cursor.id}"
+    key = f"text:{cursor.key}" if isinstance(cursor.key, str) else repr(cursor.key)
+    return f"{'none' if cursor.key is None else key}~{cursor.id}"
 
 
 def parse_cursor(written: str) -> Cursor:
     """Reads a cursor. Raises FilterError."""
-    key, _, row = written.partition("~")
+    key, _, row = written.rpartition("~")
+    of_text = key.removeprefix("text:") if key.startswith("text:") else None
     try:
-        cursor = Cursor(None if key == "none" else _number(key), int(_number(row)))
+        cursor = Cursor(of_text if of_text is not None or key == "none" else _number(key), int(_number(row)))
     except ValueError:
         message = f"after {written[:40]!r} is not a position in the table: start at its first page"
         raise FilterError("after", message) from None

@@ -15,7 +15,7 @@ from sqlalchemy import Engine
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.progress_bar import waiting
 from logs_ui.recorder.delivery.writer import flush_before_reading
-from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
+from logs_ui.recorder.errors import FilterError, LogsUIError, RunNotFoundError
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.queries import Annotation, Rollout, RunSummary
 from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
@@ -117,7 +117,7 @@ def load_run(
         >>> frame.to_dict("records")
         [{'task': 'sum', 'reward': 1.0, 'turns': 1}]
     """
-    chosen, wanted = chosen_rows(where), _chosen_columns(columns)
+    chosen, wanted = chosen_rows(where, run, db), _chosen_columns(columns)
     with opened(run, db, chosen) as (engine, found):
         if not PAYLOAD.isdisjoint(wanted):
             frame = frame_of(COLUMNS, (row for chunk in chunks(engine, found, chosen) for row in chunk))
@@ -218,8 +218,19 @@ def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  #
         return queries.image(engine, hash).data
 
 
-def chosen_rows(where: str | RolloutFilter | None) -> RolloutFilter:
-    return where if isinstance(where, RolloutFilter) else parse_where(where or "")
+def chosen_rows(
+    where: str | RolloutFilter | None, run: str | None = None, db: str | os.PathLike[str] | None = None
+) -> RolloutFilter:
+    """Read a filter; short names of a run's own figures, as in `difficulty:hard`, need the run."""
+    if isinstance(where, RolloutFilter):
+        return where
+    try:
+        return parse_where(where or "")
+    except FilterError:
+        if run is None:
+            raise
+        with opened(run, db) as (engine, found):
+            return parse_where(queries.in_full(engine, found.id or 0, where or ""))
 
 
 @contextmanager

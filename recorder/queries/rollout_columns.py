@@ -80,6 +80,8 @@ COLUMNS = (
     Column("odd_rewards", Kind.NESTED, "`nan`, `inf` or `-inf` by reward function, where one returned that; else None"),
     Column("reward_weights", Kind.NESTED, "each reward function's weight, by name"),
     Column("metrics", Kind.NESTED, "what the rollout function measured, by name; None without any"),
+    Column("attributes", Kind.NESTED, "short dataset columns and metadata by name: texts of at most 120 characters, "
+           "numbers, booleans; None without any"),
     Column("tags", Kind.NESTED, "a list: the rollout function's and people's, in alphabetical order"),
     Column("starred", Kind.TRUE, "True if somebody starred it in the dashboard"),
     Column("note", Kind.TEXT, "the note that somebody wrote in the dashboard"),

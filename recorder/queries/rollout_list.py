@@ -12,7 +12,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.errors import DatabaseError, ImageNotFoundError, RolloutNotFoundError
 from logs_ui.recorder.queries.common import COUNT_CAP, WINDOW, Count, Database, as_shown, counted, newest_ids
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
+from logs_ui.recorder.queries.filters.rollout_filter import Order, RolloutFilter, Sort
 from logs_ui.recorder.queries.payloads import with_payloads
 from logs_ui.recorder.queries.search.full_text import planning
 from logs_ui.recorder.queries.sql.selection import (
@@ -45,7 +45,7 @@ class Cursor:
     filter.
     """
 
-    key: float | int | None
+    key: float | int | str | None
     id: int
 
 
@@ -99,7 +99,7 @@ def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | No
         return page_of(in_order(session, run_id, filter, place, limit + 1), filter.sort, limit)
 
 
-def page_of(rows: list[EvaluationRow], sort: Sort, limit: int, looked_at: int | None = None) -> Page:
+def page_of(rows: list[EvaluationRow], sort: Order, limit: int, looked_at: int | None = None) -> Page:
     """Returns the first `limit` rows as a page, which is the last one if there are no more."""
     following = Cursor(*place_of(rows[limit - 1], sort)) if len(rows) > limit else None
     return Page(rows[:limit], following, looked_at)

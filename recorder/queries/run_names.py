@@ -1,5 +1,6 @@
-"""Names that occur in a run: evals, tasks, models, tags, reward functions and metrics."""
+"""Names that occur in a run: evals, tasks, models, tags, reward functions, metrics, dataset columns and metadata."""
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -7,11 +8,18 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.labels import attribute_text
 from logs_ui.recorder.queries.common import Database, distinct
+from logs_ui.recorder.queries.comparison import scalar_names
+from logs_ui.recorder.queries.filters import filter_language
+from logs_ui.recorder.queries.filters.filter_fields import ALIASES, FIELDS
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_known, named_in
+from logs_ui.recorder.queries.filters.terms import print_key
 from logs_ui.recorder.queries.notebook import tagged
 from logs_ui.recorder.queries.notes_queries import known_tags
 from logs_ui.recorder.queries.sql.matching import has_key
+from logs_ui.recorder.spelling import misspelt, shortened
 from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
 
 _SAMPLE = 1_000  # newest rows that are read for names that no index lists
@@ -20,11 +28,45 @@ _SAMPLE = 1_000  # newest rows that are read for names that no index lists
 def known_values(db: Database, run_id: int, fields: Iterable[str] = ("eval", "task")) -> dict[str, list[str]]:
     """Returns names by field, sorted, each once.
 
-    `fields` are some of `eval`, `task`, `tag`, `model`, `rewards` and `metrics`. Evals and tasks are complete; tags are
-    the first 200 by the alphabet; the others are those of the newest 1,000 rollouts.
+    `fields` are some of `eval`, `task`, `tag`, `model`, `rewards`, `metrics` and `metadata`. Evals and tasks are
+    complete; tags are the first 200 by the alphabet; the others are those of the newest 1,000 rollouts.
     """
     with Session(db) as session:
         return {field: _known(session, run_id, field) for field in fields}
+
+
+def in_full(db: Database, run_id: int, where: str) -> str:
+    """Returns a line of the filter language with the full names of what the run defines: `difficulty:hard` becomes
+    `metadata.difficulty:hard`, and `accuracy<1` becomes `rewards.accuracy<1`, if nothing else of the run has that name
+    among the newest 1,000 rollouts.
+
+    Raises:
+        FilterError: several have the name, or none; in the latter case it names the nearest, or says that the trainer
+            logged it by step.
+    """
+    keyed = [field for field in FIELDS.values() if field.among]
+
+    def full(short: str) -> str:
+        known = known_values(db, run_id, [field.name for field in keyed])
+        named = {(field, key): f"{field}.{print_key(key)}" for field, keys in known.items() for key in keys}
+        found = [name for (_, key), name in named.items() if short in {key, print_key(key)}]
+        if len(found) == 1:
+            return found[0]
+        unknown = f"unknown field {shortened(short)!r}"
+        if found:
+            raise FilterError(short, f"{unknown}: write {' or '.join(found)}", written=short)
+        if any(short in {name, name.rpartition("/")[2]} for name in scalar_names(db, run_id)):
+            message = f"{shortened(short)} is logged by step, not by rollout: see the metrics of the Overview"
+            raise FilterError(short, message, written=short)
+        raise misspelt(shortened(short), unknown, short, [*FIELDS, *ALIASES, *(key for _, key in named)])
+
+    return filter_language.in_full(where, full)
+
+
+def attribute_values(db: Database, run_id: int, name: str) -> list[tuple[str, int]]:
+    """Returns the values of a dataset column or of metadata in the newest 1,000 rollouts, the most frequent first."""
+    each = (found[name] for found in _newest(db, run_id, "attributes") if found and name in found)
+    return Counter(attribute_text(value) or "" for value in each).most_common()
 
 
 def check_names(db: Database, run_id: int, filter: RolloutFilter) -> None:  # noqa: A002
@@ -50,9 +92,15 @@ def _known(session: Session, run_id: int, field: str) -> list[str]:
         return list(session.scalars(distinct(col(row.task), of_run)))
     if field == "tag":
         return known_tags(session.connection(), run_id)
-    newest: Any = select(getattr(row, field)).where(of_run).order_by(col(row.id).desc()).limit(_SAMPLE)
-    values = session.scalars(newest)  # a model, or figures by name
+    values = _newest(session.connection(), run_id, FIELDS[field].among or field)  # a model, or figures by name
     return sorted({name for value in values for name in ([value] if isinstance(value, str) else value or ())})
+
+
+def _newest(db: Database, run_id: int, column: str) -> list[Any]:
+    row = EvaluationRow
+    query: Any = select(getattr(row, column)).where(col(row.run_id) == run_id)
+    with Session(db) as session:
+        return list(session.scalars(query.order_by(col(row.id).desc()).limit(_SAMPLE)))
 
 
 def _has(db: Database, run_id: int, field: str, value: str) -> bool:
@@ -61,7 +109,9 @@ def _has(db: Database, run_id: int, field: str, value: str) -> bool:
     if field == "tag":
         is_there = tagged(run_id, value)
     else:
-        is_there = col(row.model) == value if field == "model" else has_key(col(getattr(row, field)), value)
+        is_there = (
+            col(row.model) == value if field == "model" else has_key(col(getattr(row, FIELDS[field].among)), value)
+        )
     query = select(col(row.id)).where(col(row.run_id) == run_id, is_there).limit(1)
     with Session(db) as session:
         return session.scalar(query) is not None

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import WINDOW, Count, Database, newest_ids
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
+from logs_ui.recorder.queries.filters.rollout_filter import Order, RolloutFilter, Sort
 from logs_ui.recorder.queries.rollout_list import Cursor, Neighbours, Page, in_order, page_of
 from logs_ui.recorder.queries.sql.selection import Use, conditions, place_of
 from logs_ui.recorder.storage.tables import EvaluationRow
@@ -68,7 +68,11 @@ def _found_in_time(
     is_newest, row_id = filter.sort == Sort.NEWEST, col(EvaluationRow.id)
     of_run: Any = select(row_id).where(col(EvaluationRow.run_id) == run_id)
     found: list[EvaluationRow] = []
-    place, looked_at, size = None if after is None else after.id, int((after and after.key) or 0), _FIRST_PART
+    place, looked_at, size = (
+        None if after is None else after.id,
+        after.key if after and isinstance(after.key, int) else 0,
+        _FIRST_PART,
+    )
     begin, before = of_run if place is None else _behind(of_run, place, filter.sort), looked_at
     while True:
         began = time.monotonic()
@@ -92,7 +96,7 @@ def _found_in_time(
         size = larger
 
 
-def _behind(of_run: Any, place: int, sort: Sort) -> Any:
+def _behind(of_run: Any, place: int, sort: Order) -> Any:
     """Returns the SELECT of the ids after one in the order."""
     row_id = col(EvaluationRow.id)
     return of_run.where(row_id < place if sort == Sort.NEWEST else row_id > place)

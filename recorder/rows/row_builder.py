@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.labels import metrics_in, tags_in
+from logs_ui.recorder.labels import attributes_in, metrics_in, tags_in
 from logs_ui.recorder.redaction import masked, without_secrets
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls
@@ -80,6 +80,8 @@ def encoded(
         metrics = metrics_in(content["metadata"])
         if metrics:
             columns["metrics"] = metrics
+        if attributes := attributes_in(content["metadata"]):
+            columns["attributes"] = attributes
         change = call.change(i, columns)
         change.tags = () if columns["status"] == Status.RUNNING else tags_in(content["metadata"])
         change.images = images_in(row, content["actions"])

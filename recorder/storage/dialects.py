@@ -90,6 +90,19 @@ class number_in(_Function):  # noqa: N801 - a function of SQL, as all below
     postgresql = "CASE json_typeof({0} -> {1}) WHEN 'number' THEN ({0} ->> {1})::float8 END"
 
 
+class text_in(_Function):  # noqa: N801
+    """The text, number or boolean that a JSON object has under a key, as text; NULL if it has none. The key is never
+    part of a path.
+    """
+
+    type = sa.String()
+    sqlite = (
+        "(SELECT CASE WHEN type IN ('true', 'false') THEN type ELSE CAST(value AS TEXT) END FROM json_each({0}) "
+        "WHERE key = {1})"
+    )
+    postgresql = '(({0} ->> {1}) COLLATE "C")'
+
+
 class json_object(_Function):  # noqa: N801
     """Aggregates keys and their values, which may be JSON, into an object; an empty one if there are no rows. The keys
     of grouped rows are in order.

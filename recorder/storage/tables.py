@@ -173,6 +173,10 @@ class EvaluationRow(Table, table=True):
     dropped: str | None = None  # a Dropped: why an asynchronous trainer left it out
 
     pruned: int | None = _big()  # when `logs-ui prune` deleted its messages and tokens
+    # Last, so that SQLite reads it only where it is needed: it may be longer than all other columns together.
+    attributes: dict[str, str | float] | None = (
+        _json()
+    )  # short dataset columns and metadata: see `labels.attributes_in`
 
 
 class RowTag(Table, table=True):

@@ -4,11 +4,30 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Kind
+from logs_ui.recorder.queries.filters.filter_fields import COMPARED, FIELDS, NUMERIC, Field, Kind
 from logs_ui.recorder.queries.filters.terms import Range, Term
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
-    ["none", "AND", "-x", "a,b", 'a "b" \\', "\n", "\u202e", " ", "a:b", "<1", "1..2", ""]
+    [
+        "none",
+        "AND",
+        "-x",
+        "a,b",
+        'a "b" \\',
+        "\n",
+        "\u202e",
+        " ",
+        "a:b",
+        "<1",
+        "1..2",
+        "x*",
+        "#1",
+        "(a",
+        "a~b",
+        "3.10",
+        "and",
+        "",
+    ]
 )
 _WORDS = TEXTS.map(lambda text: f"w{text}")
 
@@ -20,7 +39,7 @@ def terms(draw: st.DrawFn) -> Term:
     key = draw(TEXTS.filter(bool)) if field.has_key else None
     negated = draw(st.booleans())
     values = st.lists(_value(field), min_size=1, max_size=3).map(tuple)
-    if field.kind in NUMERIC:
+    if field.kind in COMPARED:
         values |= _numbers(field).map(lambda it: (Range(low=it, above=True),))
         values |= _numbers(field).map(lambda it: (Range(high=it, below=True),))
     return Term(field.name, draw(values), key, negated)
@@ -33,6 +52,9 @@ def _value(field: Field) -> st.SearchStrategy[Any]:
         return absent | ends.map(lambda it: Range(*it)) | _numbers(field).map(lambda it: Range(it, it))
     if field.words is not None:
         return absent | st.sampled_from([word.value for word in field.words])
+    if field.kind == Kind.ANY:
+        ends = st.tuples(_numbers(field), _numbers(field)).map(sorted)
+        return absent | TEXTS | ends.map(lambda it: Range(*it))
     return absent | (_WORDS if field.kind == Kind.TEXT else TEXTS)
 
 

@@ -1,6 +1,6 @@
 """Builds the table of rollouts and its live corner."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -184,8 +184,7 @@ def lines_of(
     searched, shown = bool(searches(chosen)), view.shown
     columns = make_columns(
         (*shown, "preview") if searched and shown and "preview" not in shown else shown,
-        _names(it.rewards for it in lines),
-        _names(it.metrics for it in lines),
+        lines,
         is_evaluation=summary.is_evaluation,
         has_steps=summary.has_steps,
     )
@@ -242,7 +241,3 @@ def _searched(db: Connection, summary: RunSummary, chosen: RolloutFilter, troubl
     missing = summary.rollouts - state.indexed
     is_building = state.behind and missing > min(_LITTLE, summary.rollouts // 50) and trouble is None
     return Searched(state.indexed, summary.rollouts, is_building, trouble if state.behind else None)
-
-
-def _names(values: Iterable[dict[str, float | None] | None]) -> list[str]:
-    return sorted({name for it in values for name in it or ()})

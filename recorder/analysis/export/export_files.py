@@ -90,7 +90,7 @@ def write_run(
 ) -> int:
     """Write as `export_run` does, into an open file. `name` is its name in messages; `progress` may raise to stop."""
     _check_format(format)
-    chosen = chosen_rows(where)
+    chosen = chosen_rows(where, run, db)
     with opened(run, db, chosen) as (engine, found), errors_of(name), _WRITERS[format](file, COLUMNS) as write:
         return hand_over(engine, found, chosen, write, progress)
 

@@ -66,7 +66,7 @@ def export_partitions(
         >>> [path.parent.name for path in (folder / "lake").rglob("*.parquet")]
         ['step=7']
     """
-    chosen, steps = chosen_rows(where), re.fullmatch(r"step(?::0*([1-9]\d{0,17}))?", by, re.ASCII)
+    chosen, steps = chosen_rows(where, run, db), re.fullmatch(r"step(?::0*([1-9]\d{0,17}))?", by, re.ASCII)
     if steps is None:
         raise LogsUIError(f"There is no partition by {by!r}. Write step, or step:100 for a hundred steps in each.")
     with opened(run, db, chosen) as (engine, found), errors_of(str(output)):

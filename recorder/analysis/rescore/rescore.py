@@ -89,7 +89,7 @@ def rescore(
         [{'old': 0.0, 'new': 1.0}]
     """
     functions = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
-    chosen = chosen_rows(where)
+    chosen = chosen_rows(where, run, db)
     with opened(run, db, chosen) as (engine, found), Waiting() as waiting:
         asked = _asked(functions, waiting)
         recorded = _kept(engine, found.id or 0, chosen, keep)

@@ -34,9 +34,22 @@ class Kind(Enum):
     WHOLE = "a whole number or a range"
     NUMBER = "a number or a range"
     TIME = "a time or an age"
+    ANY = "a name, a number or a range"
 
 
 NUMERIC = frozenset({Kind.WHOLE, Kind.NUMBER})
+COMPARED = NUMERIC | {Kind.ANY}
+ALIASES = {
+    "tokens": "completion_tokens", "stop_reason": "stop", "eval_name": "eval", "message_count": "messages",
+    "duration": "seconds", "rank": "process", "tags": "tag",
+}  # fmt: skip
+"""Other names of fields: those of DataFrames and of the dashboard's pages."""
+SYNONYMS = {
+    "stop": {"truncated": "length", "truncation": "length", "env_error": "environment_error"},
+    "status": {"failed": "error", "failure": "error", "crashed": "aborted"},
+    "cause": {"truncated": "truncation", "length": "truncation"},
+}
+"""Other words for values, by field."""
 
 SEARCHED = ("text", "assistant", "tool", "prompt")
 """Fields that the full-text index answers: all texts of a rollout, or those of one role."""
@@ -52,9 +65,14 @@ class Field:
     example: str  # a term
     words: type[StrEnum] | None = None  # all possible values; None if they are not known beforehand
     column: str | None = None  # the column of EvaluationRow that stores it; None if it is stored elsewhere or computed
+    among: str = ""  # the column of EvaluationRow with an object that has it under the term's key
     optional: bool = False  # a rollout may lack it; `name:none` selects those
-    has_key: bool = False  # the name is followed by one that the run defines, as in `rewards.accuracy`
     is_many: bool = False  # a rollout may have several
+
+    @property
+    def has_key(self) -> bool:
+        """True if the name is followed by one that the run defines, as in `rewards.accuracy`."""
+        return bool(self.among)
 
     @property
     def label(self) -> str:
@@ -62,7 +80,10 @@ class Field:
         return _LABELS.get(self.name, self.name)
 
 
-_LABELS = {"stop": "stop reason", "rewards": "reward function", "metrics": "metric", "is": "mark"}
+_LABELS = {
+    "stop": "stop reason", "rewards": "reward function", "metrics": "metric", "metadata": "dataset column or metadata",
+    "is": "mark",
+}  # fmt: skip
 
 
 def _of_column(column: rollout_columns.Column) -> Field:
@@ -79,7 +100,7 @@ _OTHERS = (
     Field("scored", Kind.WORD, "whether it has a reward, or is `awaiting` it: it returned, and the trainer is alive",
           "scored:no", words=Scored),
     Field("rewards", Kind.NUMBER, "one reward function's own value, by its name", "rewards.accuracy<0.5",
-          optional=True, has_key=True),
+          among="rewards", optional=True),
     Field("family", Kind.NAME, "the beginning of its task's name", 'family:"webarena/shopping/"'),
     Field("prompt_key", Kind.WHOLE, "the same for equal token ids of the prompt", "prompt_key:17",
           column="prompt_key", optional=True),
@@ -99,7 +120,9 @@ _OTHERS = (
     Field("tag", Kind.NAME, "given by the rollout function, or by a user in the dashboard", "-tag:seen", optional=True,
           is_many=True),
     Field("metrics", Kind.NUMBER, "a metric that the rollout function recorded, by its name", "metrics.progress:0..0.5",
-          optional=True, has_key=True),
+          among="metrics", optional=True),
+    Field("metadata", Kind.ANY, "a column of the dataset, or what the rollout function noted, by its name",
+          "metadata.difficulty:hard", among="attributes", optional=True),
     Field("is", Kind.WORD, "what a user marked it as", "is:starred", words=Is, is_many=True),
     Field("note", Kind.TEXT, "part of a user's note", 'note:"look again"', optional=True, is_many=True),
     Field("text", Kind.TEXT, "words of its messages and actions; its name may be left out", '"I am sorry"',
@@ -118,7 +141,7 @@ _FIRST = (
 )  # fmt: skip
 _LAST = (
     "prompt_key", "completion_key", "staleness", "cause", "spread", "twins", "prompts", "lag", "dropped", "since",
-    "until", "tag", "metrics", "is", "note", *SEARCHED, "id",
+    "until", "tag", "metrics", "metadata", "is", "note", *SEARCHED, "id",
 )  # fmt: skip
 
 FIELDS = in_order(

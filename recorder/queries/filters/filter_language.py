@@ -10,13 +10,14 @@ Text in quotes may contain spaces, commas, \" and \\, \n, \r, \t and \u{202e}.
 """
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters import terms
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Kind
+from logs_ui.recorder.queries.filters.filter_fields import ALIASES, COMPARED, FIELDS, NUMERIC, Field, Kind
 from logs_ui.recorder.queries.filters.filter_values import read_number, read_time, read_whole
 from logs_ui.recorder.spelling import check_word, shortened
 
@@ -25,11 +26,15 @@ WHERE = "where"
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
-_OPERATOR = r"<=|>=|!=|[:<>=]"
+_OPERATOR = r"<=|>=|!=|==|[:<>=]"
 _FIELD = re.compile(rf'({_NAME})(?:\.({_QUOTED}|[^\s",:<>=!]+))?\s*({_OPERATOR})\s*', re.DOTALL)
 _VALUE = re.compile(rf'{_QUOTED}|[^\s",]+', re.DOTALL)
 _WORD = re.compile(rf'{_QUOTED}|[^\s"]+', re.DOTALL)
 _SINGLE = re.compile(r"'([^']*)'(?=[\s,]|$)")
+_SPAN = re.compile(r"([\d.]+[kKM]?)(?:-|\u2013|\u2026|\.{3})([\d.]+[kKM]?)")
+_OPENING = re.compile(r"[(!\s-]*")
+_NUMBER_OF_PAGE = re.compile(r"#(\d{1,18})")
+_ALIKE = re.compile(rf"({_NAME})~=?(.+)", re.DOTALL)
 _SIGN = re.compile(r"[<>]=?(?=[^<>=])")
 _COMMA = re.compile(r"\s*,\s*")
 _SPACE = re.compile(r"\s*")
@@ -81,7 +86,20 @@ def parse_terms(text: str, *, now: int | None = None) -> list[terms.Term]:
     Raises:
         FilterError: its message begins with the term at fault, as it was written.
     """
-    return [_read(text, token, now) for token in _tokens(text)]
+    return [_read(text, token, now) for token in _joined(text, list(_tokens(text)))]
+
+
+def in_full(text: str, full: Callable[[str], str | None]) -> str:
+    """Returns the line with the names that are no field's as `full` returns them; None leaves one as it is."""
+    try:
+        tokens = [it for it in _tokens(text) if it.name is not None and not {it.name, ALIASES.get(it.name)} & {*FIELDS}]
+    except FilterError:  # `parse_terms` will raise it
+        return text
+    for token in reversed(tokens):
+        start, end = token.start + token.negated, token.key.end if token.key else None
+        end = end or start + len(token.name or "")
+        text = text[:start] + (full(text[start:end]) or text[start:end]) + text[end:]
+    return text
 
 
 def mended(text: str, mistake: FilterError) -> str | None:
@@ -96,6 +114,15 @@ def mended(text: str, mistake: FilterError) -> str | None:
     for start, end, word in reversed(corrections):
         text = text[:start] + word + text[end:]
     return text if corrections else None
+
+
+def split_name(text: str) -> tuple[Field, str | None] | None:
+    """Returns the field that a name with or without a key is written for, and the key; None if it is no such name."""
+    found = _FIELD.fullmatch(f"{text}:")
+    field = FIELDS.get(ALIASES.get(found[1], found[1])) if found else None
+    if found is None or field is None or bool(found[2]) != field.has_key:
+        return None
+    return field, found[2] and _unquoted(found[2])
 
 
 def without(text: str, field: str) -> str:
@@ -128,6 +155,40 @@ def place_at(text: str, at: int) -> Place:
     return Place(expected, last.text, last.start, end, token.negated, token.name, others, beside)
 
 
+def _joined(text: str, tokens: Sequence[Token]) -> Iterator[Token]:
+    """Reads `and` and `not` as other query languages have them: beside words alone, in small letters, they are words.
+
+    Raises:
+        FilterError: two terms are joined by `or`; names the term that accepts either, if one does.
+    """
+    negated = False
+    for i, token in enumerate(tokens):
+        sides = [it for it in (*tokens[max(i - 1, 0) : i], *tokens[i + 1 : i + 2]) if it is not token]
+        word = token.values[0]
+        is_alone = token.name is None and not word.is_quoted and not token.negated and bool(sides)
+        is_meant = is_alone and (word.text.isupper() or any(it.operator for it in sides))
+        operator = word.text.upper() if is_meant else ""
+        if operator == "NOT" and i + 1 < len(tokens):
+            negated = True
+        elif operator == "OR":
+            raise _no_or(text, sides)
+        elif operator != "AND":
+            yield replace(token, negated=token.negated != negated)
+            negated = False
+
+
+def _no_or(text: str, sides: Sequence[Token]) -> FilterError:
+    message = "or: a rollout must satisfy all terms; name:one,other accepts either"
+    one, other = sides[0], sides[-1]
+    if len(sides) < 2 or (one.name, one.operator) != (other.name, other.operator) or one.negated or other.negated:
+        return FilterError(WHERE, message)
+    if one.operator is None or one.operator[0] not in ":=":
+        return FilterError(WHERE, message)
+    meant = f"{text[one.start : one.end]},{text[other.values[0].start : other.end]}"
+    written = text[one.start : other.end]
+    return FilterError(WHERE, f"{message}: did you mean {shortened(meant)!r}?", written=written, meant=meant)
+
+
 def _tokens(text: str, *, lenient: bool = False) -> Iterator[Token]:
     """Splits a line into terms; `lenient` accepts one that is not finished, as in a box that is being typed in."""
     at = _after(_SPACE, text, 0)
@@ -146,7 +207,8 @@ def _token(text: str, start: int, *, lenient: bool) -> Token:
     found = _FIELD.match(text, at)
     if found is None:
         word = _written(text, at, _WORD, lenient=lenient)
-        _check_word_alone(text[start : word.end], word, lenient=lenient)
+        if not lenient and not word.is_quoted:
+            _check_word_alone(text, start, word)
         return Token(start, word.end, negated, None, None, None, (word,))
     key = found[2] and Written(_unquoted(found[2]), found.start(2), found.end(2), is_quoted=found[2][0] == '"')
     values = [_written(text, found.end(), _VALUE, lenient=lenient)]
@@ -173,21 +235,35 @@ def _written(text: str, at: int, pattern: re.Pattern[str], *, lenient: bool) -> 
     return Written(found[0], at, found.end(), is_quoted=False) if found else Written("", at, at, is_quoted=False)
 
 
-def _check_word_alone(term: str, word: Written, *, lenient: bool) -> None:
-    if lenient or word.is_quoted:
-        return
+def _check_word_alone(text: str, start: int, word: Written) -> None:
+    """Raises FilterError for what is no word: signs of other query languages, with the line that works."""
     if not word.text:
         raise FilterError(WHERE, "a minus alone: write it directly before the term that it negates")
-    message = None
-    if word.text in terms.OPERATORS_OF_OTHERS:
-        message = (
-            f"{word.text}: a rollout must satisfy all terms; -term negates, and name:one,other accepts either. Leave "
-            f"{word.text} out, or put it in quotes to search for the word"
-        )
+    term, written, meant = shortened(text[start : word.end]), word.text, ""
+    if word.text[0] == "!" and _FIELD.match(text, word.start + 1):
+        message, meant = f"{term}: - negates a term", f"-{word.text[1:]}"
+    elif word.text[0] in "(!" and _FIELD.match(text, _after(_OPENING, text, word.start)):
+        message, written = f"{term}: terms cannot be grouped; a space means and, name:one,other means or", text
+        meant = _without_groups(text)
+    elif (alike := _ALIKE.fullmatch(word.text)) and alike[1] in FIELDS:
+        star = "*" if alike[1] == "task" else ""
+        message, meant = f"{term}: ~ is no operator", f"{alike[1]}:{terms.print_name(alike[2].strip('*'))}{star}"
     elif any(sign in word.text for sign in ":<>="):
-        message = f"{shortened(term)}: no field's name before the sign. To search for it, put it in quotes"
-    if message:
-        raise FilterError(WHERE, message)
+        message = f"{term}: no field's name before the sign. To search for it, put it in quotes"
+    else:
+        return
+    more = {"written": written, "meant": meant} if meant else {}
+    raise FilterError(WHERE, message + (f": did you mean {shortened(meant)!r}?" if meant else ""), **more)
+
+
+def _without_groups(text: str) -> str:
+    """Returns the line without parentheses, if it can then be read, perhaps with one more correction; else nothing."""
+    plain = text.translate({ord("("): None, ord(")"): None})
+    try:
+        parse_terms(plain)
+    except FilterError as mistake:
+        return mended(plain, mistake) or ""
+    return plain
 
 
 def _unquoted(written: str) -> str:
@@ -208,8 +284,15 @@ def _read(text: str, token: Token, now: int | None) -> terms.Term:
     """Returns the term of a token; a mistake in it names the term."""
     try:
         if token.name is None:
-            return terms.Term("text", (token.values[0].text,), negated=token.negated)
-        name, operator = token.name, token.operator or ":"
+            word = token.values[0]
+            if not word.is_quoted and (number := _NUMBER_OF_PAGE.fullmatch(word.text)):
+                return terms.Term("id", (terms.Range(int(number[1]), int(number[1])),), negated=token.negated)
+            return terms.Term("text", (word.text,), negated=token.negated)
+        name, operator = ALIASES.get(token.name, token.name), token.operator or ":"
+        if name == "task" and len(token.values) == 1 and not token.values[0].is_quoted:
+            (word,) = token.values
+            if word.text.endswith("*") and len(word.text) > 1:
+                return terms.Term("family", (word.text[:-1],), negated=token.negated != (operator == "!="))
         check_word(shortened(name), "field", name, list(FIELDS))
         field = FIELDS[name]
         if operator[0] in "<>":
@@ -226,7 +309,7 @@ def _read(text: str, token: Token, now: int | None) -> terms.Term:
 
 
 def _compared(field: Field, operator: str, token: Token) -> terms.Range:
-    if field.kind not in NUMERIC:
+    if field.kind not in COMPARED:
         raise FilterError(field.name, f"{field.name} does not support {operator}: write for example {field.example}")
     number = _number(field, ",".join(it.text for it in token.values))
     strict = "=" not in operator
@@ -240,17 +323,25 @@ def _value(field: Field, name: str, written: Written, now: int | None) -> terms.
     if field.kind == Kind.TIME:
         moment = read_time(field.name, written.text, now)
         return terms.Range(low=moment) if field.name == "since" else terms.Range(high=moment)
-    if field.kind not in NUMERIC:
+    if field.kind not in NUMERIC and (field.kind != Kind.ANY or written.is_quoted or not _between(written.text)):
         return written.text
     if sign := _SIGN.match(written.text):
         meant = f"{name}{written.text}"
         message = f"{sign[0]} after a colon: did you mean {shortened(meant)!r}?"
         raise FilterError(field.name, message, written=written.text, meant=meant)
-    low, dots, high = written.text.partition("..")
+    span = _SPAN.fullmatch(written.text) if field.kind in NUMERIC else None
+    low, dots, high = (span[1], "..", span[2]) if span else written.text.partition("..")
     if not dots:
         number = _number(field, low)
         return terms.Range(number, number)
     return terms.Range(_number(field, low) if low else None, _number(field, high) if high else None)
+
+
+def _between(text: str) -> bool:
+    """True if a value is a range of numbers."""
+    with suppress(FilterError):
+        return ".." in text and all(read_number("", end) or True for end in text.split("..", 1) if end) and text != ".."
+    return False
 
 
 def _number(field: Field, text: str) -> float:

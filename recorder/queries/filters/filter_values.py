@@ -15,6 +15,8 @@ LAST_TIME = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(microseco
 _AGE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)([smhd])")
 _AGE_UNITS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _SECOND = 1_000_000
+_SHORT = re.compile(r"(\d+(?:\.\d+)?)([kKM])")  # as pages print large numbers
+_THOUSANDS = {"k": 3, "K": 3, "M": 6}
 
 
 def read_whole(name: str, text: str) -> int:
@@ -79,7 +81,11 @@ def print_number(value: float) -> str:
 
 
 def _checked_digits(text: str) -> str:
-    """Raises ValueError for what only Python reads as a number: `1_0`, or digits of other scripts."""
+    """Writes out `5k` and `1.5M`. Raises ValueError for what only Python reads as a number: `1_0`, or digits of other
+    scripts.
+    """
+    if short := _SHORT.fullmatch(text.strip()):
+        return str(round(float(f"{short[1]}e{_THOUSANDS[short[2]]}")))
     if "_" in text or not text.isascii():
         raise ValueError(text)
     return text

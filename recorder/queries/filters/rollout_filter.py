@@ -9,13 +9,15 @@ from typing import Any, TypedDict, Unpack
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters import filter_values
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Kind, Scored
-from logs_ui.recorder.queries.filters.filter_language import WHERE, parse_terms
-from logs_ui.recorder.queries.filters.terms import Range, Term, plain_number
+from logs_ui.recorder.queries.filters.filter_fields import COMPARED, FIELDS, SEARCHED, Field, Kind, Scored
+from logs_ui.recorder.queries.filters.filter_language import WHERE, parse_terms, split_name
+from logs_ui.recorder.queries.filters.terms import Range, Term, plain_number, print_key
 from logs_ui.recorder.spelling import check_word, misspelt, nearest, shortened
 
 __all__ = [
+    "ByColumn",
     "FilterParts",
+    "Order",
     "RolloutFilter",
     "Scored",
     "Sort",
@@ -27,6 +29,7 @@ __all__ = [
     "parse_where",
     "print_filter",
     "print_where",
+    "read_sort",
 ]
 
 MOST_TERMS = 100
@@ -38,6 +41,7 @@ _LISTS = {
 _SINGLES = ("group", "step_min", "step_max", "reward_min", "reward_max", "since", "until", "sort")
 _PARAMETERS = (*_LISTS.values(), *_SINGLES, WHERE)
 _UNLISTED = {"group", "family", "first_action", "last_action", "unsaid_action"}  # names of which a run keeps no list
+_SORTED = COMPARED | {Kind.NAME}
 _PLACES = {name: place for place, name in enumerate(FIELDS)}
 
 
@@ -52,6 +56,38 @@ class Sort(StrEnum):
     """Most completion tokens first."""
     SLOWEST = "slowest"
     """Most seconds first."""
+
+
+@dataclass(frozen=True)
+class ByColumn:
+    """Orders by any field of numbers or names, written as `turns`, or `-rewards.accuracy` for the highest first.
+    Rollouts without a value come last. Metadata is compared as numbers, or with `is_text`, as in `metadata.repo:text`,
+    as texts.
+    """
+
+    field: Field
+    key: str | None
+    descending: bool
+    is_text: bool
+
+    @property
+    def name(self) -> str:
+        """Returns the field's name with its key, as in filters."""
+        return self.field.name if self.key is None else f"{self.field.name}.{print_key(self.key)}"
+
+    @property
+    def value(self) -> str:
+        """Returns the order as it is written."""
+        is_text = self.is_text and self.field.kind == Kind.ANY
+        return f"{'-' if self.descending else ''}{self.name}{':text' if is_text else ''}"
+
+
+Order = Sort | ByColumn
+_SAME = {
+    "-id": Sort.NEWEST, "id": Sort.OLDEST, "reward": Sort.LOWEST_REWARD, "-reward": Sort.HIGHEST_REWARD,
+    "-completion_tokens": Sort.LONGEST, "-seconds": Sort.SLOWEST,
+}  # fmt: skip
+"""Orders by columns that have a name of their own."""
 
 
 class FilterParts(TypedDict, total=False):
@@ -98,11 +134,13 @@ class RolloutFilter:
     """
 
     terms: tuple[Term, ...]
-    sort: Sort
+    sort: Order
 
-    def __init__(self, *, terms: Iterable[Term] = (), sort: Sort = Sort.NEWEST, **parts: Unpack[FilterParts]) -> None:
+    def __init__(
+        self, *, terms: Iterable[Term] = (), sort: Order | str = Sort.NEWEST, **parts: Unpack[FilterParts]
+    ) -> None:
         object.__setattr__(self, "terms", _folded([*_as_terms(parts), *terms]))
-        object.__setattr__(self, "sort", _read_sort(sort))
+        object.__setattr__(self, "sort", read_sort(sort))
 
     def words(self, field: str) -> tuple[str, ...]:
         """Returns the alternatives that a field's plain term lists; empty without one."""
@@ -182,7 +220,7 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
         below=high.startswith("<"),
     )
     where = [term for text in found.get(WHERE, ()) for term in parse_terms(text, now=now)]
-    return RolloutFilter(terms=[*reward, *where], sort=_read_sort(one.get("sort", Sort.NEWEST).strip()), **parts)
+    return RolloutFilter(terms=[*reward, *where], sort=read_sort(one.get("sort", Sort.NEWEST).strip()), **parts)
 
 
 def print_filter(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
@@ -317,6 +355,19 @@ def _moved(value: float | None, by: int) -> int | None:
     return None if value is None else int(value) + by
 
 
-def _read_sort(written: str) -> Sort:
-    check_word("sort", "sort", written, [sort.value for sort in Sort])
-    return Sort(written)
+def read_sort(written: Order | str) -> Order:
+    """Reads an order. Raises FilterError, which names the nearest."""
+    if isinstance(written, ByColumn) or written in set(Sort):
+        return written if isinstance(written, ByColumn) else Sort(written)
+    name = written.removeprefix("-")
+    found = split_name(name.removesuffix(":text"))
+    if found is None or found[0].kind not in _SORTED or not (found[0].column or found[0].among):
+        known = [
+            *(sort.value for sort in Sort),
+            *(it.name for it in FIELDS.values() if it.kind in _SORTED and it.column),
+        ]
+        raise misspelt("sort", f"unknown sort {shortened(written)!r}", name, known)
+    if (same := _SAME.get(f"{'-' * written.startswith('-')}{found[0].name}")) is not None:
+        return same
+    is_text = found[0].kind == Kind.NAME or name.endswith(":text")
+    return ByColumn(*found, descending=written.startswith("-"), is_text=is_text)

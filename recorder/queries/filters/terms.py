@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, SEARCHED, Field, Kind
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, SEARCHED, SYNONYMS, Field, Kind
 from logs_ui.recorder.queries.filters.filter_values import INT64_MAX, LAST_TIME, check_number, print_number, print_time
 from logs_ui.recorder.spelling import check_word, shortened
 
@@ -16,11 +16,11 @@ ABSENT = "none"
 """Written for a value that is absent."""
 
 OPERATORS_OF_OTHERS = ("AND", "OR", "NOT")
-"""Words with which other query languages join terms; here they are refused, with an explanation."""
+"""Words with which other query languages join terms."""
 
 _BARE_VALUE = re.compile(r'[^\s",]+')
 _BARE_KEY = re.compile(r'[^\s",:<>=!]+')
-_BARE_WORD = re.compile(r'[^\s":<>=-][^\s":<>=]*')
+_BARE_WORD = re.compile(r'[^\s":<>=(!#-][^\s":<>=~]*')
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 
 
@@ -154,13 +154,14 @@ class Term:
 
 def print_word(text: str) -> str:
     """Prints a text to search for, which has no field's name before it."""
-    plain = _BARE_WORD.fullmatch(text) and text.isprintable() and text not in OPERATORS_OF_OTHERS
+    plain = _BARE_WORD.fullmatch(text) and text.isprintable() and text.upper() not in OPERATORS_OF_OTHERS
     return text if plain else _quoted(text)
 
 
 def print_name(text: str) -> str:
-    """Prints one value that follows a field's name."""
+    """Prints one value that follows a field's name. In quotes, `1..5` is no range, and `x*` no beginning of a name."""
     plain = _BARE_VALUE.fullmatch(text) and text.isprintable() and text != ABSENT
+    plain = plain and ".." not in text and not text.endswith("*")
     return text if plain else _quoted(text)
 
 
@@ -201,10 +202,12 @@ def _checked(field: Field, value: Value) -> Value:
         if not field.optional:
             raise FilterError(field.name, f"every rollout has a value for {field.name}: leave out {field.name}:none")
         return None
-    if isinstance(value, Range) != (field.kind in NUMERIC or field.kind == Kind.TIME):
+    if isinstance(value, Range) != (field.kind in NUMERIC or field.kind == Kind.TIME) and field.kind != Kind.ANY:
         raise FilterError(field.name, f"{field.name} takes {field.kind.value}, for example {field.example}")
     if isinstance(value, Range):
-        return _checked_range(field, value)
+        found = _checked_range(field, value)
+        is_one = field.kind == Kind.ANY and found.low is not None and found.low == found.high
+        return print_number(found.low or 0) if is_one else found
     check_text(field.name, value)
     if field.kind == Kind.TEXT and not value.strip():
         raise FilterError(field.name, f"{field.name} needs words to search for")
@@ -213,12 +216,14 @@ def _checked(field: Field, value: Value) -> Value:
             field.name, f"{field.name} {shortened(value)!r} has no letter and no digit: search for a word"
         )
     if field.words is not None:
+        value = value.strip().replace(" ", "_")
+        value = SYNONYMS.get(field.name, {}).get(value, value)
         check_word(field.name, field.label, value, [word.value for word in field.words])
     return value
 
 
 def _checked_range(field: Field, given: Range) -> Range:
-    convert = float if field.kind == Kind.NUMBER else operator.index
+    convert = float if field.kind in {Kind.NUMBER, Kind.ANY} else operator.index
     low, high = (plain_number(field.name, end, convert) for end in (given.low, given.high))
     most = INT64_MAX if field.kind == Kind.WHOLE else math.inf
     for end in (it for it in (low, high) if it is not None):
@@ -234,15 +239,15 @@ def _checked_range(field: Field, given: Range) -> Range:
     return found
 
 
-def _order_of(field: Field) -> Callable[[Value], tuple[bool, Any]]:
-    """Returns a sort key of values: words in their enum's order, names by alphabet, numbers by size, absence last."""
+def _order_of(field: Field) -> Callable[[Value], tuple[int, Any]]:
+    """Returns a sort key of values: words in their enum's order, numbers by size, names by alphabet, absence last."""
     places = {word.value: place for place, word in enumerate(field.words or ())}
 
-    def order(value: Value) -> tuple[bool, Any]:
+    def order(value: Value) -> tuple[int, Any]:
         if isinstance(value, Range):
             low = -math.inf if value.low is None else value.low
-            return False, (low, math.inf if value.high is None else value.high)
-        return value is None, places.get(value, value) if value is not None else 0
+            return 0, (low, math.inf if value.high is None else value.high)
+        return 2 if value is None else 1, places.get(value, value) if value is not None else 0
 
     return order
 

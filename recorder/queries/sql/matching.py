@@ -1,17 +1,22 @@
 """The SQL of single terms that need more than a comparison with an indexed column: see `selection.py`."""
 
+import math
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from sqlalchemy import ColumnElement, Integer, and_, case, cast, not_, or_, select, true
 from sqlmodel import col
 
+from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import notebook
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED
 from logs_ui.recorder.queries.filters.filter_language import parse_terms
+from logs_ui.recorder.queries.filters.filter_values import read_number
+from logs_ui.recorder.queries.filters.rollout_filter import ByColumn
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.search import full_text
-from logs_ui.recorder.storage.dialects import json_each, number_in
+from logs_ui.recorder.storage.dialects import json_each, number_in, text_in
 from logs_ui.recorder.storage.notes_tables import PersonalTag
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
 from logs_ui.recorder.vocabulary import StopReason
@@ -60,8 +65,7 @@ def stored_elsewhere(
 ) -> ColumnElement[bool]:  # fmt: skip
     """Returns a condition on a field that is stored outside the row's columns; `within` are the first and last id."""
     if term.key is not None:
-        number = number_in(getattr(EvaluationRow, term.field), term.key)
-        return is_value(number, value.loose if isinstance(value, Range) else value)
+        return _has_value(getattr(EvaluationRow, FIELDS[term.field].among), term.key, value)
     if term.field == "is":
         return notebook.starred(run_id)
     if value is None:  # no tag at all, or no note
@@ -69,6 +73,21 @@ def stored_elsewhere(
     if term.field in SEARCHED:
         return full_text.contains(str(value), run_id, within, term.field)
     return (notebook.tagged if term.field == "tag" else notebook.noted)(run_id, str(value))
+
+
+def _has_value(column: Any, key: str, value: Value) -> ColumnElement[bool]:
+    """Returns a condition on an entry of a JSON object; a text that is a number matches equal numbers, too."""
+    if isinstance(value, Range):
+        return in_range(number_in(column, key), value.loose)
+    text: ColumnElement[bool] = is_value(text_in(column, key), value)
+    with suppress(FilterError):
+        number = read_number("", value or "")
+        return (
+            text
+            if not math.isfinite(number)
+            else or_(text, in_range(number_in(column, key), Range(number, number).loose))
+        )
+    return text
 
 
 def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -91,6 +110,13 @@ def is_solved(marks: Marks) -> ColumnElement[int | None]:
     ]
     won = [(value.is_not(None), case((value >= at - ALIKE, 1), else_=0)) for value, at in values]
     return cast(case((col(EvaluationRow.reward).is_(None), None), *won), Integer)
+
+
+def ordered_by(sort: ByColumn) -> Any:
+    """Returns the expression that an order sorts by."""
+    if not sort.field.among:
+        return column_of(sort.field.name)
+    return (text_in if sort.is_text else number_in)(getattr(EvaluationRow, sort.field.among), sort.key)
 
 
 def column_of(name: str) -> Any:

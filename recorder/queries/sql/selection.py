@@ -14,12 +14,13 @@ from typing import Any
 from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, or_, select
 from sqlmodel import col
 
+from logs_ui.recorder.labels import attribute_text
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Kind
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, Sort
+from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, RolloutFilter, Scored, Sort
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.search import full_text
 from logs_ui.recorder.queries.sql import derived
-from logs_ui.recorder.queries.sql.matching import any_of, column_of, has_error, in_range, stored_elsewhere
+from logs_ui.recorder.queries.sql.matching import any_of, column_of, has_error, in_range, ordered_by, stored_elsewhere
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import server_clock
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepStatistics
@@ -27,7 +28,7 @@ from logs_ui.recorder.vocabulary import RunState, Status, StopReason
 
 _ID = col(EvaluationRow.id)
 _KINDS = frozenset({"eval", "mode", "status", "stop"})  # columns of row_by_kind
-_SORTS: dict[Sort, tuple[Any, bool]] = {  # key (None: the id alone), True if descending
+_SORTS: dict[Order, tuple[Any, bool]] = {  # key (None: the id alone), True if descending
     Sort.NEWEST: (None, True),
     Sort.OLDEST: (None, False),
     Sort.LOWEST_REWARD: (col(EvaluationRow.reward), False),
@@ -51,7 +52,7 @@ _UNINDEXED = (Sort.LONGEST, Sort.SLOWEST)
 Span = tuple[int, int]
 """The first and the last of a range of ids."""
 
-Place = tuple[float | int | None, int]
+Place = tuple[float | int | str | None, int]
 """A row's place in an order: its sort key (None if it lacks one, or the order has none) and its id."""
 
 
@@ -134,7 +135,7 @@ def is_broad(filter: RolloutFilter) -> bool:  # noqa: A002
 def has_no_order(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if no index has the rows of a broad filter in its order, so that the first of them may be anywhere."""
     kinds = {*_KINDS, "reward", "scored", "step"}
-    return filter.sort in _UNINDEXED or any(it.field not in kinds for it in filter.terms)
+    return _is_unindexed(filter.sort) or any(it.field not in kinds for it in filter.terms)
 
 
 def lost_until(run_id: int) -> ColumnElement[int]:
@@ -162,10 +163,27 @@ def statistics_conditions(run_id: int, filter: RolloutFilter) -> list[ColumnElem
     return found + [column.in_(words) for name, column in columns.items() if (words := filter.words(name))]
 
 
-def place_of(row: EvaluationRow, sort: Sort) -> Place:
-    key = _SORTS[sort][0]
+def place_of(row: EvaluationRow, sort: Order) -> Place:
     assert row.id is not None  # noqa: S101 - it came from the database
+    if isinstance(sort, ByColumn):
+        return _sorted_by(row, sort), row.id
+    key = _SORTS[sort][0]
     return None if key is None else getattr(row, key.key), row.id
+
+
+def _sorted_by(row: EvaluationRow, sort: ByColumn) -> float | str | None:
+    """Returns the value that `ordered_by` has for a row."""
+    found: Any = getattr(row, sort.field.among or sort.field.column or "")
+    if sort.field.among:
+        found = (found or {}).get(sort.key)
+        if sort.is_text:
+            return attribute_text(found)
+        return None if isinstance(found, str | bool) else found
+    return found  # type: ignore[no-any-return]
+
+
+def _is_unindexed(sort: Order) -> bool:
+    return isinstance(sort, ByColumn) or sort in _UNINDEXED
 
 
 def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = False) -> list[Section]:  # noqa: A002
@@ -174,11 +192,12 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     Rows without the sort key are a section of their own, ordered by id: the two databases sort NULL differently, and
     comparisons with NULL would lose these rows.
     """
-    key, descending = _SORTS[filter.sort]
+    own = filter.sort if isinstance(filter.sort, ByColumn) else None
+    key, descending = (ordered_by(own), own.descending) if own else _SORTS[filter.sort]
     descending ^= backwards
     newest_first = (filter.sort != Sort.OLDEST) ^ backwards  # the order of ids among equal keys
-    name = "" if key is None else key.key
-    if key is not None and _is_rare(filter):
+    name = "" if key is None or own else key.key
+    if key is not None and _is_rare(filter) and not own:
         key = key + 0
     # So few rows are running or aborted that sorting them is faster than searching for them in the order of all rows.
     statuses = filter.words("status")
@@ -188,9 +207,9 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     if key is None:
         return [Section(beyond_id, by_id)]
     # No index has the order of these keys, so that rows are sorted: best read in the order in which they are stored.
-    as_stored = [_ID > 0] if filter.sort in _UNINDEXED else []
-    by_key = [_by(key, descending=descending), _by(_ID, descending=descending)]
-    against = None if newest_first == descending else Ties(name, key, by_id)
+    as_stored = [_ID > 0] if _is_unindexed(filter.sort) else []
+    by_key = [_by(key, descending=descending), *by_id] if own else [_by(it, descending=descending) for it in (key, _ID)]
+    against = None if own or newest_first == descending else Ties(name, key, by_id)
     with_key = Section([key.is_not(None), *as_stored], by_key, against)
     without = Section([key.is_(None)], by_id)
     if after is None:
@@ -323,6 +342,10 @@ def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa
 
 def _of_kind(column: Any, field: str, values: tuple[str, ...], lost: ColumnElement[bool]) -> Any:
     """Returns a condition on a status or the like; `values` are as pages show them, where lost rows are aborted."""
+    if field == "group":  # pages name a group by the number of one of its rollouts
+        numbers = [int(it) for it in values if it.isascii() and it.isdigit() and len(it) < 19]
+        groups = [select(col(EvaluationRow.group)).where(_ID.in_([it])).scalar_subquery() for it in numbers]
+        return column.in_([*values, *groups])
     stored = column == values[0] if len(values) == 1 else column.in_(values)
     if field == "status" and Status.RUNNING in values and Status.ABORTED not in values:
         return and_(stored, not_(lost))

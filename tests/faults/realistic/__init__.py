@@ -56,6 +56,8 @@ class Rollout:
         nll: mean of -log p of its tokens; None: no log-probs are recorded.
         ids: the sampled token ids; None: random ones.
         causes: ids of the planted causes that this rollout suffers from.
+        dataset: the dataset's columns besides the prompt.
+        metrics: what the rollout function measured.
     """
 
     task: str
@@ -70,6 +72,8 @@ class Rollout:
     nll: float | None = None
     ids: Sequence[int] | None = None
     causes: frozenset[str] = frozenset()
+    dataset: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

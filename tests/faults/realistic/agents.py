@@ -98,7 +98,14 @@ def coding(place: Place, causes: frozenset[str]) -> Rollout:
         observation = {"submitted": True, "tests": "passed" if solved else "failed"}
         turns += [Turn("I submit.", call("submit"), observation, done=True, tokens=12)]
     values = _coding_values(dice, turns, solved=solved, is_cut=is_cut)
-    return Rollout(task, _asked(task), turns, values, solved, causes=frozenset(mine))
+    repo = task.rpartition("-")[0]
+    dataset = {
+        "repo": repo, "difficulty": "easy" if CODING_TASKS[task] > 0.6 else "hard",
+        "extra_info": {"level": round(10 * (1 - CODING_TASKS[task])), "version": "3.10" if repo == "django" else "3.9"},
+        "patch": "diff --git a/src/models.py b/src/models.py\n" + "-        value = self.lookup(name)\n" * 40,
+    }  # fmt: skip
+    metrics = {"patch_lines": float(len(turns) * 7 % 90)}
+    return Rollout(task, _asked(task), turns, values, solved, causes=frozenset(mine), dataset=dataset, metrics=metrics)
 
 
 def _asked(task: str) -> list[dict[str, Any]]:

@@ -152,6 +152,7 @@ def _recorded(run: Any, model: _Model, place: Place, rollout: Rollout) -> Any:
         mode="train",
         group=f"{place.step}/{place.group}",
         generation=place.generation,
+        metadata={"dataset": dict(rollout.dataset), "metrics": dict(rollout.metrics)},
     )
     with suppress(RuntimeError), opened as row:
         _play(row, model, rollout)

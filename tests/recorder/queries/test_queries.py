@@ -19,6 +19,7 @@ from logs_ui.recorder.errors import FilterError, RolloutNotFoundError, RunNotFou
 from logs_ui.recorder.queries import Count, Cursor
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Kind
 from logs_ui.recorder.queries.filters.rollout_filter import (
+    Order,
     RolloutFilter,
     Scored,
     Sort,
@@ -129,15 +130,16 @@ def scored_of(row: EvaluationRow, *, alive: bool) -> str | None:
     return Scored.AWAITING if awaited else Scored.NO
 
 
-def in_order(rows: list[EvaluationRow], sort: Sort) -> list[int]:
-    key, descending = {
+def in_order(rows: list[EvaluationRow], sort: Order) -> list[int]:
+    keys: dict[Order, tuple[str, bool]] = {
         Sort.NEWEST: ("id", True),
         Sort.OLDEST: ("id", False),
         Sort.LOWEST_REWARD: ("reward", False),
         Sort.HIGHEST_REWARD: ("reward", True),
         Sort.LONGEST: ("completion_tokens", True),
         Sort.SLOWEST: ("seconds", True),
-    }[sort]
+    }
+    key, descending = keys[sort]
     have = [row for row in rows if getattr(row, key) is not None]
     lack = [row for row in rows if getattr(row, key) is None]
     for part in (have, lack):  # the newest of those that are equal first
@@ -754,7 +756,7 @@ def plans(engine: Engine, ask: Any) -> list[str]:
     ],
 )
 def test_a_page_is_read_in_an_index_order(sqlite: Engine, where: RolloutFilter, index: str) -> None:
-    key = 0.5 if "reward" in where.sort else None
+    key = 0.5 if "reward" in where.sort.value else None
     explained = plans(sqlite, lambda: queries.page(sqlite, 2, where, after=Cursor(key, 40), limit=1_000))
     assert index in explained[0]
     assert not [plan for plan in explained if "TEMP B-TREE" in plan or "SCAN evaluation_row" in plan]
