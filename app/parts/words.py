@@ -187,12 +187,7 @@ GROUP_KINDS = {
         "quiet",
         "Zero variance; some are solved, or solved is not defined: all advantages are 0.",
     ),
-    Kind.FAILED: Word(
-        "all failed",
-        "circle-x",
-        "negative",
-        "Zero variance, and none is solved: all advantages are 0.",
-    ),
+    Kind.FAILED: Word("all failed", "circle-x", "negative", "Zero variance, and none is solved: all advantages are 0."),
     Kind.UNSCORED: Word("unscored", "hourglass", "quiet", "Fewer than two of its rollouts have a reward."),
 }
 GROUP_SORTS = {

@@ -20,9 +20,6 @@ from logs_ui.recorder.snapshot import name as shortened
 
 T = TypeVar("T")
 
-RECORDED = "a GRPOTrainer, RLOOTrainer, OnlineDPOTrainer or AsyncGRPOTrainer"
-"""The trainers that can be recorded, in words."""
-
 
 @takes_record_options
 def record_trainer(
@@ -71,19 +68,16 @@ def record_trainer(
         record_trainer(trainer, eval_name="gsm8k")
         trainer.train()
         ```
-
-        It returns the trainer, so that one line suffices:
-
-        >>> from logs_ui.recorder import record_trainer
-        >>> record_trainer(trainer, db="runs.db") is trainer
-        True
     """
     checked = replace(checked_options(record_trainer, options, parse=parse), task=task, announce=announce)
     if not samples_completions(trainer):
         what = (
             f"the class {trainer.__name__}: pass the trainer" if isinstance(trainer, type) else type(trainer).__name__
         )
-        raise TypeError(f"record_trainer() takes {RECORDED}, or a subclass or copy of one of them, not {what}")
+        raise TypeError(
+            "record_trainer() takes a GRPOTrainer, RLOOTrainer, OnlineDPOTrainer or AsyncGRPOTrainer, or a subclass or "
+            f"copy of one of them, not {what}"
+        )
     if is_recorded_trainer(trainer):
         return trainer
     if hasattr(trainer, "rollout_worker"):
@@ -102,12 +96,10 @@ def record_trainer(
 
 def samples_completions(trainer: object) -> bool:
     """Return True if it is a trainer that `record_trainer` takes."""
-    if isinstance(trainer, type):
-        return False
     if hasattr(trainer, "rollout_worker"):  # None on all ranks but the first
         return trainer.rollout_worker is None or hasattr(trainer.rollout_worker, "_loop_cls")
     scores = hasattr(trainer, "_generate_and_score_completions") and hasattr(trainer, "reward_funcs")
-    return scores or trl_online_dpo.compares_pairs(trainer)
+    return not isinstance(trainer, type) and (scores or trl_online_dpo.compares_pairs(trainer))
 
 
 def is_recorded_trainer(trainer: Any) -> bool:

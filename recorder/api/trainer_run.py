@@ -112,7 +112,9 @@ class Recording:
         if any(was_empty) and batch is not None:
             tasks = zip(was_empty, self._tasks(batch.rows, call), call.tasks, strict=True)
             call.tasks = [new if empty else old for empty, new, old in tasks]
-        if trl.asks_first_prompts(trainer) and call.process == 0 and call.mode == Mode.TRAIN:
+        # TRL asks a vLLM server for prompts[::num_generations] only.
+        is_served = getattr(trainer, "use_vllm", False) and getattr(trainer, "vllm_mode", None) == "server"
+        if is_served and call.process == 0 and call.mode == Mode.TRAIN:
             firsts = [i - (call.first + i) % call.generations for i in range(len(prompts))]
             others = sum(call.prompts[first] != call.prompts[i] for i, first in enumerate(firsts))
             if others:

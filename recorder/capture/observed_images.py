@@ -262,8 +262,7 @@ class _Budget:
     """Counts the bytes of the images in memory."""
 
     def __init__(self) -> None:
-        self.used = 0
-        self._lock = threading.Lock()
+        self.used, self._lock = 0, threading.Lock()
 
     def add(self, size: int) -> None:
         with self._lock:

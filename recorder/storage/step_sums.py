@@ -143,9 +143,7 @@ def _rewards(rows: sa.CTE) -> Any:
         sa.select(
             given.c.key.label("name"),
             json_array(
-                sa.func.count(value),
-                _finite(total(value)),
-                _finite(sa.func.coalesce(total(counted), 0.0)),
+                sa.func.count(value), _finite(total(value)), _finite(sa.func.coalesce(total(counted), 0.0))
             ).label("sums"),
         )
         .select_from(rows.join(given, sa.true()).outerjoin(weights, weights.c.key == given.c.key))

@@ -22,13 +22,7 @@ from logs_ui.rollout.functions.harness_session import WatchedSession
 from logs_ui.rollout.functions.harness_step import Act, Ask, HarnessModelStep, ResultRole
 from logs_ui.rollout.models.backends import GenerationError, Model, Sampling, try_model
 from logs_ui.rollout.models.token_episode import Answer
-from logs_ui.rollout.play.argument_checks import (
-    check_limits,
-    check_seed,
-    model_maker,
-    sampling_fields,
-    task_names,
-)
+from logs_ui.rollout.play.argument_checks import check_limits, check_seed, model_maker, sampling_fields, task_names
 from logs_ui.rollout.play.batch import Failures, columns, play_rows, run
 from logs_ui.rollout.play.chat_template import Chat
 from logs_ui.rollout.play.play import Rollout, prompt_alone

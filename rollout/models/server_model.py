@@ -138,11 +138,7 @@ class ChatModel(Server):
     _limit = "max_tokens"
 
     async def reply(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        sampling: Sampling,
-        *,
-        tools: Sequence[Mapping[str, Any]] = (),
+        self, messages: Sequence[Mapping[str, Any]], sampling: Sampling, *, tools: Sequence[Mapping[str, Any]] = ()
     ) -> Reply:
         """Returns one answer to a conversation. The row has entered before and leaves at its end. Raises
         GenerationError if the server failed, or refused.

@@ -222,11 +222,7 @@ def _asides(db: Connection, run: Run) -> list[Aside]:
     evaluated = RolloutFilter(modes=(Mode.EVAL,))
     wanted = (
         (words.STATUSES[Status.RUNNING], "still running", running),
-        (
-            Word("evaluation", "flag", "quiet", "Never trained on."),
-            "of evaluations, never trained on",
-            evaluated,
-        ),
+        (Word("evaluation", "flag", "quiet", "Never trained on."), "of evaluations, never trained on", evaluated),
     )
     found = [(word, said, rested(db, id_of(run), queries.count, chosen), chosen) for word, said, chosen in wanted]
     return [

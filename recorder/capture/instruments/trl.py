@@ -121,11 +121,6 @@ def place_of(environment: Any) -> tuple[Any, int | None] | None:
     return None
 
 
-def asks_first_prompts(trainer: Any) -> bool:
-    """Return True if the trainer asks a vLLM server for the first prompt of each group only (`::num_generations`)."""
-    return bool(getattr(trainer, "use_vllm", False)) and getattr(trainer, "vllm_mode", None) == "server"
-
-
 def listener_of(state: Any) -> Any:
     """Return the listener of the trainer with this `state`, which callbacks get; None without one."""
     return next((listener for trainer, listener in tuple(_listeners.items()) if trainer.state is state), None)

@@ -37,7 +37,6 @@ class Arguments:
     """Describes the arguments of one call of a rollout function.
 
     Attributes:
-        trainer: The trainer.
         prompts: (N) The prompt of each requested completion.
         copies: Number of completions that are requested for each prompt that was passed.
     """

@@ -154,8 +154,7 @@ def _look_mix(run: Run) -> Outcome:
         suggestion="Compare task by task: the policy did not get worse; it received harder tasks.",
         where=links.tasks(run.rows.tasks[t] for t in more),
         **below(
-            run.all.by_step(np.where(run.all.task >= 0, mean[run.all.task], np.nan)),
-            float(np.dot(w0 + w1, mean)) / 2,
+            run.all.by_step(np.where(run.all.task >= 0, mean[run.all.task], np.nan)), float(np.dot(w0 + w1, mean)) / 2
         ),
         own=np.isin(run.rows.task, grown),
     )

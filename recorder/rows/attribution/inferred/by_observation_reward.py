@@ -16,6 +16,7 @@ from operator import itemgetter
 import orjson
 
 from logs_ui.recorder.capture.model_answers import Ids
+from logs_ui.recorder.rows.attribution.inferred import thresholds
 from logs_ui.recorder.rows.attribution.inferred.by_action import Actions
 from logs_ui.recorder.rows.attribution.inferred.episode_comparison import (
     Comparison,
@@ -24,13 +25,6 @@ from logs_ui.recorder.rows.attribution.inferred.episode_comparison import (
     is_plausible,
     settled,
     varying_values,
-)
-from logs_ui.recorder.rows.attribution.inferred.thresholds import (
-    CHANCE,
-    DISTINCT_REWARDS,
-    LEAST_CHARACTERS,
-    MOST,
-    NEARLY_ALL,
 )
 from logs_ui.recorder.rows.attribution.prefixes import bytes_of
 from logs_ui.recorder.rows.attribution.row_calls import Returned, RowCalls, Turn
@@ -94,7 +88,7 @@ class Outcomes(Comparison):
             rewards = [(scored.get(_key(episode)), given.get(place)) for episode, place in pairs]
             alike = Counter(reward for _, reward in rewards)
             orders = factorial(len(rewards)) / prod(map(factorial, alike.values()))
-            if orders * CHANCE >= 1 and all(own == reward for own, reward in rewards):
+            if orders * thresholds.CHANCE >= 1 and all(own == reward for own, reward in rewards):
                 return True
         return self._beat_shuffles(pairs, self._fitting)
 
@@ -123,7 +117,7 @@ class Outcomes(Comparison):
             if self._is_shown(episode)
         }
         whole = [found for i, found in possible.items() if not has_failed(episodes[i])]
-        return possible if settled(whole) >= NEARLY_ALL * len(whole) else {}
+        return possible if settled(whole) >= thresholds.NEARLY_ALL * len(whole) else {}
 
     def _has_each_row_one(self, episodes: Seq[Episode]) -> bool:
         """Return True if each row must have one episode: as many as rows, all begun before any answer, none failed."""
@@ -133,9 +127,8 @@ class Outcomes(Comparison):
 
     def _is_shown(self, episode: Episode) -> bool:
         """Return True if an observation is long enough to occur in no prompt by accident."""
-        return any(
-            sum(len(value) for _, value in self._shown.get(call.order, ())) >= LEAST_CHARACTERS for call in episode
-        )
+        shown = (self._shown.get(call.order, ()) for call in episode)
+        return any(sum(len(value) for _, value in leaves) >= thresholds.LEAST_CHARACTERS for leaves in shown)
 
     def _by_score(self) -> dict[int, int]:
         """Return the one row that got an episode's reward, by the order of the episode's first call."""
@@ -179,7 +172,7 @@ class Outcomes(Comparison):
             any(_is_heard(leaf, heard) for place in self._rows if (heard := self._heard_after(order, place)))
             for leaf, order in shown
         ]
-        return sum(heard) >= MOST * len(heard)
+        return sum(heard) >= thresholds.MOST * len(heard)
 
     def _heard_after(self, order: int, place: int) -> Leaf | None:
         """Return the new part of the row's next prompt after a call; None where it was not asked again."""
@@ -209,7 +202,7 @@ def _is_heard(leaf: Leaf, heard: Leaf) -> bool:
 def _unique_pairs(scored: _Scores, given: _Scores) -> dict[int, int]:
     """Return the rows by episode where the reward is unique among the rows and among the episodes."""
     times, own = Counter(given.values()), Counter(scored.values())
-    if len(times) < DISTINCT_REWARDS and times.keys() <= _COMMON:
+    if len(times) < thresholds.DISTINCT_REWARDS and times.keys() <= _COMMON:
         return {}
     places = {score: place for place, score in given.items() if times[score] == own[score] == 1}
     return {key: places[score] for key, score in scored.items() if score in places}

@@ -11,14 +11,7 @@ from statistics import mean, pstdev
 
 from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.capture.model_answers import Ids
-from logs_ui.recorder.rows.attribution.inferred.thresholds import (
-    FEW_ROWS,
-    LOOKUPS,
-    SAMPLED_VALUES,
-    SHUFFLES,
-    SHUFFLES_OF_FEW,
-    STANDARD_DEVIATIONS,
-)
+from logs_ui.recorder.rows.attribution.inferred import thresholds
 from logs_ui.recorder.rows.attribution.row_calls import RowCalls
 from logs_ui.recorder.rows.attribution.text_compare import Leaf
 
@@ -87,7 +80,7 @@ def varying_values(
         for path, leaf in found.items():
             values[path][leaf[1]] = leaf, order
     several = {path: [*found.values()] for path, found in values.items() if len(found) > 1}
-    return {path: found for path, found in several.items() if are_known(found[:SAMPLED_VALUES])}
+    return {path: found for path, found in several.items() if are_known(found[: thresholds.SAMPLED_VALUES])}
 
 
 def beats_shuffles(score: Callable[[Seq[int]], int], places: Seq[int], calls: int) -> bool:
@@ -95,13 +88,13 @@ def beats_shuffles(score: Callable[[Seq[int]], int], places: Seq[int], calls: in
 
     `calls` is the number of environment calls that each score looks at: large batches are shuffled less often.
     """
-    are_few = len(places) <= FEW_ROWS
-    least, most = SHUFFLES
-    times = SHUFFLES_OF_FEW if are_few else max(least, min(most, LOOKUPS // max(calls, 1)))
+    are_few = len(places) <= thresholds.FEW_ROWS
+    least, most = thresholds.SHUFFLES
+    times = thresholds.SHUFFLES_OF_FEW if are_few else max(least, min(most, thresholds.LOOKUPS // max(calls, 1)))
     chance = random.Random(0)  # noqa: S311 - the same each time
     tested, others = score(places), list[int]()
     for _ in range(times):
         others.append(score(chance.sample(places, len(places))))
         if others[-1] >= tested:
             return False
-    return are_few or tested - mean(others) > STANDARD_DEVIATIONS * pstdev(others)
+    return are_few or tested - mean(others) > thresholds.STANDARD_DEVIATIONS * pstdev(others)
