@@ -3,7 +3,6 @@
 import functools
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, cast
 
 from logs_ui.recorder.api.trainer_run import Recordings
@@ -22,6 +21,7 @@ class Factory:
         self.key = key  # in the dict of factories; None if it is the only one
         self.recordings = recordings
         self._made: set[int] = set()  # ids of the environments that are alive
+        self._kept: list[Any] = []
         _factories.add(self)
 
     def __call__(self) -> Any:
@@ -38,11 +38,13 @@ class Factory:
 
     def adopt(self, environment: Any) -> Any:
         """Record the environment from now on, and return it."""
-        with suppress(TypeError):  # a class with __slots__ may lack __weakref__
+        try:
             # Before TRL 1.8 a trainer keeps only its environments, and not their factory: it is found by these ids. The
             # bound method keeps the factory alive for as long as one of its environments lives.
             weakref.finalize(environment, self._forget, id(environment))
-            self._made.add(id(environment))
+        except TypeError:  # a class with __slots__ may lack __weakref__: it is kept alive, so that its id stays its own
+            self._kept.append(environment)
+        self._made.add(id(environment))
         with guard("preparing to record an environment"):
             record_class(type(environment))
         return environment

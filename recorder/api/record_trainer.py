@@ -68,6 +68,10 @@ def record_trainer(
         record_trainer(trainer, eval_name="gsm8k")
         trainer.train()
         ```
+
+        >>> from logs_ui.recorder import record_trainer
+        >>> record_trainer(trainer, db="runs.db") is trainer
+        True
     """
     checked = replace(checked_options(record_trainer, options, parse=parse), task=task, announce=announce)
     if not samples_completions(trainer):

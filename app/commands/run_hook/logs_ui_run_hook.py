@@ -81,18 +81,14 @@ def report(events: str) -> None:
         os.remove(events + ".read")
     except OSError:
         return
-    if why := _why_nothing(lines):
-        sys.stderr.write(f"logs-ui: nothing was recorded: {why}.\n")
-
-
-def _why_nothing(lines: list[str]) -> str:
-    """Returns the reason; empty if something was recorded."""
     came: dict[str, list[str]] = {}
     for line in lines:
         kind, _, detail = line.partition(" ")
         came.setdefault(kind, []).append(detail)
     kind, why = next((kind, why) for kind, why in _REASONS if kind in came or not kind)
-    return why.format(", ".join(dict.fromkeys(came.get(kind, ()))))
+    if why:
+        said = why.format(", ".join(dict.fromkeys(came.get(kind, ()))))
+        sys.stderr.write(f"logs-ui: nothing was recorded: {said}.\n")
 
 
 class _AtTrl:
