@@ -1,5 +1,7 @@
 """Makes the whole conversation of a row, in OpenAI's chat form."""
 
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from operator import itemgetter
 from typing import Any
 
@@ -37,11 +39,45 @@ def messages_of(
     last = row.turns[-1]
     sent = last.sequence.messages
     if sent is not None:
-        return [*chat_parser.prompt_messages(orjson.loads(sent)), *filter(None, [_reply(last)])]
+        said = _with_reasoning(chat_parser.prompt_messages(orjson.loads(sent)), row.turns[:-1])
+        return [*said, *filter(None, [_reply(last)])]
     ordered = [(turn.order, _reply(turn)) for turn in row.turns]
     ordered += [(step.order, _observed(step)) for step in row.environment_calls if step.order < last.order]
     ordered.sort(key=_order)
     return prompt_of(call, i) + chat_parser.linked([message for _, message in ordered if message is not None])
+
+
+def _with_reasoning(sent: list[dict[str, Any]], turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """Add the reasoning of earlier answers to the messages that were sent to the last generation: loops seldom send it
+    back. If there are as many answers in them as turns, their order decides; else equal texts and ids of tool calls do.
+    """
+    for message in sent:
+        if isinstance(message.get("reasoning"), str):  # vLLM's name for it, in a message that was sent back as it came
+            message.setdefault("reasoning_content", message.pop("reasoning"))
+    replies = [_reply(turn) or {} for turn in turns]
+    if any(reply.get("reasoning_content") for reply in replies):
+        first = chat_parser.prompt_messages(orjson.loads(turns[0].sequence.messages or b"[]"))
+        given = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(sent, first, strict=False)))
+        own = [message for message in sent[given:] if message.get("role") == "assistant"]
+        for message, reply in zip(own, replies, strict=True) if len(own) == len(replies) else _matched(own, replies):
+            if reply.get("reasoning_content") and not message.get("reasoning_content"):
+                message["reasoning_content"] = reply["reasoning_content"]
+    return sent
+
+
+def _matched(own: Sequence[dict[str, Any]], replies: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], ...]]:
+    """Yields the messages with the replies that they repeat, in order."""
+    said, place = [*map(_said, own)], 0
+    for reply in replies:
+        if _said(reply) in said[place:]:
+            place = said.index(_said(reply), place) + 1
+            yield own[place - 1], reply
+
+
+def _said(message: dict[str, Any]) -> tuple[Any, ...]:
+    calls = message.get("tool_calls")
+    ids = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    return (str(message.get("content") or "").strip(), *ids)
 
 
 def preview(messages: list[dict[str, Any]]) -> str | None:
