@@ -12,6 +12,7 @@ from logs_ui.recorder.queries.comparison import (
     GroupResult,
     StepSize,
     reward_points,
+    reward_weights,
     scalar_names,
     scalar_points,
     step_sizes,

@@ -1,18 +1,19 @@
 """Reads what the comparison of runs needs: curves on common axes, and the results of each task."""
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import func, literal, select
+from sqlalchemy import case, func, literal, select, true
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database, bounded, thinned
 from logs_ui.recorder.queries.sql.matching import Marks, is_solved
-from logs_ui.recorder.storage.dialects import total, whole_sum
+from logs_ui.recorder.storage.dialects import json_each, number, total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistics
+from logs_ui.recorder.vocabulary import Status, StopReason
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,15 @@ class CurvePoint:
 class GroupResult:
     """Counts of one group's rollouts that have a reward: how many there are, and how many of them are solved.
 
-    `solved` is None if no rollout has a value in a column that decides.
+    `solved` is None if no rollout has a value in a column that decides. `sums` has, by figure, the number of rollouts
+    that have it, its sum, and its highest value: `truncated` (1 or 0) of the ended rollouts, `turns`, `tokens`, and
+    `rewards.NAME` as the function returned it.
     """
 
     scored: int
     solved: int | None
     reward_sum: float
+    sums: dict[str, tuple[int, float, float]] = field(default_factory=dict)
 
 
 class StepSize(NamedTuple):
@@ -91,15 +95,34 @@ def task_results(
     """
     row = EvaluationRow
     # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
-    task = func.coalesce(col(row.task), literal("", literal_execute=True))
-    query = select(task, func.count(), func.sum(is_solved(marks)), total(col(row.reward)))
+    key = func.coalesce(col(row.task), literal("", literal_execute=True)), col(row.group)
     of_run = (col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode)
-    query = query.where(*of_run, col(row.reward).is_not(None)).group_by(task, col(row.group))
-    found: dict[str, list[GroupResult]] = defaultdict(list)
+    is_cut = case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)
+    ended = case((col(row.status).in_([Status.OK.value, Status.ERROR.value]), is_cut))
+    columns = {"truncated": ended, "turns": col(row.turns), "tokens": col(row.completion_tokens)}
+    sums: list[Any] = [sum_(it) for it in columns.values() for sum_ in (func.count, whole_sum, func.max)]
+    query = select(*key, func.count(col(row.reward)), func.sum(is_solved(marks)), total(col(row.reward)), *sums)
+    given = json_each(col(row.rewards), "given")
+    value = number(given)
+    of_functions = select(*key, given.c.key, func.count(value), total(value), func.max(value)).join(given, true())
+    found: dict[str, dict[str, GroupResult]] = defaultdict(dict)
     with Session(db) as session:
-        for name, scored, solved, reward_sum in session.execute(query):
-            found[name].append(GroupResult(scored, solved, bounded(reward_sum or 0.0)))
-    return dict(found)
+        for name, group, scored, solved, reward_sum, *known in session.execute(query.where(*of_run).group_by(*key)):
+            by_figure = dict(zip(columns, zip(known[::3], known[1::3], known[2::3], strict=True), strict=True))
+            found[name][group] = GroupResult(scored, solved, bounded(reward_sum or 0.0), by_figure)
+        for name, group, function, *known in session.execute(
+            of_functions.where(*of_run, value.is_not(None)).group_by(*key, given.c.key)
+        ):
+            found[name][group].sums[f"rewards.{function}"] = tuple(known)
+    return {name: list(groups.values()) for name, groups in found.items()}
+
+
+def reward_weights(db: Database, run_id: int) -> dict[str, float]:
+    """Returns the weights of the reward functions in the newest rollout that has any."""
+    weights: Any = col(EvaluationRow.reward_weights)
+    query = select(weights).where(col(EvaluationRow.run_id) == run_id, weights.is_not(None))
+    with Session(db) as session:
+        return session.scalar(query.order_by(col(EvaluationRow.id).desc()).limit(1)) or {}
 
 
 def _steps(session: Session, run_id: int, mode: str) -> list[StepSize]:

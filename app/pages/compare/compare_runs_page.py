@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.compare import run_differences
 from logs_ui.app.pages.compare.run_curves import POINTS, Axis, CurveChart, make_chart
+from logs_ui.app.pages.compare.run_figures import PARTS, Estimate, figures_of
 from logs_ui.app.pages.compare.run_tasks import SORTS, TaskTable, group_sizes, make_table
 from logs_ui.app.parts.diagnoses import success_of
 from logs_ui.app.parts.safe_text import clean
@@ -48,6 +49,7 @@ class CompareChoice:
         steps: `common` for the steps that all runs have, `all` for each run's own.
         k: of pass@k; None for the size of the groups, or the largest one that all runs have.
         solved: the lowest reward that counts as solved; None for the runs' own definition.
+        part: what is compared of reward functions, one of PARTS.
         tasks: `all` shows more tasks.
         arguments: `all` also shows arguments that do not differ.
     """
@@ -60,6 +62,7 @@ class CompareChoice:
     k: int | None = None
     solved: float | None = None
     sort: str = "difference"
+    part: str = "raw"
     tasks: str = ""
     arguments: str = ""
 
@@ -104,6 +107,7 @@ class Tasks(NamedTuple):
     """
 
     table: TaskTable
+    figures: dict[str, list[Estimate | None]]
     steps: list[tuple[int, int] | None]
     are_cut: bool
     is_scored: bool
@@ -172,6 +176,7 @@ def _choice(request: Request, db: Connection) -> CompareChoice:
         "x": [axis.value for axis in Axis],
         "mode": [mode.value for mode in Mode],
         "steps": ("common", "all"),
+        "part": PARTS,
         "tasks": ("all",),
         "arguments": ("all",),
     }
@@ -198,6 +203,7 @@ def _choice(request: Request, db: Connection) -> CompareChoice:
         k=int(_number("k", given["k"], low=1, high=10_000)) if "k" in given else None,
         solved=_number("solved", given["solved"]) if "solved" in given else None,
         sort=sort,
+        part=given.get("part", "raw"),
         tasks=given.get("tasks", ""),
         arguments=given.get("arguments", ""),
     )
@@ -270,12 +276,14 @@ def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
     counted = [(run, within[0]) if within else None for run, within in zip(ids, steps, strict=True)]
     success = _success(db, [run for run, it in zip(runs, counted, strict=True) if it], choice.solved)
     results: list[dict[str, list[GroupResult]]] = [
-        queries.task_results(db, of_run[0], mode, of_run[1], success.marks) if of_run else {} for of_run in counted
+        rested(db, of_run[0], queries.task_results, mode, of_run[1], success.marks) if of_run else {}
+        for of_run in counted
     ]
     largest = max(group_sizes(results), default=1)
     ks = sorted({*(k for k in _KS if k <= largest), largest})
     k = choice.k or min((max(known) for of_run in results if (known := group_sizes([of_run]))), default=1)
     return Tasks(
+        figures=figures_of(results, [queries.reward_weights(db, run) for run in ids], choice.part),
         table=make_table(results, k, choice.sort, _ALL_TASKS if choice.tasks else _TASKS),
         steps=[within[0] if within else None for within in steps],
         are_cut=are_cut,

@@ -1,29 +1,16 @@
 """Compares the tasks of several runs: mean reward and pass@k."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from logs_ui.app.pages.compare.run_figures import Estimate, Results, compared_tasks, estimate
 from logs_ui.app.parts.charts import Bar, Scale
 from logs_ui.recorder.diagnosis.tables.task_table import pass_at
 from logs_ui.recorder.queries import GroupResult
 
 SORTS = ("difference", "better", "worse", "task")
 """Orders of the table, besides `mean1` to `mean6`, which sort by the mean of one run, lowest first."""
-
-_Results = Mapping[str, Sequence[GroupResult]]
-
-
-class TaskCell(NamedTuple):
-    """Describes a task in one run.
-
-    Attributes:
-        pass_at: pass@k, from 0 to 1; None if no group has k rollouts, or what is solved is not known.
-    """
-
-    mean: float
-    pass_at: float | None
-    rollouts: int
 
 
 class TaskLine(NamedTuple):
@@ -39,7 +26,7 @@ class TaskLine(NamedTuple):
     """
 
     task: str
-    cells: list[TaskCell | None]
+    cells: list[Estimate | None]
     difference: float | None
     against: int
     bar: Bar | None
@@ -49,37 +36,47 @@ class TaskTable(NamedTuple):
     """Shows tasks by runs.
 
     Attributes:
-        all: over all tasks.
+        all: over the compared tasks; None for a run without any.
+        common: number of tasks that the runs are compared by.
+        apart: runs without a task of the first run.
         tasks: number of tasks; `lines` has the first of them.
     """
 
     lines: list[TaskLine]
     all: TaskLine
     tasks: int
+    common: int
+    apart: list[int]
 
 
-def make_table(results: Sequence[_Results], k: int, sort: str, limit: int) -> TaskTable:
+def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> TaskTable:
     """Builds the table of the runs, in their order, from the groups of each run by task. `sort` is one of SORTS, or
     `mean1` to `mean6`; `limit` is the maximum number of lines.
     """
     tasks = sorted(set(chain.from_iterable(results)))
     lines = [_line(task, [_cell(run.get(task, ()), k) for run in results]) for task in tasks]
+    lines = [line for line in lines if any(line.cells)]
     lines.sort(key=lambda line: _place(line, sort))
     differences = [abs(line.difference) for line in lines[:limit] if line.difference is not None]
     largest = max(differences, default=0.0) or 1.0
     scale = Scale(-largest, largest)
-    everything = _line("", [_cell(list(chain.from_iterable(run.values())), k) for run in results])
+    compared = compared_tasks(results)
+    apart = [i for i, of_run in enumerate(compared) if of_run != compared[0]]
+    of_all = [
+        [it for task in of_run for it in run.get(task, ())] for run, of_run in zip(results, compared, strict=True)
+    ]
+    everything = _line("", [None if i in apart else _cell(groups, k) for i, groups in enumerate(of_all)])
     bars = [None if line.difference is None else scale.bar(line.difference) for line in lines[:limit]]
     shown = [line._replace(bar=bar) for line, bar in zip(lines, bars, strict=False)]
-    return TaskTable(shown, everything, len(tasks))
+    return TaskTable(shown, everything, len(lines), len(compared[0]), apart)
 
 
-def group_sizes(results: Iterable[_Results]) -> list[int]:
+def group_sizes(results: Iterable[Results]) -> list[int]:
     """Returns the distinct sizes of the groups, counting rollouts with a reward."""
-    return sorted({group.scored for run in results for groups in run.values() for group in groups})
+    return sorted({group.scored for run in results for groups in run.values() for group in groups if group.scored})
 
 
-def _line(task: str, cells: list[TaskCell | None]) -> TaskLine:
+def _line(task: str, cells: list[Estimate | None]) -> TaskLine:
     first = cells[0]
     # Rounded: means of the same rewards, added up in another order, are no difference.
     others = [(index, round(cell.mean - first.mean, 9)) for index, cell in enumerate(cells[1:], 1) if cell and first]
@@ -87,14 +84,11 @@ def _line(task: str, cells: list[TaskCell | None]) -> TaskLine:
     return TaskLine(task, cells, difference, against, None)
 
 
-def _cell(groups: Sequence[GroupResult], k: int) -> TaskCell | None:
-    rollouts = sum(group.scored for group in groups)
-    if not rollouts:
-        return None
+def _cell(groups: Sequence[GroupResult], k: int) -> Estimate | None:
+    found = estimate([(group.scored, group.reward_sum) for group in groups])
     judged = [(group.scored, group.solved) for group in groups if group.solved is not None]
     chances = [pass_at(scored, solved, k) for scored, solved in judged if scored >= k]
-    mean = sum(group.reward_sum for group in groups) / rollouts
-    return TaskCell(mean, sum(chances) / len(chances) if chances else None, rollouts)
+    return found and found._replace(pass_at=sum(chances) / len(chances) if chances else None)
 
 
 def _place(line: TaskLine, sort: str) -> tuple[bool, float, str]:

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection, Engine
 
-from logs_ui.app.pages.runs.runs_view import RunColumn, RunGroup, RunLine, RunsView, differing, told_apart
+from logs_ui.app.pages.runs.runs_view import RunGroup, RunLine, RunsView, differing, told_apart
 from logs_ui.app.parts import charts, diagnoses
 from logs_ui.app.parts.notes_forms import WritableNotebook, read_form
 from logs_ui.app.web import htmx, urls
@@ -69,7 +69,7 @@ class RunsPage:
         next: address of the lines that follow; None at the end.
         is_first: True if the lines start at the beginning of the list; for live updates, if the list follows new runs.
         seen: kind of an empty page, which polls until it changes.
-        offered, groupings: columns to choose from, and to group by.
+        arguments: names of those that tell the runs apart.
         unsorted: number of older matching runs that a sorted list leaves out.
     """
 
@@ -84,8 +84,7 @@ class RunsPage:
     is_first: bool
     live: RunsLive
     seen: str
-    offered: list[RunColumn]
-    groupings: list[RunColumn]
+    arguments: list[str]
     unsorted: int
 
 
@@ -123,7 +122,7 @@ def live(request: Request, source: SourceOfPages) -> Response:
             return htmx.nothing_new()
         page = _page(db, source.address, chosen, view, None)
         if not follows:
-            lines = _lines(db, chosen, view, queries.these_runs(db, shown))
+            lines = _lines(db, view, page.arguments, queries.these_runs(db, shown))
             page = replace(page, lines=lines, groups={}, live=_live(db, chosen, _open(lines), newest), is_first=False)
     return htmx.fragment(request, "runs/_runs_live.html", page)
 
@@ -174,16 +173,17 @@ def _view(request: Request) -> RunsView:
 
 
 def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, place: str | None) -> RunsPage:
-    counts, arguments = queries.count_runs(db, chosen), _arguments(db, chosen)
+    counts = queries.count_runs(db, chosen)
+    arguments = differing(queries.run_configs(db, chosen, _COMPARED))
     groups, is_ordered = {}, bool(view.sort or view.by)
     if is_ordered:
         begin = urls.parse_whole(place or "0")
-        found = view.ordered(_lines(db, chosen, view, queries.list_runs(db, chosen, limit=MOST_SORTED).runs))
+        found = view.ordered(_lines(db, view, arguments, queries.list_runs(db, chosen, limit=MOST_SORTED).runs))
         groups, lines, end = view.groups(found), found[begin : begin + PAGE_SIZE], begin + PAGE_SIZE
         following = urls.runs_as(chosen, [*view.pairs(), ("after", str(end))]) if end < len(found) else None
     else:
         newest = queries.list_runs(db, chosen, after=urls.parse_cursor(place) if place else None, limit=PAGE_SIZE)
-        lines = _lines(db, chosen, view, newest.runs)
+        lines = _lines(db, view, arguments, newest.runs)
         following = urls.runs(chosen, after=newest.next) if newest.next else None
     return RunsPage(
         database=shown(address),
@@ -197,8 +197,7 @@ def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, p
         is_first=place is None,
         live=_live(db, chosen, _open(lines), None),
         seen="" if counts.all else "empty",
-        offered=view.offered(arguments),
-        groupings=view.offered(arguments, to_group=True),
+        arguments=arguments,
         unsorted=max(0, counts.matching - MOST_SORTED) if is_ordered else 0,
     )
 
@@ -208,16 +207,10 @@ def _empty(address: Address, chosen: RunFilter, view: RunsView) -> RunsPage:
     seen = "empty" if exists else "missing"
     nothing = RunCounts(0, 0)
     live = RunsLive(0, 0, "")
-    return RunsPage(shown(address), exists, chosen, nothing, view, [], {}, None, True, live, seen, [], [], 0)
+    return RunsPage(shown(address), exists, chosen, nothing, view, [], {}, None, True, live, seen, [], 0)
 
 
-def _arguments(db: Connection, chosen: RunFilter) -> list[str]:
-    """Returns the arguments that tell the newest matching runs apart."""
-    return differing(queries.run_configs(db, chosen, _COMPARED))
-
-
-def _lines(db: Connection, chosen: RunFilter, view: RunsView, found: Sequence[ListedRun]) -> list[RunLine]:
-    names = _arguments(db, chosen)
+def _lines(db: Connection, view: RunsView, arguments: list[str], found: Sequence[ListedRun]) -> list[RunLine]:
     wants_solved = "solved" in {*view.shown, view.sort.removeprefix("-")}
     until = time.monotonic() + _SOLVED_SECONDS
     lines = []
@@ -225,7 +218,7 @@ def _lines(db: Connection, chosen: RunFilter, view: RunsView, found: Sequence[Li
         summary, run = listed.summary, listed.summary.run
         solved = _solved(db, run, until) if wants_solved and summary.reward is not None else None
         is_open = run.state == RunState.RUNNING
-        told = told_apart(run.config, names)
+        told = told_apart(run.config, arguments)
         lines.append(RunLine(listed, _sparkline(summary.reward_curve), _seconds(listed), is_open, solved, told))
     return lines
 

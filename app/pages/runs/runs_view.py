@@ -53,19 +53,10 @@ class RunColumn(NamedTuple):
     value: Callable[[RunLine], Any]
     written: Callable[[Any], str] = spelt
 
-    @property
-    def has_mean(self) -> bool:
-        return self.written is not spelt
-
-    @property
-    def title(self) -> str:
-        return self.key.removeprefix(_ARGUMENT) if self.key.startswith(_ARGUMENT) else self.key.capitalize()
-
 
 class RunGroup(NamedTuple):
     """Describes runs that have the same value in a column; `means` are by column, as text."""
 
-    title: str
     value: str
     runs: int
     means: dict[str, str]
@@ -140,10 +131,6 @@ class RunsView:
         single = (("sort", it.sort), ("by", it.by))
         return [*(("col", key) for key in it.shown if it.is_chosen), *(pair for pair in single if pair[1])]
 
-    def after_click(self, key: str) -> str:
-        """Returns the order that a click on a column's head selects: highest first, lowest first, newest first."""
-        return {f"-{key}": key, key: ""}.get(self.sort, f"-{key}")
-
     def offered(self, arguments: Sequence[str], *, to_group: bool = False) -> list[RunColumn]:
         """Returns the columns to choose from, or to group by: figures, these arguments, and what is chosen already."""
         first, chosen = (_GROUPS, (self.by,)) if to_group else (tuple(_FIGURES), self.shown)
@@ -169,9 +156,9 @@ class RunsView:
             means = {
                 it.key: it.written(fmean(known))
                 for it in self.columns
-                if it.has_mean and (known := [at for run in runs if (at := it.value(run)) is not None])
+                if it.written is not spelt and (known := [at for run in runs if (at := it.value(run)) is not None])
             }
-            found[runs[0].summary.run.uid] = RunGroup(by.title, spelt(by.value(runs[0])), len(runs), means)
+            found[runs[0].summary.run.uid] = RunGroup(spelt(by.value(runs[0])), len(runs), means)
         return found
 
 

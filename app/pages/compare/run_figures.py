@@ -1,0 +1,85 @@
+"""Compares figures of runs, with standard errors by groups of rollouts."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from logs_ui.recorder.queries import GroupResult
+
+PARTS = ("raw", "weighted", "headroom")
+"""What is shown of a reward function: its mean, the mean times its weight, or the best weighted value minus that."""
+
+Results = Mapping[str, Sequence[GroupResult]]
+"""The groups of a run, by task."""
+
+
+class Estimate(NamedTuple):
+    """Estimates a mean over rollouts.
+
+    Attributes:
+        error: standard error by groups; None with fewer than two groups.
+        pass_at: pass@k, from 0 to 1; None if no group has k rollouts, or what is solved is not known.
+    """
+
+    mean: float
+    error: float | None
+    rollouts: int
+    groups: int
+    pass_at: float | None = None
+
+
+def estimate(groups: Sequence[tuple[int, float]]) -> Estimate | None:
+    """Returns the mean over groups of rollouts, each given as its number of rollouts and its sum; None without any.
+
+    Rollouts of a group share a prompt and are not independent, so the standard error is robust to clusters:
+    SE² = G/(G-1) · Σ (s_g - n_g·mean)² / n² over the G groups of n_g rollouts with the sums s_g, n rollouts in all
+    (Liang and Zeger 1986; Cameron and Miller 2015, equation 11, with its correction G/(G-1)).
+    """
+    known = [(number, total) for number, total in groups if number]
+    n, count = sum(number for number, _ in known), len(known)
+    if not known:
+        return None
+    mean = sum(total for _, total in known) / n
+    off = [total - number * mean for number, total in known]
+    error = math.sqrt(count / (count - 1) * sum(it * it for it in off)) / n if count > 1 else None
+    return Estimate(mean, error, n, count)
+
+
+def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
+    """Returns the tasks by which each run is compared: those that the first run has and all runs with any of these
+    have; of a run without a task of the first one, its own.
+    """
+    own = [{task for task, groups in run.items() if any(group.scored for group in groups)} for run in results]
+    common = set.intersection(*(tasks for tasks in own if tasks & own[0])) if own[0] else set[str]()
+    return [common if tasks & own[0] else tasks for tasks in own]
+
+
+def figures_of(
+    results: Sequence[Results], weights: Sequence[Mapping[str, float]], part: str
+) -> dict[str, list[Estimate | None]]:  # fmt: skip
+    """Returns reward, share solved, share truncated, turns, tokens and each reward function of the runs; `part` is one
+    of PARTS.
+    """
+    tasks = zip(results, compared_tasks(results), strict=True)
+    groups = [[it for task in chosen for it in run.get(task, ())] for run, chosen in tasks]
+    functions = {name for run in groups for group in run for name in group.sums if name.startswith("rewards.")}
+    names = ("reward", "solved", "truncated", "turns", "tokens", *sorted(functions))
+    found = {
+        name: [_cell(run, name, of_run, part) for run, of_run in zip(groups, weights, strict=True)] for name in names
+    }
+    return {name: cells for name, cells in found.items() if any(cells)}
+
+
+def _cell(groups: Sequence[GroupResult], name: str, weights: Mapping[str, float], part: str) -> Estimate | None:
+    if name == "reward":
+        return estimate([(group.scored, group.reward_sum) for group in groups])
+    if name == "solved":
+        return estimate([(group.scored, group.solved) for group in groups if group.solved is not None])
+    known = [group.sums[name] for group in groups if name in group.sums and group.sums[name][0]]
+    found = estimate([(number, total) for number, total, _ in known])
+    if found is None or part == "raw" or not name.startswith("rewards."):
+        return found
+    weight = weights.get(name.removeprefix("rewards."), 1.0)
+    mean, error = found.mean * weight, None if found.error is None else found.error * abs(weight)
+    best = max(0.0, *(highest * weight for _, _, highest in known)) or weight
+    return found._replace(mean=mean if part == "weighted" else max(best - mean, 0.0), error=error)

@@ -1,0 +1,218 @@
+"""Figures of compared runs: by reward function, truncation, turns, tokens, with errors by groups, of equal tasks."""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from sqlalchemy import Engine, select, update
+from sqlmodel import col
+
+from logs_ui.app.main import create_app
+from logs_ui.app.pages.compare.run_figures import compared_tasks, estimate, figures_of
+from logs_ui.app.pages.compare.run_tasks import make_table
+from logs_ui.recorder import queries
+from logs_ui.recorder.queries import GroupResult
+from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.vocabulary import RunState
+from tests.support.factory import WEIGHTS, make_run
+
+A, B, OTHER = "one-aaaa", "two-bbbb", "other-cccc"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("figures") / "runs.db"
+
+
+@pytest.fixture(scope="module")
+def engine(path: Path) -> Iterator[Engine]:
+    engine = writing_engine(path)
+    for i, uid in enumerate((A, B, OTHER)):
+        make_run(engine, uid=uid, name=uid, steps=8, seed=i, state=RunState.FINISHED, generations=4)
+    row = EvaluationRow
+    with engine.begin() as db:
+        other = select(col(Run.id)).where(col(Run.uid) == OTHER).scalar_subquery()
+        db.execute(update(row).where(col(row.run_id) == other).values(task="something else"))
+        db.execute(update(row).where(col(row.run_id) == 2, col(row.task).like("count%")).values(task="only of B"))
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def client(engine: Engine, path: Path) -> Iterator[TestClient]:
+    del engine
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def shown(client: TestClient, *runs: str, **asked: Any) -> tuple[dict[str, list[str]], str]:
+    """The figures of the page, each with its cells as text, and the whole page as text."""
+    html = client.get("/compare", params={"run": list(runs), **asked}).text
+    table = re.search(r'<table class="list by-figure">.*?</table>', html, re.DOTALL)
+    lines = re.findall(r'<tr><th scope="row".*?</tr>', table[0] if table else "", re.DOTALL)
+    cells = [[text(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", line, re.DOTALL)] for line in lines]
+    return {first: rest for first, *rest in cells}, text(html)
+
+
+def text(html: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", html)).replace("\N{MINUS SIGN}", "-").split())
+
+
+def test_the_error_is_that_of_clusters() -> None:
+    values = {"a": [1.0, 1, 0, 1], "b": [0.0, 0, 0], "c": [1.0, 0.5]}
+    found = estimate([(len(it), sum(it)) for it in values.values()])
+    assert found is not None
+    flat = np.array([value for it in values.values() for value in it])
+    off = [sum(value - flat.mean() for value in it) for it in values.values()]
+    wanted = math.sqrt(3 / 2 * sum(it**2 for it in off)) / len(flat)
+    assert found.mean == pytest.approx(flat.mean())
+    assert (found.rollouts, found.groups) == (9, 3)
+    assert found.error == pytest.approx(wanted)
+
+
+def test_of_groups_of_one_the_error_is_the_usual_one() -> None:
+    values = [0.0, 1.0, 0.5, 0.25, 1.0]
+    found = estimate([(1, value) for value in values])
+    assert found is not None
+    assert found.error == pytest.approx(np.std(values, ddof=1) / math.sqrt(5))
+
+
+def test_equal_rollouts_of_a_group_add_no_certainty() -> None:
+    once, eight_times = (estimate([(n, n * value) for value in (0.0, 1.0, 1.0, 0.0)]) for n in (1, 8))
+    assert once is not None
+    assert eight_times is not None
+    assert eight_times.error == pytest.approx(once.error)
+
+
+@pytest.mark.parametrize("groups", [[], [(0, 0.0)]])
+def test_without_rollouts_there_is_no_mean(groups: list[tuple[int, float]]) -> None:
+    assert estimate(groups) is None
+
+
+def test_one_group_has_no_error_and_huge_rewards_do_not_fail() -> None:
+    one = estimate([(4, 2.0)])
+    assert one is not None
+    assert one.error is None
+    huge = estimate([(1, 1e308), (1, -1e308), (1, 1e308)])
+    assert huge is not None
+    assert not math.isfinite(huge.error or 0.0)
+
+
+def groups(**scored: int) -> Mapping[str, list[GroupResult]]:
+    return {task: [GroupResult(number, 0, 0.5 * number)] * 2 for task, number in scored.items()}
+
+
+def test_runs_are_compared_by_the_tasks_that_they_have_in_common() -> None:
+    assert compared_tasks([groups(a=4, b=4), groups(b=4, c=4)]) == [{"b"}, {"b"}]
+    assert compared_tasks([groups(a=4, b=4), groups(b=4, a=0)]) == [{"b"}, {"b"}]
+    assert compared_tasks([groups(a=4, b=4), groups(b=4), groups(x=4)]) == [{"b"}, {"b"}, {"x"}]
+    assert compared_tasks([groups(a=0), groups(b=4)]) == [set(), {"b"}]
+    assert compared_tasks([groups(), groups()]) == [set(), set()]
+
+
+def test_the_last_line_does_not_add_up_different_tasks() -> None:
+    table = make_table([groups(a=4), groups(b=4)], 1, "difference", 10)
+    assert table.apart == [1]
+    assert table.all.difference is None
+    assert table.all.cells[1] is None
+    assert make_table([groups(a=4, b=4), groups(b=4)], 1, "task", 10).common == 1
+
+
+def test_a_function_is_raw_weighted_or_what_is_left() -> None:
+    results = [
+        {
+            "t": [
+                GroupResult(2, 1, 1.0, {"rewards.f": (2, 1.0, 0.9)}),
+                GroupResult(2, 1, 1.0, {"rewards.f": (2, 0.0, 0.0)}),
+            ]
+        }
+    ]
+    shown = {part: figures_of(results, [{"f": 2.0}], part)["rewards.f"][0] for part in ("raw", "weighted", "headroom")}
+    assert {part: it and round(it.mean, 6) for part, it in shown.items()} == {
+        "raw": 0.25,
+        "weighted": 0.5,
+        "headroom": 1.3,
+    }
+    never = figures_of([{"t": [GroupResult(2, 0, 0.0, {"rewards.f": (2, 0.0, 0.0)})]}], [{"f": 0.5}], "headroom")[
+        "rewards.f"
+    ]
+    assert never[0] is not None
+    assert never[0].mean == 0.5, "all of its weight is left to win"
+
+
+def test_the_page_has_every_figure_of_the_rollouts(client: TestClient, engine: Engine) -> None:
+    found, page = shown(client, A, B, steps="all")
+    assert list(found)[:5] == ["mean reward", "solved", "truncated", "turns", "tokens"]
+    assert set(WEIGHTS) <= set(found)
+    row = EvaluationRow
+    wanted = (
+        col(row.run_id) == 1,
+        col(row.mode) == "train",
+        col(row.task).not_like("count%"),
+        col(row.turns).is_not(None),
+    )
+    with engine.connect() as db:
+        turns = db.execute(select(col(row.group), col(row.turns)).where(*wanted)).all()
+    found_in = {group: [n or 0 for name, n in turns if name == group] for group, _ in turns}
+    by_group = [(len(of_group), sum(of_group)) for of_group in found_in.values()]
+    by_hand = estimate([(n, float(total)) for n, total in by_group])
+    assert by_hand is not None
+    assert found["turns"][0] == f"{by_hand.mean:.2f} ±{by_hand.error:.2f}"
+    assert re.fullmatch(r"\d+ \(\d+\)", found["rollouts (groups)"][0])
+    assert re.search(r"Over the (\d) tasks that all runs have in common, of [67]\.", page)
+
+
+def test_weighted_means_and_headroom_are_one_choice_away(client: TestClient) -> None:
+    raw, weighted = (shown(client, A, B, part=part)[0]["brevity"][0] for part in ("raw", "weighted"))
+    assert float(weighted.split()[0]) == pytest.approx(float(raw.split()[0]) * WEIGHTS["brevity"], abs=1e-3)
+    assert "Headroom: the highest weighted value" in shown(client, A, B, part="headroom")[1]
+
+
+def test_a_run_without_a_task_in_common_is_not_added_up(client: TestClient) -> None:
+    found, page = shown(client, A, OTHER, steps="all")
+    assert "B has no task in common with A : the means are over different tasks" in page
+    assert found["mean reward"][2] == "—"
+    assert found["mean reward"][1] != "—", "its own figures are there"
+    assert "0 tasks in common" not in page
+    found, page = shown(client, A, B, OTHER, steps="all")
+    assert "C has no task in common with A" in page
+    assert found["mean reward"][4] == "—" != found["mean reward"][3]
+
+
+def test_each_task_has_its_number_and_error(client: TestClient) -> None:
+    html = client.get("/compare", params={"run": [A, B], "steps": "all"}).text
+    lines = [text(line) for line in re.findall(r'<tr><th scope="row" class="task mono">.*?</tr>', html, re.DOTALL)]
+    assert any(re.search(r"0\.\d{3} ±0\.\d{3} \d+ ", line) for line in lines)
+
+
+def test_a_run_has_the_colour_that_it_has_in_the_list(client: TestClient) -> None:
+    listed = dict(re.findall(r'class="(of-run-\d)">.*?href="/runs/([\w-]+)/overview"', client.get("/").text, re.DOTALL))
+    colour = {uid: of_run for of_run, uid in listed.items()}
+    for order in ((A, B, OTHER), (OTHER, B, A)):
+        html = client.get("/compare", params={"run": list(order)}).text
+        assert re.findall(r'class="smoothed s\d (of-run-\d)"', html) == [colour[uid] for uid in order]
+
+
+def test_sums_by_group_are_those_of_the_rows(engine: Engine) -> None:
+    found = queries.task_results(engine, 1, "train", (0, 99), [])
+    sums = [group.sums for of_task in found.values() for group in of_task]
+    row = EvaluationRow
+    with engine.connect() as db:
+        columns = (col(row.rewards), col(row.turns), col(row.stop_reason), col(row.status))
+        rows = db.execute(select(*columns).where(col(row.run_id) == 1, col(row.mode) == "train")).all()
+    given = [(it.rewards or {}).get("format") for it in rows]
+    assert sum(it["rewards.format"][0] for it in sums if "rewards.format" in it) == sum(it is not None for it in given)
+    assert sum(it["rewards.format"][1] for it in sums if "rewards.format" in it) == pytest.approx(
+        sum(it or 0.0 for it in given)
+    )
+    ended = [it for it in rows if it.status in {"ok", "error"}]
+    assert sum(it["truncated"][0] for it in sums) == len(ended)
+    assert sum(it["truncated"][1] or 0 for it in sums) == sum(it.stop_reason == "length" for it in ended)
+    assert queries.reward_weights(engine, 1) == WEIGHTS
