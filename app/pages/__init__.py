@@ -8,7 +8,7 @@ from logs_ui.app.pages.compare import compare_runs_page
 from logs_ui.app.pages.groups import compare_rollouts_page, group_page, groups_page
 from logs_ui.app.pages.overview import overview_page
 from logs_ui.app.pages.rollout import rollout_page
-from logs_ui.app.pages.rollouts import export_page, rollouts_page, suggestions
+from logs_ui.app.pages.rollouts import export_page, rollouts_page, saved_views, suggestions
 from logs_ui.app.pages.runs import runs_page
 from logs_ui.app.pages.why import why_actions, why_page, why_rewards, why_settings, why_tab, why_tasks, why_trained
 from logs_ui.app.parts import notes_forms
@@ -28,6 +28,7 @@ ROUTERS: Final[tuple[APIRouter, ...]] = (
     rollouts_page.router,
     export_page.router,
     suggestions.router,
+    saved_views.router,
     rollout_page.router,
     groups_page.router,
     group_page.router,

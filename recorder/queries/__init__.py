@@ -47,6 +47,7 @@ from logs_ui.recorder.queries.notes_queries import (
     known_tags,
     run_annotations,
     saved_settings,
+    saved_views,
 )
 from logs_ui.recorder.queries.pivot import MOST_COLUMNS, MOST_ROWS, Cell, Dimension, Heading, Measure, pivot
 from logs_ui.recorder.queries.rollout_list import (

@@ -19,7 +19,7 @@ from logs_ui.recorder.storage.address import Address, without_password
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, sidecar_engine
 from logs_ui.recorder.storage.dialects import insert
-from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, SavedSettings, Star
+from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, SavedSettings, SavedView, Star
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
 
@@ -76,6 +76,10 @@ class Notebook:
     def diagnosis(self, run: str, settings: Settings | None) -> None:
         """Saves the settings of the diagnosis of a run, given by its uid; None restores the recorded ones."""
         self._write(SavedSettings, {"run": run}, None if settings is None else {"settings": settings.as_dict()})
+
+    def view(self, run: str, name: str, query: str | None) -> None:
+        """Saves a view of the table of a run, given by its uid, as the query of its address; None deletes it."""
+        self._write(SavedView, {"run": run, "name": tag_of(name)}, None if query is None else {"query": query})
 
     def _write(self, table: type[NotesTable], key: dict[str, Any], values: dict[str, Any] | None) -> None:
         """Inserts or updates the row of this key; None deletes it."""

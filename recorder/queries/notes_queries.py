@@ -10,11 +10,12 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database, distinct
-from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, SavedSettings, Star
+from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, SavedSettings, SavedView, Star
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
 
 _ITSELF = ""  # the row uid of annotations of the run itself
 _MOST_TAGS = 200
+_MOST_VIEWS = 200
 
 
 def _kind(table: type[Star | PersonalTag | Note], text: Any) -> Select[Any]:
@@ -117,11 +118,22 @@ def annotated(db: Database, run_uid: str) -> Annotated:
 def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
     """Returns the saved settings of a run's diagnosis; None if nobody saved any."""
     saved = select(col(SavedSettings.settings)).where(col(SavedSettings.run) == run_uid)
-    there = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = 'diagnosis'")
     with Session(db) as session:
-        # A notes file from an earlier version has no such table.
-        is_missing = session.connection().dialect.name == "sqlite" and session.scalar(there) is None
-        return None if is_missing else session.scalar(saved)
+        return session.scalar(saved) if _has(session, SavedSettings) else None
+
+
+def saved_views(db: Database, run_uid: str) -> list[SavedView]:
+    """Returns the saved views of a run's table, by name."""
+    saved = select(SavedView).where(col(SavedView.run) == run_uid).order_by(col(SavedView.name)).limit(_MOST_VIEWS)
+    with Session(db) as session:
+        return list(session.scalars(saved)) if _has(session, SavedView) else []
+
+
+def _has(session: Session, table: type[SavedSettings | SavedView]) -> bool:
+    """False for a notes file from an earlier version that lacks the table."""
+    there = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = :name")
+    is_file = session.connection().dialect.name == "sqlite"
+    return not is_file or session.scalar(there, {"name": table.__tablename__}) is not None
 
 
 def _recorded(session: Session, *conditions: ColumnElement[bool]) -> dict[int, tuple[str, ...]]:

@@ -60,4 +60,16 @@ class SavedSettings(NotesTable, table=True):
     changed: int = Field(sa_type=BigInteger)
 
 
+class SavedView(NotesTable, table=True):
+    """Stores a view of a run's table (filter, order, columns) under a name. Older files lack this table."""
+
+    __tablename__ = "saved_view"
+
+    run: str = Field(primary_key=True)
+    name: str = Field(primary_key=True)  # at most TAG_LENGTH characters, on one line
+    query: str  # of the page's address
+    author: str | None = None
+    changed: int = Field(sa_type=BigInteger)
+
+
 suit(NotesTable.metadata)

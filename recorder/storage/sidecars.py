@@ -19,7 +19,7 @@ import platformdirs
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateTable
 
-from logs_ui.recorder.storage.notes_tables import NotesTable, SavedSettings
+from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.search_tables import COLUMNS, create_search
 from logs_ui.recorder.storage.search_tables import TABLES as SEARCH_TABLES
 
@@ -135,7 +135,7 @@ def _create_notes() -> tuple[str, ...]:
 
 NOTES = Sidecar(
     schema="notes",
-    tables=frozenset(table.name for table in NotesTable.metadata.sorted_tables) - {SavedSettings.__tablename__},
+    tables=frozenset({"star", "tag", "note"}),  # earlier files lack the others
     create=_create_notes,
     # Not in the cache, which anybody may clear: people wrote them.
     refuge=lambda: Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "notes",

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from logs_ui.app.pages.rollouts import rollout_table as table
 from logs_ui.app.pages.rollouts.pivot_table import PivotTable, make_pivot
 from logs_ui.app.pages.rollouts.rollout_table import FoundRollouts, Rows, TableLive
+from logs_ui.app.pages.rollouts.saved_views import NamedView, named_views, query_of
 from logs_ui.app.parts.filter_form import FilterForm, checked_filter, make_form, mended, repaired
 from logs_ui.app.parts.table_columns import parse_columns, print_columns
 from logs_ui.app.parts.view import View, parse_view, print_view, split
@@ -45,6 +46,7 @@ class RolloutsPage:
         meant: address of the filter that was probably meant; None without a mistake or a guess.
         as_written: address of the wrong filter; None if the page has its own address.
         in_pandas: a line of Python that loads the same rollouts.
+        views: those that were saved; `query` is what would be saved of this page.
     """
 
     summary: RunSummary
@@ -62,6 +64,8 @@ class RolloutsPage:
     meant: str | None
     as_written: str | None
     in_pandas: str
+    views: list[NamedView]
+    query: str
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,7 @@ def _page(
     )
     now = table.beside(now, rows) if after is None else now
     chips = filter_parts(chosen)
+    query = query_of(chosen, view)
     fallback = [] if rows.lines or pivot or rows.looked_at else chips
     return RolloutsPage(
         summary=summary,
@@ -165,6 +170,8 @@ def _page(
         meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
         as_written=urls.rollouts_said(run.uid, given or []) if mistake else None,
         in_pandas=pandas_line(run, request.app.state.source.address, chosen),
+        views=named_views(db, run, query),
+        query=query,
     )
 
 

@@ -1,5 +1,6 @@
 """Finds the place of a search's words in the rollouts that a page shows."""
 
+import re
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -15,7 +16,7 @@ from logs_ui.recorder.queries.search.search_words import place_of
 from logs_ui.recorder.storage.search_tables import COLUMNS
 
 _AT_ONCE = 10  # payloads per SELECT
-_BEFORE, _AFTER = 30, 160  # characters around the words
+_BEFORE, _AFTER = 24, 160  # characters around the words
 
 
 class Hit(NamedTuple):
@@ -55,5 +56,6 @@ def _hit(parts: dict[str, str], wanted: list[tuple[str, str]]) -> Hit | None:
             text = parts[column]
             if place := place_of(phrase, text):
                 start, end = place
-                return Hit(column, text[max(start - _BEFORE, 0) : start], text[start:end], text[end : end + _AFTER])
+                before = re.sub(r"^\S+\s", "", text[start - _BEFORE : start]) if start > _BEFORE else text[:start]
+                return Hit(column, before, text[start:end], text[end : end + _AFTER])
     return None
