@@ -8,28 +8,13 @@ from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.tasks import never_solved
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
+from logs_ui.recorder.diagnosis.tables.action_table import loop_kinds, looping
 from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import LOOP, REPEATS, LossCause, StopReason
 
 _LOOPING, _OUT_OF_TURNS = 0.1, 0.2
-
-
-def _kinds(rows: Rows) -> dict[str, Bools]:
-    """Return (N,) True for rollouts that end with LOOP equal actions in a row, and for those with a share above REPEATS
-    repeated at a known observation, by the filters that select them. A streak before the end was left behind.
-    """
-    return {
-        f"action_tail>={LOOP}": rows.facts["action_tail"] >= LOOP,
-        f"repeats>{REPEATS:g}": rows.facts["repeats"] > REPEATS,
-    }
-
-
-def looping(rows: Rows) -> Bools:
-    """Return (N,) True for rollouts with either kind of loop."""
-    at_end, around = _kinds(rows).values()
-    return at_end | around
 
 
 def _missing(run: Run) -> str | None:
@@ -50,7 +35,7 @@ def _look_loops(run: Run) -> Outcome:
         known, limit = ~np.isnan(run.rows.facts["action_tail"]), run.threshold("loops", _LOOPING)
         found = float(looping(run.rows).mean())
         return too_few(known, "recorded actions") or quiet(found, "of rollouts repeat their actions", limit)
-    kinds = _kinds(run.rows)
+    kinds = loop_kinds(run.rows)
     at_end, around = kinds.values()
     if at_end.any():
         most = figure(float(run.rows.facts["action_tail"][at_end].max()))

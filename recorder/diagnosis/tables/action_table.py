@@ -42,10 +42,11 @@ HABITS = (
     Habit("unparsed", "answer without an action", "At least one answer of the model gave no action, truncated"
           " ones included.", "parse_failures",
           "parse_failures>0", lambda it: it > 0),
-    Habit("streak", f"repeat an action {LOOP} times in a row", "Equal actions, one right after the other.",
+    Habit("streak", f"repeat an action {LOOP} times in a row anywhere", "Equal actions, one right after the other.",
           "action_streak", f"action_streak>={LOOP}", lambda it: it >= LOOP),
-    Habit("circles", "repeat their moves", f"More than {REPEATS:.0%} of the actions were taken before at the same"
-          " observation.", "repeats", f"repeats>{REPEATS}", lambda it: it > REPEATS),
+    Habit("loops", "repeat the same actions", f"They end with {LOOP} equal actions in a row, or took more than"
+          f" {REPEATS:.0%} of their actions before at the same observation: what the finding on loops counts.",
+          "action_tail", "", lambda it: it > 0),
     Habit("no_tool", "call no tool", "No tool call in the model's messages, while other rollouts make some.",
           "tool_calls", "tool_calls:0", lambda it: it == 0),
 )  # fmt: skip
@@ -121,6 +122,22 @@ def fallback_of(rows: Rows) -> Fallback | None:
     return found if is_one and found.others >= OCCUR else None
 
 
+def loop_kinds(rows: Rows) -> dict[str, Bools]:
+    """Return (N,) True for rollouts that end with LOOP equal actions in a row, and for those with a share above REPEATS
+    repeated at a known observation, by the filters that select them. A streak before the end was left behind.
+    """
+    return {
+        f"action_tail>={LOOP}": rows.facts["action_tail"] >= LOOP,
+        f"repeats>{REPEATS:g}": rows.facts["repeats"] > REPEATS,
+    }
+
+
+def looping(rows: Rows) -> Bools:
+    """Return (N,) True for rollouts with either kind of loop."""
+    at_end, around = loop_kinds(rows).values()
+    return at_end | around
+
+
 def habits(rows: Rows) -> list[HabitFound]:
     """Return the habits for which anything is recorded."""
     found, fallback = [], fallback_of(rows)
@@ -130,6 +147,9 @@ def habits(rows: Rows) -> list[HabitFound]:
             sent = fallback.sent(rows)
             kinds, values = {habit.where: values > 0, fallback.where: sent > 0}, np.fmax(values, sent)
             habit = replace(habit, where=selecting(rows.id, values > 0, kinds))  # noqa: PLW2901
+        if habit.id == "loops":
+            kinds, values = loop_kinds(rows), np.where(np.isnan(values), np.nan, looping(rows))
+            habit = replace(habit, where=selecting(rows.id, looping(rows), kinds))  # noqa: PLW2901
         known = ~np.isnan(values)
         has = known & habit.has(values)
         if known.any() and not (habit.id == "no_tool" and has[known].all()):

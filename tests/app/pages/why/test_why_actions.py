@@ -16,7 +16,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.action_text import written_action
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.action_sample import Played, failure, kind_names, sampled, words_of
-from logs_ui.recorder.diagnosis.tables.action_table import habits, tallies
+from logs_ui.recorder.diagnosis.tables.action_table import habits, looping, tallies
 from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.rows.text_facts import facts
@@ -140,6 +140,16 @@ def test_habits_are_of_those_rollouts_that_tell() -> None:
     assert set(found) == {"streak"}, "what no column tells is no habit, nor is what no rollout ever does otherwise"
     assert (found["streak"].rollouts, found["streak"].known) == (2, 3)
     assert (found["streak"].mean, found["streak"].mean_others) == (0.0, 1.0)
+
+
+def test_loops_are_those_of_the_finding_on_loops() -> None:
+    """A streak that was left behind is none; what nothing tells of is not counted."""
+    rows = rows_of(5, steps=1, action_streak=[3, 5, 1, 1, NAN], action_tail=[1, 5, 1, 1, NAN],
+                   repeats=[0.1, 0.2, 0.8, 0.0, NAN])  # fmt: skip
+    found = {it.habit.id: it for it in habits(rows)}
+    assert [(found[name].rollouts, found[name].known) for name in ("streak", "loops")] == [(2, 4), (2, 4)]
+    assert found["loops"].rollouts == looping(rows).sum()
+    assert found["loops"].habit.where == "id:2..3"
 
 
 @pytest.mark.parametrize(
