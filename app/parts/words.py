@@ -193,7 +193,7 @@ GROUP_KINDS = {
 GROUP_SORTS = {
     GroupSort.NEWEST: "newest first",
     GroupSort.LOWEST_MEAN: "lowest mean first",
-    GroupSort.LARGEST_SPREAD: "largest std first",
+    GroupSort.LARGEST_STD: "largest std first",
     GroupSort.DEAD_FIRST: "dead first",
 }
 

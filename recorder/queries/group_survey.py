@@ -32,19 +32,19 @@ class GroupSort(StrEnum):
 
     NEWEST = "newest"
     LOWEST_MEAN = "lowest-mean"
-    LARGEST_SPREAD = "largest-spread"
+    LARGEST_STD = "largest-std"
     DEAD_FIRST = "dead-first"
 
 
 class Tally(NamedTuple):
-    """Holds the figures of one group. `mean` and `spread` are those of `Group`; `newest` is its highest row id."""
+    """Holds the figures of one group. `mean` and `std` are those of `Group`; `newest` is its highest row id."""
 
     name: str
     step: int
     newest: int
     kind: Kind
     mean: float | None
-    spread: float | None
+    std: float | None
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,7 @@ def survey(db: Database, run_id: int, filter: RolloutFilter, marks: Marks) -> Su
             return Survey([], None, None, is_whole=True)
         found = session.execute(_tallied(run_id, filter, steps, marks)).all()
     tallies = [
-        Tally(
-            name, step, newest, kind_of(low, high, scored, won), _mean(total, scored), _spread(total, squares, scored)
-        )
+        Tally(name, step, newest, kind_of(low, high, scored, won), _mean(total, scored), _std(total, squares, scored))
         for name, step, newest, scored, low, high, total, squares, won in found
     ]
     tallies.sort(key=lambda tally: -tally.newest)
@@ -156,7 +154,7 @@ def _mean(total: float | None, scored: int) -> float | None:
     return None if total is None or not scored or not math.isfinite(total) else total / scored
 
 
-def _spread(total: float | None, squares: float | None, scored: int) -> float | None:
+def _std(total: float | None, squares: float | None, scored: int) -> float | None:
     if total is None or squares is None or scored < 2 or not math.isfinite(squares):
         return None
     return math.sqrt(max(squares - total * total / scored, 0.0) / (scored - 1))
@@ -165,6 +163,6 @@ def _spread(total: float | None, squares: float | None, scored: int) -> float | 
 _KEYS: dict[GroupSort, Callable[[Tally], float]] = {  # groups without a figure come last
     GroupSort.NEWEST: lambda _: 0,
     GroupSort.LOWEST_MEAN: lambda tally: math.inf if tally.mean is None else tally.mean,
-    GroupSort.LARGEST_SPREAD: lambda tally: math.inf if tally.spread is None else -tally.spread,
+    GroupSort.LARGEST_STD: lambda tally: math.inf if tally.std is None else -tally.std,
     GroupSort.DEAD_FIRST: lambda tally: (*DEAD, Kind.MIXED, Kind.UNSCORED).index(tally.kind),
 }

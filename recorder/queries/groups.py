@@ -104,7 +104,7 @@ class Group:
         return math.fsum(known) / len(known) if known and all(bounded(it) == it for it in known) else None
 
     @property
-    def spread(self) -> float | None:
+    def std(self) -> float | None:
         """Returns the standard deviation with n - 1, as in TRL; None for fewer than two rewards."""
         known, mean = self.rewards, self.mean
         if mean is None or len(known) < 2:

@@ -62,7 +62,7 @@ class GroupPage:
     Attributes:
         first: id of its first rollout, which is in its address.
         prompt: messages of the prompt, from the rollout `asked`; those without text are left out.
-        mean, spread: mean and standard deviation of the rewards; None for fewer than one, or two.
+        mean, std: mean and standard deviation of the rewards; None for fewer than one, or two.
         scale: scale of the reward functions' bars.
         pair: ids of the best and the worst; None if fewer than two have a reward.
         newer, older: ids of the neighbouring groups in the order, kind and filter of the address; None at the ends.
@@ -78,7 +78,7 @@ class GroupPage:
     asked: EvaluationRow
     kind: Kind
     mean: float | None
-    spread: float | None
+    std: float | None
     strip: Strip
     scale: Scale
     pair: tuple[int, int] | None
@@ -150,7 +150,7 @@ def _page(
         newer, older = queries.beside_in_survey(db, run_id, known, marks, choice.sort, choice.kinds, rows[0].group)
     else:
         newer, older = queries.beside(db, run_id, chosen, rows)
-    mean, spread = _moments(rewards)
+    mean, std = _moments(rewards)
     kind = queries.groups_of_rows(db, run_id, ids[:1], marks)[0].kind
     return GroupPage(
         summary=summary,
@@ -161,7 +161,7 @@ def _page(
         asked=asked,
         kind=kind,
         mean=mean,
-        spread=spread,
+        std=std,
         strip=group_charts.strip(rewards, mean, Scale.over(queries.reward_ends(db, run_id))),
         scale=Scale.over([part.worth for it in columns for part in it.parts if part.worth is not None]),
         pair=pair,

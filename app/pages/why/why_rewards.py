@@ -204,7 +204,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
         kinds=[(f"c{at + 1}", title) for at, title in enumerate(drawn)],
         stacks=_stacks(run.uid, known, drawn, here),
         findings=looked_for,
-        spread=urls.groups(run.uid, here.only(), sort=GroupSort.LARGEST_SPREAD),
+        spread=urls.groups(run.uid, here.only(), sort=GroupSort.LARGEST_STD),
     )
 
 

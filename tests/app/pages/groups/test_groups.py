@@ -172,8 +172,8 @@ def _place(it: queries.Group, sort: GroupSort, chosen: RolloutFilter, rows: list
         return 0, -max(matching)
     if sort == GroupSort.LOWEST_MEAN:
         return (round(it.mean, 9) if it.mean is not None else 99.0), -last
-    if sort == GroupSort.LARGEST_SPREAD:
-        return (-round(it.spread, 6) if it.spread is not None else 99.0), -last
+    if sort == GroupSort.LARGEST_STD:
+        return (-round(it.std, 6) if it.std is not None else 99.0), -last
     return (Kind.FAILED, Kind.PASSED, Kind.LEVEL, Kind.MIXED, Kind.UNSCORED).index(it.kind), -last
 
 
@@ -254,14 +254,14 @@ def test_what_needs_all_groups_is_bounded_and_says_so(
 
 def test_the_next_page_follows_without_javascript(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups_page, "PAGE_SIZE", 5)
-    address, seen = f"/runs/{RUN}/groups?sort=largest-spread", []
+    address, seen = f"/runs/{RUN}/groups?sort=largest-std", []
     while address:
         html = client.get(address).text
         seen += shown(html)
         following = re.search(r'<a href="([^"]+)">Next groups', html)
         address = unescape(following[1]) if following else ""
     assert len(seen) == len(set(seen)) == 38
-    piece = client.get(f"/runs/{RUN}/groups?sort=largest-spread", headers=fragment("more")).text
+    piece = client.get(f"/runs/{RUN}/groups?sort=largest-std", headers=fragment("more")).text
     assert "<html" not in piece
     assert shown(piece) == seen[:5]
 
@@ -562,7 +562,7 @@ def test_many_steps_share_a_stack_that_leads_to_all_of_them(engine: Engine) -> N
     assert all(int(one.address.split()[1]) < int(other.address.split()[0]) for one, other in itertools.pairwise(found))
 
 
-@pytest.mark.parametrize("asked", ["sort=largest-spread", "kind=mixed&sort=lowest-mean"])
+@pytest.mark.parametrize("asked", ["sort=largest-std", "kind=mixed&sort=lowest-mean"])
 def test_a_group_leads_to_the_next_in_the_order_that_it_was_opened_from(client: TestClient, asked: str) -> None:
     lines = re.findall(r'class="row-link" href="([^"]+)"', client.get(f"/runs/{RUN}/groups?{asked}").text)
     assert len(lines) > 3
