@@ -17,7 +17,7 @@ from starlette.types import Scope
 
 from logs_ui.app import error_pages, pages
 from logs_ui.app.pages.rollouts.export_jobs import Jobs
-from logs_ui.app.parts import figures, safe_text, step_charts, timeline, words
+from logs_ui.app.parts import figures, rendered_text, safe_text, step_charts, timeline, words
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.background import Ingesting
 from logs_ui.app.web.indexer import Indexer
@@ -128,6 +128,7 @@ def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "
         "label": safe_text.label,
         "line": safe_text.line,
         "middle": safe_text.middle,
+        "rendered": rendered_text.rendered,
     }
     environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
     environment.globals |= {"db_option": db, "refusal": refusal, "spelt": step_charts.spelt}

@@ -1,23 +1,34 @@
-"""Finds images in observations."""
+"""Finds images in observations and messages."""
 
+import base64
+import binascii
 import itertools
+import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from logs_ui.app.parts import safe_text
+from logs_ui.recorder.capture.observed_images import size_of
 
 _MOST = 50
 _SIDE = 100_000  # pixels
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
+_DATA_URL = re.compile(r"data:image/[a-z+.-]{1,20};base64,")
+_BARE = re.compile(r"(?:iVBORw0KGgo|/9j/|UklGR)[A-Za-z0-9+/=]{64}")  # PNG, JPEG or WebP in base64
+
+
 class Picture(NamedTuple):
-    """Describes an image of an observation.
+    """Describes an image of an observation or of a message.
 
     Attributes:
         name: field that contains it; empty if it is the whole observation.
-        hash: None if the image was not stored; `note` says why.
+        hash: None if the image was not stored by itself; `note` says why.
+        part: the name under which an image that a message contains can be opened, with its media type and data; empty
+            for others.
     """
 
     name: str
@@ -25,6 +36,43 @@ class Picture(NamedTuple):
     width: int
     height: int
     note: str
+    part: str = ""
+    media_type: str = ""
+    data: bytes = b""
+
+
+def split_content(part: str, content: Any) -> tuple[Any, list[Picture]]:
+    """Returns a message's content without its images, and these. `part` names the message. No image of another host is
+    ever loaded: its address is the picture's note.
+    """
+    if isinstance(content, str) and '"$image"' in content:  # an observation as JSON
+        with suppress(ValueError):
+            content = json.loads(content)
+    if isinstance(content, str):
+        return content, []
+    found = [Picture("", None, *it[1:3], "", f"{part}-image-{i}", *it[::3]) for i, it in enumerate(_embedded(content))]
+    parts = [it for it in content if isinstance(it, dict)] if isinstance(content, list) else []
+    elsewhere = [it for it in parts if "image" in str(it.get("type")) and not _is_picture(it) and not _embedded(it)]
+    for it in elsewhere[:_MOST]:
+        url = re.search(r'[a-z]+://[^"\s]+', safe_text.as_json(it))
+        found.append(Picture("", None, 0, 0, f"not loaded: {safe_text.label(url[0], 200)}" if url else "not recorded"))
+    kept = [it for it in content if not _embedded(it) and it not in elsewhere] if isinstance(content, list) else content
+    return without_pictures(kept), [*found, *pictures_of(content, None)]
+
+
+def _embedded(content: Any) -> list[tuple[str, int, int, bytes]]:
+    """Returns the images that a message's content contains as base64: media type, width, height, data; at most 50."""
+    if isinstance(content, str):
+        written = _DATA_URL.match(content)
+        try:
+            data = (
+                base64.b64decode(content[written.end() if written else 0 :]) if written or _BARE.match(content) else b""
+            )
+        except binascii.Error:
+            return []
+        return [(*size, data)] if (size := size_of(data)) else []
+    inside = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    return list(itertools.islice((found for it in inside for found in _embedded(it)), _MOST))
 
 
 def pictures_of(observation: Any, metadata: Any) -> list[Picture]:

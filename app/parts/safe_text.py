@@ -47,7 +47,7 @@ def block(text: str, limit: int = TEXT_LIMIT) -> Markup:
     """Formats a text of several lines for a `<pre>`-like element, at most `limit` characters of it."""
     pieces = []
     for piece, classes in _coloured(text[:limit].replace("\r\n", "\n")):
-        safe = _labelled(piece)
+        safe = with_labels(escape(piece))
         pieces.append(Markup('<span class="{}">{}</span>').format(classes, safe) if classes else safe)
     return Markup("").join(pieces)
 
@@ -57,7 +57,7 @@ def line(text: object, limit: int = _LINE_LIMIT) -> Markup:
     it.
     """
     flat = _one_line(text, limit)
-    return Markup(f"<bdi>{escape(flat) if _is_plain(flat) else _labelled(flat)}</bdi>")  # noqa: S704 - both are escaped
+    return Markup(f"<bdi>{escape(flat) if _is_plain(flat) else with_labels(escape(flat))}</bdi>")  # noqa: S704 - both are escaped
 
 
 def middle(text: object, limit: int = _LINE_LIMIT) -> Markup:
@@ -73,7 +73,7 @@ def middle(text: object, limit: int = _LINE_LIMIT) -> Markup:
 
 def marked(before: str, words: str, after: str) -> Markup:
     """Formats a part of a text on one line, with words of it marked."""
-    flat = (_labelled(re.sub(r"\s+", " ", _ESCAPE_SEQUENCE.sub("", text))) for text in (before, words, after))
+    flat = (with_labels(escape(re.sub(r"\s+", " ", _ESCAPE_SEQUENCE.sub("", text)))) for text in (before, words, after))
     return Markup("<bdi>{}<mark>{}</mark>{}</bdi>").format(*flat)
 
 
@@ -165,18 +165,17 @@ def _apply(state: dict[str, str], codes: str) -> None:
             state["colour"] = f"ansi-{_COLOURS[code % 10]}"
 
 
-def _labelled(text: str) -> Markup:
-    pieces = []
-    at = 0
-    for match in _LABELLED.finditer(text):
-        if not _must_be_labelled(text, match.start()):
-            continue
+def with_labels(source: str) -> Markup:
+    """Labels the invisible characters of HTML that is escaped already, and has none of them in its attributes."""
+
+    def label_of(match: re.Match[str]) -> str:
+        if not _must_be_labelled(source, match.start()):
+            return match[0]
         character = match[0]
         explained = f"U+{ord(character):04X} {unicodedata.name(character, '')}".strip()
-        tag = Markup('<span class="control" title="{}">{}</span>')
-        pieces += [escape(text[at : match.start()]), tag.format(explained, _name(character))]
-        at = match.end()
-    return Markup("").join([*pieces, escape(text[at:])])
+        return f'<span class="control" title="{escape(explained)}">{_name(character)}</span>'
+
+    return Markup(_LABELLED.sub(label_of, source))  # noqa: S704 - see above
 
 
 def _must_be_labelled(text: str, index: int) -> bool:

@@ -10,17 +10,23 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from logs_ui.app.parts import safe_text
-from logs_ui.app.parts.pictures import Picture, pictures_of, without_pictures
+from logs_ui.app.parts.pictures import Picture, pictures_of, split_content, without_pictures
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.rows.chat_parser import split_reasoning
+from logs_ui.recorder.rows.text_facts import occurs
 from logs_ui.recorder.storage.payload import first_answer
 from logs_ui.recorder.vocabulary import SCORING, StopReason
 
 _SHORT = 24
 _EMPTY: tuple[Any, ...] = (None, "", {}, [])
+_CALL = {"name", "arguments"}  # keys of a tool call that was sent to an environment
 _WAITED_IN = ("metadata", "generation")  # of an environment's call, and of the model's
 _FOLDED_FROM = 600
 """Length from which a system prompt is folded, since it is the same in every rollout."""
+_LONG, _LONG_LINES = 400, 8
+"""An observation of more characters or lines is folded to one line."""
+_CUT_OFF = ("length", "max_tokens")
+"""Finish reasons of an answer that hit its token limit."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +59,10 @@ class CallResult:
 
     Attributes:
         action: what was sent; empty for a reset.
+        tool: name of the tool, if the action is a tool call: `action` has its arguments.
+        is_called: True if it equals a tool call of the model's message, which shows it.
+        is_fallback: True if a parser found no action in the answer, or the answer does not contain this one; the
+            rollout function then sent one of its own. None if that is not known.
         observation: empty if a message contains it; the message is then the card's content.
         shown_as: role and name of that message, such as `user` or `tool run`; None without one.
         is_waited_for: True if the call had not returned when it was recorded.
@@ -71,6 +81,9 @@ class CallResult:
     shown_as: str | None = None
     is_waited_for: bool = False
     pictures: list[Picture] = field(default_factory=list)
+    tool: str = ""
+    is_called: bool = False
+    is_fallback: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +99,7 @@ class Card:
         anomaly: what went wrong here.
         seconds: duration of the model call; None if unknown, and for other cards.
         finish: finish reason reported by the server; empty likewise.
+        pictures: images of the message.
     """
 
     anchor: str
@@ -100,10 +114,27 @@ class Card:
     anomaly: str | None = None
     seconds: float | None = None
     finish: str = ""
+    pictures: list[Picture] = field(default_factory=list)
+
+    @property
+    def is_reply(self) -> bool:
+        """True for what the model was told: an environment's answer, a tool's output, a message after a turn."""
+        called = self.answer is not None and self.role != "model"
+        return called or self.role == "tool" or (self.turn is not None and self.role not in {"assistant", "model"})
+
+    @property
+    def output(self) -> list[Text]:
+        """Returns the texts of a reply."""
+        answer = self.answer
+        heard = [value for _, value in answer.observation] if answer else []
+        return [text for text in (answer and answer.error, *heard, self.content) if text]
 
     @property
     def is_folded(self) -> bool:
-        """True if the message is a long system prompt."""
+        """True if the message is a long system prompt, or a long reply."""
+        if self.is_reply:
+            lines = sum(text.value.count("\n") for text in self.output)
+            return lines > _LONG_LINES or sum(len(text.value) for text in self.output) > _LONG
         return self.role == "system" and self.content is not None and len(self.content.value) > _FOLDED_FROM
 
     @property
@@ -143,8 +174,10 @@ def make_timeline(rollout: Rollout) -> list[Card]:
             cards += [*waiting, *_answers(failures.pop(turn, []))]
             played = actions.pop(turn, [])
             waiting = _answers(played)
-            anomaly = _UNPARSED if _is_unparsed(played) else None
-            cards.append(replace(card, turn=turn, anomaly=anomaly, **_timing(played)))
+            timing = _timing(played)
+            anomaly = _UNPARSED if _is_parsed(played) is False else None
+            anomaly = _AT_THE_LAST_TURN[StopReason.LENGTH] if timing["finish"] in _CUT_OFF else anomaly
+            cards.append(replace(card, turn=turn, anomaly=anomaly, **timing))
         elif message.get("role") in {"user", "tool", "environment"} and (turn or index >= first - 1):
             if turn == 0:
                 waiting += _answers(actions.pop(0, []))
@@ -153,7 +186,7 @@ def make_timeline(rollout: Rollout) -> list[Card]:
             cards.append(card)
     left = [it for number in sorted({*actions, *failures}) for it in (*failures[number], *actions[number])]
     cards += [*waiting, *_answers(left)]
-    return _with_anomaly(_with_tokens(cards, rollout), rollout)
+    return _with_anomaly(_with_tokens(_with_calls(cards), rollout), rollout)
 
 
 def make_scoring(rollout: Rollout) -> list[Card]:
@@ -184,7 +217,8 @@ def texts(cards: Iterable[Card]) -> dict[str, str]:
 
 def _message(index: int, message: dict[str, Any]) -> Card:
     part = f"message-{index}"
-    content = safe_text.shown(message.get("content"))
+    said, pictures = split_content(part, message.get("content"))
+    content = safe_text.shown(said)
     reasoning = safe_text.shown(message.get("reasoning_content"))
     if not reasoning and message.get("role") == "assistant":
         thought, content = split_reasoning(content)
@@ -198,6 +232,7 @@ def _message(index: int, message: dict[str, Any]) -> Card:
         content=Text(part, content) if content else None,
         reasoning=Text(f"{part}-reasoning", reasoning) if reasoning else None,
         calls=[_tool_call(f"{part}-call-{i}", call) for i, call in enumerate(calls if isinstance(calls, list) else [])],
+        pictures=pictures,
     )
 
 
@@ -249,10 +284,12 @@ def _model_call(action: dict[str, Any]) -> dict[str, Any]:
     return call if isinstance(call, dict) else {}
 
 
-def _is_unparsed(actions: list[dict[str, Any]]) -> bool:
-    """True if a parser found no action in the answer, whatever was sent instead: see `facts`."""
+def _is_parsed(actions: list[dict[str, Any]]) -> bool | None:
+    """Returns False if a parser found no action in the answer, whatever was sent instead: see `text_facts.py`. None
+    without a parser.
+    """
     flags = [it["metadata"].get("parsed") for it in actions if isinstance(it.get("metadata"), dict)]
-    return False in flags and True not in flags
+    return True if True in flags else False if False in flags else None
 
 
 def _timing(actions: list[dict[str, Any]]) -> dict[str, Any]:
@@ -268,13 +305,15 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
     ended = _model_call(action) if failed else action
     error = safe_text.shown(ended.get("error"))
     recorded = {name: action[name] for name in ("action", "observation", "metadata") if action.get(name)}
-    seen = action.get("observation")
+    seen, sent = action.get("observation"), action.get("action")
+    tool, given = (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == _CALL else ("", sent)
     answer = CallResult(
         turn=turn,
-        action=_fields(f"{part}-action", action.get("action") or action.get("text")) if turn else [],
+        action=_fields(f"{part}-action", given or ("" if tool else action.get("text"))) if turn else [],
+        tool=safe_text.label(tool, 80),
         observation=_fields(f"{part}-observation", without_pictures(seen), beside=("done", "reward")),
         whole=Text(f"{part}-whole", safe_text.as_json(recorded))
-        if any(_is_more(v) for v in recorded.values())
+        if any(_is_more(value) for name, value in recorded.items() if name != "action" or not tool)
         else None,
         reward=_float(action.get("reward")),
         done=bool(action.get("done")),
@@ -282,6 +321,7 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
         error=Text(f"{part}-error", error) if error else None,
         is_waited_for=_is_waited_for(action),
         pictures=pictures_of(seen, action.get("metadata")),
+        is_fallback=None if sent is not None and _is_parsed([action]) is None else _is_parsed([action]) is False,
     )
     return Card(part, "model" if failed else "environment", "", turn or None, None, answer=answer)
 
@@ -299,8 +339,11 @@ def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
     while waiting:
         step = waiting.pop(0)
         if step.answer and _says_the_same(card, step.answer):
-            answer = replace(step.answer, observation=[], shown_as=f"{card.role} {card.name}".strip())
-            return [*before, replace(step, anchor=card.anchor, content=card.content, answer=answer)]
+            has_pictures = bool(step.answer.pictures)  # the message's text would have references in their place
+            heard = step.answer.observation if has_pictures else []
+            answer = replace(step.answer, observation=heard, shown_as=f"{card.role} {card.name}".strip())
+            content = None if has_pictures else card.content
+            return [*before, replace(step, anchor=card.anchor, content=content, answer=answer)]
         before.append(step)
     return [*before, replace(card, turn=turn)]
 
@@ -312,6 +355,31 @@ def _says_the_same(card: Card, answer: CallResult) -> bool:
     message = card.content.value.strip()
     values = [value.value.strip() for name, value in answer.observation]
     return any(value == message or (len(value) > 3 and value in message) for value in values)
+
+
+def _with_calls(cards: list[Card]) -> list[Card]:
+    """Marks the actions that equal a tool call of their turn, so that each is shown once, and those that the model's
+    message does not contain.
+    """
+    said = {card.turn: card for card in cards if card.role == "assistant"}
+    found = []
+    for card in cards:
+        answer, message = card.answer, said.get(card.turn)
+        if answer and (answer.action or answer.tool) and card.turn and message and card.role == "environment":
+            is_called = any(_is_same(call, answer) for call in message.calls)
+            is_fallback = answer.is_fallback
+            if is_fallback is None:
+                sent = [answer.tool, *(value.value for _, value in answer.action)]
+                is_fallback = not is_called and not occurs(sent, " ".join(texts([message]).values()))
+            card = replace(card, answer=replace(answer, is_called=is_called, is_fallback=is_fallback))  # noqa: PLW2901
+        found.append(card)
+    return found
+
+
+def _is_same(call: ToolCall, answer: CallResult) -> bool:
+    """True if a tool call asks for the action: by name and arguments, or, where the action has no name, by values."""
+    called, sent = ({value.value for _, value in fields} for fields in (call.arguments, answer.action))
+    return call.name == answer.tool and called == sent if answer.tool else bool(sent) and called >= sent
 
 
 def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
@@ -354,8 +422,8 @@ _AT_THE_LAST_TURN = {
 
 
 def _with_anomaly(cards: list[Card], rollout: Rollout) -> list[Card]:
-    """Marks calls that raised, and the last turn of a rollout that was cut off. Answers without an action are marked
-    already.
+    """Marks calls that raised, and the last turn of a rollout that was cut off. Answers without an action, and earlier
+    ones that were cut off, are marked already.
     """
     marked = [
         replace(card, anomaly=_RAISED[card.role]) if card.answer and card.answer.error else card for card in cards

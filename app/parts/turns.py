@@ -32,7 +32,8 @@ class Turn:
     @property
     def action(self) -> Action:
         """Returns the action as a comparable value: equal if both rollouts did the same."""
-        sent = [_written(card.answer.action) for card in self.answers if card.answer and card.answer.action]
+        answers = [card.answer for card in self.answers if card.answer and (card.answer.action or card.answer.tool)]
+        sent = [(it.tool, *_written(it.action)) for it in answers]
         if sent:
             return ("sent", *(piece for action in sent for piece in action))
         if self.said is None:

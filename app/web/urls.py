@@ -3,7 +3,7 @@
 Behind a proxy that serves the dashboard under a path, every address begins with that path: see `under`.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import lru_cache
@@ -183,12 +183,13 @@ def live(run: str, chosen: RolloutFilter, since_id: int, seen: str) -> str:
     return with_query(f"/runs/{_segment(run)}/live", [*said(chosen), *shown(), *extra])
 
 
-def rollout(run: str, row: int, chosen: RolloutFilter | None = None, *, view: str = "timeline", seen: str = "") -> str:
-    """Returns the address of one rollout, within a filter."""
-    pairs = [*said(chosen)] if chosen else []
-    if view != "timeline":
-        pairs.append(("view", view))
-    return with_query(f"/runs/{_segment(run)}/rollouts/{row}", [*pairs, *([("seen", seen)] if seen else [])])
+def rollout(run: str, row: int, chosen: RolloutFilter | None = None, **own: str | int | Sequence[str]) -> str:
+    """Returns the address of one rollout, within a filter. `own` are the page's own parameters, such as `view`; what is
+    empty, and the view "timeline", is left out.
+    """
+    pairs = [(name, str(it) if isinstance(it, str | int) else ",".join(it)) for name, it in own.items() if it]
+    kept = [pair for pair in pairs if pair != ("view", "timeline")]
+    return with_query(f"/runs/{_segment(run)}/rollouts/{row}", [*(said(chosen) if chosen else ()), *kept])
 
 
 def overview(run: str, *, mode: str = "", eval_name: str = "", search: str = "", seen: str = "") -> str:

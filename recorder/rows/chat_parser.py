@@ -169,12 +169,15 @@ def calls_in(answer: str) -> bool:
 
 
 def split_reasoning(answer: str) -> tuple[str | None, str]:
-    """Splits an answer into reasoning (None without any) and rest. The opening tag may be in the prompt instead."""
-    thought, ended, rest = answer.partition(_THINK_END)
-    thought = thought.strip()
-    if not ended and not thought.startswith(_THINK):
+    """Splits an answer into reasoning (None without any) and rest. The opening tag may be in the prompt instead, or
+    after the answer's beginning, which is no reasoning then.
+    """
+    head, ended, rest = answer.partition(_THINK_END)
+    said, begun, thought = head.partition(_THINK)
+    if not ended and (said.strip() or not begun):
         return None, answer
-    return thought.removeprefix(_THINK).strip(), rest.lstrip()
+    before = said if begun and said.strip() else ""
+    return (thought if begun else head).strip(), before + rest.lstrip()
 
 
 def _tool_calls(answer: str) -> tuple[str, list[dict[str, Any]]]:

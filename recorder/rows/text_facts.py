@@ -248,11 +248,11 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
     return [
         written_action(entry["action"])[:_SHOWN]
         for entry in sent
-        if not _occurs(entry["action"], f"{entry['text']}\n{called[entry['turn']]}")
+        if not occurs(entry["action"], f"{entry['text']}\n{called[entry['turn']]}")
     ]
 
 
-def _occurs(action: Any, said: str) -> bool:
+def occurs(action: Any, said: str) -> bool:
     """Return True if all short values of an action, or the text that it is, occur in what the model said."""
     values = [action] if isinstance(action, str) else [it for it in _leaves(action) if len(str(it)) <= _SHORT]
     said = said.lower()

@@ -201,26 +201,19 @@ def aligned(number: int, a: list[Card] | None, b: list[Card] | None, differ: Dif
 def _named_texts(cards: Sequence[Card]) -> dict[str, Text]:
     """Returns each text by its kind; further texts of a kind are numbered."""
     found: dict[str, Text] = {}
-    said = next((card for card in cards if card.role == "assistant"), None)
-    for name, value in (pair for card in cards for pair in _texts_of(card, said)):
+    for name, value in (pair for card in cards for pair in _texts_of(card)):
         count = sum(known == name or known.startswith(f"{name} (") for known in found)
         found[f"{name} ({count + 1})" if count else name] = value
     return found
 
 
-def _is_called(action: Fields, said: Card | None) -> bool:
-    """True if the model's tool calls contain the same values as the action."""
-    called = {value.value for call in said.calls for _, value in call.arguments} if said else set()
-    return bool(action) and called.issuperset(value.value for _, value in action)
-
-
-def _texts_of(card: Card, said: Card | None) -> list[tuple[str, Text]]:
+def _texts_of(card: Card) -> list[tuple[str, Text]]:
     found = [("reasoning", card.reasoning), (card.role if card.answer is None else "observation", card.content)]
     pairs = [(name, value) for name, value in found if value is not None]
     for call in card.calls:
         pairs += [(f"{call.name} {name}".strip(), value) for name, value in call.arguments or [("", Text("", "()"))]]
     if card.answer:
-        action = [] if _is_called(card.answer.action, said) else _labelled("action", card.answer.action)
+        action = [] if card.answer.is_called else _labelled(f"action {card.answer.tool}".strip(), card.answer.action)
         error = [("error", card.answer.error)] if card.answer.error else []
         pairs = [*action, *error, *pairs, *_labelled("observation", card.answer.observation)]
     return pairs

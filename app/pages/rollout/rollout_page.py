@@ -1,6 +1,8 @@
 """Shows one rollout: timeline, tokens, raw record, reward and group."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, get_args
 
 import orjson
@@ -8,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
+from logs_ui.app.pages.rollout.long_timeline import Gap, Mark, numbered, rail, stretches
 from logs_ui.app.pages.rollout.token_view import TokenView, make_view
 from logs_ui.app.parts import figures, safe_text, timeline, words
 from logs_ui.app.parts import notes_forms as notes
@@ -31,20 +34,29 @@ from logs_ui.recorder.diagnosis.waterfall import cause_of
 from logs_ui.recorder.errors import ImageNotFoundError, RolloutNotFoundError
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.queries import Neighbours, Rollout, RunSummary
+from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
 from logs_ui.recorder.queries.notebook import Notebook
+from logs_ui.recorder.queries.search.search_words import words_of
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import LossCause, Mode, RunState, Status
 
 router = APIRouter()
 
 View = Literal["timeline", "tokens", "raw"]
+Show = Literal["output", "reasoning", "assistant", "rendered"]
+"""What the timeline unfolds; "assistant": it shows nothing but the model's messages; "rendered": texts are read as
+Markdown.
+"""
+_OWN = {"view", "seen", "show", "turn", "gaps", "fill"}
+"""Parameters that are no filter's."""
 _TOKEN_LIST = 4_096
 """Maximum number of token ids in the raw view; longer arrays are shown as their length there, and in full in its plain
 text.
 """
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
 """Media types that cannot contain a script."""
+_IMAGE_HEADERS = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Content-Disposition": "inline"}
 _OWN_PANEL = ("traceback", "server_log")
 """Metadata that has a panel of its own."""
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
@@ -82,6 +94,9 @@ class RolloutPage:
     Attributes:
         chosen: the filter that previous and next follow.
         cards: of the timeline; `anomaly` is the first of them that went wrong.
+        stretches: the cards that are sent, and the gaps between them; `rail` shows all turns if they are many. The
+            page opens at the turn `around`.
+        found: tells if a text contains a word of `searched`.
         scoring: the calls that reward functions made for the rollout.
         server_log: end of the environment server's log, for a failed rollout that names a log.
         evidence: the weakest evidence of its call attribution, and its meaning; None without calls.
@@ -105,6 +120,11 @@ class RolloutPage:
     neighbours: Neighbours
     view: View
     cards: list[Card]
+    stretches: list[tuple[list[Card], Gap | None]]
+    around: int
+    rail: list[Mark]
+    show: tuple[Show, ...]
+    found: Callable[[str], bool]
     scoring: list[Card]
     anomaly: Card | None
     most_tokens: int
@@ -134,31 +154,49 @@ class RolloutPage:
 def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, row_id: int) -> Response:
     """Shows the timeline, the tokens or the raw record."""
     pairs = request.query_params.multi_items()
-    own = dict(pair for pair in pairs if pair[0] in {"view", "seen"})
-    view = _view(own.get("view", ""))
-    wanted = htmx.target(request)
+    own = dict(pair for pair in pairs if pair[0] in _OWN)
+    view, show = _view(own.get("view", "")), _shown(own.get("show", ""))
+    turn, wanted = urls.parse_whole(own.get("turn", "")), htmx.target(request)
     with source.reading_run(name) as (db, run):
         found = queries.rollout(db, id_of(run), storable(row_id))
-        chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"view", "seen"}])
+        chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _OWN])
         if wanted is None and name != run.uid:
-            return RedirectResponse(urls.rollout(run.uid, row_id, chosen, view=view), 303)
-        page = _page(db, notebook, run, found, chosen, view)
+            return RedirectResponse(urls.rollout(run.uid, row_id, chosen, view=view, show=show, turn=turn), 303)
+        page = _page(db, notebook, run, found, chosen, view, show, own)
     if wanted == "rollout" and own.get("seen") == _seen(found.row, page.summary):
         return htmx.nothing_new()
+    if wanted and wanted.startswith("gap-"):
+        return htmx.fragment(request, "rollout/_stretches.html", page)
     return htmx.render(request, "rollout/rollout.html", page, fragments=("rollout",))
+
+
+@router.get("/runs/{name}/rollouts/{row_id}/folded/{anchor}")
+def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anchor: str, show: str = "") -> Response:
+    """Returns what a page left out of a folded card: its reasoning, or its output."""
+    with source.reading_run(name) as (db, run):
+        found = queries.rollout(db, id_of(run), storable(row_id))
+    named = anchor.removesuffix("-reasoning")
+    card = next((card for card in timeline.make_timeline(found) if card.anchor == named), None)
+    if card is None:
+        raise RolloutNotFoundError(f"rollout {row_id} has no message called {anchor[:60]!r}")
+    context = SimpleNamespace(run=run, row=found.row, card=card, show=_shown(show), is_reasoning=anchor != named)
+    return htmx.fragment(request, "rollout/_folded.html", context)
 
 
 @router.get("/runs/{name}/rollouts/{row_id}/text/{part}")
 def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Response:
-    """Returns one text of a rollout as plain text."""
+    """Returns one text of a rollout as plain text, or an image that a message contains, such as a VLM's prompt."""
     with source.reading_run(name) as (db, run):
         found = queries.rollout(db, id_of(run), storable(row_id))
+    cards = [*timeline.make_timeline(found), *timeline.make_scoring(found)]
+    if image := next((it for card in cards for it in card.pictures if it.data and it.part == part), None):
+        return Response(image.data, media_type=image.media_type, headers=_IMAGE_HEADERS | {"Cache-Control": "no-cache"})
     if part == "raw":
         value: str | None = safe_text.as_json(_record(found, token_limit=None))
     else:
         pieces = [*(_metadata_text(found, name) for name in _OWN_PANEL), _metadata(found)]
         value = {
-            **timeline.texts([*timeline.make_timeline(found), *timeline.make_scoring(found)]),
+            **timeline.texts(cards),
             **{p.part: p.value for p in pieces if p},
         }.get(part)
     if value is None:
@@ -174,11 +212,7 @@ def image(source: SourceOfPages, image_hash: str) -> Response:
         found = queries.image(db, image_hash)
     if found.media_type not in _IMAGE_TYPES:
         raise ImageNotFoundError("This image is of a kind that is not shown.")
-    headers = {
-        "Content-Security-Policy": PLAIN_TEXT_POLICY,
-        "Cache-Control": "private, max-age=31536000, immutable",
-        "Content-Disposition": "inline",
-    }
+    headers = _IMAGE_HEADERS | {"Cache-Control": "private, max-age=31536000, immutable"}
     return Response(found.data, media_type=found.media_type, headers=headers)
 
 
@@ -188,14 +222,43 @@ def _view(written: str) -> View:
     return next((view for view in get_args(View) if view == written), "timeline")
 
 
+def _shown(written: str) -> tuple[Show, ...]:
+    return tuple(word for word in get_args(Show) if word in written.split(","))
+
+
+def _stretches(
+    cards: list[Card], own: dict[str, str], show: tuple[Show, ...], found: Callable[[str], bool]
+) -> tuple[list[tuple[list[Card], Gap | None]], int]:
+    """Returns the cards to send, and the turn where the page opens; 0 for its beginning."""
+    placed = numbered(cards)
+    given = [gap.partition("-")[::2] for gap in (own.get("fill") or own.get("gaps") or "").split(",")][:20]
+    gaps = [(urls.parse_whole(a), urls.parse_whole(b)) for a, b in given if b]
+    searched = (place for place, card in placed if place and any(map(found, timeline.texts([card]).values())))
+    failed = (place for place, card in placed if card.anomaly)
+    around = urls.parse_whole(own.get("turn", "")) or next(searched, 0) or next(failed, 0)
+    known = gaps if {"gaps", "fill"} & own.keys() else None
+    return stretches(cards, known, is_filled="fill" in own, around=around, is_open="output" in show), around
+
+
+def _has_any(phrases: list[str]) -> Callable[[str], bool]:
+    """Returns what tells if a text contains one of the phrases, as the full-text index would."""
+    wanted = [f" {' '.join(words_of(it))}{'' if it.endswith('*') else ' '}" for it in phrases]
+    return lambda text: bool(wanted) and any(it in f" {' '.join(words_of(text))} " for it in wanted)
+
+
 def _page(
-    db: Connection, notebook: Notebook, run: Run, found: Rollout, chosen: RolloutFilter, view: View
-) -> RolloutPage:
+    db: Connection, notebook: Notebook, run: Run, found: Rollout, chosen: RolloutFilter, view: View,
+    show: tuple[Show, ...], own: dict[str, str],
+) -> RolloutPage:  # fmt: skip
     row = found.row
     summary = queries.run_summary(db, id_of(run))
     total = page_cache.figure(db, summary, queries.count, chosen)
     near = queries.neighbours_in_time if is_long(summary, chosen) else queries.neighbours
     cards = timeline.make_timeline(found)
+    shown = [card for card in cards if not card.is_reply] if "assistant" in show else cards
+    searched = _searched(chosen)
+    wanted = _has_any(searched)
+    sent, around = _stretches(shown, own, show, wanted) if view == "timeline" else ([], 0)
     calls = sum(card.role == "assistant" and card.turn is not None for card in cards)
     parts = reward_parts(row)
     group = sorted(queries.group_rows(db, id_of(run), row.id or 0), key=lambda it: (it.generation, it.id or 0))
@@ -207,6 +270,11 @@ def _page(
         neighbours=near(db, id_of(run), chosen, row, total=total),
         view=view,
         cards=cards,
+        stretches=sent,
+        around=around,
+        rail=rail(cards),
+        show=show,
+        found=wanted,
         scoring=timeline.make_scoring(found),
         anomaly=next((card for card in cards if card.anomaly), None),
         most_tokens=max([card.tokens or 0 for card in cards if card.role == "assistant"], default=0) or 1,
@@ -228,8 +296,8 @@ def _page(
         strip=strip,
         sampling=_named(found.sampling),
         metadata=_metadata(found),
-        searched=_searched(chosen),
-        refresh=_refresh(run, row, summary, chosen, view),
+        searched=orjson.dumps(searched).decode() if searched else "",
+        refresh=_refresh(run, row, summary, chosen, view, show),
     )
 
 
@@ -262,15 +330,17 @@ def _trained(run: Run, row: EvaluationRow, group: list[EvaluationRow], summary: 
     )
 
 
-def _searched(chosen: RolloutFilter) -> str:
-    phrases = [value for term in chosen.terms if term.field == "text" and not term.negated for value in term.values]
-    return orjson.dumps(phrases).decode() if phrases else ""
+def _searched(chosen: RolloutFilter) -> list[str]:
+    terms = [term for term in chosen.terms if term.field in SEARCHED and not term.negated]
+    return [value for term in terms for value in term.values if isinstance(value, str)]
 
 
-def _refresh(run: Run, row: EvaluationRow, summary: RunSummary, chosen: RolloutFilter, view: View) -> str | None:
+def _refresh(
+    run: Run, row: EvaluationRow, summary: RunSummary, chosen: RolloutFilter, view: View, show: tuple[Show, ...]
+) -> str | None:
     if words.is_settled(row) or not (summary.is_alive or row.status == Status.RUNNING):
         return None
-    return urls.rollout(run.uid, row.id or 0, chosen, view=view, seen=_seen(row, summary))
+    return urls.rollout(run.uid, row.id or 0, chosen, view=view, show=show, seen=_seen(row, summary))
 
 
 def _seen(row: EvaluationRow, summary: RunSummary) -> str:

@@ -139,9 +139,9 @@ def _tiles(uid: str, here: StepWindow, firsts: Sequence[Tally]) -> list[ActionTi
         ),
         ActionTile(
             "Tool calls per rollout",
-            _figure(calls),
-            "in the model's messages",
-            urls.rollouts(uid, here.only("tool_calls>0")),
+            _figure(calls) if np.nansum(calls) else None,
+            "in the model's messages" if np.nansum(calls) else "none recorded as tool calls",
+            urls.rollouts(uid, here.only("tool_calls>0")) if np.nansum(calls) else None,
         ),
     ]
 

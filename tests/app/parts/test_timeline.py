@@ -73,7 +73,17 @@ def test_the_outline_says_each_steps_reward() -> None:
     found = cards([assistant("go")], actions=[step])
     template = make_templates().get_template("rollout/_outline.html")
     html = template.render(
-        scoring=[], cards=found, view="timeline", tokens=None, anomaly=None, most_tokens=1, summary=None, row=None
+        scoring=[],
+        cards=found,
+        view="timeline",
+        tokens=None,
+        anomaly=None,
+        most_tokens=1,
+        summary=None,
+        row=None,
+        rail=[],
+        show=(),
+        stretches=[],
     )
     assert "\u22120.25" in html
     assert 'title="reward of this step"' in html

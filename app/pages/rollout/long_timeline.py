@@ -1,0 +1,101 @@
+"""Chooses the turns of a long rollout that its page sends: the first, the last, and those that a reader looks for.
+Between them are gaps, which the page fills while it is read.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from logs_ui.app.parts.timeline import Card
+
+_HEAD, _AROUND, _TAIL, _MORE = 10_000, 6_000, 4_000, 18_000
+"""Characters that each stretch of turns may send; `_MORE` when a gap is filled."""
+_PER_CARD = 900  # characters of a card's frame
+_LEAST_GAP = 4  # turns
+_RAIL_FROM = 30  # turns
+_BAND = 10  # turns
+
+
+Gap = tuple[int, int]
+"""The first and last turn of a gap."""
+
+
+class Mark(NamedTuple):
+    """Marks a turn on the rail, as "bad", "warn", a "positive" or "negative" reward, or the first of ten ("band")."""
+
+    turn: int
+    anchor: str
+    kind: str
+    title: str
+
+
+def numbered(cards: Iterable[Card]) -> list[tuple[int, Card]]:
+    """Returns each card with its turn's place among the recorded turns, from 1; 0 for the prompt."""
+    found, place, highest = [], 0, 0
+    for card in cards:
+        if (card.turn or 0) > highest:
+            place, highest = place + 1, card.turn or 0
+        found.append((place, card))
+    return found
+
+
+def stretches(
+    cards: Sequence[Card], gaps: Sequence[Gap] | None, *, is_filled: bool, around: int, is_open: bool
+) -> list[tuple[list[Card], Gap | None]]:
+    """Divides a timeline into cards that are sent, and the gap after them. `gaps` are those of the page as it is shown;
+    None for a new page, which opens at the turn `around`. With `is_filled` only turns of the first gap are sent.
+    """
+    placed = [pair for pair in numbered(cards) if not is_filled or (gaps and gaps[0][0] <= pair[0] <= gaps[0][1])]
+    cost: Counter[int] = Counter()
+    for number, card in placed:
+        cost[number] += _PER_CARD + _sent(card, is_open=is_open)
+    turns = sorted(cost)
+    if gaps is None or is_filled:
+        shown = {0, *_within(cost, turns, _MORE if is_filled else _HEAD)}
+        if not is_filled:
+            shown.update(_within(cost, reversed(turns), _TAIL))
+            shown.update(_within(cost, [turn for turn in turns if turn >= around - 2], _AROUND, 4) if around else ())
+        hidden = [[*run] for is_shown, run in groupby(turns, shown.__contains__) if not is_shown]
+        gaps = [(run[0], run[-1]) for run in hidden if len(run) >= _LEAST_GAP]
+    begins, ends = [0, *(last + 1 for _, last in gaps)], [*(first for first, _ in gaps), len(cards) + 1]
+    sent = [[card for number, card in placed if begin <= number < end] for begin, end in zip(begins, ends, strict=True)]
+    return list(zip(sent, [*gaps, None], strict=True))
+
+
+def rail(cards: Sequence[Card]) -> list[Mark]:
+    """Returns the marks of a rollout of more than 30 turns; none for a shorter one, whose turns are listed."""
+    placed = numbered(cards)
+    turns = placed[-1][0] if placed else 0
+    if turns <= _RAIL_FROM:
+        return []
+    starts = {number: card.anchor for number, card in reversed(placed)}
+    firsts = range(1, turns + 1, _BAND)
+    marks = [Mark(n, starts[n], "band", f"turns {n} to {min(n + _BAND - 1, turns)}") for n in firsts]
+    for number, card in placed:
+        answer = card.answer
+        if card.anomaly or (answer and answer.is_fallback):
+            marks.append(Mark(number, card.anchor, card.tone, card.anomaly or "default action"))
+        if answer and answer.reward:
+            kind = "negative" if answer.reward < 0 else "positive"
+            marks.append(Mark(number, card.anchor, kind, f"reward {answer.reward:+.3g}"))
+    return marks
+
+
+def _sent(card: Card, *, is_open: bool) -> int:
+    """Returns the number of characters that a card sends."""
+    texts = [value for call in card.calls for _, value in call.arguments]
+    if is_open or not card.is_folded:
+        texts += card.output if card.is_reply else filter(None, [card.content])
+    return sum(len(text.value) for text in texts)
+
+
+def _within(cost: Counter[int], turns: Iterable[int], budget: int, least: int = 1) -> list[int]:
+    """Returns turns in that order until their cost exceeds the budget."""
+    found: list[int] = []
+    for number in turns:
+        if budget <= 0 and len(found) >= least:
+            break
+        budget -= cost[number]
+        found.append(number)
+    return found

@@ -1,0 +1,30 @@
+// While a long rollout is filled, unfolded or refreshed, it keeps the turns that its reader has, and where they are.
+"use strict";
+{
+  const place = (element) => element.getBoundingClientRect().top;
+  const isWhole = (ctx) => ["rollout", "main"].includes(ctx?.target?.id);
+  let fixed = null; // the card that stays where it is, and its place
+
+  document.addEventListener("htmx:config:request", (event) => {
+    const { ctx } = event.detail;
+    const gaps = [...document.querySelectorAll("[data-gap]")];
+    if (isWhole(ctx) && gaps.length) ctx.request.body.set("gaps", gaps.map((gap) => gap.dataset.gap).join(","));
+  });
+  document.addEventListener("htmx:before:swap", (event) => {
+    const { ctx } = event.detail;
+    const below = document.querySelector(".bars").getBoundingClientRect().bottom;
+    const cards = [...document.querySelectorAll(".timeline .card")];
+    // A gap in the upper half is above what one reads; any other fills below it.
+    const after = ctx.target?.matches?.(".gap") && place(ctx.target) < innerHeight / 2 && ctx.target.nextElementSibling;
+    const card = after || (isWhole(ctx) && scrollY > 0 && cards.find((it) => it.getBoundingClientRect().bottom > below));
+    fixed = card ? { id: card.id, at: place(card) } : null;
+    if (card) document.documentElement.style.overflowAnchor = "none"; // the browser would move it a second time
+  });
+  document.addEventListener("htmx:after:swap", (event) => {
+    const card = fixed && document.getElementById(fixed.id);
+    if (card) scrollBy(0, place(card) - fixed.at);
+    fixed = null;
+    requestAnimationFrame(() => { document.documentElement.style.overflowAnchor = ""; });
+    event.detail.ctx.sourceElement?.matches?.(".card details") && event.detail.ctx.sourceElement.classList.add("filled");
+  });
+}
