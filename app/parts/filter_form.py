@@ -44,10 +44,11 @@ class FilterForm:
         where: the line: as typed if it is wrong, else in its shortest form.
         modes: empty if the run has a single mode.
         statuses, scored: all values; `running` and `awaiting` only while the run is alive, or if rows have them.
-        tasks_beyond: True if the run has more tasks than are listed, so that others have to be typed.
+        tasks_beyond: True if the run has more tasks than are listed, so that others have to be found.
         typed: texts of the TYPED fields: as typed if they are wrong, else in their shortest form.
         rest: the terms that the column does not show, as a line.
         at_fault: name of the field that is marked as wrong; None without a mistake.
+        find: the text that the listed tasks contain; empty if the most frequent ones are listed.
     """
 
     where: str
@@ -63,6 +64,7 @@ class FilterForm:
     rest: str
     sort: Order
     at_fault: str | None
+    find: str
 
     def wrong(self, field: str) -> bool:
         """True if this field is marked as wrong."""
@@ -70,10 +72,18 @@ class FilterForm:
 
 
 def make_form(
-    db: Connection, summary: RunSummary, chosen: RolloutFilter, mistake: FilterError | None, given: Pairs
+    db: Connection,
+    summary: RunSummary,
+    chosen: RolloutFilter,
+    mistake: FilterError | None,
+    given: Pairs,
+    find: str = "",
 ) -> FilterForm:
-    """Makes the forms of a filter; `given` are the URL's parameters, which differ from `chosen` if they are wrong."""
+    """Makes the forms of a filter; `given` are the URL's parameters, which differ from `chosen` if they are wrong. If a
+    run has too many tasks to list, those that contain `find` are offered.
+    """
     facets = page_cache.facets(db, summary, chosen)
+    tasks = _tasks_found(db, summary, chosen, find) if find else facets.tasks
     written = dict(given) if mistake else {}
     over: tuple[str, ...] = () if summary.state == RunState.RUNNING else (Status.RUNNING, Scored.AWAITING)
     statuses = {status.value: 0 for status in Status if status not in over} | dict(facets.statuses)
@@ -90,14 +100,24 @@ def make_form(
         statuses=[Choice(v, n, v in chosen.words("status"), words.status_word(v)) for v, n in statuses.items()],
         stop_reasons=[Choice(v, n, v in chosen.words("stop"), words.stop_reason(v)) for v, n in facets.stop_reasons],
         scored=[Choice(v, n, v in chosen.words("scored"), words.SCORED[Scored(v)]) for v, n in scored.items()],
-        tasks=[Choice(v, n, v in chosen.words("task")) for v, n in facets.tasks],
+        tasks=[Choice(v, n, v in chosen.words("task")) for v, n in tasks],
         tasks_beyond=len(facets.tasks) >= queries.MOST_TASKS,
         rewards=charts.reward_chart(rewards, chosen.range("reward")),
         typed=_typed(chosen) | {name: written[name] for name in TYPED if name in written},
         rest=print_where(chosen.without(*_COLUMN, *(("mode",) if modes else ()))),
         sort=chosen.sort,
         at_fault=at_fault,
+        find=find,
     )
+
+
+def _tasks_found(db: Connection, summary: RunSummary, chosen: RolloutFilter, find: str) -> list[tuple[str, int]]:
+    """Returns the chosen tasks, and the first that contain a text, each with the number of rollouts it would select."""
+    known = queries.known_values(db, id_of(summary.run), ["task"])["task"]
+    found = [task for task in known if find.casefold() in task.casefold()][: queries.MOST_TASKS]
+    named = sorted({*chosen.words("task"), *found})
+    counted = dict(page_cache.facets(db, summary, chosen.with_parts(tasks=named)).tasks) if named else {}
+    return [(task, counted[task]) for task in named if task in counted]
 
 
 def checked_filter(db: Connection, run: Run, given: Pairs) -> RolloutFilter:

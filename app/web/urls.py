@@ -118,18 +118,15 @@ def shown() -> Pairs:
 
 
 def rollouts(
-    run: str,
-    chosen: RolloutFilter | None = None,
-    *,
-    after: Cursor | None = None,
-    at: int = 0,
+    run: str, chosen: RolloutFilter | None = None, *, after: Cursor | None = None, at: int = 0, find: str = "",
     view: Pairs | None = None,
-) -> str:
-    """Returns the address of a run's rollouts, from a cursor on if given, or at the row with the id `at`; `view`
-    replaces this request's view.
+) -> str:  # fmt: skip
+    """Returns the address of a run's rollouts, from a cursor on if given, or at the row with the id `at`; `find`
+    searches the names of its tasks, and `view` replaces this request's view.
     """
     pairs = [*said(chosen)] if chosen else []
     place = [("after", print_cursor(after))] if after else [("at", str(at))] if at else []
+    place += [("find", find)] if find else []
     return with_query(f"/runs/{_segment(run)}", [*pairs, *(shown() if view is None else view), *place])
 
 

@@ -27,7 +27,8 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 _COOKIE = "logs-ui-columns"
 _YEAR = 365 * 86_400  # seconds
-_OF_LIVE = ("newest", "seen", "open", "follow")  # parameters of the live updates alone
+_OF_LIVE = ("newest", "seen", "open", "follow", "find")  # parameters of the live updates alone
+_OF_PAGE = ("after", "at", "choose", "find", WAIT)  # parameters that are neither of the filter nor of the view
 _POLLED_ROWS = 100  # rows of a page that are looked at again, at most, while they are unfinished
 
 router = APIRouter()
@@ -105,7 +106,7 @@ def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
 
 
 def _answer(request: Request, db: Connection, run: Run) -> Response:
-    pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in {"after", "at", "choose", WAIT}]
+    pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in _OF_PAGE]
     shown, given = split(pairs)
     place = request.query_params.get("after")
     view = parse_view(shown)
@@ -119,7 +120,7 @@ def _answer(request: Request, db: Connection, run: Run) -> Response:
         page = _page(request, db, run, view, repaired(given, mistake), None, given=given, mistake=mistake)
         return htmx.render(request, "rollouts/rollouts.html", page, fragments=("results",), status=422, address="false")
     at = urls.parse_whole(request.query_params.get("at", ""))
-    here = urls.rollouts(run.uid, chosen, after=after, at=at)
+    here = urls.rollouts(run.uid, chosen, after=after, at=at, find=request.query_params.get("find", ""))
     if htmx.target(request) == "more":
         summary = queries.run_summary(db, id_of(run))
         more = MorePage(summary, table.rows_of(db, summary, chosen, view, after))
@@ -157,7 +158,7 @@ def _page(
     return RolloutsPage(
         summary=summary,
         chosen=chosen,
-        form=make_form(db, summary, chosen, mistake, given or []),
+        form=make_form(db, summary, chosen, mistake, given or [], request.query_params.get("find", "")),
         chips=chips,
         found=table.found_of(db, summary, chosen),
         view=view,
@@ -230,7 +231,7 @@ def _news(request: Request, db: Connection, run: Run) -> Response:
         chosen=chosen,
         view=view,
         live=now,
-        form=make_form(db, now.summary, chosen, None, []),
+        form=make_form(db, now.summary, chosen, None, [], request.query_params.get("find", "")),
         chips=filter_parts(chosen),
         found=table.found_of(db, now.summary, chosen),
         rows=rows,

@@ -12,7 +12,7 @@ from urllib.parse import quote, unquote, urlencode
 import pytest
 from markupsafe import escape
 from playwright.sync_api import Browser, Page, Route, expect
-from sqlalchemy import insert, select
+from sqlalchemy import insert, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
@@ -337,3 +337,37 @@ def test_escape_closes_the_list_and_then_leaves_the_box(quiet_page: Page, url: s
     box.press("Escape")
     expect(box).not_to_be_focused()
     expect(box).to_have_value("stop:len")
+
+
+def test_one_of_thousands_of_tasks_is_found_and_ticked(tmp_path: Path, browser: Browser) -> None:
+    path = tmp_path / "runs.db"
+    engine = writing_engine(path)
+    make_run(engine, uid=RUN, name="a run", steps=20, state=RunState.FINISHED)
+    with engine.begin() as connection:
+        for row_id in connection.scalars(select(col(EvaluationRow.id))).all():
+            named = update(EvaluationRow).where(col(EvaluationRow.id) == row_id)
+            connection.execute(named.values(task=f"webarena/shopping_admin/{row_id:04}"))
+    engine.dispose()
+    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+        whole = client.get(f"/runs/{RUN}").text
+        assert whole.count('name="task"') == 50
+        assert 'value="webarena/shopping_admin/0217"' not in whole
+        found = client.get(f"/runs/{RUN}?find=ADMIN/021").text
+        assert re.findall(r'name="task" value="[^"]+/(\d+)"', found) == [f"{n:04}" for n in range(210, 220)]
+        assert "No task contains that" in client.get(f"/runs/{RUN}?find=nothing").text
+        hostile = client.get(f"/runs/{RUN}", params={"find": '"><script>x</script>'}).text
+        assert "<script>x" not in hostile
+    with BackgroundServer(path) as server:
+        for script in (True, False):
+            context = browser.new_context(java_script_enabled=script)
+            page = context.new_page()
+            page.goto(f"{server.url}/runs/{RUN}")
+            page.get_by_label("Find a task").fill("/0217")
+            page.get_by_label("Find a task").press("Enter")
+            expect(page.locator("input[name=task]")).to_have_count(1)
+            page.locator("input[name=task]").check()
+            if not script:
+                page.locator("#filters").get_by_role("button", name="Apply").click()
+            expect(page).to_have_url(f"{server.url}/runs/{RUN}?where=task:webarena/shopping_admin/0217&find=/0217")
+            expect(page.locator("#rows .row-link")).to_have_count(1)
+            context.close()
