@@ -28,6 +28,8 @@ _PASSWORD = re.compile(r"(://[^/\s:@?#\"']{0,256}:)[^/\s?#\"']{1,256}@")
 _USER = re.compile(r"(https?://)[^/\s:@?#\"']{1,256}@")  # a user without a password is most often a token
 _ASSIGNED = re.compile(r"(?:[\"']\s?:|\s?=)\s?[rbf]?[\"']([^\"'\n]+)")
 _VARIABLE = re.compile(r"\b([A-Z][A-Z0-9_]{2,100})=([^\s\"']+)")
+_BARE = re.compile(r"(?<![\w-])([\w-]{3,100})\s?=\s?(?!None\b|True\b|False\b)([^\s\"'&;,=<>()\[\]{}]+)")
+_ATTRIBUTE = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+$")
 _HEADER = re.compile(r"(?i)(\bauthorization[\"']?\s{0,3}[:=]\s{0,3}[\"']?(?:[a-z]{3,10}\s)?|\bbearer\s)[\w.~+/=-]{8,}")
 _KEY = re.compile(  # prefixes of keys of well-known services
     r"\b(?:hf_|sk-|ghp_|gho_|github_pat_|glpat-|xox[abp]-|AKIA|AIza)[A-Za-z0-9_-]{16,200}"
@@ -61,6 +63,7 @@ def without_secrets(text: str) -> str:
     """Replace secrets in a message, traceback or log: in URLs, in headers, and assigned to names in code."""
     text = _ASSIGNED.sub(_assigned, text)
     text = _VARIABLE.sub(_variable, text)
+    text = _BARE.sub(_bare, text)
     small = text.lower()
     if "bearer" in small or "authorization" in small:
         text = _HEADER.sub(rf"\1{_MASK}", text)
@@ -85,6 +88,15 @@ def _assigned(found: re.Match[str]) -> str:
 
 def _variable(found: re.Match[str]) -> str:
     return _hidden(found, 2) if _is_secret(found[1]) or _IN_SHELL.search(found[1]) else found[0]
+
+
+def _bare(found: re.Match[str]) -> str:
+    """Hide a value without quotes, as in "password=hunter2", unless it is code: a name, an attribute, or a call."""
+    name, value = found.groups()
+    is_code = (
+        name.lower() == value.lower() or _ATTRIBUTE.match(value) or found.string.startswith(("(", "["), found.end())
+    )
+    return found[0] if is_code or not _is_secret(name) else _hidden(found, 2)
 
 
 def _parameter(found: re.Match[str]) -> str:

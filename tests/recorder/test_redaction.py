@@ -77,6 +77,9 @@ def test_secrets_in_urls_are_masked_in_any_text(text: str, kept: str) -> None:
         ("input_value={'apiKey': 'SECRET', 'n': 1}", "input_value={'apiKey': '***', 'n': 1}"),
         ("HF_TOKEN=SECRET OPENAI_KEY=SECRET python", "HF_TOKEN=*** OPENAI_KEY=*** python"),
         ("Authorization: Bearer SECRET123", "Authorization: Bearer ***"),
+        ("connect failed: password=hunter2 user=ann", "connect failed: password=*** user=ann"),
+        ("DSN 'host=db password = hunt.er2!' refused", "DSN 'host=db password = ***' refused"),
+        ("(api_key=xyz, hub-token=abc)", "(api_key=***, hub-token=***)"),
     ],
 )
 def test_secrets_in_code_and_headers_are_masked_in_errors(text: str, kept: str) -> None:
@@ -89,6 +92,7 @@ def test_secrets_in_code_and_headers_are_masked_in_errors(text: str, kept: str) 
         "Unexpected token: '<' in JSON at position 3", "KeyError: 'token'", "max_tokens='5'", "eos_token='</s>'",
         "token=tokenizer.encode(text)", "http://127.0.0.1:8000/a@b", "git@github.com:a/b", "/find?monkey=1&sort=up",
         "a==b ? c : d; e=f", "ssh://git@github.com/a",
+        "login(token=token, password=self.password)", "token=None", "if token == other", "secret=secrets[0]",
     ],
 )  # fmt: skip
 def test_other_texts_stay_as_they_are(text: str) -> None:
@@ -97,7 +101,7 @@ def test_other_texts_stay_as_they_are(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "unit", ["://", "://a:", "?a", "?a=", "token", "a-", "key='", "A", "bearer ", "authorization: "]
+    "unit", ["://", "://a:", "?a", "?a=", "token", "a-", "key='", "A", "bearer ", "authorization: ", "password="]
 )
 def test_no_text_takes_long(unit: str) -> None:
     text = unit * (200_000 // len(unit))
