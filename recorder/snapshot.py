@@ -155,6 +155,13 @@ def one_line(message: str) -> str:
     return (column(without_keys(line)) or "")[:_LINE]
 
 
+def visible(value: object) -> str:
+    """Return the text in one line. Control and bidi characters, which a terminal would obey, become U+FFFD."""
+    return "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in " ".join(str(value).split())
+    )
+
+
 def _without_nul(value: Any) -> Any:
     if isinstance(value, dict):
         return {column(key): _without_nul(item) for key, item in value.items()}

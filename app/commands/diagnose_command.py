@@ -17,11 +17,12 @@ from logs_ui.recorder.analysis.diagnose import Diagnosis, recorded_settings, set
 from logs_ui.recorder.analysis.frames import opened
 from logs_ui.recorder.analysis.user_modules import imported
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
-from logs_ui.recorder.diagnosis.report import Line, lines, visible
+from logs_ui.recorder.diagnosis.report import Line, lines
 from logs_ui.recorder.diagnosis.run_checks import all_limits
 from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.recorder.queries.notebook import Notebook
 from logs_ui.recorder.settings import check_thresholds
+from logs_ui.recorder.snapshot import visible
 from logs_ui.recorder.storage.address import Address, database_address, db_option
 
 _FAILED, _ILL = 1, 3  # 2 is a command line that is misspelt

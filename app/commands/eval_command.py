@@ -13,8 +13,8 @@ from rich.text import Text
 from logs_ui.app.commands.terminal import Database, figure, out, progress_bar, say, say_without_terminal, table_of, wide
 from logs_ui.app.web.urls import rollouts
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.snapshot import visible
 from logs_ui.recorder.storage.address import absolute, database_address, db_option
-from logs_ui.rollout.models.one_line import visible
 
 if TYPE_CHECKING:
     from logs_ui.rollout.evaluations.evaluation_report import Figures, Report, Sample

@@ -11,10 +11,10 @@ from urllib.request import Request, urlopen
 import orjson
 
 from logs_ui.recorder.diagnosis import Card, Report
-from logs_ui.recorder.diagnosis.report import card_lines, card_values, explaining, visible
+from logs_ui.recorder.diagnosis.report import card_lines, card_values, explaining
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.snapshot import error_line, plain
+from logs_ui.recorder.snapshot import error_line, plain, visible
 
 logger = logging.getLogger("logs_ui")
 

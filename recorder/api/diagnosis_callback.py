@@ -17,12 +17,11 @@ from logs_ui.recorder.api.trainer_run import Recording
 from logs_ui.recorder.capture.instruments import trl
 from logs_ui.recorder.capture.instruments.trl_callback import as_trainer_callback, first_rank_says
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
-from logs_ui.recorder.diagnosis.report import visible
 from logs_ui.recorder.diagnosis.run_checks import all_limits
 from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.settings import check_thresholds, unknown_diagnostic
-from logs_ui.recorder.snapshot import error_line
+from logs_ui.recorder.snapshot import error_line, visible
 from logs_ui.recorder.storage.address import as_text, database_address, db_option
 
 logger = logging.getLogger("logs_ui")

@@ -14,7 +14,7 @@ from logs_ui.recorder.capture.source_code import Part, changes, read
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import TokenizerSource
-from logs_ui.recorder.snapshot import column, error_line, one_line, trace
+from logs_ui.recorder.snapshot import column, error_line, one_line, trace, visible
 from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.storage.address import db_option
 from logs_ui.recorder.storage.changes import (
@@ -82,7 +82,7 @@ class RunRecord:
         if parts:
             self._writer.put(ChangesJob(lambda: [SourcesChange(self.uid, tuple(read(parts)))], _SOURCES_BYTES))
         if announce:
-            name = "" if described["name"] == self.uid else f" ({one_line(str(described['name']))})"
+            name = "" if described["name"] == self.uid else f" ({visible(one_line(str(described['name'])))})"
             command = f"logs-ui serve{db_option(self._writer.address)}"
             sys.stderr.write(f"logs-ui: recording run {self.uid}{name}; browse it with: {command}\n")
         # git may take seconds on a large tree: neither the training nor the rows wait for it.

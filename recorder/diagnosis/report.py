@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from logs_ui.recorder.diagnosis.card import Card
 from logs_ui.recorder.diagnosis.waterfall import LITTLE, Scale, Waterfall
 from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.snapshot import visible
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -259,12 +260,6 @@ def card_lines(card: Card, behind: str | None = None) -> list[Line]:
     if card.where:
         found.append(Line(visible(card.where), "cyan", is_copied=True))
     return found
-
-
-def visible(text: object) -> str:
-    """Return the text in one line, without terminal escapes: tasks and errors are other people's texts."""
-    line = " ".join(str(text).split())
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
 
 
 def card_values(card: Card) -> dict[str, Any]:

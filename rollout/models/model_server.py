@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, ClassVar
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
+from logs_ui.recorder.snapshot import visible
 from logs_ui.rollout.environments.environment_sources import check_seconds
 from logs_ui.rollout.models.backends import GenerationError, Sampling
-from logs_ui.rollout.models.one_line import visible
 
 
 class Server:

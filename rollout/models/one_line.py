@@ -1,10 +1,6 @@
 """Makes text of models, servers and environments safe for one line of a log or a terminal."""
 
-
-def visible(said: object) -> str:
-    """Returns the text in one line. Control characters, which a terminal would obey, become U+FFFD."""
-    line = " ".join(str(said).split())
-    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)
+from logs_ui.recorder.snapshot import visible
 
 
 def one_line(error: BaseException) -> str:

@@ -4,6 +4,7 @@ import enum
 from collections import namedtuple
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import orjson
 import pytest
 
 from logs_ui.recorder import snapshot as clean
+from logs_ui.recorder import start_run
 from logs_ui.recorder.snapshot import is_shallow, plain, snapshot
 
 LONE = "\ud83d"  # sends a value the careful way
@@ -231,3 +233,12 @@ def test_what_changes_while_it_is_looked_at_is_copied_the_careful_way(monkeypatc
 def test_a_list_of_many_lists_is_counted_before_it_is_written() -> None:
     assert is_shallow([[1]] * 3_000)
     assert not is_shallow([[1]] * 3_001)
+
+
+def test_the_line_that_names_a_run_has_no_characters_that_a_terminal_obeys(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start_run("safe \u202egnp.exe \x1b[31mred\u2066", db=tmp_path / "a.db").finish()
+    (line,) = [line for line in capfd.readouterr().err.splitlines() if "recording run" in line]
+    assert "safe \N{REPLACEMENT CHARACTER}gnp.exe \N{REPLACEMENT CHARACTER}[31mred\N{REPLACEMENT CHARACTER}" in line
+    assert line.isprintable()
