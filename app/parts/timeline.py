@@ -123,6 +123,16 @@ class Card:
         return called or self.role == "tool" or (self.turn is not None and self.role not in {"assistant", "model"})
 
     @property
+    def said_by(self) -> str:
+        """Returns whose text it is, by the names of the index: see `search_tables.COLUMNS`."""
+        if self.role == "model" or self.anchor.startswith("scoring"):
+            return "other"
+        if self.role == "assistant" and self.turn:
+            return "assistant"
+        # What a reset returned is the prompt if it is a message.
+        return "tool" if self.is_reply and (self.turn or self.content is None) else "prompt"
+
+    @property
     def output(self) -> list[Text]:
         """Returns the texts of a reply."""
         answer = self.answer

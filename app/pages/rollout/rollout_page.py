@@ -34,10 +34,10 @@ from logs_ui.recorder.diagnosis.waterfall import cause_of
 from logs_ui.recorder.errors import ImageNotFoundError, RolloutNotFoundError
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.queries import Neighbours, Rollout, RunSummary
-from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
 from logs_ui.recorder.queries.notebook import Notebook
-from logs_ui.recorder.queries.search.search_words import words_of
+from logs_ui.recorder.queries.search.search_hits import searches
+from logs_ui.recorder.queries.search.search_words import place_of
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import LossCause, Mode, RunState, Status
 
@@ -96,7 +96,7 @@ class RolloutPage:
         cards: of the timeline; `anomaly` is the first of them that went wrong.
         stretches: the cards that are sent, and the gaps between them; `rail` shows all turns if they are many. The
             page opens at the turn `around`.
-        found: tells if a text contains a word of `searched`.
+        found: tells if a text of somebody contains a word of `searched`.
         scoring: the calls that reward functions made for the rollout.
         server_log: end of the environment server's log, for a failed rollout that names a log.
         evidence: the weakest evidence of its call attribution, and its meaning; None without calls.
@@ -110,7 +110,7 @@ class RolloutPage:
         scale: scale of the bars of `parts`.
         strip: scale of the dots of `group`.
         metadata: metadata that nothing else on the page shows.
-        searched: words of the filter's text search, as a JSON list; empty without any.
+        searched: fields and phrases of the filter's text search, as a JSON list; empty without any.
         refresh: address to poll while the rollout is not settled; None if nothing is to come.
     """
 
@@ -124,7 +124,7 @@ class RolloutPage:
     around: int
     rail: list[Mark]
     show: tuple[Show, ...]
-    found: Callable[[str], bool]
+    found: Callable[[str, str], bool]
     scoring: list[Card]
     anomaly: Card | None
     most_tokens: int
@@ -227,23 +227,28 @@ def _shown(written: str) -> tuple[Show, ...]:
 
 
 def _stretches(
-    cards: list[Card], own: dict[str, str], show: tuple[Show, ...], found: Callable[[str], bool]
+    cards: list[Card], own: dict[str, str], show: tuple[Show, ...], found: Callable[[str, str], bool]
 ) -> tuple[list[tuple[list[Card], Gap | None]], int]:
     """Returns the cards to send, and the turn where the page opens; 0 for its beginning."""
     placed = numbered(cards)
     given = [gap.partition("-")[::2] for gap in (own.get("fill") or own.get("gaps") or "").split(",")][:20]
     gaps = [(urls.parse_whole(a), urls.parse_whole(b)) for a, b in given if b]
-    searched = (place for place, card in placed if place and any(map(found, timeline.texts([card]).values())))
+    searched = (place for place, card in placed if place and any(found(*said) for said in _said(card)))
     failed = (place for place, card in placed if card.anomaly)
     around = urls.parse_whole(own.get("turn", "")) or next(searched, 0) or next(failed, 0)
     known = gaps if {"gaps", "fill"} & own.keys() else None
     return stretches(cards, known, is_filled="fill" in own, around=around, is_open="output" in show), around
 
 
-def _has_any(phrases: list[str]) -> Callable[[str], bool]:
-    """Returns what tells if a text contains one of the phrases, as the full-text index would."""
-    wanted = [f" {' '.join(words_of(it))}{'' if it.endswith('*') else ' '}" for it in phrases]
-    return lambda text: bool(wanted) and any(it in f" {' '.join(words_of(text))} " for it in wanted)
+def _said(card: Card) -> list[tuple[str, str]]:
+    """Returns the texts of a card, each after the one whose it is; the action of an answer is the model's."""
+    sent = {value.part for _, value in card.answer.action} if card.answer and card.said_by == "tool" else set()
+    return [("assistant" if part in sent else card.said_by, text) for part, text in timeline.texts([card]).items()]
+
+
+def _has_any(wanted: list[tuple[str, str]]) -> Callable[[str, str], bool]:
+    """Returns what tells if a text that somebody wrote contains one of the (field, phrase), as the index would."""
+    return lambda by, text: any(field in {"text", by} and place_of(phrase, text) for field, phrase in wanted)
 
 
 def _page(
@@ -256,7 +261,7 @@ def _page(
     near = queries.neighbours_in_time if is_long(summary, chosen) else queries.neighbours
     cards = timeline.make_timeline(found)
     shown = [card for card in cards if not card.is_reply] if "assistant" in show else cards
-    searched = _searched(chosen)
+    searched = searches(chosen)
     wanted = _has_any(searched)
     sent, around = _stretches(shown, own, show, wanted) if view == "timeline" else ([], 0)
     calls = sum(card.role == "assistant" and card.turn is not None for card in cards)
@@ -328,11 +333,6 @@ def _trained(run: Run, row: EvaluationRow, group: list[EvaluationRow], summary: 
         is_running=summary.state == RunState.RUNNING,
         config=run.config,
     )
-
-
-def _searched(chosen: RolloutFilter) -> list[str]:
-    terms = [term for term in chosen.terms if term.field in SEARCHED and not term.negated]
-    return [value for term in terms for value in term.values if isinstance(value, str)]
 
 
 def _refresh(

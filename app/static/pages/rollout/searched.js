@@ -11,14 +11,16 @@
 
   const found = () => {
     const main = document.querySelector("[data-searched]");
-    const wanted = JSON.parse(main.dataset.searched).map(pattern).filter(Boolean);
-    const ranges = [];
-    if (!wanted.length) return ranges;
-    const any = new RegExp(wanted.join("|"), "giu");
+    const wanted = JSON.parse(main.dataset.searched);
+    const ranges = [], known = {};
+    // A field of one role looks at its texts alone.
+    const of = (by) => known[by] ??= new RegExp(
+      wanted.filter(([field]) => field === "text" || field === by).map(([, phrase]) => pattern(phrase)).filter(Boolean).join("|") || "(?!)", "giu");
     const texts = document.createTreeWalker(main, NodeFilter.SHOW_TEXT, (node) =>
       node.parentElement.closest(".text, .error-line") ? NodeFilter.FILTER_ACCEPT : NodeFilter.FILTER_SKIP);
     while (texts.nextNode()) {
-      for (const hit of folded(texts.currentNode.data).matchAll(any)) {
+      const by = texts.currentNode.parentElement.closest("[data-said-by]")?.dataset.saidBy;
+      for (const hit of folded(texts.currentNode.data).matchAll(of(by))) {
         const range = document.createRange();
         range.setStart(texts.currentNode, hit.index);
         range.setEnd(texts.currentNode, hit.index + hit[0].length);
@@ -33,8 +35,9 @@
     return ranges;
   };
 
-  // The page opens at the first of them, even where that is folded.
-  const [first] = mark();
+  // The page opens at the first of them that is not in the prompt, even where that is folded.
+  const ranges = mark();
+  const first = ranges.find((it) => !it.startContainer.parentElement.closest("[data-said-by=prompt]")) ?? ranges[0];
   const begins = !location.hash && performance.getEntriesByType("navigation")[0]?.type !== "back_forward";
   if (first && begins) {
     const place = first.startContainer.parentElement;
@@ -43,5 +46,5 @@
     const above = parseFloat(getComputedStyle(document.documentElement).scrollPaddingTop); // what sticks there
     if (top < above || bottom > innerHeight) scrollBy(0, top - innerHeight / 3);
   }
-  document.addEventListener("htmx:after:swap", (event) => event.detail.ctx.target?.id === "rollout" && mark());
+  document.addEventListener("htmx:after:swap", mark);
 }

@@ -22,7 +22,7 @@ from tests.support.factory import make_run, make_tokenizer
 from tests.support.payloads import pack_content, pack_tokens
 
 RUN = "tokens-a1b2"
-SHORT, LONG, BARE, THINKING, SEARCHED, SCORED = 2, 3, 4, 5, 6, 7  # rollouts that this file writes anew
+SHORT, LONG, BARE, THINKING, SEARCHED, SCORED, PLAYED = 2, 3, 4, 5, 6, 7, 8  # rollouts that this file writes anew
 SAID = ["The answer is 4 🐈\n", "tool: 81 chapter1.txt", "I submit it\u202e now"]
 LOGPS = (-0.01, -0.2, -0.7, -1.5, -3.0, -6.0)
 
@@ -46,7 +46,10 @@ def engine(path: Path) -> Iterator[Engine]:
     said = [{"role": "user", "content": "closed patisserie" + "\n" * 200}, {"role": "assistant", "content": hidden}]
     write(engine, SEARCHED, None, {"messages": said})
     write(engine, SCORED, None, {"messages": [{"role": "assistant", "content": "four"}], "actions": scored_actions()})
+    write(engine, PLAYED, None, {"messages": played()})
     with engine.begin() as connection:
+        played_long = update(EvaluationRow).where(col(EvaluationRow.id) == PLAYED)
+        connection.execute(played_long.values(turns=60, task="find the needle"))
         alike = {"reward": 0.25, "advantage": 0.0}
         dead = update(EvaluationRow).where(col(EvaluationRow.generation) < 9, col(EvaluationRow.step) == 2)
         connection.execute(dead.values(**alike))
@@ -77,6 +80,18 @@ def three_segments() -> tuple[Tokens, dict[str, Any]]:
     )
     own = [{"role": "assistant", "content": SAID[0]}, {"role": "user", "content": SAID[1]}]
     return tokens, {"messages": [*own, {"role": "assistant", "content": SAID[2]}]}
+
+
+def played() -> list[dict[str, Any]]:
+    """Sixty turns; the prompt, the model (20th turn) and a tool (40th turn) say `needle`."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the needle."}]
+    for turn in range(1, 61):
+        call = {"id": str(turn), "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+        said = f"Turn {turn}." + " Where is the NEEDLE?" * (turn == 20)
+        output = "hay\n" * 900 + "a needle\n" * (turn == 40) + "hay\n" * 200
+        messages += [{"role": "assistant", "content": said, "tool_calls": [call]}]
+        messages += [{"role": "tool", "tool_call_id": str(turn), "content": output}]
+    return messages
 
 
 def scored_actions() -> list[dict[str, Any]]:
@@ -296,6 +311,22 @@ def test_tokens_are_read_without_javascript(browser: Browser, url: str) -> None:
     page.locator(".segment.prompt summary").click()
     expect(page.locator(".segment.prompt .spelt")).to_be_visible()
     context.close()
+
+
+def test_a_long_rollout_opens_at_the_words_of_the_role_that_was_searched(quiet_page: Page, url: str) -> None:
+    marked = "() => [...CSS.highlights.get('searched')].map(String)"
+    top = "() => [...CSS.highlights.get('searched')][0].getBoundingClientRect().top"
+    for where, turn, words in (("tool:needle", 40, "needle"), ("assistant:needle", 20, "NEEDLE")):
+        quiet_page.goto(f"{url}/{PLAYED}?where={where}")
+        assert quiet_page.evaluate(marked) == [words], where
+        assert 0 < quiet_page.evaluate(top) < 720, where
+        line = quiet_page.locator("article", has_text="Where is the NEEDLE" if turn == 20 else "a needle")
+        expect(line).to_be_in_viewport()
+        if turn == 40:
+            expect(line.locator("details.line")).to_have_attribute("open", "")
+    quiet_page.goto(f"{url}/{PLAYED}?where=prompt:needle")
+    assert quiet_page.evaluate(marked) == ["needle"]
+    assert quiet_page.evaluate("scrollY") == 0
 
 
 def test_the_words_that_were_searched_for_are_marked_where_they_stand(quiet_page: Page, url: str) -> None:
