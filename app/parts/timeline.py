@@ -314,7 +314,8 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
     part = f"{'failure' if failed else kind}-{turn}-{index}"
     ended = _model_call(action) if failed else action
     error = safe_text.shown(ended.get("error"))
-    recorded = {name: action[name] for name in ("action", "observation", "metadata") if action.get(name)}
+    named = ("action", "observation", "metadata")
+    recorded = {name: without_pictures(action[name]) for name in named if action.get(name)}
     seen, sent = action.get("observation"), action.get("action")
     tool, given = (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == _CALL else ("", sent)
     answer = CallResult(

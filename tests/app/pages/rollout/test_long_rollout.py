@@ -1,0 +1,284 @@
+"""Rollouts of 200 turns with observations of 4 KB: what their page sends, folds, marks and shows as pictures."""
+
+import re
+import time
+from collections.abc import Iterator
+from html import unescape
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from logs_ui.app.main import create_app
+from logs_ui.app.pages.rollout import long_timeline
+from logs_ui.app.parts import rendered_text, timeline
+from logs_ui.app.parts.pictures import split_content
+from logs_ui.recorder import queries
+from logs_ui.recorder.queries import Rollout
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.storage.database import reading_engine
+from tests.faults.realistic import agents
+from tests.faults.realistic.recorded import Recorded, recorded
+
+LIMIT = 60_000  # bytes of HTML
+ANCHOR = re.compile(r'<article id="([^"]+)"')
+
+
+@pytest.fixture(scope="module")
+def long() -> Recorded:
+    return recorded(agents.LONG.id)
+
+
+@pytest.fixture(scope="module")
+def client(long: Recorded) -> Iterator[TestClient]:
+    with TestClient(create_app(long.db), base_url="http://localhost") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def rollouts(long: Recorded) -> list[Rollout]:
+    """The rollouts of the first group, in order of generation."""
+    engine = reading_engine(long.db)
+    with engine.connect() as db:
+        run = queries.find_run(db, long.truth.run)
+        rows = queries.page(db, run.id or 0, RolloutFilter(), limit=20).rows
+        of_group = sorted((row for row in rows if row.group.endswith("/1/0")), key=lambda row: row.generation)
+        found = [queries.rollout(db, run.id or 0, row.id or 0) for row in of_group]
+    engine.dispose()
+    return found
+
+
+def address(long: Recorded, rollout: Rollout, query: str = "") -> str:
+    return f"/runs/{long.truth.run}/rollouts/{rollout.row.id}{query}"
+
+
+def test_the_first_view_is_small_and_has_the_beginning_and_the_end(
+    client: TestClient, long: Recorded, rollouts: list[Rollout]
+) -> None:
+    for rollout in rollouts:
+        cards = timeline.make_timeline(rollout)
+        assert sum(len(text) for text in timeline.texts(cards).values()) > 800_000
+        for query in ("", "?turn=100", "?show=assistant", "?where=turns>5 -task:a,b,c reward>=-9 -status:running"):
+            page = client.get(address(long, rollout, query))
+            assert page.status_code == 200
+            assert len(page.content) <= LIMIT, (rollout.row.id, query)
+        sent = ANCHOR.findall(client.get(address(long, rollout)).text)
+        sent.remove("failure") if "failure" in sent else None
+        assert sent[:4] == [card.anchor for card in cards[:4]]
+        assert sent[-1] == cards[-1].anchor
+
+
+@pytest.mark.parametrize("query", ["", "?turn=100", "?show=output,rendered"])
+def test_gaps_fill_with_every_turn_once_and_in_order(
+    client: TestClient, long: Recorded, rollouts: list[Rollout], query: str
+) -> None:
+    html = client.get(address(long, rollouts[1], query)).text
+    for _ in range(100):
+        gap = re.search(r'<a class="gap" id="(gap-\d+)".*?hx-get="([^"]+)".*?</a>', html, re.DOTALL)
+        if gap is None:
+            break
+        headers = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": f"a#{gap[1]}"}
+        filled = client.get(unescape(gap[2]), headers=headers)
+        assert len(filled.content) <= (LIMIT if "output" not in query else 3 * LIMIT)
+        html = html.replace(gap[0], filled.text)
+    assert ANCHOR.findall(html) == [card.anchor for card in timeline.make_timeline(rollouts[1])]
+
+
+def test_what_a_page_shows_already_stays_when_it_changes(
+    client: TestClient, long: Recorded, rollouts: list[Rollout]
+) -> None:
+    html = client.get(address(long, rollouts[0], "?show=rendered&gaps=40-150")).text
+    assert re.findall(r'data-gap="([^"]+)"', html) == ["40-150"]
+    assert "turn 39<" in html
+    for odd in (
+        "?gaps=9-1",
+        "?gaps=x-",
+        "?fill=",
+        "?fill=7-99999999999",
+        "?turn=99999999999",
+        "?show=all,x",
+        "?gaps=0-0",
+    ):
+        assert client.get(address(long, rollouts[0], odd)).status_code == 200, odd
+
+
+def test_an_action_is_on_the_page_once_and_as_a_person_writes_it(
+    client: TestClient, long: Recorded, rollouts: list[Rollout]
+) -> None:
+    bash = next(it for it in rollouts[0].actions if it["action"]["name"] == "bash")
+    command = bash["action"]["arguments"]["command"]
+    html = unescape(client.get(address(long, rollouts[0], "?show=output,reasoning")).text)
+    assert html.count(command) == 1
+    assert re.search(rf'<strong class="mono"><bdi>bash</bdi></strong><div class="text mono">{re.escape(command)}', html)
+    assert '"arguments"' not in html
+    compared = unescape(
+        client.get(f"/runs/{long.truth.run}/compare?a={rollouts[0].row.id}&b={rollouts[1].row.id}").text
+    )
+    assert re.sub("</?mark>", "", compared).count(command) == 1
+
+
+def test_a_long_output_is_one_line_with_its_size_and_outcome(
+    client: TestClient, long: Recorded, rollouts: list[Rollout]
+) -> None:
+    html = client.get(address(long, rollouts[0])).text
+    lines = re.findall(r'<details class="line"[^>]*>.*?</details>', html, re.DOTALL)
+    assert len(lines) > 3
+    assert all("4.0 kB" in line and len(line) < 1_400 for line in lines)
+    body = re.search(r'hx-get="([^"]+/folded/[^"]+)"', lines[0])
+    assert body
+    opened = client.get(body[1])
+    assert opened.headers["cache-control"] == "no-store"
+    assert len(opened.text) > 4_000
+    assert client.get(body[1] + "x").status_code == 404
+    assert re.search(r'<p class="body"><a href="([^"]+/text/[^"]+)">', lines[0]), "without a script"
+
+
+def test_every_turns_reasoning_is_folded_and_opened_at_once(
+    client: TestClient, long: Recorded, rollouts: list[Rollout]
+) -> None:
+    thoughts = [message["reasoning_content"] for message in rollouts[0].messages if "reasoning_content" in message]
+    assert len(thoughts) == agents.LONG_TURNS - 1
+    for query, shown in (("?gaps=40-150", False), ("?show=reasoning&gaps=40-150", True)):
+        html = client.get(address(long, rollouts[0], query)).text
+        assert html.count("Reasoning <span") == 39 + 49
+        assert (thoughts[10] in html) == shown
+
+
+def test_only_what_the_model_wrote_is_shown_on_request(
+    client: TestClient, long: Recorded, rollouts: list[Rollout]
+) -> None:
+    html = client.get(address(long, rollouts[0], "?show=assistant")).text
+    assert 'class="card own' in html
+    assert "card  reply" not in html
+    assert 'class="line"' not in html
+
+
+def test_what_happened_on_the_way_is_marked_and_one_click_away(
+    client: TestClient, long: Recorded, rollouts: list[Rollout]
+) -> None:
+    html = client.get(address(long, rollouts[1])).text
+    marks = re.search(r'<ol class="marks">(.*?)</ol>', html, re.DOTALL)
+    assert marks
+    listed = {
+        int(n): (unescape(href), title)
+        for href, n, title in re.findall(
+            r'<a href="([^"]+)"[^>]*><span class="n">(\d+)</span><span class="who">([^<]+)', marks[1]
+        )
+    }
+    assert listed[agents.LONG_CUT][1] == "cut off at the token limit"
+    assert listed[agents.LONG_FALLBACK][1] == "default action"
+    assert listed[agents.LONG_ERROR][1] == "the environment raised an error"
+    assert listed[50][1] == "reward +0.5"
+    for turn in (agents.LONG_FALLBACK, agents.LONG_ERROR):
+        page, _, anchor = listed[turn][0].partition("#")
+        assert f'<article id="{anchor}"' in client.get(page).text
+    assert "data-first-anomaly" in html, "it opens where it first went wrong"
+    assert "cut off at the token limit</span>" in html
+    assert long_timeline.rail(timeline.make_timeline(rollouts[1])[:40]) == [], "a short one has its turns listed"
+
+
+def test_a_searched_word_is_sent_wherever_it_is(client: TestClient, long: Recorded, rollouts: list[Rollout]) -> None:
+    output = next(it for it in rollouts[0].actions if it["turn"] == 140)["observation"]
+    number = next(it for it in re.findall(r"field_\d+", output))
+    html = client.get(address(long, rollouts[0], f"?where=tool:{number}")).text
+    assert number in re.sub(r"(?s)<summary>.*?</summary>", "", html), "it is unfolded"
+
+
+def test_images_of_messages_are_pictures(client: TestClient, long: Recorded, rollouts: list[Rollout]) -> None:
+    html = client.get(address(long, rollouts[1], f"?turn={agents.LONG_PICTURE}&show=output")).text
+    assert "base64" not in html
+    assert "$image" not in html
+    prompt, seen = re.findall(r'<img src="([^"]+)"', html)
+    for source in (prompt, seen):
+        answer = client.get(source)
+        assert answer.headers["content-type"] == "image/png"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert "sandbox" in answer.headers["content-security-policy"]
+        assert answer.content.startswith(b"\x89PNG")
+    assert client.get(prompt.replace("image-0", "image-1")).status_code == 404
+    assert "here is the desktop." in html
+
+
+REMOTE = "https://evil.example/a.png"
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+
+
+@pytest.mark.parametrize(
+    ("content", "notes", "left"),
+    [
+        ([{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PIXEL}"}}], [""], []),
+        ([{"type": "image_url", "image_url": REMOTE}], [f"not loaded: {REMOTE}"], []),
+        ([{"type": "image"}, {"type": "text", "text": "a"}], ["not recorded"], [{"type": "text", "text": "a"}]),
+        ([{"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"}], [""], []),
+        ([{"type": "image", "source": {"type": "base64", "data": PIXEL}}], [""], []),
+        ([{"type": "image_url", "image_url": {"url": "data:image/svg+xml;base64,PHN2Zz4="}}], ["not recorded"], []),
+        ('{"a": 1, "shot": {"$image": "%s", "width": 2, "height": 3}}' % ("0" * 64), [""], {"a": 1, "shot": None}),
+        ("a {'$image'} b", [], "a {'$image'} b"),
+        (None, [], None),
+    ],
+)  # fmt: skip
+def test_images_leave_a_message_and_none_is_loaded_from_elsewhere(content: Any, notes: list[str], left: Any) -> None:
+    rest, found = split_content("message-0", content)
+    assert [picture.note for picture in found] == notes
+    assert rest == left
+    assert all(picture.data.startswith(b"\x89PNG") for picture in found if picture.part)
+
+
+class Tags(HTMLParser):
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(source)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_markdown_code_and_formulas_are_rendered(client: TestClient, long: Recorded, rollouts: list[Rollout]) -> None:
+    html = client.get(address(long, rollouts[0], "?show=rendered")).text
+    assert "<mfrac>" in html
+    assert '<code class="language-python"><span class="code-k">assert</span>' in html
+    assert re.search(r"<p>I <strong>[^<]+</strong>\.</p>", html)
+    said = rendered_text.rendered("**a** `b`\n\n| x |\n|---|\n| 1 |\n\n\\[ x^2 \\]\n\ncosts $5 and $6")
+    assert {tag for tag, _ in Tags(said).found} >= {"strong", "code", "table", "math", "msup"}
+    assert "costs $5 and $6" in said
+
+
+HOSTILE = (
+    "<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "[x](javascript:alert(1)) [y](data:text/html,x) [z](/runs) ![i](https://evil.example/i.png)",
+    '[home](https://evil.example/a?b="><script>)',
+    "$\\href{javascript:alert(1)}{x}$ $\\text{<script>alert(1)</script>}$ $\\style{color:red}{x}$ $\\class{evil}{x}$",
+    '$\\color{red" onload="alert(1)}{x}$ $\\begin{array}{c" onclick="x}a\\end{array}$',
+    '```html" onclick="alert(1)\n<script>alert(1)</script>\n```',
+    "$\\frac{$ $\\def\\a{\\a\\a}\\a$ \\(" + "x" * 3_000 + "\\)",
+    "a\u202eb `c\u202ed`\n\n```\ne\u202ef\n```",
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_text_stays_text(text: str) -> None:
+    said = rendered_text.rendered(text)
+    for tag, attributes in Tags(said).found:
+        assert tag not in {"script", "img", "iframe", "style", "form", "input", "object"}
+        assert not any(name.startswith("on") or name in {"style", "src", "srcdoc"} for name in attributes), attributes
+        if "href" in attributes:
+            assert str(attributes["href"]).startswith("https://")
+            assert attributes["rel"] == "noreferrer noopener"
+            assert str(attributes["href"]) in unescape(said.replace("href=", "")), "the address can be read"
+    assert "\u202e" not in said
+
+
+def test_rendering_takes_no_longer_for_hostile_texts() -> None:
+    begun = time.process_time()
+    for piece in ("\\(", "$$", "$a", "[", "> ", "*a ", "`", "\\frac{", "$\\frac{1}{2}$ ", "| a ", "<think>"):
+        rendered_text.rendered((piece * 20_000)[:20_000])
+    assert time.process_time() - begun < 20
+
+
+def test_two_rollouts_that_differ_from_their_first_turn_on_are_not_said_to_diverge_there(
+    client: TestClient, long: Recorded, rollouts: list[Rollout]
+) -> None:
+    html = client.get(f"/runs/{long.truth.run}/compare?a={rollouts[0].row.id}&b={rollouts[1].row.id}").text
+    assert "diverge" not in re.sub(r'title="[^"]*"', "", html)
