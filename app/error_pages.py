@@ -85,7 +85,8 @@ def _wrong_filter(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.FilterError)  # noqa: S101 - installed for these alone
     meant = mended(request.query_params.multi_items(), error)
     if meant is None:
-        return _answer(request, 422, str(error), back=(at(request.url.path), "Clear the filter"))
+        back = "Clear the filter" if "where" in request.query_params else "Open the page without parameters"
+        return _answer(request, 422, str(error), back=(at(request.url.path), back))
     return _answer(request, 422, str(error), back=(with_query(request.url.path, meant), f"Use {error.meant!r}"))
 
 

@@ -32,9 +32,8 @@ def misspelt(field: str, what: str, word: str, known: Sequence[str]) -> FilterEr
     if not known:
         return FilterError(field, f"{what}: there are none yet")
     more = ", ..." if len(known) > _MOST_LISTED else ""
-    return FilterError(
-        field, f"{what}: choose from {', '.join(shortened(name) for name in known[:_MOST_LISTED])}{more}"
-    )
+    listed = ", ".join(shortened(name) for name in known[:_MOST_LISTED] if name)
+    return FilterError(field, f"{what}: choose from {listed}{more}")
 
 
 def shortened(value: str) -> str:

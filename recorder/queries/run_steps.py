@@ -110,7 +110,7 @@ def lowest_tasks(db: Database, run_id: int, of: Series, first: int, last: int, l
     query = select(task, func.count(), func.count(col(row.reward)), mean_reward).where(
         col(row.run_id) == run_id, col(row.mode) == of.mode, col(row.eval_name) == of.eval_name, task.is_not(None)
     )
-    query = query.group_by(task).having(mean_reward.is_not(None)).order_by(mean_reward, task)
+    query = query.group_by(task).having(mean_reward.is_not(None)).order_by(mean_reward, func.count().desc(), task)
     if not is_all:
         query = query.where(col(row.step).between(first, last))
     with Session(db) as session:

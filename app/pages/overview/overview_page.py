@@ -33,7 +33,7 @@ from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 
 router = APIRouter()
 
-_LOWEST_TASKS = 8
+_LOWEST_TASKS = 9  # one more than the page shows, so that it can name a tie
 _PREVIEWED = 6
 _PARAMETERS = ("mode", "eval", "q")
 
@@ -56,7 +56,7 @@ class Steps:
         first, last: the steps of tiles, parts and tasks.
         before: number of earlier steps that the tiles' changes compare with.
         has_steps: False for an evaluation whose rollouts name no steps: all of them are in one.
-        tasks: those with the lowest rewards, with a bar, and the address of the rollouts.
+        tasks: the nine with the lowest rewards, of which eight are shown, with a bar, and the address of the rollouts.
         points: the steps that the charts show.
         thinned: number of steps if the charts show only every n-th; None if they show all.
         address: of a step's rollouts, with urls.FIRST and urls.LAST in place of the steps.
@@ -233,7 +233,9 @@ def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | 
     found = [each for each in known if mode in {None, each.mode} and eval_name in {None, each.eval_name}]
     if known and not found:
         names = ", ".join(f"{each.mode} {each.eval_name}" for each in known)
-        raise FilterError("eval", f"there are no rollouts of mode {mode} and eval {eval_name}: there are {names}")
+        raise FilterError(
+            "eval", f"there are no rollouts of {' '.join(filter(None, (mode, eval_name)))}: there are {names}"
+        )
     return found[0] if found else None
 
 

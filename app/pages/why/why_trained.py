@@ -182,8 +182,6 @@ def _stacks(run: str, rows: Rows, found: Ints, kinds: list[Outcome]) -> list[Ste
 
 
 def _verdict(summary: RunSummary, here: StepWindow, lines: list[OutcomeLine], shown: list[Signal]) -> tuple[str, bool]:
-    if not summary.rollouts and summary.state != RunState.RUNNING:
-        return "The run ended without a rollout.", False
     if here.mode != Mode.TRAIN and summary.rollouts:
         return "This run trains no policy: it is an evaluation.", False
     total = sum(line.rollouts for line in lines)

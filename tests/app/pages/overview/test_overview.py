@@ -248,7 +248,7 @@ def test_a_run_of_one_step_and_one_without_rollouts_have_pages_of_their_own(tmp_
         assert 'class="histogram"' in one
         assert re.search(r"right 0\.500 0\.500", text_of(one))
         none = client.get("/runs/none/overview").text
-        assert "No rollout was recorded." in none
+        assert "The run ended without any." in none
         assert 'class="tiles"' not in none
         assert client.get("/runs/none/overview/steps?of=reward").status_code == 422
 

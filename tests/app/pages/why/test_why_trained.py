@@ -422,7 +422,7 @@ def test_runs_that_train_nothing_or_have_nothing_yet_say_so(tmp_path: Path) -> N
     engine.dispose()
     with TestClient(create_app(tmp_path / "b.db"), base_url="http://127.0.0.1") as client:
         assert "trains no policy" in client.get("/runs/tested/why/trained").text
-        assert "The run ended without a rollout." in client.get("/runs/empty/why/trained").text
+        assert "The run ended without any." in client.get("/runs/empty/why/trained").text
         for page in ("why/trained", "why/tasks", "why/actions", "why", "rollouts", "groups"):
             html = client.get(f"/runs/empty/{page}").text
             assert "an evaluation" not in html, page
