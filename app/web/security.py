@@ -32,11 +32,7 @@ _HEADERS = {
 }
 _HOST = re.compile(r"([A-Za-z0-9.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(?::\d{1,5})?")
 _READING = ("GET", "HEAD", "OPTIONS")
-_OPEN_TO_ALL = (
-    "/static/",
-    "/healthz",
-    "/favicon.ico",
-)  # hold nothing that was recorded, and the refusal's page needs its style
+_OPEN_TO_ALL = ("/static/", "/healthz", "/favicon.ico")  # hold no recording; the refusal's page needs its style
 
 
 def add_headers(headers: MutableHeaders) -> None:

@@ -37,20 +37,18 @@ def home(seen: str = "") -> str:
     return with_query("/", [("seen", seen)] if seen else [])
 
 
-def runs(chosen: RunFilter | None = None, *, after: Cursor | None = None) -> str:
-    """Returns the address of the matching runs, or of the page that starts after a cursor."""
+def runs(chosen: RunFilter | None = None, *, after: Cursor | None = None, view: Pairs | None = None) -> str:
+    """Returns the address of the matching runs, or of the page that starts after a cursor; `view` replaces the columns,
+    order and groups of this request.
+    """
     place = [("after", print_cursor(after))] if after else []
-    return with_query("/", [*run_filter(chosen or RunFilter()), *_runs_view.get(), *place])
+    shown = _runs_view.get() if view is None else view
+    return with_query("/", [*run_filter(chosen or RunFilter()), *shown, *place])
 
 
 def listing_runs(view: Pairs) -> None:
     """Makes the addresses of the list of runs keep its columns, order and groups in this request."""
     _runs_view.set(tuple(view))
-
-
-def runs_as(chosen: RunFilter, view: Pairs) -> str:
-    """Returns the address of the same runs with other columns, order or groups."""
-    return with_query("/", [*run_filter(chosen), *view])
 
 
 def runs_where(chosen: RunFilter, **parts: Any) -> str:

@@ -30,9 +30,8 @@ class CurvePoint:
 class GroupResult:
     """Counts of one group's rollouts that have a reward: how many there are, and how many of them are solved.
 
-    `solved` is None if no rollout has a value in a column that decides. `sums` has, by figure, the number of rollouts
-    that have it, its sum, and its highest value: `truncated` (1 or 0) of the ended rollouts, `turns`, `tokens`, and
-    `rewards.NAME` as the function returned it.
+    `solved` is None if no rollout has a value in a column that decides. `sums` has number, sum and highest value by
+    figure: `truncated` (1 or 0) of the ended rollouts, `turns`, `tokens`, and `rewards.NAME` as it was returned.
     """
 
     scored: int

@@ -80,19 +80,10 @@ _DEFAULTS = vars(CompareChoice(()))
 
 
 class ComparedRun(NamedTuple):
-    """Describes one of the compared runs.
-
-    Attributes:
-        without: address of the comparison without this run.
-    """
+    """Describes one of the compared runs."""
 
     letter: str
-    listed: ListedRun
-    without: str
-
-    @property
-    def summary(self) -> RunSummary:
-        return self.listed.summary
+    summary: RunSummary
 
 
 class Tasks(NamedTuple):
@@ -221,11 +212,8 @@ def _number(name: str, written: str, *, low: float = -1e300, high: float = 1e300
 
 def _page(db: Connection, choice: CompareChoice) -> ComparePage:
     listed = queries.these_runs(db, [id_of(queries.find_run(db, uid)) for uid in choice.runs])
-    by_uid = {each.summary.run.uid: each for each in listed}
-    runs = [
-        ComparedRun("ABCDEF"[i], by_uid[uid], choice.but(runs=tuple(one for one in choice.runs if one != uid)))
-        for i, uid in enumerate(choice.runs)
-    ]
+    by_uid = {each.summary.run.uid: each.summary for each in listed}
+    runs = [ComparedRun(letter, by_uid[uid]) for letter, uid in zip("ABCDEF", choice.runs, strict=False)]
     summaries = [run.summary for run in runs]
     ids = [id_of(summary.run) for summary in summaries]
     sources = [queries.run_sources(db, ids).get(run, []) for run in ids]

@@ -105,7 +105,7 @@ def runs(request: Request, source: SourceOfPages) -> Response:
                 return htmx.fragment(request, "runs/_more_runs.html", page)
     if wanted == "runs" and request.query_params.get("seen") == page.seen:
         return htmx.nothing_new()
-    address = urls.runs_as(chosen, [*view.pairs(), *([("after", place)] if place else [])])
+    address = urls.runs(chosen, view=[*view.pairs(), *([("after", place)] if place else [])])
     return htmx.render(request, "runs/runs.html", page, fragments=("runs", "listed"), address=address)
 
 
@@ -180,7 +180,7 @@ def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, p
         begin = urls.parse_whole(place or "0")
         found = view.ordered(_lines(db, view, arguments, queries.list_runs(db, chosen, limit=MOST_SORTED).runs))
         groups, lines, end = view.groups(found), found[begin : begin + PAGE_SIZE], begin + PAGE_SIZE
-        following = urls.runs_as(chosen, [*view.pairs(), ("after", str(end))]) if end < len(found) else None
+        following = urls.runs(chosen, view=[*view.pairs(), ("after", str(end))]) if end < len(found) else None
     else:
         newest = queries.list_runs(db, chosen, after=urls.parse_cursor(place) if place else None, limit=PAGE_SIZE)
         lines = _lines(db, view, arguments, newest.runs)

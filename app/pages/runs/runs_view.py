@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from statistics import fmean
@@ -62,10 +63,7 @@ class RunGroup(NamedTuple):
     means: dict[str, str]
 
 
-def _whole(value: float) -> str:
-    return figures.number(value, 0)
-
-
+_whole = partial(figures.number, digits=0)
 _COLUMNS = (
     RunColumn("model", attrgetter("summary.run.model")),
     RunColumn("eval", lambda line: ", ".join(line.summary.eval_names) or None),
@@ -134,9 +132,8 @@ class RunsView:
     def offered(self, arguments: Sequence[str], *, to_group: bool = False) -> list[RunColumn]:
         """Returns the columns to choose from, or to group by: figures, these arguments, and what is chosen already."""
         first, chosen = (_GROUPS, (self.by,)) if to_group else (tuple(_FIGURES), self.shown)
-        return [
-            column_of(key) for key in dict.fromkeys([*first, *(_ARGUMENT + it for it in arguments), *chosen]) if key
-        ]
+        keys = dict.fromkeys([*first, *(_ARGUMENT + it for it in arguments), *chosen])
+        return [column_of(key) for key in keys if key]
 
     def ordered(self, lines: Sequence[RunLine]) -> list[RunLine]:
         """Returns the runs in the view's order, group by group; equal ones keep theirs."""
