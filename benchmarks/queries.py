@@ -67,6 +67,9 @@ _FILTERS = {
     "two words": 'text:"generator iterator" reward>0.5',
     "word, none such": "text:zzyzx",
     "beginning of words": "text:deco*",
+    "word, of a role": "tool:exception",
+    "word, of most of a role": "assistant:the",
+    "beginning of words, of a role": "assistant:deco*",
 }
 _PIVOTS = {
     "task by stop reason": (Dimension.TASK, Dimension.STOP, Measure.COUNT),

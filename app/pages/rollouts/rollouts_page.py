@@ -1,6 +1,7 @@
 """Shows the rollouts of a run: filter, table or pivot, and its live updates."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Request, Response
@@ -10,7 +11,7 @@ from sqlalchemy import Connection
 from logs_ui.app.pages.rollouts import rollout_table as table
 from logs_ui.app.pages.rollouts.pivot_table import PivotTable, make_pivot
 from logs_ui.app.pages.rollouts.rollout_table import FoundRollouts, Rows, TableLive
-from logs_ui.app.pages.rollouts.saved_views import NamedView, named_views, query_of
+from logs_ui.app.pages.rollouts.saved_views import named_views, query_of
 from logs_ui.app.parts.filter_form import FilterForm, checked_filter, make_form, mended, repaired
 from logs_ui.app.parts.table_columns import parse_columns, print_columns
 from logs_ui.app.parts.view import View, parse_view, print_view, split
@@ -23,6 +24,7 @@ from logs_ui.recorder.queries import Count, Cursor, RunSummary
 from logs_ui.recorder.queries.filters.filter_chips import FilterPart, filter_parts
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_filter, print_filter, print_where
 from logs_ui.recorder.storage.address import Address, absolute, without_password
+from logs_ui.recorder.storage.notes_tables import SavedView
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 _COOKIE = "logs-ui-columns"
@@ -65,7 +67,7 @@ class RolloutsPage:
     meant: str | None
     as_written: str | None
     in_pandas: str
-    views: list[NamedView]
+    views: list[tuple[SavedView, str]]
     query: str
 
 
@@ -146,11 +148,8 @@ def _page(
     size = table.PAGE_SIZE
     if at and after is None:
         after, size = table.place_of(db, summary, chosen, at)
-    rows = (
-        table.lines_of(db, summary, chosen, view, [])
-        if pivot
-        else replace(table.rows_of(db, summary, chosen, view, after, size), at=at)
-    )
+    made = partial(table.lines_of, lines=[]) if pivot else partial(table.rows_of, after=after, size=size)
+    rows = replace(made(db, summary, chosen, view), at=at)
     now = table.beside(now, rows) if after is None else now
     chips = filter_parts(chosen)
     query = query_of(chosen, view)
@@ -171,7 +170,7 @@ def _page(
         meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
         as_written=urls.rollouts_said(run.uid, given or []) if mistake else None,
         in_pandas=pandas_line(run, request.app.state.source.address, chosen),
-        views=named_views(db, run, query),
+        views=named_views(db, run),
         query=query,
     )
 

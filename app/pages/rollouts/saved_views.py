@@ -1,6 +1,5 @@
 """Stores views of a run's table under names: filter, order and columns, for everybody who reads the database."""
 
-from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from fastapi import APIRouter, Response
@@ -14,18 +13,10 @@ from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import SourceOfPages
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, print_filter
+from logs_ui.recorder.storage.notes_tables import SavedView
 from logs_ui.recorder.storage.tables import Run
 
 router = APIRouter()
-
-
-class NamedView(NamedTuple):
-    """Describes a saved view; `is_shown` is True if the page shows it."""
-
-    name: str
-    address: str
-    author: str
-    is_shown: bool
 
 
 def query_of(chosen: RolloutFilter, view: View) -> str:
@@ -33,12 +24,9 @@ def query_of(chosen: RolloutFilter, view: View) -> str:
     return urlencode([*print_filter(chosen), *print_view(view)])
 
 
-def named_views(db: Connection, run: Run, shown: str) -> list[NamedView]:
-    """Returns the saved views of a run; `shown` is the query of the page's."""
-    return [
-        NamedView(it.name, _address(run.uid, it.query), it.author or "", it.query == shown)
-        for it in queries.saved_views(db, run.uid)
-    ]
+def named_views(db: Connection, run: Run) -> list[tuple[SavedView, str]]:
+    """Returns the saved views of a run, each with its address."""
+    return [(it, _address(run.uid, it.query)) for it in queries.saved_views(db, run.uid)]
 
 
 @router.post("/runs/{name}/views")
