@@ -44,7 +44,7 @@ class Column:
         group, dot, name = self.key.partition(".")
         if dot:
             value = (getattr(row, FIELDS[group].among) or {}).get(name)
-            return value if self.shown_as == "number" else attribute_text(value)
+            return attribute_text(value) if group == "metadata" else value
         if self.key == "cause":
             cause = cause_of(row)
             return None if cause is None else ended_by(cause)
@@ -183,7 +183,9 @@ def _column(key: str, texts: Collection[str]) -> Column:
     field = f"{group}.{print_key(name)}{':text' * is_text}"
     orders = _orders(field, is_text=is_text)
     hint = f"{meaning[:1].upper()}{meaning[1:]}: {name}"
-    return Column(key, name, "text" if is_text else "num", 100, orders, hint, "line" if is_text else "number")
+    return Column(
+        key, name, "text" if is_text else "num", 100, orders, hint, "line" if group == "metadata" else "number"
+    )
 
 
 def _order(key: str) -> tuple[int, str]:

@@ -7,9 +7,13 @@ from enum import StrEnum
 from logs_ui.app.parts.table_columns import parse_columns, print_columns
 from logs_ui.app.web.urls import Pairs
 from logs_ui.recorder.queries import Dimension, Measure
+from logs_ui.recorder.queries.filters.filter_fields import COMPARED, Kind
+from logs_ui.recorder.queries.filters.filter_language import split_name
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
+from logs_ui.recorder.queries.pivot import HIGHEST, LOWEST
+from logs_ui.recorder.vocabulary import StopReason
 
-NAMES = ("view", "rows", "columns", "of", "cols", "col")
+NAMES = ("view", "rows", "columns", "of", "order", "cols", "col")
 """Parameters of the view; all others belong to the filter."""
 
 
@@ -25,14 +29,15 @@ class View:
     """Describes the view of rollouts.
 
     Attributes:
-        rows, columns, of: of the pivot.
+        rows, columns, of, order: of the pivot: see `queries.pivot`.
         shown: keys of the table's columns; None for the default.
     """
 
     kind: ViewKind = ViewKind.TABLE
-    rows: Dimension = Dimension.TASK
-    columns: Dimension = Dimension.STEP
-    of: Measure = Measure.REWARD
+    rows: str = Dimension.TASK
+    columns: str = Dimension.STEP
+    of: str = Measure.REWARD
+    order: str = ""
     shown: tuple[str, ...] | None = None
 
     @property
@@ -59,10 +64,11 @@ def parse_view(pairs: Pairs) -> View:
     given = {name: value for name, value in pairs if value.strip()}
     default = View()
     return View(
-        kind=ViewKind(_word("view", given.get("view", default.kind), ViewKind)),
-        rows=Dimension(_word("rows", given.get("rows", default.rows), Dimension)),
-        columns=Dimension(_word("columns", given.get("columns", default.columns), Dimension)),
-        of=Measure(_word("of", given.get("of", default.of), Measure)),
+        kind=ViewKind(_name("view", given.get("view", default.kind), [*ViewKind])),
+        rows=_name("rows", given.get("rows", default.rows), [*Dimension]),
+        columns=_name("columns", given.get("columns", default.columns), [*Dimension]),
+        of=_name("of", given.get("of", default.of), [*Measure, *(f"stop:{reason}" for reason in StopReason)]),
+        order=_name("order", given.get("order", ""), ["", LOWEST, HIGHEST]),
         shown=parse_columns(value for name, value in pairs if name in {"cols", "col"}),
     )
 
@@ -71,12 +77,15 @@ def print_view(view: View) -> Pairs:
     """Returns the shortest parameters that `parse_view` reads as the same view; a table has none of a pivot."""
     default = View()
     pairs = [("view", view.kind.value)] if view.is_pivot else []
-    for name in ("rows", "columns", "of") if view.is_pivot else ():
+    for name in ("rows", "columns", "of", "order") if view.is_pivot else ():
         value = getattr(view, name)
-        pairs += [(name, value.value)] if value != getattr(default, name) else []
+        pairs += [(name, str(value))] if value != getattr(default, name) else []
     return pairs + ([("cols", print_columns(view.shown))] if view.shown is not None else [])
 
 
-def _word(name: str, value: str, words: type[StrEnum]) -> str:
-    check_word(name, f"value of {name}", value, [word.value for word in words])
+def _name(name: str, value: str, words: list[str]) -> str:
+    """Returns one of these words, or a name of metadata, or for a measure of any field of numbers."""
+    kinds = {"rows": {Kind.ANY}, "columns": {Kind.ANY}, "of": COMPARED}.get(name, ())
+    if (found := split_name(value)) is None or found[0].kind not in kinds:
+        check_word(name, f"value of {name}", value, words)
     return value

@@ -157,7 +157,7 @@ OUTCOMES = {
 }
 """The use of a rollout in training."""
 
-DIMENSIONS = {it: it.value for it in Dimension} | {Dimension.STOP: "stop reason", Dimension.AGE: "policy age"}
+DIMENSIONS = {it: it.value for it in Dimension} | {Dimension.STOP: "stop reason"}
 MEASURES = {
     Measure.COUNT: "rollouts",
     Measure.REWARD: "mean reward",
@@ -166,6 +166,7 @@ MEASURES = {
     Measure.SECONDS: "mean duration",
     Measure.TRUNCATED: "share truncated",
     Measure.ERRORS: "share with an error",
+    Measure.SOLVED: "share solved",
 }
 
 SORTS = {
@@ -263,6 +264,18 @@ def planned_steps(summary: RunSummary) -> int | None:
 def is_settled(row: EvaluationRow) -> bool:
     """True if nothing more will change. A row aborted only because its process went silent may come back."""
     return row.scored is not None or (row.status == Status.ABORTED and row.returned is not None)
+
+
+def dimension(name: str) -> str:
+    """Returns the name of a pivot's rows or columns."""
+    return {str(it): text for it, text in DIMENSIONS.items()}.get(name, name)
+
+
+def measure(name: str) -> str:
+    """Returns the name of a pivot's measure."""
+    if name.startswith("stop:"):
+        return f"share {_of(STOP_REASONS, name.removeprefix('stop:')).text}"
+    return {str(it): text for it, text in MEASURES.items()}.get(name, f"mean {name}")
 
 
 def order(sort: Order) -> str:

@@ -2,18 +2,22 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import product
 from typing import Any
 
-from sqlalchemy import Select, and_, case, func, literal, select, union
+from sqlalchemy import Integer, Select, and_, case, cast, func, literal, null, select, union
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import LARGE, Database, newest_ids
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS
+from logs_ui.recorder.queries.filters.filter_language import split_name
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
-from logs_ui.recorder.queries.sql import selection
+from logs_ui.recorder.queries.sql import derived, matching, selection
+from logs_ui.recorder.queries.sql.matching import Marks
 from logs_ui.recorder.storage.dialects import total, whole_sum
 from logs_ui.recorder.storage.notes_tables import PersonalTag
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run, StepStatistics
@@ -21,6 +25,8 @@ from logs_ui.recorder.vocabulary import Status, StopReason
 
 MOST_ROWS, MOST_COLUMNS = 50, 40
 """The maximum numbers of headings of a pivot; the rest is only in the totals."""
+LOWEST, HIGHEST = "lowest", "highest"
+"""Orders of the rows by value."""
 MOST_COUNTED = 20_000
 """The number of newest matching rollouts that a pivot reads in a run of more than LARGE."""
 
@@ -28,7 +34,7 @@ _BUCKETS = 20  # of steps, at most
 
 
 class Dimension(StrEnum):
-    """Properties that rows and columns of a pivot can stand for."""
+    """Properties that rows and columns of a pivot can stand for, besides those of metadata: `metadata.difficulty`."""
 
     TASK = "task"
     STEP = "step"
@@ -40,12 +46,13 @@ class Dimension(StrEnum):
     TAG = "tag"
     """A rollout with several tags is counted for each of them."""
     MODEL = "model"
-    AGE = "age"
-    """Steps between the policy that made the rollout and the step under which it is logged."""
+    LAG = "lag"
 
 
 class Measure(StrEnum):
-    """Measures that a cell can show of its rollouts."""
+    """Measures that a cell can show of its rollouts, besides the mean of any field of numbers, as in `rewards.format`,
+    and the share that stopped for a reason, as in `stop:timeout`.
+    """
 
     COUNT = "count"
     REWARD = "reward"
@@ -57,6 +64,8 @@ class Measure(StrEnum):
     """The share of ended rollouts that hit their token limit, 0 to 1."""
     ERRORS = "errors"
     """The share of ended rollouts with the status `error`, 0 to 1."""
+    SOLVED = "solved"
+    """The share of rollouts with a reward that solved their task, 0 to 1."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +97,7 @@ class Cell:
 class Pivot:
     """A pivot table, with totals over all headings, also those that are left out."""
 
-    rows: list[Heading]  # at most MOST_ROWS: steps in order, others by number of rollouts
+    rows: list[Heading]  # at most MOST_ROWS: numbers in order, others by number of rollouts, or as asked for
     columns: list[Heading]  # likewise at most MOST_COLUMNS
     cells: dict[tuple[Heading, Heading], Cell]  # by (row, column); pairs without rollouts are left out
     of_rows: dict[Heading, Cell]
@@ -107,7 +116,7 @@ class _Buckets:
     high: int = 0
     width: int = 1
 
-    def first(self, dimension: Dimension, column: Any) -> Any:
+    def first(self, dimension: str, column: Any) -> Any:
         """Returns an expression for the first step of a step's range; any other column unchanged."""
         if dimension != Dimension.STEP or self.width == 1:
             return column
@@ -115,7 +124,7 @@ class _Buckets:
         low, width = (literal(value, literal_execute=True) for value in (self.low, self.width))
         return column - (column - low) % width
 
-    def heading(self, dimension: Dimension, value: str | int | None) -> Heading:
+    def heading(self, dimension: str, value: str | int | None) -> Heading:
         """Returns the heading of a value of `first`."""
         if dimension != Dimension.STEP or not isinstance(value, int) or self.width == 1:
             return Heading(value)
@@ -123,9 +132,13 @@ class _Buckets:
 
 
 def pivot(
-    db: Database, run_id: int, filter: RolloutFilter, rows: Dimension, columns: Dimension, measure: Measure  # noqa: A002
+    db: Database, run_id: int, filter: RolloutFilter, rows: str, columns: str, measure: str,  # noqa: A002
+    order: str = "", marks: Marks = (),
 ) -> Pivot:  # fmt: skip
-    """Makes a pivot of the filter's rollouts. All are counted if the run has at most LARGE rollouts, or if step
+    """Makes a pivot of the filter's rollouts. The rows with the `lowest` or `highest` value come first, if `order` says
+    so; `marks` define what is solved. Rows and columns are of `Dimension`, the measure of `Measure`, or named as there.
+
+    All are counted if the run has at most LARGE rollouts, or if step
     statistics suffice; else the newest MOST_COUNTED that match, or those that match among the newest MOST_COUNTED if no
     index serves the filter.
     """
@@ -144,24 +157,25 @@ def pivot(
             if is_large and (selection.is_broad(filter) or not filter.terms):
                 span = newest_ids(session, run_id, filter.range("step").high, MOST_COUNTED)
             limit = MOST_COUNTED if is_large and span is None else None
-            query = _from_rows(run_id, filter, buckets, rows, columns, measure, limit, span)
+            query = _from_rows(run_id, filter, buckets, (rows, columns), measure, marks, limit, span)
         for row, column, number, together, known in session.execute(query):
             place = buckets.heading(rows, row), buckets.heading(columns, column)
             cells[place] += Cell(number, together or 0.0, known)
     is_cut = is_large and (span is not None or sum(cell.count for cell in cells.values()) >= MOST_COUNTED)
-    return _pivot(cells, rows, columns, counted=MOST_COUNTED if is_cut else None)
+    return _pivot(cells, measure, order, counted=MOST_COUNTED if is_cut else None)
 
 
 def _from_rows(
-    run_id: int, filter: RolloutFilter, buckets: _Buckets, rows: Dimension, columns: Dimension, measure: Measure,  # noqa: A002
+    run_id: int, filter: RolloutFilter, buckets: _Buckets, by: tuple[str, str], measure: str, marks: Marks,  # noqa: A002
     limit: int | None, span: selection.Span | None,
 ) -> Select[Any]:  # fmt: skip
     """Selects only the columns it needs: an index may contain them all."""
-    own: dict[Dimension, Any] = _properties(run_id)
-    asked = [buckets.first(it, own[it]).label(f"by_{it.value}") for it in dict.fromkeys((rows, columns)) if it in own]
-    value = _values()[measure].label("value")
-    ids = [col(EvaluationRow.id), col(EvaluationRow.uid)] if Dimension.TAG in {rows, columns} else []
-    indexed = {rows, columns} <= _OF_KINDS and measure in _SUMS and not ids
+    own = _properties(run_id) | {it: _stored(it, is_text=True) for it in by if it not in set(Dimension)}
+    places = {it: f"by_{place}" for place, it in enumerate(dict.fromkeys(by))}
+    asked = [buckets.first(it, own[it]).label(places[it]) for it in places if it in own]
+    ids = [col(EvaluationRow.id), col(EvaluationRow.uid)] if Dimension.TAG in by else []
+    indexed = {*by} <= _OF_KINDS and measure in _SUMS
+    value = _value(measure, marks).label("value")
     each = select(*asked, value, *ids).where(
         *selection.conditions(run_id, filter, selection.Use.KINDS if indexed else selection.Use.ROWS, span)
     )
@@ -173,13 +187,18 @@ def _from_rows(
     if ids:
         tags = _tags(run_id)
         source = some.outerjoin(tags, tags.c.row_id == some.c.id)
-        by_name["by_tag"] = tags.c.tag
-    by = [by_name[f"by_{it.value}"] for it in (rows, columns)]
-    found = select(*by, func.count(), total(some.c.value), func.count(some.c.value))
-    return found.select_from(source).group_by(*by)
+        by_name[places[Dimension.TAG]] = tags.c.tag
+    grouped = [by_name[places[it]] for it in by]
+    found = select(*grouped, func.count(), total(some.c.value), func.count(some.c.value))
+    return found.select_from(source).group_by(*grouped)
 
 
-def _properties(run_id: int) -> dict[Dimension, Any]:
+def _stored(name: str, *, is_text: bool = False) -> Any:
+    field, key = split_name(name) or (FIELDS["metadata"], name)
+    return matching.stored(field, key, is_text=is_text)
+
+
+def _properties(run_id: int) -> dict[str, Any]:
     """Returns expressions of the dimensions; rollouts whose process died are aborted: see `selection.lost_until`."""
     row = EvaluationRow
     lost = and_(col(row.status) == Status.RUNNING, col(row.created) <= selection.lost_until(run_id))
@@ -191,23 +210,22 @@ def _properties(run_id: int) -> dict[Dimension, Any]:
         Dimension.STATUS: case((lost, Status.ABORTED.value), else_=col(row.status)),
         Dimension.MODE: col(row.mode),
         Dimension.MODEL: col(row.model),
-        Dimension.AGE: col(row.step) - col(row.policy_step),
+        Dimension.LAG: derived.lag(),
     }
 
 
-def _values() -> dict[Measure, Any]:
-    """Returns expressions of the measures of one rollout; NULL if it does not count in the mean."""
+def _value(measure: str, marks: Marks) -> Any:
+    """Returns the expression of a measure of one rollout; NULL if it does not count in the mean."""
     row = EvaluationRow
     ended = col(row.status).in_((Status.OK.value, Status.ERROR.value))
-    return {
-        Measure.COUNT: literal(1),
-        Measure.REWARD: col(row.reward),
-        Measure.TOKENS: col(row.completion_tokens),
-        Measure.TURNS: col(row.turns),
-        Measure.SECONDS: col(row.seconds),
-        Measure.TRUNCATED: case((and_(ended, col(row.stop_reason) == StopReason.LENGTH), 1), (ended, 0)),
-        Measure.ERRORS: case((col(row.status) == Status.ERROR, 1), (ended, 0)),
-    }
+    if measure == Measure.SOLVED:
+        return matching.is_solved(marks) if marks else cast(null(), Integer)
+    if measure == Measure.ERRORS:
+        return case((col(row.status) == Status.ERROR, 1), (ended, 0))
+    if measure == Measure.TRUNCATED or measure.startswith("stop:"):
+        reason = StopReason.LENGTH.value if measure == Measure.TRUNCATED else measure.removeprefix("stop:")
+        return case((and_(ended, col(row.stop_reason) == reason), 1), (ended, 0))
+    return literal(1) if measure == Measure.COUNT else _stored(measure)
 
 
 def _tags(run_id: int) -> Any:
@@ -220,13 +238,13 @@ def _tags(run_id: int) -> Any:
     return union(recorded, personal.where(col(PersonalTag.run) == of_run)).subquery()
 
 
-_OF_KINDS = set(Dimension) - {Dimension.TAG, Dimension.MODEL, Dimension.AGE}  # columns of the index row_by_kind
-_OF_STATISTICS: dict[Dimension, Any] = {
+_OF_KINDS = frozenset({"task", "step", "eval", "stop", "status", "mode"})  # columns of the index row_by_kind
+_OF_STATISTICS: dict[str, Any] = {
     Dimension.STEP: col(StepStatistics.step),
     Dimension.EVAL: col(StepStatistics.eval_name),
     Dimension.MODE: col(StepStatistics.mode),
 }
-_SUMS: dict[Measure, tuple[Any, Any]] = {  # columns of step statistics: the sum, and the number of rollouts
+_SUMS: dict[str, tuple[Any, Any]] = {  # columns of step statistics: the sum, and the number of rollouts
     Measure.COUNT: (col(StepStatistics.rollouts), col(StepStatistics.rollouts)),
     Measure.REWARD: (col(StepStatistics.reward_sum), col(StepStatistics.scored)),
 }
@@ -243,15 +261,17 @@ def _buckets(session: Session, run_id: int, filter: RolloutFilter) -> _Buckets: 
     return _Buckets(low, high, next(width for width in widths if high - low < width * _BUCKETS))
 
 
-def _pivot(
-    cells: dict[tuple[Heading, Heading], Cell], rows: Dimension, columns: Dimension, counted: int | None
-) -> Pivot:
+def _pivot(cells: dict[tuple[Heading, Heading], Cell], measure: str, order: str, counted: int | None) -> Pivot:
     of_rows: defaultdict[Heading, Cell] = defaultdict(Cell)
     of_columns: defaultdict[Heading, Cell] = defaultdict(Cell)
     for (row, column), cell in cells.items():
         of_rows[row] += cell
         of_columns[column] += cell
-    down, across = _shown(of_rows, rows, MOST_ROWS), _shown(of_columns, columns, MOST_COLUMNS)
+    down, across = _shown(of_rows, MOST_ROWS), _shown(of_columns, MOST_COLUMNS)
+    if order:
+        values = {it: cell.count if measure == Measure.COUNT else cell.mean for it, cell in of_rows.items()}
+        sign = -1 if order == HIGHEST else 1
+        down = sorted(of_rows, key=lambda it: (values[it] is None, sign * (values[it] or 0)))[:MOST_ROWS]
     return Pivot(
         rows=down,
         columns=across,
@@ -265,9 +285,9 @@ def _pivot(
     )
 
 
-def _shown(totals: dict[Heading, Cell], dimension: Dimension, most: int) -> list[Heading]:
+def _shown(totals: dict[Heading, Cell], most: int) -> list[Heading]:
     """Returns the headings with most rollouts; numbers in order, others the most frequent first."""
     frequent = sorted(totals, key=lambda it: (-totals[it].count, it.value is None, str(it.value)))[:most]
-    if dimension in {Dimension.STEP, Dimension.AGE}:
-        frequent.sort(key=lambda it: (it.value is None, int(it.value or 0)))
+    with suppress(ValueError):
+        frequent.sort(key=lambda it: (it.value is None, float(it.value or 0)))
     return frequent

@@ -69,6 +69,19 @@ def attribute_values(db: Database, run_id: int, name: str) -> list[tuple[str, in
     return Counter(attribute_text(value) or "" for value in each).most_common()
 
 
+def own_columns(db: Database, run_id: int) -> dict[str, bool]:
+    """Returns the full names of the newest 1,000 rollouts' reward functions, metrics and metadata; True if a value is a
+    number.
+    """
+    found: dict[str, bool] = {}
+    for field in (field for field in FIELDS.values() if field.among):
+        for values in _newest(db, run_id, field.among):
+            for key, value in (values or {}).items():
+                name = f"{field.name}.{print_key(key)}"
+                found[name] = found.get(name, False) or not isinstance(value, str | bool)
+    return dict(sorted(found.items()))
+
+
 def check_names(db: Database, run_id: int, filter: RolloutFilter) -> None:  # noqa: A002
     """Checks that a run has all that a filter names.
 

@@ -1,25 +1,31 @@
 """Draws the pivot of rollouts: text, colour and link of its cells."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sqlalchemy import Connection
 
 from logs_ui.app.parts import figures, words
-from logs_ui.app.parts.view import View, ViewKind
+from logs_ui.app.parts.diagnoses import success_of
+from logs_ui.app.parts.view import View, ViewKind, print_view
 from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Cell, Dimension, Heading, Measure
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS
+from logs_ui.recorder.queries.filters.filter_language import split_name
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.filters.terms import Range, Term
+from logs_ui.recorder.queries.pivot import HIGHEST, LOWEST
 from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import StopReason
 
 _SHADES = 5  # of heat
-_SHARES = (Measure.TRUNCATED, Measure.ERRORS)
+_SHARES = (Measure.TRUNCATED, Measure.ERRORS, Measure.SOLVED)
+_ORDERS = {"": LOWEST, LOWEST: HIGHEST, HIGHEST: ""}  # what a click on the sums' head gives
 
 
 class PivotCell(NamedTuple):
@@ -54,6 +60,8 @@ class PivotTable(NamedTuple):
         counted: number of newest rollouts that were counted; None if all were.
         low, high: of the measure over all cells, as text; None without any.
         shades: colour classes from low to high.
+        by_value: address of the same pivot with its rows in the next order by value.
+        measures, dimensions: what the run's pivots can show, as (value, name).
     """
 
     columns: list[PivotCell]
@@ -66,21 +74,30 @@ class PivotTable(NamedTuple):
     low: str | None
     high: str | None
     shades: list[str]
+    by_value: str
+    measures: list[tuple[str, str]]
+    dimensions: list[tuple[str, str]]
 
 
 def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> PivotTable | None:
     """Builds the pivot; None if no rollout matches."""
-    found = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of)
+    marks = success_of(db, run).marks if view.of == Measure.SOLVED else ()
+    found = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of, view.order, marks)
     if not found.rows:
         return None
     values = [value for cell in found.cells.values() if (value := _value(cell, view.of)) is not None]
     scale = _Heat(min(values, default=0.0), max(values, default=0.0), view.of)
 
-    def narrowed(*parts: tuple[Dimension, Heading]) -> str | None:
+    own = queries.own_columns(db, id_of(run))
+    measures = [*Measure, *(name for name, is_number in own.items() if is_number)]
+    measures += [f"stop:{reason}" for reason in StopReason if reason != StopReason.LENGTH]
+    dimensions = [*Dimension, *(name for name in own if name.startswith("metadata."))]
+
+    def narrowed(*parts: tuple[str, Heading]) -> str | None:
         try:
             terms = [term for dimension, heading in parts for term in _terms(dimension, heading)]
             return urls.rollouts(run.uid, chosen.with_terms(*terms), view=view.as_pairs(ViewKind.TABLE))
-        except (_CannotBeSaidError, FilterError):
+        except FilterError:  # it excludes what the filter asks for
             return None
 
     def cell(row: Heading, column: Heading) -> PivotCell | None:
@@ -107,11 +124,10 @@ def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> P
         low=_written(scale.low, view.of) if values else None,
         high=_written(scale.high, view.of) if values else None,
         shades=scale.shades(),
+        by_value=urls.rollouts(run.uid, chosen, view=print_view(replace(view, order=_ORDERS[view.order]))),
+        measures=[(name, words.measure(name)) for name in dict.fromkeys([*measures, view.of])],
+        dimensions=[(it, words.dimension(it)) for it in dict.fromkeys([*dimensions, view.rows, view.columns])],
     )
-
-
-class _CannotBeSaidError(Exception):
-    """Says that no filter selects a heading's rollouts."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,7 @@ class _Heat:
 
     low: float
     high: float
-    of_measure: Measure
+    of_measure: str
 
     def of(self, cell: Cell) -> str:
         value = _value(cell, self.of_measure)
@@ -131,7 +147,7 @@ class _Heat:
         if self.of_measure == Measure.REWARD:
             most = max(abs(self.low), abs(self.high)) or 1.0
             return f"{'n' if value < 0 else 'h'}{self._shade(abs(value) / most)}"
-        if self.of_measure == Measure.COUNT or self.of_measure in _SHARES:
+        if self.of_measure == Measure.COUNT or _is_share(self.of_measure):
             return f"h{self._shade(value / self.high if self.high else 0.0)}"
         span = self.high - self.low
         return f"h{self._shade((value - self.low) / span if span else 0.0)}"
@@ -148,22 +164,28 @@ class _Heat:
         return min(int(share * (_SHADES + 1)), _SHADES)
 
 
-def _value(cell: Cell, measure: Measure) -> float | None:
+def _is_share(measure: str) -> bool:
+    return measure in _SHARES or measure.startswith("stop:")
+
+
+def _value(cell: Cell, measure: str) -> float | None:
     return float(cell.count) if measure == Measure.COUNT else cell.mean
 
 
-def _shown(cell: Cell, measure: Measure, link: str | None, heat: str = "") -> PivotCell:
+def _shown(cell: Cell, measure: str, link: str | None, heat: str = "") -> PivotCell:
     value = _value(cell, measure)
     rollouts = figures.plural(cell.count, "rollout")
     known = "" if measure == Measure.COUNT or cell.known == cell.count else f", {cell.known:,} with a value"
     return PivotCell(_written(value, measure), f"{rollouts}{known}", link, heat)
 
 
-def _written(value: float | None, measure: Measure) -> str:
-    return figures.NOTHING if value is None else _WRITTEN.get(measure, figures.percent)(value)
+def _written(value: float | None, measure: str) -> str:
+    if value is None:
+        return figures.NOTHING
+    return figures.percent(value) if _is_share(measure) else _WRITTEN.get(measure, figures.number)(value)
 
 
-_WRITTEN: dict[Measure, Callable[[float], str]] = {
+_WRITTEN: dict[str, Callable[[float], str]] = {
     Measure.COUNT: lambda value: figures.count(round(value)),
     Measure.REWARD: lambda value: figures.number(value, 2),
     Measure.TOKENS: lambda value: figures.tokens(round(value)),
@@ -172,24 +194,23 @@ _WRITTEN: dict[Measure, Callable[[float], str]] = {
 }
 
 
-def _heading(dimension: Dimension, heading: Heading, link: str | None) -> PivotCell:
+def _heading(dimension: str, heading: Heading, link: str | None) -> PivotCell:
     value, until = heading.value, heading.until
     if value is None:
-        return PivotCell("none", f"without a {words.DIMENSIONS[dimension]}", link)
+        return PivotCell("none", f"without a {words.dimension(dimension)}", link)
     if until is not None:
         return PivotCell(f"{value:,}\u2013{until:,}", f"steps {value:,} to {until:,}", link)
     if dimension == Dimension.STATUS:
         return PivotCell(words.status_word(str(value)).text, words.status_word(str(value)).meaning, link)
     if dimension == Dimension.STOP:
         return PivotCell(words.stop_reason(str(value)).text, words.stop_reason(str(value)).meaning, link)
-    return PivotCell(f"{value:,}" if isinstance(value, int) else value, f"{words.DIMENSIONS[dimension]} {value}", link)
+    return PivotCell(f"{value:,}" if isinstance(value, int) else value, f"{words.dimension(dimension)} {value}", link)
 
 
-def _terms(dimension: Dimension, heading: Heading) -> list[Term]:
-    """Returns the filter terms that select a heading's rollouts. Raises _CannotBeSaidError."""
+def _terms(dimension: str, heading: Heading) -> list[Term]:
+    """Returns the filter terms that select a heading's rollouts."""
     value, until = heading.value, heading.until
-    if dimension == Dimension.STEP and isinstance(value, int):
-        return [Term("step", (Range(value, value if until is None else until),))]
+    field, key = split_name(dimension) or (FIELDS[dimension], None)
     if isinstance(value, int):
-        raise _CannotBeSaidError
-    return [Term(dimension.value, (value,))]
+        return [Term(field.name, (Range(value, value if until is None else until),))]
+    return [Term(field.name, (value,), key)]

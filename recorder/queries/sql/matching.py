@@ -10,7 +10,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import notebook
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Field
 from logs_ui.recorder.queries.filters.filter_language import parse_terms
 from logs_ui.recorder.queries.filters.filter_values import read_number
 from logs_ui.recorder.queries.filters.rollout_filter import ByColumn
@@ -114,9 +114,14 @@ def is_solved(marks: Marks) -> ColumnElement[int | None]:
 
 def ordered_by(sort: ByColumn) -> Any:
     """Returns the expression that an order sorts by."""
-    if not sort.field.among:
-        return column_of(sort.field.name)
-    return (text_in if sort.is_text else number_in)(getattr(EvaluationRow, sort.field.among), sort.key)
+    return stored(sort.field, sort.key, is_text=sort.is_text)
+
+
+def stored(field: Field, key: str | None, *, is_text: bool = False) -> Any:
+    """Returns the expression of a field's value; of what is in a JSON object the number, or with `is_text` the text."""
+    if not field.among:
+        return column_of(field.name)
+    return (text_in if is_text else number_in)(getattr(EvaluationRow, field.among), key)
 
 
 def column_of(name: str) -> Any:

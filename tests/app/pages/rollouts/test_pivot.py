@@ -60,6 +60,7 @@ def value(row: EvaluationRow, measure: Measure) -> float | None:
         Measure.SECONDS: row.seconds,
         Measure.TRUNCATED: float(row.stop_reason == "length") if ended else None,
         Measure.ERRORS: float(row.status == Status.ERROR) if ended else None,
+        Measure.SOLVED: None,  # not defined
     }[measure]
 
 
@@ -162,7 +163,34 @@ def test_nothing_matches(engine: Engine) -> None:
     assert (found.rows, found.cells, found.overall) == ([], {}, Cell())
 
 
-def test_policy_age_is_the_steps_between(engine: Engine) -> None:
-    found = pivot(engine, 1, EVERYTHING, Dimension.AGE, Dimension.MODEL, Measure.COUNT)
-    assert found.rows == [Heading(1)]
+def test_lag_is_that_of_filters(engine: Engine) -> None:
+    found = pivot(engine, 1, EVERYTHING, Dimension.LAG, Dimension.MODEL, Measure.COUNT)
+    assert found.rows == [Heading(0)]
+    assert found.overall.count == queries.count(engine, 1, parse_where("lag:0")).value
     assert found.columns == [Heading("Qwen/Qwen3-0.6B")]
+
+
+def test_any_column_is_an_axis_or_a_value(engine: Engine) -> None:
+    for number, row in enumerate(rows(engine)):
+        about = {"difficulty": "hard" if number % 3 else "easy", "level": number % 12}
+        with engine.begin() as connection:
+            connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == row.id).values(attributes=about))
+    known = rows(engine)
+    found = pivot(engine, 1, EVERYTHING, "metadata.difficulty", "stop", "rewards.format")
+    for (difficulty, stop), cell in found.cells.items():
+        of_cell = [it for it in known if (it.attributes or {})["difficulty"] == difficulty.value]
+        of_cell = [it for it in of_cell if it.stop_reason == stop.value]
+        values = [value for it in of_cell if (value := (it.rewards or {}).get("format")) is not None]
+        assert (cell.count, cell.known) == (len(of_cell), len(values))
+        assert cell.mean == pytest.approx(mean(values) if values else None)
+    levels = pivot(engine, 1, EVERYTHING, "metadata.level", "metadata.difficulty", "metadata.level")
+    assert [it.value for it in levels.rows] == [str(level) for level in range(12)]
+    assert [levels.of_rows[it].mean for it in levels.rows] == list(range(12))
+    down = pivot(engine, 1, EVERYTHING, "metadata.level", "mode", "metadata.level", "highest")
+    assert [it.value for it in down.rows] == [str(level) for level in reversed(range(12))]
+    timed_out = pivot(engine, 1, EVERYTHING, "task", "mode", "stop:turn_limit").overall.mean
+    assert timed_out == queries.count(engine, 1, parse_where("stop:turn_limit")).value / len(known)
+    solved = pivot(engine, 1, EVERYTHING, "task", "mode", "solved", "lowest", (("rewards.solved", 1.0),))
+    means = [solved.of_rows[it].mean for it in solved.rows]
+    assert means == sorted(it for it in means if it is not None)
+    assert 0 < (solved.overall.mean or 0) < 1

@@ -1,0 +1,97 @@
+"""The page of rollouts on a run of a coding agent: columns of the dataset, orders, and a pivot by what people ask."""
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from fastapi.testclient import TestClient
+
+from logs_ui.app.main import create_app
+from logs_ui.recorder.storage.database import writing_engine
+from tests.faults.realistic.agents import CODING_TASKS
+from tests.faults.realistic.recorded import Recorded, recorded
+from tests.support.factory import make_run
+from tests.support.page_text import read
+
+
+@pytest.fixture(scope="module")
+def run() -> Recorded:
+    return recorded("coding-two")
+
+
+@pytest.fixture(scope="module")
+def client(run: Recorded) -> Iterator[TestClient]:
+    with TestClient(create_app(run.db), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+def rows(client: TestClient, run: Recorded, query: str) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the lines of the table."""
+    answer = client.get(f"/runs/{run.truth.run}?{query}")
+    assert answer.status_code == 200, read(answer.text)[0]
+    table = next(it for it in read(answer.text)[1] if it.rows)
+    return table.rows[0], [line for line in table.rows[1:] if len(line) > 2]
+
+
+def test_a_short_name_becomes_the_full_one_in_the_address(client: TestClient, run: Recorded) -> None:
+    answer = client.get(f"/runs/{run.truth.run}?where=difficulty:hard+tests_passed:0+patch_lines>50")
+    assert "where=rewards.tests_passed:0%20metrics.patch_lines%3E50%20metadata.difficulty:hard" in str(answer.url)
+
+
+def test_the_table_shows_and_sorts_the_datasets_columns(client: TestClient, run: Recorded) -> None:
+    cols = "cols=metadata.difficulty,metadata.extra_info.level,rewards.judge,turns"
+    head, lines = rows(client, run, f"{cols}&sort=-metadata.extra_info.level")
+    level = next(place for place, it in enumerate(head) if it.startswith("extra_info.level"))
+    assert {line[level] for line in lines[:50]} == {str(max(round(10 * (1 - it)) for it in CODING_TASKS.values()))}
+    head, lines = rows(client, run, f"{cols}&sort=metadata.difficulty:text")
+    difficulty = next(place for place, it in enumerate(head) if it.startswith("difficulty"))
+    assert {line[difficulty] for line in lines[:50]} == {"easy"}
+    head, lines = rows(client, run, f"{cols}&sort=rewards.judge")
+    judge = next(place for place, it in enumerate(head) if it.startswith("judge"))
+    shown = [float(line[judge].replace("\N{MINUS SIGN}", "-")) for line in lines[:50]]
+    truth = sorted(it["values"]["judge"] for it in run.truth.rollouts if it["values"])[:50]
+    assert shown == pytest.approx(truth, abs=0.001)
+
+
+def test_the_pivot_has_the_mean_of_a_reward_function_and_sorts_by_it(client: TestClient, run: Recorded) -> None:
+    asked = "view=pivot&rows=metadata.repo&columns=metadata.difficulty&of=rewards.tests_passed&order=lowest"
+    _, lines = rows(client, run, asked)
+    by_repo = defaultdict(list)
+    for it in run.truth.rollouts:
+        if it["values"]:
+            by_repo[it["task"].rpartition("-")[0]].append(it["values"]["tests_passed"])
+    truth = sorted(fmean(values) for values in by_repo.values())
+    shown = [float(line[1]) for line in lines if line[0] in by_repo]
+    assert shown == pytest.approx(truth, abs=0.005)
+    answer = client.get(f"/runs/{run.truth.run}?{asked}").text
+    assert re.search(r"metadata\.repo:flask[^\"]*metadata\.difficulty|metadata\.difficulty[^\"]*metadata\.repo", answer)
+
+
+def test_the_pivot_has_the_share_solved(client: TestClient, run: Recorded) -> None:
+    _, lines = rows(client, run, "view=pivot&of=solved")
+    for line in lines:
+        tried = [it for it in run.truth.rollouts if it["task"] == line[0] and it["reward"] is not None]
+        if tried:
+            assert line[1] == f"{round(100 * fmean(it['solved'] for it in tried))}%"
+
+
+def test_what_is_logged_by_step_is_shown_where_it_is(client: TestClient, run: Recorded) -> None:
+    answer = client.get(f"/runs/{run.truth.run}?where=kl<0.1")
+    assert answer.status_code == 422
+    assert "kl is logged by step, not by rollout" in read(answer.text)[0]
+    assert f'href="/runs/{run.truth.run}/overview?q=kl"' in answer.text
+
+
+def test_train_and_eval_are_told_apart_at_one_click(client: TestClient, run: Recorded, tmp_path: Path) -> None:
+    assert "Training and evaluation together" not in client.get(f"/runs/{run.truth.run}").text
+    engine = writing_engine(tmp_path / "both.db")
+    make_run(engine, uid="both", steps=12)
+    with TestClient(create_app(tmp_path / "both.db"), base_url="http://127.0.0.1") as both:
+        for view in ("", "?view=pivot"):
+            text = both.get(f"/runs/both{view}").text
+            assert "Training and evaluation together" in text
+            assert "where=mode:eval" in text
+        assert "Training and evaluation together" not in both.get("/runs/both?where=mode:train").text
