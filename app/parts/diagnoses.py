@@ -105,11 +105,13 @@ class Coverage(NamedTuple):
         steps: first and last; None without any, or without real steps.
         rollouts: number of rollouts with a loss.
         unscored: number of those without a reward, which count as 0.
+        evals: number of evals that they are of.
     """
 
     steps: tuple[int, int] | None
     rollouts: int
     unscored: int
+    evals: int
 
 
 class ShortDiagnosis(NamedTuple):
@@ -147,7 +149,8 @@ def looked_at(rows: Rows, report: Report) -> Coverage:
     covered = rows.where((rows.step >= first) & (rows.step <= last))  # few of them: what follows is slow on many
     can_tell = judged(covered)
     unscored = can_tell & np.isnan(covered.reward)
-    return Coverage(report.steps if last > 0 else None, int(can_tell.sum()), int(unscored.sum()))
+    counts = (int(can_tell.sum()), int(unscored.sum()), len(np.unique(covered.eval)))
+    return Coverage(report.steps if last > 0 else None, *counts)
 
 
 def top_cards(cards: tuple[Card, ...]) -> list[Card]:

@@ -536,3 +536,16 @@ def test_the_page_of_a_rollout_says_truly_what_became_of_it(run: Realistic) -> N
         assert bool(re.search(r"outcome\s+solved", text)) == (it["solved"] is True and it["reward"] is not None)
         assert not it["errored"] or it["error"].partition(": ")[2] in text
         assert not it["truncated"] or re.search(r"cause\s+truncated", text)
+
+
+def test_the_overviews_two_means_are_named_apart() -> None:
+    """The tile's is over the rollouts with a reward, and of one eval; that of the causes counts the others as 0."""
+    found = recorded("mix-unscored")
+    scored = tried(found.last_steps)
+    missing = len(found.last_steps) - len(scored)
+    of_scored, of_all = mean(it["reward"] for it in scored), mean(it["reward"] or 0.0 for it in found.last_steps)
+    assert missing
+    of_run(found)
+    text, _ = page(found.db, urls.overview(found.truth.run))
+    assert f"Mean reward {of_scored:.3f}" in " ".join(text.split())
+    assert f"mean reward, {missing} unscored as 0: {of_all:.3f}" in " ".join(text.split())
