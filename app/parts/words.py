@@ -180,7 +180,18 @@ SORTS = {
 
 
 GROUP_KINDS = {
-    Kind.MIXED: Word("mixed", "dot", "good", "Rewards differ: the group gives a learning signal."),
+    Kind.MIXED: Word(
+        "mixed",
+        "dot",
+        "good",
+        "Rewards differ, and so does the outcome where it is known: the group gives a learning signal.",
+    ),
+    Kind.SAME_OUTCOME: Word(
+        "same outcome",
+        "activity",
+        "quiet",
+        "Rewards differ, but all are solved, or none is: only other terms, such as a length penalty, give a signal.",
+    ),
     Kind.PASSED: Word("all passed", "check", "positive", "Zero variance, and all are solved: all advantages are 0."),
     Kind.LEVEL: Word(
         "all equal",

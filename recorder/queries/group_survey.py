@@ -164,5 +164,5 @@ _KEYS: dict[GroupSort, Callable[[Tally], float]] = {  # groups without a figure 
     GroupSort.NEWEST: lambda _: 0,
     GroupSort.LOWEST_MEAN: lambda tally: math.inf if tally.mean is None else tally.mean,
     GroupSort.LARGEST_STD: lambda tally: math.inf if tally.std is None else -tally.std,
-    GroupSort.DEAD_FIRST: lambda tally: (*DEAD, Kind.MIXED, Kind.UNSCORED).index(tally.kind),
+    GroupSort.DEAD_FIRST: lambda tally: (*DEAD, Kind.SAME_OUTCOME, Kind.MIXED, Kind.UNSCORED).index(tally.kind),
 }

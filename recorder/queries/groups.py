@@ -37,7 +37,9 @@ class Kind(StrEnum):
     """Names kinds of groups by what GRPO learns from their rewards."""
 
     MIXED = "mixed"
-    """They differ: better rollouts are reinforced."""
+    """They differ, and some of them solved: better rollouts are reinforced."""
+    SAME_OUTCOME = "same-outcome"
+    """They differ, and yet all of them solved, or none did: only other terms of the reward are reinforced."""
     FAILED = "failed"
     """All equal, and none of them solved: no advantage."""
     PASSED = "passed"
@@ -60,7 +62,7 @@ def kind_of(low: float | None, high: float | None, scored: int, solved: int | No
     if scored < 2 or low is None or high is None:
         return Kind.UNSCORED
     if not high - low <= ALIKE:  # true for NaN, too
-        return Kind.MIXED
+        return Kind.SAME_OUTCOME if solved in {0, scored} else Kind.MIXED
     return Kind.PASSED if solved == scored else Kind.FAILED if solved == 0 else Kind.LEVEL
 
 

@@ -29,7 +29,7 @@ from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
 
 PAGE_SIZE = 50
-KINDS: Final = (Kind.MIXED, Kind.PASSED, Kind.LEVEL, Kind.FAILED, Kind.UNSCORED)
+KINDS: Final = (Kind.MIXED, Kind.SAME_OUTCOME, Kind.PASSED, Kind.LEVEL, Kind.FAILED, Kind.UNSCORED)
 """The kinds in the order of the chart, from bottom to top."""
 
 _POLLED_LINES = 100  # of a page that are looked at again, at most, while they are unfinished

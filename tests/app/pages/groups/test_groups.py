@@ -174,7 +174,7 @@ def _place(it: queries.Group, sort: GroupSort, chosen: RolloutFilter, rows: list
         return (round(it.mean, 9) if it.mean is not None else 99.0), -last
     if sort == GroupSort.LARGEST_STD:
         return (-round(it.std, 6) if it.std is not None else 99.0), -last
-    return (Kind.FAILED, Kind.PASSED, Kind.LEVEL, Kind.MIXED, Kind.UNSCORED).index(it.kind), -last
+    return (Kind.FAILED, Kind.PASSED, Kind.LEVEL, Kind.SAME_OUTCOME, Kind.MIXED, Kind.UNSCORED).index(it.kind), -last
 
 
 def test_a_group_is_shown_whole_where_one_of_its_rollouts_matches(client: TestClient, engine: Engine) -> None:
@@ -222,8 +222,10 @@ def test_kinds_are_counted_and_lead_to_their_groups(client: TestClient) -> None:
         ([0.75, 0.75], 2, Kind.PASSED),
         ([0.3, 0.3 + 1e-7], 1, Kind.LEVEL),
         ([1.0, 1.0], None, Kind.LEVEL),
-        ([0.3, 0.3 + 1e-5], 2, Kind.MIXED),
-        ([0.0, float("inf")], 0, Kind.MIXED),
+        ([0.3, 0.3 + 1e-5], 1, Kind.MIXED),
+        ([0.3, 0.3 + 1e-5], None, Kind.MIXED),
+        ([0.3, 0.3 + 1e-5], 2, Kind.SAME_OUTCOME),
+        ([0.0, float("inf")], 0, Kind.SAME_OUTCOME),
         ([0.0], 0, Kind.UNSCORED),
         ([], None, Kind.UNSCORED),
     ],

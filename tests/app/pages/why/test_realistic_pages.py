@@ -446,13 +446,16 @@ def test_the_kinds_of_groups_are_true(run: Realistic) -> None:
     groups = by_group(found.truth.rollouts)
     dead = [tried(group) for group in groups.values() if is_dead(group)]
     kinds = {}
-    for kind in ("all passed", "all equal", "all failed"):
+    for kind in ("all passed", "all equal", "all failed", "same outcome"):
         said = re.search(rf"{kind} ([\d,]+)", text)
         kinds[kind] = int(number(said[1]) or 0) if said else 0
+    alike = kinds.pop("same outcome")
     assert sum(kinds.values()) == len(dead), kinds
     if run.kind != "judge":
         assert kinds["all passed"] == sum(all(it["solved"] for it in group) for group in dead), kinds
         assert kinds["all failed"] == sum(not any(it["solved"] for it in group) for group in dead), kinds
+        others = [tried(group) for group in groups.values() if len(tried(group)) > 1 and not is_dead(group)]
+        assert alike == sum(len({it["solved"] for it in group}) == 1 for group in others)
     else:
         assert kinds["all passed"] == kinds["all failed"] == 0
     table = next(with_columns(tables, "ID", "Step", "Task", "Kind"))
