@@ -12,6 +12,7 @@ from starlette.testclient import TestClient
 from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.app.main import create_app
 from logs_ui.app.web import urls
+from tests.faults.realistic.registry import RUNS
 from tests.support.hostile import record_huge, record_many
 from tests.support.page_text import read
 from tests.support.site import pages
@@ -31,7 +32,8 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(db: Path) -> dict[str, str]:
-    return {"huge": record_huge(db), "many": record_many(db)}
+    drowned = next(run for run in RUNS if run.id == "gsm8k-drowned")
+    return {"huge": record_huge(db), "many": record_many(db), "gsm8k": drowned.record(db).run}
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +61,12 @@ def test_every_page_answers_and_draws_only_numbers(
         assert [value for value in drawn if _NO_NUMBER.search(value)] == [], name
 
 
-@pytest.mark.parametrize("which", ["huge", "many"])
+@pytest.mark.parametrize("which", ["huge", "many", "gsm8k"])
 def test_no_page_is_wider_than_its_window(
     quiet_page: Page, db: Path, runs: dict[str, str], url: str, which: str
 ) -> None:
     for name, address in pages(db, runs[which]).items():
-        if which == "huge" or name in MANY_THINGS:
+        if which == "huge" or (name in MANY_THINGS if which == "many" else name == "why-rewards"):
             quiet_page.goto(url + address)
             for width in WIDTHS:
                 quiet_page.set_viewport_size({"width": width, "height": 900})
