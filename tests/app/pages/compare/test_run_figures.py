@@ -172,7 +172,7 @@ def test_the_page_has_every_figure_of_the_rollouts(client: TestClient, engine: E
 def test_weighted_means_and_headroom_are_one_choice_away(client: TestClient) -> None:
     raw, weighted = (shown(client, A, B, part=part)[0]["brevity"][0] for part in ("raw", "weighted"))
     assert float(weighted.split()[0]) == pytest.approx(float(raw.split()[0]) * WEIGHTS["brevity"], abs=1e-3)
-    assert "Headroom: the highest weighted value" in shown(client, A, B, part="headroom")[1]
+    assert "Headroom is the highest weighted value" in shown(client, A, B, part="headroom")[1]
 
 
 def test_a_run_without_a_task_in_common_is_not_added_up(client: TestClient) -> None:
