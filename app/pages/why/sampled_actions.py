@@ -91,7 +91,7 @@ def make_sampled(db: Connection, run: Run, known: Diagnosed, here: StepWindow) -
     uid = run.uid
     sample = kept(
         known,
-        ("sample", here.first),
+        ("sample", here.first, here.last),
         lambda: sampled(list(_newest(db, id_of(run), here)) if len(here.rows) else []),
     )
     if not sample.actions:

@@ -188,7 +188,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
     run = summary.run
     found, together, looked_for = kept(
         known,
-        ("rewards", here.first),
+        ("rewards", here.first, here.last),
         lambda: (functions(here.rows, known.rows), correlations(here.rows), findings(known, here)),
     )
     drawn = _drawn([it.name for it in found])

@@ -19,6 +19,7 @@ from logs_ui.app.web.open_database import Source, SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word, parse_where
 from logs_ui.recorder.vocabulary import Mode, RunState
@@ -83,25 +84,31 @@ class StepWindow:
 
 
 def window(known: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], str]) -> StepWindow:
-    """Returns the window asked for: "", `last` or `all`; `address` returns the page's address for each of them.
+    """Returns the window asked for: "", `last`, `all`, or a range such as `100..` or `100..200`; `address` returns the
+    page's address for each of the first.
 
     Raises:
-        FilterError: `wanted` is none of these.
+        FilterError: `wanted` is none of these, or no rollout has such a step.
     """
-    check_word("steps", "steps", wanted or LAST, (LAST, ALL))
     rows, looked_at, sample = known.rows, known.report.steps, known.report.sample
     if looked_at is None:
         return StepWindow(rows, mode, None, None, is_all=True, choice=(), sample=sample)
     first, last = int(rows.steps[0]), int(rows.steps[-1])
-    if looked_at[0] <= first:
-        return StepWindow(rows, mode, first, last, is_all=True, choice=(), sample=sample)
-    is_all = wanted == ALL
+    is_short, is_all = looked_at[0] <= first, wanted == ALL
     count = int((rows.steps >= looked_at[0]).sum())
-    choice = ((f"last {count} steps", address(""), not is_all), ("all steps", address(ALL), is_all))
-    if is_all:
+    last_steps = (f"last {count} steps", address(""), wanted in {"", LAST})
+    choice = () if is_short and wanted in {"", LAST, ALL} else (last_steps, ("all steps", address(ALL), is_all))
+    if is_all or (is_short and not choice):
         return StepWindow(rows, mode, first, last, is_all=True, choice=choice, sample=sample)
-    last_rows = kept(known, ("window", looked_at), lambda: rows.where(rows.step >= looked_at[0]))
-    return StepWindow(last_rows, mode, *looked_at, is_all=False, choice=choice, sample=sample)
+    if wanted in {"", LAST}:
+        last_rows = kept(known, ("window", looked_at), lambda: rows.where(rows.step >= looked_at[0]))
+        return StepWindow(last_rows, mode, *looked_at, is_all=False, choice=choice, sample=sample)
+    asked = parse_where(f"step:{wanted}").range("step")
+    some = rows.where((rows.step >= (asked.low or 0)) & (rows.step <= (last if asked.high is None else asked.high)))
+    if not len(some.step):
+        raise FilterError("steps", f"steps {wanted}: this run has steps {first:,} to {last:,}")
+    ends = int(some.step.min()), int(some.step.max())
+    return StepWindow(some, mode, *ends, is_all=False, choice=choice, sample=sample)
 
 
 class Fresh(NamedTuple):

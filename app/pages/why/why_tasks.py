@@ -48,7 +48,7 @@ class TaskChoice:
     Attributes:
         label: status of the tasks; empty for all.
         q: part of their names, case-insensitive.
-        steps: `last` for the steps of the diagnosis; empty for all.
+        steps: `last` for the steps of the diagnosis, a range such as `100..`; empty for all.
         page: from 1.
     """
 
@@ -72,7 +72,6 @@ class TaskChoice:
         )
         check_word("label", "label", found.label, ["", *(label.value for label in Label)])
         check_word("sort", "order", found.sort, list(SORTS))
-        check_word("steps", "choice of steps", found.steps, ["", LAST])
         return found
 
     def address(self, run: str, **parts: Any) -> str:

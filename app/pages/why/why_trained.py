@@ -102,7 +102,8 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
     run = summary.run
     is_trained = here.mode == Mode.TRAIN
     every = _outcomes(known.rows, known, summary) if is_trained else np.zeros(0, np.int64)
-    found = every[known.rows.step >= (here.first or 0)] if is_trained else every
+    among = (known.rows.step >= (here.first or 0)) & (known.rows.step <= (here.last or 0))
+    found = every[among] if is_trained else every
     lines = _lines(run.uid, here, found, known.report.scale.success) if is_trained else []
     kinds = [(it, words.OUTCOMES[it]) for it in OUTCOMES if counts(every)[it]]
     shown = (

@@ -16,6 +16,7 @@ from logs_ui.app.main import create_app
 from logs_ui.app.web import urls
 from logs_ui.recorder import load_run
 from tests.faults.realistic import Realistic, Truth
+from tests.faults.realistic.agents import FORGOTTEN
 from tests.faults.realistic.recorded import Recorded, recorded, recorded_pair
 from tests.faults.realistic.registry import RUNS, of
 from tests.support.page_text import Table, read, with_columns
@@ -552,3 +553,22 @@ def test_the_overviews_two_means_are_named_apart() -> None:
     text, _ = page(found.db, urls.overview(found.truth.run))
     assert f"Mean reward {of_scored:.3f}" in " ".join(text.split())
     assert f"mean reward, {missing} unscored as 0: {of_all:.3f}" in " ".join(text.split())
+
+
+def test_tasks_from_a_step_on_are_true() -> None:
+    found = recorded("coding-two")
+    text, tables = of_run(found, "tasks", steps="12..", sort="worst")
+    since = by_task(it for it in tried(found.truth.rollouts) if it["step"] >= 12)
+    table = next(with_columns(tables, "Task", "Attempts", "Solved"))
+    lines = {name: row for name, row in table.by_name().items() if name != "Task"}
+    assert lines.keys() == since.keys()
+    for name, row in lines.items():
+        assert row[table.column("Attempts") or 0] == str(len(since[name]))
+        assert is_near(row[table.column("Solved") or 0], mean(it["solved"] for it in since[name])), (name, row)
+    assert set(list(lines)[:2]) == set(FORGOTTEN)
+    assert "steps 12\N{EN DASH}24" in text
+    for beside in ("rewards", "actions", "trained"):
+        of_run(found, beside, steps="12..20")
+    answer = _client(found.db).get(urls.why(found.truth.run, "tasks", steps="90.."))
+    assert answer.status_code == 422
+    assert "steps 90..: this run has steps 1 to 24" in answer.text
