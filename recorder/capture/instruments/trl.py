@@ -43,7 +43,7 @@ from logs_ui.recorder.capture.environment_call import recorded_function
 from logs_ui.recorder.capture.instruments import trl_shapes
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
 from logs_ui.recorder.capture.instruments.trl_callback import reporting_callback
-from logs_ui.recorder.capture.instruments.trl_parts import distinct
+from logs_ui.recorder.capture.instruments.trl_parts import distinct, weights_of
 from logs_ui.recorder.capture.instruments.trl_tools import recorded_tools
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
@@ -303,8 +303,8 @@ def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any)
 def _report_rewards(
     listener: Any, trainer: Any, values: NDArray[np.float64], returned: dict[int, Any], inputs: Sequence[Any]
 ) -> None:
-    weights = [float(weight) for weight in trainer.reward_weights.tolist()]
-    listener.rewards(values, _declined(values.shape, returned), list(trainer.reward_func_names), weights, inputs)
+    declined = _declined(values.shape, returned)
+    listener.rewards(values, declined, list(trainer.reward_func_names), weights_of(trainer), inputs)
 
 
 @contextmanager

@@ -15,14 +15,19 @@ from logs_ui.recorder.capture.source_code import Part
 from logs_ui.recorder.vocabulary import SourceKind
 
 
+def weights_of(trainer: Any) -> list[float]:
+    """Return the weights of the reward functions. TRL keeps them in single precision, in which 0.1 is 0.10000000149."""
+    return [float(f"{weight:.7g}") for weight in trainer.reward_weights.tolist()]
+
+
 def parts(trainer: Any) -> list[Part]:
     """Return the parts of the run."""
-    weights = trainer.reward_weights.tolist() if hasattr(trainer, "reward_weights") else []
+    weights = weights_of(trainer) if hasattr(trainer, "reward_weights") else []
     names = distinct(getattr(trainer, "reward_func_names", ()))
     rewards = zip(getattr(trainer, "reward_funcs", ()), names, weights, strict=False)
     makers = getattr(trainer, "environment_factories", None) or {}
     rollout_func = getattr(trainer, "rollout_func", None)
-    found = [_reward_part(function, name, float(weight)) for function, name, weight in rewards]
+    found = [_reward_part(function, name, weight) for function, name, weight in rewards]
     if rollout_func is not None:
         name = getattr(rollout_func, "__name__", type(rollout_func).__name__)
         found.append(Part(SourceKind.ROLLOUT, name, rollout_func))

@@ -6,9 +6,11 @@ import pickle
 import sys
 import types
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from transformers import TrainerCallback
 from trl import GRPOTrainer, RLOOConfig, RLOOTrainer, SFTTrainer
 
@@ -21,6 +23,7 @@ from logs_ui.recorder import (
     record,
     record_trainer,
 )
+from logs_ui.recorder.capture.instruments.trl_parts import weights_of
 from tests.support.old_trl import IS_OLD
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import make_trainer
@@ -248,6 +251,12 @@ def test_a_subclass_of_trls(tmp_path: Path) -> None:
     )  # fmt: skip
     record_trainer(trainer, db=db).train()
     noted.expect(db, 16)
+
+
+def test_weights_are_recorded_as_they_were_set() -> None:
+    """TRL keeps them in single precision."""
+    trainer = SimpleNamespace(reward_weights=torch.tensor([0.1, 2.0, 1e-8, 0.333]))
+    assert weights_of(trainer) == [0.1, 2.0, 1e-8, 0.333]
 
 
 @pytest.mark.skipif(IS_OLD, reason="its module differs in TRL 0.29")
