@@ -25,12 +25,16 @@ class Missing:
     what: str
 
 
+STATES = ("below", "cheap", "not_judged", "not_recorded")
+
+
 @dataclass(frozen=True)
 class Checked:
     """A diagnostic that has no card.
 
     Attributes:
-        state: `below`: it is below its threshold; `not_judged`, as for too few rollouts; `not_recorded`.
+        state: one of STATES. `cheap`: above its threshold, but it costs too little for a finding; `not_judged`: as for
+            too few rollouts.
         said: its figure and threshold, or the reason.
         where: a filter that opens the rollouts of that figure; empty for none.
     """
@@ -218,13 +222,13 @@ def lines(report: Report, address: Callable[[Card], str | None] = lambda _: None
 
 def _unfound(report: Report) -> Iterator[Line]:
     """Yield the checks without a card: names of those below their threshold, and why others could not judge."""
-    named = {
-        state: [it for it in report.checked if it.state == state] for state in ("below", "not_judged", "not_recorded")
-    }
+    named = {state: [it for it in report.checked if it.state == state] for state in STATES}
     if report.checked or report.failed:
         yield Line()
     if found := named["below"]:
         yield Line(f"Checked, below threshold: {visible(', '.join(it.name for it in found))}.", "dim")
+    if found := named["cheap"]:
+        yield Line(f"Above threshold, at little cost: {visible(' '.join(it.said for it in found))}", "dim")
     if found := named["not_judged"]:
         reasons = "; ".join(f"{it.name} ({it.said.rstrip('.')})" for it in found)
         yield Line(f"Not judged: {visible(reasons)}.", "dim")

@@ -87,9 +87,7 @@ def diagnose_rows(
     kept = {card.id for card in costly}
     names = {it.id: it.name for it in diagnostics}
     checked = tuple(
-        Checked(it.id, names[it.id], "below", f"{it.title}: its cost is too small for a finding.", it.where)
-        if isinstance(it, Card)
-        else it
+        Checked(it.id, names[it.id], "cheap", f"{it.title}.", it.where) if isinstance(it, Card) else it
         for it in outcomes
         if it.id not in kept
     )

@@ -320,7 +320,7 @@ def _loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
     lost = None if best is None else max(best - (row.reward or 0.0), 0.0)
     if lost is not None and lost <= SAME * max(abs(best or 0.0), 1):
         lost = 0.0
-    is_low = cause.id != LossCause.WRONG_ANSWER or (lost and not solved)
+    is_low = cause.id != LossCause.WRONG_ANSWER or lost
     word = Word(cause.name, ICONS[cause.id], "quiet", cause.meaning) if is_low else words.ENDED
     return Loss(word, lost, best, solved, urls.why(run.uid))
 

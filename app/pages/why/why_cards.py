@@ -8,7 +8,7 @@ from logs_ui.app.parts.diagnoses import parents, top_cards
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, Report
 from logs_ui.recorder.diagnosis.card import Trend
-from logs_ui.recorder.diagnosis.report import Checked
+from logs_ui.recorder.diagnosis.report import STATES, Checked
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Count
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
@@ -119,8 +119,7 @@ def line(
 
 def checked(report: Report) -> dict[str, list[tuple[Checked, Diagnostic | None]]]:
     """Returns the checks without a card by their state; the diagnostic is None for a user's own."""
-    states = ("below", "not_judged", "not_recorded")
-    return {state: [(it, _KNOWN.get(it.id)) for it in report.checked if it.state == state] for state in states}
+    return {state: [(it, _KNOWN.get(it.id)) for it in report.checked if it.state == state] for state in STATES}
 
 
 def _shown(card: Card, lost: float, settings: Settings, run: str, count: Counting, parents: list[Card]) -> ShownCard:

@@ -109,7 +109,7 @@ def test_a_card_that_costs_too_little_is_said() -> None:
     card = Card("mine", "Something small", 1e-9, (), "", "")
     own = Diagnostic("mine", "Mine", "d", "s", lambda _: None, lambda _: card)
     found = checked(diagnose_rows(WHOLE, diagnostics=(*DIAGNOSTICS, own)), "mine")
-    assert (found.state, found.said) == ("below", "Something small: its cost is too small for a finding.")
+    assert (found.state, found.said) == ("cheap", "Something small.")
 
 
 def test_a_users_check_may_return_none() -> None:

@@ -539,7 +539,8 @@ def test_the_page_of_a_rollout_says_truly_what_became_of_it(run: Realistic) -> N
         assert ("scored low" in text) <= (it["solved"] is not True), "it did what was asked"
         assert bool(re.search(r"outcome\s+solved", text)) == (it["solved"] is True and it["reward"] is not None)
         assert not it["errored"] or it["error"].partition(": ")[2] in text
-        assert not it["truncated"] or re.search(r"cause\s+truncated", text)
+        assert not it["truncated"] or it["solved"] or re.search(r"cause\s+truncated", text)
+        assert not (it["solved"] and it["reward"] is not None and re.search(r"\bcause\b", text)), "nothing went wrong"
 
 
 def test_the_overviews_two_means_are_named_apart() -> None:
