@@ -45,11 +45,9 @@ router = APIRouter()
 
 View = Literal["timeline", "tokens", "raw"]
 Show = Literal["output", "reasoning", "assistant", "rendered"]
-"""What the timeline unfolds; "assistant": it shows nothing but the model's messages; "rendered": texts are read as
-Markdown.
-"""
+"""Switches of the timeline: "assistant" hides output, "rendered" shows texts as Markdown; the others unfold texts."""
 _OWN = {"view", "seen", "show", "turn", "gaps", "fill"}
-"""Parameters that are no filter's."""
+"""Parameters that are not a filter's."""
 _TOKEN_LIST = 4_096
 """Maximum number of token ids in the raw view; longer arrays are shown as their length there, and in full in its plain
 text.
@@ -96,7 +94,7 @@ class RolloutPage:
         cards: of the timeline; `anomaly` is the first of them that went wrong.
         stretches: the cards that are sent, and the gaps between them; `rail` shows all turns if they are many. The
             page opens at the turn `around`.
-        found: tells if a text of somebody contains a word of `searched`.
+        found: returns True if `searched` finds a text, given who wrote it and the text.
         scoring: the calls that reward functions made for the rollout.
         server_log: end of the environment server's log, for a failed rollout that names a log.
         evidence: the weakest evidence of its call attribution, and its meaning; None without calls.
@@ -178,7 +176,7 @@ def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anch
     named = anchor.removesuffix("-reasoning")
     card = next((card for card in timeline.make_timeline(found) if card.anchor == named), None)
     if card is None:
-        raise RolloutNotFoundError(f"rollout {row_id} has no message called {anchor[:60]!r}")
+        raise RolloutNotFoundError(f"rollout {row_id} has no message called {anchor[:60]!r}: load its page again")
     context = SimpleNamespace(run=run, row=found.row, card=card, show=_shown(show), is_reasoning=anchor != named)
     return htmx.fragment(request, "rollout/_folded.html", context)
 
@@ -241,13 +239,13 @@ def _stretches(
 
 
 def _said(card: Card) -> list[tuple[str, str]]:
-    """Returns the texts of a card, each after the one whose it is; the action of an answer is the model's."""
+    """Returns (writer, text) for each text of a card; the model is the writer of an action."""
     sent = {value.part for _, value in card.answer.action} if card.answer and card.said_by == "tool" else set()
     return [("assistant" if part in sent else card.said_by, text) for part, text in timeline.texts([card]).items()]
 
 
 def _has_any(wanted: list[tuple[str, str]]) -> Callable[[str, str], bool]:
-    """Returns what tells if a text that somebody wrote contains one of the (field, phrase), as the index would."""
+    """Returns a function of (writer, text): True if the text contains one of the (field, phrase), as in the index."""
     return lambda by, text: any(field in {"text", by} and place_of(phrase, text) for field, phrase in wanted)
 
 

@@ -29,7 +29,7 @@ NO_ROLLOUTS = (
     "record() takes a rollout_func, and this is a reward function. To record a training without a rollout_func, call "
     "record_trainer(trainer)"
 )
-_NO_TRAINER = "A rollout function was called with (prompts, args, processing_class), and no trainer is generating"
+_NO_TRAINER = "the rollout function was called while no trainer is generating: record such loops with start_run()"
 
 
 @dataclass(frozen=True)

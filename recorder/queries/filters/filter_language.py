@@ -90,7 +90,7 @@ def parse_terms(text: str, *, now: int | None = None) -> list[terms.Term]:
 
 
 def in_full(text: str, full: Callable[[str], str | None]) -> str:
-    """Returns the line with the names that are no field's as `full` returns them; None leaves one as it is."""
+    """Returns the line with `full` of each name in place of the names that are not a field's; None keeps the name."""
     try:
         tokens = [it for it in _tokens(text) if it.name is not None and not {it.name, ALIASES.get(it.name)} & {*FIELDS}]
     except FilterError:  # `parse_terms` will raise it
@@ -117,7 +117,7 @@ def mended(text: str, mistake: FilterError) -> str | None:
 
 
 def split_name(text: str) -> tuple[Field, str | None] | None:
-    """Returns the field that a name with or without a key is written for, and the key; None if it is no such name."""
+    """Reads a field's name, with a key if it has one. Returns the field and the key; None if it is no such name."""
     found = _FIELD.fullmatch(f"{text}:")
     field = FIELDS.get(ALIASES.get(found[1], found[1])) if found else None
     if found is None or field is None or bool(found[2]) != field.has_key:
@@ -156,10 +156,10 @@ def place_at(text: str, at: int) -> Place:
 
 
 def _joined(text: str, tokens: Sequence[Token]) -> Iterator[Token]:
-    """Reads `and` and `not` as other query languages have them: beside words alone, in small letters, they are words.
+    """Reads `and` and `not` as other query languages do; in small letters between plain words they are words.
 
     Raises:
-        FilterError: two terms are joined by `or`; names the term that accepts either, if one does.
+        FilterError: two terms are joined by `or`; it names a term that accepts either, if there is one.
     """
     negated = False
     for i, token in enumerate(tokens):
@@ -236,18 +236,18 @@ def _written(text: str, at: int, pattern: re.Pattern[str], *, lenient: bool) -> 
 
 
 def _check_word_alone(text: str, start: int, word: Written) -> None:
-    """Raises FilterError for what is no word: signs of other query languages, with the line that works."""
+    """Raises FilterError if it is not a word but has signs of other query languages; it names the line that works."""
     if not word.text:
         raise FilterError(WHERE, "a minus alone: write it directly before the term that it negates")
     term, written, meant = shortened(text[start : word.end]), word.text, ""
     if word.text[0] == "!" and _FIELD.match(text, word.start + 1):
-        message, meant = f"{term}: - negates a term", f"-{word.text[1:]}"
+        message, meant = f"{term}: write - to negate a term", f"-{word.text[1:]}"
     elif word.text[0] in "(!" and _FIELD.match(text, _after(_OPENING, text, word.start)):
         message, written = f"{term}: terms cannot be grouped; a space means and, name:one,other means or", text
         meant = _without_groups(text)
     elif (alike := _ALIKE.fullmatch(word.text)) and alike[1] in FIELDS:
         star = "*" if alike[1] == "task" else ""
-        message, meant = f"{term}: ~ is no operator", f"{alike[1]}:{terms.print_name(alike[2].strip('*'))}{star}"
+        message, meant = f"{term}: ~ is not an operator", f"{alike[1]}:{terms.print_name(alike[2].strip('*'))}{star}"
     elif any(sign in word.text for sign in ":<>="):
         message = f"{term}: no field's name before the sign. To search for it, put it in quotes"
     else:
@@ -257,7 +257,7 @@ def _check_word_alone(text: str, start: int, word: Written) -> None:
 
 
 def _without_groups(text: str) -> str:
-    """Returns the line without parentheses, if it can then be read, perhaps with one more correction; else nothing."""
+    """Returns the line without parentheses if it can then be read, perhaps with one more correction; else ""."""
     plain = text.translate({ord("("): None, ord(")"): None})
     try:
         parse_terms(plain)
