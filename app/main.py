@@ -88,7 +88,7 @@ def create_app(
     if token is not None:
         app.add_middleware(TokenRequired, token=token, port=port, refuse=error_pages.token_needed)
     app.add_middleware(KnownHosts, hosts=hosts)
-    # The size of a compressed page could tell a guess from a secret on it (BREACH), but who guesses must make a browser
+    # The size of a compressed page could tell a guess from a secret on it (BREACH), but an attacker must make a browser
     # send the request and see its size: other sites' pages get neither the cookie (SameSite=strict) nor the size, and
     # no page contains the token.
     app.add_middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5)
@@ -103,7 +103,7 @@ async def healthz() -> Response:
 
 
 async def favicon() -> Response:
-    """Answers browsers that look for an icon beside what is no page, such as a plain text."""
+    """Returns the icon to a browser that looks for one beside a plain text or an image, which cannot name one."""
     return FileResponse(_STATIC / "icon.svg", headers={"Cache-Control": "max-age=86400"})
 
 

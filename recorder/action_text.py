@@ -9,7 +9,7 @@ import orjson
 TOOL_KEYS = ("tool_name", "tool", "function", "name")
 """Keys under which actions name their tool."""
 ARGUMENTS = ("arguments", "args", "kwargs", "parameters", "input")
-"""Keys under which they have its arguments."""
+"""Keys under which actions have the arguments of the tool."""
 
 _EMPTY: tuple[Any, ...] = (None, {}, [], "")
 

@@ -42,7 +42,7 @@ def metrics_in(metadata: Any) -> dict[str, float | None] | None:
 
 def attributes_in(metadata: Any) -> dict[str, str | float] | None:
     """Return the short texts, finite numbers and booleans among the dataset's columns, the notes and other metadata, by
-    name, the first 40; None without any. What is in a dict is named with a dot: `extra_info.difficulty`.
+    name, the first 40; None without any. A value in a dict is named with a dot: `extra_info.difficulty`.
     """
     if not isinstance(metadata, dict):
         return None

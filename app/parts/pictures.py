@@ -42,8 +42,8 @@ class Picture(NamedTuple):
 
 
 def split_content(part: str, content: Any) -> tuple[Any, list[Picture]]:
-    """Returns a message's content without its images, and these. `part` names the message. No image of another host is
-    ever loaded: its address is the picture's note.
+    """Returns a message's content without its images, and the images. `part` names the message. An image of another
+    host is never loaded: its address is the picture's note.
     """
     if isinstance(content, str) and '"$image"' in content:  # an observation as JSON
         with suppress(ValueError):

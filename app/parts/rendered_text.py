@@ -21,7 +21,7 @@ from pygments.util import ClassNotFound
 
 from logs_ui.app.parts import safe_text
 
-# A formula is limited in length: what is opened and never closed would be searched to the end for each opening.
+# A formula is limited in length: else each sign that opens one would be searched for its end through the whole text.
 _FORMULA = re.compile(
     r"\\\((?P<a>.{1,2000}?)\\\)|\$(?P<b>[^\s$](?:[^$\n]{0,2000}[^\s$])?)\$(?!\d)"
     r"|\\\[(?P<c>.{1,2000}?)\\\]|\$\$(?P<d>.{1,2000}?)\$\$",
@@ -73,13 +73,13 @@ def _formula(source: str, display: str) -> str:
     if not _DEFINING.search(source):
         try:
             return _mathml(Converter(display=display).convert_to_element(source))
-        except Exception:  # noqa: BLE001, S110 - it raises what it likes for wrong LaTeX
+        except Exception:  # noqa: BLE001, S110 - wrong LaTeX raises errors of any kind
             pass
     return f"<code>{escape(source)}</code>"
 
 
 def _mathml(element: Element) -> str:
-    """Writes an element, whose texts hold entities, and whose attributes may hold what the LaTeX says."""
+    """Writes an element. Its texts contain entities, and its attributes may contain texts of the LaTeX."""
     parts = [element.text, *(piece for child in element for piece in (child, child.tail))]
     inside = "".join(_mathml(it) if isinstance(it, Element) else escape(html.unescape(it or "")) for it in parts)
     given = [f' {name}="{escape(it)}"' for name, it in element.attrib.items() if _ATTRIBUTE.fullmatch(name)]
@@ -87,7 +87,7 @@ def _mathml(element: Element) -> str:
 
 
 def _link(address: Any) -> str:
-    """Opens a link, which begins with its address."""
+    """Opens a link, and shows its address at the beginning."""
     return f'<a href="{escape(address)}" rel="noreferrer noopener" target="_blank">{_address(address, "")}'
 
 

@@ -60,9 +60,9 @@ class CallResult:
     Attributes:
         action: what was sent; empty for a reset.
         tool: name of the tool, if the action is a tool call: `action` has its arguments.
-        is_called: True if it equals a tool call of the model's message, which shows it.
-        is_fallback: True if a parser found no action in the answer, or the answer does not contain this one; the
-            rollout function then sent one of its own. None if that is not known.
+        is_called: True if the action equals a tool call of the model's message, which shows it.
+        is_fallback: True if a parser found no action in the answer, or the answer does not contain this one: the
+            rollout function sent the action by itself. None if that is not known.
         observation: empty if a message contains it; the message is then the card's content.
         shown_as: role and name of that message, such as `user` or `tool run`; None without one.
         is_waited_for: True if the call had not returned when it was recorded.
@@ -118,18 +118,18 @@ class Card:
 
     @property
     def is_reply(self) -> bool:
-        """True for what the model was told: an environment's answer, a tool's output, a message after a turn."""
+        """True if the model received it: an environment's answer, a tool's output, a message after a turn."""
         called = self.answer is not None and self.role != "model"
         return called or self.role == "tool" or (self.turn is not None and self.role not in {"assistant", "model"})
 
     @property
     def said_by(self) -> str:
-        """Returns whose text it is, by the names of the index: see `search_tables.COLUMNS`."""
+        """Returns who wrote the text, by the names of the index: see `search_tables.COLUMNS`."""
         if self.role == "model" or self.anchor.startswith("scoring"):
             return "other"
         if self.role == "assistant" and self.turn:
             return "assistant"
-        # What a reset returned is the prompt if it is a message.
+        # The observation of a reset is a part of the prompt if it is a message.
         return "tool" if self.is_reply and (self.turn or self.content is None) else "prompt"
 
     @property

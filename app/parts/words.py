@@ -296,7 +296,7 @@ def order(sort: Order) -> str:
 
 
 def rises(sort: Order) -> bool:
-    """True if the lowest, or the oldest, comes first."""
+    """True if the lowest value, or the oldest rollout, comes first."""
     return not sort.descending if isinstance(sort, ByColumn) else sort in {Sort.OLDEST, Sort.LOWEST_REWARD}
 
 

@@ -188,7 +188,7 @@ def _by_function(rewards: Sequence[str | None]) -> dict[str, Floats]:
 
 
 def _bounded(values: Floats) -> Floats:
-    """Return the values, at most as far from 0 as `bounded` has it, so that their squares can be added up."""
+    """Return the values within the limits of `bounded`, so that their squares can be added up."""
     return np.clip(values, bounded(-math.inf), bounded(math.inf))
 
 

@@ -221,7 +221,7 @@ def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  #
 def chosen_rows(
     where: str | RolloutFilter | None, run: str | None = None, db: str | os.PathLike[str] | None = None
 ) -> RolloutFilter:
-    """Read a filter; short names of a run's own figures, as in `difficulty:hard`, need the run."""
+    """Read a filter. Short names of what a run defines, as in `difficulty:hard`, need the run. Raises FilterError."""
     if isinstance(where, RolloutFilter):
         return where
     try:

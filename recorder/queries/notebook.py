@@ -78,7 +78,7 @@ class Notebook:
         self._write(SavedSettings, {"run": run}, None if settings is None else {"settings": settings.as_dict()})
 
     def view(self, run: str, name: str, query: str | None) -> None:
-        """Saves a view of the table of a run, given by its uid, as the query of its address; None deletes it."""
+        """Saves the query of an address as a view of a run's table, under a name. None deletes it. `run` is a uid."""
         self._write(SavedView, {"run": run, "name": tag_of(name)}, None if query is None else {"query": query})
 
     def _write(self, table: type[NotesTable], key: dict[str, Any], values: dict[str, Any] | None) -> None:

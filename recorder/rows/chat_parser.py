@@ -169,8 +169,8 @@ def calls_in(answer: str) -> bool:
 
 
 def split_reasoning(answer: str) -> tuple[str | None, str]:
-    """Splits an answer into reasoning (None without any) and rest. The opening tag may be in the prompt instead, or
-    after the answer's beginning, which is no reasoning then.
+    """Splits an answer into reasoning (None without any) and rest. The opening tag may be in the prompt
+    instead. Text before the tag is not reasoning, and stays in the answer.
     """
     head, ended, rest = answer.partition(_THINK_END)
     said, begun, thought = head.partition(_THINK)

@@ -49,7 +49,7 @@ def messages_of(
 
 def _with_reasoning(sent: list[dict[str, Any]], turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """Add the reasoning of earlier answers to the messages that were sent to the last generation: loops seldom send it
-    back. If there are as many answers in them as turns, their order decides; else equal texts and ids of tool calls do.
+    back. If they contain as many answers as turns, the order decides; else equal texts and ids of tool calls do.
     """
     for message in sent:
         if isinstance(message.get("reasoning"), str):  # vLLM's name for it, in a message that was sent back as it came

@@ -14,8 +14,8 @@ TOKENIZER = "unicode61 remove_diacritics 2"
 """The tokenizer of FTS5: it splits at all but letters and digits."""
 
 COLUMNS = ("tool", "assistant", "prompt", "other")
-"""Whose texts are indexed apart: columns of FTS5's table, weights A to D of PostgreSQL's words. Words of FTS5's first
-column take the least room, so the longest texts are there. Against a single column the index grows by 15 %.
+"""Columns of FTS5's table, and weights A to D of PostgreSQL's words: texts are indexed separately by who wrote them.
+Words of FTS5's first column take the least room, so the longest texts are there. One column alone takes 13 % less.
 """
 
 METADATA = MetaData(schema="search")

@@ -49,7 +49,7 @@ class CompareChoice:
         steps: `common` for the steps that all runs have, `all` for each run's own.
         k: of pass@k; None for the size of the groups, or the largest one that all runs have.
         solved: the lowest reward that counts as solved; None for the runs' own definition.
-        part: what is compared of reward functions, one of PARTS.
+        part: the figure of the reward functions that is compared, one of PARTS.
         tasks: `all` shows more tasks.
         arguments: `all` also shows arguments that do not differ.
     """

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from logs_ui.recorder.queries import GroupResult
 
 PARTS = ("raw", "weighted", "headroom")
-"""What is shown of a reward function: its mean, the mean times its weight, or the best weighted value minus that."""
+"""Figures of a reward function: its mean, its mean times its weight, or its best weighted value minus that product."""
 
 Results = Mapping[str, Sequence[GroupResult]]
 """The groups of a run, by task."""
@@ -46,8 +46,8 @@ def estimate(groups: Sequence[tuple[int, float]]) -> Estimate | None:
 
 
 def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
-    """Returns the tasks by which each run is compared: those that the first run has and all runs with any of these
-    have; of a run without a task of the first one, its own.
+    """Returns the tasks by which each run is compared: those that the first run and all runs that share a task with it
+    have in common. A run that shares none with it has its own tasks.
     """
     own = [{task for task, groups in run.items() if any(group.scored for group in groups)} for run in results]
     common = set.intersection(*(tasks for tasks in own if tasks & own[0])) if own[0] else set[str]()
@@ -57,8 +57,8 @@ def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
 def figures_of(
     results: Sequence[Results], weights: Sequence[Mapping[str, float]], part: str
 ) -> dict[str, list[Estimate | None]]:  # fmt: skip
-    """Returns reward, share solved, share truncated, turns, tokens and each reward function of the runs; `part` is one
-    of PARTS.
+    """Returns each run's estimates by figure: reward, shares solved and truncated, turns, tokens, reward functions;
+    None without a value. A figure that no run has is left out. `part` is one of PARTS.
     """
     tasks = zip(results, compared_tasks(results), strict=True)
     groups = [[it for task in chosen for it in run.get(task, ())] for run, chosen in tasks]

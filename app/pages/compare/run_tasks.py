@@ -36,9 +36,9 @@ class TaskTable(NamedTuple):
     """Shows tasks by runs.
 
     Attributes:
-        all: over the compared tasks; None for a run without any.
+        all: over the compared tasks; the cell of a run without any is None.
         common: number of tasks that the runs are compared by.
-        apart: runs without a task of the first run.
+        apart: places of the runs that share no task with the first run.
         tasks: number of tasks; `lines` has the first of them.
     """
 

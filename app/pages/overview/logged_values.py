@@ -27,8 +27,8 @@ class Logged(NamedTuple):
     """Holds the metrics and settings of a run whose name or value contains `search`.
 
     Attributes:
-        groups: prefix and metrics by step, those of the training first. Those that are alone with their prefix are
-            together.
+        groups: prefix and metrics by step, those of the training first. Metrics whose prefix no other one has are one
+            group.
         single: metrics that were logged once: a trainer's at its end, or all of an evaluation's.
         config: arguments of the trainer or the evaluation, structured ones last.
     """

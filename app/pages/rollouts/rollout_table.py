@@ -142,8 +142,8 @@ class TableLive:
 
 
 def place_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, at: int) -> tuple[Cursor | None, int]:
-    """Returns where a page begins that has this row, and its number of rows: at the top if the row is not far from it,
-    else at the row itself.
+    """Returns the position from which a page has this row (None: the top), and the page's number of rows. It begins at
+    the top if the row is not far from it, else at the row itself.
     """
     run_id = id_of(summary.run)
     row = next(iter(queries.rows_called(db, run_id, [at])), None)
@@ -180,7 +180,7 @@ def lines_of(
     following: str | None = None,
     looked_at: int | None = None,
 ) -> Rows:
-    """Returns these rows as lines of the table. Where words are searched for, it has the column of their places."""
+    """Returns these rows as lines of the table, with a column of places if words are searched for."""
     searched, shown = bool(searches(chosen)), view.shown
     columns = make_columns(
         (*shown, "preview") if searched and shown and "preview" not in shown else shown,

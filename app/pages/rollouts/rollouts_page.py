@@ -49,7 +49,7 @@ class RolloutsPage:
         meant: address of the filter that was probably meant; None without a mistake or a guess.
         as_written: address of the wrong filter; None if the page has its own address.
         in_pandas: a line of Python that loads the same rollouts.
-        views: those that were saved; `query` is what would be saved of this page.
+        views: the saved views, each with its address; `query` is what this page would be saved as.
     """
 
     summary: RunSummary

@@ -20,7 +20,7 @@ router = APIRouter()
 
 
 def query_of(chosen: RolloutFilter, view: View) -> str:
-    """Returns a view as it is stored."""
+    """Returns the query of an address, as which a view is stored."""
     return urlencode([*print_filter(chosen), *print_view(view)])
 
 
@@ -48,5 +48,5 @@ def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, n
 
 def _address(run: str, query: str) -> str:
     pairs = parse_qsl(query)
-    # Without columns it means the default ones, not those that this browser remembers.
+    # A view without columns has the default ones, and not those that this browser remembers.
     return urls.rollouts(run, view=[*pairs, *([] if "cols" in dict(pairs) else [("choose", "1")])])

@@ -69,7 +69,7 @@ class RunsPage:
         next: address of the lines that follow; None at the end.
         is_first: True if the lines start at the beginning of the list; for live updates, if the list follows new runs.
         seen: kind of an empty page, which polls until it changes.
-        arguments: names of those that tell the runs apart.
+        arguments: names of the arguments that tell the runs apart.
         unsorted: number of older matching runs that a sorted list leaves out.
     """
 

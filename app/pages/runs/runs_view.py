@@ -16,7 +16,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import check_word
 _ARGUMENT = "config."
 _TOLD = 4  # arguments under a run's name
 _FIRST = ("learning_rate", "num_generations", "beta", "temperature", "loss_type", "max_completion_length", "epsilon")
-_NO_CHOICE = ("_dir", "_path", "run_name", "_id")  # ends of names that differ without telling anything
+_NO_CHOICE = ("_dir", "_path", "run_name", "_id")  # ends of names whose values differ in any two runs
 _LONGEST = 40  # characters of an argument under a run's name
 
 
@@ -31,8 +31,9 @@ class RunLine(NamedTuple):
     Attributes:
         seconds: from start to end; to the last heartbeat if it crashed, otherwise to now.
         is_open: True if more may come.
-        solved: share of the last steps' rollouts that solved their task; None if not defined, or not computed.
-        told: names and values of the arguments that tell it from the other runs.
+        solved: share of the last steps' rollouts that solved their task; None if solved is not defined, or the share
+            is not computed yet.
+        told: names and values of the arguments in which it differs from the other runs.
     """
 
     listed: ListedRun
@@ -136,7 +137,7 @@ class RunsView:
         return [column_of(key) for key in keys if key]
 
     def ordered(self, lines: Sequence[RunLine]) -> list[RunLine]:
-        """Returns the runs in the view's order, group by group; equal ones keep theirs."""
+        """Returns the runs in the view's order, group by group; equal runs keep their order."""
         value = column_of(self.sort.removeprefix("-")).value
         known = [it for it in lines if value(it) is not None]
         known.sort(key=lambda it: _order(value(it)), reverse=self.sort.startswith("-"))

@@ -61,8 +61,8 @@ class Sort(StrEnum):
 @dataclass(frozen=True)
 class ByColumn:
     """Orders by any field of numbers or names, written as `turns`, or `-rewards.accuracy` for the highest first.
-    Rollouts without a value come last. Metadata is compared as numbers, or with `is_text`, as in `metadata.repo:text`,
-    as texts.
+    Rollouts without a value come last. Metadata is compared as numbers; as texts with `is_text`, which is written as in
+    `metadata.repo:text`.
     """
 
     field: Field
@@ -356,7 +356,7 @@ def _moved(value: float | None, by: int) -> int | None:
 
 
 def read_sort(written: Order | str) -> Order:
-    """Reads an order. Raises FilterError, which names the nearest."""
+    """Reads an order. Raises FilterError, which names the nearest one, if there is no such order."""
     if isinstance(written, ByColumn) or written in set(Sort):
         return written if isinstance(written, ByColumn) else Sort(written)
     name = written.removeprefix("-")

@@ -159,7 +159,7 @@ def print_word(text: str) -> str:
 
 
 def print_name(text: str) -> str:
-    """Prints one value that follows a field's name. In quotes, `1..5` is no range, and `x*` no beginning of a name."""
+    """Prints one value that follows a field's name. Quoted, `1..5` is not a range, and `x*` not a prefix."""
     plain = _BARE_VALUE.fullmatch(text) and text.isprintable() and text != ABSENT
     plain = plain and ".." not in text and not text.endswith("*")
     return text if plain else _quoted(text)

@@ -1,4 +1,4 @@
-"""Extracts the searchable texts of a rollout, apart by who wrote them."""
+"""Extracts the searchable texts of a rollout, separately by who wrote them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,7 +34,7 @@ def parts_of(turns: int | None, error: str | None, content: bytes | None, start:
     for action in _dicts(unpacked.get("actions")):
         sent, back = (other, other) if action.get("phase") == SCORING else (assistant, tool)
         sent += _of_fields(action, "text", "action")
-        # What a reset returns is the prompt, as a rule, or a part of it.
+        # The observation of a reset usually is the prompt, or a part of it.
         known = () if action.get("turn") else prompt
         back += (it for it in _of_fields(action, "observation", "error") if it not in known)
         if isinstance(call := action.get("generation"), dict):

@@ -95,7 +95,7 @@ def place_of(phrase: str, text: str) -> tuple[int, int] | None:
     found = re.search(rf"(?<!\S){words}{end}", folded) if words else None
     if found is None or len(folded) == len(text):
         return found and found.span()
-    ends = list(accumulate(len(_folding[ord(character)]) for character in text))  # some become none, or several
+    ends = list(accumulate(len(_folding[ord(character)]) for character in text))  # one may become none or several
     return bisect_right(ends, found.start()), bisect_left(ends, found.end()) + 1
 
 

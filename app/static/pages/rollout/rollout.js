@@ -1,4 +1,4 @@
-// While a long rollout is filled, unfolded or refreshed, it keeps the turns that its reader has, and where they are.
+// While a long rollout is filled, unfolded or refreshed, it keeps the turns that it shows where they are in the window.
 "use strict";
 {
   const place = (element) => element.getBoundingClientRect().top;

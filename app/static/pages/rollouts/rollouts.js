@@ -59,7 +59,7 @@
     open?.querySelector("summary").focus();
   });
 
-  // --- Back, and `u` from a rollout, lead to the row that was opened, where it stood in the window. The server sends the
+  // --- Back, and `u` from a rollout, lead to the row that was opened, where it was in the window. The server sends the
   // rows down to `at`; rows that have come in since above it do not move it.
   const current = (row) => {
     document.querySelector("#rows [aria-current]")?.removeAttribute("aria-current");
@@ -69,7 +69,7 @@
     const row = event.target.closest?.(".row-link")?.closest("tr");
     if (!row || event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab
     current(row);
-    history.scrollRestoration = "manual"; // of this visit: the browser would know a height alone
+    history.scrollRestoration = "manual"; // for this visit: the browser remembers only how far the page was scrolled
     const at = row.id.slice(4);
     const rest = location.search.replace(/[?&](at|after)=[^&]*/g, "").replace(/^&/, "?");
     sessionStorage.setItem("logs-ui-row", JSON.stringify([at, row.getBoundingClientRect().top]));
