@@ -29,6 +29,9 @@ PAGES = {
     "chosen by tag": "/?tag=sweep",
     "two": f"/compare?run={FIRST}&run={SECOND}",
     "three": f"/compare?run={FIRST}&run={SECOND}&run={LIVE}&steps=all&arguments=all&x=time&figure=kl",
+    "grouped": "/?by=config.seed&sort=-reward",
+    "columns": "/?col=reward&col=solved&col=config.chat_template&col=config.seed",
+    "headroom": f"/compare?run={FIRST}&run={SECOND}&part=headroom&solved=0.3000000119",
     "one": f"/compare?run={FIRST}",
     "nothing": "/compare",
 }
@@ -56,7 +59,8 @@ def engine(path: Path) -> Iterator[Engine]:
                 Source(SourceKind.CHANGES, "", f"--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-a\n+{uid}\n"),
             )
             run_writes.write_sources(connection, [SourcesChange(uid, parts)], ids)
-        connection.execute(update(Run).where(col(Run.uid) == SECOND).values(error="ValueError: <b>no</b>"))
+        long = {"seed": 2, "chat_template": "{% for message in messages %}" * 200, "prompt": "line\n" * 80}
+        connection.execute(update(Run).where(col(Run.uid) == SECOND).values(error="ValueError: <b>no</b>", config=long))
     notebook = Notebook(path)
     notebook.tag(Subject(SECOND), "sweep")
     notebook.note(Subject(FIRST), "the baseline")
@@ -227,3 +231,46 @@ def test_without_scripts_runs_are_found_tagged_and_compared(browser: Browser, ur
     page.locator(".chart-panel").get_by_role("button", name="Apply").click()
     expect(page).to_have_url(re.compile("figure=kl"))
     page.close()
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_columns_and_groups_are_chosen_in_a_form(browser: Browser, url: str, scripts: Any) -> None:
+    context = browser.new_context(java_script_enabled=scripts)
+    page = context.new_page()
+    page.goto(f"{url}/?q=grpo")
+    page.locator("#columns summary").click()
+    for name in ("Model", "Steps", "Reward curve", "Duration"):
+        page.locator("#columns").get_by_label(name, exact=True).uncheck()
+    page.locator("#columns").get_by_label("seed", exact=True).check()
+    page.locator("#columns select[name=by]").select_option("config.seed")
+    page.locator("#columns").get_by_role("button", name="Show").click()
+    expect(page.locator("tr.of-group")).to_have_count(2)
+    heads = ["Run", "State", "Rollouts", "Reward", "Truncated", "Errors", "Started", "seed"]
+    expect(page.locator("table.list thead th")).to_have_text(heads)
+    page.locator("thead a", has_text="Rollouts").click()
+    expect(page).to_have_url(re.compile(r"q=grpo.*by=config.seed|by=config.seed.*q=grpo"))
+    expect(page.locator("thead [aria-sort=descending]")).to_have_text("Rollouts")
+    expect(page.locator("tr.of-group")).to_have_count(2)
+    context.close()
+
+
+def test_the_field_of_the_threshold_shows_all_of_its_number(quiet_page: Page, url: str) -> None:
+    quiet_page.goto(url + PAGES["headroom"])
+    field = quiet_page.locator("input[name=solved]")
+    expect(field).to_have_value("0.3000000119")
+    assert field.evaluate("it => it.scrollWidth <= it.clientWidth")
+
+
+def test_a_run_keeps_its_colour_on_every_page(quiet_page: Page, url: str) -> None:
+    page, read = quiet_page, "it => getComputedStyle(it).stroke"
+    page.goto(url)
+    listed = {
+        uid: page.locator("tr", has=page.locator(f'[value="{uid}"]')).locator(".sparkline polyline").evaluate(read)
+        for uid in (FIRST, SECOND)
+    }
+    assert len(set(listed.values())) == 2
+    for a, b in ((FIRST, SECOND), (SECOND, FIRST)):
+        page.goto(f"{url}/compare?run={a}&run={b}")
+        for place, uid in ((1, a), (2, b)):
+            assert page.locator(f"polyline.smoothed.s{place}").first.evaluate(read) == listed[uid]
+            assert page.locator(f".by-figure thead .s{place}").first.evaluate(read) == listed[uid]
