@@ -104,7 +104,7 @@ def test_a_fragment_is_a_piece_of_its_page_and_no_cache_keeps_it(client: TestCli
     assert f'id="{target}"' in piece.text
     assert page.headers["cache-control"] == "no-cache"
     assert piece.headers["cache-control"] == "no-store"
-    assert page.headers["vary"] == piece.headers["vary"] == "HX-Request-Type, HX-Target"
+    assert page.headers["vary"] == piece.headers["vary"] == "HX-Request-Type, HX-Target, Accept-Encoding"
 
 
 def test_back_is_given_a_whole_page(client: TestClient) -> None:

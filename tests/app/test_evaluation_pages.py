@@ -55,13 +55,15 @@ def client(db: Path) -> Iterator[TestClient]:
 
 def line_of(client: TestClient, name: str) -> str:
     """Of the list of runs, without its tags."""
-    found = re.search(rf'<tr id="run-\d+">(?:(?!</tr>).)*?{name}.*?</tr>', client.get("/").text, re.DOTALL)
+    found = re.search(rf'<tr id="run-\d+"[^>]*>(?:(?!</tr>).)*?{name}.*?</tr>', client.get("/").text, re.DOTALL)
     assert found
     return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", found[0]))).strip()
 
 
 def test_the_list_of_runs_says_what_is_an_evaluation_and_its_mean(client: TestClient) -> None:
-    assert re.match(r"held out evaluation of sums <b> tiny finished — 2 0\.250 0%", line_of(client, "held out"))
+    assert re.match(
+        r"held out evaluation of sums <b> max_steps 30 tiny finished — 2 0\.250 0%", line_of(client, "held out")
+    )
     assert re.match(r"checkpoints evaluation of sums — finished 200 2 0\.375 ", line_of(client, "checkpoints"))
     assert "evaluation" not in line_of(client, "nothing yet")
     assert client.get("/").text.count('class="sparkline"') == 1

@@ -37,7 +37,7 @@ _POLL_SECONDS = 3
 _POLLED_ROWS = 100  # of those that may change
 _MOST_TICKED = 200
 _BODY_BYTES = 64 << 10
-_COMPARED = 200  # newest matching runs whose arguments are compared
+_COMPARED = 100  # newest matching runs whose arguments are compared
 _SOLVED_SECONDS = 1.5  # in which a page diagnoses runs for their share solved; the next page goes on
 
 router = APIRouter()

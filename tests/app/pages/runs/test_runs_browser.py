@@ -245,7 +245,7 @@ def test_columns_and_groups_are_chosen_in_a_form(browser: Browser, url: str, scr
     page.locator("#columns select[name=by]").select_option("config.seed")
     page.locator("#columns").get_by_role("button", name="Show").click()
     expect(page.locator("tr.of-group")).to_have_count(2)
-    heads = ["Run", "State", "Rollouts", "Reward", "Truncated", "Errors", "Started", "seed"]
+    heads = ["Run", "State", "Rollouts", "Reward, last 10", "Truncated", "Errors", "Started", "seed"]
     expect(page.locator("table.list thead th")).to_have_text(heads)
     page.locator("thead a", has_text="Rollouts").click()
     expect(page).to_have_url(re.compile(r"q=grpo.*by=config.seed|by=config.seed.*q=grpo"))
