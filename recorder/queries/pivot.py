@@ -135,8 +135,8 @@ def pivot(
     db: Database, run_id: int, filter: RolloutFilter, rows: str, columns: str, measure: str,  # noqa: A002
     order: str = "", marks: Marks = (),
 ) -> Pivot:  # fmt: skip
-    """Makes a pivot of the filter's rollouts. The rows with the `lowest` or `highest` value come first, if `order` says
-    so; `marks` define what is solved. Rows and columns are of `Dimension`, the measure of `Measure`, or named as there.
+    """Makes a pivot of the filter's rollouts. `rows` and `columns` are of `Dimension`, `measure` of `Measure`, or named
+    as there. `order` is "", or LOWEST or HIGHEST for the rows by value; `marks` define what is solved.
 
     All are counted if the run has at most LARGE rollouts, or if step
     statistics suffice; else the newest MOST_COUNTED that match, or those that match among the newest MOST_COUNTED if no

@@ -85,7 +85,7 @@ class StepWindow:
 
 def window(known: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], str]) -> StepWindow:
     """Returns the window asked for: "", `last`, `all`, or a range such as `100..` or `100..200`; `address` returns the
-    page's address for each of the first.
+    page's address for "" and `all`.
 
     Raises:
         FilterError: `wanted` is none of these, or no rollout has such a step.
@@ -106,7 +106,7 @@ def window(known: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], s
     asked = parse_where(f"step:{wanted}").range("step")
     some = rows.where((rows.step >= (asked.low or 0)) & (rows.step <= (last if asked.high is None else asked.high)))
     if not len(some.step):
-        raise FilterError("steps", f"steps {wanted}: this run has steps {first:,} to {last:,}")
+        raise FilterError("steps", f"steps {wanted}: there are none, choose from {first:,} to {last:,}")
     ends = int(some.step.min()), int(some.step.max())
     return StepWindow(some, mode, *ends, is_all=False, choice=choice, sample=sample)
 

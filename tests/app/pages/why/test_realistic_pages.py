@@ -553,7 +553,7 @@ def test_the_overviews_two_means_are_named_apart() -> None:
     of_run(found)
     text, _ = page(found.db, urls.overview(found.truth.run))
     assert f"Mean reward {of_scored:.3f}" in " ".join(text.split())
-    assert f"mean reward, {missing} unscored as 0: {of_all:.3f}" in " ".join(text.split())
+    assert f"mean reward, with {missing} unscored as 0: {of_all:.3f}" in " ".join(text.split())
 
 
 def test_tasks_from_a_step_on_are_true() -> None:
@@ -572,4 +572,4 @@ def test_tasks_from_a_step_on_are_true() -> None:
         of_run(found, beside, steps="12..20")
     answer = _client(found.db).get(urls.why(found.truth.run, "tasks", steps="90.."))
     assert answer.status_code == 422
-    assert "steps 90..: this run has steps 1 to 24" in answer.text
+    assert "steps 90..: there are none, choose from 1 to 24" in answer.text

@@ -176,7 +176,7 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
     assert first.suggestion in said
     assert "best reward 1.000: the run's 99th percentile" in said
     unscored = int(re.findall(r", (\d+) without a reward counted as 0", said)[0])
-    mean = f"Mean reward, {unscored} unscored as 0: {report.fall.mean:.3f} of 1.000"
+    mean = f"Mean reward, with {unscored} unscored as 0: {report.fall.mean:.3f} of 1.000"
     assert f"{mean} , average loss {report.fall.lost:.3f} per rollout" in said
     assert unscored == sum(it.rollouts for it in report.fall.shares if it.cause.id == "infrastructure")
     for card in report.cards:
