@@ -16,9 +16,6 @@ from logs_ui.recorder.queries.rollout_columns import Kind
 from logs_ui.recorder.spelling import misspelt, shortened
 from logs_ui.recorder.storage.tables import EvaluationRow
 
-OWN = ("rewards.", "metrics.", "metadata.")
-"""Beginnings of the keys of columns that a run defines."""
-
 
 @dataclass(frozen=True)
 class Column:
@@ -142,7 +139,7 @@ def parse_columns(written: Iterable[str]) -> tuple[str, ...] | None:
     """
     keys = {unquote(key) for value in written for key in value.split(",") if key}
     for key in sorted(keys):
-        if key not in _BY_KEY and not (key.startswith(OWN) and key.partition(".")[2]):
+        if key not in _BY_KEY and not (key.startswith(("rewards.", "metrics.", "metadata.")) and key.partition(".")[2]):
             raise misspelt("cols", f"there is no column {shortened(key)!r}", key, list(_BY_KEY))
     found = tuple(sorted(keys, key=_order))
     return None if not found or found == DEFAULT else found

@@ -157,8 +157,8 @@ OUTCOMES = {
 }
 """The use of a rollout in training."""
 
-DIMENSIONS = {it: it.value for it in Dimension} | {Dimension.STOP: "stop reason"}
-MEASURES = {
+DIMENSIONS = {str(it): it.value for it in Dimension} | {str(Dimension.STOP): "stop reason"}
+MEASURES: dict[str, str] = {
     Measure.COUNT: "rollouts",
     Measure.REWARD: "mean reward",
     Measure.TOKENS: "mean tokens",
@@ -277,16 +277,11 @@ def is_settled(row: EvaluationRow) -> bool:
     return row.scored is not None or (row.status == Status.ABORTED and row.returned is not None)
 
 
-def dimension(name: str) -> str:
-    """Returns the name of a pivot's rows or columns."""
-    return {str(it): text for it, text in DIMENSIONS.items()}.get(name, name)
-
-
 def measure(name: str) -> str:
     """Returns the name of a pivot's measure."""
     if name.startswith("stop:"):
         return f"share {_of(STOP_REASONS, name.removeprefix('stop:')).text}"
-    return {str(it): text for it, text in MEASURES.items()}.get(name, f"mean {name}")
+    return MEASURES.get(name, f"mean {name}")
 
 
 def order(sort: Order) -> str:

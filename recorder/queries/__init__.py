@@ -80,7 +80,7 @@ from logs_ui.recorder.queries.run_list import (
     runs_since,
     these_runs,
 )
-from logs_ui.recorder.queries.run_names import attribute_values, check_names, in_full, known_values, own_columns
+from logs_ui.recorder.queries.run_names import check_names, in_full, known_values, own_columns
 from logs_ui.recorder.queries.run_sources import run_sources, source_texts, tokenizer_json
 from logs_ui.recorder.queries.run_steps import Series, Step, last_steps, lowest_tasks, step_series, steps
 from logs_ui.recorder.queries.runs import RunSummary, all_runs, find_run, mode_of, run_summary, state_of

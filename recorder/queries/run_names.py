@@ -1,6 +1,5 @@
 """Names that occur in a run: evals, tasks, models, tags, reward functions, metrics, dataset columns and metadata."""
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -9,7 +8,6 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.labels import attribute_text
 from logs_ui.recorder.queries.common import Database, distinct
 from logs_ui.recorder.queries.comparison import scalar_names
 from logs_ui.recorder.queries.filters import filter_language
@@ -44,12 +42,10 @@ def in_full(db: Database, run_id: int, where: str) -> str:
         FilterError: several have the name, or none; in the latter case it names the nearest, or says that the trainer
             logged it by step.
     """
-    keyed = [field for field in FIELDS.values() if field.among]
 
     def full(short: str) -> str:
-        known = known_values(db, run_id, [field.name for field in keyed])
-        named = {(field, key): f"{field}.{print_key(key)}" for field, keys in known.items() for key in keys}
-        found = [name for (_, key), name in named.items() if short in {key, print_key(key)}]
+        known = list(own_columns(db, run_id))
+        found = [name for name in known if name.partition(".")[2] == short]
         if len(found) == 1:
             return found[0]
         unknown = f"unknown field {shortened(short)!r}"
@@ -58,15 +54,9 @@ def in_full(db: Database, run_id: int, where: str) -> str:
         if any(short in {name, name.rpartition("/")[2]} for name in scalar_names(db, run_id)):
             message = f"{shortened(short)} is logged by step, not by rollout: see the metrics of the Overview"
             raise FilterError(short, message, written=short)
-        raise misspelt(shortened(short), unknown, short, [*FIELDS, *ALIASES, *(key for _, key in named)])
+        raise misspelt(shortened(short), unknown, short, [*FIELDS, *ALIASES, *(it.partition(".")[2] for it in known)])
 
     return filter_language.in_full(where, full)
-
-
-def attribute_values(db: Database, run_id: int, name: str) -> list[tuple[str, int]]:
-    """Returns the values of a dataset column or of metadata in the newest 1,000 rollouts, the most frequent first."""
-    each = (found[name] for found in _newest(db, run_id, "attributes") if found and name in found)
-    return Counter(attribute_text(value) or "" for value in each).most_common()
 
 
 def own_columns(db: Database, run_id: int) -> dict[str, bool]:

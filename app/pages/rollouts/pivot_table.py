@@ -126,7 +126,7 @@ def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> P
         shades=scale.shades(),
         by_value=urls.rollouts(run.uid, chosen, view=print_view(replace(view, order=_ORDERS[view.order]))),
         measures=[(name, words.measure(name)) for name in dict.fromkeys([*measures, view.of])],
-        dimensions=[(it, words.dimension(it)) for it in dict.fromkeys([*dimensions, view.rows, view.columns])],
+        dimensions=[(it, words.DIMENSIONS.get(it, it)) for it in dict.fromkeys([*dimensions, view.rows, view.columns])],
     )
 
 
@@ -197,14 +197,16 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
 def _heading(dimension: str, heading: Heading, link: str | None) -> PivotCell:
     value, until = heading.value, heading.until
     if value is None:
-        return PivotCell("none", f"without a {words.dimension(dimension)}", link)
+        return PivotCell("none", f"without a {words.DIMENSIONS.get(dimension, dimension)}", link)
     if until is not None:
         return PivotCell(f"{value:,}\u2013{until:,}", f"steps {value:,} to {until:,}", link)
     if dimension == Dimension.STATUS:
         return PivotCell(words.status_word(str(value)).text, words.status_word(str(value)).meaning, link)
     if dimension == Dimension.STOP:
         return PivotCell(words.stop_reason(str(value)).text, words.stop_reason(str(value)).meaning, link)
-    return PivotCell(f"{value:,}" if isinstance(value, int) else value, f"{words.dimension(dimension)} {value}", link)
+    return PivotCell(
+        f"{value:,}" if isinstance(value, int) else value, f"{words.DIMENSIONS.get(dimension, dimension)} {value}", link
+    )
 
 
 def _terms(dimension: str, heading: Heading) -> list[Term]:

@@ -15,7 +15,7 @@ from logs_ui.recorder.queries import Facets, RunSummary
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Is, Kind
 from logs_ui.recorder.queries.filters.filter_language import Place, place_at
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, parse_where
-from logs_ui.recorder.queries.filters.terms import ABSENT, print_key, print_name
+from logs_ui.recorder.queries.filters.terms import ABSENT, print_name
 from logs_ui.recorder.vocabulary import StopReason
 
 _COUNTED = 200_000  # of a run with more rollouts the values are named without their counts
@@ -99,14 +99,13 @@ def _candidates(db: Connection, summary: RunSummary, place: Place) -> Iterator[_
 
 
 def _names(db: Connection, summary: RunSummary, written: str) -> Iterator[_Candidate]:
+    own = queries.own_columns(db, id_of(summary.run)) if len(written) > 1 else {}
     for field in FIELDS.values():
         meaning = field.meaning.replace("`", "")
-        if field.has_key and written.startswith(field.name):
-            for key in queries.known_values(db, id_of(summary.run), [field.name])[field.name]:
-                yield _Candidate(f"{field.name}.{key}", f"{field.name}.{print_key(key)}", meaning)
-        else:
+        if not field.has_key or not written.startswith(field.name):
             sign = "." if field.has_key else "" if field.kind in NUMERIC else ":"
             yield _Candidate(field.name, field.name + sign, meaning, goes_on=bool(sign))
+    yield from (_Candidate(name, name, FIELDS[name.partition(".")[0]].meaning) for name in own)
 
 
 def _values(db: Connection, summary: RunSummary, field: Field, place: Place) -> list[_Candidate]:

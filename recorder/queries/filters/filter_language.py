@@ -11,7 +11,6 @@ Text in quotes may contain spaces, commas, \" and \\, \n, \r, \t and \u{202e}.
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -32,6 +31,7 @@ _VALUE = re.compile(rf'{_QUOTED}|[^\s",]+', re.DOTALL)
 _WORD = re.compile(rf'{_QUOTED}|[^\s"]+', re.DOTALL)
 _SINGLE = re.compile(r"'([^']*)'(?=[\s,]|$)")
 _SPAN = re.compile(r"([\d.]+[kKM]?)(?:-|\u2013|\u2026|\.{3})([\d.]+[kKM]?)")
+_BETWEEN = re.compile(r"(?=.*\d)[-+]?[\d.eE]*?\.\.[-+]?[\d.eE]*")  # a range of numbers, where names are values, too
 _OPENING = re.compile(r"[(!\s-]*")
 _NUMBER_OF_PAGE = re.compile(r"#(\d{1,18})")
 _ALIKE = re.compile(rf"({_NAME})~=?(.+)", re.DOTALL)
@@ -323,7 +323,9 @@ def _value(field: Field, name: str, written: Written, now: int | None) -> terms.
     if field.kind == Kind.TIME:
         moment = read_time(field.name, written.text, now)
         return terms.Range(low=moment) if field.name == "since" else terms.Range(high=moment)
-    if field.kind not in NUMERIC and (field.kind != Kind.ANY or written.is_quoted or not _between(written.text)):
+    if field.kind not in NUMERIC and (
+        field.kind != Kind.ANY or written.is_quoted or not _BETWEEN.fullmatch(written.text)
+    ):
         return written.text
     if sign := _SIGN.match(written.text):
         meant = f"{name}{written.text}"
@@ -335,13 +337,6 @@ def _value(field: Field, name: str, written: Written, now: int | None) -> terms.
         number = _number(field, low)
         return terms.Range(number, number)
     return terms.Range(_number(field, low) if low else None, _number(field, high) if high else None)
-
-
-def _between(text: str) -> bool:
-    """True if a value is a range of numbers."""
-    with suppress(FilterError):
-        return ".." in text and all(read_number("", end) or True for end in text.split("..", 1) if end) and text != ".."
-    return False
 
 
 def _number(field: Field, text: str) -> float:

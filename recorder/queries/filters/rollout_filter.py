@@ -15,9 +15,7 @@ from logs_ui.recorder.queries.filters.terms import Range, Term, plain_number, pr
 from logs_ui.recorder.spelling import check_word, misspelt, nearest, shortened
 
 __all__ = [
-    "ByColumn",
     "FilterParts",
-    "Order",
     "RolloutFilter",
     "Scored",
     "Sort",
@@ -29,7 +27,6 @@ __all__ = [
     "parse_where",
     "print_filter",
     "print_where",
-    "read_sort",
 ]
 
 MOST_TERMS = 100
@@ -83,11 +80,6 @@ class ByColumn:
 
 
 Order = Sort | ByColumn
-_SAME = {
-    "-id": Sort.NEWEST, "id": Sort.OLDEST, "reward": Sort.LOWEST_REWARD, "-reward": Sort.HIGHEST_REWARD,
-    "-completion_tokens": Sort.LONGEST, "-seconds": Sort.SLOWEST,
-}  # fmt: skip
-"""Orders by columns that have a name of their own."""
 
 
 class FilterParts(TypedDict, total=False):
@@ -367,7 +359,5 @@ def read_sort(written: Order | str) -> Order:
             *(it.name for it in FIELDS.values() if it.kind in _SORTED and it.column),
         ]
         raise misspelt("sort", f"unknown sort {shortened(written)!r}", name, known)
-    if (same := _SAME.get(f"{'-' * written.startswith('-')}{found[0].name}")) is not None:
-        return same
     is_text = found[0].kind == Kind.NAME or name.endswith(":text")
     return ByColumn(*found, descending=written.startswith("-"), is_text=is_text)

@@ -47,7 +47,7 @@ _INDEXED = frozenset({*_KINDS, "scored", "task", "step", "reward", "group", "id"
 _LEADING = frozenset({"id", "group", "task", "tag", "is", "note"})  # fields that usually select few rows
 _LISTED = frozenset({"tag", "is", "note"})
 _BY_ID = (Sort.NEWEST, Sort.OLDEST)
-_UNINDEXED = (Sort.LONGEST, Sort.SLOWEST)
+_SERVED = (*_BY_ID, *_BY_REWARD)  # orders that an index has
 
 Span = tuple[int, int]
 """The first and the last of a range of ids."""
@@ -135,7 +135,7 @@ def is_broad(filter: RolloutFilter) -> bool:  # noqa: A002
 def has_no_order(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if no index has the rows of a broad filter in its order, so that the first of them may be anywhere."""
     kinds = {*_KINDS, "reward", "scored", "step"}
-    return _is_unindexed(filter.sort) or any(it.field not in kinds for it in filter.terms)
+    return filter.sort not in _SERVED or any(it.field not in kinds for it in filter.terms)
 
 
 def lost_until(run_id: int) -> ColumnElement[int]:
@@ -182,10 +182,6 @@ def _sorted_by(row: EvaluationRow, sort: ByColumn) -> float | str | None:
     return found  # type: ignore[no-any-return]
 
 
-def _is_unindexed(sort: Order) -> bool:
-    return isinstance(sort, ByColumn) or sort in _UNINDEXED
-
-
 def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = False) -> list[Section]:  # noqa: A002
     """Splits the order from `after` on (None: from the beginning) into sections, which are read one after the other.
 
@@ -207,7 +203,7 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     if key is None:
         return [Section(beyond_id, by_id)]
     # No index has the order of these keys, so that rows are sorted: best read in the order in which they are stored.
-    as_stored = [_ID > 0] if _is_unindexed(filter.sort) else []
+    as_stored = [_ID > 0] if filter.sort not in _SERVED else []
     by_key = [_by(key, descending=descending), *by_id] if own else [_by(it, descending=descending) for it in (key, _ID)]
     against = None if own or newest_first == descending else Ties(name, key, by_id)
     with_key = Section([key.is_not(None), *as_stored], by_key, against)
