@@ -16,7 +16,7 @@
     const cards = [...document.querySelectorAll(".timeline .card")];
     // A gap in the upper half is above what one reads; any other fills below it.
     const after = ctx.target?.matches?.(".gap") && place(ctx.target) < innerHeight / 2 && ctx.target.nextElementSibling;
-    const card = after || (isWhole(ctx) && scrollY > 0 && cards.find((it) => it.getBoundingClientRect().bottom > below));
+    const card = after || (isWhole(ctx) && scrollY > 0 && (cards.find((it) => place(it) >= below) ?? cards.at(-1)));
     fixed = card ? { id: card.id, at: place(card) } : null;
     if (card) document.documentElement.style.overflowAnchor = "none"; // the browser would move it a second time
   });

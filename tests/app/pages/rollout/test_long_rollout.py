@@ -59,7 +59,7 @@ def test_the_first_view_is_small_and_has_the_beginning_and_the_end(
     for rollout in rollouts:
         cards = timeline.make_timeline(rollout)
         assert sum(len(text) for text in timeline.texts(cards).values()) > 800_000
-        for query in ("", "?turn=100", "?show=assistant", "?where=turns>5 -task:a,b,c reward>=-9 -status:running"):
+        for query in ("", "?turn=100", "?show=assistant", "?where=turns>5 reward>=-9"):
             page = client.get(address(long, rollout, query))
             assert page.status_code == 200
             assert len(page.content) <= LIMIT, (rollout.row.id, query)

@@ -1,0 +1,124 @@
+"""A rollout of 200 turns in a real Chromium: keys, folds, the rail, and what is printed."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from logs_ui.app.commands.serve_command import BackgroundServer
+from tests.faults.realistic import agents
+from tests.faults.realistic.recorded import recorded
+from tests.support.axe import violations
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    long = recorded(agents.LONG.id)
+    with BackgroundServer(long.db) as server:
+        yield f"{server.url}/runs/{long.truth.run}"
+
+
+@pytest.fixture(scope="module")
+def ids(url: str) -> list[int]:
+    """The ids of the first group's rollouts, in order of generation."""
+    with closing(sqlite3.connect(recorded(agents.LONG.id).db)) as db:
+        asked = """SELECT id FROM evaluation_row WHERE "group" LIKE '%/1/0' ORDER BY generation"""
+        return [row for (row,) in db.execute(asked)]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_it_is_accessible_and_no_wider_than_its_window(quiet_page: Page, url: str, ids: list[int], theme: Any) -> None:
+    quiet_page.emulate_media(color_scheme=theme)
+    for query in ("?turn=57&show=rendered,reasoning", "?turn=3&show=output"):
+        quiet_page.goto(f"{url}/rollouts/{ids[1]}{query}")
+        expect(quiet_page.locator(".card.own").first).to_be_visible()
+        assert violations(quiet_page) == [], query
+        for width in (390, 900, 1440):
+            quiet_page.set_viewport_size({"width": width, "height": 900})
+            assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, (query, width)
+
+
+def top(page: Page, anchor: str) -> float:
+    return float(page.locator(f"[id='{anchor}']").evaluate("it => it.getBoundingClientRect().top"))
+
+
+def test_keys_unfold_one_kind_or_all_and_the_reader_stays_where_he_is(
+    quiet_page: Page, url: str, ids: list[int]
+) -> None:
+    page = quiet_page
+    page.goto(f"{url}/rollouts/{ids[0]}?turn=100#message-200")
+    folds = page.locator(".card.reply details[open]")
+    expect(folds).to_have_count(0)
+    before = top(page, "message-200")
+    for key, selector in (("o", ".line[open]"), ("r", ".fold[open] .thought"), ("m", ".text.rendered")):
+        expect(page.locator(f".timeline {selector}")).to_have_count(0)
+        page.keyboard.press(key)
+        expect(page.locator(f".timeline {selector}").nth(8)).to_be_attached()
+        assert top(page, "message-200") == pytest.approx(before, abs=2), key
+    expect(page).to_have_url(f"{url}/rollouts/{ids[0]}?show=output,reasoning,rendered")
+    page.keyboard.press("o")
+    expect(page.locator(".timeline .line[open]")).to_have_count(0)
+    page.keyboard.press("a")
+    expect(page.locator(".timeline .card.reply")).to_have_count(0)
+
+
+def test_one_output_is_fetched_when_it_is_opened_and_stays(quiet_page: Page, url: str, ids: list[int]) -> None:
+    page = quiet_page
+    page.goto(f"{url}/rollouts/{ids[0]}")
+    line = page.locator(".line").first
+    line.locator("summary").focus()
+    page.keyboard.press("Enter")
+    expect(line.locator(".text.mono").first).to_be_visible()
+    assert len(line.inner_text()) > 3_000
+    page.locator(".card.own .fold > summary").first.click()
+    expect(page.locator(".card.own .thought").first).to_be_visible()
+
+
+def test_a_click_on_the_rail_goes_to_the_turn(quiet_page: Page, url: str, ids: list[int]) -> None:
+    page = quiet_page
+    page.goto(f"{url}/rollouts/{ids[1]}?turn=1")
+    page.locator(".marks a", has_text="the environment raised an error").click()
+    expect(page.locator(":target")).to_contain_text("browser crashed: target closed")
+    expect(page.locator(":target")).to_be_in_viewport()
+    page.locator(".rail a:has(path.warn)").first.dispatch_event("click")  # a line has no height for a pointer
+    expect(page.locator(":target")).to_contain_text("cut off at the token limit")
+    expect(page.locator(":target")).to_be_in_viewport()
+
+
+def test_turns_are_filled_in_while_one_scrolls(quiet_page: Page, url: str, ids: list[int]) -> None:
+    page = quiet_page
+    page.goto(f"{url}/rollouts/{ids[0]}")
+    assert page.locator("#message-20").count() == 0
+    page.locator(".gap").scroll_into_view_if_needed()
+    expect(page.locator("#message-20")).to_be_attached()
+
+
+def test_without_javascript_everything_is_a_link(browser: Browser, url: str, ids: list[int]) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{url}/rollouts/{ids[0]}")
+    page.get_by_role("link", name="Tool output").click()
+    expect(page.locator(".line[open] .text.mono").first).to_be_visible()
+    page.locator(".gap").click()
+    expect(page.locator("#message-14")).to_be_attached()
+    context.close()
+
+
+@pytest.mark.parametrize("path", ["", "/groups", "/groups/{}", "/rollouts/{}"])
+def test_a_page_is_printed_whole_and_in_dark_ink(quiet_page: Page, url: str, ids: list[int], path: str) -> None:
+    page = quiet_page
+    page.emulate_media(color_scheme="dark")
+    page.set_viewport_size({"width": 794, "height": 200})
+    page.goto(url + path.format(ids[0]))
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.emulate_media(color_scheme="dark", media="print")
+    hidden = page.evaluate(
+        """[...document.querySelectorAll("main, .scroll, .group-columns, .side, .results")].filter(
+            (it) => getComputedStyle(it).overflowY !== "visible" && it.scrollHeight > it.clientHeight + 1).length"""
+    )
+    assert hidden == 0
+    assert page.evaluate("document.documentElement.scrollHeight") > 250
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(22, 24, 29)"
