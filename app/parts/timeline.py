@@ -350,10 +350,9 @@ def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
     while waiting:
         step = waiting.pop(0)
         if step.answer and _says_the_same(card, step.answer):
-            has_pictures = bool(step.answer.pictures)  # the message's text would have references in their place
-            heard = step.answer.observation if has_pictures else []
+            # In place of pictures the message has references: then the observation is shown.
+            heard, content = (step.answer.observation, None) if step.answer.pictures else ([], card.content)
             answer = replace(step.answer, observation=heard, shown_as=f"{card.role} {card.name}".strip())
-            content = None if has_pictures else card.content
             return [*before, replace(step, anchor=card.anchor, content=content, answer=answer)]
         before.append(step)
     return [*before, replace(card, turn=turn)]
@@ -377,7 +376,9 @@ def _with_calls(cards: list[Card]) -> list[Card]:
     for card in cards:
         answer, message = card.answer, said.get(card.turn)
         if answer and (answer.action or answer.tool) and card.turn and message and card.role == "environment":
-            is_called = any(_is_same(call, answer) for call in message.calls)
+            text = message.content.value.strip() if message.content else None  # it is sent if nothing was parsed of it
+            is_text = text is not None and any(not name and text in value.value for name, value in answer.action)
+            is_called = is_text or any(_is_same(call, answer) for call in message.calls)
             is_fallback = answer.is_fallback
             if is_fallback is None:
                 sent = [answer.tool, *(value.value for _, value in answer.action)]

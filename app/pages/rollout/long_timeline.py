@@ -17,8 +17,7 @@ _RAIL_FROM = 30  # turns
 _BAND = 10  # turns
 
 
-Gap = tuple[int, int]
-"""The first and last turn of a gap."""
+Gap = tuple[int, int]  # its first and last turn
 
 
 class Mark(NamedTuple):

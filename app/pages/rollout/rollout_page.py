@@ -46,8 +46,7 @@ router = APIRouter()
 View = Literal["timeline", "tokens", "raw"]
 Show = Literal["output", "reasoning", "assistant", "rendered"]
 """Switches of the timeline: "assistant" hides output, "rendered" shows texts as Markdown; the others unfold texts."""
-_OWN = {"view", "seen", "show", "turn", "gaps", "fill"}
-"""Parameters that are not a filter's."""
+_OWN = {"view", "seen", "show", "turn", "gaps", "fill"}  # parameters that are not a filter's
 _TOKEN_LIST = 4_096
 """Maximum number of token ids in the raw view; longer arrays are shown as their length there, and in full in its plain
 text.

@@ -51,6 +51,8 @@ def assistant(content: str, **more: Any) -> dict[str, Any]:
         (assistant("four", reasoning_content="let me see"), "let me see", "four"),
         (assistant("<think>a</think>b", reasoning_content="let me see"), "let me see", "<think>a</think>b"),
         (assistant("four"), None, "four"),
+        (assistant("Well. <think>hm</think> four"), "hm", "Well. four"),
+        (assistant("Well. <think>hm"), None, "Well. <think>hm"),
         ({"role": "user", "content": "<think>say this</think>"}, None, "<think>say this</think>"),
     ],
 )
@@ -150,6 +152,31 @@ def test_an_answer_without_an_action_is_marked_whatever_was_sent_for_it() -> Non
     found = cards([{"role": "user", "content": "?"}, *[assistant(it["text"]) for it in entries]], actions=entries)
     marks = [card.anomaly for card in found if card.role == "assistant"]
     assert marks == ["no action was parsed", None, "no action was parsed", None]
+
+
+@pytest.mark.parametrize(
+    ("sent", "shown"),
+    [
+        ({"name": "bash", "arguments": {"command": "git diff"}}, (True, False)),
+        ({"command": "git diff"}, (True, False)),
+        (None, (True, False)),
+        ({"name": "bash", "arguments": {"command": "true"}}, (False, True)),
+        ({"name": "sh", "arguments": {"command": "git diff"}}, (False, True)),
+        ("git diff", (True, False)),
+    ],
+)
+def test_an_action_is_shown_once_and_marked_if_the_answer_has_it_not(sent: Any, shown: tuple[bool, bool]) -> None:
+    call = {"function": {"name": "bash", "arguments": '{"command": "git diff"}'}}
+    entry = {"turn": 1, "text": "I look at it. <tool_call>...", "action": sent, "observation": "nothing changed"}
+    *_, answer = (card.answer for card in cards([assistant("I look at it.", tool_calls=[call])], actions=[entry]))
+    assert answer is not None
+    assert (answer.is_called, answer.is_fallback) == shown
+
+
+def test_an_earlier_answer_that_was_cut_off_is_marked() -> None:
+    cut = {"turn": 1, "text": "a", "action": "a", "generation": {"seconds": 0.5, "finish": "length"}}
+    found = cards([assistant("a"), {"role": "user", "content": "go on"}, assistant("b")], actions=[cut])
+    assert [card.anomaly for card in found if card.role == "assistant"] == ["cut off at the token limit", None]
 
 
 @pytest.mark.parametrize("call", [None, [], "x", {"seconds": "a", "finish": {"a": 1}}, {"error": 3, "seconds": []}])
