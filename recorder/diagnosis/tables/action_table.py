@@ -42,7 +42,7 @@ HABITS = (
     Habit("unparsed", "answer without an action", "At least one answer of the model gave no action, truncated"
           " ones included.", "parse_failures",
           "parse_failures>0", lambda it: it > 0),
-    Habit("streak", f"repeat an action {LOOP} times in a row anywhere", "Equal actions, one right after the other.",
+    Habit("streak", f"repeat an action {LOOP} times in a row", "Equal actions, one right after the other, anywhere.",
           "action_streak", f"action_streak>={LOOP}", lambda it: it >= LOOP),
     Habit("loops", "repeat the same actions", f"They end with {LOOP} equal actions in a row, or took more than"
           f" {REPEATS:.0%} of their actions before at the same observation: what the finding on loops counts.",
