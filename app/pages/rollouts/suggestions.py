@@ -102,14 +102,14 @@ def _names(db: Connection, summary: RunSummary, written: str) -> Iterator[_Candi
     own = queries.own_columns(db, id_of(summary.run)) if len(written) > 1 else {}
     for field in FIELDS.values():
         meaning = field.meaning.replace("`", "")
-        if not field.has_key or not written.startswith(field.name):
-            sign = "." if field.has_key else "" if field.kind in NUMERIC else ":"
+        if not field.among or not written.startswith(field.name):
+            sign = "." if field.among else "" if field.kind in NUMERIC else ":"
             yield _Candidate(field.name, field.name + sign, meaning, goes_on=bool(sign))
     yield from (_Candidate(name, name, FIELDS[name.partition(".")[0]].meaning) for name in own)
 
 
 def _values(db: Connection, summary: RunSummary, field: Field, place: Place) -> list[_Candidate]:
-    found = [] if field.has_key else _known(db, summary, _facets(db, summary, place), field.name)
+    found = [] if field.among else _known(db, summary, _facets(db, summary, place), field.name)
     if field.kind == Kind.TIME:
         found = [_Candidate(age, age, "ago") for age in _AGES]
     if field.optional:

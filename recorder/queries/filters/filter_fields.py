@@ -65,14 +65,9 @@ class Field:
     example: str  # a term
     words: type[StrEnum] | None = None  # all possible values; None if they are not known beforehand
     column: str | None = None  # the column of EvaluationRow that stores it; None if it is stored elsewhere or computed
-    among: str = ""  # the column of EvaluationRow with an object that has it under the term's key
+    among: str = ""  # the column of EvaluationRow with an object; a key follows the name: `rewards.accuracy`
     optional: bool = False  # a rollout may lack it; `name:none` selects those
     is_many: bool = False  # a rollout may have several
-
-    @property
-    def has_key(self) -> bool:
-        """True if the name is followed by one that the run defines, as in `rewards.accuracy`."""
-        return bool(self.among)
 
     @property
     def label(self) -> str:

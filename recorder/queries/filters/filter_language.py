@@ -31,7 +31,7 @@ _VALUE = re.compile(rf'{_QUOTED}|[^\s",]+', re.DOTALL)
 _WORD = re.compile(rf'{_QUOTED}|[^\s"]+', re.DOTALL)
 _SINGLE = re.compile(r"'([^']*)'(?=[\s,]|$)")
 _SPAN = re.compile(r"([\d.]+[kKM]?)(?:-|\u2013|\u2026|\.{3})([\d.]+[kKM]?)")
-_BETWEEN = re.compile(r"(?=.*\d)[-+]?[\d.eE]*?\.\.[-+]?[\d.eE]*")  # a range of numbers, where names are values, too
+_BETWEEN = re.compile(r"(?=.*\d)[-+\d.eE]*?\.\.[-+\d.eE]*")  # a range of numbers, where names are values, too
 _OPENING = re.compile(r"[(!\s-]*")
 _NUMBER_OF_PAGE = re.compile(r"#(\d{1,18})")
 _ALIKE = re.compile(rf"({_NAME})~=?(.+)", re.DOTALL)
@@ -120,7 +120,7 @@ def split_name(text: str) -> tuple[Field, str | None] | None:
     """Reads a field's name, with a key if it has one. Returns the field and the key; None if it is no such name."""
     found = _FIELD.fullmatch(f"{text}:")
     field = FIELDS.get(ALIASES.get(found[1], found[1])) if found else None
-    if found is None or field is None or bool(found[2]) != field.has_key:
+    if found is None or field is None or bool(found[2]) != bool(field.among):
         return None
     return field, found[2] and _unquoted(found[2])
 

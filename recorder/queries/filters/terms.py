@@ -189,10 +189,10 @@ def plain_number(name: str, value: Any, convert: Callable[[Any], float]) -> floa
 
 
 def _check_key(field: Field, key: str | None) -> None:
-    if field.has_key and not key:
+    if field.among and not key:
         raise FilterError(field.name, f"{field.name} needs the name of one of them, for example {field.example}")
     if key is not None:
-        if not field.has_key:
+        if not field.among:
             raise FilterError(field.name, f"{field.name} has no parts: leave out .{shortened(key)}")
         check_text(field.name, key)
 

@@ -13,7 +13,6 @@ from logs_ui.recorder.queries import notebook
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Field
 from logs_ui.recorder.queries.filters.filter_language import parse_terms
 from logs_ui.recorder.queries.filters.filter_values import read_number
-from logs_ui.recorder.queries.filters.rollout_filter import ByColumn
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.search import full_text
 from logs_ui.recorder.storage.dialects import json_each, number_in, text_in
@@ -110,11 +109,6 @@ def is_solved(marks: Marks) -> ColumnElement[int | None]:
     ]
     won = [(value.is_not(None), case((value >= at - ALIKE, 1), else_=0)) for value, at in values]
     return cast(case((col(EvaluationRow.reward).is_(None), None), *won), Integer)
-
-
-def ordered_by(sort: ByColumn) -> Any:
-    """Returns the expression that an order sorts by."""
-    return stored(sort.field, sort.key, is_text=sort.is_text)
 
 
 def stored(field: Field, key: str | None, *, is_text: bool = False) -> Any:

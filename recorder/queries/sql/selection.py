@@ -20,7 +20,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, Rol
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.search import full_text
 from logs_ui.recorder.queries.sql import derived
-from logs_ui.recorder.queries.sql.matching import any_of, column_of, has_error, in_range, ordered_by, stored_elsewhere
+from logs_ui.recorder.queries.sql.matching import any_of, column_of, has_error, in_range, stored, stored_elsewhere
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import server_clock
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepStatistics
@@ -189,7 +189,7 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     comparisons with NULL would lose these rows.
     """
     own = filter.sort if isinstance(filter.sort, ByColumn) else None
-    key, descending = (ordered_by(own), own.descending) if own else _SORTS[filter.sort]
+    key, descending = (stored(own.field, own.key, is_text=own.is_text), own.descending) if own else _SORTS[filter.sort]
     descending ^= backwards
     newest_first = (filter.sort != Sort.OLDEST) ^ backwards  # the order of ids among equal keys
     name = "" if key is None or own else key.key

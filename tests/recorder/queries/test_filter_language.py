@@ -122,6 +122,7 @@ def test_the_example_of_each_field_is_a_term_of_it(field: Field) -> None:
         ("metadata.level>=3 metadata.level<5", "metadata.level>=3 metadata.level<5"),
         ("metadata.level:3", "metadata.level:3"),
         ("metadata.level:3..5", "metadata.level:3..5"),
+        ("metadata.level:0..1e+16", "metadata.level:0..1e+16"),
         ('metadata.level:"3..5"', 'metadata.level:"3..5"'),
         ("metadata.version:3.10", "metadata.version:3.10"),
         ("metadata.extra_info.level>2", "metadata.extra_info.level>2"),
