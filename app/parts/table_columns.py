@@ -90,7 +90,7 @@ def _orders(key: str, *, is_text: bool) -> tuple[str, str]:
 
 
 _COMPUTED = (
-    Column("cause", "Cause", "text", 150, hint="What ended it; Why counts its loss under this cause"),
+    Column("cause", "Cause", "text", 150, hint="What ended it; the page Why counts its lost reward under this cause"),
     Column("bar", "Reward bar", "bar-cell", 72, hint="The reward between the run's lowest and highest"),
     Column("tags", "Tags", "tags", 150, hint="Tags of the rollout function and of people; an icon marks a note"),
     Column("preview", "Last words or error", "preview", None),
