@@ -88,6 +88,8 @@ def _candidates(db: Connection, summary: RunSummary, place: Place) -> Iterator[_
         yield from _matching([it for it in known if it.value not in place.others], place.written)[:_MOST_VALUES]
         return
     yield from _matching(list(_names(db, summary, place.written)), place.written)
+    if place.written.isdecimal():
+        yield _Candidate(place.written, f"id:{place.written} ", "the rollout with this number")
     if len(place.written) > 1:
         facets = _facets(db, summary, place)
         found = [

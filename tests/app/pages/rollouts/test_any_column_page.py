@@ -95,3 +95,13 @@ def test_train_and_eval_are_told_apart_at_one_click(client: TestClient, run: Rec
             assert "Training and evaluation together" in text
             assert "where=mode:eval" in text
         assert "Training and evaluation together" not in both.get("/runs/both?where=mode:train").text
+
+
+@pytest.mark.parametrize(
+    ("typed", "suggested"), [("diff", "metadata.difficulty"), ("passed", "rewards.tests_passed"), ("15", "id:15")]
+)
+def test_suggestions_know_the_runs_own_names_and_numbers(
+    client: TestClient, run: Recorded, typed: str, suggested: str
+) -> None:
+    answer = client.get(f"/runs/{run.truth.run}/suggestions?where={typed}").text
+    assert f"<bdi>{suggested}</bdi>" in answer
