@@ -43,8 +43,15 @@ class Picture(NamedTuple):
 
 def split_content(part: str, content: Any) -> tuple[Any, list[Picture]]:
     """Returns a message's content without its images, and the images. `part` names the message. An image of another
-    host is never loaded: its address is the picture's note.
+    host is never loaded: its address is the picture's note. What is nested too deep stays text.
     """
+    try:
+        return _split(part, content)
+    except RecursionError:
+        return content, []
+
+
+def _split(part: str, content: Any) -> tuple[Any, list[Picture]]:
     if isinstance(content, str) and '"$image"' in content:  # an observation as JSON
         with suppress(ValueError):
             content = json.loads(content)

@@ -17,7 +17,6 @@ from markupsafe import Markup, escape
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import get_lexer_by_name
-from pygments.util import ClassNotFound
 
 from logs_ui.app.parts import safe_text
 
@@ -31,8 +30,20 @@ _DEFINING = re.compile(r"\\(def|let|\w*newcommand)\b")  # a macro may expand wit
 _ATTRIBUTE = re.compile(r"display(style)?|scriptlevel|mathvariant|stretchy|fence|accent|columnalign|linethickness")
 
 
+_COLOURED = {
+    "bash", "css", "diff", "go", "html", "java", "javascript", "js", "json", "py", "python", "rust", "sh", "sql", "toml",
+    "typescript", "xml", "yaml",
+}  # fmt: skip
+"""Languages whose code is coloured: the time of the others' lexers grows with the square of some texts."""
+
+_MOST_CODE = 2_000  # characters that are coloured of one block
+_MOST_COLUMNS = 60  # each row of a table gets as many cells as its head
+
+
 def rendered(text: str) -> Markup:
     """Renders a text as Markdown. What cannot be rendered is shown as it was written."""
+    if any(line.count("|") > _MOST_COLUMNS for line in text.splitlines()):
+        return safe_text.block(text)
     try:
         return safe_text.with_labels(_reader().render(text))
     except RecursionError:
@@ -47,16 +58,18 @@ def _reader() -> MarkdownIt:
     reader.inline.ruler.before("escape", "formula", _read_formula)
     reader.add_render_rule("formula", lambda _, tokens, i, *__: _formula(tokens[i].content, tokens[i].markup))
     reader.add_render_rule("image", lambda _, tokens, i, *__: _address(tokens[i].attrGet("src"), tokens[i].content))
+    for cell in ("th", "td"):  # its own rule writes a style, which the policy of the pages refuses
+        reader.add_render_rule(f"{cell}_open", lambda *_, tag=cell: f"<{tag}>")
     reader.add_render_rule("link_open", lambda _, tokens, i, *__: _link(tokens[i].attrGet("href")))
     return reader
 
 
 def _code(source: str, name: str, _: str) -> str:
-    """Colours code by classes. Pygments escapes it."""
-    try:
-        return str(highlight(source, get_lexer_by_name(name), HtmlFormatter(nowrap=True, classprefix="code-")))
-    except ClassNotFound:
-        return str(escape(source))
+    """Colours code by classes. Pygments escapes it. The fence's own words are not repeated."""
+    said = str(escape(source))
+    if name in _COLOURED and len(source) <= _MOST_CODE:
+        said = str(highlight(source, get_lexer_by_name(name), HtmlFormatter(nowrap=True, classprefix="code-")))
+    return f"<pre><code>{said}</code></pre>"
 
 
 def _read_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - as markdown-it calls it

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 from html import unescape
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from logs_ui.app.main import create_app
 from logs_ui.app.pages.rollout import long_timeline
 from logs_ui.app.parts import rendered_text, timeline
 from logs_ui.app.parts.pictures import split_content
-from logs_ui.recorder import queries
+from logs_ui.recorder import queries, start_run
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.database import reading_engine
@@ -225,6 +226,16 @@ def test_images_leave_a_message_and_none_is_loaded_from_elsewhere(content: Any, 
     assert all(picture.data.startswith(b"\x89PNG") for picture in found if picture.part)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000 + '"$image"', '{"a":' * 900 + '{"$image": 1}' + "}" * 900])
+def test_a_text_that_is_nested_too_deep_stays_text(tmp_path: Path, text: str) -> None:
+    with start_run(db=tmp_path / "a.db") as run, run.rollout("Go.") as row:
+        row.turn(text)
+    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as deep:
+        for view in ("", "?show=rendered", "?view=raw", "?view=tokens"):
+            assert deep.get(f"/runs/{run.id}/rollouts/1{view}").status_code == 200, view
+        assert deep.get(f"/runs/{run.id}/groups/1").status_code == 200
+
+
 class Tags(HTMLParser):
     def __init__(self, source: str) -> None:
         super().__init__()
@@ -238,7 +249,7 @@ class Tags(HTMLParser):
 def test_markdown_code_and_formulas_are_rendered(client: TestClient, long: Recorded, rollouts: list[Rollout]) -> None:
     html = client.get(address(long, rollouts[0], "?show=rendered")).text
     assert "<mfrac>" in html
-    assert '<code class="language-python"><span class="code-k">assert</span>' in html
+    assert '<pre><code><span class="code-k">assert</span>' in html
     assert re.search(r"<p>I <strong>[^<]+</strong>\.</p>", html)
     said = rendered_text.rendered("**a** `b`\n\n| x |\n|---|\n| 1 |\n\n\\[ x^2 \\]\n\ncosts $5 and $6")
     assert {tag for tag, _ in Tags(said).found} >= {"strong", "code", "table", "math", "msup"}
@@ -254,6 +265,8 @@ HOSTILE = (
     '```html" onclick="alert(1)\n<script>alert(1)</script>\n```',
     "$\\frac{$ $\\def\\a{\\a\\a}\\a$ \\(" + "x" * 3_000 + "\\)",
     "a\u202eb `c\u202ed`\n\n```\ne\u202ef\n```",
+    "```\u202ex y\na\n```",
+    "|a|b|\n|:--|--:|\n|1|2|",
 )
 
 
@@ -274,6 +287,12 @@ def test_rendering_takes_no_longer_for_hostile_texts() -> None:
     begun = time.process_time()
     for piece in ("\\(", "$$", "$a", "[", "> ", "*a ", "`", "\\frac{", "$\\frac{1}{2}$ ", "| a ", "<think>"):
         rendered_text.rendered((piece * 20_000)[:20_000])
+    head = "|".join("a" * 3_000)
+    wide = f"{head}\n{'|'.join(['-'] * 3_000)}\n" + "|a|\n" * 500
+    assert len(rendered_text.rendered(wide)) < 2 * len(wide), "no cells are made that the text lacks"
+    for language in ("autohotkey", "perl", "php", "cpp", "c", "ini", "python", "java"):
+        for piece in ("\n ", "s{", '"{$a', "a.b[]", " "):
+            rendered_text.rendered(f"```{language}\n{piece * 4_000}x\n```")
     assert time.process_time() - begun < 20
 
 
