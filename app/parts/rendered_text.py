@@ -31,8 +31,8 @@ _ATTRIBUTE = re.compile(r"display(style)?|scriptlevel|mathvariant|stretchy|fence
 
 
 _COLOURED = {
-    "bash", "css", "diff", "go", "html", "java", "javascript", "js", "json", "py", "python", "rust", "sh", "sql", "toml",
-    "typescript", "xml", "yaml",
+    "bash", "css", "diff", "go", "html", "java", "javascript", "js", "json", "py", "python", "rust", "sh", "sql",
+    "toml", "typescript", "xml", "yaml",
 }  # fmt: skip
 """Languages whose code is coloured: the time of the others' lexers grows with the square of some texts."""
 
