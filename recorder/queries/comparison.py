@@ -31,7 +31,8 @@ class GroupResult:
     """Counts of one group's rollouts that have a reward: how many there are, and how many of them are solved.
 
     `solved` is None if no rollout has a value in a column that decides. `sums` has number, sum and highest value by
-    figure: `truncated` (1 or 0) of the ended rollouts, `turns`, `tokens`, and `rewards.NAME` as it was returned.
+    figure: `truncated` and `errors` (1 or 0) of the ended rollouts, `turns`, `tokens`, and `rewards.NAME` as it was
+    returned.
     """
 
     scored: int
@@ -97,8 +98,9 @@ def task_results(
     key = func.coalesce(col(row.task), literal("", literal_execute=True)), col(row.group)
     of_run = (col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode)
     is_cut = case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)
-    ended = case((col(row.status).in_([Status.OK.value, Status.ERROR.value]), is_cut))
-    columns = {"truncated": ended, "turns": col(row.turns), "tokens": col(row.completion_tokens)}
+    cut = case((col(row.status).in_([Status.OK.value, Status.ERROR.value]), is_cut))
+    failed = case((col(row.status) == Status.OK, 0), (col(row.status) == Status.ERROR, 1))
+    columns = {"truncated": cut, "errors": failed, "turns": col(row.turns), "tokens": col(row.completion_tokens)}
     sums: list[Any] = [sum_(it) for it in columns.values() for sum_ in (func.count, whole_sum, func.max)]
     query = select(*key, func.count(col(row.reward)), func.sum(is_solved(marks)), total(col(row.reward)), *sums)
     given = json_each(col(row.rewards), "given")

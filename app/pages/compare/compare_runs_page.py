@@ -13,13 +13,14 @@ from logs_ui.app.pages.compare import run_differences
 from logs_ui.app.pages.compare.run_curves import POINTS, Axis, CurveChart, make_chart
 from logs_ui.app.pages.compare.run_figures import PARTS, Estimate, figures_of
 from logs_ui.app.pages.compare.run_tasks import SORTS, TaskTable, group_sizes, make_table
-from logs_ui.app.parts.diagnoses import success_of
+from logs_ui.app.parts.diagnoses import cached_diagnosis, success_of
 from logs_ui.app.parts.safe_text import clean
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis import Card
 from logs_ui.recorder.diagnosis.success import ABOVE_0, Success
 from logs_ui.recorder.diagnosis.wording import figure as short
 from logs_ui.recorder.errors import FilterError, RunNotFoundError
@@ -112,6 +113,7 @@ class ComparePage:
     """Context of `compare/compare_runs.html` and `compare/_compare.html`.
 
     Attributes:
+        headlines: the largest finding by uid, of runs that are diagnosed already and have one.
         others: runs that could be added.
         figures: names of the metrics that at least two runs have, REWARD first.
         modes: modes of which a run has rollouts.
@@ -122,6 +124,7 @@ class ComparePage:
     choice: CompareChoice
     mode: str
     runs: list[ComparedRun]
+    headlines: dict[str, Card]
     others: list[ListedRun]
     figures: list[str]
     modes: list[str]
@@ -222,16 +225,19 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
     names = Counter(name for run in ids for name in queries.scalar_names(db, run))
     mode = choice.mode or (Mode.TRAIN.value if Mode.TRAIN in modes or not modes else modes[0])
     recent = queries.list_runs(db, RunFilter(), limit=_SUGGESTED).runs
+    tasks = _tasks(db, runs, choice, mode) if len(runs) > 1 else None  # diagnoses the runs, for what is solved
+    known = {summary.run.uid: cached_diagnosis(db, summary.run) for summary in summaries}
     everything = choice.arguments == "all"
     return ComparePage(
         choice=choice,
         mode=mode,
         runs=runs,
+        headlines={uid: it for uid, one in known.items() if one and (it := one.report.headline)},
         others=[each for each in recent if each.summary.run.uid not in choice.runs],
         figures=[REWARD, *sorted(name for name, count in names.items() if count > 1)],
         modes=modes,
         chart=_chart(db, runs, choice, mode) if len(runs) > 1 else None,
-        tasks=_tasks(db, runs, choice, mode) if len(runs) > 1 else None,
+        tasks=tasks,
         facts=run_differences.facts(summaries),
         arguments=run_differences.settings([summary.run.config for summary in summaries], everything=everything),
         versions=run_differences.settings([summary.run.versions for summary in summaries], everything=everything),

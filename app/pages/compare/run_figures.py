@@ -27,6 +27,15 @@ class Estimate(NamedTuple):
     groups: int
     pass_at: float | None = None
 
+    def error_from(self, other: "Estimate") -> float | None:
+        """Returns the standard error of the difference between the two means."""
+        return None if self.error is None or other.error is None else math.hypot(self.error, other.error)
+
+    def differs(self, other: "Estimate") -> bool:
+        """Returns True if the means differ by more than 1.96 standard errors."""
+        error = self.error_from(other)
+        return error is not None and abs(self.mean - other.mean) > 1.96 * error
+
 
 def estimate(groups: Sequence[tuple[int, float]]) -> Estimate | None:
     """Returns the mean over groups of rollouts, each given as its number of rollouts and its sum; None without any.
@@ -57,13 +66,13 @@ def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
 def figures_of(
     results: Sequence[Results], weights: Sequence[Mapping[str, float]], part: str
 ) -> dict[str, list[Estimate | None]]:  # fmt: skip
-    """Returns each run's estimates by figure: reward, shares solved and truncated, turns, tokens, reward functions;
-    None without a value. A figure that no run has is left out. `part` is one of PARTS.
+    """Returns each run's estimates by figure: reward, shares solved, truncated and failed, turns, tokens, reward
+    functions; None without a value. A figure that no run has is left out. `part` is one of PARTS.
     """
     tasks = zip(results, compared_tasks(results), strict=True)
     groups = [[it for task in chosen for it in run.get(task, ())] for run, chosen in tasks]
     functions = {name for run in groups for group in run for name in group.sums if name.startswith("rewards.")}
-    names = ("reward", "solved", "truncated", "turns", "tokens", *sorted(functions))
+    names = ("reward", "solved", "truncated", "errors", "turns", "tokens", *sorted(functions))
     found = {
         name: [_cell(run, name, of_run, part) for run, of_run in zip(groups, weights, strict=True)] for name in names
     }

@@ -149,7 +149,8 @@ def test_a_function_is_raw_weighted_or_what_is_left() -> None:
 
 def test_the_page_has_every_figure_of_the_rollouts(client: TestClient, engine: Engine) -> None:
     found, page = shown(client, A, B, steps="all")
-    assert list(found)[:5] == ["mean reward", "solved", "truncated", "turns", "tokens"]
+    assert list(found)[:6] == ["mean reward", "solved", "truncated", "errors", "turns", "tokens"]
+    assert re.fullmatch(r"\d+\.\d% ±\d+\.\d%", found["errors"][0])
     assert set(WEIGHTS) <= set(found)
     row = EvaluationRow
     wanted = (
@@ -215,4 +216,7 @@ def test_sums_by_group_are_those_of_the_rows(engine: Engine) -> None:
     ended = [it for it in rows if it.status in {"ok", "error"}]
     assert sum(it["truncated"][0] for it in sums) == len(ended)
     assert sum(it["truncated"][1] or 0 for it in sums) == sum(it.stop_reason == "length" for it in ended)
+    failed = sum(it.status == "error" for it in rows)
+    assert (failed > 0, sum(it["errors"][0] for it in sums)) == (True, len(ended))
+    assert sum(it["errors"][1] or 0 for it in sums) == failed
     assert queries.reward_weights(engine, 1) == WEIGHTS

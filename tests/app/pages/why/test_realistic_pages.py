@@ -5,6 +5,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from html import unescape
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -495,6 +496,29 @@ def test_two_runs_are_compared_truly(run: Realistic) -> None:
             assert is_near(row[place], mean(it["reward"] for it in tried(own[name])), 0.0051), (name, row)
         for own, place in zip(tasks, chances, strict=False):
             assert is_near(row[place], pass_at(own[name], int(head[place].partition("@")[2]))), (name, row)
+
+
+def test_compared_runs_say_their_finding_their_steps_and_which_differences_may_be_chance() -> None:
+    pair = recorded_pair("coding-healthy", "coding-regressed")
+    html = _client(pair[0].db).get(urls.compare_runs([it.truth.run for it in pair])).text
+    first = pair[1].diagnosed.report.headline
+    assert first is not None
+    assert f'{urls.why(pair[1].truth.run)}#card-{first.id}">{first.title}' in unescape(html)
+    figures, tasks = (
+        html.partition(f'id="{name}-title"')[2].partition("</section>")[0] for name in ("figures", "tasks")
+    )
+    last = [max(it["step"] for it in of_run.truth.rollouts) for of_run in pair]
+    assert f"A: steps 1 to {min(last)}, B: steps 1 to {min(last)}." in figures
+    assert "its last 10 steps" in html
+    lines = re.findall(r'<tr( class="by-chance")?><th scope="row" class="task mono">(.*?)</tr>', tasks, re.DOTALL)
+    assert lines
+    for by_chance, line in lines:
+        means = [float(it) for it in re.findall(r">(-?\d\.\d{3})</a>", line)]
+        errors = [float(it) for it in re.findall(r"±(\d\.\d{3})", line)]
+        ratio = abs(means[1] - means[0]) / max(math.hypot(*errors), 1e-9)
+        assert bool(by_chance) == (ratio < 1.96) or abs(ratio - 1.96) < 0.1, line
+        assert ("tone-positive" in line or "tone-negative" in line) == (not by_chance)
+    assert {bool(by_chance) for by_chance, _ in lines} == {True, False}
 
 
 # --- All pages
