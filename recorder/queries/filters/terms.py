@@ -24,9 +24,11 @@ _BARE_WORD = re.compile(r'[^\s":<>=(!#-][^\s":<>=~]*')
 _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 
 
-def _slack(value: float) -> float:
-    """Returns the distance within which two numbers count as equal: more than the rounding error of float32."""
-    return max(1e-9, 1e-6 * abs(value))
+def _slack(value: float, *, is_exact: bool) -> float:
+    """Returns the distance within which two numbers count as equal: more than the rounding error of float32, or if they
+    are `is_exact` of a sum of float64, in which a whole number has none.
+    """
+    return (1e-12 * abs(value) if value % 1 else 0) if is_exact else max(1e-9, 1e-6 * abs(value))
 
 
 @dataclass(frozen=True)
@@ -56,14 +58,18 @@ class Range:
         low = (Range(low=self.low, above=self.above),) if self.low is not None else ()
         return low + ((Range(high=self.high, below=self.below),) if self.high is not None else ())
 
-    @property
-    def loose(self) -> "Range":
+    def loose(self, *, is_exact: bool = False) -> "Range":
         """Returns the range with ends moved by the rounding error of a trainer's rewards, which are float32 and sums:
-        0.3 is stored as 0.30000001, or as 0.30000000000000004. An excluded end excludes these, too.
+        0.3 is stored as 0.30000001, or as 0.30000000000000004. An excluded end excludes these, too. Metadata is
+        `is_exact`: only the second counts as 0.3, and a number of 8 digits is not equal to its neighbours.
         """
-        low = None if self.low is None else self.low + (_slack(self.low) if self.above else -_slack(self.low))
-        high = None if self.high is None else self.high + (-_slack(self.high) if self.below else _slack(self.high))
-        return Range(low, high, self.above, self.below)
+
+        def moved(end: float | None, sign: int) -> float | None:
+            return None if end is None else end + sign * _slack(end, is_exact=is_exact)
+
+        return Range(
+            moved(self.low, 1 if self.above else -1), moved(self.high, -1 if self.below else 1), self.above, self.below
+        )
 
     def within(self, other: "Range") -> "Range":
         """Returns the numbers that are in both."""

@@ -10,7 +10,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import notebook
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Field
+from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Field, Kind
 from logs_ui.recorder.queries.filters.filter_language import parse_terms
 from logs_ui.recorder.queries.filters.filter_values import read_number
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
@@ -64,7 +64,8 @@ def stored_elsewhere(
 ) -> ColumnElement[bool]:  # fmt: skip
     """Returns a condition on a field that is stored outside the row's columns; `within` are the first and last id."""
     if term.key is not None:
-        return _has_value(getattr(EvaluationRow, FIELDS[term.field].among), term.key, value)
+        field = FIELDS[term.field]
+        return _has_value(getattr(EvaluationRow, field.among), term.key, value, is_exact=field.kind == Kind.ANY)
     if term.field == "is":
         return notebook.starred(run_id)
     if value is None:  # no tag at all, or no note
@@ -74,18 +75,16 @@ def stored_elsewhere(
     return (notebook.tagged if term.field == "tag" else notebook.noted)(run_id, str(value))
 
 
-def _has_value(column: Any, key: str, value: Value) -> ColumnElement[bool]:
+def _has_value(column: Any, key: str, value: Value, *, is_exact: bool) -> ColumnElement[bool]:
     """Returns a condition on an entry of a JSON object; a text that is a number matches equal numbers, too."""
     if isinstance(value, Range):
-        return in_range(number_in(column, key), value.loose)
+        return in_range(number_in(column, key), value.loose(is_exact=is_exact))
     text: ColumnElement[bool] = is_value(text_in(column, key), value)
     with suppress(FilterError):
         number = read_number("", value or "")
-        return (
-            text
-            if not math.isfinite(number)
-            else or_(text, in_range(number_in(column, key), Range(number, number).loose))
-        )
+        # From 2**53 on, different whole numbers are the same float.
+        if math.isfinite(number) and not ((value or "").lstrip("-").isdigit() and 2**53 <= abs(number) < 2**63):
+            return or_(text, in_range(number_in(column, key), Range(number, number).loose(is_exact=is_exact)))
     return text
 
 

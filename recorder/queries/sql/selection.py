@@ -290,7 +290,7 @@ def _value(
 
 
 def _loose(term: Term, value: Value) -> Any:
-    return value.loose if isinstance(value, Range) and FIELDS[term.field].kind == Kind.NUMBER else value
+    return value.loose() if isinstance(value, Range) and FIELDS[term.field].kind == Kind.NUMBER else value
 
 
 def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -47,6 +48,22 @@ def rows_of(run_id: int) -> list[Row]:
         }
         for number in range(COUNT)
     ]  # fmt: skip
+
+
+@contextmanager
+def run_of(address: Address, rows: list[Row]) -> Iterator[tuple[Engine, int]]:
+    """Makes a run of these rows, each completed with what every row has."""
+    common = rows_of(1)[0]
+    engine = writing_engine(address)
+    try:
+        with engine.begin() as connection:
+            made = {"uid": "r", "name": "r", "created": 0, "heartbeat": 0, "state": "finished", "changed": 1}
+            run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
+            each = [common | {"run_id": run_id, "uid": f"u{place}"} | row for place, row in enumerate(rows)]
+            connection.execute(insert(EvaluationRow), each)
+        yield engine, run_id
+    finally:
+        engine.dispose()
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -137,6 +154,24 @@ def test_the_full_name_is_what_is_printed(run: tuple[Engine, int]) -> None:
     full = queries.in_full(*run, '-difficulty:hard x "difficulty:hard" patch_lines > 50 status:ok')
     assert full == '-metadata.difficulty:hard x "difficulty:hard" metrics.patch_lines > 50 status:ok'
     assert print_where(parse_where(full)).startswith("status:ok metrics.patch_lines>50 -metadata.difficulty:hard")
+
+
+def test_whole_numbers_of_metadata_are_compared_exactly(address: Address) -> None:
+    ids = [*range(10_000_000, 10_000_300), 2**60, 2**60 + 1]
+    rows = [{"attributes": {"id": number, "part": part}} for number, part in zip(ids, [0.1 + 0.2] * 302, strict=True)]
+    with run_of(address, rows) as made:
+
+        def number(where: str) -> int:
+            return queries.count(*made, parse_where(where)).value
+
+        assert number("metadata.id:10000150") == 1
+        assert number("metadata.id!=10000150") == 301
+        assert number("metadata.id>10000150 metadata.id<=10000299") == 149
+        assert number("metadata.id>=10000150 metadata.id<10000299") == 149
+        assert number(f"metadata.id:{2**60 + 1}") == 1
+        assert number("metadata.part:0.3") == 302
+        assert number("metadata.part>0.3") == 0
+        assert number("metadata.part:0.3000001") == 0
 
 
 ORDERS: dict[str, Callable[[EvaluationRow], Any]] = {
