@@ -62,7 +62,7 @@ class CallResult:
         tool: name of the tool, if the action is a tool call: `action` has its arguments.
         is_called: True if the action equals a tool call of the model's message, which shows it.
         is_fallback: True if a parser found no action in the answer, or the answer does not contain this one: the
-            rollout function sent the action by itself. None if that is not known.
+            rollout function may have sent a default. None if that is not known.
         observation: empty if a message contains it; the message is then the card's content.
         shown_as: role and name of that message, such as `user` or `tool run`; None without one.
         is_waited_for: True if the call had not returned when it was recorded.
@@ -381,7 +381,9 @@ def _with_calls(cards: list[Card]) -> list[Card]:
             is_called = is_text or any(_is_same(call, answer) for call in message.calls)
             is_fallback = answer.is_fallback
             if is_fallback is None:
-                sent = [answer.tool, *(value.value for _, value in answer.action)]
+                # An answer without tool calls may name the tool in its text, with arguments in a form of its own.
+                values = [] if answer.tool and not message.calls else [value.value for _, value in answer.action]
+                sent = [answer.tool, *values]
                 is_fallback = not is_called and not occurs(sent, " ".join(texts([message]).values()))
             card = replace(card, answer=replace(answer, is_called=is_called, is_fallback=is_fallback))  # noqa: PLW2901
         found.append(card)

@@ -74,7 +74,7 @@ def rail(cards: Sequence[Card]) -> list[Mark]:
     for number, card in placed:
         answer = card.answer
         if card.anomaly or (answer and answer.is_fallback):
-            marks.append(Mark(number, card.anchor, card.tone, card.anomaly or "default action"))
+            marks.append(Mark(number, card.anchor, card.tone, card.anomaly or "action not in the answer"))
         if answer and answer.reward:
             kind = "negative" if answer.reward < 0 else "positive"
             marks.append(Mark(number, card.anchor, kind, f"reward {answer.reward:+.3g}"))

@@ -45,7 +45,7 @@ router = APIRouter()
 
 View = Literal["timeline", "tokens", "raw"]
 Show = Literal["output", "reasoning", "assistant", "rendered"]
-"""Switches of the timeline: "assistant" hides output, "rendered" shows texts as Markdown; the others unfold texts."""
+"""Switches of the timeline: "assistant" hides prompt and output, "rendered" shows Markdown; the others unfold texts."""
 _OWN = {"view", "seen", "show", "turn", "gaps", "fill"}  # parameters that are not a filter's
 _TOKEN_LIST = 4_096
 """Maximum number of token ids in the raw view; longer arrays are shown as their length there, and in full in its plain
@@ -257,7 +257,11 @@ def _page(
     total = page_cache.figure(db, summary, queries.count, chosen)
     near = queries.neighbours_in_time if is_long(summary, chosen) else queries.neighbours
     cards = timeline.make_timeline(found)
-    shown = [card for card in cards if not card.is_reply] if "assistant" in show else cards
+    shown = (
+        [card for card in cards if card.said_by == "assistant" or card.role == "model"]
+        if "assistant" in show
+        else cards
+    )
     searched = searches(chosen)
     wanted = _has_any(searched)
     sent, around = _stretches(shown, own, show, wanted) if view == "timeline" else ([], 0)

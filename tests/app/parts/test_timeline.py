@@ -173,6 +173,14 @@ def test_an_action_is_shown_once_and_marked_if_the_answer_has_it_not(sent: Any, 
     assert (answer.is_called, answer.is_fallback) == shown
 
 
+def test_an_action_whose_tool_the_text_names_is_not_marked_though_its_arguments_are_missing() -> None:
+    for text, is_marked in (("I look. <tool_call>bash</tool_call>", False), ("I wait.", True)):
+        entry = {"turn": 1, "text": text, "action": {"name": "bash", "arguments": {"command": "git diff"}}}
+        *_, answer = (card.answer for card in cards([assistant(text)], actions=[entry]))
+        assert answer is not None
+        assert answer.is_fallback is is_marked
+
+
 def test_an_earlier_answer_that_was_cut_off_is_marked() -> None:
     cut = {"turn": 1, "text": "a", "action": "a", "generation": {"seconds": 0.5, "finish": "length"}}
     found = cards([assistant("a"), {"role": "user", "content": "go on"}, assistant("b")], actions=[cut])

@@ -152,6 +152,7 @@ def test_only_what_the_model_wrote_is_shown_on_request(
     html = client.get(address(long, rollouts[0], "?show=assistant")).text
     assert 'class="card own' in html
     assert "card  reply" not in html
+    assert 'data-said-by="prompt"' not in html
     assert 'class="line"' not in html
 
 
@@ -168,7 +169,7 @@ def test_what_happened_on_the_way_is_marked_and_one_click_away(
         )
     }
     assert listed[agents.LONG_CUT][1] == "cut off at the token limit"
-    assert listed[agents.LONG_FALLBACK][1] == "default action"
+    assert listed[agents.LONG_FALLBACK][1] == "action not in the answer"
     assert listed[agents.LONG_ERROR][1] == "the environment raised an error"
     assert listed[50][1] == "reward +0.5"
     for turn in (agents.LONG_FALLBACK, agents.LONG_ERROR):
