@@ -10,13 +10,21 @@
     const gaps = [...document.querySelectorAll("[data-gap]")];
     if (isWhole(ctx) && gaps.length) ctx.request.body.set("gaps", gaps.map((gap) => gap.dataset.gap).join(","));
   });
+  // A jump to a turn replaces the address: Back leads out of the rollout at once.
+  document.addEventListener("click", (event) => {
+    const link = event.target.closest?.(".outline a, .failed > header a");
+    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab
+    event.preventDefault();
+    location.replace(link.getAttribute("href"));
+  });
   document.addEventListener("htmx:before:swap", (event) => {
     const { ctx } = event.detail;
     const below = document.querySelector(".bars").getBoundingClientRect().bottom;
     const cards = [...document.querySelectorAll(".timeline .card")];
-    // A gap in the upper half is above what one reads; any other fills below it.
-    const after = ctx.target?.matches?.(".gap") && place(ctx.target) < innerHeight / 2 && ctx.target.nextElementSibling;
-    const card = after || (isWhole(ctx) && scrollY > 0 && (cards.find((it) => place(it) >= below) ?? cards.at(-1)));
+    // A gap fills below the turn that one reads, and above what follows only where nothing before it is in sight.
+    const before = ctx.target?.matches?.(".gap") && ctx.target.previousElementSibling;
+    const after = before && before.getBoundingClientRect().bottom <= below && ctx.target.nextElementSibling;
+    const card = after || before || (isWhole(ctx) && scrollY > 0 && (cards.find((it) => place(it) >= below) ?? cards.at(-1)));
     fixed = card ? { id: card.id, at: place(card) } : null;
     if (card) document.documentElement.style.overflowAnchor = "none"; // the browser would move it a second time
   });

@@ -1,5 +1,6 @@
 """A rollout of 200 turns in a real Chromium: keys, folds, the rail, and what is printed."""
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
@@ -86,6 +87,44 @@ def test_a_click_on_the_rail_goes_to_the_turn(quiet_page: Page, url: str, ids: l
     page.locator(".rail a:has(path.warn)").first.dispatch_event("click")  # a line has no height for a pointer
     expect(page.locator(":target")).to_contain_text("cut off at the token limit")
     expect(page.locator(":target")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("turn", [agents.LONG_FALLBACK, agents.LONG_ERROR])
+def test_after_a_jump_the_turn_stays_where_it_is(quiet_page: Page, url: str, ids: list[int], turn: int) -> None:
+    page = quiet_page
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{url}/rollouts/{ids[1]}?turn=1")
+    page.locator(".marks a", has=page.locator(".n", has_text=re.compile(f"^{turn}$"))).click()
+    expect(page.locator(":target")).to_be_in_viewport()
+    anchor = page.url.partition("#")[2]
+    before = top(page, anchor)
+    page.wait_for_load_state("networkidle")  # a gap may be in sight, and fill
+    assert top(page, anchor) == pytest.approx(before, abs=2)
+    assert page.locator(".gap").count() == 2, "no more is fetched than one sees"
+
+
+@pytest.mark.parametrize("way", ["back", "u"])
+def test_switches_and_jumps_are_no_steps_on_the_way_back(quiet_page: Page, url: str, ids: list[int], way: str) -> None:
+    page = quiet_page
+    page.set_viewport_size({"width": 1440, "height": 420})
+    page.goto(f"{url}?sort=oldest")
+    row = page.locator("#rows tr").nth(6)
+    row.scroll_into_view_if_needed()
+    name, before = row.get_attribute("id"), row.evaluate("it => it.getBoundingClientRect().top")
+    row.locator(".row-link").click()
+    for key in "om":
+        page.keyboard.press(key)
+        expect(page.locator(f".ways [data-key={key}][aria-current]")).to_be_visible()
+    for mark in (0, -1):
+        page.locator(".marks a").nth(mark).click()
+        expect(page.locator(":target")).to_be_in_viewport()
+    if way == "back":
+        page.go_back()
+    else:
+        page.keyboard.press("u")
+    expect(page.locator("#rows [aria-current]")).to_have_id(name or "")
+    expect(page).to_have_url(f"{url}?sort=oldest")
+    assert top(page, name or "") == pytest.approx(before, abs=3)
 
 
 def test_turns_are_filled_in_while_one_scrolls(quiet_page: Page, url: str, ids: list[int]) -> None:
