@@ -96,12 +96,12 @@ def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | No
     """Returns a page, by keyset paging on (sort key, id); rows without the key come last, by id in its direction."""
     place = None if after is None else (after.key, after.id)
     with Session(db) as session:
-        return page_of(in_order(session, run_id, filter, place, limit + 1), filter.sort, limit)
+        return page_of(session, in_order(session, run_id, filter, place, limit + 1), filter.sort, limit)
 
 
-def page_of(rows: list[EvaluationRow], sort: Order, limit: int, looked_at: int | None = None) -> Page:
+def page_of(session: Session, rows: list[EvaluationRow], sort: Order, limit: int, looked_at: int | None = None) -> Page:
     """Returns the first `limit` rows as a page, which is the last one if there are no more."""
-    following = Cursor(*place_of(rows[limit - 1], sort)) if len(rows) > limit else None
+    following = Cursor(*place_of(session, rows[limit - 1], sort)) if len(rows) > limit else None
     return Page(rows[:limit], following, looked_at)
 
 
@@ -175,9 +175,9 @@ def neighbours(
     db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow, *, total: Count | None = None  # noqa: A002
 ) -> Neighbours:  # fmt: skip
     """Returns the place of `row` in the filter's order. `total` is the filter's count, if the caller has it."""
-    place = place_of(row, filter.sort)
     selected = conditions(run_id, filter, Use.ROWS)
     with Session(db) as session:
+        place = place_of(session, row, filter.sort)
         previous = in_order(session, run_id, filter, place, 1, backwards=True)
         following = in_order(session, run_id, filter, place, 1)
         itself = session.scalar(select(col(EvaluationRow.id)).where(*selected, col(EvaluationRow.id) == row.id))

@@ -31,7 +31,7 @@ def page_in_time(
         span = newest_ids(session, run_id, filter.range("step").high, WINDOW)
         place = None if after is None else (after.key, after.id)
         rows = in_order(session, run_id, filter, place, limit + 1, span=span)
-    return page_of(rows, filter.sort, limit, WINDOW)
+        return page_of(session, rows, filter.sort, limit, WINDOW)
 
 
 def neighbours_in_time(
@@ -55,7 +55,8 @@ def neighbours_in_time(
             names = zip(("previous", "next"), pages, strict=True)
             unsure = tuple(name for name, page in names if not page.rows and page.looked_at is not None)
         else:
-            span, place = newest_ids(session, run_id, filter.range("step").high, WINDOW), place_of(row, filter.sort)
+            span = newest_ids(session, run_id, filter.range("step").high, WINDOW)
+            place = place_of(session, row, filter.sort)
             both = [in_order(session, run_id, filter, place, 1, backwards=it, span=span) for it in (True, False)]
     previous, following = (rows[0].id if rows else None for rows in both)
     return Neighbours(previous, following, inside, None, total, unsure)

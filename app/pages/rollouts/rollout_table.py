@@ -153,7 +153,7 @@ def place_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, at: int
         place = queries.neighbours(db, run_id, chosen, row, total=Count(0, exact=True)).position
         if place and place <= _MOST:
             return None, (place // PAGE_SIZE + 2) * PAGE_SIZE  # a window's height of rows below it, too
-    key, _ = selection.place_of(row, chosen.sort)
+    key, _ = selection.place_of(db, row, chosen.sort)
     return Cursor(key, at - 1 if chosen.sort == Sort.OLDEST else at + 1), PAGE_SIZE
 
 

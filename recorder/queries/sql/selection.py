@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, case, exists, func, literal, not_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, case, exists, func, literal, not_, or_, select
+from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.labels import attribute_text
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Kind
 from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, RolloutFilter, Scored, Sort
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
@@ -163,23 +163,16 @@ def statistics_conditions(run_id: int, filter: RolloutFilter) -> list[ColumnElem
     return found + [column.in_(words) for name, column in columns.items() if (words := filter.words(name))]
 
 
-def place_of(row: EvaluationRow, sort: Order) -> Place:
+def place_of(db: Session | Connection, row: EvaluationRow, sort: Order) -> Place:
     assert row.id is not None  # noqa: S101 - it came from the database
-    if isinstance(sort, ByColumn):
-        return _sorted_by(row, sort), row.id
+    if isinstance(sort, ByColumn):  # by the database's own expression: it writes a number as another text than Python
+        return db.scalar(select(_key_of(sort)).where(_ID.in_([row.id]))), row.id
     key = _SORTS[sort][0]
     return None if key is None else getattr(row, key.key), row.id
 
 
-def _sorted_by(row: EvaluationRow, sort: ByColumn) -> float | str | None:
-    """Returns the value that `ordered_by` has for a row."""
-    found: Any = getattr(row, sort.field.among or sort.field.column or "")
-    if sort.field.among:
-        found = (found or {}).get(sort.key)
-        if sort.is_text:
-            return attribute_text(found)
-        return None if isinstance(found, str | bool) else found
-    return found  # type: ignore[no-any-return]
+def _key_of(sort: ByColumn) -> Any:
+    return stored(sort.field, sort.key, is_text=sort.is_text)
 
 
 def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = False) -> list[Section]:  # noqa: A002
@@ -189,7 +182,7 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     comparisons with NULL would lose these rows.
     """
     own = filter.sort if isinstance(filter.sort, ByColumn) else None
-    key, descending = (stored(own.field, own.key, is_text=own.is_text), own.descending) if own else _SORTS[filter.sort]
+    key, descending = (_key_of(own), own.descending) if own else _SORTS[filter.sort]
     descending ^= backwards
     newest_first = (filter.sort != Sort.OLDEST) ^ backwards  # the order of ids among equal keys
     name = "" if key is None or own else key.key

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, insert
 
+from logs_ui.app.web import urls
 from logs_ui.recorder import load_run, queries, start_run
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.labels import attributes_in
@@ -210,6 +211,23 @@ def test_pages_of_any_order_have_each_row_once(run: tuple[Engine, int], order: s
     assert [it.id for it in rows] == [it.id for it in [*known, *(it for it in every if key(it) is None)]]
     beside = queries.neighbours(*run, chosen, rows[100])
     assert (beside.previous, beside.next, beside.position) == (rows[99].id, rows[101].id, 101)
+
+
+@pytest.mark.parametrize("order", ["metadata.x:text", "-metadata.x:text", "metadata.x", "-metadata.x"])
+def test_pages_by_numbers_as_text_have_each_row_once(address: Address, order: str) -> None:
+    values = [0.1 + 0.2, 1e-07, 1e16, 2**60, 2**60 + 1, 1e-07, "b", True, None, 3.0, -0.0]
+    with run_of(address, [{"attributes": {"x": value}} for value in values]) as made:
+        chosen, rows, after = RolloutFilter(sort=order), [], None
+        for _ in values:
+            page = queries.page(*made, chosen, after=after, limit=1)
+            rows += page.rows
+            after = page.next and urls.parse_cursor(urls.print_cursor(page.next))
+        assert after is None
+        assert {it.id for it in rows} == {*range(1, len(values) + 1)}
+        for place, row in enumerate(rows):
+            beside = queries.neighbours(*made, chosen, row)
+            ids = [None, *(it.id for it in rows), None]
+            assert (beside.previous, beside.next) == (ids[place], ids[place + 2])
 
 
 def test_an_unknown_order_names_the_nearest() -> None:
