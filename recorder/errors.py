@@ -64,9 +64,10 @@ class FilterError(LogsUIError):
             are None if none is near.
 
     Examples:
-        >>> from logs_ui.recorder import FilterError, load_run
+        >>> from logs_ui.recorder import FilterError, load_run, start_run
+        >>> start_run(db="runs.db").finish()
         >>> try:
-        ...     load_run("latest", where="status=eror")
+        ...     load_run("latest", db="runs.db", where="status=eror")
         ... except FilterError as error:
         ...     print(error.field, error.written, error.meant)
         status eror error

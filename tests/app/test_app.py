@@ -314,7 +314,7 @@ def test_next_page_without_javascript_is_a_page(client: TestClient) -> None:
         ("task=find+the+largest+fille", "did you mean find the largest file?", "?task=find%20the%20largest%20file"),
         (
             "where=statsu:ok+step:2",
-            "statsu:ok: unknown field 'statsu': did you mean status?",
+            "unknown field 'statsu': did you mean status?",
             "?where=status:ok%20step:2",
         ),
         ("where=step:2+stop:lenght,done", "did you mean length?", "?where=step:2%20stop:length,done"),

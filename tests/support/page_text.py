@@ -55,6 +55,7 @@ class _Reader(HTMLParser):
         self.tables: list[Table] = []
         self.open: list[Table] = []
         self.in_cell = 0
+        self.after_bdi = False  # the two parts of a name that is cut in its middle
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         if tag in _UNSEEN or self.unseen:
@@ -71,8 +72,9 @@ class _Reader(HTMLParser):
             self.in_cell += 1
         if tag in _BLOCKS:
             self.lines.append("")
-        else:
+        elif not (tag == "bdi" and self.after_bdi):
             self.handle_data(" ")
+        self.after_bdi = False
 
     def handle_endtag(self, tag: str) -> None:
         if self.unseen:
@@ -84,12 +86,16 @@ class _Reader(HTMLParser):
             self.in_cell -= 1
         if tag in _BLOCKS:
             self.lines.append("")
-        else:
+        elif tag != "bdi":
             self.handle_data(" ")
+        self.after_bdi = tag == "bdi"
 
     def handle_data(self, data: str) -> None:
         if self.unseen:
             return
+        if self.after_bdi:
+            data = f" {data}"
+        self.after_bdi = False
         self.lines[-1] += data
         if self.in_cell and self.open and self.open[-1].rows and self.open[-1].rows[-1]:
             self.open[-1].rows[-1][-1] += data

@@ -159,7 +159,7 @@ def test_a_line_of_the_filter_language_selects_rows(db: str, frame: pd.DataFrame
     assert 0 < len(found) < len(frame)
     assert list(found["id"]) == list(expected["id"])
     assert export_run("under-way", "jsonl", tmp_path / "some.jsonl", db, where=line) == len(found)
-    with pytest.raises(FilterError, match=r"^stauts:ok: unknown field 'stauts': did you mean 'status'\?$"):
+    with pytest.raises(FilterError, match=r"^unknown field 'stauts': did you mean 'status'\?$"):
         load_run("under-way", db, where="stauts:ok")
     with pytest.raises(FilterError, match="this run has no reward function 'solvd': did you mean 'solved'"):
         load_run("under-way", db, where="rewards.solvd:1")
