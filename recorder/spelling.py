@@ -24,9 +24,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     return by_lower[found[0]] if found else None
 
 
-def misspelt(field: str, what: str, word: str, known: Sequence[str]) -> FilterError:
-    """Return an error that says `what` is wrong with a field, and names the nearest known word, or some known words."""
-    near = nearest(word, known)
+def misspelt(field: str, what: str, word: str, known: Sequence[str], meant: str | None = None) -> FilterError:
+    """Return an error that says `what` is wrong; it names what was `meant`, the nearest known word, or some of them."""
+    near = meant or nearest(word, known)
     if near is not None:
         return FilterError(field, f"{what}: did you mean {near!r}?", written=word, meant=near)
     if not known:

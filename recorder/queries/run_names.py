@@ -51,10 +51,13 @@ def in_full(db: Database, run_id: int, where: str) -> str:
         unknown = f"unknown field {shortened(short)!r}"
         if found:
             raise FilterError(short, f"{unknown}: write {' or '.join(found)}", written=short)
+        nested = [name for name in known if name.endswith(f".{short}")]
+        meant = nested[0] if len(nested) == 1 else filter_language.MEANT.get(short)
         if any(short in {name, name.rpartition("/")[2]} for name in scalar_names(db, run_id)):
             message = f"{shortened(short)} is logged by step, not by rollout: see the metrics of the Overview"
             raise FilterError(short, message, written=short)
-        raise misspelt(shortened(short), unknown, short, [*FIELDS, *ALIASES, *(it.partition(".")[2] for it in known)])
+        names = [*FIELDS, *ALIASES, *(it.partition(".")[2] for it in known)]
+        raise misspelt(shortened(short), unknown, short, names, meant)
 
     return filter_language.in_full(where, full)
 

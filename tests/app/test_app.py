@@ -342,6 +342,16 @@ def test_the_field_at_fault_is_marked_and_keeps_what_was_typed(client: TestClien
     assert re.search(r'name="step_max" value="9"', html)
 
 
+@pytest.mark.parametrize(
+    ("words", "term"),
+    [("truncated", "stop:length"), ("Length", "stop:length"), ("step 12", "step:12"), ("my length", None)],
+)
+def test_words_that_match_nothing_name_the_term(client: TestClient, words: str, term: str | None) -> None:
+    html = client.get(f"/runs/{RUN}", params={"where": f"{words} status:aborted"}).text
+    assert "No rollouts match" in html
+    assert re.findall(r"Did you mean <a [^>]*>([^<]*)</a>", html) == ([term] if term else [])
+
+
 def test_an_empty_result_says_what_removing_each_part_would_give(client: TestClient) -> None:
     html = client.get(f"/runs/{RUN}?status=aborted&step_max=3").text
     assert "No rollouts match" in html

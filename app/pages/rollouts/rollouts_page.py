@@ -1,5 +1,6 @@
 """Shows the rollouts of a run: filter, table or pivot, and its live updates."""
 
+import re
 from dataclasses import dataclass, replace
 from functools import partial
 from urllib.parse import quote, unquote
@@ -31,6 +32,7 @@ _COOKIE = "logs-ui-columns"
 _YEAR = 365 * 86_400  # seconds
 _OF_LIVE = ("newest", "seen", "open", "follow", "find")  # parameters of the live updates alone
 _OF_PAGE = ("after", "at", "choose", "find", WAIT)  # parameters that are neither of the filter nor of the view
+_WORDS_OF_TERMS = re.compile(r"truncated|truncation|length|steps? (\d{1,15})", re.IGNORECASE)
 _POLLED_ROWS = 100  # rows of a page that are looked at again, at most, while they are unfinished
 
 router = APIRouter()
@@ -45,6 +47,7 @@ class RolloutsPage:
         pivot: None in a table, or if nothing matches.
         is_first: True if the lines start at the beginning of the table.
         without: for an empty table: each part of the filter, and the number of rows without it.
+        term: the term that the words to search for probably mean; empty if they mean none.
         mistake: the error in the filter; `chosen` is then the filter without the wrong part.
         meant: address of the filter that was probably meant; None without a mistake or a guess.
         as_written: address of the wrong filter; None if the page has its own address.
@@ -63,6 +66,7 @@ class RolloutsPage:
     is_first: bool
     live: TableLive
     without: list[tuple[FilterPart, Count]]
+    term: str
     mistake: FilterError | None
     meant: str | None
     as_written: str | None
@@ -165,6 +169,7 @@ def _page(
         pivot=pivot,
         is_first=after is None,
         live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
+        term=_term_meant(chosen),
         without=[(chip, page_cache.figure(db, summary, queries.count, chip.without)) for chip in fallback],
         mistake=mistake,
         meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
@@ -173,6 +178,12 @@ def _page(
         views=named_views(db, run),
         query=query,
     )
+
+
+def _term_meant(chosen: RolloutFilter) -> str:
+    words = " ".join(str(it.values[0]) for it in chosen.terms if it.field == "text" and not it.negated)
+    found = _WORDS_OF_TERMS.fullmatch(words)
+    return "" if found is None else f"step:{found[1]}" if found[1] else "stop:length"
 
 
 def pandas_line(run: Run, db: Address, chosen: RolloutFilter) -> str:

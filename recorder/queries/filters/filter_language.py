@@ -18,7 +18,10 @@ from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters import terms
 from logs_ui.recorder.queries.filters.filter_fields import ALIASES, COMPARED, FIELDS, NUMERIC, Field, Kind
 from logs_ui.recorder.queries.filters.filter_values import read_number, read_time, read_whole
-from logs_ui.recorder.spelling import check_word, shortened
+from logs_ui.recorder.spelling import misspelt, shortened
+
+MEANT = {"errors": "env_errors", "truncated": "stop:length"}
+"""What people write for fields and whole terms."""
 
 WHERE = "where"
 """The field that a mistake of the whole line names."""
@@ -293,7 +296,8 @@ def _read(text: str, token: Token, now: int | None) -> terms.Term:
             (word,) = token.values
             if word.text.endswith("*") and len(word.text) > 1:
                 return terms.Term("family", (word.text[:-1],), negated=token.negated != (operator == "!="))
-        check_word(shortened(name), "field", name, list(FIELDS))
+        if name not in FIELDS:
+            raise misspelt(shortened(name), f"unknown field {shortened(name)!r}", name, list(FIELDS), MEANT.get(name))
         field = FIELDS[name]
         if operator[0] in "<>":
             values: tuple[terms.Value, ...] = (_compared(field, operator, token),)
@@ -347,6 +351,9 @@ def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple
     """Returns the places in a token of what is wrong, each as (start, end, replacement)."""
     if token.name is None or shortened(token.name) != field:
         return []
+    if token.name == wrong and ":" in MEANT.get(wrong, ""):
+        negated = token.negated != (token.values[0].text in {"no", "false", "0"})
+        return [(token.start, token.end, "-" * negated + meant)]
     if token.name == wrong:
         start = token.start + token.negated
         return [(start, start + len(token.name), meant)]
@@ -355,7 +362,8 @@ def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple
         return [(end_of_name, it.end, wrong) for it in token.values if it.text == wrong]
     if token.key is not None:
         return [(token.key.start, token.key.end, terms.print_key(meant))] if token.key.text == wrong else []
-    return [(it.start, it.end, terms.print_name(meant)) for it in token.values if it.text == wrong]
+    word = meant if meant == f"{wrong}*" else terms.print_name(meant)
+    return [(it.start, it.end, word) for it in token.values if it.text == wrong]
 
 
 def _after(pattern: re.Pattern[str], text: str, at: int) -> int:

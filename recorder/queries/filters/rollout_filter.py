@@ -11,7 +11,7 @@ from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters import filter_values
 from logs_ui.recorder.queries.filters.filter_fields import COMPARED, FIELDS, SEARCHED, Field, Kind, Scored
 from logs_ui.recorder.queries.filters.filter_language import WHERE, parse_terms, split_name
-from logs_ui.recorder.queries.filters.terms import Range, Term, plain_number, print_key
+from logs_ui.recorder.queries.filters.terms import Range, Term, plain_number, print_key, print_name
 from logs_ui.recorder.spelling import check_word, misspelt, nearest, shortened
 
 __all__ = [
@@ -247,7 +247,9 @@ def check_known(filter: RolloutFilter, known: Mapping[str, Iterable[str]]) -> No
         there = list(known.get(name, values))
         for value in values:
             if value not in there:
-                raise misspelt(name, f"this run has no {FIELDS[name].label} {shortened(value)!r}", value, there)
+                is_family = [name, print_name(value)] == ["task", *values] and any(it.startswith(value) for it in there)
+                unknown = f"this run has no {FIELDS[name].label} {shortened(value)!r}"
+                raise misspelt(name, unknown, value, there, f"{value}*" if is_family else None)
 
 
 def _as_terms(parts: FilterParts) -> list[Term]:

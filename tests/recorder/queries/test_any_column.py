@@ -12,6 +12,7 @@ from logs_ui.app.web import urls
 from logs_ui.recorder import load_run, queries, start_run
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.labels import attributes_in
+from logs_ui.recorder.queries.filters.filter_language import mended
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where, print_where, read_sort
 from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.storage.database import writing_engine
@@ -149,6 +150,24 @@ def test_a_name_that_the_run_lacks_is_answered(run: tuple[Engine, int], where: s
     with pytest.raises(FilterError) as refused:
         found(run, where)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("where", "meant"),
+    [
+        ("turns>1 version:3.9", "turns>1 metadata.extra_info.version:3.9"),
+        ("task:django", "task:django*"),
+        ("-task:flask", "-task:flask*"),
+        ("errors>0", "env_errors>0"),
+        ("-truncated:yes", "-stop:length"),
+    ],
+)
+def test_the_line_that_was_meant_is_named_and_works(run: tuple[Engine, int], where: str, meant: str) -> None:
+    with pytest.raises(FilterError) as refused:
+        found(run, where)
+    assert mended(where, refused.value) == meant
+    assert f"did you mean {refused.value.meant!r}?" in str(refused.value)
+    found(run, meant)
 
 
 def test_the_full_name_is_what_is_printed(run: tuple[Engine, int]) -> None:

@@ -177,6 +177,10 @@ def test_what_a_filters_own_fields_can_say_stands_there() -> None:
         ("task~django", "where", "task~django: ~ is not an operator: did you mean 'task:django*'?", "task:django*"),
         ("note~look", "where", "~ is not an operator: did you mean 'note:look'?", "note:look"),
         ("status:ok or status:error", "where", "did you mean 'status:ok,error'?", "status:ok,error"),
+        ("ok errors>0", "errors", "unknown field 'errors': did you mean 'env_errors'?", "ok env_errors>0"),
+        ("truncated:yes x", "truncated", "did you mean 'stop:length'?", "stop:length x"),
+        ("truncated:no", "truncated", "did you mean 'stop:length'?", "-stop:length"),
+        ("-truncated:1", "truncated", "did you mean 'stop:length'?", "-stop:length"),
         ("mode:xyz", "mode", "mode:xyz: unknown mode 'xyz': choose from train, eval", None),
     ],
 )
