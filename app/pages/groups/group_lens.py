@@ -8,6 +8,7 @@ from logs_ui.app.pages.groups.compare_rollouts_page import Aligned, Side, aligne
 from logs_ui.app.parts.differences import Differ
 from logs_ui.app.parts.timeline import Card, Fields, Text
 from logs_ui.app.parts.turns import Turn, parted, parting
+from logs_ui.recorder.action_text import written_action
 from logs_ui.recorder.queries import DEAD, Kind, RunSummary
 from logs_ui.recorder.storage.tables import EvaluationRow
 
@@ -127,11 +128,12 @@ def _reward(turn: Turn | None) -> float | None:
 
 def _did(turn: Turn) -> str:
     """Describes the turn's action for a reader; see `Turn.action`."""
-    sent = [_written(card.answer.action) for card in turn.answers if card.answer and card.answer.action]
+    answers = [card.answer for card in turn.answers if card.answer]
+    sent = [_written(it.action, it.tool) for it in answers if it.action or it.tool]
     if sent or turn.said is None:
         return ", ".join(sent)
     if turn.said.calls:
-        return ", ".join(f"{call.name} {_written(call.arguments)}".strip() for call in turn.said.calls)
+        return ", ".join(_written(call.arguments, call.name) for call in turn.said.calls)
     return turn.said.content.value if turn.said.content else ""
 
 
@@ -148,5 +150,7 @@ def _answered(card: Card) -> str:
     return _written(card.answer.observation) if card.answer else ""
 
 
-def _written(fields: Fields) -> str:
+def _written(fields: Fields, tool: str = "") -> str:
+    if tool:
+        return written_action({"name": tool, "arguments": {name: value.value for name, value in fields}})
     return " ".join(f"{name} {value.value}".strip() for name, value in fields)

@@ -17,6 +17,7 @@ from logs_ui.recorder import load_run, queries, start_run
 from logs_ui.recorder.queries import Kind, Rollout
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
+from tests.faults.realistic.recorded import recorded
 
 ASK = [{"role": "user", "content": "go"}]
 
@@ -80,6 +81,14 @@ def test_it_shows_the_turn_what_came_before_and_what_followed() -> None:
     assert found.a.more == 2
     assert [(it.did, it.heard, it.reward) for it in found.b.turns] == [("give up", "", None)]
     assert (found.a.side.row.id, found.b.side.row.id) == (1, 3)
+
+
+def test_tool_calls_are_written_as_people_write_them() -> None:
+    edit = {"name": "str_replace_editor", "arguments": {"command": "view", "path": "/src/a.py"}}
+    best = [{"x": 1}, edit, {"name": "bash", "arguments": {"command": "git diff"}}]
+    found = lens((1.0, best), (0.0, [{"x": 2}]))
+    assert found is not None
+    assert [it.did for it in found.a.turns] == ["str_replace_editor  command=view path=/src/a.py", "bash  git diff"]
 
 
 def test_text_parts_at_its_first_word_that_differs_behind_a_folded_beginning() -> None:
@@ -158,6 +167,13 @@ def test_the_higher_reward_is_marked_whichever_side_it_is_on(tmp_path: Path) -> 
             assert f'class="comparison" data-better="{better}"' in html
             assert (html.index("higher reward") < html.index("lower reward")) == (better == "a")
         assert "data-better" not in client.get(f"/runs/latest/compare?a={low}&b={low}").text
+
+
+def test_names_of_arguments_are_one_line_and_whole_in_the_title() -> None:
+    run = recorded("coding-two")
+    with TestClient(create_app(run.db), base_url="http://127.0.0.1") as client:
+        pages = [client.get(f"/runs/{run.truth.run}/groups/{first}").text for first in (1, 9, 17, 25, 33, 41)]
+    assert any('<h3 title="action str_replace_editor: command"><span class="middle">' in it for it in pages)
 
 
 def test_a_turn_that_one_lacks_is_said_to_be_missing(tmp_path: Path) -> None:
