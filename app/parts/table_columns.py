@@ -85,8 +85,10 @@ def _stored(column: rollout_columns.Column) -> Column:
 
 
 def _orders(key: str, *, is_text: bool) -> tuple[str, str]:
-    """Returns the orders by a column: names by alphabet first, numbers from the highest."""
-    return (key, f"-{key}") if is_text else (f"-{key}", key)
+    """Returns the orders by a column: names by alphabet and rewards from the lowest first, other numbers from the
+    highest.
+    """
+    return (key, f"-{key}") if is_text or "reward" in key.partition(".")[0] else (f"-{key}", key)
 
 
 _COMPUTED = (

@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from logs_ui.app.main import create_app
+from logs_ui.app.parts.table_columns import make_columns
 from logs_ui.recorder.storage.database import writing_engine
 from tests.faults.realistic.agents import CODING_TASKS
 from tests.faults.realistic.recorded import Recorded, recorded
@@ -54,6 +55,26 @@ def test_the_table_shows_and_sorts_the_datasets_columns(client: TestClient, run:
     shown = [float(line[judge].replace("\N{MINUS SIGN}", "-")) for line in lines[:50]]
     truth = sorted(it["values"]["judge"] for it in run.truth.rollouts if it["values"])[:50]
     assert shown == pytest.approx(truth, abs=0.001)
+
+
+def test_one_rule_says_which_order_the_first_click_selects() -> None:
+    keys = ("reward", "rollout_reward", "env_reward_sum", "rewards.judge", "task", "turns", "metrics.reward")
+    shown = make_columns(keys, [], is_evaluation=False, has_steps=True).shown[1:]
+    first = {it.key: it.sorts[0] for it in shown}
+    lowest = {"reward": "lowest-reward"} | {key: key for key in (*keys[1:4], "task")}
+    assert first == lowest | {"turns": "-turns", "metrics.reward": "-metrics.reward"}
+
+
+def test_the_menu_of_columns_cuts_names_in_their_middle(client: TestClient, run: Recorded) -> None:
+    menu = client.get(f"/runs/{run.truth.run}").text.partition('class="offered"')[2].partition("</form>")[0]
+    cut = re.findall(r'<span class="middle"><bdi>([^<]*)</bdi><bdi>([^<]*)', menu)
+    assert ("metadata.extra_", "info.version") in cut
+    assert ("metadata.extr", "a_info.level") in cut
+
+
+def test_a_generation_is_counted_from_0(client: TestClient, run: Recorded) -> None:
+    page = client.get(f"/runs/{run.truth.run}/rollouts/5").text
+    assert re.search(r">gen (\d+) \(0.7\)<", page)
 
 
 def test_the_pivot_has_the_mean_of_a_reward_function_and_sorts_by_it(client: TestClient, run: Recorded) -> None:
