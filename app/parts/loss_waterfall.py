@@ -10,7 +10,7 @@ from logs_ui.recorder.diagnosis import Waterfall
 from logs_ui.recorder.diagnosis.waterfall import LITTLE
 
 _THIN = 0.6  # of 100: what is nearly nothing can still be seen
-_UNSEEN = 5e-4  # of the best: what is less above it than any figure shows has no bar
+_UNSEEN = 5e-4  # and of the best: what is less above it than any figure shows has no bar
 ICONS = {
     "infrastructure": "power-off",
     "invalid_reward": "circle-slash",
@@ -54,6 +54,7 @@ class Fall(NamedTuple):
     Attributes:
         stairs: the best reward, the loss of each cause, largest first, and the mean.
         zero: position of reward 0.
+        above: what rewards above the best add to the mean; `is_above` if any figure shows it.
         kept: the mean's share of the best; 0 if the mean is not positive.
         is_flat: True if all rewards are equal, so that only rollouts can be counted.
     """
@@ -61,6 +62,7 @@ class Fall(NamedTuple):
     best: float
     mean: float
     lost: float
+    above: float
     stairs: list[Stair]
     zero: float
     kept: float
@@ -69,6 +71,10 @@ class Fall(NamedTuple):
     @property
     def is_little(self) -> bool:
         return not self.is_flat and self.lost <= LITTLE * abs(self.best)
+
+    @property
+    def is_above(self) -> bool:
+        return self.above > _UNSEEN * min(abs(self.best), 1.0)
 
     @property
     def causes(self) -> list[Stair]:
@@ -86,6 +92,7 @@ def make_fall(fall: Waterfall, said: str, run: str, where: str, rollouts: int) -
         best=fall.best,
         mean=fall.mean,
         lost=fall.lost,
+        above=fall.above,
         stairs=[
             it._replace(reward=None) if fall.is_flat else it
             for it in _stairs(fall, said, run, where, rollouts, ends, scale)
@@ -106,7 +113,7 @@ def _stairs(
         *_bar(zero, scale.at(fall.best)), None, scale.at(fall.best), None,
     )  # fmt: skip
     best = f"{fall.best!r}"
-    if fall.above > _UNSEEN * abs(fall.best):
+    if fall.above > _UNSEEN * min(abs(fall.best), 1.0):
         yield Stair(
             "above", "Above the best", "Rewards above the best reward.", "arrow-up", fall.above, None, None,
             *_bar(scale.at(ends[0]), scale.at(ends[1])), scale.at(ends[0]), scale.at(ends[1]),

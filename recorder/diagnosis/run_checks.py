@@ -120,8 +120,8 @@ def judge(it: Diagnostic, run: Run) -> Card | Checked:
 
 
 def _shown(card: Card, run: Run, where: str) -> Card:
-    """Return a card as reports have it: no cost above the loss, and none for what is no loss."""
-    cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, max(run.fall.lost, 0.0))
+    """Return a card as reports have it: no cost above that of all causes, and none for what is no loss."""
+    cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, run.fall.lost + run.fall.above)
     own = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
     return replace(card, where=where, cost=cost, share=own if card.share is None else card.share)
 

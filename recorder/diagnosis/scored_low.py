@@ -51,7 +51,7 @@ def scored_low(run: Run, cards: Sequence[Card]) -> tuple[Card | None, float]:
         said.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this loss.")
     card = Card(
         id="scored_low",
-        title=f"Rollouts end normally and score low{most}: {percent(min(cost / fall.lost, 1.0))} of the loss",
+        title=f"Rollouts end normally and score low{most}: {percent(cost / (fall.lost + fall.above))} of the loss",
         cost=cost,
         evidence=tuple(said),
         suggestion="Compare the best with the worst rollout of a group: its page shows where they diverge.",

@@ -11,10 +11,10 @@ def figure(value: float | None) -> str:
 
 
 def percent(share: float) -> str:
-    """Return whole per cents; 0% and 100% only if they are exact."""
+    """Return whole per cents; 0% and 100% only if they are exact, but for what adding up rounds."""
     if 0 < share < 0.01:
         return "<1%"
-    return ">99%" if 0.99 < share < 1 else f"{share:z.0%}"
+    return ">99%" if 0.99 < share < 1 - 1e-9 else f"{share:z.0%}"
 
 
 def exact_percent(share: float) -> str:

@@ -269,9 +269,10 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
     def count(filter: RolloutFilter) -> Count:  # noqa: A002
         return page_cache.figure(db, summary, queries.count, filter)
 
-    cards = make_cards(report.cards, report.fall.lost, known.settings, run.uid, count)
+    lost = report.fall.lost + report.fall.above
+    cards = make_cards(report.cards, lost, known.settings, run.uid, count)
     more = (report.scored_low,) if report.scored_low else ()
-    rest = make_cards(more, report.fall.lost, known.settings, run.uid, count)
+    rest = make_cards(more, lost, known.settings, run.uid, count)
     first = report.headline
     headline = next((it for it in [*cards, *rest] if first and it.card.id == first.id), None)
     is_setup = bool(cards) and (cards[0].card.is_setup or cards[0].card.cost is None)

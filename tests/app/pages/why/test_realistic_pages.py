@@ -498,6 +498,29 @@ def test_two_runs_are_compared_truly(run: Realistic) -> None:
             assert is_near(row[place], pass_at(own[name], int(head[place].partition("@")[2]))), (name, row)
 
 
+@pytest.mark.parametrize("name", ["coding-two", "gsm8k-drowned", "coding-memory", "web-regressed"])
+def test_findings_are_counted_and_one_loss_is_one_figure(name: str) -> None:
+    """All cards under the heading are counted, in the order that it says, and bar and card say the same of a cause."""
+    found = recorded(name)
+    html = _client(found.db).get(urls.why(found.truth.run)).text
+    if 'id="causes-title"' not in html:
+        html = _client(found.db).get(urls.why(found.truth.run, wait="1")).text
+    findings = html.partition('id="causes-title"')[2].partition("</section>")[0]
+    cards = [it.partition("</article>")[0] for it in findings.split('<article class="cause')[1:]]
+    assert re.search(rf"{len(cards)} findings?\b", findings.partition("</header>")[0])
+    top = [it for it in cards if not it.startswith(" follows")]
+    costs = [float(it) for card in top for it in re.findall(r'"cost"><strong>\u2212([\d.]+)<', card)]
+    assert costs == sorted(costs, reverse=True)
+    assert ("below a finding is what it may cause" in findings) == (len(top) < len(cards))
+    rest = html.partition('id="rest-title"')[2].partition("</section>")[0]
+    bar = html.partition('<tr class="of-wrong_answer">')[2].partition("</tr>")[0]
+    reward, share = re.findall(r'<td class="num(?: strong)?">([^<]+)</td>', bar)
+    assert f"<strong>{reward}</strong>" in rest
+    assert f": {unescape(share)} of the loss" in unescape(rest)
+    shown = [float(it.replace("\u2212", "-")) for it in re.findall(r'<td class="num strong">([^<]+)</td>', html)]
+    assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.0005 * len(shown))
+
+
 def test_compared_runs_say_their_finding_their_steps_and_which_differences_may_be_chance() -> None:
     pair = recorded_pair("coding-healthy", "coding-regressed")
     html = _client(pair[0].db).get(urls.compare_runs([it.truth.run for it in pair])).text
