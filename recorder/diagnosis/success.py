@@ -178,7 +178,8 @@ def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Su
         covered |= known[name]
         marks.append((_key(name) if rows.values else name, at))
         names.append(f"{name} > 0" if at == ABOVE_0 else f"{name} \u2265 {figure(at)}")
-    return Success(tuple(marks), listed(names)) if marks else None
+    by_each = ", by the function that scores the rollout" if len(names) > 1 else ""
+    return Success(tuple(marks), listed(names) + by_each) if marks else None
 
 
 def _worth(rows: Rows, name: str, values: Floats) -> float:

@@ -521,6 +521,12 @@ def test_findings_are_counted_and_one_loss_is_one_figure(name: str) -> None:
     assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.0005 * len(shown))
 
 
+def test_solved_of_several_functions_does_not_ask_for_all_of_them() -> None:
+    said = recorded("mix-two").diagnosed.report.scale.success.said
+    assert " and " in said
+    assert said.endswith(", by the function that scores the rollout")
+
+
 def test_compared_runs_say_their_finding_their_steps_and_which_differences_may_be_chance() -> None:
     pair = recorded_pair("coding-healthy", "coding-regressed")
     html = _client(pair[0].db).get(urls.compare_runs([it.truth.run for it in pair])).text
