@@ -91,7 +91,7 @@ class OverviewPage:
         choice: (series, address, is chosen) of each series of rollouts, if there are several.
         steps: of the chosen series; None for a run without rollouts.
         has_why: True if the diagnosis covers this series.
-        short: the diagnosis in short; None if the browser has to request it.
+        short: the diagnosis in short; None if the browser has to request it, at the address `diagnosing`.
         refresh: address to poll while the run is alive; None if nothing is to come.
         is_new: True for a full page load; charts are then drawn without a script, too.
     """
@@ -101,6 +101,7 @@ class OverviewPage:
     steps: Steps | None
     has_why: bool
     short: ShortDiagnosis | None
+    diagnosing: str
     logged: Logged
     marks: Marks
     refresh: str | None
@@ -181,6 +182,7 @@ def overview(
             steps=None if chosen is None else _steps(db, summary, known, chosen, judged if has_why else None),
             has_why=has_why,
             short=None if judged is None else in_short(run.uid, judged),
+            diagnosing=urls.overview(run.uid, **named, search=q.strip(), seen="undiagnosed"),
             logged=logged,
             marks=notes_forms.of_run(db, notebook, run),
             refresh=urls.overview(run.uid, **named, seen=now) if summary.is_alive else None,

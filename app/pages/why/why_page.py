@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.why_cards import ShownCard, checked, make_cards
 from logs_ui.app.pages.why.why_settings import Panel, make_panel
-from logs_ui.app.parts.diagnoses import Coverage, ShortDiagnosis, diagnosed, in_short, looked_at
+from logs_ui.app.parts.diagnoses import Coverage, diagnosed, looked_at
 from logs_ui.app.parts.loss_waterfall import Fall, make_fall
 from logs_ui.app.parts.notes_forms import NotebookOfPages
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
@@ -194,18 +194,6 @@ class WhyPage:
     is_new: bool
 
 
-@dataclass(frozen=True)
-class WhyShortPage:
-    """Context of `why/_why-short.html`, which the overview includes too.
-
-    Attributes:
-        short: None if the browser has to request it.
-    """
-
-    summary: RunSummary
-    short: ShortDiagnosis | None
-
-
 @router.get("/runs/{name}/why")
 def why(
     request: Request,
@@ -250,15 +238,6 @@ def why(
             is_new=wanted is None,
         )
     return htmx.render(request, "why/why.html", page, fragments=("why",), address=None if seen else here)
-
-
-@router.get("/runs/{name}/why/short")
-def short(request: Request, source: SourceOfPages, name: str) -> Response:
-    """Returns the short diagnosis for an overview that did not wait for it."""
-    with source.reading_run(name) as (db, run):
-        summary = queries.run_summary(db, id_of(run))
-        page = WhyShortPage(summary, in_short(run.uid, diagnosed(db, run)))
-    return htmx.fragment(request, "why/_why-short.html", page)
 
 
 def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slice) -> Why:

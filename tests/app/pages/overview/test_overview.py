@@ -107,9 +107,14 @@ def test_steps_that_await_their_rewards_do_not_push_others_out_of_the_window() -
 def test_the_tile_of_solved_rollouts_is_that_of_the_run_s_definition(engine: Engine, path: Path) -> None:
     address = f"/runs/{RUN}/overview"
     with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        assert "solved their task. Solved:" not in client.get(address).text, "not known yet"
+        first = client.get(address).text
+        assert "solved their task. Solved:" not in first, "not known yet"
         html = client.get(address, headers=fragment("overview")).text  # a poll waits for the diagnosis
         held_out = client.get(f"{address}?mode=eval", headers=fragment("overview")).text
+        then = client.get(address).text
+    tiles = [it.partition('<dl class="tiles"')[2].partition("</dl>")[0] for it in (first, html, then)]
+    names = [re.findall(r"<dt[^>]*>(?:<bdi>)?([^<]+)", of_visit) for of_visit in tiles]
+    assert names[0] == names[1] == names[2], "the tiles do not differ between visits"
     assert " = 1</bdi>" not in html
     found = re.search(r'solved their task. Solved: solved ≥ 1."><bdi>Solved</bdi></dt><dd><strong>(\d+)%', html)
     assert found

@@ -285,7 +285,7 @@ def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestCli
 def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestClient], folder: Path) -> None:
     page = page_of(clients, "half", folder)
     verdict = page[page.index('class="verdict"') : page.index("Where the reward went</h2>")]
-    short = clients["half"].get(urls.why(latest(folder / "half.db"), "short")).text
+    short = short_of(clients["half"], latest(folder / "half.db"))
     assert "Rollouts end normally and score low: 100% of the loss" in verdict
     assert "No check found a problem" in short
     for html in (verdict, short):
@@ -404,15 +404,25 @@ def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path) -> 
 # --- The overview
 
 
+def short_of(client: TestClient, uid: str) -> str:
+    """Return the short diagnosis, as the overview has it once the diagnosis is made."""
+    html = client.get(urls.overview(uid), headers=fragment("overview")).text
+    return html.partition('id="why-short"')[2].partition("</section>")[0]
+
+
 def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder: Path) -> None:
     uid = latest(folder / "low.db")
     with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1") as client:
         first = client.get(urls.overview(uid)).text
-        assert f'hx-get="{urls.why(uid, "short")}" hx-trigger="load"' in first
+        assert 'hx-trigger="load" hx-target="#overview"' in first
         assert f'<a href="{urls.why(uid)}">Open diagnosis</a>' in first
-        short = client.get(urls.why(uid, "short"), headers=fragment("why-short")).text
+        short = short_of(client, uid)
         then = client.get(urls.overview(uid)).text
         assert 'hx-trigger="load"' not in then
+        asked = re.search(r'hx-get="([^"]+)" hx-trigger="load"', first)
+        assert asked
+        filled = client.get(unescape(asked[1]), headers=fragment("overview"))
+        assert "HX-Push-Url" not in filled.headers
         for html in (short, then):
             assert 'class="thin-fall"' in html
             assert 1 <= len(re.findall(r"<li><strong>\u2212[\d.]+</strong><a href", html)) <= 3
@@ -424,11 +434,10 @@ def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder:
 def test_the_overview_of_a_healthy_run_has_one_quiet_line_and_that_of_an_early_one_nothing(
     clients: dict[str, TestClient], folder: Path
 ) -> None:
-    calm = clients["well"].get(urls.why(latest(folder / "well.db"), "short")).text
+    calm = short_of(clients["well"], latest(folder / "well.db"))
     assert "No cause of low rewards found" in calm
     assert "<ol>" not in calm
-    early = clients["early"].get(urls.why(latest(folder / "early.db"), "short")).text
-    assert early.strip() == '<div id="why-short" hidden></div>'
+    assert short_of(clients["early"], latest(folder / "early.db")).startswith(" hidden></div>")
 
 
 # --- In a browser
