@@ -1,5 +1,6 @@
 """Builds pivot tables: rollouts by two of their properties, with a count, a mean or a share per cell."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
@@ -86,8 +87,8 @@ class Cell:
 
     @property
     def mean(self) -> float | None:
-        """Returns the mean of the measure; None if no rollout has it."""
-        return self.total / self.known if self.known else None
+        """Returns the mean of the measure; None if no rollout has it, or if it is no number."""
+        return self.total / self.known if self.known and not math.isnan(self.total) else None
 
     def __add__(self, other: "Cell") -> "Cell":
         return Cell(self.count + other.count, self.total + other.total, self.known + other.known)
@@ -160,7 +161,8 @@ def pivot(
             query = _from_rows(run_id, filter, buckets, (rows, columns), measure, marks, limit, span)
         for row, column, number, together, known in session.execute(query):
             place = buckets.heading(rows, row), buckets.heading(columns, column)
-            cells[place] += Cell(number, together or 0.0, known)
+            # No sum, though values are known: there are both infinities among them.
+            cells[place] += Cell(number, math.nan if known and together is None else together or 0.0, known)
     is_cut = is_large and (span is not None or sum(cell.count for cell in cells.values()) >= MOST_COUNTED)
     return _pivot(cells, measure, order, counted=MOST_COUNTED if is_cut else None)
 

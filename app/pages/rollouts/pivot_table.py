@@ -161,7 +161,7 @@ class _Heat:
 
     @staticmethod
     def _shade(share: float) -> int:
-        return min(int(share * (_SHADES + 1)), _SHADES)
+        return int(share * (_SHADES + 1)) if share < 1 else _SHADES  # of infinite values it may be NaN
 
 
 def _is_share(measure: str) -> bool:

@@ -8,10 +8,14 @@ from statistics import fmean
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import case, update
+from sqlmodel import col
 
 from logs_ui.app.main import create_app
 from logs_ui.app.parts.table_columns import make_columns
+from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.tables import EvaluationRow
 from tests.faults.realistic.agents import CODING_TASKS
 from tests.faults.realistic.recorded import Recorded, recorded
 from tests.support.factory import make_run
@@ -104,6 +108,34 @@ def test_what_is_logged_by_step_is_shown_where_it_is(client: TestClient, run: Re
     assert answer.status_code == 422
     assert "kl is logged by step, not by rollout" in read(answer.text)[0]
     assert f'href="/runs/{run.truth.run}/overview?q=kl"' in answer.text
+
+
+@pytest.fixture
+def huge(address: Address) -> Iterator[TestClient]:
+    """Make a run whose figures are as large as a float can be, of both signs."""
+    engine = writing_engine(address)
+    make_run(engine, uid="huge", steps=12)
+    row = EvaluationRow
+    sign = case((col(row.id) % 2 == 0, 1.0), else_=-1.0)
+    with engine.begin() as connection:
+        figures = {"rewards": {"x": 1e308}, "metrics": {"y": -1e308}, "attributes": {"big": 2**60, "far": 1e299}}
+        connection.execute(update(row).values(reward=1e308 * sign, advantage=1e308, **figures))
+        connection.execute(update(row).where(col(row.id) % 3 == 0).values(rewards={"x": -1e308}))
+    engine.dispose()
+    with TestClient(create_app(address), base_url="http://127.0.0.1") as client:
+        yield client
+
+
+@pytest.mark.parametrize("axes", ["", "&rows=step&columns=eval", "&order=highest"])
+def test_a_pivot_of_the_largest_figures_is_shown(huge: TestClient, address: Address, axes: str) -> None:
+    for of in ("reward", "rewards.x", "metrics.y", "advantage", "metadata.far"):
+        answer = huge.get(f"/runs/huge?view=pivot&of={of}{axes}")
+        assert answer.status_code == 200, (of, read(answer.text)[0])
+    if isinstance(address, Path):
+        return
+    # PostgreSQL adds them up as infinities, and those of both signs have no sum: that is not a mean of 0.
+    table = next(it for it in read(huge.get(f"/runs/huge?view=pivot{axes}").text)[1] if it.rows)
+    assert {"0", "0.00"}.isdisjoint(cell for line in table.rows[1:] for cell in line[1:])
 
 
 def test_train_and_eval_are_told_apart_at_one_click(client: TestClient, run: Recorded, tmp_path: Path) -> None:
