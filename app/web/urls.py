@@ -3,6 +3,7 @@
 Behind a proxy that serves the dashboard under a path, every address begins with that path: see `under`.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
 from dataclasses import replace
@@ -314,7 +315,7 @@ def parse_cursor(written: str) -> Cursor:
     key, _, row = written.rpartition("~")
     of_text = key.removeprefix("text:") if key.startswith("text:") else None
     try:
-        cursor = Cursor(of_text if of_text is not None or key == "none" else _number(key), int(_number(row)))
+        cursor = Cursor(of_text if of_text is not None or key == "none" else _number(key), int(_number(f"{int(row)}")))
     except ValueError:
         message = f"after {written[:40]!r} is not a position in the table: start at its first page"
         raise FilterError("after", message) from None
@@ -333,7 +334,7 @@ def _number(written: str) -> float | int:
         value = int(written)
     except ValueError:
         value = float(written)
-    if not -(2**63) <= value < 2**63:  # neither NaN nor what a database cannot hold
+    if math.isnan(value) or (isinstance(value, int) and not -(2**63) <= value < 2**63):  # no database holds these
         raise ValueError(written)
     return value
 

@@ -3,6 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from statistics import fmean
 
@@ -13,6 +14,8 @@ from sqlmodel import col
 
 from logs_ui.app.main import create_app
 from logs_ui.app.parts.table_columns import make_columns
+from logs_ui.app.web import urls
+from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
@@ -118,7 +121,8 @@ def huge(address: Address) -> Iterator[TestClient]:
     row = EvaluationRow
     sign = case((col(row.id) % 2 == 0, 1.0), else_=-1.0)
     with engine.begin() as connection:
-        figures = {"rewards": {"x": 1e308}, "metrics": {"y": -1e308}, "attributes": {"big": 2**60, "far": 1e299}}
+        attributes = {"big": 2**60, "far": 1e299, "id": 10**19}
+        figures = {"rewards": {"x": 1e308}, "metrics": {"y": -1e308}, "attributes": attributes}
         connection.execute(update(row).values(reward=1e308 * sign, advantage=1e308, **figures))
         connection.execute(update(row).where(col(row.id) % 3 == 0).values(rewards={"x": -1e308}))
     engine.dispose()
@@ -136,6 +140,25 @@ def test_a_pivot_of_the_largest_figures_is_shown(huge: TestClient, address: Addr
     # PostgreSQL adds them up as infinities, and those of both signs have no sum: that is not a mean of 0.
     table = next(it for it in read(huge.get(f"/runs/huge?view=pivot{axes}").text)[1] if it.rows)
     assert {"0", "0.00"}.isdisjoint(cell for line in table.rows[1:] for cell in line[1:])
+
+
+@pytest.mark.parametrize("order", ["lowest-reward", "-rewards.x", "advantage", "-metadata.far", "metadata.id"])
+def test_every_page_of_the_largest_figures_is_reached(huge: TestClient, order: str) -> None:
+    more: str | None = f"/runs/huge?sort={order}"
+    pages = 0
+    while more:
+        answer = huge.get(more)
+        assert answer.status_code == 200, (more, read(answer.text)[0])
+        found = re.search(r'href="([^"]*[?&;]after=[^"]*)"', answer.text)
+        more = unescape(found[1]) if found else None
+        pages += 1
+    assert pages == 4
+
+
+def test_a_position_that_no_database_holds_is_refused() -> None:
+    for written in ("nan~1", f"{2**63}~1", "1~1e3", f"1~{2**63}", "1~inf", "x~1", "1"):
+        with pytest.raises(FilterError, match="not a position in the table"):
+            urls.parse_cursor(written)
 
 
 def test_train_and_eval_are_told_apart_at_one_click(client: TestClient, run: Recorded, tmp_path: Path) -> None:
