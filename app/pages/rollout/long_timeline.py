@@ -2,28 +2,34 @@
 Between them are gaps, which the page fills while it is read.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from logs_ui.app.parts.safe_text import TEXT_LIMIT
 from logs_ui.app.parts.timeline import Card
 
 _HEAD, _AROUND, _TAIL, _MORE = 10_000, 6_000, 4_000, 18_000
 """Characters that each stretch of turns may send; `_MORE` when a gap is filled."""
-_PER_CARD = 900  # characters of a card's frame
+_PER_CARD, _PER_FIELD = 900, 200  # characters of the frames of a card, and of a field
+_FIELDS, _VALUE = (
+    8,
+    500,
+)  # calls of a card of a long rollout, and arguments of a call, that are shown; characters of each
 _LEAST_GAP = 4  # turns
 _RAIL_FROM = 30  # turns
-_BAND = 10  # turns
+_BAND = 10  # turns; more where there are more than 300
 
 
 Gap = tuple[int, int]  # its first and last turn
 
 
 class Mark(NamedTuple):
-    """Marks a turn on the rail, as "bad", "warn", a "positive" or "negative" reward, or the first of ten ("band")."""
+    """Marks turns on the rail, as "bad", "warn", "positive" or "negative" rewards, or about ten of them ("band")."""
 
     turn: int
+    last: int
     anchor: str
     kind: str
     title: str
@@ -45,16 +51,17 @@ def stretches(
     """Divides a timeline into cards that are sent, and the gap after them. `gaps` are those of the page as it is shown;
     None for a new page, which opens at the turn `around`. With `is_filled` only turns of the first gap are sent.
     """
+    is_long = bool(rail(cards))
     placed = [pair for pair in numbered(cards) if not is_filled or (gaps and gaps[0][0] <= pair[0] <= gaps[0][1])]
     cost: Counter[int] = Counter()
     for number, card in placed:
-        cost[number] += _PER_CARD + _sent(card, is_open=is_open)
+        cost[number] += _PER_CARD + _sent(card, is_open=is_open, is_long=is_long)
     turns = sorted(cost)
     if gaps is None or is_filled:
         shown = {0, *_within(cost, turns, _MORE if is_filled else _HEAD)}
         if not is_filled:
             shown.update(_within(cost, reversed(turns), _TAIL))
-            shown.update(_within(cost, [turn for turn in turns if turn >= around - 2], _AROUND, 4) if around else ())
+            shown.update(_within(cost, sorted(turns, key=lambda it: abs(it - around)), _AROUND) if around else ())
         hidden = [[*run] for is_shown, run in groupby(turns, shown.__contains__) if not is_shown]
         gaps = [(run[0], run[-1]) for run in hidden if len(run) >= _LEAST_GAP]
     begins, ends = [0, *(last + 1 for _, last in gaps)], [*(first for first, _ in gaps), len(cards) + 1]
@@ -69,31 +76,44 @@ def rail(cards: Sequence[Card]) -> list[Mark]:
     if turns <= _RAIL_FROM:
         return []
     starts = {number: card.anchor for number, card in reversed(placed)}
-    firsts = range(1, turns + 1, _BAND)
-    marks = [Mark(n, starts[n], "band", f"turns {n} to {min(n + _BAND - 1, turns)}") for n in firsts]
+    band = max(_BAND, turns // 30)
+    ends = [(n, min(n + band - 1, turns)) for n in range(1, turns + 1, band)]
+    found: dict[str, list[Mark]] = defaultdict(list)
     for number, card in placed:
         answer = card.answer
         if card.anomaly or (answer and answer.is_fallback):
-            marks.append(Mark(number, card.anchor, card.tone, card.anomaly or "action not in the answer"))
+            what = card.anomaly or "action not in the answer"
+            _add(found[what], Mark(number, number, card.anchor, card.tone, what), what)
         if answer and answer.reward:
             kind = "negative" if answer.reward < 0 else "positive"
-            marks.append(Mark(number, card.anchor, kind, f"reward {answer.reward:+.3g}"))
-    return marks
+            mark = Mark(number, number, card.anchor, kind, f"reward {answer.reward:+.3g}")
+            _add(found[kind], mark, f"{kind} rewards")
+    bands = [Mark(first, last, starts[first], "band", f"turns {first} to {last}") for first, last in ends]
+    return bands + sorted(mark for marks in found.values() for mark in marks)
 
 
-def _sent(card: Card, *, is_open: bool) -> int:
-    """Returns the number of characters that a card sends."""
-    texts = [value for call in card.calls for _, value in call.arguments]
+def _add(marks: list[Mark], mark: Mark, what: str) -> None:
+    """Adds a mark, to that of the turn before if there is one."""
+    if marks and marks[-1].last >= mark.turn - 1:
+        mark = marks.pop()._replace(last=mark.turn, title=f"{what}, to turn {mark.turn}")
+    marks.append(mark)
+
+
+def _sent(card: Card, *, is_open: bool, is_long: bool) -> int:
+    """Returns the number of characters that a card sends. `_texts.html` cuts fields of a long rollout alike."""
+    sent = card.answer.action if card.answer and not card.answer.is_called else []
+    given = [it for fields in (sent, *(call.arguments for call in card.calls[:_FIELDS])) for _, it in fields[:_FIELDS]]
+    cost = sum(_PER_FIELD + min(len(value.value), _VALUE if is_long else TEXT_LIMIT) for value in given)
     if is_open or not card.is_folded:
-        texts += card.output if card.is_reply else filter(None, [card.content])
-    return sum(len(text.value) for text in texts)
+        cost += sum(len(it.value) for it in (card.output if card.is_reply else [card.content]) if it)
+    return cost
 
 
-def _within(cost: Counter[int], turns: Iterable[int], budget: int, least: int = 1) -> list[int]:
+def _within(cost: Counter[int], turns: Iterable[int], budget: int) -> list[int]:
     """Returns turns in that order until their cost exceeds the budget."""
     found: list[int] = []
     for number in turns:
-        if budget <= 0 and len(found) >= least:
+        if budget <= 0 and found:
             break
         budget -= cost[number]
         found.append(number)

@@ -174,9 +174,11 @@ def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anch
         found = queries.rollout(db, id_of(run), storable(row_id))
     named = anchor.removesuffix("-reasoning")
     card = next((card for card in timeline.make_timeline(found) if card.anchor == named), None)
-    if card is None:
+    piece = next((it for it in _panels(found) if it.part == anchor), None)
+    if card is None and piece is None:
         raise RolloutNotFoundError(f"rollout {row_id} has no message called {anchor[:60]!r}: load its page again")
-    context = SimpleNamespace(run=run, row=found.row, card=card, show=_shown(show), is_reasoning=anchor != named)
+    own = {"card": card, "piece": piece, "is_reasoning": anchor != named}
+    context = SimpleNamespace(run=run, row=found.row, show=_shown(show), **own)
     return htmx.fragment(request, "rollout/_folded.html", context)
 
 
@@ -191,11 +193,7 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
     if part == "raw":
         value: str | None = safe_text.as_json(_record(found, token_limit=None))
     else:
-        pieces = [*(_metadata_text(found, name) for name in _OWN_PANEL), _metadata(found)]
-        value = {
-            **timeline.texts(cards),
-            **{p.part: p.value for p in pieces if p},
-        }.get(part)
+        value = {**timeline.texts(cards), **{it.part: it.value for it in _panels(found)}}.get(part)
     if value is None:
         raise RolloutNotFoundError(f"rollout {row_id} has no text called {part[:60]!r}")
     headers = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Cache-Control": "no-store"}
@@ -351,6 +349,10 @@ def _seen(row: EvaluationRow, summary: RunSummary) -> str:
 def _metadata_text(found: Rollout, name: str) -> Text | None:
     value = found.metadata.get(name)
     return Text(name, safe_text.shown(value)) if value else None
+
+
+def _panels(found: Rollout) -> list[Text]:
+    return [it for it in (*(_metadata_text(found, name) for name in _OWN_PANEL), _metadata(found)) if it]
 
 
 def _evidence(found: Rollout) -> tuple[str, str] | None:

@@ -1,8 +1,10 @@
 """Rollouts of 200 turns with observations of 4 KB: what their page sends, folds, marks and shows as pictures."""
 
+import json
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -68,6 +70,54 @@ def test_the_first_view_is_small_and_has_the_beginning_and_the_end(
         sent.remove("failure") if "failure" in sent else None
         assert sent[:4] == [card.anchor for card in cards[:4]]
         assert sent[-1] == cards[-1].anchor
+
+
+OBSERVED = "a line of output\n" * 240
+METADATA = {"traceback": "at work\n" * 1_000, "server_log": "served\n" * 1_000, "patch": "+ a line\n" * 1_000}
+
+
+@pytest.mark.parametrize(
+    ("turn", "metadata"),
+    [
+        ({"reward": 0.5}, {}),
+        ({"action": "look"}, METADATA),
+        ({"action": {"name": "move", "arguments": {"to": "a"}}, "reward": 0.5}, {}),
+        ({"action": {"name": "write", "arguments": {"text": "x = 'y'\n" * 1_000}}}, {}),
+        ({"action": {"name": "edit", "arguments": {"old": "a 'b'\n" * 1_300, "new": "c\n" * 2_500}}}, METADATA),
+        ({"action": {"name": "fill", "arguments": {f"field_{i}": i for i in range(200)}}}, {}),
+        ({"action": {"name": "fill", "arguments": {"a": "b" * 3_000}}, "observation": "ok"}, {}),
+    ],
+)
+@pytest.mark.parametrize("is_called", [True, False])
+def test_the_first_view_is_small_whatever_a_turn_has(
+    tmp_path: Path, turn: dict[str, Any], metadata: dict[str, Any], *, is_called: bool
+) -> None:
+    with start_run(db=tmp_path / "a.db") as run, run.rollout("Go.", metadata=metadata) as row:
+        for i in range(200):
+            said = f"<tool_call>\n{json.dumps(turn.get('action'))}\n</tool_call>" if is_called else "I wait."
+            sign = {"reward": turn["reward"] * (-1) ** i} if "reward" in turn else {}
+            row.turn(said, **{"observation": OBSERVED} | turn | sign)
+    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
+        for query in ("", "?turn=100", "?show=assistant"):
+            page = client.get(f"/runs/{run.id}/rollouts/1{query}")
+            assert page.status_code == 200
+            assert len(page.content) <= LIMIT, query
+        for part in METADATA.keys() & metadata.keys():
+            opened = client.get(f"/runs/{run.id}/rollouts/1/folded/{part if part in page.text else 'metadata'}")
+            assert str(metadata[part])[:8] in opened.text
+
+
+def test_neighbours_of_a_kind_are_one_mark(client: TestClient, rollouts: list[Rollout]) -> None:
+    card = next(it for it in timeline.make_timeline(rollouts[1]) if it.answer and it.turn)
+    assert card.answer
+    answer = replace(card.answer, is_fallback=True, reward=0.5)
+    cards = [replace(card, turn=i, anomaly=None, answer=answer) for i in range(1, 2_001)]
+    marks = long_timeline.rail(cards)
+    assert [(it.turn, it.last, it.title) for it in marks if it.kind != "band"] == [
+        (1, 2_000, "positive rewards, to turn 2000"),
+        (1, 2_000, "action not in the answer, to turn 2000"),
+    ]
+    assert len(marks) < 40
 
 
 @pytest.mark.parametrize("query", ["", "?turn=100", "?show=output,rendered"])
