@@ -84,8 +84,9 @@ def print_view(view: View) -> Pairs:
 
 
 def _name(name: str, value: str, words: list[str]) -> str:
-    """Returns one of these words, or a name of metadata, or for a measure of any field of numbers."""
+    """Returns one of these words, or a name of metadata, or for a measure of any stored field of numbers."""
     kinds = {"rows": {Kind.ANY}, "columns": {Kind.ANY}, "of": COMPARED}.get(name, ())
-    if (found := split_name(value)) is None or found[0].kind not in kinds:
+    found = split_name(value)
+    if found is None or found[0].kind not in kinds or not (found[0].column or found[0].among):
         check_word(name, f"value of {name}", value, words)
     return value

@@ -125,7 +125,7 @@ class total(_Function):  # noqa: N801
     """
 
     type = sa.Double()
-    sqlite = "sum({0})"
+    sqlite = "sum(({0}) * 1.0)"  # a sum of integers fails beyond 64 bits
     postgresql = f"nullif(sum({_bounded('{0}', 290)}), 'NaN')"
 
 

@@ -161,6 +161,21 @@ def test_a_position_that_no_database_holds_is_refused() -> None:
             urls.parse_cursor(written)
 
 
+def test_a_pivot_of_integers_beyond_64_bits_in_sum_is_shown(huge: TestClient) -> None:
+    for of in ("metadata.big", "metadata.id"):
+        assert huge.get(f"/runs/huge?view=pivot&of={of}").status_code == 200
+
+
+@pytest.mark.parametrize("of", ["spread", "twins", "lag", "prompts"])
+def test_a_pivot_of_what_is_not_stored_is_refused(client: TestClient, run: Recorded, of: str) -> None:
+    answer = client.get(f"/runs/{run.truth.run}?view=pivot&of={of}")
+    assert answer.status_code == 422
+    assert f"unknown value of of '{of}'" in read(answer.text)[0]
+    form = {"name": "mine", "query": f"view=pivot&of={of}"}
+    saved = client.post(f"/runs/{run.truth.run}/views", data=form, headers={"Origin": "http://127.0.0.1"})
+    assert saved.status_code == 422
+
+
 def test_train_and_eval_are_told_apart_at_one_click(client: TestClient, run: Recorded, tmp_path: Path) -> None:
     assert "Training and evaluation together" not in client.get(f"/runs/{run.truth.run}").text
     engine = writing_engine(tmp_path / "both.db")
