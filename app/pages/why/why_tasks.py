@@ -17,11 +17,13 @@ from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.success import Success
+from logs_ui.recorder.diagnosis.tables.task_families import by_family
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, Figures, Label, Labels, figures, labels, usual_size
 from logs_ui.recorder.queries import RunSummary
-from logs_ui.recorder.queries.filters.rollout_filter import check_word
+from logs_ui.recorder.queries.filters.rollout_filter import check_word, parse_where
 from logs_ui.recorder.queries.filters.terms import Term
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import Mode, RunState, Status
@@ -113,6 +115,8 @@ class WhyTasksPage(WhyTab):
 
     Attributes:
         chips: by status, which covers all steps.
+        families: word, name, step of the regression (None without one) and address of each family of tasks, if the run
+            meets most tasks too rarely to judge them one by one.
         tasks: number of the run's tasks; 0 if no rollout names one.
         unnamed: number of rollouts that name none, and are in no line.
         success: the definition of solved.
@@ -122,6 +126,7 @@ class WhyTasksPage(WhyTab):
 
     choice: TaskChoice
     chips: list[Chip]
+    families: list[tuple[Word, str, int | None, str]]
     tasks: int
     unnamed: int
     success: Success
@@ -159,6 +164,7 @@ def _page(summary: RunSummary, it: Diagnosed, mode: Mode, choice: TaskChoice) ->
         summary=summary,
         choice=choice,
         chips=_chips(uid, of_all, choice) if of_all else [],
+        families=_families(uid, it),
         window=here,
         fresh=fresh_of(summary),
         tasks=len(rows.tasks),
@@ -168,6 +174,23 @@ def _page(summary: RunSummary, it: Diagnosed, mode: Mode, choice: TaskChoice) ->
         found=found,
         heat=heat,
     )
+
+
+def _families(uid: str, it: Diagnosed) -> list[tuple[Word, str, int | None, str]]:
+    grouped = by_family(it.rows)
+    if grouped is None:
+        return []
+    found = labels(grouped, it.report.scale, it.settings)
+    names = [Label(str(label)) for label in found.label]
+    return [
+        (
+            LABELS[names[family]],
+            grouped.tasks[family],
+            int(found.since[family]) if found.since[family] >= 0 else None,
+            urls.rollouts(uid, parse_where(links.tasks([grouped.tasks[family]], "family"))),
+        )
+        for family in sorted(range(len(names)), key=lambda family: list(Label).index(names[family]))
+    ]
 
 
 def _chips(uid: str, of_all: Labels, choice: TaskChoice) -> list[Chip]:
