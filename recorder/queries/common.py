@@ -33,7 +33,7 @@ a scan takes 30 ms, and a page needs several.
 WINDOW = 10_000
 """The number of newest rollouts that are scanned instead."""
 
-_BOUND = 1e75
+BOUND = 1e75
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ def distinct(column: Any, of_run: ColumnElement[bool]) -> Select[Any]:
 
 def bounded(value: float) -> float:
     """Returns a number that is at most 1e75 from 0, so that sums, differences and squares stay finite; 0 for NaN."""
-    return min(max(value, -_BOUND), _BOUND) if not math.isnan(value) else 0.0
+    return min(max(value, -BOUND), BOUND) if not math.isnan(value) else 0.0
 
 
 def thinned(values: Sequence[T], most: int) -> Sequence[T]:

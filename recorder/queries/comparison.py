@@ -9,7 +9,7 @@ from sqlalchemy import case, func, literal, select, true
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.queries.common import Database, bounded, thinned
+from logs_ui.recorder.queries.common import BOUND, WINDOW, Database, bounded, thinned
 from logs_ui.recorder.queries.sql.matching import Marks, is_solved
 from logs_ui.recorder.storage.dialects import json_each, number, total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistics
@@ -31,8 +31,8 @@ class GroupResult:
     """Counts of one group's rollouts that have a reward: how many there are, and how many of them are solved.
 
     `solved` is None if no rollout has a value in a column that decides. `sums` has number, sum and highest value by
-    figure: `truncated` and `errors` (1 or 0) of the ended rollouts, `turns`, `tokens`, and `rewards.NAME` as it was
-    returned.
+    figure: `truncated` and `errors` (1 or 0) of the ended rollouts, `turns`, `tokens`, and `rewards.NAME` of the newest
+    WINDOW rollouts as it was returned.
     """
 
     scored: int
@@ -111,10 +111,12 @@ def task_results(
         for name, group, scored, solved, reward_sum, *known in session.execute(query.where(*of_run).group_by(*key)):
             by_figure = dict(zip(columns, zip(known[::3], known[1::3], known[2::3], strict=True), strict=True))
             found[name][group] = GroupResult(scored, solved, bounded(reward_sum or 0.0), by_figure)
-        for name, group, function, *known in session.execute(
-            of_functions.where(*of_run, value.is_not(None)).group_by(*key, given.c.key)
-        ):
-            found[name][group].sums[f"rewards.{function}"] = tuple(known)
+        last = select(col(row.id)).where(*of_run).order_by(col(row.id).desc()).offset(WINDOW).limit(1)
+        of_newest = (*of_run, col(row.id) > (session.scalar(last) or 0), value.is_not(None))
+        query = of_functions.where(*of_newest).group_by(*key, given.c.key)
+        for name, group, function, number_of, sum_of, highest in session.execute(query):
+            if sum_of is not None and abs(sum_of) < BOUND > abs(highest):
+                found[name][group].sums[f"rewards.{function}"] = (number_of, sum_of, highest)
     return {name: list(groups.values()) for name, groups in found.items()}
 
 

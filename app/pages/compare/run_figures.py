@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from logs_ui.recorder.queries import GroupResult
+from logs_ui.recorder.queries.common import BOUND
 
 PARTS = ("raw", "weighted", "headroom")
 """Figures of a reward function: its mean, its mean times its weight, or its best weighted value minus that product."""
@@ -81,7 +82,7 @@ def figures_of(
 
 def _cell(groups: Sequence[GroupResult], name: str, weights: Mapping[str, float], part: str) -> Estimate | None:
     if name == "reward":
-        return estimate([(group.scored, group.reward_sum) for group in groups])
+        return estimate([(it.scored, it.reward_sum) for it in groups if abs(it.reward_sum) < BOUND])
     if name == "solved":
         return estimate([(group.scored, group.solved) for group in groups if group.solved is not None])
     known = [group.sums[name] for group in groups if name in group.sums and group.sums[name][0]]

@@ -14,10 +14,11 @@ from sqlalchemy import Engine, select, update
 from sqlmodel import col
 
 from logs_ui.app.main import create_app
-from logs_ui.app.pages.compare.run_figures import compared_tasks, estimate, figures_of
+from logs_ui.app.pages.compare.run_figures import PARTS, compared_tasks, estimate, figures_of
 from logs_ui.app.pages.compare.run_tasks import make_table
-from logs_ui.recorder import queries
+from logs_ui.recorder import queries, start_run
 from logs_ui.recorder.queries import GroupResult
+from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState
@@ -199,6 +200,26 @@ def test_a_run_has_the_colour_that_it_has_in_the_list(client: TestClient) -> Non
     for order in ((A, B, OTHER), (OTHER, B, A)):
         html = client.get("/compare", params={"run": list(order)}).text
         assert re.findall(r'class="smoothed s\d (of-run-\d)"', html) == [colour[uid] for uid in order]
+
+
+def test_functions_are_summed_over_the_newest_rollouts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logs_ui.recorder.queries.comparison.WINDOW", 10, raising=False)
+    found = queries.task_results(engine, 1, "train", (0, 99), [])
+    assert 0 < sum(it.sums.get("rewards.format", (0,))[0] for of_task in found.values() for it in of_task) <= 10
+
+
+def test_values_that_no_sum_can_hold_are_left_out(address: Address) -> None:
+    with start_run(db=address if isinstance(address, Path) else address.render_as_string(hide_password=False)) as run:
+        for i, value in enumerate((1e308, -1e308, 1e308, 1e308, 1.0)):
+            with run.rollout("Go.", mode="train", group="a" if i < 2 else "b" if i < 4 else "c", task="t") as row:
+                row.turn("x")
+            row.score(rewards={"it": value}, weights={"it": 1.0})
+    engine = writing_engine(address)
+    found = queries.task_results(engine, 1, "train", (0, 99), [])
+    engine.dispose()
+    for part in PARTS:
+        cells = [it for figure in figures_of([found], [{}], part).values() for it in figure if it]
+        assert all(math.isfinite(it.mean) and abs(it.mean) < 1e9 and math.isfinite(it.error or 0) for it in cells)
 
 
 def test_sums_by_group_are_those_of_the_rows(engine: Engine) -> None:
