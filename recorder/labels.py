@@ -15,7 +15,8 @@ ATTRIBUTE_LENGTH = 120
 
 _MOST_ATTRIBUTES = 40
 _NUMBERS = (bool, int, float)
-_NO_ATTRIBUTES = frozenset({"attribution", "dataset", "metrics", "notes", "server_log", "tags", "traceback"})
+_COLUMNS = frozenset({"env_reward", "error", "turns"})  # which a rollout function returned: a row has them anyway
+_NO_ATTRIBUTES = _COLUMNS | {"attribution", "dataset", "metrics", "notes", "server_log", "tags", "traceback"}
 
 
 def tag_of(written: str) -> str:

@@ -267,6 +267,8 @@ def test_what_is_short_of_dataset_notes_and_metadata_is_kept() -> None:
     assert attributes_in(about) == {"repo": "a/b", "extra_info.level": 3, "seed": 7, "held_out": True, "nul": "a␀b"}
     assert attributes_in({"dataset": {"patch": "x" * 121}}) is None
     assert attributes_in(None) is None
+    returned = {"dataset": {"turns": 3}, "env_reward": 1.0, "error": "E", "turns": 7, "seed": 7}
+    assert attributes_in(returned) == {"turns": 3, "seed": 7}  # the others are columns already
     assert len(attributes_in({f"a{i}": i for i in range(900)}) or {}) == 40
 
 
