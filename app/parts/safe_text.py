@@ -64,11 +64,15 @@ def middle(text: object, limit: int = _LINE_LIMIT) -> Markup:
     """Formats a name on one line. Where it has no room, the styles cut it in its middle: names of many things begin
     alike, and differ at their end.
     """
-    flat = str(text)
-    head, tail = flat[:-_TAIL], flat[-_TAIL:]
-    if len(flat) <= 2 * _TAIL:
+    flat = _one_line(text, len(str(text)))
+    at = len(flat) - _TAIL
+    while at > 0 and (flat[at - 1] in _JOINERS or flat[at] in _JOINERS or unicodedata.category(flat[at])[0] == "M"):
+        at -= 1
+    if at <= _TAIL:
         return line(flat)
-    return Markup('<span class="middle">{}{}</span>').format(line(head, limit), line(tail))
+    head = flat[:at] if at <= limit else f"{flat[: limit - 1]}…"
+    parts = (with_labels(escape(part)) for part in (head, flat[at:]))
+    return Markup('<span class="middle"><bdi>{}</bdi><bdi>{}</bdi></span>').format(*parts)
 
 
 def marked(before: str, words: str, after: str) -> Markup:
