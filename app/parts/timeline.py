@@ -392,7 +392,9 @@ def _with_calls(cards: list[Card]) -> list[Card]:
 
 def _is_same(call: ToolCall, answer: CallResult) -> bool:
     """True if a tool call asks for the action: by name and arguments, or, where the action has no name, by values."""
-    called, sent = ({value.value for _, value in fields} for fields in (call.arguments, answer.action))
+    called, sent = ({(name, it.value) for name, it in fields} for fields in (call.arguments, answer.action))
+    if {name for name, _ in sent} - {name for name, _ in called}:
+        called, sent = ({("", value) for _, value in fields} for fields in (called, sent))
     return call.name == answer.tool and called == sent if answer.tool else bool(sent) and called >= sent
 
 

@@ -1,5 +1,6 @@
 """What a reader follows: reasoning apart from what was said, tokens and rewards by turn, and texts of any size."""
 
+import re
 import time
 from typing import Any
 
@@ -171,6 +172,27 @@ def test_an_action_is_shown_once_and_marked_if_the_answer_has_it_not(sent: Any, 
     *_, answer = (card.answer for card in cards([assistant("I look at it.", tool_calls=[call])], actions=[entry]))
     assert answer is not None
     assert (answer.is_called, answer.is_fallback) == shown
+
+
+@pytest.mark.parametrize(
+    "sent", [{"to": "a.py", "from": "b.py"}, {"name": "move", "arguments": {"to": "a.py", "from": "b.py"}}]
+)
+def test_an_action_with_the_values_of_a_call_under_other_names_is_not_the_call(sent: Any) -> None:
+    call = {"function": {"name": "move", "arguments": '{"from": "a.py", "to": "b.py"}'}}
+    entry = {"turn": 1, "text": "I move it.", "action": sent, "observation": "done"}
+    *_, answer = (card.answer for card in cards([assistant("I move it.", tool_calls=[call])], actions=[entry]))
+    assert answer is not None
+    assert not answer.is_called
+
+
+def test_a_name_keeps_its_blanks_and_its_emoji_where_it_is_cut() -> None:
+    name = "find the largest file in the home  folder"
+    assert re.sub("<[^>]+>", "", safe_text.middle(name)) == name
+    family = "\U0001f468\u200d\U0001f469\u200d\U0001f467"
+    for end in range(20):
+        name = f"{'a' * 30}{family}{'b' * end}"
+        assert re.sub("<[^>]+>", "", safe_text.middle(name)) == name
+    assert "control" not in safe_text.middle(name)
 
 
 def test_an_action_whose_tool_the_text_names_is_not_marked_though_its_arguments_are_missing() -> None:
