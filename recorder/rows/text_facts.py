@@ -23,7 +23,7 @@ from logs_ui.recorder.action_text import written_action
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.chat_parser import calls_in
 from logs_ui.recorder.rows.repetition import shares
-from logs_ui.recorder.snapshot import plain
+from logs_ui.recorder.snapshot import column, plain
 from logs_ui.recorder.storage.payload import Tokens
 
 Facts = dict[str, Any]
@@ -169,8 +169,8 @@ def _of_actions(
         "action_streak": max(streaks, default=None),
         "action_tail": streaks[-1] if streaks else None,
         "repeats": None if len(sent) < 2 else 0.0 if are_different else _repeats(entries, sent),
-        "first_action": written_action(actions[0])[:_SHOWN] if sent else None,
-        "last_action": written_action(actions[-1])[:_SHOWN] if sent else None,
+        "first_action": _shown(actions[0]) if sent else None,
+        "last_action": _shown(actions[-1]) if sent else None,
         "unsaid_actions": None if unsaid is None else len(unsaid),
         "unsaid_action": Counter(unsaid).most_common(1)[0][0] if unsaid else None,
     }
@@ -246,7 +246,7 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
     of_turns = calls[-len(turns) :] if len(calls) >= len(turns) else ["\n".join(calls)] * len(turns)
     called = dict(zip(turns, of_turns, strict=True))
     return [
-        written_action(entry["action"])[:_SHOWN]
+        _shown(entry["action"])
         for entry in sent
         if not occurs(entry["action"], f"{entry['text']}\n{called[entry['turn']]}")
     ]
@@ -390,3 +390,7 @@ def _means(rollouts: Sequence[Tokens]) -> Iterator[float | None]:
     starts = np.cumsum([0, *map(len, logprobs[:-1])])
     sums, numbers = np.add.reduceat(values, starts).tolist(), np.add.reduceat(counted, starts, dtype=np.intp).tolist()
     return (total / number if number else None for total, number in zip(sums, numbers, strict=True))
+
+
+def _shown(action: Any) -> str:
+    return column(written_action(action)[:_SHOWN]) or ""
