@@ -14,7 +14,7 @@ TEXT_LIMIT = 20_000
 """Maximum number of characters of one text on a page; the whole text is one link away."""
 
 _LINE_LIMIT = 300
-_TAIL = 12  # characters at the end of a name that are always shown
+_TAIL = 8  # characters at the end of a name that are always shown
 _SHORT_JSON = 100  # characters of an object that stay on one line
 _ESCAPE_SEQUENCE = re.compile(
     r"\x1b\[(?P<sgr>[0-9;]*)m"  # colours
