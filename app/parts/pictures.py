@@ -61,8 +61,11 @@ def _split(part: str, content: Any) -> tuple[Any, list[Picture]]:
     parts = [it for it in content if isinstance(it, dict)] if isinstance(content, list) else []
     elsewhere = [it for it in parts if "image" in str(it.get("type")) and not _is_picture(it) and not _embedded(it)]
     for it in elsewhere[:_MOST]:
-        url = re.search(r'[a-z]+://[^"\s]+', safe_text.as_json(it))
-        found.append(Picture("", None, 0, 0, f"not loaded: {safe_text.label(url[0], 200)}" if url else "not recorded"))
+        url = re.search(r'[a-z]+://[^"\s]+', written := safe_text.as_json(it))
+        note = f"not loaded: {safe_text.label(url[0], 200)}" if url else "not recorded"
+        if kind := re.search(r'(?:data:|_type": ")(image/[a-z+.-]{1,20})', written):
+            note = f"an {kind[1]} of {len(written) * 3 / 4000:.1f} kB, not shown"
+        found.append(Picture("", None, 0, 0, note))
     kept = [it for it in content if not _embedded(it) and it not in elsewhere] if isinstance(content, list) else content
     return without_pictures(kept), [*found, *pictures_of(content, None)]
 

@@ -264,7 +264,16 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
         ([{"type": "image"}, {"type": "text", "text": "a"}], ["not recorded"], [{"type": "text", "text": "a"}]),
         ([{"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"}], [""], []),
         ([{"type": "image", "source": {"type": "base64", "data": PIXEL}}], [""], []),
-        ([{"type": "image_url", "image_url": {"url": "data:image/svg+xml;base64,PHN2Zz4="}}], ["not recorded"], []),
+        (
+            [{"type": "image_url", "image_url": {"url": "data:image/svg+xml;base64,PHN2Zz4="}}],
+            ["an image/svg+xml of 0.1 kB, not shown"],
+            [],
+        ),
+        (
+            [{"type": "image", "source": {"media_type": "image/gif", "data": "R0lG" * 4_000}}],
+            ["an image/gif of 12.1 kB, not shown"],
+            [],
+        ),
         ('{"a": 1, "shot": {"$image": "%s", "width": 2, "height": 3}}' % ("0" * 64), [""], {"a": 1, "shot": None}),
         ("a {'$image'} b", [], "a {'$image'} b"),
         (None, [], None),
