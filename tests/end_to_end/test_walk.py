@@ -66,7 +66,7 @@ def test_a_walk_by_the_keyboard_alone(quiet_page: Page, url: str) -> None:
     quiet_page.goto(url)
     for keys, ends in (
         (["j", "Enter"], "/overview"),
-        (["2"], "/runs/"),
+        (["3"], "/runs/"),
         (["j", "Enter"], "/rollouts/"),
         (["2"], "view=tokens"),
         (["g"], "/groups/"),
