@@ -75,8 +75,8 @@ def test_one_rule_says_which_order_the_first_click_selects() -> None:
 def test_the_menu_of_columns_cuts_names_in_their_middle(client: TestClient, run: Recorded) -> None:
     menu = client.get(f"/runs/{run.truth.run}").text.partition('class="offered"')[2].partition("</form>")[0]
     cut = re.findall(r'<span class="middle"><bdi>([^<]*)</bdi><bdi>([^<]*)', menu)
-    assert ("metadata.extra_", "info.version") in cut
-    assert ("metadata.extr", "a_info.level") in cut
+    assert ("metadata.extra_info", ".version") in cut
+    assert ("metadata.extra_in", "fo.level") in cut
 
 
 def test_a_generation_is_counted_from_0(client: TestClient, run: Recorded) -> None:
