@@ -57,7 +57,7 @@ def test_keys_unfold_one_kind_or_all_and_the_reader_stays_where_he_is(
     for key, selector in (("o", ".line[open]"), ("r", ".fold[open] .thought"), ("m", ".text.rendered")):
         expect(page.locator(f".timeline {selector}")).to_have_count(0)
         page.keyboard.press(key)
-        expect(page.locator(f".timeline {selector}").nth(8)).to_be_attached()
+        expect(page.locator(f".timeline {selector}").nth(5)).to_be_attached()
         assert top(page, "message-200") == pytest.approx(before, abs=2), key
     expect(page).to_have_url(f"{url}/rollouts/{ids[0]}?show=output,reasoning,rendered")
     page.keyboard.press("o")
