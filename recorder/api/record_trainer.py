@@ -142,11 +142,10 @@ def _eval_name(trainer: Any) -> str:
 class LogsUICallback:
     """A trainer callback that records the trainer it is handed to. It is a `transformers.TrainerCallback`.
 
-    It does what `record_trainer()` does, for those who hand callbacks to a trainer that another program makes. A
-    trainer that samples no completions is not recorded, and trains as without it.
+    It does what `record_trainer()` does, with `task`, `parse` and `announce` as there, for those who hand callbacks to
+    a trainer that another program makes. A trainer that samples no completions trains as without it, unrecorded.
 
     Args:
-        task, parse, announce: See `record_trainer()`.
         **options: The options in `RecordOptions`.
 
     Raises:
