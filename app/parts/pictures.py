@@ -57,16 +57,19 @@ def _split(part: str, content: Any) -> tuple[Any, list[Picture]]:
             content = json.loads(content)
     if isinstance(content, str):
         return content, []
-    found = [Picture("", None, *it[1:3], "", f"{part}-image-{i}", *it[::3]) for i, it in enumerate(_embedded(content))]
-    parts = [it for it in content if isinstance(it, dict)] if isinstance(content, list) else []
-    elsewhere = [it for it in parts if "image" in str(it.get("type")) and not _is_picture(it) and not _embedded(it)]
+    # Each part is decoded once: an image may have megabytes.
+    own = [(it, _embedded(it)) for it in content] if isinstance(content, list) else []
+    images = [image for _, inside in own for image in inside][:_MOST] if own else _embedded(content)
+    found = [Picture("", None, *it[1:3], "", f"{part}-image-{i}", *it[::3]) for i, it in enumerate(images)]
+    parts = [it for it, inside in own if isinstance(it, dict) and not inside and not _is_picture(it)]
+    elsewhere = [it for it in parts if "image" in str(it.get("type"))]
     for it in elsewhere[:_MOST]:
         url = re.search(r'[a-z]+://[^"\s]+', written := safe_text.as_json(it))
         note = f"not loaded: {safe_text.label(url[0], 200)}" if url else "not recorded"
         if kind := re.search(r'(?:data:|_type": ")(image/[a-z+.-]{1,20})', written):
             note = f"an {kind[1]} of {len(written) * 3 / 4000:.1f} kB, not shown"
         found.append(Picture("", None, 0, 0, note))
-    kept = [it for it in content if not _embedded(it) and it not in elsewhere] if isinstance(content, list) else content
+    kept = [it for it, inside in own if not inside and it not in elsewhere] if own else content
     return without_pictures(kept), [*found, *pictures_of(content, None)]
 
 

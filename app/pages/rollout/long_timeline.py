@@ -13,10 +13,8 @@ from logs_ui.app.parts.timeline import Card
 _HEAD, _AROUND, _TAIL, _MORE = 10_000, 6_000, 4_000, 18_000
 """Characters that each stretch of turns may send; `_MORE` when a gap is filled."""
 _PER_CARD, _PER_FIELD = 900, 200  # characters of the frames of a card, and of a field
-_FIELDS, _VALUE = (
-    8,
-    500,
-)  # calls of a card of a long rollout, and arguments of a call, that are shown; characters of each
+_FIELDS = 8  # calls of a card of a long rollout, and arguments of a call, that are shown
+_VALUE = 500  # characters of each
 _LEAST_GAP = 4  # turns
 _RAIL_FROM = 30  # turns
 _BAND = 10  # turns; more where there are more than 300
@@ -51,8 +49,9 @@ def stretches(
     """Divides a timeline into cards that are sent, and the gap after them. `gaps` are those of the page as it is shown;
     None for a new page, which opens at the turn `around`. With `is_filled` only turns of the first gap are sent.
     """
-    is_long = bool(rail(cards))
-    placed = [pair for pair in numbered(cards) if not is_filled or (gaps and gaps[0][0] <= pair[0] <= gaps[0][1])]
+    everywhere = numbered(cards)
+    is_long = bool(everywhere) and everywhere[-1][0] > _RAIL_FROM
+    placed = [pair for pair in everywhere if not is_filled or (gaps and gaps[0][0] <= pair[0] <= gaps[0][1])]
     cost: Counter[int] = Counter()
     for number, card in placed:
         cost[number] += _PER_CARD + _sent(card, is_open=is_open, is_long=is_long)
