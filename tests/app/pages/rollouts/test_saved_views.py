@@ -68,13 +68,19 @@ def test_what_is_no_view_is_not_saved(client: TestClient) -> None:
     assert listed(client) == {}
 
 
-def test_a_read_only_dashboard_lists_views_and_saves_none(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
+def with_a_view(folder: Path) -> Path:
+    """A database of one run, with one saved view."""
+    path = folder / "runs.db"
     engine = writing_engine(path)
     make_run(engine, uid=RUN, steps=1, state=RunState.FINISHED)
     engine.dispose()
     with TestClient(create_app(path), base_url="http://127.0.0.1", follow_redirects=False) as client:
         save(client, "where=stop:length", name="cut off")
+    return path
+
+
+def test_a_read_only_dashboard_lists_views_and_saves_none(tmp_path: Path) -> None:
+    path = with_a_view(tmp_path)
     with TestClient(create_app(path, read_only=True), base_url="http://127.0.0.1") as client:
         assert list(listed(client)) == ["cut off"]
         assert 'name="name"' not in client.get(f"/runs/{RUN}").text
@@ -82,12 +88,7 @@ def test_a_read_only_dashboard_lists_views_and_saves_none(tmp_path: Path) -> Non
 
 
 def test_notes_of_an_earlier_version_have_no_views_yet(tmp_path: Path) -> None:
-    path = tmp_path / "runs.db"
-    engine = writing_engine(path)
-    make_run(engine, uid=RUN, steps=1, state=RunState.FINISHED)
-    engine.dispose()
-    with TestClient(create_app(path), base_url="http://127.0.0.1", follow_redirects=False) as client:
-        save(client, "where=stop:length", name="cut off")
+    path = with_a_view(tmp_path)
     with sqlite3.connect(NOTES.path(path)) as notes:
         notes.execute("DROP TABLE saved_view")
     notes.close()
