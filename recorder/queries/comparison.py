@@ -5,15 +5,16 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from sqlalchemy import case, func, literal, select, true
+from sqlalchemy import func, literal, select, true
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import BOUND, WINDOW, Database, bounded, thinned
+from logs_ui.recorder.queries.sql import derived
 from logs_ui.recorder.queries.sql.matching import Marks, is_solved
 from logs_ui.recorder.storage.dialects import json_each, number, total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistics
-from logs_ui.recorder.vocabulary import Status, StopReason
+from logs_ui.recorder.vocabulary import StopReason
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,8 @@ def task_results(
     # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
     key = func.coalesce(col(row.task), literal("", literal_execute=True)), col(row.group)
     of_run = (col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode)
-    is_cut = case((col(row.stop_reason) == StopReason.LENGTH, 1), else_=0)
-    cut = case((col(row.status).in_([Status.OK.value, Status.ERROR.value]), is_cut))
-    failed = case((col(row.status) == Status.OK, 0), (col(row.status) == Status.ERROR, 1))
-    columns = {"truncated": cut, "errors": failed, "turns": col(row.turns), "tokens": col(row.completion_tokens)}
+    columns: dict[str, Any] = {"truncated": derived.stopped_for(StopReason.LENGTH.value), "errors": derived.failed()}
+    columns |= {"turns": col(row.turns), "tokens": col(row.completion_tokens)}
     sums: list[Any] = [sum_(it) for it in columns.values() for sum_ in (func.count, whole_sum, func.max)]
     query = select(*key, func.count(col(row.reward)), func.sum(is_solved(marks)), total(col(row.reward)), *sums)
     given = json_each(col(row.rewards), "given")

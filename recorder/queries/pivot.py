@@ -218,15 +218,14 @@ def _properties(run_id: int) -> dict[str, Any]:
 
 def _value(measure: str, marks: Marks) -> Any:
     """Returns the expression of a measure of one rollout; NULL if it does not count in the mean."""
-    row = EvaluationRow
-    ended = col(row.status).in_((Status.OK.value, Status.ERROR.value))
     if measure == Measure.SOLVED:
         return matching.is_solved(marks) if marks else cast(null(), Integer)
     if measure == Measure.ERRORS:
-        return case((col(row.status) == Status.ERROR, 1), (ended, 0))
+        return derived.failed()
     if measure == Measure.TRUNCATED or measure.startswith("stop:"):
-        reason = StopReason.LENGTH.value if measure == Measure.TRUNCATED else measure.removeprefix("stop:")
-        return case((and_(ended, col(row.stop_reason) == reason), 1), (ended, 0))
+        return derived.stopped_for(
+            StopReason.LENGTH.value if measure == Measure.TRUNCATED else measure.removeprefix("stop:")
+        )
     return literal(1) if measure == Measure.COUNT else _stored(measure)
 
 

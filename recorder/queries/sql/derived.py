@@ -37,6 +37,20 @@ def cause() -> ColumnElement[Any]:
     )
 
 
+def stopped_for(reason: str) -> ColumnElement[Any]:
+    """Return an expression that is 1 if a rollout stopped for the reason, else 0; NULL if it has not ended."""
+    return case((and_(_ended(), col(_Row.stop_reason) == reason), 1), (_ended(), 0))
+
+
+def failed() -> ColumnElement[Any]:
+    """Return an expression that is 1 if a rollout ended with an error, else 0; NULL if it has not ended."""
+    return case((col(_Row.status) == Status.ERROR, 1), (_ended(), 0))
+
+
+def _ended() -> ColumnElement[bool]:
+    return col(_Row.status).in_((Status.OK.value, Status.ERROR.value))
+
+
 def lag() -> ColumnElement[Any]:
     """Return an expression for the policy versions between making and training: see `diagnosis.checks.policy.lag`."""
     steps = col(_Row.step) - col(_Row.policy_step) - 1
