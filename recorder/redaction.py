@@ -18,7 +18,7 @@ _DEEP = (dict, list, str)  # types that may contain a secret
 _SPELT = ("eos", "bos", "pad", "unk", "sep", "cls", "eot", "eom", "mask", "stop", "image", "video", "audio", "special")
 _NAME = re.compile(
     r"(?i)(?:^|[^a-z0-9])(?:token" + "".join(f"(?<!{word}[_-]token)" for word in _SPELT) + r"|secrets?|passw(?:or)?ds?"
-    r"|passphrase|pwd|credentials?|auth|authorization|bearer|cookies?|(?:api|access|private|secret|account)[_-]?keys?)$"
+    r"|passphrase|pwd|credentials?|auth|authorization|bearer|cookies?|(?:api|access|private|secret|account|wandb)[_-]?keys?)$"
 )
 _IN_URL = re.compile(r"(?i)(?:^|[_.-])(?:key|sig|signature)$")  # names that mean a secret only in a URL
 _IN_SHELL = re.compile(r"_KEY$")

@@ -76,14 +76,8 @@ class Settings:
 
 
 def check_thresholds(settings: Settings, known: Mapping[str, Limits | None]) -> None:
-    """Check the thresholds of settings.
-
-    Args:
-        settings: The settings.
-        known: Least and greatest value by id of a diagnostic; None allows any number.
-
-    Raises:
-        SettingsError: a diagnostic is unknown, and the message names the nearest; or a threshold is out of its range.
+    """Check the thresholds of settings; `known` has least and greatest value by id, None for any number. Raises
+    SettingsError if a diagnostic is unknown (the message names the nearest), or a threshold is out of its range.
     """
     for name, value in settings.thresholds.items():
         if name not in known:

@@ -34,13 +34,8 @@ _SCALARS = frozenset((str, int, float, bool, type(None)))  # types that contain 
 
 
 def snapshot(value: Any, special: Callable[[Any], Any] | None = None) -> bytes:
-    """Return `value` as JSON, as it is now. Values that JSON lacks become text; NaN and infinities become null.
-
-    Exceptions of the value's methods are not raised.
-
-    Args:
-        value: Of any type.
-        special: Returns what to write for a value that JSON lacks, such as an array; None for the default.
+    """Return any value as JSON, as it is now. Values that JSON lacks, such as arrays, become what `special` returns, or
+    text; NaN and infinities become null. Exceptions of the value's methods are not raised.
     """
     shallow = shallow_snapshot(value)
     if shallow is not None:

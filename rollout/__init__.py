@@ -35,25 +35,20 @@ __all__ = [
     "text_rollout_func",
 ]
 
-_HOMES = {
-    "Answer": "models.token_episode",
-    "Evaluation": "evaluations.evaluations",
-    "EvaluationRow": "evaluations.scoring",
-    "ExactHarnessAdapter": "functions.harness_adapter",
-    "GenerationError": "models.backends",
-    "Model": "models.backends",
-    "Processor": "play.processor",
-    "Report": "evaluations.evaluation_report",
-    "Sampling": "models.backends",
-    "ServerModel": "models.server_model",
-    "TextEnv": "functions.text_rollouts",
-    "environment_reward": "functions.openenv_rollouts",
-    "evaluation": "evaluations.evaluations",
-    "harness_model_step": "functions.harness_rollouts",
-    "harness_rollout_func": "functions.harness_rollouts",
-    "openenv_rollout_func": "functions.openenv_rollouts",
-    "text_rollout_func": "functions.text_rollouts",
+_NAMES = {
+    "evaluations.evaluation_report": ("Report",),
+    "evaluations.evaluations": ("Evaluation", "evaluation"),
+    "evaluations.scoring": ("EvaluationRow",),
+    "functions.harness_adapter": ("ExactHarnessAdapter",),
+    "functions.harness_rollouts": ("harness_model_step", "harness_rollout_func"),
+    "functions.openenv_rollouts": ("environment_reward", "openenv_rollout_func"),
+    "functions.text_rollouts": ("TextEnv", "text_rollout_func"),
+    "models.backends": ("GenerationError", "Model", "Sampling"),
+    "models.server_model": ("ServerModel",),
+    "models.token_episode": ("Answer",),
+    "play.processor": ("Processor",),
 }
+_HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -48,10 +48,8 @@ def print_card(report: Report, card: Card, step: int) -> None:
 
 @dataclass
 class Webhook:
-    """An address that cards are sent to. The first failure is logged, and none is raised.
-
-    Raises:
-        SettingsError: the address is not http or https.
+    """An address that cards are sent to. The first failure is logged, and none is raised. Raises SettingsError unless
+    the address is http or https.
     """
 
     url: str

@@ -182,23 +182,17 @@ class DiagnosisCallback:
 
 @dataclass
 class _Watch:
-    """Diagnoses one run again and again, in a thread of its own.
-
-    Attributes:
-        db: The database to read the run from.
-        recording: The recording of this process; None if another process writes the run.
-        stopped_by: The first card that is to end the training; None as long as there is none.
-    """
+    """Diagnoses one run again and again, in a thread of its own."""
 
     run: str
-    db: str | os.PathLike[str] | None
-    recording: Recording | None
+    db: str | os.PathLike[str] | None  # the database to read the run from
+    recording: Recording | None  # the recording of this process; None if another process writes the run
     settings: Settings | None
     diagnostics: Sequence[Diagnostic]
     news: News
     webhook: Webhook | None
     stop_on: Callable[[Card], bool]
-    stopped_by: Card | None = None
+    stopped_by: Card | None = None  # the first card that is to end the training; None as long as there is none
     _diagnosis: Diagnosis | None = None
     _last_warning: str | None = None
     _requested: threading.Event = field(default_factory=threading.Event)

@@ -61,9 +61,7 @@ _factories: "weakref.WeakSet[Factory]" = weakref.WeakSet()
 
 
 def record_environments(owner: Any, recordings: Recordings | None) -> bool:
-    """Record the environments that a trainer has, or a loop of AsyncGRPO, and those that it will make. Return False if
-    it has none.
-    """
+    """Record the environments that a trainer, or a loop of AsyncGRPO, has or will make. Return False if it has none."""
     factories = getattr(owner, "environment_factories", None)
     if factories:
         owner.environment_factories = {key: Factory(make, recordings, key) for key, make in factories.items()}

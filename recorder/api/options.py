@@ -78,24 +78,16 @@ def takes_record_options(function: F) -> F:
 
 @dataclass(frozen=True)
 class CheckedOptions:
-    """The options of one call after they were checked.
+    """The options of one call after they were checked."""
 
-    Attributes:
-        eval_name: Empty if the caller gave none.
-        rows: Functions and files that are applied to each row.
-        settings: Settings of the diagnosis as JSON values, as they are stored with the run; None without any.
-        project: As given; see `project_of`.
-        address: Address of the database.
-        task, announce: See `record()`.
-    """
-
-    eval_name: str
-    rows: RowOptions
+    eval_name: str  # empty if the caller gave none
+    rows: RowOptions  # functions and files that are applied to each row
+    # Settings of the diagnosis as JSON values, as they are stored with the run; None without any.
     settings: dict[str, Any] | None
-    project: str | None
-    address: Address
-    task: Task | None = None
-    announce: bool = True
+    project: str | None  # as given; see `project_of`
+    address: Address  # address of the database
+    task: Task | None = None  # see `record()`
+    announce: bool = True  # see `record()`
 
 
 def checked_options(
@@ -103,10 +95,7 @@ def checked_options(
 ) -> CheckedOptions:
     """Check the `**options` of a call of `function`; `parse` and `offers_tools` are passed on to `RowOptions`.
 
-    Raises:
-        DatabaseError: `db` is a URL of a database that is not supported.
-        SettingsError: `diagnosis` names an unknown diagnostic, or a threshold is out of range.
-        TypeError: an option is unknown, or `diagnosis` is not a `Settings`.
+    Raises TypeError if an option is unknown; for `db` and `diagnosis` see `database_address` and `settings_to_keep`.
     """
     check_names(function, options)
     log = options.get("server_log")
@@ -142,11 +131,8 @@ def check_names(function: Callable[..., Any], options: RecordOptions) -> None:
 
 
 def settings_to_keep(settings: Settings | None) -> dict[str, Any] | None:
-    """Return the settings of a diagnosis as they are stored with a run; None for None.
-
-    Raises:
-        SettingsError: they name an unknown diagnostic, or a threshold is out of range.
-        TypeError: they are not a `Settings`.
+    """Return the settings of a diagnosis as they are stored with a run; None for None. Raises SettingsError if they
+    name an unknown diagnostic, or a threshold is out of range; TypeError if they are not a `Settings`.
     """
     if settings is None:
         return None

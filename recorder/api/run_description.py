@@ -5,7 +5,6 @@ import itertools
 import os
 import platform
 import secrets
-import socket
 import subprocess
 import time
 from contextlib import suppress
@@ -70,28 +69,19 @@ def join_run(uid: str) -> RunName:
 
 def _taken(address: Address) -> set[str]:
     """Return the uids of the runs in the database. Reading waits for no writer."""
-    from sqlalchemy import select
+    from sqlalchemy import select  # only a run that is named by LOGS_UI_RUN reads
     from sqlmodel import col
 
-    from logs_ui.recorder.storage.database import reading_engine  # only a run that is named by LOGS_UI_RUN reads
+    from logs_ui.recorder.storage.database import disposed, reading_engine
     from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
     from logs_ui.recorder.storage.tables import Run
 
     take_in_before_reading(address)
     try:
-        engine = reading_engine(address)
+        with disposed(reading_engine(address)) as engine, engine.connect() as connection:
+            return set(connection.scalars(select(col(Run.uid))))
     except NoDatabaseError:
         return set()
-    try:
-        with engine.connect() as connection:
-            return set(connection.scalars(select(col(Run.uid))))
-    finally:
-        engine.dispose()
-
-
-def machine() -> dict[str, Any]:
-    """Return the columns that describe the machine and the process."""
-    return {"host": socket.gethostname(), "pid": os.getpid()}
 
 
 def versions() -> dict[str, str]:

@@ -1,5 +1,7 @@
 """Writes the row of a run, its scalars and its end, for the one process that writes the run."""
 
+import os
+import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.api.run_description import RunName, git, machine, project_of, versions
+from logs_ui.recorder.api.run_description import RunName, git, project_of, versions
 from logs_ui.recorder.capture.source_code import Part, changes, read
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.guard import guard
@@ -71,7 +73,8 @@ class RunRecord:
         if hook := sys.modules.get("logs_ui_run_hook"):  # `logs-ui run` says at the end if nothing was recorded
             hook.note("recorded")
         now = now_us()
-        described = {**machine(), "versions": versions(), "created": now, "heartbeat": now, **columns}
+        here = {"host": socket.gethostname(), "pid": os.getpid(), "versions": versions()}
+        described = {**here, "created": now, "heartbeat": now, **columns}
         described["name"] = column(str(described.get("name", self.uid)))
         described["project"] = project_of(described.get("project"))
         if tokenizer is not None:

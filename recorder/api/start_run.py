@@ -155,6 +155,8 @@ class OpenRun:
         mode: str = "eval",
         group: str | None = None,
         generation: int = 0,
+        policy_step: int | None = None,
+        staleness: int | None = None,
         metadata: Mapping[str, Any] | None = None,
     ) -> "OpenRollout":
         """Open one rollout. Play it inside `with` or `async with`.
@@ -173,10 +175,12 @@ class OpenRun:
             group: Name of the group of rollouts that this one is compared with, unique within the run. None makes it a
                 group of its own.
             generation: Number of the rollout within its group, from 0.
+            policy_step: Version of the policy that plays it, a whole number; None takes `step`.
+            staleness: Number of versions by which the policy that trains on it is ahead; None if that is not known.
             metadata: Values to store with the rollout. They are copied now; values that look like secrets are masked.
 
         Raises:
-            ValueError: `mode` is neither "train" nor "eval", or `step` or `generation` is no whole number.
+            ValueError: `mode` is neither "train" nor "eval", or a number is no whole one.
         """
         if mode not in list(Mode):
             raise ValueError(f'mode must be "train" or "eval", not {mode!r}')
@@ -191,7 +195,7 @@ class OpenRun:
             eval_name=shortened(str(eval_name or self._eval_name)),
             mode=Mode(mode),
             step=step,
-            policy_step=step,
+            policy_step=step if policy_step is None else _whole("policy_step", policy_step),
             batch=number,
             model=self._model,
             prompts=[written],
@@ -201,7 +205,10 @@ class OpenRun:
             group=None if group is None else f"{self.id}/{mode}/{shortened(str(group))}",
             generation=generation,
         )
-        return OpenRollout(self._writer, call, snapshot(dict(metadata or {})), self._unbegun)
+        row = OpenRollout(self._writer, call, snapshot(dict(metadata or {})), self._unbegun)
+        if staleness is not None:
+            row._end_columns["staleness"] = _whole("staleness", staleness)  # noqa: SLF001
+        return row
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Record scalars of a step, such as the loss.
@@ -408,7 +415,9 @@ class OpenRollout(CurrentRow):
                 values = {name: None if value is None else finite(value) for name, value in rewards.items()}
                 weight = {name: float((weights or {}).get(name, 1.0)) for name in values}
                 weighted = [value * weight[name] for name, value in values.items() if value is not None]
+                odd = {name: str(float(value)) for name, value in rewards.items() if value is not None}
                 columns |= {"rewards": values, "reward_weights": weight, "scored": now_us()}
+                columns["odd_rewards"] = {name: odd[name] for name in odd if values[name] is None} or None
                 columns["reward"] = sum(weighted) if weighted else None
             if reward is not None:
                 columns |= {"reward": finite(reward), "scored": now_us()}

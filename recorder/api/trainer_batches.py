@@ -37,17 +37,14 @@ def recordings_of(trainer: Any) -> Recordings | None:
 
 @dataclass(eq=False)
 class _Batch:
-    """A batch that a trainer rolls out, from its first reset to its last reward.
-
-    Attributes:
-        generating: Context managers that stay open until all tokens are there.
-        output: The tokens and masks, in the form that a rollout function returns; None until they are there.
-    """
+    """A batch that a trainer rolls out, from its first reset to its last reward."""
 
     trainer: Any
     recording: Recording
     call: OpenCall
+    # Context managers that stay open until all tokens are there.
     generating: ExitStack = field(default_factory=ExitStack)
+    # The tokens and masks, in the form that a rollout function returns; None until they are there.
     output: dict[str, Any] | None = None
 
     def generated(self, prompts: list[Any] | None, output: dict[str, Any]) -> None:

@@ -159,15 +159,10 @@ class Recording:
         self, values: NDArray[np.float64], declined: NDArray[np.bool_], names: list[str], weights: list[float],
         inputs: list[Any],
     ) -> None:  # fmt: skip
-        """Write the rewards of the last call's N rows. If only the main process calls rollout functions, they are those
-        of all ranks, and `inputs` are the main process's.
+        """Write the rewards of the last call's N rows, from F functions. If only the main process calls rollout
+        functions, they are those of all ranks, and `inputs`, the N dataset rows, are the main process's.
 
-        Args:
-            values: (N, F) Rewards by row and function; NaN if a function returned None.
-            declined: (N, F) True if the function returned None, as far as that was seen.
-            names: (F) Names of the functions.
-            weights: (F) Weights of the functions.
-            inputs: (N) Dataset rows.
+        `values` (N, F) are NaN if a function returned None; `declined` (N, F) says where, as far as that was seen.
         """
         call = self._awaiting
         if call is None or len(values) != len(call.prompts):
@@ -274,10 +269,8 @@ class Recordings:
         self._by_trainer: weakref.WeakKeyDictionary[Any, Recording | None] = weakref.WeakKeyDictionary()
 
     def of(self, trainer: Any) -> Recording:
-        """Return the trainer's recording; a new one if it trains again.
-
-        Raises:
-            LogsUIError: rank 0 does not record the training, so that this rank cannot.
+        """Return the trainer's recording; a new one if it trains again. Raises LogsUIError if rank 0 does not record
+        the training, so that this rank cannot.
         """
         with one_opens():
             recording = self._by_trainer.get(trainer)

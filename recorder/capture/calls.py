@@ -30,52 +30,34 @@ _order = attrgetter("order")
 
 
 class Begun(Struct, frozen=True):
-    """A call that has begun.
+    """A call that has begun."""
 
-    Attributes:
-        order: Number of the call, in the order in which calls began.
-        began: Time in seconds, from `time.perf_counter`.
-        sent: JSON of what was sent to an environment; None for a generation.
-        seam: See `Generation`; None for an environment's call.
-    """
-
-    order: int
-    began: float
+    order: int  # number of the call, in the order in which calls began
+    began: float  # time in seconds, from `time.perf_counter`
     strand: Strand
     kind: str
     client: int
-    sent: bytes | None
-    seam: str | None
+    sent: bytes | None  # JSON of what was sent to an environment; None for a generation
+    seam: str | None  # see `Generation`; None for an environment's call
 
 
 class Generation(Struct, frozen=True, array_like=True):
-    """Describes one model call, over one or more sequences.
+    """Describes one model call, over one or more sequences."""
 
-    Attributes:
-        order: Number of the call, in the order in which calls began.
-        seconds: Duration; None while it has not returned.
-        sequences: One for each answer; a `TokenBatch` makes them when one is first read.
-        sampling: Temperature, top_p and other parameters that were set.
-        seam: The place where it was recorded, such as "transformers", "trl-vllm", "vllm", "openai" or "http".
-        strand: The strand that made it; None if it is not known.
-        error: "Type: message" if it raised; then there are no sequences.
-        request_id: The caller's or the server's name for it; None without one.
-        asked: The prompt of a generation without sequences: `messages` or the bytes of the context, as in `Sequence`;
-            None if it is not known.
-        reason: See `stop_causes.reason_of`; None if it did not raise.
-    """
-
-    order: int
+    order: int  # number of the call, in the order in which calls began
     began: float
-    seconds: float | None
-    sequences: list[Sequence] | TokenBatch
-    sampling: dict[str, Any]
+    seconds: float | None  # duration; None while it has not returned
+    sequences: list[Sequence] | TokenBatch  # one for each answer; a `TokenBatch` makes them when one is first read
+    sampling: dict[str, Any]  # temperature, top_p and other parameters that were set
+    # The place where it was recorded, such as "transformers", "trl-vllm", "vllm", "openai" or "http".
     seam: str = "transformers"
-    strand: Strand | None = None
-    error: str | None = None
-    request_id: str | None = None
+    strand: Strand | None = None  # the strand that made it; None if it is not known
+    error: str | None = None  # "Type: message" if it raised; then there are no sequences
+    request_id: str | None = None  # the caller's or the server's name for it; None without one
+    # The prompt of a generation without sequences: `messages` or the bytes of the context, as in `Sequence`; None if it
+    # is not known.
     asked: bytes | None = None
-    reason: StopReason | None = None
+    reason: StopReason | None = None  # see `stop_causes.reason_of`; None if it did not raise
 
     @property
     def is_failure(self) -> bool:
@@ -92,37 +74,25 @@ class Generation(Struct, frozen=True, array_like=True):
 
 
 class EnvironmentCall(Struct, frozen=True, array_like=True):
-    """Describes one reset or step of an environment client, or one call of a tool.
-
-    Attributes:
-        client: Number of the client, from 0 in the order of first use; -1 for a function, which has none.
-        kind: "reset", "step", "tool", or "reward" for an environment's `get_reward` at the end.
-        sent: JSON of the action, of the reset's arguments, or of a tool's `{"name": ..., "arguments": {...}}`.
-        seconds: Duration; None while it has not returned.
-        observation, metadata: JSON; None without one.
-        error: "Type: message" if the call raised; then there is no observation.
-        strand: The strand that made it; None if it is not known.
-        within: Order of the environment call that made it; None if the rollout function did.
-        images: The images of the observation, which is read by `images.json`; None if it cannot contain any. Their
-            bytes are not in `size`: they have a limit of their own.
-        reason: See `stop_causes.reason_of`; None if it did not raise.
-    """
+    """Describes one reset or step of an environment client, or one call of a tool."""
 
     order: int
     began: float
-    seconds: float | None
-    client: int
-    kind: str
-    sent: bytes
-    observation: bytes | None
+    seconds: float | None  # duration; None while it has not returned
+    client: int  # number of the client, from 0 in the order of first use; -1 for a function, which has none
+    kind: str  # "reset", "step", "tool", or "reward" for an environment's `get_reward` at the end
+    sent: bytes  # JSON of the action, of the reset's arguments, or of a tool's `{"name": ..., "arguments": {...}}`
+    observation: bytes | None  # JSON; None without one
     reward: float | None
     done: bool | None
-    metadata: bytes | None
-    error: str | None
-    strand: Strand | None = None
-    within: int | None = None
+    metadata: bytes | None  # JSON; None without any
+    error: str | None  # "Type: message" if the call raised; then there is no observation
+    strand: Strand | None = None  # the strand that made it; None if it is not known
+    within: int | None = None  # order of the environment call that made it; None if the rollout function did
+    # The images of the observation, which is read by `images.json`; None if it cannot contain any. Their bytes are not
+    # in `size`: they have a limit of their own.
     images: Images | None = None
-    reason: StopReason | None = None
+    reason: StopReason | None = None  # see `stop_causes.reason_of`; None if it did not raise
 
     @property
     def size(self) -> int:
@@ -131,16 +101,11 @@ class EnvironmentCall(Struct, frozen=True, array_like=True):
 
 
 class Note(Struct, frozen=True, array_like=True):
-    """A note, tag, metric, error or stop reason that the rollout function records for a row.
-
-    Attributes:
-        kind: "note", "tag", "metric", "error" or "stop"; "lost" for a call of a forked child, which is not known.
-        values: JSON: a list for tags, an object for the others.
-    """
+    """A note, tag, metric, error or stop reason that the rollout function records for a row."""
 
     order: int
-    kind: str
-    values: bytes
+    kind: str  # "note", "tag", "metric", "error" or "stop"; "lost" for a call of a forked child, which is not known
+    values: bytes  # JSON: a list for tags, an object for the others
     strand: Strand | None = None
 
     @property
@@ -168,16 +133,12 @@ def unanswered(begun: Begun, error: BaseException | None = None) -> Generation |
 
 
 class CallRecords(Struct, array_like=True, eq=False):
-    """Holds the calls of one rollout function call, as plain values.
-
-    Attributes:
-        size: About how many bytes they keep in memory.
-    """
+    """Holds the calls of one rollout function call, as plain values."""
 
     generations: list[Generation] = []
     environment_calls: list[EnvironmentCall] = []
     notes: list[Note] = []
-    size: int = 0
+    size: int = 0  # about how many bytes they keep in memory
 
     @property
     def calls(self) -> list[Call]:
@@ -251,20 +212,16 @@ class Collector:
     Any thread may add a call, even one that is just adding another: Python may collect garbage at any point, and a
     destructor may call an environment. So objects are released outside of the lock, and everything that is done
     without the lock is one atomic operation of the interpreter on a dict, a list or a counter.
-
-    Attributes:
-        records: The calls.
-        model: The trainer's model. Generations of other models are not recorded; if it is None, those of all are.
-        unfinished: Replies (`Exchange`) that `close` ends, unless they were read to their end before.
-        answers: Answers that a server keeps, for requests that go on from them by name: the answer, and how many of its
-            first messages are not kept.
     """
 
     def __init__(self, model: Any = None) -> None:
+        """`model` is the trainer's: generations of other models are not recorded; if it is None, those of all are."""
         self.records = CallRecords([], [], [])
         self.model = model
-        self.unfinished: set[Any] = set()
+        self.unfinished: set[Any] = set()  # replies (`Exchange`) that `close` ends, unless they were read to their end
         self.functions: dict[int, str] = {}
+        # Answers that a server keeps, for requests that go on from them by name: the answer, and how many of its first
+        # messages are not kept.
         self.answers: dict[str, tuple[Sequence, int]] = {}
         self.tree = StrandTree(self)
         self._orders = itertools.count()

@@ -42,18 +42,12 @@ class RecordedCall(Struct, eq=False):
 
     The block gets a function to call with the result, which returns it. If it is not called, the call raised, or it
     turned out to be no call. This is a class with few functions, and not a generator: it costs the caller's time.
-
-    Attributes:
-        kind: See `EnvironmentCall`.
-        client: The environment; None for a function, which is no environment.
-        sent: Returns what is sent, as the row shows it. Called only if the call is recorded.
-        read: Reads the parts of the result.
     """
 
-    kind: str
-    client: object
-    sent: Callable[[], Any]
-    read: Callable[[Any], Answer]
+    kind: str  # see `EnvironmentCall`
+    client: object  # the environment; None for a function, which is no environment
+    sent: Callable[[], Any]  # Returns what is sent, as the row shows it. Called only if the call is recorded.
+    read: Callable[[Any], Answer]  # reads the parts of the result
     _begun: Begun | None = None
     _entered: Token[Any] | None = None
     _result: Any = _NOTHING

@@ -13,28 +13,19 @@ Ids = NDArray[np.int32]
 
 
 class Sequence(Struct, frozen=True, array_like=True):
-    """Holds one prompt and one answer of a generation call.
+    """Holds one prompt and one answer of a generation call."""
 
-    Attributes:
-        context: (L,) Token ids of the prompt, without padding; None if the server returned no ids.
-        sampled: (S,) Token ids of the answer, with its end token; None if the server returned no ids.
-        finish: "stop", "length" or "tool_calls", as OpenAI names them; None if neither the server nor the ids show it.
-        logprobs: (S,) Log-probabilities of the sampled tokens; None if they were not requested.
-        text: The answer's text; None if the server returned none.
-        messages: JSON of the messages that were sent; None if ids or a text were sent.
-        reply: JSON of the assistant's message; None if it is a text only.
-        prompt_tokens, completion_tokens: The server's counts; None if it gave none.
-    """
-
-    context: Ids | None
-    sampled: Ids | None
+    context: Ids | None  # (L,) Token ids of the prompt, without padding; None if the server returned no ids
+    sampled: Ids | None  # (S,) Token ids of the answer, with its end token; None if the server returned no ids
+    # "stop", "length" or "tool_calls", as OpenAI names them; None if neither the server nor the ids show it.
     finish: str | None
+    # (S,) Log-probabilities of the sampled tokens; None if they were not requested.
     logprobs: NDArray[np.float32] | None = None
-    text: str | None = None
-    messages: bytes | None = None
-    reply: bytes | None = None
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    text: str | None = None  # the answer's text; None if the server returned none
+    messages: bytes | None = None  # JSON of the messages that were sent; None if ids or a text were sent
+    reply: bytes | None = None  # JSON of the assistant's message; None if it is a text only
+    prompt_tokens: int | None = None  # the server's count; None if it gave none
+    completion_tokens: int | None = None  # likewise
 
     @property
     def size(self) -> int:
@@ -65,22 +56,14 @@ def end_tokens(*sources: Any) -> frozenset[int]:
 class TokenBatch(Struct, eq=False, dict=True):
     """Holds the sequences of one call of a model. They are made when one is first read, as views of the arrays, so that
     the caller's thread does not pay for it. Each of the N prompts has M / N answers.
-
-    Attributes:
-        given: (N, L) Token ids of the prompts, padded on either side.
-        kept: (N, L) Attention mask of the prompts; None keeps all.
-        answers: (M, S) Token ids of the answers, padded at the end.
-        ends: The end tokens.
-        pad: The padding token; None if there is none.
-        limit: Token limit of an answer; 0 if it is not known.
     """
 
-    given: Ids
-    kept: NDArray[np.bool_] | None
-    answers: Ids
-    ends: tuple[int, ...]
-    pad: int | None
-    limit: int
+    given: Ids  # (N, L) Token ids of the prompts, padded on either side
+    kept: NDArray[np.bool_] | None  # (N, L) Attention mask of the prompts; None keeps all
+    answers: Ids  # (M, S) Token ids of the answers, padded at the end
+    ends: tuple[int, ...]  # the end tokens
+    pad: int | None  # the padding token; None if there is none
+    limit: int  # token limit of an answer; 0 if it is not known
 
     def __post_init__(self) -> None:
         """Raise a ValueError if the shapes of the arrays do not match."""

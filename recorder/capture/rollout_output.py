@@ -33,29 +33,19 @@ class OutputError(Exception):
 
 
 class Output(Struct, frozen=True, array_like=True, dict=True):
-    """Holds a copy of what a rollout function returned.
+    """Holds a copy of what a rollout function returned."""
 
-    Attributes:
-        prompt_ids, completion_ids: (N) Token ids of each row: a tuple for a list, otherwise an array.
-        logprobs, env_mask: (N) As returned, in the same form; None if the function returned none.
-        others: JSON of all other keys.
-        lists: The other keys that hold a list.
-        size: About how many bytes it keeps in memory.
-    """
-
-    prompt_ids: list[Any]
-    completion_ids: list[Any]
-    logprobs: list[Row] | None
-    env_mask: list[Row] | None
-    others: bytes
-    lists: frozenset[str]
-    size: int
+    prompt_ids: list[Any]  # (N) Token ids of each row: a tuple for a list, otherwise an array
+    completion_ids: list[Any]  # (N) likewise
+    logprobs: list[Row] | None  # (N) As returned, in the same form; None if the function returned none
+    env_mask: list[Row] | None  # (N) likewise
+    others: bytes  # JSON of all other keys
+    lists: frozenset[str]  # the other keys that hold a list
+    size: int  # about how many bytes it keeps in memory
 
     def tokens(self, i: int) -> Tokens:
-        """Return row `i`'s arrays, without log-probabilities or a mask that have another length or type.
-
-        Raises:
-            TypeError, ValueError, OverflowError: the ids are not token ids.
+        """Return row `i`'s arrays, without log-probabilities or a mask that have another length or type. Raises
+        TypeError, ValueError or OverflowError if the ids are not token ids.
         """
         prompt, completion = (token_ids(rows[i]) for rows in (self.prompt_ids, self.completion_ids))
         return Tokens(
@@ -115,11 +105,7 @@ def _number(value: Any) -> float | None:
 
 
 def checked_output(output: Any, count: int) -> Output:
-    """Check and copy what a rollout function returned for `count` prompts.
-
-    Raises:
-        OutputError: a key is missing, or the length of a list is not `count`.
-    """
+    """Check and copy what a rollout function returned for `count` prompts. Raises OutputError if a part is missing."""
     if not isinstance(output, Mapping):
         raise OutputError(f"rollout_func returned a {type(output).__name__}, where a dict is needed")
     missing = [key for key in _TOKEN_KEYS[:3] if key not in output]
@@ -198,11 +184,7 @@ def _array(values: Any, dtype: type[ScalarT]) -> NDArray[ScalarT]:
 
 
 def token_ids(values: Any) -> NDArray[np.int32]:
-    """Return (L,) token ids.
-
-    Raises:
-        TypeError, ValueError, OverflowError: they are not token ids.
-    """
+    """Return (L,) token ids. Raises TypeError, ValueError or OverflowError if they are none."""
     ids = _array(values, np.int32)
     if ids.ndim != 1:
         raise TypeError(f"token ids have {ids.ndim} dimensions, where 1 is needed")

@@ -36,25 +36,17 @@ _CUT = "\n[logs-ui kept only the beginning]\n"
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that a run is made of.
-
-    Attributes:
-        thing: A function, class or object whose source is stored, or a text that is stored itself. None: only the name.
-        weight: Weight of a reward function.
-    """
+    """One thing that a run is made of."""
 
     kind: SourceKind
     name: str
+    # A function, class or object whose source is stored, or a text that is stored itself. None: only the name.
     thing: Any = None
-    weight: float | None = None
+    weight: float | None = None  # weight of a reward function
 
 
 def kept() -> str:
-    """Return the value of LOGS_UI_CODE.
-
-    Raises:
-        LogsUIError: it is not one of the possible values.
-    """
+    """Return the value of LOGS_UI_CODE. Raises LogsUIError if it is not one of the possible values."""
     setting = os.environ.get(CODE_VARIABLE) or "all"
     if setting not in _KEPT:
         values = ", ".join(_KEPT)
@@ -105,10 +97,8 @@ def changes(folder: Path) -> list[Source]:
 
 
 def git_output(folder: Path, *arguments: str) -> str:
-    """Return git's output up to a limit: the diff of a generated file may be gigabytes.
-
-    Raises:
-        OSError, subprocess.SubprocessError: no git, no repository, or it took longer than ten seconds.
+    """Return git's output up to a limit: the diff of a generated file may be gigabytes. Raises OSError or
+    SubprocessError without git or a repository, or after ten seconds.
     """
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:  # noqa: S603

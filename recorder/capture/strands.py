@@ -26,28 +26,19 @@ NO_ROW = -1
 
 
 class StrandTree:
-    """Holds all strands of one call of a rollout function.
-
-    Attributes:
-        log: The `calls.Collector` of its calls; None in the helper process.
-        root: The strand of the rollout function itself.
-        closed: True once the function returned: what still runs then belongs to no row.
-        rows: Number of rows; None if it is not known.
-        is_one_row: True if all calls belong to one row, so that a scope inside cannot name another.
-        threads: Threads that were started within the one row, with their strands, until the log is closed.
-        numbers: Counts the strands.
-    """
+    """Holds all strands of one call of a rollout function."""
 
     def __init__(self, log: Any = None) -> None:
-        self.log = log
-        self.closed = False
-        self.rows: int | None = None
-        self.is_one_row = False
+        self.log = log  # the `calls.Collector` of its calls; None in the helper process
+        self.closed = False  # True once the function returned: what still runs then belongs to no row
+        self.rows: int | None = None  # number of rows; None if it is not known
+        self.is_one_row = False  # True if all calls belong to one row, so that a scope inside cannot name another
+        # Threads that were started within the one row, with their strands, until the log is closed.
         self.threads: list[tuple[threading.Thread, Strand]] = []
-        self.numbers = itertools.count()
+        self.numbers = itertools.count()  # of the strands
         self._process = _process
         self._strays: dict[tuple[object, object], Strand] = {}
-        self.root = Strand(self, None, next(self.numbers))
+        self.root = Strand(self, None, next(self.numbers))  # the rollout function itself
 
     @property
     def is_open(self) -> bool:
@@ -81,25 +72,17 @@ class StrandTree:
 
 
 class Strand(Struct, eq=False, array_like=True):  # a dataclass takes twice as long, for each environment call
-    """Represents a thread of control. It is never changed, except for the row of a thread that outlived its row.
-
-    Attributes:
-        number: Counts the strands of the tree in the order in which they were started.
-        row: Index of the row whose scope this is in; `NO_ROW` if its calls are unattributed, None outside of a scope.
-        generating: True while a generation is being recorded: generations inside are parts of it.
-        call: Order of the environment call that is under way; None outside of one.
-        is_stray: True if its start was not seen, so that its number says nothing about the order of rows.
-        is_unseen: True if its calls are not to be recorded.
-    """
+    """Represents a thread of control. It is never changed, except for the row of a thread that outlived its row."""
 
     tree: StrandTree
     parent: "Strand | None"
-    number: int
+    number: int  # counts the strands of the tree in the order in which they were started
+    # Index of the row whose scope this is in; `NO_ROW` if its calls are unattributed, None outside of a scope.
     row: int | None = None
-    generating: bool = False
-    call: int | None = None
-    is_stray: bool = False
-    is_unseen: bool = False
+    generating: bool = False  # True while a generation is being recorded: generations inside are parts of it
+    call: int | None = None  # order of the environment call that is under way; None outside of one
+    is_stray: bool = False  # True if its start was not seen, so that its number says nothing about the order of rows
+    is_unseen: bool = False  # True if its calls are not to be recorded
 
     @property
     def path(self) -> tuple["Strand", ...]:
@@ -124,22 +107,14 @@ def common(paths: list[tuple[Strand, ...]]) -> tuple[Strand, ...]:
 class Scope:
     """A row's scope that was entered. Scopes that were entered in one context and not left form a chain: they may be
     nested, or open side by side, such as in generators that take turns.
-
-    Attributes:
-        strand: The strand of the row in this scope.
-        before: The current strand or scope when this one was entered.
-        place: The thread and the task in which it was entered.
-        is_explicit: True if the user opened it to assign calls (`row.scope()`), and not only began a row.
-        run: Identifies the run: scopes of rows of different runs do not contradict each other.
-        left: True once it was left.
     """
 
-    strand: Strand
-    before: "Strand | Scope | None"
-    place: tuple[object, object]
-    is_explicit: bool
-    run: object
-    left: bool = False
+    strand: Strand  # the strand of the row in this scope
+    before: "Strand | Scope | None"  # the current strand or scope when this one was entered
+    place: tuple[object, object]  # the thread and the task in which it was entered
+    is_explicit: bool  # True if the user opened it to assign calls (`row.scope()`), and not only began a row
+    run: object  # identifies the run: scopes of rows of different runs do not contradict each other
+    left: bool = False  # True once it was left
 
     @property
     def is_open(self) -> bool:

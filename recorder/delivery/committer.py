@@ -27,17 +27,11 @@ HEARTBEAT = 5.0
 
 
 class CommitterParcel:
-    """Implements `outlet.Parcel` in this thread.
-
-    Attributes:
-        count: number of its changes.
-        lost: number of changes that could not be packed.
-        batch: all changes, once the parcel is closed.
-    """
+    """Implements `outlet.Parcel` in this thread."""
 
     def __init__(self, committer: "Committer") -> None:
-        self.count = self.lost = 0
-        self.batch = Batch()
+        self.count = self.lost = 0  # number of its changes, and of those that could not be packed
+        self.batch = Batch()  # all changes, once the parcel is closed
         self._committer = committer
         self._changes: list[Change | RowDraft] = []
 

@@ -43,15 +43,11 @@ class Parcel(Protocol):
         """Return how many bytes it keeps alive from now on."""
 
     def write(self, counts: Counts, done: Callable[[int], None]) -> None:
-        """Writes it, or has it written. May wait for earlier parcels.
+        """Writes it, or has it written, with the counts of the training's process. May wait for earlier parcels.
 
-        Args:
-            counts: counts of the training's process.
-            done: called, in any thread, once all that can be stored is durable; with the number of changes that are
-                lost beyond those that the outlet counts as `dropped`.
-
-        Raises:
-            RefusedDatabaseError: the database can never be written.
+        `done` is called, in any thread, once all that can be stored is durable; with the number of changes that are
+        lost beyond those that the outlet counts as `dropped`. Raises RefusedDatabaseError if the database can never be
+        written.
         """
 
 

@@ -54,9 +54,6 @@ class Writer:
     database is tried again for as long as the process lives. Meanwhile entries wait on disk (`spool_files.py`), and are
     stored once that is possible, by any process; if the disk is full, jobs wait in memory, bounded in bytes
     (`job_queue.py`). An address that can never be a database of logs-ui is given up: all jobs are dropped.
-
-    Attributes:
-        address: address of the database.
     """
 
     def __init__(self, address: Address, limits: Limits | None = None) -> None:

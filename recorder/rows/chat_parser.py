@@ -36,12 +36,10 @@ def prompt_messages(prompt: Any) -> list[dict[str, Any]]:
 
 
 def prompt_with_more(given: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    """Return a prompt with the text that the rollout function added to it, in the last message or in further ones.
+    """Return the dataset's prompt with what the rollout function added to it, in the last message or in further ones.
 
-    Args:
-        given: the dataset's prompt.
-        text: the whole prompt that the model received, with special tokens. If it follows no known template, or does
-            not contain the dataset's prompt, the dataset's prompt is returned alone.
+    `text` is the whole prompt that the model received, with special tokens. If it follows no known template, or does
+    not contain the dataset's prompt, that is returned alone.
     """
     last = given[-1] if given else {}
     if not isinstance(last.get("content"), str):

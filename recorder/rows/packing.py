@@ -14,15 +14,12 @@ from logs_ui.recorder.storage.payload import Tokens, Unpacked, pack_together, un
 
 @dataclass(slots=True)
 class RowDraft:
-    """A row that is built but not packed yet. Without `tokens` the stored ones stay unchanged.
-
-    `answers` are the model's texts, as `text_facts` takes them; None if texts and tokens are measured already.
-    """
+    """A row that is built but not packed yet. Without `tokens` the stored ones stay unchanged."""
 
     change: RowChange
     content: Unpacked
     tokens: Tokens | None
-    answers: Sequence[str] | None
+    answers: Sequence[str] | None  # as `text_facts` takes them; None if texts and tokens are measured already
 
 
 def packed(changes: Iterable[Change | RowDraft]) -> Batch:

@@ -28,19 +28,13 @@ _OWN_BYTES, _ROW_BYTES = 2_000, 100  # without any text; measured
 
 
 class RowOptions(Struct, frozen=True, array_like=True):
-    """Holds the user's options for rows. Functions are called in the writer's thread.
+    """Holds the user's options for rows. Functions are called in the writer's thread."""
 
-    Attributes:
-        parse: see `Parse`; None if no parser is known.
-        edit: None stores rows as they are.
-        server_log: the environment server's log file, whose end is stored with errors; None stores none.
-        offers_tools: True if tool calls are the only actions: an answer without one is no action, and no parse
-            failure either.
-    """
-
-    parse: Parse | None = None
-    edit: Edit | None = None
+    parse: Parse | None = None  # see `Parse`; None if no parser is known
+    edit: Edit | None = None  # None stores rows as they are
+    # The environment server's log file, whose end is stored with errors; None stores none.
     server_log: Path | None = None
+    # True if tool calls are the only actions: an answer without one is no action, and no parse failure either.
     offers_tools: bool = False
 
 
@@ -66,48 +60,32 @@ class TokenizerSource:
 
 
 class RolloutCall(Struct, array_like=True, eq=False):
-    """Holds one call of a rollout function: its rows before they have an end.
+    """Holds one call of a rollout function: its rows before they have an end."""
 
-    Attributes:
-        run: uid of the run.
-        launch: see `RunName`.
-        batch: number of the trainer's batch, the same on all ranks.
-        attempt: number of the call for this batch, from 0: a function that raised may be called again.
-        first: global index of this process's first row.
-        prompts: (N) JSON of each prompt.
-        tasks: (N) names; None for those that are not known yet.
-        columns: (N) JSON of the dataset's other columns; None if they are not known.
-        source: the tokenizer; None if it is not known.
-        settled: True once the function returned or raised.
-        group, generation: group and number of the one row of an explicit run; None for rows of a batch, where the index
-            determines both.
-        left_out: indices of rows of which `options.edit` stores nothing.
-    """
-
-    run: str
-    launch: str
+    run: str  # uid of the run
+    launch: str  # see `RunName`
     eval_name: str
     mode: Mode
     step: int
     policy_step: int
-    batch: int
-    prompts: list[bytes]
-    tasks: list[str | None]
+    batch: int  # number of the trainer's batch, the same on all ranks
+    prompts: list[bytes]  # (N) JSON of each prompt
+    tasks: list[str | None]  # (N) names; None for those that are not known yet
     epoch: float | None = None
-    attempt: int = 0
+    attempt: int = 0  # number of the call for this batch, from 0: a function that raised may be called again
     process: int = 0
-    first: int = 0
+    first: int = 0  # global index of this process's first row
     generations: int = 1
     model: str | None = None
-    columns: list[bytes] | None = None
-    source: TokenizerSource | None = None
+    columns: list[bytes] | None = None  # (N) JSON of the dataset's other columns; None if they are not known
+    source: TokenizerSource | None = None  # the tokenizer; None if it is not known
     calls: CallRecords = field(default_factory=CallRecords)
     created: int = field(default_factory=now_us)
-    settled: bool = False
+    settled: bool = False  # True once the function returned or raised
     options: RowOptions = field(default_factory=RowOptions)
-    group: str | None = None
-    generation: int | None = None
-    left_out: set[int] = field(default_factory=set)
+    group: str | None = None  # group of the one row of an explicit run; None in a batch, where the index determines it
+    generation: int | None = None  # its number within that; None in a batch, likewise
+    left_out: set[int] = field(default_factory=set)  # indices of rows of which `options.edit` stores nothing
 
     def change(self, i: int, columns: Mapping[str, Any]) -> RowChange:
         """Return a change of row `i`'s columns."""

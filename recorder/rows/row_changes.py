@@ -33,11 +33,7 @@ _NO_IDS: Ids = np.empty(0, np.int32)
 
 
 def changes_of(job: Any) -> Iterable[Change | RowDraft]:
-    """Make the changes of a job's rows. The text of a call that has ended is released afterwards.
-
-    Args:
-        job: one of `row_jobs.py`.
-    """
+    """Make the changes of the rows of a job in `row_jobs.py`. The text of a call that has ended is released then."""
     match job:
         case RunningJob():
             return _running(job)

@@ -51,12 +51,9 @@ class RunningJob(RowsJob, tag="running"):
     """Rows while the function runs; attribution is provisional. Writes nothing if the function has returned by then:
     the next job covers it. The first time it only announces that the rows exist, since most rows end before there is
     more to write; but not if the user's `edit` has to see them first.
-
-    Attributes:
-        are_there: True once the rows were announced.
     """
 
-    are_there: bool = False
+    are_there: bool = False  # True once the rows were announced
 
     @property
     def size(self) -> int:
@@ -81,18 +78,13 @@ class RunningJob(RowsJob, tag="running"):
 class ReturnedJob(EndedJob, tag="returned"):
     """Rows whose rollout function returned, at `returned` (µs since the epoch), an output that the trainer accepts. If
     reward functions called something, the rows are written once more, with those calls.
-
-    Attributes:
-        scoring: Calls of reward functions; None the first time.
-        functions: Their names, by the strand that each ran in.
-        completions: JSON of the (N) completions, as they got them.
     """
 
     output: Output
     returned: int
-    scoring: CallRecords | None = None
-    functions: dict[int, str] = {}
-    completions: bytes = b"[]"
+    scoring: CallRecords | None = None  # calls of reward functions; None the first time
+    functions: dict[int, str] = {}  # their names, by the strand that each ran in
+    completions: bytes = b"[]"  # JSON of the (N) completions, as they got them
 
     @property
     def size(self) -> int:
@@ -113,13 +105,11 @@ class ReturnedJob(EndedJob, tag="returned"):
 
 
 class FinishedJob(EndedJob, tag="finished"):
-    """A rollout of an explicit run (`start_run`) that came to its end. `output` are its tokens, if they were reported,
-    `metadata` is JSON, and `ended` are the columns about its end that the user reported.
-    """
+    """A rollout of an explicit run (`start_run`) that came to its end."""
 
-    output: Output | None
-    metadata: bytes
-    ended: dict[str, Any]
+    output: Output | None  # its tokens, if they were reported
+    metadata: bytes  # JSON
+    ended: dict[str, Any]  # the columns about its end that the user reported
     returned: int
 
     @property

@@ -38,6 +38,9 @@ FACTS = (
 TEXTS = ("first_action", "last_action", "unsaid_action")
 """The columns that hold texts."""
 
+CALL = {"name", "arguments"}
+"""The keys of an action that is a call of a tool."""
+
 # TRL's call for the reward of a tool environment; the model did not make it.
 _TRAINERS: dict[str, Any] = {"name": "get_reward", "arguments": {}}
 _LAST_CHARACTERS = 10_000  # of an answer are compressed, to detect text that goes round in circles; from slime
@@ -107,7 +110,7 @@ def call_facts(
 
 def _is_tool_call(entry: Mapping[str, Any]) -> bool:
     action = entry["action"]
-    return isinstance(action, dict) and action.keys() == {"name", "arguments"} and action != _TRAINERS
+    return isinstance(action, dict) and action.keys() == CALL and action != _TRAINERS
 
 
 def answers(messages: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -235,7 +238,8 @@ def _verdict_of(heard: Any) -> int | None:
 
 def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> list[str] | None:
     """Return the beginnings of those actions that do not occur in the answer before them, as if the rollout function
-    had sent an action of its own; None if no action follows an answer.
+    had sent an action of its own; None if no action follows an answer. Of a tool that an answer without tool calls
+    asks for, only the name has to occur: its text may write the arguments in a form of its own.
     """
     sent = [entry for entry in entries if entry["action"] is not None and entry["text"] is not None]
     if not sent:
@@ -245,11 +249,13 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
     # The prompt may have answers, too; where messages are missing, a call is looked for in all of them.
     of_turns = calls[-len(turns) :] if len(calls) >= len(turns) else ["\n".join(calls)] * len(turns)
     called = dict(zip(turns, of_turns, strict=True))
-    return [
-        _shown(entry["action"])
-        for entry in sent
-        if not occurs(entry["action"], f"{entry['text']}\n{called[entry['turn']]}")
-    ]
+    found = []
+    for entry in sent:
+        action, calls_of_turn = entry["action"], called[entry["turn"]]
+        is_named = not calls_of_turn and isinstance(action, dict) and action.keys() == CALL
+        if not occurs(action["name"] if is_named else action, f"{entry['text']}\n{calls_of_turn}"):
+            found.append(_shown(action))
+    return found
 
 
 def occurs(action: Any, said: str) -> bool:

@@ -35,13 +35,9 @@ _UNREADABLE = (
 
 
 def database_address(db: "str | os.PathLike[str] | URL | None" = None) -> Address:
-    """Return the address of `db`, else of LOGS_UI_DB, else of this user's default file.
-
-    Args:
-        db: a path, `sqlite:///path`, or `postgresql://user@host/database` as in libpq.
-
-    Raises:
-        DatabaseError: a URL of an unsupported database, or one that lacks a part.
+    """Return the address of `db`, else of LOGS_UI_DB, else of this user's default file. `db` is a path,
+    `sqlite:///path`, or `postgresql://user@host/database` as in libpq. Raises DatabaseError for a URL of an unsupported
+    database, or one that lacks a part.
     """
     if db is not None and not isinstance(db, str | os.PathLike):
         return db

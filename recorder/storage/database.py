@@ -1,5 +1,9 @@
 """Opens a database, SQLite or PostgreSQL, and turns SQL errors into plain words. Queries are in `queries/`, writes in
 `writes/`; `sqlite_engine.py` and `postgres_engine.py` hold what differs.
+
+Where there is no file, or no tables in it yet, an engine that does not create them raises NoDatabaseError. Each raises
+RefusedDatabaseError for a database that is not ours, of a newer schema or of before 0.1.0, which stays as it was, to
+the byte; and DatabaseError for one that cannot be read, or written, now.
 """
 
 import sqlite3
@@ -24,9 +28,8 @@ def refuse_hopeless(address: Address, purpose: Purpose = Purpose.RECORD) -> None
     """Checks at once, without waiting for a lock, whether this database can ever be recorded into, or read. Nothing is
     created or changed there.
 
-    Raises:
-        RefusedDatabaseError: it never can, with this user's rights. What may change by itself (a lock, a disk that is
-            full or not mounted, a server that is down), or is unknown now, passes.
+    Raises RefusedDatabaseError if it never can, with this user's rights. What may change by itself (a lock, a disk that
+    is full or not mounted, a server that is down), or is unknown now, passes.
     """
     if isinstance(address, Path):
         sqlite_engine.refuse_hopeless(address, purpose)
@@ -39,15 +42,9 @@ def writing_engine(
 ) -> Engine:
     """Opens an engine that writes; creates the tables if they are missing, and SQLite's file and its folder.
 
-    Args:
-        address: of the database.
-        patience: seconds that a statement waits for a lock, and a connection for a server; a server then has a minute
-            to answer a statement. None: 30 seconds, and as long as an answer takes.
-        is_hurried: True if a minute is too long, as when the process is about to end: then `patience` and a fifth.
-
-    Raises:
-        RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
-        DatabaseError: not writable now.
+    A statement waits `patience` seconds for a lock, and a connection for a server, which then has a minute to answer a
+    statement. None: 30 seconds, and as long as an answer takes. `is_hurried` returns True if a minute is too long, as
+    when the process is about to end: then `patience` and a fifth.
     """
     if isinstance(address, Path):
         return sqlite_engine.writing_engine(address, _PATIENCE if patience is None else patience)
@@ -57,11 +54,6 @@ def writing_engine(
 def reading_engine(address: Address) -> Engine:
     """Opens an engine that cannot write. Each transaction shows the database at one moment. Its connections see notes
     and search as schemas of the database. On SQLite these are files, attached as they are now: see `identity()`.
-
-    Raises:
-        NoDatabaseError: no file, or no tables in it yet.
-        RefusedDatabaseError: not a database of ours, or of a newer schema. It is left as it was, to the byte.
-        DatabaseError: not readable now.
     """
     if isinstance(address, Path):
         return sqlite_engine.reading_engine(address)
@@ -69,13 +61,7 @@ def reading_engine(address: Address) -> Engine:
 
 
 def migrating_engine(address: Address) -> Engine:
-    """Opens an engine that writes a database of any earlier schema, for `schema.migrate` only.
-
-    Raises:
-        NoDatabaseError: no file, or no tables in it yet.
-        RefusedDatabaseError: not a database of ours, of a newer schema, or of before 0.1.0.
-        DatabaseError: not writable now.
-    """
+    """Opens an engine that writes a database of any earlier schema, for `schema.migrate` only."""
     if isinstance(address, Path):
         return sqlite_engine.migrating_engine(address)
     return postgres_engine.checked_engine(address, Purpose.MIGRATE)
@@ -84,10 +70,6 @@ def migrating_engine(address: Address) -> Engine:
 def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
     """Opens an engine that writes notes, or the full-text index, under their own schema; creates SQLite's file, its
     folder and its tables if they are missing.
-
-    Raises:
-        RefusedDatabaseError: the file is foreign. It is left as it was.
-        DatabaseError: not writable now.
     """
     if isinstance(address, Path):
         return sqlite_engine.sidecar_engine(sidecar, address)

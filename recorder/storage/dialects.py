@@ -33,7 +33,7 @@ def suit(metadata: sa.MetaData) -> None:
                 sa.event.listen(table, "after_create", external.execute_if(dialect="postgresql"))
 
 
-class _Function(FunctionElement[Any]):
+class Function(FunctionElement[Any]):
     """A function as each database writes it: `{0}` is the first argument, `{1}` the second."""
 
     sqlite: ClassVar[str]
@@ -45,12 +45,13 @@ class _Function(FunctionElement[Any]):
         cls.inherit_cache = True  # SQLAlchemy wants each class to say so itself
 
 
-@compiles(_Function)
-def _(element: _Function, compiler: Any, **kw: Any) -> str:
+@compiles(Function)
+def _(element: Function, compiler: Any, **kw: Any) -> str:
     template = element.postgresql if compiler.dialect.name == "postgresql" else element.sqlite
-    if "{0" not in template:  # an argument that is compiled, but not used, would be left over among the parameters
-        return template
-    return template.format(*(compiler.process(part, **kw) for part in element.clauses))
+    # An argument that is compiled, but not used, would be left over among the parameters.
+    is_used = (f"{{{place}}}" in template for place in range(len(element.clauses)))
+    parts = zip(element.clauses, is_used, strict=True)
+    return template.format(*(compiler.process(part, **kw) if used else "" for part, used in parts))
 
 
 def _bounded(number: str, digits: int) -> str:
@@ -59,7 +60,7 @@ def _bounded(number: str, digits: int) -> str:
     return f"(CASE {beyond} WHEN abs({number}) < 1e-{digits} THEN 0 ELSE {number} END)"
 
 
-class _JsonEach(_Function):
+class _JsonEach(Function):
     sqlite = "json_each({0})"
     postgresql = (
         'LATERAL (SELECT key COLLATE "C" AS key, '
@@ -82,7 +83,7 @@ def number(entry: TableValuedAlias) -> Any:
     return sa.case((sa.or_(entry.c.type == "integer", entry.c.type == "real"), sa.cast(entry.c.value, sa.Double)))
 
 
-class number_in(_Function):  # noqa: N801 - a function of SQL, as all below
+class number_in(Function):  # noqa: N801 - a function of SQL, as all below
     """The number that a JSON object has under a key; NULL if it has none. The key is never part of a path."""
 
     type = sa.Double()
@@ -90,10 +91,8 @@ class number_in(_Function):  # noqa: N801 - a function of SQL, as all below
     postgresql = "CASE json_typeof({0} -> {1}) WHEN 'number' THEN ({0} ->> {1})::float8 END"
 
 
-class text_in(_Function):  # noqa: N801
-    """The text, number or boolean that a JSON object has under a key, as text; NULL if it has none. The key is never
-    part of a path.
-    """
+class text_in(Function):  # noqa: N801
+    """The text, number or boolean of a JSON object under a key, as text; NULL without one. The key is no path."""
 
     type = sa.String()
     sqlite = (
@@ -103,7 +102,7 @@ class text_in(_Function):  # noqa: N801
     postgresql = '(({0} ->> {1}) COLLATE "C")'
 
 
-class json_object(_Function):  # noqa: N801
+class json_object(Function):  # noqa: N801
     """Aggregates keys and their values, which may be JSON, into an object; an empty one if there are no rows. The keys
     of grouped rows are in order.
     """
@@ -112,14 +111,14 @@ class json_object(_Function):  # noqa: N801
     postgresql = "coalesce(json_object_agg({0}, {1} ORDER BY {0}), '{{}}')"
 
 
-class json_array(_Function):  # noqa: N801
+class json_array(Function):  # noqa: N801
     """Makes an array of three values."""
 
     sqlite = "json_array({0}, {1}, {2})"
     postgresql = "json_build_array({0}, {1}, {2})"
 
 
-class total(_Function):  # noqa: N801
+class total(Function):  # noqa: N801
     """The sum of floats, which may be infinite; NULL if there is none, or if it is no number. On PostgreSQL a float
     beyond 1e290 counts as infinite, and one below 1e-290 as 0.
     """
@@ -129,7 +128,7 @@ class total(_Function):  # noqa: N801
     postgresql = f"nullif(sum({_bounded('{0}', 290)}), 'NaN')"
 
 
-class mean(_Function):  # noqa: N801
+class mean(Function):  # noqa: N801
     """Computes the mean of floats; NULL if there is none, else with the limits of `total`."""
 
     type = sa.Double()
@@ -137,7 +136,7 @@ class mean(_Function):  # noqa: N801
     postgresql = f"({total.postgresql} / count({{0}}))"  # PostgreSQL's avg() squares what it adds up
 
 
-class product(_Function):  # noqa: N801
+class product(Function):  # noqa: N801
     """Computes the product of two floats; NULL if it is no number. On PostgreSQL a factor beyond 1e150 counts as
     infinite, and one below 1e-150 as 0.
     """
@@ -147,7 +146,7 @@ class product(_Function):  # noqa: N801
     postgresql = f"nullif({_bounded('{0}', 150)} * {_bounded('{1}', 150)}, 'NaN')"
 
 
-class spread(_Function):  # noqa: N801
+class spread(Function):  # noqa: N801
     """Computes the highest of floats minus the lowest; NULL if there is none, or if both are the same infinity."""
 
     type = sa.Double()
@@ -155,7 +154,7 @@ class spread(_Function):  # noqa: N801
     postgresql = f"nullif({_bounded('max({0})', 290)} - {_bounded('min({0})', 290)}, 'NaN')"
 
 
-class whole_sum(_Function):  # noqa: N801
+class whole_sum(Function):  # noqa: N801
     """Computes the sum of integers, as one; NULL if there is none. PostgreSQL's sum() of them is a decimal number."""
 
     type = sa.BigInteger()
@@ -163,7 +162,7 @@ class whole_sum(_Function):  # noqa: N801
     postgresql = "CAST(sum({0}) AS BIGINT)"
 
 
-class whole(_Function):  # noqa: N801
+class whole(Function):  # noqa: N801
     """Takes a number without its fraction. A CAST cuts that off on SQLite, and rounds on PostgreSQL."""
 
     type = sa.BigInteger()
@@ -171,10 +170,8 @@ class whole(_Function):  # noqa: N801
     postgresql = "CAST(trunc({0}) AS BIGINT)"
 
 
-class server_clock(_Function):  # noqa: N801
-    """Now, in µs since 1970, by the clock that all users of the database share: PostgreSQL's own; on SQLite the
-    machine's, which is the argument.
-    """
+class server_clock(Function):  # noqa: N801
+    """Now, in µs since 1970, by the clock of all users: PostgreSQL's own; on SQLite the machine's, the argument."""
 
     type = sa.BigInteger()
     sqlite = "{0}"

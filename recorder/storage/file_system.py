@@ -32,10 +32,8 @@ class Mount(NamedTuple):
 
 def network_kind(path: Path) -> str | None:
     """Return the type of the network file system that the path lies on, such as `nfs4`; None if it lies on none, or if
-    that is unknown. The path need not exist. LOGS_UI_FILE_SYSTEM overrides it; the type is then `network`.
-
-    Raises:
-        LogsUIError: LOGS_UI_FILE_SYSTEM is neither `local` nor `network`.
+    that is unknown. The path need not exist. LOGS_UI_FILE_SYSTEM overrides it; the type is then `network`. Raises
+    LogsUIError if LOGS_UI_FILE_SYSTEM is neither `local` nor `network`.
     """
     said = os.environ.get(VARIABLE, "").strip().lower()
     if said not in {"", "local", "network"}:
@@ -50,12 +48,18 @@ def network_kind(path: Path) -> str | None:
     return mount.kind if mount is not None and mount.kind in _NETWORK else None
 
 
+def sync(path: Path) -> None:
+    """Write a file or a folder to the disk, so that it survives a power failure. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def mount_of(path: str, mountinfo: str) -> Mount | None:
     """Return the mount that a path lies on: the longest mount point above it. Of equal ones the last covers the others.
-
-    Args:
-        path: absolute and without links, as `os.path.realpath` returns it.
-        mountinfo: the text of /proc/self/mountinfo, see proc(5).
+    `path` is absolute and without links; `mountinfo` the text of /proc/self/mountinfo, see proc(5).
     """
     parsed = [mount for line in reversed(mountinfo.splitlines()) if (mount := _parsed(line))]
     above = [mount for mount in parsed if mount.point in {"/", path} or path.startswith(mount.point + "/")]

@@ -23,10 +23,8 @@ class Limits:
     @classmethod
     def from_environment(cls) -> Self:
         """Reads LOGS_UI_QUEUE_MB, LOGS_UI_QUEUE_SECONDS, LOGS_UI_END_SECONDS, LOGS_UI_SPOOL_MB and
-        LOGS_UI_SPOOL_SECONDS; MB are MiB, and the defaults are above.
-
-        Raises:
-            LogsUIError: one of them is no number, or out of range.
+        LOGS_UI_SPOOL_SECONDS; MB are MiB, and the defaults are above. Raises LogsUIError if one of them is no number,
+        or out of range.
         """
         return cls(
             int(_number("LOGS_UI_QUEUE_MB", cls.queue_bytes / _MB, least=1.0, most=1_000_000.0) * _MB),

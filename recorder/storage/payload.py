@@ -70,20 +70,15 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True)
 class Tokens:
-    """Holds the token arrays of one rollout.
+    """Holds the token arrays of one rollout."""
 
-    Attributes:
-        prompt_ids: (P,) int32.
-        completion_ids: (C,) int32, model's and environment's tokens in order.
-        logprobs: (C,) float16, the sampler's; relative error up to 2**-11 (4.9e-4), and below -65504 it becomes -inf.
-            None if neither the rollout function nor its model calls returned any; NaN for tokens without one.
-        mask: (C,) uint8, 1 = sampled by the model, 0 = inserted. None if the rollout function returned none: then all
-            are the model's.
-    """
-
-    prompt_ids: NDArray[np.int32]
-    completion_ids: NDArray[np.int32]
+    prompt_ids: NDArray[np.int32]  # (P,) int32
+    completion_ids: NDArray[np.int32]  # (C,) int32, model's and environment's tokens in order
+    # (C,) float16, the sampler's; relative error up to 2**-11 (4.9e-4), and below -65504 it becomes -inf. None if
+    # neither the rollout function nor its model calls returned any; NaN for tokens without one.
     logprobs: NDArray[np.float16] | None
+    # (C,) uint8, 1 = sampled by the model, 0 = inserted. None if the rollout function returned none: then all are the
+    # model's.
     mask: NDArray[np.uint8] | None
 
 
@@ -112,9 +107,7 @@ def pack(payloads: Sequence[bytes]) -> list[bytes]:
 
 def pack_together(payloads: Sequence[Unpacked]) -> tuple[list[Packed], dict[int, bytes]]:
     """Compress each payload, without its start if another of them has the same, or an earlier one of this thread had.
-
-    Returns:
-        The payloads in their order, and the compressed starts that they refer to, by id.
+    Return the payloads in their order, and the compressed starts that they refer to, by id.
     """
     again = _again(payloads)
     ids: dict[bytes, int] = {}

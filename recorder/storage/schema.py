@@ -120,12 +120,8 @@ def migrate(engine: Engine, refuse: Callable[[Connection, Migration], None]) -> 
     """Applies what is pending, each migration in its own transaction: after an interruption the rest is applied next
     time. If several processes do so at once, each migration is applied once.
 
-    Args:
-        engine: a writing engine.
-        refuse: called within the transaction; raises if this migration must not be applied now.
-
-    Yields:
-        Each migration once it is applied, by this process or another.
+    `refuse` is called within the transaction, and raises if this migration must not be applied now. Yields each
+    migration once it is applied, by this process or another.
     """
     with engine.connect() as connection:
         steps = pending(stamp_of(connection))

@@ -1,9 +1,7 @@
 """Defines the tables of the full-text index: a schema of PostgreSQL, or a file beside SQLite's (`sidecars.py`)."""
 
 from sqlalchemy import BigInteger, CheckConstraint, Column, Index, Integer, MetaData, Table, Text
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.dialects.postgresql import TSVECTOR
-from sqlalchemy.schema import CreateTable
 
 FORMAT = 2
 """Grows by one whenever the indexed text, or the index, changes: an index of another format is rebuilt."""
@@ -65,9 +63,3 @@ FTS5 = (
     "CREATE VIRTUAL TABLE IF NOT EXISTS search.texts "
     f"USING fts5({', '.join(COLUMNS)}, content='', tokenize='{TOKENIZER}')"
 )
-
-
-def create_search() -> tuple[str, ...]:
-    """Return SQLite's CREATE statements for the index."""
-    made = [CreateTable(table, if_not_exists=True) for table in METADATA.sorted_tables]
-    return (FTS5, *(str(statement.compile(dialect=sqlite.dialect())) for statement in made))

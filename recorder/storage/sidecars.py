@@ -16,11 +16,13 @@ from functools import cache
 from pathlib import Path
 
 import platformdirs
+from sqlalchemy import MetaData
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateTable
 
 from logs_ui.recorder.storage.notes_tables import NotesTable
-from logs_ui.recorder.storage.search_tables import COLUMNS, create_search
+from logs_ui.recorder.storage.search_tables import COLUMNS, FTS5
+from logs_ui.recorder.storage.search_tables import METADATA as SEARCH_METADATA
 from logs_ui.recorder.storage.search_tables import TABLES as SEARCH_TABLES
 
 _log = logging.getLogger(__name__)
@@ -37,9 +39,16 @@ class Sidecar:
 
     schema: str  # its name in SQL, and part of its file's name: `runs.db` has a `runs.notes.db`
     tables: frozenset[str]  # a file that lacks one of them is not of this kind
-    create: Callable[[], tuple[str, ...]]  # returns statements that create missing tables, with the schema in names
+    metadata: MetaData  # of its tables, but for a virtual one
     refuge: Callable[[], Path]  # returns the folder to use if the database's own cannot be written to
+    virtual: tuple[str, ...] = ()  # the statement that creates that one
     probe: str = "SELECT 1"  # fails on a file that an earlier version made and this one cannot read
+
+    @cache  # noqa: B019 - of two sidecars, which live as long as the process
+    def create(self) -> tuple[str, ...]:
+        """Returns statements that create missing tables, with the schema in their names."""
+        made = [CreateTable(table, if_not_exists=True) for table in self.metadata.sorted_tables]
+        return (*self.virtual, *(str(statement.compile(dialect=sqlite.dialect())) for statement in made))
 
     def path(self, db: Path) -> Path:
         """Returns the path that is written; the file need not exist."""
@@ -127,23 +136,18 @@ def _size(file: Path) -> int:
         return 0
 
 
-@cache
-def _create_notes() -> tuple[str, ...]:
-    made = [CreateTable(table, if_not_exists=True) for table in NotesTable.metadata.sorted_tables]
-    return tuple(str(statement.compile(dialect=sqlite.dialect())) for statement in made)
-
-
 NOTES = Sidecar(
     schema="notes",
     tables=frozenset({"star", "tag", "note"}),  # earlier files lack the others
-    create=_create_notes,
+    metadata=NotesTable.metadata,
     # Not in the cache, which anybody may clear: people wrote them.
     refuge=lambda: Path(platformdirs.user_data_dir("logs-ui", appauthor=False)) / "notes",
 )
 SEARCH = Sidecar(
     schema="search",
     tables=SEARCH_TABLES,
-    create=create_search,
+    metadata=SEARCH_METADATA,
+    virtual=(FTS5,),
     refuge=lambda: Path(platformdirs.user_cache_dir("logs-ui", appauthor=False)),
     probe=f"SELECT {', '.join(COLUMNS)} FROM search.texts LIMIT 0",  # noqa: S608 - ours
 )

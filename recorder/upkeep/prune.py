@@ -167,11 +167,7 @@ def _conditions(
 
 
 class _Chosen:
-    """The rollouts of one run that a filter and further conditions select, read in the order of their ids.
-
-    Attributes:
-        spared: a condition: true for rollouts that stay because people marked them, or starred the run.
-    """
+    """The rollouts of one run that a filter and further conditions select, read in the order of their ids."""
 
     def __init__(self, db: Engine, run: Run, where: RolloutFilter, rule: list[ColumnElement[bool]], keep: str) -> None:
         self.run = run
@@ -187,6 +183,7 @@ class _Chosen:
         if is_under_way:  # a rollout that awaits its reward may still be written
             self._taken.append(or_(col(_row.scored).is_not(None), col(_row.status) == Status.ERROR))
         marked = true() if is_starred else col(_row.uid).in_(marked_rows(run.uid))
+        # Selects rollouts that stay because people marked them, or starred the run.
         self.spared = false() if keep == Keep.NOTHING else marked
 
     def count(self) -> tuple[int, int, int]:
@@ -218,11 +215,8 @@ def _take(steady: small_transactions.Steady, run_id: int, ids: Sequence[int]) ->
 
 
 def _named(db: Engine, names: Iterable[str], where: RolloutFilter) -> list[Run]:
-    """Returns the runs to prune: those that are named, or all, if they have all names of the filter.
-
-    Raises:
-        RunNotFoundError: no such run.
-        FilterError: a named run lacks a name of the filter, or all runs do.
+    """Returns the runs to prune: those that are named, or all, if they have all names of the filter. Raises
+    RunNotFoundError, or FilterError if a named run, or every run, lacks a name of the filter.
     """
     chosen = [queries.find_run(db, name) for name in names]
     runs = chosen or [it.run for it in reversed(queries.all_runs(db))]

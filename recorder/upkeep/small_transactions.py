@@ -56,11 +56,7 @@ def _is_busy(address: Address) -> LogsUIError:
 def alone(address: Address) -> Iterator[Callable[[], None]]:
     """Makes this process the only writer on a network file system, where locks are unreliable, by the ingester's lease.
     Elsewhere the database's own locks suffice. Yields a function to call before each transaction: it raises if the
-    lease was lost.
-
-    Raises:
-        LogsUIError: another process has been writing for a long time, or has taken over.
-        DatabaseError: the folder cannot be written.
+    lease was lost. Raises LogsUIError if another process has been writing for a long time, or has taken over.
     """
     ingester = Ingester(address)
     if not ingester.takes_from_living:
@@ -93,12 +89,7 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def reading(address: Address) -> Iterator[Engine]:
-    """Opens a reading engine after storing what waited on disk.
-
-    Raises:
-        LogsUIError: another process has been storing that for a long time.
-        DatabaseError: the database cannot be read.
-    """
+    """Opens a reading engine after storing what waited on disk; raises as `_take_in` and `as_it_is`."""
     _take_in(address)
     with as_it_is(address) as engine:
         yield engine
@@ -113,11 +104,8 @@ def as_it_is(address: Address) -> Iterator[Engine]:
 
 @contextmanager
 def writing(address: Address) -> Iterator["Steady"]:
-    """Opens a database for short transactions, after storing what waited on disk.
-
-    Raises:
-        LogsUIError: another process has been writing for a long time.
-        DatabaseError: the database cannot be written.
+    """Opens a database for short transactions, after storing what waited on disk. Raises LogsUIError as `_take_in` and
+    `alone`, and DatabaseError if it cannot be written.
     """
     _take_in(address)
     with errors_in_plain_words(address), alone(address) as still_alone, disposed(writing_engine(address)) as engine:
@@ -146,17 +134,13 @@ def refuse_under_way(db: Engine | Connection, address: Address, what: str) -> No
 
 
 class Steady:
-    """Writes a database in short transactions.
-
-    Attributes:
-        rows: how many the next transaction should change.
-    """
+    """Writes a database in short transactions."""
 
     def __init__(self, address: Address, engine: Engine, still_alone: Callable[[], None]) -> None:
         self.address = address
         self._still_alone = still_alone
         self.engine = engine
-        self.rows = _FIRST
+        self.rows = _FIRST  # how many the next transaction should change
         self._pause = 0.0
         self._is_alone = False
         self._looked = -_LOOK_EVERY

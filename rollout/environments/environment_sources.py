@@ -109,11 +109,8 @@ def source_of(
     several: bool,
 ) -> Source:
     """Returns the source of clients for the arguments of `openenv_rollout_func`, which have the same names. Starts
-    nothing. `several` is True if environments with different variables are needed.
-
-    Raises:
-        TypeError, ValueError: in one line, what does not go together.
-        ImportError: openenv is not installed, or too old for `headers`.
+    nothing. `several` is True if environments with different variables are needed. Raises TypeError or ValueError, in
+    one line, if they do not go together, and ImportError if openenv is not installed, or too old for `headers`.
     """
     check_seconds("request_timeout", timeout)
     if base_url is not None and docker_image is not None:

@@ -38,15 +38,8 @@ def find_evaluation(path: str) -> Evaluation:
 
 
 def rollouts_of(path: str, given: Mapping[str, Any]) -> OpenEnvRollouts:
-    """Returns the rollout function of an evaluation.
-
-    Args:
-        path: see `find_evaluation`.
-        given: arguments of `openenv_rollout_func`.
-
-    Raises:
-        DefinitionError: see `find_evaluation`.
-        ValueError: an argument of the environment is among them.
+    """Returns the rollout function of an evaluation, with these arguments of `openenv_rollout_func`. Raises
+    DefinitionError as `find_evaluation` does, and ValueError if an argument of the environment is among them.
     """
     parameters = inspect.signature(openenv_rollout_func).parameters
     wiring = [name for name in Wiring.__annotations__ if name in parameters and name != "sampling"]

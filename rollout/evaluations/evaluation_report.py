@@ -135,9 +135,7 @@ class Report(Figures):
         return load_run(self.run, self.db)
 
     def shortfall(self, score: float, *, max_errors: int = 0) -> str | None:
-        """Returns in one line why the result is not enough; None if the mean is at least `score`, and no more rollouts
-        failed than allowed.
-        """
+        """Returns why the result is not enough, in a line: a mean below `score`, too many failures; None if it is."""
         if len(self.errors) > max_errors:
             return f"{len(self.errors)} of {len(self.samples)} rollouts failed. The first: {self.errors[0]}"
         if math.isnan(self.mean):

@@ -35,9 +35,7 @@ class MessageChat(Chat):
     heard: list[Message] = field(default_factory=list)
 
     def prompt_ids(self, prompt: Prompt, more: Sequence[Message] = ()) -> list[int]:
-        """Returns numbers of messages. A prompt that is a text becomes a user message, because servers apply their chat
-        template to everything.
-        """
+        """Returns numbers of messages. A text becomes a user message: servers apply their template to everything."""
         return self.numbers(joined([*as_messages(prompt), *more]))
 
     def inserted(self, answer: Sequence[int], messages: Sequence[Message], *, plain: bool = False) -> list[int]:  # noqa: ARG002

@@ -62,16 +62,12 @@ class EvaluationRow:
 
 
 class Scoring:
-    """Scores rows with the user's function.
-
-    Attributes:
-        weights: the weights of the scores in a dict, by name; None if the function returns one number.
-    """
+    """Scores rows with the user's function."""
 
     def __init__(self, name: str, score: Callable[[EvaluationRow], Score], weights: Mapping[str, float] | None) -> None:
         self.name = name
         self.score = score
-        self.weights = weights
+        self.weights = weights  # of the scores in a dict, by name; None if the function returns one number
         self._played: list[tuple[list[int], list[Message]]] = []
         self._scored: tuple[Any, list[dict[str, float | None]]] = (None, [])
 

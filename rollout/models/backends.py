@@ -65,17 +65,13 @@ class Model(Protocol):
     """
 
     def enter(self, row: int) -> None:
-        """Announces that this row will ask. Not all rows have to enter at once: some may wait for a session of the
-        environment until others have left.
-        """
+        """Announces that this row will ask. Rows need not enter at once: some may wait for others to leave."""
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
         """Returns one answer to `context` (L token ids), for the batch's row `row`. Raises `GenerationError`."""
 
     async def leave(self, row: int) -> None:
-        """Announces that this row asks no more. A backend that generates in batches waits for all rows that have
-        entered and not left.
-        """
+        """Announces that this row asks no more. A backend with batches waits for all that have not left."""
 
 
 @dataclass(frozen=True)

@@ -137,17 +137,13 @@ class ChatModel(Server):
 
     _limit = "max_tokens"
 
-    async def reply(
-        self, messages: Sequence[Mapping[str, Any]], sampling: Sampling, *, tools: Sequence[Mapping[str, Any]] = ()
-    ) -> Reply:
+    async def reply(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Reply:
         """Returns one answer to a conversation. The row has entered before and leaves at its end. Raises
         GenerationError if the server failed, or refused.
         """
         from openai import BadRequestError
 
         given: dict[str, Any] = {"model": self.model, "messages": [dict(message) for message in messages]}
-        if tools:
-            given["tools"] = [dict(tool) for tool in tools]
         async with self.explained():
             try:
                 completion = await self._complete(given, sampling)
@@ -175,9 +171,7 @@ class ChatModel(Server):
 
 
 def _is_neutral(sampling: Sampling) -> bool:
-    """Returns True if answers are sampled from the model's own distribution. A parameter that is not set is the
-    server's, and not known.
-    """
+    """Returns True if answers are sampled from the model's own distribution. A parameter that is unset is unknown."""
     return (
         sampling.temperature == 1
         and sampling.top_p in {None, 1}

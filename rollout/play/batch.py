@@ -3,8 +3,8 @@
 import asyncio
 import contextvars
 import logging
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from logs_ui.recorder import row_scope
@@ -24,29 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Returns the coroutine's result. It runs in this thread, or in a new one if a loop already runs in this thread, as
-    in a notebook.
-    """
+    """Returns the coroutine's result. It runs in a new thread if a loop runs in this one, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    results: list[T] = []
-    errors: list[BaseException] = []
-    context = contextvars.copy_context()
-
-    def work() -> None:
-        try:
-            results.append(context.run(asyncio.run, coroutine))
-        except BaseException as error:  # noqa: BLE001 - raised below, where it belongs
-            errors.append(error)
-
-    thread = threading.Thread(target=work, name="logs-ui-rollouts")
-    thread.start()
-    thread.join()
-    if errors:
-        raise errors[0]
-    return results[0]
+    # Not in a `with`, which would wait for the batch when the user interrupts it.
+    pool = ThreadPoolExecutor(1, thread_name_prefix="logs-ui-rollouts")
+    return pool.submit(contextvars.copy_context().run, asyncio.run, coroutine).result()
 
 
 async def play_rows(rows: int, model: Model, concurrency: int, play: Callable[[int], Awaitable[T]]) -> list[T]:
@@ -81,12 +66,9 @@ async def play_rows(rows: int, model: Model, concurrency: int, play: Callable[[i
 
 
 def trainer_columns(trajectories: Sequence[Trajectory], nothing: int) -> dict[str, Any]:
-    """Returns the columns of a rollout function for TRL: lists with one list per row.
-
-    Args:
-        trajectories: (N) rows.
-        nothing: a token id, the tokenizer's end of sequence. It becomes the masked completion of a row in which the
-            model never sampled anything, because the trainer cannot take an empty completion.
+    """Returns the columns of a rollout function for TRL: lists with one list per row. The token id `nothing`, the
+    tokenizer's end of sequence, becomes the masked completion of a row in which the model never sampled anything,
+    because the trainer cannot take an empty completion.
     """
     for trajectory in trajectories:
         if not trajectory.completion_ids:
@@ -101,11 +83,8 @@ def trainer_columns(trajectories: Sequence[Trajectory], nothing: int) -> dict[st
 
 
 class Failures:
-    """Judges batch after batch.
-
-    Args:
-        is_checked: True if model and environment were tried before the first batch. Otherwise a first batch without a
-            single rollout ends the training.
+    """Judges batch after batch. Unless it `is_checked`, because model and environment were tried before, a first batch
+    without a single rollout ends the training.
     """
 
     def __init__(self, *, is_checked: bool = True) -> None:
@@ -134,9 +113,7 @@ class Failures:
 
 
 def columns(rollouts: Sequence[Rollout], assignments: Sequence[Assignment], nothing: int) -> dict[str, Any]:
-    """Returns what every rollout function returns, with a `task` if any row has one. `nothing` is the same as in
-    `trainer_columns`.
-    """
+    """Returns what every rollout function returns, and `task` if any row has one; `nothing`: see `trainer_columns`."""
     if trl_is_before(1, 6):  # it gives a row that no reward function scored a reward of 0, and would train on it
         for rollout in rollouts:
             if rollout.error is not None:

@@ -42,9 +42,7 @@ class Prompts:
             raise ValueError("The dataset is empty")
 
     def rows(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Returns the first rows, or all, with prompts that are messages. Raises TypeError if a streamed dataset has a
-        row whose prompt cannot be used.
-        """
+        """Returns the first rows, or all, their prompts as messages. Raises TypeError if a prompt cannot be used."""
         rows = [dict(row) for row in islice(self.source, limit)]
         for i, row in enumerate(rows):
             _check_prompt(row["prompt"], i)

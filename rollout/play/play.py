@@ -30,11 +30,7 @@ _OF_EVERY_OBSERVATION = ("done", "reward", "metadata")
 
 @dataclass(frozen=True)
 class Rules:
-    """Holds the rules of an episode; see `openenv_rollout_func`.
-
-    Raises:
-        TypeError, ValueError: values that do not fit together; the message is one line.
-    """
+    """Holds the rules of an episode; see `openenv_rollout_func`. Raises TypeError or ValueError if they do not fit."""
 
     act: Act
     observe: Observe | None
@@ -196,9 +192,7 @@ class Episodes:
             raise
 
     def _messages(self, observation: Any) -> Sequence[Message]:
-        """Returns the messages that the user's `observe` makes of an observation. Raises RuntimeError or TypeError if
-        it raised, or returned something else.
-        """
+        """Returns messages of the user's `observe`. Raises RuntimeError if it fails, TypeError for other results."""
         try:
             said = None if self.rules.observe is None else self.rules.observe(observation)
         except Exception as error:

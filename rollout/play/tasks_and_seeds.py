@@ -53,9 +53,7 @@ class Rotation:
         return [self.of(mode, first + (begun + i) // generations) for i in range(len(prompts))]
 
     def _next_evaluation(self, trainer: Any, groups: int) -> int:
-        """Returns the index of the batch's first group in an evaluation. Each `evaluate()` of a trainer has its own
-        data loader, even several at one step.
-        """
+        """Returns the index of the batch's first group in an evaluation: each `evaluate()` has its own data loader."""
         loader = getattr(getattr(trainer, "callback_handler", None), "eval_dataloader", None)
         step, last = int(trainer.state.global_step), self._evaluating
         if last is None or last[0] != step or last[1] is not loader:

@@ -57,25 +57,18 @@ class LoopOptions:
 
 @dataclass(eq=False)
 class _Rollout:
-    """A rollout that is under way, from its dataset row on.
-
-    Attributes:
-        metadata: Metadata of its row.
-        versions: (T) Versions of the policy before and after the request of each turn.
-        environment: The environment that it is played in; None before the reset, and without one.
-        is_generated: True once everything but its rewards is there.
-        is_over: True once its row has ended.
-        context: The context that the row is entered and left in. No other code runs in it: the loop's tasks take turns
-            in one thread, and a row that is open in a shared context would claim the calls of other tasks.
-    """
+    """A rollout that is under way, from its dataset row on."""
 
     row: OpenRollout
     group: int
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)  # metadata of its row
+    # (T) Versions of the policy before and after the request of each turn.
     versions: list[tuple[int, int]] = field(default_factory=list)
-    environment: Any = None
-    is_generated: bool = False
-    is_over: bool = False
+    environment: Any = None  # the environment that it is played in; None before the reset, and without one
+    is_generated: bool = False  # True once everything but its rewards is there
+    is_over: bool = False  # True once its row has ended
+    # The context that the row is entered and left in. No other code runs in it: the loop's tasks take turns in one
+    # thread, and a row that is open in a shared context would claim the calls of other tasks.
     context: Context = field(default_factory=copy_context)
 
     @property

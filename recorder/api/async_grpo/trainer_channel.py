@@ -64,13 +64,9 @@ class TrainerChannel:
         self._put("logged", step, numbers(values))
 
     def taken(self, row: RowChange, staleness: int, dropped: str | None) -> None:
-        """Send that the trainer took a sample from the worker's queue.
-
-        Args:
-            row: The row that the sample is of, without columns.
-            staleness: Number of versions by which the trainer's policy was ahead of the sample's.
-            dropped: "stale" or "oversize"; None if it is trained on. A sample that is dropped as oversize is sent
-                twice, first with None.
+        """Send that the trainer took a sample of a row from the worker's queue. `staleness` are the versions by which
+        its policy was ahead of the sample's. `dropped` is "stale" or "oversize", or None if it is trained on. A sample
+        that is dropped as oversize is sent twice, first with None.
         """
         self._put("taken", row, staleness, dropped)
 
@@ -101,11 +97,9 @@ class TrainerRaised(BaseException):
 
 
 class TrainerListener:
-    """Writes what the trainer sends, in a thread of the worker's process, as long as its `with` block runs.
-
-    Raises:
-        TrainerRaised: at the end of the block if an exception ended the training. Its class has the name of that
-            exception, and is an `Exception` if that was one.
+    """Writes what the trainer sends, in a thread of the worker's process, as long as its `with` block runs. At the end
+    of the block it raises TrainerRaised if an exception ended the training: its class has the name of that exception,
+    and is an `Exception` if that was one.
     """
 
     def __init__(self, channel: TrainerChannel, run: OpenRun, db: Address, columns: Mapping[str, Any]) -> None:

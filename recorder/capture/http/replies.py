@@ -43,26 +43,18 @@ class Prompt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Describes a request to a generation endpoint.
+    """Describes a request to a generation endpoint."""
 
-    Attributes:
-        prompts: At least one.
-        copies: Number of sequences that are requested for each prompt.
-        sampling: Model, temperature and other parameters that were set.
-        request_id: The caller's name for it; None without one.
-        instructions: Number of the prompt's first messages that the server does not keep for the next request; None if
-            it keeps nothing.
-        previous, conversation: Names of what the server prepends to the prompt: the answer before, or a conversation.
-    """
-
-    prompts: list[Prompt]
-    copies: int
-    sampling: dict[str, Any]
-    request_id: str | None
+    prompts: list[Prompt]  # at least one
+    copies: int  # number of sequences that are requested for each prompt
+    sampling: dict[str, Any]  # model, temperature and other parameters that were set
+    request_id: str | None  # the caller's name for it; None without one
     _read: Callable[["Request", Json], list[Sequence]]
+    # Number of the prompt's first messages that the server does not keep for the next request; None if it keeps
+    # nothing.
     instructions: int | None = None
-    previous: str | None = None
-    conversation: str | None = None
+    previous: str | None = None  # name of the answer before, which the server prepends to the prompt
+    conversation: str | None = None  # name of a conversation that it prepends
 
     def sequences(self, reply: Json) -> list[Sequence]:
         """Read the sequences of a reply; [] if it is not a reply to a generation."""

@@ -102,7 +102,7 @@ def untrace_client(client: C) -> C:
     return client
 
 
-def hear_httpx(exchange: Exchange, response: Any) -> None:
+def hear_httpx(exchange: Exchange, response: Any, /, **_: Any) -> None:
     """Take a reply of httpx that was read already; otherwise follow what the user reads of it."""
     encoded = response.headers.get("content-encoding")
     if response.is_closed:
@@ -180,10 +180,10 @@ class _HeardReader(wrapt.ObjectProxy):  # type: ignore[type-arg]
                 self._self_exchange.end()
 
 
-def _hear_requests(session: Any, exchange: Exchange, response: Any, /, **kwargs: Any) -> None:
+def _hear_requests(exchange: Exchange, response: Any, /, client: Any, **kwargs: Any) -> None:
     """Follow what the user reads of a stream: all ways except `raw` go through `iter_content`."""
     exchange.answers(response.status_code)
-    if not kwargs.get("stream", session.stream):
+    if not kwargs.get("stream", client.stream):
         exchange.heard(response.content)
         exchange.end()
         return
@@ -196,16 +196,12 @@ def _hear_requests(session: Any, exchange: Exchange, response: Any, /, **kwargs:
     response.iter_content = iter_content
 
 
-def _hear_httpx(_: Any, exchange: Exchange, response: Any, /, **__: Any) -> None:
-    hear_httpx(exchange, response)
-
-
-def _hear_aiohttp(_: Any, exchange: Exchange, response: Any, /, **__: Any) -> None:
+def _hear_aiohttp(exchange: Exchange, response: Any, /, **_: Any) -> None:
     exchange.answers(response.status)
     response.content = _HeardReader(response.content, exchange)
 
 
-def _hear_alike(_: Any, exchange: Exchange, response: Any, /, **kwargs: Any) -> None:
+def _hear_alike(exchange: Exchange, response: Any, /, **kwargs: Any) -> None:
     content = None if kwargs.get("stream") else getattr(response, "content", None)
     status = getattr(response, "status_code", None)
     exchange.answers(status if isinstance(status, int) else 200)
@@ -229,10 +225,10 @@ def _sent(method: str = "", url: object = "", **kwargs: Any) -> Sent:
 
 _LIBRARIES = (
     ("requests", "Session", "send", _prepared, _hear_requests),
-    ("httpx", "Client", "send", _prepared, _hear_httpx),
-    ("httpx", "AsyncClient", "send", _prepared, _hear_httpx),
-    ("httpx2", "Client", "send", _prepared, _hear_httpx),  # the openai package has it since 3.0
-    ("httpx2", "AsyncClient", "send", _prepared, _hear_httpx),
+    ("httpx", "Client", "send", _prepared, hear_httpx),
+    ("httpx", "AsyncClient", "send", _prepared, hear_httpx),
+    ("httpx2", "Client", "send", _prepared, hear_httpx),  # the openai package has it since 3.0
+    ("httpx2", "AsyncClient", "send", _prepared, hear_httpx),
     ("aiohttp", "ClientSession", "_request", _sent, _hear_aiohttp),
 )
 
@@ -244,11 +240,11 @@ def _replacements(client: object) -> dict[str, Callable[[Call], Call]]:
     for library, name, method, sent, hear in _LIBRARIES:
         kind = getattr(sys.modules.get(library), name, None)
         if isinstance(kind, type) and isinstance(client, kind):
-            return {method: functools.partial(recorded, "http", sent=sent, hear=functools.partial(hear, client))}
+            return {method: functools.partial(recorded, "http", sent=sent, hear=functools.partial(hear, client=client))}
     # Any object with methods named like those of requests.
     methods: dict[str, Callable[..., Sent]] = {"post": functools.partial(_sent, "POST"), "request": _sent}
     return {
-        name: functools.partial(recorded, "http", sent=sent, hear=functools.partial(_hear_alike, client))
+        name: functools.partial(recorded, "http", sent=sent, hear=_hear_alike)
         for name, sent in methods.items()
         if callable(getattr(client, name, None)) and hasattr(client, "__dict__")
     }

@@ -10,7 +10,7 @@ every such request, and return httpx's response.
 import functools
 from typing import Any
 
-from logs_ui.recorder.capture.http.exchange import Exchange, Sent
+from logs_ui.recorder.capture.http.exchange import Sent
 from logs_ui.recorder.capture.instruments.http_clients import hear_httpx, recorded
 from logs_ui.recorder.capture.instruments.patch import patches
 
@@ -22,12 +22,8 @@ def install() -> None:
 
 def _attach(module: Any) -> None:
     for handler in (module.HTTPHandler, module.AsyncHTTPHandler):
-        patches.method(handler, "post", functools.partial(recorded, "litellm", sent=_sent, hear=_hear))
+        patches.method(handler, "post", functools.partial(recorded, "litellm", sent=_sent, hear=hear_httpx))
 
 
 def _sent(_handler: Any, url: Any = "", data: Any = None, json: Any = None, *_: Any, **more: Any) -> Sent:
     return "POST", str(url), json or data or more.get("content")
-
-
-def _hear(exchange: Exchange, response: Any, /, **_: Any) -> None:
-    hear_httpx(exchange, response)

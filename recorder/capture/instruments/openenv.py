@@ -41,16 +41,8 @@ def _attach(client: type) -> None:
     patches.method(client, "_step_async" if by_coroutines else "step", _step)
 
 
-def _reset(original: Method) -> Method:
-    return _recorded("reset", original, lambda _, kwargs: kwargs, _step_result)
-
-
-def _step(original: Method) -> Method:
-    return _recorded("step", original, lambda args, kwargs: args[0] if args else kwargs.get("action"), _step_result)
-
-
-def _tool(original: Method) -> Method:
-    return _recorded("tool", original, _called, Answer)
+def _action(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0] if args else kwargs.get("action")
 
 
 def _called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -63,11 +55,15 @@ def _step_result(result: Any) -> Answer:
     return Answer(result.observation, result.reward, result.done, getattr(result, "metadata", None))
 
 
-def _recorded(kind: str, original: Method, sent: Sent, read: Callable[[Any], Answer]) -> Method:
+def _recorded(kind: str, sent: Sent, read: Callable[[Any], Answer], original: Method) -> Method:
     def around(client: Any, /, *args: Any, **kwargs: Any) -> AbstractContextManager[Callable[[Any], Any]]:
-        action = args[0] if args else kwargs.get("action")
-        if type(action).__name__ == "ListToolsAction":
+        if type(_action(args, kwargs)).__name__ == "ListToolsAction":
             return nullcontext(lambda result: result)
         return RecordedCall(kind, client, functools.partial(sent, args, kwargs), read)
 
     return recorded_function(original, around)
+
+
+_reset = functools.partial(_recorded, "reset", lambda _, kwargs: kwargs, _step_result)
+_step = functools.partial(_recorded, "step", _action, _step_result)
+_tool = functools.partial(_recorded, "tool", _called, Answer)

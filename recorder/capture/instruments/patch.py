@@ -38,7 +38,7 @@ class Patches:
         self._undo.append((owner, name, owner.__dict__.get(name, _INHERITED)))
         type.__setattr__(owner, name, replacement)  # a metaclass may forbid it
 
-    def when_imported(self, module: str, attach: Callable[[Any], None]) -> None:
+    def when_imported(self, module: str, attach: Callable[[Any], object]) -> None:
         """Call `attach(module)` now or right after its import, unless `undo` is called before. This imports nothing."""
         era = self._era
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from logs_ui.recorder.capture.calls import Begun, Collector, Generation, answered, generating_strand, generation
+from logs_ui.recorder.capture.calls import Collector, Generation, answered, generating_strand, generation
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
 from logs_ui.recorder.capture.model_answers import Sequence, TokenBatch, finish_of
 from logs_ui.recorder.guard import guard
@@ -36,24 +36,26 @@ def install() -> None:
     )
 
 
-def _around(add: Callable[..., None], generate: Method, model: Any, /, *args: Any, **kwargs: Any) -> Any:
+def _around(read: Callable[..., Any], generate: Method, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     strand = generating_strand()
     if strand is None or not _is_policy(strand.tree.log, model):
         return generate(model, *args, **kwargs)
     with generation(strand, "transformers") as begun:
         output = generate(model, *args, **kwargs)
     with guard("recording a generation of transformers"), answered(begun):
-        add(strand.tree.log, begun, model, args, kwargs, output)
+        seconds, settings = time.perf_counter() - begun.began, _settings(model, args, kwargs)
+        sequences = read(settings, output, *args, **kwargs)
+        sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
+        if sequences is not None:
+            made = Generation(begun.order, begun.began, seconds, sequences, sampling, strand=strand)
+            strand.tree.log.add(made)
     return output
 
 
-def _add_batch(
-    log: Collector, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any
-) -> None:
-    seconds = time.perf_counter() - begun.began
-    settings = _settings(model, args, kwargs)
+def _each_sequence(settings: dict[str, Any], output: dict[Any, Any], /, *_: Any, **__: Any) -> list[Sequence]:
+    """Read what `generate_batch` returns."""
     ends, limit = _ends(settings["eos_token_id"]), settings["max_new_tokens"]
-    sequences = [
+    return [
         Sequence(
             np.array(one.prompt_ids, np.int32),
             np.array(ids := one.generated_tokens, np.int32),
@@ -61,8 +63,6 @@ def _add_batch(
         )
         for one in output.values()
     ]
-    sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
-    log.add(Generation(begun.order, begun.began, seconds, sequences, sampling, strand=begun.strand))
 
 
 def _is_policy(log: Collector, model: Any) -> bool:
@@ -75,24 +75,22 @@ def _is_policy(log: Collector, model: Any) -> bool:
     return True
 
 
-def _add(log: Collector, begun: Begun, model: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-    seconds = time.perf_counter() - begun.began
-    inputs = kwargs.get("input_ids", kwargs.get("inputs", args[0] if args else None))
+def _token_batch(
+    settings: dict[str, Any], output: Any, /, inputs: Any = None, *_: Any, attention_mask: Any = None, **more: Any
+) -> TokenBatch | None:
+    """Read what `generate` returns. None if it generated from embeddings: there are no ids to record."""
+    inputs = more.get("input_ids", inputs)
     if inputs is None:
-        return  # generated from embeddings: there are no ids to record
-    settings = _settings(model, args, kwargs)
-    prompts, mask = _array(inputs).astype(np.int32), kwargs.get("attention_mask")
-    length = prompts.shape[1]
-    sequences = TokenBatch(
+        return None
+    prompts, length = _array(inputs).astype(np.int32), inputs.shape[1]
+    return TokenBatch(
         prompts,
-        None if mask is None else _array(mask).astype(np.bool_),
+        None if attention_mask is None else _array(attention_mask).astype(np.bool_),
         _array(getattr(output, "sequences", output))[:, length:].astype(np.int32),
         _ends(settings["eos_token_id"]),
         settings["pad_token_id"],
         settings["max_new_tokens"] or (settings["max_length"] or 0) - length,
     )
-    sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
-    log.add(Generation(begun.order, begun.began, seconds, sequences, sampling, strand=begun.strand))
 
 
 def _array(tensor: Any) -> NDArray[Any]:
@@ -115,5 +113,5 @@ def _ends(eos: Any) -> tuple[int, ...]:
     return () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
 
 
-_recorded = patch(partial(_around, _add))
-_recorded_batch = patch(partial(_around, _add_batch))
+_recorded = patch(partial(_around, _token_batch))
+_recorded_batch = patch(partial(_around, _each_sequence))

@@ -189,10 +189,8 @@ def output_folder(args: Any) -> str:
 
 def shared_from_first(trainer: Any, value: Any) -> Any:
     """Return rank 0's value on every rank, unless only the main one calls rollout functions. It is no collective: a
-    rank that does not record makes no other wait for longer than a minute.
-
-    Raises:
-        LogsUIError: rank 0 does not record.
+    rank that does not record makes no other wait for longer than a minute. Raises LogsUIError if rank 0 does not
+    record.
     """
     if trainer.accelerator.num_processes == 1 or trl_shapes.only_main_calls(trainer):
         return value

@@ -34,16 +34,11 @@ _NO_TRAINER = "the rollout function was called while no trainer is generating: r
 
 @dataclass(frozen=True)
 class Arguments:
-    """Describes the arguments of one call of a rollout function.
-
-    Attributes:
-        prompts: (N) The prompt of each requested completion.
-        copies: Number of completions that are requested for each prompt that was passed.
-    """
+    """Describes the arguments of one call of a rollout function."""
 
     trainer: Any
-    prompts: list[Any]
-    copies: int
+    prompts: list[Any]  # (N) The prompt of each requested completion
+    copies: int  # number of completions that are requested for each prompt that was passed
 
     def with_each_prompts_ids(self, output: Any) -> Any:
         """Return the function's output with one entry of `prompt_ids` for each completion, as TRL makes it."""

@@ -49,21 +49,14 @@ def is_wanted() -> bool:
 
 
 class SentParcel:
-    """Implements `outlet.Parcel`: jobs as frames, see `Wire`, kept until they are durable.
-
-    Attributes:
-        count: about how many changes it has.
-        lost: number of further changes that cannot be sent.
-        number: from 1 on, in the order of sending; 0 before.
-        counts: the training's counts, which were sent with it.
-        done: called once it is durable, with the number of its changes that are lost.
-    """
+    """Implements `outlet.Parcel`: jobs as frames, see `Wire`, kept until they are durable."""
 
     def __init__(self, client: "HelperClient", wire: Wire) -> None:
-        self.count = self.lost = self.number = 0
+        self.count = self.lost = 0  # about how many changes it has, and how many more cannot be sent
+        self.number = 0  # from 1 on, in the order of sending; 0 before
         self.frames: list[bytes] = []
-        self.counts = Counts()
-        self.done: Callable[[int], None] = lambda _: None
+        self.counts = Counts()  # the training's, which were sent with it
+        self.done: Callable[[int], None] = lambda _: None  # see `Parcel.write`
         self._client, self._wire = client, wire
 
     def add(self, job: Job) -> None:

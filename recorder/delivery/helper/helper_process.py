@@ -76,9 +76,7 @@ def main(descriptor: int) -> None:
 
 
 def _watch(go_on: Callable[[], None], connection: Any, _: Any) -> None:
-    """Make SQLite report progress during a statement. PostgreSQL cannot: if one statement takes a server too long,
-    what is left goes to the disk.
-    """
+    """Make SQLite report progress during a statement. PostgreSQL cannot: what takes it too long goes to the disk."""
     if isinstance(connection, sqlite3.Connection):
         connection.set_progress_handler(go_on, _STEPS)
 

@@ -45,15 +45,10 @@ class HelperProcess:
     """A helper process that was started, and the thread that listens to it."""
 
     def __init__(self, heard: Callable[[list[Any]], None], condition: threading.Condition, folder: Path | None) -> None:
-        """Starts it.
+        """Starts it in a working directory; None takes this process's. Raises OSError if it does not start.
 
-        Args:
-            heard: called with each message, in the listener's thread, under the condition's lock.
-            condition: notified after each message, and when the process ends.
-            folder: its working directory; None takes this process's.
-
-        Raises:
-            OSError: it does not start.
+        `heard` is called with each message, in the listener's thread, under the lock of `condition`, which is notified
+        after each message, and when the process ends.
         """
         self.pid: int | None = None  # its PID; None until it can write
         self.is_running = True  # False once it has ended

@@ -76,14 +76,10 @@ def attribute(
     decode: Decode = lambda _: "",
     returned: Returned = MappingProxyType({}),
 ) -> Attribution:
-    """Assign the calls of a rollout function that returned.
+    """Assign all calls of a rollout function that returned these token ids, an array of each for each of N rows.
 
-    Args:
-        prompts: (N) token ids as returned, one array for each row.
-        completions: (N) token ids as returned.
-        seen: all calls.
-        decode: token ids to text; called only where ids leave something open.
-        returned: numbers that the function returned for each row; used only where stronger evidence is missing.
+    `decode` is called only where ids leave something open. `returned` are numbers that the function returned for each
+    row; they are used only where stronger evidence is missing.
     """
     if found := of_one_scope(len(prompts), seen):
         return found
@@ -115,13 +111,9 @@ def attribute_unfinished(
 ) -> Attribution:
     """Assign the calls of a rollout function that raised, or has not returned yet: no tokens tell the rows apart.
 
-    Args:
-        count: number of rows.
-        seen: the calls so far.
-        prompts: (N) the last user message of each prompt, to be found in contexts; empty where it is unknown.
-        decode: token ids to text; called only where prompts differ.
-        is_running: True if the rows are shown while they run: they are then taken to be in order, so that an
-            environment that hangs in its first reset is on a row.
+    `prompts` are (N) the last user message of each prompt, to be found in contexts; empty where it is unknown. `decode`
+    is called only where they differ. If `is_running`, the rows are shown while they run: they are then taken to be in
+    order, so that an environment that hangs in its first reset is on a row.
     """
     if found := of_one_scope(count, seen):
         return found

@@ -11,37 +11,25 @@ from logs_ui.recorder.rows.attribution.row_calls import Attribution, Returned, R
 
 
 class Assignment:
-    """The rows of one rollout function call while calls are being assigned to them.
-
-    Attributes:
-        seen: all calls.
-        rows: (N) what was assigned so far.
-        prompts: (N) text of each row's prompt; empty where all are one, or unknown.
-        environment_calls: calls of environments, without those that environments made themselves.
-        tool_functions: calls of tools that are plain functions, and have no episode.
-        unmatched: chains of generations that match no row.
-        is_running: True if the rows are shown while they run, and assigned again later.
-        with_known_prompt: rows of which a generation is known to hold the prompt.
-        contested: rows for which there are more candidate generations than turns.
-        scoped: orders of the environment calls that named their row themselves.
-        unattributed: calls that were found to be of no row.
-        outside: calls that named a row that does not exist.
-        returned: numbers that the function returned for each row, beside its tokens.
-    """
+    """The rows of one rollout function call while calls are being assigned to them."""
 
     def __init__(self, seen: Seen, count: int, branches: Branches, outside: int = 0, prompts: Seq[str] = ()) -> None:
+        """`outside` are the calls that named a row that does not exist; `prompts` (N) the text of each row's prompt,
+        empty where all are one, or unknown.
+        """
         self.seen, self.branches, self.prompts = seen, branches, prompts
-        self.is_running = False
-        self.returned: Returned = {}
-        self.with_known_prompt: set[int] = set()
-        self.contested: set[int] = set()
-        self.scoped: set[int] = set()
-        self.rows = [RowCalls() for _ in range(count)]
+        self.is_running = False  # True if the rows are shown while they run, and assigned again later
+        self.returned: Returned = {}  # numbers that the function returned for each row, beside its tokens
+        self.with_known_prompt: set[int] = set()  # rows of which a generation is known to hold the prompt
+        self.contested: set[int] = set()  # rows for which there are more candidate generations than turns
+        self.scoped: set[int] = set()  # orders of the environment calls that named their row themselves
+        self.rows = [RowCalls() for _ in range(count)]  # what was assigned so far
+        # Without calls that environments made themselves. Tools that are plain functions have no episode.
         outermost = [call for call in seen.environment_calls if call.within is None]
         self.environment_calls = [call for call in outermost if call.client >= 0]
         self.tool_functions = [call for call in outermost if call.client < 0]
-        self.unmatched: list[Chain] = []
-        self.unattributed = self.outside = outside
+        self.unmatched: list[Chain] = []  # chains of generations that match no row
+        self.unattributed = self.outside = outside  # calls that were found to be of no row
         self._failures = [made for made in seen.generations if made.is_failure]
         self._assigned: set[int] = set()  # orders of environment calls
 

@@ -14,16 +14,14 @@ _ROW_ID = re.compile(r"(?:^|-)row-(\d{1,9})$")
 class Branches:
     """The strands right below the deepest one that all calls have in common: a function's tasks or threads, be they
     one for each row, for each worker, or for each turn.
-
-    Attributes:
-        are_turns: True if rows continue from branch to branch, so that a branch is no row. Set by `link_chains`,
-            cleared by `join`.
     """
 
     def __init__(self, calls: Seq[Call]) -> None:
         paths = {strand: strand.path for strand in {call.strand for call in calls} if strand is not None}
         depth = len(common(list(paths.values())))
         self._by_strand = {strand: path[depth] for strand, path in paths.items() if len(path) > depth}
+        # True if rows continue from branch to branch, so that a branch is no row. Set by `link_chains`, cleared by
+        # `join`.
         self.are_turns = False
 
     def join(self, rows: Iterable[Seq[Generation]]) -> None:

@@ -12,26 +12,18 @@ from logs_ui.recorder.rows.attribution.prefixes import answer_of, context_of
 
 @dataclass(eq=False)
 class Chain:
-    """Generations of one row that follow one another, as far as their tokens show it.
+    """Generations of one row that follow one another, as far as their tokens show it."""
 
-    Attributes:
-        branch: where they were made; where branches are turns, where the first one was.
-        row: the row that they name themselves; None where they name none.
-        begins: True if the first one can be a row's first turn; else it is some row's later turn.
-        head: bytes of the first context; empty where it is unknown.
-        tail: bytes up to the end of the last answer; None where they are unknown.
-        is_unbroken: True if each context repeats all before it, so that the tail holds all of the chain's tokens.
-        candidate_rows: rows with this prompt, set once the chain turned out to match no whole row; None where its
-            first context holds no row's prompt.
-    """
-
-    branch: Strand | None
-    row: int | None
-    begins: bool
+    branch: Strand | None  # where they were made; where branches are turns, where the first one was
+    row: int | None  # the row that they name themselves; None where they name none
+    begins: bool  # True if the first one can be a row's first turn; else it is some row's later turn
     parts: list[tuple[Generation, Sequence]] = field(default_factory=list)
-    head: bytes = b""
-    tail: bytes | None = None
+    head: bytes = b""  # bytes of the first context; empty where it is unknown
+    tail: bytes | None = None  # bytes up to the end of the last answer; None where they are unknown
+    # True if each context repeats all before it, so that the tail holds all of the chain's tokens.
     is_unbroken: bool = True
+    # Rows with this prompt, set once the chain turned out to match no whole row; None where its first context holds no
+    # row's prompt.
     candidate_rows: Seq[int] | None = None
 
     def add(self, generation: Generation, sequence: Sequence, context: bytes | None) -> None:

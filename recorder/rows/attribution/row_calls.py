@@ -22,41 +22,31 @@ Seen = CallRecords
 
 @dataclass(slots=True)  # not frozen: that costs four times as much
 class Turn:
-    """Holds one answer of the model within a row; it is not changed once it is made.
+    """Holds one answer of the model within a row; it is not changed once it is made."""
 
-    Attributes:
-        order: of the generation call.
-        start: index of its first token in the completion, beyond its end where that was cut off before; None where the
-            completion does not hold it.
-        others: the other answers of the same call to the same prompt, as with `n=2`.
-        is_used: False where there are others, and nothing shows which of them was used: then this is the first.
-    """
-
-    order: int
+    order: int  # of the generation call
     generation: Generation
     sequence: Sequence
+    # Index of its first token in the completion, beyond its end where that was cut off before; None where the
+    # completion does not hold it.
     start: int | None
-    others: Seq[Sequence] = ()
+    others: Seq[Sequence] = ()  # the other answers of the same call to the same prompt, as with `n=2`
+    # False where there are others, and nothing shows which of them was used: then this is the first.
     is_used: bool = True
 
 
 @dataclass
 class RowCalls:
-    """The calls of one row, each kind in the order in which they began.
-
-    Attributes:
-        children: calls that the environment calls made themselves (`EnvironmentCall.within`).
-        evidence: the weakest evidence by which a call came here; None without calls.
-        is_whole: False if it has no environment call and some are unattributed: they may be its own.
-        failures: generations without an answer: they raised, or have not come back.
-    """
+    """The calls of one row, each kind in the order in which they began."""
 
     turns: list[Turn] = field(default_factory=list)
     environment_calls: list[EnvironmentCall] = field(default_factory=list)
+    # Calls that the environment calls made themselves (`EnvironmentCall.within`).
     children: list[EnvironmentCall] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
-    evidence: str | None = None
-    is_whole: bool = True
+    evidence: str | None = None  # the weakest evidence by which a call came here; None without calls
+    is_whole: bool = True  # False if it has no environment call and some are unattributed: they may be its own
+    # Generations without an answer: they raised, or have not come back.
     failures: list[Generation] = field(default_factory=list)
 
     def lower_evidence(self, evidence: str) -> None:

@@ -33,17 +33,13 @@ _LEAST = 16  # characters of a text that occurs by accident in no other row's
 
 @dataclass
 class ScoredRow:
-    """The calls that reward functions made for one row.
+    """The calls that reward functions made for one row."""
 
-    Attributes:
-        calls: Name of the function, evidence, and call, in the order of the calls.
-        environment_calls: Those of environments and functions, with the calls that these made themselves.
-        notes: Recorded in a scope of the row.
-    """
-
+    # Name of the function, evidence, and call, in the order of the calls.
     calls: list[tuple[str, str, Call]] = field(default_factory=list)
+    # Those of environments and functions, with the calls that these made themselves.
     environment_calls: list[EnvironmentCall] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)  # recorded in a scope of the row
 
 
 class _Unit:
@@ -80,13 +76,10 @@ def asked_of(call: Call) -> Any:
 def attribute_scoring(
     seen: Seen, functions: Mapping[int, str], completions: Seq[Any], given: Seq[Any]
 ) -> tuple[list[ScoredRow], int]:
-    """Return the rows with their calls, and the number of calls that are unattributed.
+    """Return the rows with their calls, which are `seen` in order, and the number of calls that are unattributed.
 
-    Args:
-        seen: The calls of all functions, sorted.
-        functions: Names of the functions, by the strand in which each ran.
-        completions: (N) Text or messages of each row, as the functions got them.
-        given: (N) Prompt and dataset columns of each row.
+    `functions` are names by the strand in which each ran; `completions` are (N) the text or messages of each row, as
+    the functions got them, and `given` (N) its prompt and dataset columns.
     """
     rows, texts = [ScoredRow() for _ in completions], _Texts(completions, given)
     made: list[Call] = sorted([*seen.generations, *seen.environment_calls], key=lambda call: call.order)

@@ -23,21 +23,14 @@ Written = bytes | bytearray | memoryview | None
 
 
 class ImpatientConnection(Connection[Any]):
-    """
-    Attributes:
-        longest: seconds that a statement, or a commit, may take; then what is to be written waits on disk. None for as
-            long as it takes.
-        shortest: seconds that it may take if `is_hurried()`, as when the process is about to end.
-    """
-
+    # Seconds that a statement, or a commit, may take; then what is to be written waits on disk. None for as long as it
+    # takes.
     longest: float | None = None
-    shortest: float = 0.0
+    shortest: float = 0.0  # seconds that it may take if `is_hurried()`, as when the process is about to end
     is_hurried: Callable[[], bool] = staticmethod(lambda: False)
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kw: Any) -> Any:
-        """Overrides psycopg's, which waits for ever. Raises psycopg.OperationalError, and closes the connection, if the
-        server did not answer in time.
-        """
+        """Overrides psycopg's, which waits for ever: in the end raises OperationalError and closes the connection."""
         return super().wait(gen if self.longest is None else self._limited(gen, self.longest), *args, **kw)
 
     def _limited(self, gen: Generator[Any, Any, Any], longest: float) -> Generator[Any, Any, Any]:

@@ -39,15 +39,8 @@ class Storage:
     """
 
     def __init__(self, address: Address, limits: Limits, *, spools_always: bool, name: str, before: int = 0) -> None:
-        """Opens no file and no connection yet.
-
-        Args:
-            address: the database.
-            limits: how long to try, and how much disk space the spool may use.
-            spools_always: True if all entries go to the spool, and another process ingests them, as on a network file
-                system.
-            name: as `writer` of `Spool`.
-            before: as for `Spool`.
+        """Opens no file and no connection yet. With `spools_always` all entries go to the spool, and another process
+        ingests them, as on a network file system. For `name` and `before` see `Spool`.
         """
         self.trouble: str | None = None  # why the database cannot be written now; None if it can
         self.dropped = 0  # number of changes that neither the database nor the spool could store
@@ -99,10 +92,7 @@ class Storage:
 
         The entry goes to the database. It goes to the spool if other entries already wait there (their order must be
         kept), or if the database has been away for `limits.spool_seconds`. If there is no room on disk either, tries
-        both until one of them takes the entry.
-
-        Raises:
-            RefusedDatabaseError: the database can never be written.
+        both until one of them takes the entry. Raises RefusedDatabaseError if the database can never be written.
         """
         pause = _PAUSE
         while not (self._goes_to_disk() and self._is_on_disk(entry)):
@@ -162,11 +152,8 @@ class Storage:
         return True
 
     def abandon(self) -> Engine | None:
-        """Releases the parent's files in a child, after a fork.
-
-        Returns:
-            The parent's engine. The child must keep a reference to it and never use it: to close its connections would
-            break those of the parent.
+        """Releases the parent's files in a child, after a fork; returns the parent's engine. The child must keep a
+        reference to it and never use it: to close its connections would break those of the parent.
         """
         self._spool.abandon()
         return self._engine

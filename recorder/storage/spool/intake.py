@@ -28,24 +28,15 @@ Runs = dict[str, int]
 
 
 class Intake:
-    """Stores the entries of one process in one database.
-
-    Attributes:
-        running: True if, according to the database, a run that the process keeps alive is still going on.
-        silence: returns for how many µs another process has written nothing, independently of that process's clock. It
-            is called in each transaction. If it is None, the times in the entries are used.
-    """
+    """Stores the entries of one process in one database."""
 
     def __init__(self, address: Address, engine: Callable[[], Engine], writer: str, *, is_own: bool) -> None:
-        """Opens nothing yet.
-
-        Args:
-            address: the database.
-            engine: returns the database, opened for writing.
-            writer: the writer's name of the process; see `spool_files.new_writer_name`.
-            is_own: True if the entries are this process's own. It is alive then, even if its entries are old.
+        """Opens nothing yet; `engine` returns the database, opened for writing. `writer` is a name as
+        `spool_files.new_writer_name` makes it. With `is_own`, the process is alive even if its entries are old.
         """
-        self.running = False
+        self.running = False  # True if, according to the database, a run that the process keeps alive still goes on
+        # Returns for how many µs another process has written nothing, independently of that process's clock. It is
+        # called in each transaction. If it is None, the times in the entries are used.
         self.silence: Callable[[], int] | None = None
         self._address, self._engine, self._writer, self._is_own = address, engine, writer, is_own
 
@@ -53,17 +44,9 @@ class Intake:
         """Stores entries in one transaction, except those that are stored already.
 
         If the database refuses a change, all changes are tried one by one, and only the refused ones are left out.
-
-        Args:
-            entries: in the order of their numbers, without gaps.
-
-        Returns:
-            The number of changes that were refused even without their payload.
-
-        Raises:
-            RefusedDatabaseError: the database can never be written.
-            DatabaseError: the database cannot be written now. It is safe to try the same entries again, even if the
-                connection broke during the commit.
+        Returns how many were refused even without their payload. The entries are in the order of their numbers, without
+        gaps. After a DatabaseError it is safe to try the same ones again, even if the connection broke during the
+        commit; not after a RefusedDatabaseError: the database can never be written.
         """
         try:
             return self._transact(entries, self._write_together)

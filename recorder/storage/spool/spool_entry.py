@@ -54,10 +54,8 @@ def encoded(entry: Entry) -> tuple[bytes, int]:
     """Encodes an entry as MessagePack.
 
     A change that cannot be encoded is tried again without its payload, and is left out if that fails, too. Lone
-    surrogates, which UTF-8 cannot represent, are replaced, as they are in columns of the database.
-
-    Returns:
-        The bytes, and the number of changes that were left out.
+    surrogates, which UTF-8 cannot represent, are replaced, as they are in columns of the database. Returns the bytes,
+    and the number of changes that were left out.
     """
     try:
         return _encode(entry), 0

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from logs_ui.recorder.storage.changes import NO_ENTRY, EntryNumber
+from logs_ui.recorder.storage.file_system import sync
 from logs_ui.recorder.storage.spool.spool_format import FORMAT, Frame, frame_of, frames, grouped, is_ended
 
 logger = logging.getLogger("logs_ui")
@@ -56,13 +57,9 @@ class Spool:
     """Keeps the spool of this process. It is not thread-safe."""
 
     def __init__(self, folder: Path, writer: str, most_bytes: int, before: int = 0) -> None:
-        """Creates no file, nor the folder, before the first frame.
-
-        Args:
-            folder: the spool's folder.
-            writer: the writer's name; see `new_writer_name`.
-            most_bytes: maximum size of all files together.
-            before: number of processes that wrote under this name and have ended; this one takes their files over.
+        """Creates no file, nor the folder, before the first frame. `most_bytes` is the maximum size of all files
+        together; `before` the number of processes that wrote under this name and have ended, whose files this one takes
+        over.
         """
         self.folder = folder
         self.size = 0  # bytes in its files
@@ -81,11 +78,8 @@ class Spool:
         return bool(self._files)
 
     def append(self, number: EntryNumber, data: bytes) -> None:
-        """Appends an entry, and returns once it is on the disk.
-
-        Raises:
-            SpoolFullError: the spool would become larger than it may be.
-            OSError: the entry cannot be written. Earlier entries are not damaged.
+        """Appends an entry, and returns once it is on the disk. Raises SpoolFullError if the spool would become larger
+        than it may be, and OSError if the entry cannot be written, which damages no earlier one.
         """
         frame = frame_of(number, data)
         if self.size + len(frame) > self._most:
@@ -154,7 +148,8 @@ class Spool:
             _write_all(file, FORMAT)
             os.fsync(file.fileno())
             made.rename(path)
-            _sync_folder(self.folder)
+            with suppress(OSError):  # some network file systems cannot do this
+                sync(self.folder)  # so that the names of its files survive a power failure
         except OSError:
             file.close()
             with suppress(OSError):
@@ -213,13 +208,8 @@ def put_away(path: Path, end: int) -> int:
     """Deletes a file whose entries, up to an offset, are in the database.
 
     If a torn frame follows, whole entries may lie behind it. The file is then renamed to `.torn` and kept; no process
-    ingests it.
-
-    Returns:
-        The number of bytes from the torn frame on; 0 if the file was deleted.
-
-    Raises:
-        OSError: the file cannot be deleted; a FileNotFoundError if another process deleted it.
+    ingests it. Returns the number of bytes from the torn frame on; 0 if the file was deleted. Raises OSError, a
+    FileNotFoundError if another process deleted it.
     """
     with path.open("rb") as file:
         torn = os.fstat(file.fileno()).st_size - max(end, len(FORMAT))
@@ -250,13 +240,3 @@ def _is_there(file: FileIO) -> bool:
 def _sync(file: FileIO) -> None:
     """Writes a file's data to the disk. macOS has no fdatasync, so fsync is used there."""
     getattr(os, "fdatasync", os.fsync)(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Writes a folder to the disk, so that the names of its files survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some network file systems cannot do this
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

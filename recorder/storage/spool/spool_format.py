@@ -32,13 +32,7 @@ class Frame(NamedTuple):
 
 def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
     """Yields frames up to the end of the file, the end mark (which is yielded, too) or the first incomplete frame.
-
-    Args:
-        file: opened for reading.
-        start: `end` of the last frame that was read; 0 to begin with the first frame.
-
-    Raises:
-        NotASpoolError: the file has another format.
+    `start` is the `end` of the last frame that was read. Raises NotASpoolError.
     """
     if start == 0:
         file.seek(0)

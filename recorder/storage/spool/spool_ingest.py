@@ -46,19 +46,12 @@ _IDLE_US = 3_600_000_000  # µs without a write after which a process on another
 
 @dataclass
 class TakenIn:
-    """Holds the result of an ingest.
+    """Holds the result of an ingest."""
 
-    Attributes:
-        entries: number of stored entries.
-        rollouts: number of changes of rollouts in them.
-        refused: number of changes that the database refused.
-        is_all: False if entries were left, for a later time or for another process that is ingesting now.
-    """
-
-    entries: int = 0
-    rollouts: int = 0
-    refused: int = 0
-    is_all: bool = True
+    entries: int = 0  # number of stored entries
+    rollouts: int = 0  # number of changes of rollouts in them
+    refused: int = 0  # number of changes that the database refused
+    is_all: bool = True  # False if entries were left, for a later time or for another process that is ingesting now
 
 
 class Ingester:
@@ -80,13 +73,8 @@ class Ingester:
         self.foreign: set[Path] = set()  # files of other versions of logs-ui
 
     def take_in(self, stopped: Callable[[], bool] = lambda: False) -> TakenIn:
-        """Stores all entries that wait now. Creates the database if it is missing; does not open it if nothing waits.
-
-        Args:
-            stopped: returns True if the rest is to be left for later; it is called after each transaction.
-
-        Raises:
-            DatabaseError: the database or the folder cannot be written now, or can never be.
+        """Stores all entries that wait now, until `stopped`, which is called after each transaction, returns True.
+        Creates the database if it is missing; does not open it if nothing waits. Raises DatabaseError.
         """
         files = [file for file in spool_files(self.folder) if file.path not in self.foreign]
         if not any(map(self._may_hold_more, files)):
@@ -212,12 +200,8 @@ class _Sweep:
 def take_in_before_reading(address: Address, seconds: float = _BEFORE_READING, *, is_patient: bool = False) -> bool:
     """Ingests for at most so many seconds, so that a reader sees the latest entries. Returns False if some are left.
 
-    An error is only logged, because reading is still possible.
-
-    Args:
-        address: the database.
-        seconds: the limit.
-        is_patient: True to limit only the wait for another process that ingests.
+    An error is only logged, because reading is still possible. With `is_patient`, only the wait for another process
+    that ingests is limited.
     """
     ingester = Ingester(address)
     deadline = time.monotonic() + seconds

@@ -2,7 +2,6 @@
 
 import fcntl
 import logging
-import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.file_system import sync
 
 logger = logging.getLogger("logs_ui")
 
@@ -67,8 +67,4 @@ def sync_log(address: Address) -> None:
         return
     with suppress(FileNotFoundError):  # a checkpoint moved and synced all of it
         for path in (log_of(address), address.parent):
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
+            sync(path)

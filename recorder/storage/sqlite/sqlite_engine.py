@@ -73,7 +73,7 @@ def writing_engine(path: Path, patience: float) -> Engine:
         path.parent.mkdir(parents=True, exist_ok=True)
         journal = "WAL" if network_kind(path) is None else "DELETE"
         pragmas = (f"busy_timeout={busy_ms}", f"journal_mode={journal}", *_WRITE_PRAGMAS)
-        engine = _engine(f"file:{_quoted(path)}", pragmas, immediate=True)
+        engine = _engine(path.absolute().as_uri(), pragmas, immediate=True)
         with ExitStack() as unless_it_works:
             unless_it_works.callback(engine.dispose)
             with engine.begin() as connection:
@@ -88,7 +88,7 @@ def writing_engine(path: Path, patience: float) -> Engine:
 
 def migrating_engine(path: Path) -> Engine:
     _look(path, purpose=Purpose.MIGRATE)
-    return _engine(f"file:{_quoted(path)}", (f"busy_timeout={_BUSY_TIMEOUT_MS}", *_WRITE_PRAGMAS), immediate=True)
+    return _engine(path.absolute().as_uri(), (f"busy_timeout={_BUSY_TIMEOUT_MS}", *_WRITE_PRAGMAS), immediate=True)
 
 
 def reading_engine(path: Path) -> Engine:
@@ -102,7 +102,7 @@ def reading_engine(path: Path) -> Engine:
             for sidecar in SIDECARS:
                 sidecar.attach(connection, path)
 
-        uri = f"file:{_quoted(path)}?{_read_mode(path)}"
+        uri = f"{path.absolute().as_uri()}?{_read_mode(path)}"
         return _engine(uri, _READ_PRAGMAS, immediate=False, prepare=attach)
 
 
@@ -114,7 +114,7 @@ def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
 
     def attach(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
-        connection.execute(f"ATTACH ? AS {sidecar.schema}", [f"file:{_quoted(path)}"])
+        connection.execute(f"ATTACH ? AS {sidecar.schema}", [path.absolute().as_uri()])
         found = tables(connection, sidecar.schema)
         if found and not found & sidecar.tables:
             raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Move it away.")
@@ -204,7 +204,7 @@ def _engine(
 
 def _copy(source: Path, target: Path) -> None:
     """Copies a database that may be in a read-only folder."""
-    with closing(sqlite3.connect(f"file:{_quoted(source)}?{_read_mode(source)}", uri=True)) as connection:
+    with closing(sqlite3.connect(f"{source.absolute().as_uri()}?{_read_mode(source)}", uri=True)) as connection:
         connection.execute("VACUUM INTO ?", [str(target)])
 
 
@@ -218,7 +218,7 @@ def _read_mode(path: Path) -> str:
     if network_kind(path) is None:
         return "immutable=1"
     try:
-        with closing(sqlite3.connect(f"file:{_quoted(path)}?mode=ro", uri=True)) as connection:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             tables(connection, "main")
     except sqlite3.Error as error:
         return "immutable=1" if _result_code(error) in {sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN} else "mode=ro"
@@ -228,12 +228,7 @@ def _read_mode(path: Path) -> str:
 def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
     """Checks that the file has our tables, of a known schema. A foreign file stays as it was, to the byte, and nothing
     is left beside it, not even the -shm file of a reading connection: without a -wal file nobody writes, and
-    `immutable` reads any database without locks or files of its own.
-
-    Raises:
-        NoDatabaseError: no file, or no tables in it.
-        RefusedDatabaseError: no database, a foreign one, or newer than this program.
-        DatabaseError: it is unknown now, as while the file is locked.
+    `immutable` reads any database without locks or files of its own. Raises what `database.py` explains.
     """
     with errors_in_plain_words(path):
         try:
@@ -245,7 +240,7 @@ def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_
             raise RefusedDatabaseError(f"{path} is {what}. Name {_ANOTHER}.")
         is_written = path.with_name(path.name + "-wal").exists() or network_kind(path) is not None
         how = _read_mode(path) if is_written else "immutable=1"
-        engine = _engine(f"file:{_quoted(path)}?{how}", (f"busy_timeout={busy_timeout_ms}",), immediate=False)
+        engine = _engine(f"{path.absolute().as_uri()}?{how}", (f"busy_timeout={busy_timeout_ms}",), immediate=False)
         try:
             with engine.connect() as connection:
                 has_tables = _check_schema(path, connection, purpose=purpose)
@@ -262,9 +257,3 @@ def _check_schema(path: Path, connection: Any, *, purpose: Purpose) -> bool:
     if not schema.check(path, connection, purpose=purpose):
         raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Name {_ANOTHER}.")
     return True
-
-
-def _quoted(path: Path) -> str:
-    from urllib.parse import quote
-
-    return quote(str(path.absolute()))

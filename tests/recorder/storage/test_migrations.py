@@ -26,7 +26,7 @@ from logs_ui.recorder.storage.database import (
     refuse_hopeless,
     writing_engine,
 )
-from logs_ui.recorder.storage.migrations import Migration, add_column, add_index, add_table
+from logs_ui.recorder.storage.migrations import Migration, add_column
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.upkeep.migrate import migrate_database
 
@@ -44,8 +44,8 @@ def of_newer(build: MetaData) -> Table:
 def adds(connection: Connection) -> None:
     build = MetaData()
     add_column(connection, of_newer(build).c.colour)
-    add_table(connection, Table("palette", build, Column("name", Text, primary_key=True), Column("uses", Integer)))
-    add_index(connection, Index("run_by_colour", build.tables["run"].c.colour))
+    Table("palette", build, Column("name", Text, primary_key=True), Column("uses", Integer)).create(connection)
+    Index("run_by_colour", build.tables["run"].c.colour).create(connection)
 
 
 def adds_more(connection: Connection) -> None:

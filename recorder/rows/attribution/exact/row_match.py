@@ -57,22 +57,15 @@ class RowTokens:
 
 @dataclass(frozen=True)
 class Fit:
-    """Locates a chain in a row.
+    """Locates a chain in a row."""
 
-    Attributes:
-        starts: index of each answer in the completion, beyond its end where the row was cut off before; None for an
-            answer in the prompt or without ids.
-        end: tokens from the start of the prompt.
-        text_end: characters from the start of the completion's text, where the server returned no ids.
-        evidence: "context", "tokens" or "text".
-        is_whole: True if it reaches the row's end; of text, if it is all of the row's text.
-    """
-
+    # Index of each answer in the completion, beyond its end where the row was cut off before; None for an answer in the
+    # prompt or without ids.
     starts: list[int | None]
-    end: int
-    text_end: int
-    evidence: str
-    is_whole: bool
+    end: int  # tokens from the start of the prompt
+    text_end: int  # characters from the start of the completion's text, where the server returned no ids
+    evidence: str  # "context", "tokens" or "text"
+    is_whole: bool  # True if it reaches the row's end; of text, if it is all of the row's text
 
 
 def fit(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit | None:
