@@ -44,8 +44,8 @@ vllm:  ## A real vLLM on the CPU, as a server against transformers, and as an en
 	.ci/environments vllm
 	LOGS_UI_TEST_VLLM=1 python -m pytest tests/end_to_end/test_vllm_server.py tests/recorder/capture/test_vllm.py
 
-verifiers:  ## record_verifiers() with the package itself, in an environment of its own; not part of CI
-	PYTHONPATH=.dev "$$(.ci/environments verifiers)" -m pytest --noconftest tests/recorder/api/test_record_verifiers.py
+verifiers:  ## record_verifiers() and exports with the package itself, in an environment of its own; not part of CI
+	PYTHONPATH=.dev "$$(.ci/environments verifiers)" -m pytest --noconftest tests/recorder/api/test_record_verifiers.py tests/recorder/analysis/test_export_readers.py
 
 demo:  ## Train the tiny model and watch it
 	logs-ui demo

@@ -42,7 +42,7 @@ from sqlmodel import col
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from logs_ui.recorder import queries, start_run
-from logs_ui.recorder.api.run_description import machine, versions
+from logs_ui.recorder.api.run_description import versions
 from logs_ui.recorder.api.run_record import ChangesJob
 from logs_ui.recorder.delivery.writer import Writer, flush
 from logs_ui.recorder.queries.payloads import with_payloads
@@ -344,8 +344,9 @@ def _described(plan: Plan, tokenizer: str) -> list[Change]:
     digest = f"benchmark-{VOCABULARY}"
     config = {"learning_rate": 1e-6, "num_generations": GROUP, "beta": 0.0, "seed": plan.seed, "max_steps": plan.of}
     columns = {
-        **machine(), "versions": versions(), "config": config, "name": f"benchmark {plan.uid}", "created": plan.begins,
-        "heartbeat": now_us(), "model": "Qwen/Qwen3-0.6B", "max_steps": plan.of, "num_generations": GROUP,
+        "host": "benchmark", "pid": os.getpid(), "versions": versions(), "config": config,
+        "name": f"benchmark {plan.uid}", "created": plan.begins, "heartbeat": now_us(),
+        "model": "Qwen/Qwen3-0.6B", "max_steps": plan.of, "num_generations": GROUP,
         "tokenizer": digest,
     }  # fmt: skip
     return [RunChange(plan.uid, columns), TokenizerChange(digest, tokenizer)]

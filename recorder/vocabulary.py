@@ -91,12 +91,33 @@ class LossCause(StrEnum):
 
 
 class Dropped(StrEnum):
-    """Names the reason why an asynchronous trainer left out a rollout, or a part of it."""
+    """Names the reason why a trainer left out a rollout, or a part of it."""
 
     STALE = "stale"
     """The policy was ahead by more versions than `max_staleness`."""
     OVERSIZE = "oversize"
     """It did not fit into `token_budget`."""
+    FILTERED = "filtered"
+    """It is in the trainer's dump of all rollouts, and not in its dump of those that were trained on."""
+
+
+class Lack(StrEnum):
+    """Names what the files of an imported run may not hold, although each row has a value of it: a check that needs it
+    is not made.
+    """
+
+    ERRORS = "errors"
+    """All rollouts count as ended without one."""
+    STOP_REASONS = "stop reasons"
+    """All are `not_recorded`."""
+    POLICY_VERSIONS = "policy versions"
+    """`policy_step` is the step."""
+    GROUPS = "groups"
+    """Rollouts of one prompt at one step are taken for a group; by a mapping without `group`, each rollout is one."""
+    TASKS = "task names"
+    """Each prompt is taken for a task."""
+    WEIGHTS = "reward weights"
+    """They are taken as 1, or as 0 beside a total."""
 
 
 class RunState(StrEnum):
@@ -124,7 +145,7 @@ class SourceKind(StrEnum):
     CHAT_TEMPLATE = "chat_template"
     """The tokenizer's Jinja template, and the one that the trainer uses in its place, if any."""
     DATASET = "dataset"
-    """The training data set: known facts, one per line."""
+    """The training dataset: known facts, one per line."""
     CHANGED_FILES = "changed_files"
     """Tracked files that differ from the commit: lines added, lines removed and name, one file per line."""
     CHANGES = "changes"

@@ -33,6 +33,7 @@ from tests.support.writers import ending_writers
 
 if TYPE_CHECKING:
     from playwright.sync_api import BrowserContext, Page
+    from starlette.testclient import TestClient
 
 os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
 os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
@@ -280,3 +281,15 @@ def quiet_page(page: "Page") -> Iterator["Page"]:
     page.on("pageerror", lambda error: said.append(str(error)))
     yield page
     assert said == []
+
+
+@pytest.fixture(scope="module")
+def client(request: pytest.FixtureRequest) -> Iterator["TestClient"]:
+    """The dashboard of a module's database, which is at its `path` and which its `engine` has filled."""
+    from starlette.testclient import TestClient
+
+    from logs_ui.app.main import create_app
+
+    request.getfixturevalue("engine")
+    with TestClient(create_app(request.getfixturevalue("path")), base_url="http://127.0.0.1") as client:
+        yield client

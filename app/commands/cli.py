@@ -19,6 +19,7 @@ from rich.progress import TextColumn
 from logs_ui.app.commands.db_commands import db as db_commands
 from logs_ui.app.commands.diagnose_command import diagnose
 from logs_ui.app.commands.eval_command import evaluate
+from logs_ui.app.commands.import_command import import_rollouts
 from logs_ui.app.commands.prune_command import prune
 from logs_ui.app.commands.rescore_command import rescore
 from logs_ui.app.commands.run_command import run
@@ -47,6 +48,10 @@ class Format(StrEnum):
     PARQUET = "parquet"
     CSV = "csv"
     JSONL = "jsonl"
+    VERIFIERS = "verifiers"
+    ATIF = "atif"
+    EVAL_PROTOCOL = "eval-protocol"
+    OTLP = "otlp"
 
 
 def main() -> None:
@@ -150,10 +155,22 @@ def demo(
 @app.command()
 def export(
     run: RunName,
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The file, or folder, to write.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="The file, or folder, to write.")
+    ] = None,
     format: Annotated[  # noqa: A002
         Format | None,
-        typer.Option("--format", "-f", metavar="parquet|csv|jsonl", help="Default: from the file's suffix."),
+        typer.Option(
+            "--format",
+            "-f",
+            "--as",
+            metavar="|".join(Format),
+            help="The file's suffix names parquet, csv or jsonl; name the others, which other tools read.",
+        ),
+    ] = None,
+    otlp: Annotated[
+        str | None,
+        typer.Option("--otlp", metavar="URL", help="Send traces to a server, as at http://127.0.0.1:4318/v1/traces."),
     ] = None,
     db: Database = None,
     where: Annotated[
@@ -172,27 +189,33 @@ def export(
             help="Write a folder of Parquet files for DuckDB and Spark, one partition per N steps: docs/pandas.md.",
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file or folder.")] = False,  # noqa: FBT002 - a flag
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a file, or a partitioned run.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Write a run's rollouts to a file, one row per rollout, or to a folder of Parquet files."""
     from logs_ui.recorder.analysis.export.export_files import export_run
     from logs_ui.recorder.analysis.export.partitions import export_partitions
 
-    if partition_by is not None and format not in {None, Format.PARQUET}:
-        raise LogsUIError(f"Only Parquet can be partitioned: leave out --partition-by or --format {format}.")
-    if partition_by is None and output.exists() and not force:
-        raise LogsUIError(f"{output} already exists. Name another file, or overwrite it with --force.")
-    kind = Format.PARQUET if partition_by else format or _format_of(output)
+    if (output is None) == (otlp is None):
+        raise LogsUIError("Name a file with --output, or a server with --otlp.")
+    if otlp and (format not in {None, Format.OTLP} or not otlp.startswith(("http://", "https://"))):
+        raise LogsUIError("--otlp takes an address that begins with http, and no format but otlp.")
+    if partition_by is not None and (otlp or format not in {None, Format.PARQUET}):
+        raise LogsUIError(f"Only Parquet can be partitioned: leave out --partition-by or --format {format or 'otlp'}.")
+    place = Path() if output is None else output
+    if output is not None and partition_by is None and place.exists() and not force:
+        raise LogsUIError(f"{output} already exists. Name another; --force overwrites a file.")
+    kind = Format.PARQUET if partition_by else Format.OTLP if otlp else format or _format_of(place)
     with working() as progress:
         show = partial(progress, "rollouts")
         if partition_by is None:
-            rows = export_run(run, kind.value, output, db, where=where, progress=show)
+            rows = export_run(run, kind.value, otlp or place, db, where=where, progress=show)
         else:
-            rows = export_partitions(run, output, db, by=partition_by, where=where, replace=force, progress=show)
-    out.print(f"{plural(rows, 'rollout')} in {escape(str(output))}", soft_wrap=True)
+            rows = export_partitions(run, place, db, by=partition_by, where=where, replace=force, progress=show)
+    out.print(f"{plural(rows, 'rollout')} {'at' if otlp else 'in'} {escape(str(otlp or output))}", soft_wrap=True)
 
 
 app.command("diagnose", short_help="Diagnose why the rewards of a run are low.")(diagnose)
+app.command("import", short_help="Import rollouts of another trainer or tool, once or live.")(import_rollouts)
 app.command("eval", short_help="Evaluate a model on any server with an @evaluation.")(evaluate)
 app.command(
     short_help="Run a script, and record every trainer that it makes.",
@@ -204,11 +227,8 @@ app.add_typer(db_commands, name="db")
 
 
 def _wait_for(address: Address) -> None:
-    """Checks that waiting for the database makes sense. The dashboard itself waits for a file that does not exist yet
-    and for a server that is down.
-
-    Raises:
-        DatabaseError: waiting would not help.
+    """Raises DatabaseError if waiting for the database would not help. The dashboard itself waits for a file that does
+    not exist yet and for a server that is down.
     """
     try:
         reading_engine(address).dispose()
@@ -234,19 +254,16 @@ def _prefix(root_path: str) -> str:
 def _format_of(output: Path) -> Format:
     """Returns the format that the file's suffix names. Raises LogsUIError."""
     ending = output.suffix.lstrip(".").lower()
-    if ending not in set(Format):
-        raise LogsUIError(f"The suffix of {output} names no format: add --format parquet, csv or jsonl.")
+    if ending not in {Format.PARQUET, Format.CSV, Format.JSONL}:
+        raise LogsUIError(f"The suffix of {output} names no format: add --format parquet, csv or jsonl, or --as.")
     return Format(ending)
 
 
 def _train_demo(address: Address, steps: int | None) -> None:
-    """Trains and records, with a progress bar, or with a line now and then if there is no terminal.
-
-    Raises:
-        LogsUIError: a package that the demo needs is missing, or its environment does not start.
-        KeyboardInterrupt: passed on after a line that says what is stored.
+    """Trains and records, with a progress bar, or with a line now and then if there is no terminal. Raises LogsUIError
+    if a package that the demo needs is missing, or its environment does not start.
     """
-    from logs_ui.recorder import flush, record
+    from logs_ui.recorder import Settings, flush, record
     from logs_ui.rollout.demo.demo import DemoSettings, train_demo
 
     settings = DemoSettings() if steps is None else DemoSettings(steps=steps)
@@ -264,7 +281,10 @@ def _train_demo(address: Address, steps: int | None) -> None:
                 say_without_terminal(f"step {step} of {total}, mean reward {reached}")
 
         try:
-            train_demo(settings, wrap=record(eval_name="guess", db=as_text(address), announce=False), on_step=show)
+            # A right guess pays 0.8 or more, whichever turn it comes in, and wrong ones at most 0.3 together.
+            solved = Settings(solved_by="solved", solved_at=0.5)
+            wrap = record(eval_name="guess", db=as_text(address), announce=False, diagnosis=solved)
+            train_demo(settings, wrap=wrap, on_step=show)
         except (ImportError, RuntimeError) as error:
             raise LogsUIError(str(error)) from error
         except KeyboardInterrupt:

@@ -143,9 +143,7 @@ def merge(
     into: Annotated[
         str, typer.Option("--into", metavar="PATH|URL", help="The database to copy into; created if missing.")
     ],
-    run: Annotated[
-        list[str] | None, typer.Option("--run", metavar="RUN", help="Only this run; may be repeated.")
-    ] = None,
+    run: terminal.RunNames = None,
 ) -> None:
     """Copy runs with their rollouts, figures, images, stars, tags and notes, from SQLite or PostgreSQL to either. Runs
     that exist are brought up to date, and never doubled. The other databases stay as they are.

@@ -66,17 +66,15 @@ def evaluate(
 def _verdict(report: "Report", min_score: float | None, max_errors: int) -> tuple[int, str | None]:
     """Returns the exit code and the message for it; None without a message."""
     failed, all_rows = len(report.errors), len(report.samples)
+    first = f"First error: {report.errors[0]}" if failed else ""
     if failed == all_rows:
-        return 2, f"All rollouts failed. First error: {report.errors[0]}"
+        return 2, f"All rollouts failed. {first}"
     if failed and math.isnan(report.mean):
-        return (
-            2,
-            f"{failed} of {all_rows} rollouts failed, and the others have no score. First error: {report.errors[0]}",
-        )
+        return 2, f"{failed} of {all_rows} rollouts failed, and the others have no score. {first}"
     short = None if min_score is None else report.shortfall(min_score, max_errors=max_errors)
     if short is not None:
         return 1, short
-    return 0, f"{failed} of {all_rows} rollouts failed. First error: {report.errors[0]}" if failed else None
+    return 0, f"{failed} of {all_rows} rollouts failed. {first}" if failed else None
 
 
 def _report(name: str, settings: dict[str, Any]) -> "Report":

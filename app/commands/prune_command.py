@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from logs_ui.app.commands.terminal import Database, facts, interruptible, is_wanted, out, say_plainly, size, working
+from logs_ui.app.commands import terminal
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import database_address, db_option
@@ -32,16 +32,14 @@ def prune(
             "--where", metavar="FILTER", help="Only rollouts that match, such as 'reward>=1': docs/filters.md."
         ),
     ] = None,
-    run: Annotated[
-        list[str] | None, typer.Option("--run", metavar="RUN", help="Only this run; may be repeated.")
-    ] = None,
+    run: terminal.RunNames = None,
     keep: Annotated[
         Keep,
         typer.Option("--keep", metavar="starred|nothing", help="starred keeps what people starred, tagged or noted."),
     ] = Keep.STARRED,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be deleted.")] = False,  # noqa: FBT002 - a flag
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,  # noqa: FBT002 - a flag
-    db: Database = None,
+    db: terminal.Database = None,
 ) -> None:
     """Delete messages, actions and tokens of the rollouts that match all given options. Their figures stay, and so
     does every curve and count. Shows first what would be deleted, and asks. It can be restored only from a backup of
@@ -53,7 +51,7 @@ def prune(
         )
 
     def take(*, dry_run: bool) -> Pruned:
-        with working() as progress:
+        with terminal.working() as progress:
             return pruned(
                 db,
                 run=run or (),
@@ -70,21 +68,21 @@ def prune(
     _show(found)
     if not found.rollouts or dry_run:
         return
-    if is_wanted(f"Delete the text of {plural(found.rollouts, 'rollout')}?", yes=yes):
-        with interruptible(_STOPPED):
+    if terminal.is_wanted(f"Delete the text of {plural(found.rollouts, 'rollout')}?", yes=yes):
+        with terminal.interruptible(_STOPPED):
             _say(take(dry_run=False), db_option(database_address(db)))
 
 
 def _show(found: Pruned) -> None:
     if not found.rollouts:
-        out.print("There is nothing to prune.")
+        terminal.out.print("There is nothing to prune.")
     else:
-        total = f"{plural(found.rollouts, 'rollout')}, {size(found.bytes)} of text and tokens"
+        total = f"{plural(found.rollouts, 'rollout')}, {terminal.size(found.bytes)} of text and tokens"
         lines = [(uid, plural(count, "rollout")) for uid, count in list(found.runs.items())[:_SHOWN]]
         more = len(found.runs) - len(lines)
-        facts([*lines, *([(f"and {more:,} more runs", "")] if more else []), ("in all", total)])
+        terminal.facts([*lines, *([(f"and {more:,} more runs", "")] if more else []), ("in all", total)])
     if found.kept:
-        out.print(
+        terminal.out.print(
             f"{plural(found.kept, 'further rollout')} match but are kept: people starred, tagged or noted them, or "
             "starred their run. --keep nothing prunes them, too.",
             soft_wrap=True,
@@ -92,10 +90,10 @@ def _show(found: Pruned) -> None:
 
 
 def _say(gone: Pruned, db: str) -> None:
-    taken = [f"{size(gone.bytes)} of text and tokens"]
-    taken += [f"{size(gone.prompt_bytes)} of shared prompts"] if gone.prompt_bytes else []
-    taken += [f"{plural(gone.images, 'image')} of {size(gone.image_bytes)}"] if gone.images else []
-    say_plainly(
+    taken = [f"{terminal.size(gone.bytes)} of text and tokens"]
+    taken += [f"{terminal.size(gone.prompt_bytes)} of shared prompts"] if gone.prompt_bytes else []
+    taken += [f"{plural(gone.images, 'image')} of {terminal.size(gone.image_bytes)}"] if gone.images else []
+    terminal.say_plainly(
         f"Pruned {plural(gone.rollouts, 'rollout')}: {', and '.join(taken)}.\n"
         f"New rollouts reuse the space. To return it to the disk: logs-ui db vacuum{db}"
     )

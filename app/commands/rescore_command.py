@@ -74,8 +74,8 @@ def rescore(
     if output is not None and ending not in FORMATS:
         raise LogsUIError(f"The suffix of {output} names no format: use .csv, .parquet or .jsonl.")
     sys.path.insert(0, "")  # as `python -m` would
-    functions = [_weighted("--reward", it) for it in reward]
-    kept = dict(_weighted("--keep", it) for it in keep or ())
+    functions = [terminal.weighted("--reward", it) for it in reward]
+    kept = dict(terminal.weighted("--keep", it) for it in keep or ())
     with terminal.working() as show:
         frame = rescored(
             run,
@@ -113,15 +113,6 @@ def _form(written: str | None) -> "PromptForm | None":
     if written in forms:
         return forms[written]
     raise LogsUIError(f"--prompts {written!r}: must be messages or text.")
-
-
-def _weighted(option: str, written: str) -> tuple[str, float | None]:
-    """Splits NAME=WEIGHT into name and weight; the weight is None if it is left out. Raises LogsUIError."""
-    name, equals, weight = written.partition("=")
-    try:
-        return name, float(weight) if equals else None
-    except ValueError:
-        raise LogsUIError(f"{option} {written}: {weight!r} is not a weight. Write it as {name}=0.5.") from None
 
 
 def _json(run: str, functions: list[str], found: "Comparison") -> str:

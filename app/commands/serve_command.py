@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import uvicorn
@@ -33,20 +32,12 @@ def serve(
     names: Sequence[str] = (),
     read_only: bool = False,
 ) -> None:
-    """Serves until it is interrupted, and prints the address as soon as the server answers.
+    """Serves until it is interrupted, and prints the address as soon as the server answers. Port 0 picks a free one;
+    `names` are further host names under which browsers reach it, besides those of loopback; the others are as in
+    `create_app`.
 
-    Beyond loopback the address contains a token, new at each start, and nothing is shown without it.
-
-    Args:
-        db: the database, which need not exist yet.
-        host: the address to listen on.
-        port: 0 picks a free one.
-        prefix: the path under which a proxy serves the dashboard: see `create_app`.
-        names: further host names under which browsers reach it, as behind a proxy, besides those of loopback.
-        read_only: nothing is written: see `create_app`.
-
-    Raises:
-        LogsUIError: the port is in use, or the host is not an address of this machine.
+    Beyond loopback the address contains a token, new at each start, and nothing is shown without it. Raises LogsUIError
+    if the port is in use, or the host is not an address of this machine.
     """
     listening = _listen(host, port)
     port = listening.getsockname()[1]
@@ -61,17 +52,13 @@ def serve(
 
 
 class BackgroundServer:
-    """Serves the dashboard in a thread of this process, on loopback, for the duration of a `with` block.
-
-    Attributes:
-        url: address without a slash at its end.
-    """
+    """Serves the dashboard in a thread of this process, on loopback, for the duration of a `with` block."""
 
     def __init__(self, db: Address, *, port: int = 0, prefix: str = "") -> None:
         self._socket = _listen("127.0.0.1", port)
         self._ready = threading.Event()
         port = self._socket.getsockname()[1]
-        self.url = f"http://127.0.0.1:{port}"
+        self.url = f"http://127.0.0.1:{port}"  # without a slash at its end
         self._server = _Server(create_app(db, port=port, prefix=prefix), on_ready=self._ready.set)
         self._thread = threading.Thread(target=self._run, name="logs-ui-dashboard", daemon=True)
 
@@ -81,9 +68,7 @@ class BackgroundServer:
             raise LogsUIError(f"The dashboard did not start within {_START_SECONDS:.0f} s at {self.url}.")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._server.should_exit = True
         self._thread.join(_START_SECONDS)
 

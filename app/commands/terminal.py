@@ -14,6 +14,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from logs_ui.recorder.errors import LogsUIError
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -26,6 +28,7 @@ Database = Annotated[
     ),
 ]
 
+RunNames = Annotated[list[str] | None, typer.Option("--run", metavar="RUN", help="Only this run; may be repeated.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run id, the beginning of one, a name, or latest.")]
 
 
@@ -81,9 +84,7 @@ def progress_bar(*extra: TextColumn) -> Progress:
 
 @contextmanager
 def working() -> Iterator[Callable[[str, int, int], None]]:
-    """Yields a function that shows progress: the name of the work, how much is done, how much there is. Each name has a
-    bar.
-    """
+    """Yields a function that shows a bar for each name: the name of the work, how much is done, how much there is."""
     with progress_bar() as progress:
         bars: dict[str, int] = {}
 
@@ -108,6 +109,15 @@ def is_wanted(question: str, *, yes: bool) -> bool:
         return typer.confirm(question, default=False, err=True)
     out.print("Nothing was changed. To do it, add --yes.")
     return False
+
+
+def weighted(option: str, written: str) -> tuple[str, float | None]:
+    """Splits NAME=WEIGHT into name and weight; the weight is None if it is left out. Raises LogsUIError."""
+    name, equals, weight = written.partition("=")
+    try:
+        return name, float(weight) if equals else None
+    except ValueError:
+        raise LogsUIError(f"{option} {written}: {weight!r} is not a weight. Write it as {name}=0.5.") from None
 
 
 @contextmanager

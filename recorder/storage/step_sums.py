@@ -26,17 +26,12 @@ _LARGEST = 1.7e308  # the largest float: JSON has no infinity
 
 
 class RewardSums(NamedTuple):
-    """Sums up the rewards of one function over a step's rollouts.
+    """Sums up the rewards of one function over a step's rollouts."""
 
-    Attributes:
-        number: rollouts for which it returned a number.
-        total: the sum of those numbers.
-        counted: the sum of the numbers times their weights (1 if not recorded), over the rollouts that have a reward.
-            Added up over all functions and divided by these rollouts, it is the mean reward.
-    """
-
-    number: int
-    total: float | None
+    number: int  # rollouts for which it returned a number
+    total: float | None  # the sum of those numbers
+    # The sum of the numbers times their weights (1 if not recorded), over the rollouts that have a reward. Added up
+    # over all functions and divided by these rollouts, it is the mean reward.
     counted: float | None
 
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlmodel import Field, SQLModel
 
 from logs_ui.recorder.storage.dialects import suit
-from logs_ui.recorder.vocabulary import RunState, Status
+from logs_ui.recorder.vocabulary import Lack, RunState, Status
 
 # SQLite generates ids only for a plain INTEGER PRIMARY KEY.
 _BigKey = sa.BigInteger().with_variant(sa.Integer, "sqlite")
@@ -82,6 +82,22 @@ class Run(Table, table=True):
     unattributed_calls: int = _counter()  # generations and environment calls without a row
     unattributed_scoring: int = _counter()  # the same of reward functions, which no check looks at
     last_recorder_error: str | None = None
+
+    @property
+    def imported(self) -> dict[str, Any]:
+        """Return what is known of the files of an imported run: `format`, `path`, and what they lack; else nothing."""
+        found = self.config.get("import")
+        return found if isinstance(found, dict) and "format" in found else {}
+
+    def lacks(self, what: Lack) -> bool:
+        """Return True if the files of an imported run do not hold this."""
+        return what in self.imported.get("lacks", ())
+
+    def lacks_figure(self, figure: str) -> bool:
+        """Return True if the files of an imported run do not hold what `errors`, `truncated` or `stop:REASON` count."""
+        return (figure == "errors" and self.lacks(Lack.ERRORS)) or (
+            (figure == "truncated" or figure.startswith("stop:")) and self.lacks(Lack.STOP_REASONS)
+        )
 
 
 class EvaluationRow(Table, table=True):

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, Connection, bindparam, case, func, select, tuple_, update
+from sqlalchemy import BigInteger, Connection, bindparam, case, delete, func, select, tuple_, update
 from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col
 
@@ -15,6 +15,7 @@ from logs_ui.recorder.storage import tables
 from logs_ui.recorder.storage.changes import EntryNumber, RowChange, StartChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import Insert, insert, server_clock
+from logs_ui.recorder.storage.step_sums import OF_STEP
 from logs_ui.recorder.storage.writes.prepared_statements import run, run_many, upsert_values
 from logs_ui.recorder.storage.writes.run_writes import later
 from logs_ui.recorder.storage.writes.step_writes import write_statistics
@@ -44,13 +45,9 @@ def write_starts(connection: Connection, changes: Iterable[StartChange]) -> None
 def write_rows(
     connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], heard: int | None
 ) -> None:
-    """Upserts rows and payloads, and the statistics of their steps in the same transaction.
-
-    Args:
-        connection: with an open transaction.
-        changes: of rows.
-        runs: the ids of their runs by uid.
-        heard: when the process that made them was last alive, in µs by its own clock; None for now, by the database's.
+    """Upserts rows and payloads, and the statistics of their steps in the same transaction. `runs` are the ids of their
+    runs by uid. `heard` is when the process that made them was last alive, in µs by its own clock; None for now, by the
+    database's.
     """
     by_run: dict[str, list[RowChange]] = defaultdict(list)
     for change in changes:
@@ -59,12 +56,13 @@ def write_rows(
         run_id = runs[uid]
         moment = {"of_run": run_id, "now": now_us() if heard is None else heard}
         changed = run(connection, moment, _run_update, heard is None).scalar_one()
+        left = _imported_again(connection, rows, run_id)
         _upsert_rows(connection, rows, run_id, changed)
         _upsert_payloads(connection, rows, run_id)
         tags = [{"run": run_id, "uid": change.uid, "tag": tag} for change in rows for tag in change.tags]
         if tags:
             run_many(connection, tags, _tag_insert)
-        write_statistics(connection, rows, run_id)
+        write_statistics(connection, rows, run_id, left)
     images = [image for rows in by_run.values() for change in rows for image in change.images]
     for image in sorted(images, key=attrgetter("hash")):
         connection.execute(
@@ -99,8 +97,8 @@ def _run_update(is_now: bool) -> ReturningUpdate[Any]:  # noqa: FBT001 - `run` p
 
 def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int) -> None:
     """Upserts rows in the order in which they began, else in the batch's order; so their ids have this order, too.
-    Neighbours with the same columns go in together. What identifies a row is not updated, so that only the indexes of
-    other columns are written.
+    Neighbours with the same columns go in together. What identifies a row is not updated, unless it is among the
+    columns, too, so that only the indexes of other columns are written.
     """
     began = sorted(changes, key=lambda change: change.identity["created"])
     for (identity, columns), alike in groupby(began, lambda change: (tuple(change.identity), tuple(change.columns))):
@@ -109,6 +107,22 @@ def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, 
         values = [[run_id, uid, changed, *columns.values()] for uid, columns in given]
         kept = tuple(name for name in identity if name not in columns)
         upsert_values(connection, tables.EvaluationRow, names, values, ("run_id", "uid"), kept)
+
+
+def _imported_again(connection: Connection, changes: list[RowChange], run_id: int) -> set[tuple[Any, ...]]:
+    """Deletes the tags of stored rows that are imported again, which may have others now; returns their steps, which
+    they may leave.
+    """
+    row, tag = tables.EvaluationRow, tables.RowTag
+    uids = [change.uid for change in changes if "step" in change.columns]
+    if not uids:
+        return set()
+    stored = col(row.run_id) == run_id, col(row.uid).in_(uids)
+    steps = connection.execute(select(*(col(getattr(row, name)) for name in OF_STEP)).where(*stored).distinct())
+    found = {tuple(step) for step in steps}
+    if found:
+        connection.execute(delete(tag).where(col(tag.row_id).in_(select(col(row.id)).where(*stored))))
+    return found
 
 
 def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: int) -> None:

@@ -4,7 +4,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from sqlalchemy import Connection, Select, Update, and_, bindparam, false, func, or_, outerjoin, select, text, update
+from sqlalchemy import (
+    Connection,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    delete,
+    false,
+    func,
+    or_,
+    outerjoin,
+    select,
+    text,
+    update,
+)
 from sqlmodel import SQLModel, col
 
 from logs_ui.recorder.storage import step_sums
@@ -32,9 +46,18 @@ def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int],
         run_each(connection, stale, _details_are_fresh)
 
 
-def write_statistics(connection: Connection, changes: Iterable[RowChange], run_id: int) -> None:
-    """Recomputes the sums of the changed rows' steps from all of their rows: exact in whatever order these came."""
+def write_statistics(
+    connection: Connection, changes: Iterable[RowChange], run_id: int, left: Iterable[Sequence[Any]] = ()
+) -> None:
+    """Recomputes the sums of the changed rows' steps from all of their rows: exact in whatever order these came. Steps
+    that rows have left may have none any more.
+    """
     steps = {_step_of(change.identity) for change in changes}
+    for step in {*left} - steps:
+        for table in (StepStatistics, StepDetails):
+            of_step = [col(getattr(table, name)) == value for name, value in zip(step_sums.OF_STEP, step, strict=True)]
+            connection.execute(delete(table).where(col(table.run_id) == run_id, *of_step))
+        steps.add(step)
     run_each(connection, (_named(run_id, step) for step in steps), _statistics_upsert)
 
 

@@ -64,9 +64,8 @@ def test_export_writes_a_row_for_each_rollout(db: Path, tmp_path: Path, ending: 
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["export", "x", "-o", "a", "--format", "xml"], "'parquet', 'csv', 'jsonl'. Try: logs-ui export --help"),
+        (["export", "x", "-o", "a", "--format", "xml"], "'eval-protocol', 'otlp'. Try: logs-ui export --help"),
         (["export", "x", "-o"], "requires an argument. Try: logs-ui --help"),
-        (["export", "x"], "Missing option '--output' / '-o'. Try: logs-ui export --help"),
         (["export"], "Missing argument 'RUN'. Try: logs-ui export --help"),
         (["serve", "--port", "99999"], "65535. Try: logs-ui serve --help"),
         (["serve", "--prot", "1"], "--prot"),
@@ -127,6 +126,31 @@ def commands(command: Any) -> Iterator[Any]:
     yield command
     for under in getattr(command, "commands", {}).values():
         yield from commands(under)
+
+
+@pytest.mark.parametrize("shape", ["verifiers", "atif", "eval-protocol", "otlp"])
+def test_export_writes_what_other_tools_read(db: Path, tmp_path: Path, shape: str) -> None:
+    done = typed("export", "first", "--as", shape, "-o", tmp_path / shape, "--db", db, "--where", "step:1")
+    assert done.returncode == 0, done.stderr
+    assert "4 rollouts in" in done.stdout
+    made = list((tmp_path / shape).iterdir()) if shape == "atif" else (tmp_path / shape).read_text().splitlines()
+    assert len(made) == 4
+    assert "already exists" in refused("export", "first", "--as", shape, "-o", tmp_path / shape, "--db", db)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ([], "Name a file with --output, or a server with --otlp."),
+        (["-o", "a", "--otlp", "http://127.0.0.1:9/v1/traces"], "Name a file with --output, or a server with --otlp."),
+        (["--otlp", "127.0.0.1:4318"], "--otlp takes an address that begins with http, and no format but otlp."),
+        (["--otlp", "http://127.0.0.1:9/v1/traces", "--as", "atif"], "--otlp takes an address that begins with http"),
+        (["-o", "a", "--as", "atif", "--partition-by", "step"], "Only Parquet can be partitioned"),
+        (["-o", "a.verifiers"], "names no format: add --format parquet, csv or jsonl, or --as"),
+    ],
+)
+def test_export_says_what_does_not_go_together(db: Path, arguments: list[str], what: str) -> None:
+    assert what in refused("export", "first", *arguments, "--db", db)
 
 
 def test_export_says_which_run_is_near(db: Path, tmp_path: Path) -> None:

@@ -253,6 +253,7 @@ QUESTIONS: list[Callable[[Engine], Any]] = [
     lambda db: queries.scalar_curves(db, 1, points=7),
     lambda db: [replace(it, when=None) for it in queries.scalar_points(db, 1, Mode.TRAIN, "reward", 5)],
     lambda db: [replace(it, when=None) for it in queries.reward_points(db, 1, Mode.TRAIN, 5)],
+    lambda db: [replace(it, when=None) for it in queries.figure_points(db, 1, Mode.TRAIN, "rewards.solved", 5)],
     lambda db: queries.scalar_names(db, 1),
     lambda db: {
         task: sorted(groups, key=lambda it: (it.scored, it.solved or 0, round(it.reward_sum, 9)))

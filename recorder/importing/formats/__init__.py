@@ -1,0 +1,30 @@
+"""Holds the readers, one file per format."""
+
+from functools import cache
+from importlib import import_module
+
+from logs_ui.recorder.importing.imported import Reader
+
+_READERS: tuple[str, ...] = (
+    "inspect_logs:InspectReader",
+    "harbor:AtifReader",
+    "eval_protocol:EvalProtocolReader",
+    "mapped:MappedReader",
+    "trackio:TrackioReader",
+    "trl_completions:TrlReader",
+    "verifiers:VerifiersReader",
+    "flat_dumps:VerlReader",
+    "flat_dumps:ArealReader",
+    "flat_dumps:SkyrlReader",
+    "flat_dumps:OpenInstructReader",
+    "flat_dumps:NemoReader",
+    "flat_dumps:ArtReader",
+)
+"""Each reader as `file:Class`, in the order in which they are asked; a format with clearer marks comes first."""
+
+
+@cache
+def readers() -> tuple[type[Reader], ...]:
+    """Return the readers, in the order in which they are asked whether a file is theirs."""
+    named = [one.split(":") for one in _READERS]
+    return tuple(getattr(import_module(f"{__name__}.{file}"), name) for file, name in named)

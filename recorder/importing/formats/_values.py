@@ -1,0 +1,228 @@
+"""Converts values that readers of several formats meet: numbers and times as text, conversations, token arrays."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.importing.imported import ImportedRollout
+from logs_ui.recorder.importing.source_files import Place, RecordError, file_id, json_value, open_read_only
+from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.vocabulary import Dropped, Mode, Status, StopReason
+
+_ROLE = re.compile(r"^(system|user|assistant)\n", re.MULTILINE)
+_BEGIN, _END, _CHATML = "<|im_start|>", "<|im_end|>", {"system", "developer", "user", "assistant", "tool"}
+_ROLES = re.compile(r"(system )?user( assistant user)* assistant")
+_WHOLE = ("step", "policy_step", "generation", "prompt_tokens", "completion_tokens")
+_KINDS: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(_WHOLE, int), "reward": float, "advantage": float}
+_KINDS |= dict.fromkeys(("prompt", "completion"), lambda it: it)
+_TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_UNITS = ((1e11, 1e6), (1e14, 1e3), (1e17, 1.0), (1e20, 1e-3))  # most of s, ms, µs and ns, which are beyond 1973 then
+
+
+def number(value: Any) -> float | None:
+    """Return a number, also one that is written as text: "NaN", "Infinity", "0.5". None for anything else."""
+    try:
+        return float(value) if isinstance(value, bool | int | float | str) else None
+    except ValueError:
+        return None
+    except OverflowError:  # an integer with hundreds of digits
+        return math.inf if value > 0 else -math.inf
+
+
+def whole(value: Any) -> int | None:
+    """Return a number as an integer; None for anything else, NaN and infinities."""
+    found = number(value)
+    return int(found) if found is not None and math.isfinite(found) else None
+
+
+def micros(value: Any) -> int | None:
+    """Return ISO text (UTC without a zone), or a number of s, ms, µs or ns, as µs since the epoch. None for else."""
+    with suppress(ValueError, TypeError):
+        value = datetime.fromisoformat(value)
+    if isinstance(value, datetime):
+        return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    found = number(value) or 0.0
+    return int(found * next(factor for most, factor in _UNITS if found < most)) if 0 < found < _UNITS[-1][0] else None
+
+
+_OURS: Mapping[str, Callable[[Any], Any]] = {
+    "mode": Mode,
+    "status": Status,
+    "stop_reason": StopReason,
+    "dropped": Dropped,
+    **dict.fromkeys(("actions", "tags"), list),
+    **dict.fromkeys(("step", "policy_step", "generation", "staleness"), whole),
+    **dict.fromkeys(("reward", "advantage", "seconds"), number),
+    **dict.fromkeys(("prompt_tokens", "completion_tokens", "created", "returned"), whole),
+    **dict.fromkeys(("group", "task", "eval_name", "model", "error"), str),
+    **dict.fromkeys(("rewards", "metrics", "sampling", "metadata"), dict),
+}
+
+
+def restored(found: ImportedRollout, own: Mapping[str, Any]) -> ImportedRollout:
+    """Return a rollout with the columns that our own export wrote where the format has no field for them.
+
+    It stays as it is without such columns, or if another tool has since changed its messages or its reward.
+    """
+    count, reward = own.get("message_count", -1), own.get("reward", math.nan)
+    is_same = len(found.prompt) + len(found.completion) in (count, count or 1)  # some formats need a message
+    odd = {name: number(value) for name, value in (own.get("odd_rewards") or {}).items()}
+    if not is_same or not (odd or found.reward is None or np.isclose(found.reward, reward, equal_nan=True)):
+        return found
+    fields = {name: kind(own[name]) for name, kind in _OURS.items() if own.get(name) is not None}
+    if odd:  # NaN and infinities, as text
+        known = fields.get("rewards", {})
+        fields["rewards"] = known | {name: value for name, value in odd.items() if name in known}
+        fields.setdefault("reward", odd.get("reward", sum(value or 0.0 for value in odd.values())))
+    return ImportedRollout(
+        found.key, found.prompt, found.completion, run=found.run, turns=found.turns,
+        weights=own.get("reward_weights") or {}, tokens=token_arrays(*map(own.get, _TOKENS)) or found.tokens, **fields,
+    )  # fmt: skip
+
+
+def decoded(written: Any) -> Any:
+    """Return the value of JSON text or bytes; what is neither is returned as it is. Raises RecordError."""
+    try:
+        written = written.encode(errors="surrogatepass") if isinstance(written, str) else written
+        return json_value(written) if isinstance(written, bytes) else written
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"it is no JSON: {error}") from None
+
+
+def part(record: Any, *names: str) -> dict[str, Any]:
+    """Return the dict that a record has under these names, without what is null; an empty one if there is none."""
+    for name in names:
+        record = record.get(name) if isinstance(record, dict) else None
+    return {key: one for key, one in record.items() if one is not None} if isinstance(record, dict) else {}
+
+
+def messages_of(value: Any, role: str = "user") -> list[dict[str, Any]] | None:
+    """Return messages: a list, or its JSON text, as they are; any other text as a message of `role`. None for else."""
+    found = value
+    if isinstance(value, str) and value.lstrip().startswith("[{"):
+        with suppress(RecordError):  # a text that only begins like JSON
+            found = decoded(value)
+    if isinstance(found, list) and all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in found):
+        return found
+    return [{"role": role, "content": value}] if isinstance(value, str) else None
+
+
+def conversation(prompt: Any, completion: Any) -> dict[str, Any]:
+    """Return the messages of a prompt and a completion, each of which is text or messages.
+
+    Text is one message. But decoders that leave out special tokens leave the roles, each on a line of its own; where
+    these alternate until the policy's turn, the text is cut there. ChatML is cut into all of its messages.
+    """
+    if isinstance(prompt, str) and isinstance(completion, str):
+        *asked, begun = prompt.split(_BEGIN)
+        marked = _of_chatml(prompt + completion) if asked and _END not in begun else []
+        if marked and marked[len(asked) - 1]["role"] == "assistant":
+            return {"prompt": marked[: len(asked) - 1], "completion": marked[len(asked) - 1 :]}
+        begin, *parts = _ROLE.split(prompt)
+        if not begin and _ROLES.fullmatch(" ".join(parts[::2])):
+            said = zip(parts[:-2:2], parts[1::2], strict=False)
+            messages = [{"role": role, "content": text.removesuffix("\n")} for role, text in said]
+            return {"prompt": messages, "completion": [{"role": "assistant", "content": parts[-1] + completion}]}
+    sides = messages_of(prompt), messages_of(completion, "assistant")
+    if None in sides:
+        raise RecordError("its prompt or its completion is neither text nor messages")
+    return dict(zip(("prompt", "completion"), map(_without_none, sides), strict=True))
+
+
+def _of_chatml(text: str) -> list[dict[str, Any]]:
+    """Return the messages of a text that is ChatML from its begin to its end; none if it is not."""
+    before, *parts = text.split(_BEGIN)
+    turns = [(role, *said.partition(_END)) for role, _, said in (part.partition("\n") for part in parts)]
+    is_whole = not before and all(role in _CHATML and not rest.strip() for role, _, _, rest in turns)
+    return [{"role": role, "content": said} for role, said, _, _ in turns] if is_whole else []
+
+
+def repeats(prompts: Sequence[Any], size: int | None = None) -> tuple[list[tuple[int, int]], int]:
+    """Return group and generation of each row, and the size of a group: a prompt is repeated, so equal prompts
+    beside each other are a group. Adjacent groups of one prompt look like a longer group: it is cut if its length is
+    a multiple of the size. Without a size, the most frequent length is taken.
+    """
+    lengths = [len(list(run)) for _, run in groupby(prompts)]
+    counts = Counter(lengths)
+    size = size or max(counts, key=lambda it: (counts[it], -it), default=1)
+    groups = [part for it in lengths for part in ([size] * (it // size) if it % size == 0 else [it])]
+    return [(number, i) for number, length in enumerate(groups) for i in range(length)], size
+
+
+def beside_total(
+    total: float | None, parts: Mapping[str, float | None], weights: Mapping[str, float]
+) -> dict[str, Any]:
+    """Return the rewards and weights of parts that stand beside a total. Without weights nothing tells what they add to
+    it: then it is a reward of its own, and theirs are 0.
+    """
+    if weights or not parts:
+        return {"rewards": parts or None, "weights": weights}
+    return {"rewards": {**parts, "reward": total}, "weights": {**dict.fromkeys(parts, 0.0), "reward": 1.0}}
+
+
+def halves(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Split messages before the first answer of the model, into prompt and completion."""
+    first = next((at for at, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
+    return messages[:first], messages[first:]
+
+
+def token_arrays(prompt: Any, completion: Any, logprobs: Any = None, mask: Any = None) -> Tokens | None:
+    """Return token arrays of lists; None without ids of the completion. Raises RecordError if they do not fit."""
+    if not completion:
+        return None
+    try:
+        with np.errstate(over="ignore"):
+            known = np.array(logprobs, np.float16) if logprobs else None
+        ids, sampled = np.array(completion, np.int32), np.array(mask, np.uint8) if mask else None
+        tokens = Tokens(np.array(prompt or [], np.int32), ids, known, sampled)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise RecordError(f"its token ids, log-probs or mask are no lists of numbers: {error}") from None
+    if any(array is not None and array.shape != (len(completion),) for array in (known, ids, sampled)):
+        raise RecordError("its log-probs or its mask are not as long as its token ids")
+    return tokens
+
+
+def key_of(own_id: Any, place: Place) -> str:
+    """Return a rollout's key: the id that its source gave it, hashed if it is long; without one, that of its place."""
+    own_id = "" if own_id is None else str(own_id)
+    return file_id("", own_id) if len(own_id) > 300 else own_id or place.key
+
+
+def table_rows(file: Path, *queries: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an SQLite file. Text that is no UTF-8 does not end it."""
+    with closing(open_read_only(file)) as connection:
+        connection.text_factory = lambda text: text.decode(errors="surrogateescape")
+        for query in queries:
+            yield from map(dict, connection.execute(query))
+
+
+def fields_of(row: Any, table: Mapping[str, str | None], rewards: Iterable[str]) -> dict[str, Any]:
+    """Return fields of an ImportedRollout. A key of the table is the field of that name, or is read elsewhere (None).
+    Others are rewards if they are named so, metrics if they are numbers, and metadata.
+    """
+    if not isinstance(row, dict):
+        raise RecordError("it is no JSON object")
+    fields = {to: _KINDS.get(to, str)(row[key]) for key, to in table.items() if to and row.get(key) is not None}
+    if "completion" in table.values():
+        fields |= conversation(fields.get("prompt"), fields.get("completion"))
+    scores = {name: None if row[name] is None else float(row[name]) for name in rewards if name in row}
+    rest = {key: it for key, it in row.items() if it is not None and key not in table and key not in scores}
+    numbers = {key: it + 0 for key, it in rest.items() if isinstance(it, int | float)}
+    other = {key: it for key, it in rest.items() if key not in numbers}
+    return {**fields, **({"rewards": scores} if scores else {}), "metrics": numbers, "metadata": other}
+
+
+def _without_none(value: Any) -> Any:
+    """Return a value without the keys of objects that are None: Arrow gives each object the keys of all."""
+    if isinstance(value, dict):
+        return {key: _without_none(it) for key, it in value.items() if it is not None}
+    return [_without_none(it) for it in value] if isinstance(value, list) else value

@@ -1,0 +1,240 @@
+"""Reads dumps of verl, AReaL, SkyRL, open-instruct, NeMo-RL and ART: one flat record a rollout."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from logs_ui.recorder.importing.formats._values import (
+    beside_total,
+    conversation,
+    decoded,
+    fields_of,
+    halves,
+    part,
+    token_arrays,
+)
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Reader, Turn
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id
+from logs_ui.recorder.vocabulary import UNNAMED, Dropped, Lack, Mode, StopReason
+
+_EVAL = re.compile(r"(^|[^a-z])(val|valid|validation|eval|evaluation|test)([^a-z]|$)")
+_DIFFERENCE = "sampling/sampling_logp_difference/mean"  # TRL's name, which checks know
+_NEVER = (Lack.ERRORS, Lack.POLICY_VERSIONS)
+_NO_TOKENS = ("token ids", "log-probs", "advantages")
+_IN_TEXT = "turns and tool calls (in the text of the answer, unless that is ChatML)"
+_ROLES = "roles of trained messages (inferred from the loss mask)"
+
+
+class FlatReader(Reader):
+    """Reads records with the keys that `marks` names. `table` is that of `fields_of`; `more` returns other fields.
+    Without a `group`, those with the same prompt are one.
+    """
+
+    table: ClassVar[Mapping[str, str | None]]
+
+    @classmethod
+    def recognizes(cls, head: Head) -> bool:
+        return set(re.findall("`(.+?)`", cls.marks)) <= head.keys
+
+    def rollouts(self, record: Any, place: Place) -> list[Any]:
+        fields, more = fields_of(record, self.table, self.options.rewards or ()), self.more(record, place)
+        common = {"key": place.key}
+        found: dict[str, Any] = {**common, **fields, **more, "metrics": fields["metrics"] | more.get("metrics", {})}
+        found |= beside_total(found.get("reward"), fields.get("rewards") or {}, self.options.weights)
+        found.setdefault("group", file_id("", found["prompt"]))
+        found["is_one_text"] = _IN_TEXT in self.lacks and len(found["completion"]) < 2
+        found["rewards"] = found["rewards"] or {"reward": found.get("reward")}  # each was scored, also one with null
+        return [ImportedRollout(**found)]
+
+    def more(self, row: Any, place: Place) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+class VerlReader(FlatReader):
+    """Reads `trainer.rollout_data_dir` and `trainer.validation_data_dir`, by whose name it is a validation."""
+
+    name, title = "verl", "verl"
+    marks = "JSONL with `input`, `output`, `score` and `step`"
+    lacks = (*_NEVER, *_NO_TOKENS, Lack.GROUPS, Lack.TASKS, Lack.STOP_REASONS, _IN_TEXT)
+    table: ClassVar = {"input": "prompt", "output": "completion", "score": "reward", "step": "step"}
+
+    def more(self, row: Any, place: Place) -> dict[str, Any]:
+        mode = Mode.EVAL if _EVAL.search(place.file.absolute().parent.name.lower()) else Mode.TRAIN
+        uid = re.fullmatch(r"(.+)_(\d+)_[^_]*", str(row.get("uid")))  # {sample}_{rollout}_{output} of the V1 trainer
+        return {"mode": mode} | ({"group": uid[1], "generation": int(uid[2])} if uid else {})
+
+
+class ArealReader(FlatReader):
+    """Reads what `rollout.dump_to_file` writes: `{rollout,eval-rollout}/{tail_version}/{task_id}.jsonl`."""
+
+    name, title = "areal", "AReaL"
+    marks = "JSONL with `task_id`, `head_version`, `tail_version` and `completion`"
+    lacks = (Lack.ERRORS, *_NO_TOKENS, Lack.TASKS, Lack.STOP_REASONS, "the version that was trained")
+    table: ClassVar = {
+        "task_id": "group", "sample_idx": "generation", "head_version": "policy_step", "tail_version": "step",
+        "reward": "reward", "prompt_len": "prompt_tokens", "seqlen": None, "prompt": "prompt",
+        "completion": "completion",
+    }  # fmt: skip
+
+    def more(self, row: Any, place: Place) -> dict[str, Any]:
+        return {
+            "mode": Mode.EVAL if "eval-rollout" in place.file.absolute().parts else Mode.TRAIN,
+            "completion_tokens": row["seqlen"] - row["prompt_len"],
+            "staleness": row["tail_version"] - row["head_version"],
+        }
+
+
+class SkyrlReader(FlatReader):
+    """Reads `dumped_evals/global_step_{n}_evals/{dataset}.jsonl`."""
+
+    name, title = "skyrl", "SkyRL evaluations"
+    marks = "JSONL with `input_prompt`, `output_response` and `score`"
+    lacks = (*_NEVER, *_NO_TOKENS, Lack.GROUPS, Lack.TASKS, _IN_TEXT)
+    table: ClassVar = {"data_source": "eval_name", "input_prompt": "prompt", "output_response": "completion"}
+    table |= {"score": None, "stop_reason": None}
+
+    def more(self, row: Any, place: Place) -> dict[str, Any]:
+        found = re.fullmatch(r"global_step_(\d+)_evals", place.file.absolute().parent.name)
+        step, score = int(found[1]) if found else 0, row["score"]  # or a list, by token
+        return {
+            "key": f"{step}-{place.key}",  # files of several steps have one name, and may begin alike
+            "step": step,
+            "reward": None if score is None else float(sum(score) if isinstance(score, list) else score),
+            "turns": [Turn(finish=row.get("stop_reason"))],
+        }
+
+
+class OpenInstructReader(FlatReader):
+    """Reads what `--save_traces` writes: `{run}_rollouts_{shard}.jsonl`."""
+
+    name, title = "open-instruct", "open-instruct"
+    marks = "JSONL with `prompt_tokens`, `response_tokens`, `prompt_idx` and `advantage`"
+    lacks = (*_NEVER, Lack.TASKS, "texts (there are ids of tokens)", "which tokens the tools inserted")
+    table: ClassVar = {
+        "step": "step", "reward": "reward", "advantage": "advantage", "dataset": "eval_name",
+        **dict.fromkeys(("prompt_idx", "sample_idx", "prompt_tokens", "response_tokens", "logprobs", "finish_reason")),
+    }  # fmt: skip
+
+    def more(self, row: Any, place: Place) -> dict[str, Any]:
+        run = place.file.name.rpartition("_rollouts_")[0]
+        return {
+            "key": f"{run}-{row['step']}-{row['sample_idx']}",  # what a resumed training writes again replaces it
+            "group": f"{run}-{row['prompt_idx']}",
+            "run": run or None,
+            "prompt": [],
+            "completion": [],
+            "mode": Mode.TRAIN,
+            "task": UNNAMED + file_id("", row["prompt_tokens"]),
+            "tokens": token_arrays(row["prompt_tokens"], row["response_tokens"], row.get("logprobs")),
+            "stop_reason": StopReason(ended) if (ended := row["finish_reason"]) in {"stop", "length"} else None,
+        }
+
+
+class NemoReader(FlatReader):
+    """Reads `train_data_step{n}.jsonl`, and `val_data_step{n}.jsonl`, which has messages in place of tokens."""
+
+    name, title = "nemo-rl", "NeMo-RL"
+    marks = "JSONL with `content`, `rewards` and `idx`"
+    lacks = (*_NEVER, Lack.GROUPS, Lack.TASKS, Lack.STOP_REASONS, _ROLES)
+    _lists = ("token_ids", "token_loss_mask", "generation_logprobs", "prev_logprobs", "advantages")
+    _others = ("content", "rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "idx")
+    table: ClassVar = dict.fromkeys((*_lists, *_others))
+
+    def __init__(self, root: Path, options: ImportOptions) -> None:
+        super().__init__(root, options)
+        self._apart: dict[int, Any] = {}  # by step: the sum of its differences, and the number of their tokens
+
+    def rollouts(self, record: Any, place: Place) -> list[Any]:
+        # Each value is a list of one; where dynamic sampling left out a sample, the values of what was kept are empty.
+        one = {key: (it or [None])[0] if isinstance(it, list) and len(it) < 2 else it for key, it in record.items()}
+        (found,) = super().rollouts(one, place)
+        total, count = self._apart.get(found.step, (0.0, 0))
+        return [found, ImportedScalars(found.step, {_DIFFERENCE: total / count})] if count else [found]
+
+    def more(self, row: Any, place: Place) -> dict[str, Any]:
+        named, texts = re.search(r"_data_step(\d+)\.jsonl", place.file.name), row.get("content") or []
+        step, reward = int(named[1]) if named else 0, row.get("filtered_rewards", row["rewards"])
+        found = {"step": step, "reward": None if reward is None else float(reward)}
+        if not texts:
+            raise RecordError("it has only the reward of a sample that dynamic sampling left out")
+        if row.get("token_ids") is None:
+            return found | dict(zip(("prompt", "completion"), halves(texts), strict=True))
+        ids, *lists = (row[it][: row["input_lengths"]] for it in self._lists)
+        mask, sampled, trained, advantages = (np.array(it, float) for it in lists)
+        is_sampled = mask > 0
+        answers = int(np.diff(is_sampled.astype(int), prepend=0).clip(0).sum())
+        texts = [texts] if isinstance(texts, str) else texts
+        first = max(len(texts) - 2 * answers + int(is_sampled[-1]), 0)  # from the first answer on they alternate
+        roles = [*(["system"] if first > 1 else []), *["user"] * first][:first] + ["assistant", "user"] * len(texts)
+        messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
+        start = int(is_sampled.argmax()) if answers else len(ids)
+        is_known = answers > 0 and trained.any()  # all 0 if the trainer did not compute them
+        apart = np.abs(trained - sampled)[is_sampled & is_known]
+        self._apart[step] = np.add(self._apart.get(step, (0.0, 0)), (apart.sum(), len(apart)))
+        logprobs = np.where(is_sampled, sampled, np.nan)[start:].tolist()
+        return found | {
+            "mode": Mode.TRAIN,
+            "metrics": {"sampling_logp_difference": float(apart.mean())} if is_known else {},
+            "prompt": messages[:first],
+            "completion": messages[first:],
+            "advantage": float(advantages[is_sampled].mean()) if answers else None,
+            "dropped": Dropped.FILTERED if row.get("sample_loss_mask") == 0 else None,
+            "tokens": token_arrays(ids[:start], ids[start:], logprobs, is_sampled[start:].tolist()),
+        }
+
+
+class ArtReader(FlatReader):
+    """Reads `trajectories/{train,val}/{step}.parquet`. Of version 2 the trajectory's JSON is read."""
+
+    name, title = "art", "ART"
+    marks = "Parquet with `group_index`, `group_metadata`, `messages` and `reward`"
+    lacks = (*_NO_TOKENS, Lack.TASKS, "reward functions")
+    _json = ("tools", "logs", "group_metadata", "group_metrics", "group_logs")
+    _whole = ("final_policy_version", "additional_histories")
+    _others = ("format_version", "group_json", "trajectory_json", "messages", "metrics", "metadata")
+    table: ClassVar = {"group_index": "group", "trajectory_index": "generation", "reward": "reward"}
+    table |= dict.fromkeys((*_json, *_others))
+
+    def rollouts(self, record: Any, place: Place) -> list[Any]:
+        found = [] if record["reward"] is None else super().rollouts(record, place)  # a group may have exceptions only
+        about = {} if record.get("trajectory_index") else decoded(record.get("group_json")) or {}
+        common = {"prompt": found[0].prompt if found else [], "completion": [], "group": str(record["group_index"])}
+        common |= _art_place(place)
+        if None not in self.runs:
+            known = self.describe(None)
+            more = () if record.get("trajectory_json") else (*_NEVER, Lack.STOP_REASONS)  # of version 1
+            self.runs[None] = replace(known, lacks=(*known.lacks, *more))
+        texts = [f"{it['type']}: {it['message']}" for it in about.get("exceptions", ())]
+        return [*found, *(ImportedRollout(f"{place.key}-{i}", error=it, **common) for i, it in enumerate(texts))]
+
+    def more(self, row: Any, place: Place) -> dict[str, Any]:
+        whole = decoded(row.get("trajectory_json")) or {}
+        said = whole.get("messages_and_choices") or row["messages"] or []
+        answers = [it for it in said if "finish_reason" in it]
+        first = next((i for i, it in enumerate(said) if "finish_reason" in it or it.get("trainable")), len(said))
+        if calls := part(whole, "exchanges").get("chat_completions"):  # the last one repeats what was said before it
+            answers = [it["response"]["choices"][0] for it in calls]
+            first, said = len(calls[0]["request"]["messages"]), [*calls[-1]["request"]["messages"], answers[-1]]
+        if not said:
+            raise RecordError("it has no messages, and no exchanges of chat completions, the only API that is read")
+        messages = [it.get("message", it) for it in said]
+        messages = [{**it, "tool_calls": decoded(it.get("tool_calls")), "trainable": None} for it in messages]
+        return conversation(messages[:first], messages[first:]) | {
+            **_art_place(place),
+            "policy_step": whole.get("initial_policy_version"),
+            "model": calls[0]["request"].get("model") if calls else None,
+            "turns": [Turn(finish=it["finish_reason"]) for it in answers],
+            "metrics": decoded(row["metrics"]) or {},
+            "metadata": {it: whole[it] for it in self._whole if it in whole}
+            | {it: decoded(row[it]) for it in self._json if row.get(it)}
+            | (decoded(row["metadata"]) or {}),
+        }
+
+
+def _art_place(place: Place) -> dict[str, Any]:
+    mode = Mode.TRAIN if place.file.absolute().parent.name == "train" else Mode.EVAL
+    return {"mode": mode, "step": int(place.file.stem) if place.file.stem.isdecimal() else 0}

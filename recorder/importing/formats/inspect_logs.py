@@ -1,0 +1,179 @@
+"""Reads logs of Inspect AI, `.eval` and `.json`, without the package.
+
+A log is a run: its header has one task, one model and one configuration, while a `run_id` may have several logs.
+"""
+
+import math
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from itertools import takewhile
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile, ZipInfo, is_zipfile
+
+import zstandard
+
+from logs_ui.recorder.importing.formats._values import key_of, micros, number, part, whole
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, Reader, Turn
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError, json_value, records_of
+from logs_ui.recorder.vocabulary import Lack, Status, StopReason
+
+_HEADERS = ("header.json", "_journal/start.json")  # there is only the second one until the log is finished
+_SAMPLE = re.compile(r"samples/.+_epoch_\d+(\.json|/sample\.json)")
+_ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
+_FINISH = {"max_tokens": "length", "model_length": "length", "unknown": None}
+_LIMITS = {"token": "length", "context": "length", "time": "timeout", "working": "timeout", "operator": "aborted"}
+_WORDS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
+_MOST = 1 << 30  # bytes of a sample
+_METRICS = ("total_time", "working_time", "turn_count", "token_limit_usage")
+
+
+class InspectReader(Reader):
+    """Reads samples; epochs are the attempts at them."""
+
+    name, title = "inspect", "Inspect AI"
+    marks = ".eval; JSON with `eval`, `status` and `samples`"
+    lacks = ("token ids", "advantages", Lack.POLICY_VERSIONS)
+
+    @classmethod
+    def recognizes(cls, head: Head) -> bool:
+        if head.magic.startswith(b"PK"):
+            return is_zipfile(head.file) and not {*_HEADERS}.isdisjoint(ZipFile(head.file).namelist())
+        return head.keys >= {"eval", "status", "samples"}
+
+    def records(self, file: Path) -> Iterable[tuple[int, Any]]:
+        if is_zipfile(file):
+            with ZipFile(file) as opened:
+                members = opened.NameToInfo  # of several members with one name the last one counts
+            log = _member(file, next(members[name] for name in _HEADERS if name in members))
+            samples = [info for name, info in members.items() if _SAMPLE.fullmatch(name)]
+        else:
+            log = dict(next(iter(records_of(file)))[1])
+            samples = log.pop("samples")
+        if not samples and part(log, "eval").get("shards"):
+            return [(1, RecordError("its samples are in other files (`shards`), which are not read"))]
+        return enumerate(((log, sample) for sample in samples), 1)
+
+    def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout]:
+        log, sample = record
+        sample = _member(place.file, sample) if isinstance(sample, ZipInfo) else sample
+        about, run = part(log, "eval"), str(log["eval"]["eval_id"])
+        if run not in self.runs:
+            epochs, versions = part(about, "config").get("epochs"), part(about, "packages")
+            name, model = about.get("task"), about.get("model")
+            is_summed = len(self.options.rewards or sample.get("scores") or ()) > 1 and not self.options.weights
+            lacks = (*self.lacks, *([Lack.WEIGHTS] if is_summed else []))
+            self.runs[run] = ImportedRun(name, model, epochs, None, log, versions, lacks)
+        rest = {name: value for name, value in sample.items() if value is not None and name != "events_data"}
+        events, attachments = rest.pop("events", []), rest.pop("attachments", {})
+        rest = _resolved(rest, attachments)
+        said, task, epoch = rest.pop("messages", None) or rest["input"], str(sample["id"]), whole(sample["epoch"])
+        said = [{"role": "user", "content": said}] if isinstance(said, str) else said
+        prompt = list(takewhile(lambda one: one.get("role") != "assistant" or one.get("source") == "input", said))
+        answers = said[len(prompt) :]
+        turns = _turns(answers, events, part(rest, "output"))
+        rewards, reasons = _rewards(rest.get("scores") or {})
+        metrics: dict[str, Any] = {name: rest[name] for name in _METRICS if name in rest}
+        for used in part(rest, "model_usage").values():
+            metrics |= {name: metrics.get(name, 0) + count for name, count in used.items() if count}
+        if self.options.rewards is not None:
+            metrics |= rewards
+            rewards = {name: rewards.get(name) for name in self.options.rewards}
+        error, limit = part(rest, "error").get("message"), part(rest, "limit").get("type")
+        yield ImportedRollout(
+            key_of(rest.get("uuid") or f"{run}/{task}/{epoch}", place), [*map(_message, prompt)],
+            [*map(_message, answers)], run=run, eval_name=about.get("task"), task=task, group=task,
+            model=about.get("model"), generation=None if epoch is None else epoch - 1, turns=turns,
+            rewards=rewards or None, metrics=metrics, weights=self.options.weights,
+            status=Status.ERROR if error else Status.OK, error=error, metadata=rest,
+            stop_reason=StopReason(_LIMITS.get(limit, "turn_limit")) if limit and not error else None,
+            tags=[*reasons, *([f"limit:{limit}"] if limit else [])], seconds=number(rest.get("total_time")),
+            completion_tokens=sum(turn.tokens or 0 for turn in turns) or None,
+            sampling=part(about, "model_generate_config") | part(log, "plan", "config"),
+            created=micros(rest.get("started_at")), returned=micros(rest.get("completed_at")),
+        )  # fmt: skip
+
+
+def _turns(completion: list[dict[str, Any]], events: list[dict[str, Any]], output: dict[str, Any]) -> list[Turn]:
+    """Return what events say about each answer. Without any, the sample's output is the last one."""
+    given = [one for one in [{"output": output}, *events] if part(one, "output").get("choices")]
+    calls = {one["output"]["choices"][0]["message"].get("id"): one for one in given}
+    tools = {one.get("id"): one for one in events if one.get("event") == "tool"}
+    turns = []
+    for message in (one for one in completion if one.get("role") == "assistant"):
+        event = calls.get(message.get("id"), {"output": {"choices": [{}]}})
+        used = [tools[one["id"]] for one in message.get("tool_calls") or [] if one.get("id") in tools]
+        errors = [f"{one['error'].get('type')}: {one['error'].get('message')}" for one in used if one.get("error")]
+        answer, finish = event["output"], str(event["output"]["choices"][0].get("stop_reason", "unknown"))
+        turns.append(Turn(
+            _FINISH.get(finish, finish), number(answer.get("time")) or number(event.get("working_time")),
+            whole(part(answer, "usage").get("output_tokens")), whole(part(event, "config").get("max_tokens")),
+            env_seconds=sum(number(one.get("working_time")) or 0.0 for one in used) if used else None,
+            error=next(iter(errors), None),
+        ))  # fmt: skip
+    return turns
+
+
+def _rewards(scores: dict[str, Any]) -> tuple[dict[str, float | None], list[str]]:
+    """Return rewards as Inspect's `value_to_float` has them, and reasons for odd ones. A list or an unknown text, which
+    are 0 there, are none. NaN is a score that was not made: None, or NaN if the scorer failed.
+    """
+    found: dict[str, float | None] = {}
+    reasons = [score.get("reason") or part(score, "metadata").get("unscored_reason") for score in scores.values()]
+    for (name, score), reason in zip(scores.items(), reasons, strict=True):
+        value = score.get("value")
+        for key, one in value.items() if isinstance(value, dict) else [("", value)]:
+            reward = _WORDS.get(str(one), _WORDS.get(str(one).lower(), number(one)))
+            if reward is not None:
+                is_lacking = math.isnan(reward) and reason not in {"grader_failed", "scoring_failed"}
+                found[f"{name}.{key}" if key else name] = None if is_lacking else reward
+    return found, [str(reason) for reason in reasons if reason]
+
+
+def _message(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a message in OpenAI's form."""
+    message = {name: value for name, value in given.items() if name not in {"id", "source", "function", "tool_calls"}}
+    if isinstance(given.get("content"), list):
+        thoughts = [one for one in given["content"] if one.get("type") == "reasoning"]
+        said = [one.get("summary") if one.get("redacted") else one.get("reasoning") for one in thoughts]
+        message["reasoning_content"] = "\n".join(one for one in said if one) or None
+        message["content"] = [
+            {"type": "image_url", "image_url": {"url": one.get("image")}} if one.get("type") == "image" else one
+            for one in given["content"] if one not in thoughts
+        ]  # fmt: skip
+    for one in given.get("tool_calls") or []:
+        function = {"name": one.get("function"), "arguments": one.get("arguments")}
+        call = {"id": one.get("id"), "type": "function", "function": function, "parse_error": one.get("parse_error")}
+        message.setdefault("tool_calls", []).append(call)
+    content = message.get("content") or part(given, "error").get("message")  # models are shown it
+    return message | {"name": given.get("function"), "content": content}
+
+
+def _resolved(value: Any, attachments: dict[str, str]) -> Any:
+    """Return the value with the texts that Inspect stored apart."""
+    if isinstance(value, str):
+        return _ATTACHMENT.sub(lambda found: attachments.get(found[1], found[0]), value)
+    if isinstance(value, dict):
+        return {name: _resolved(one, attachments) for name, one in value.items()}
+    return [_resolved(one, attachments) for one in value] if isinstance(value, list) else value
+
+
+def _member(file: Path, info: ZipInfo) -> Any:
+    """Return the JSON of a zip's member. It may be packed by zstd, which Python's zipfile refuses before 3.14."""
+    if info.filename.endswith("/sample.json"):  # 0.3.285 can write these, and not read them
+        raise RecordError(f"{info.filename} is stored in parts, which cannot be read")
+    with file.open("rb") as opened:
+        opened.seek(info.header_offset + 26)
+        opened.seek(sum(int.from_bytes(opened.read(2), "little") for _ in "ne"), 1)  # the name and the extra fields
+        packed = opened.read(info.compress_size)
+    try:
+        if info.compress_type == 93:
+            packed = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True).read(_MOST + 1)
+        elif info.compress_type:
+            packed = zlib.decompressobj(-15).decompress(packed, _MOST + 1)
+        if len(packed) <= _MOST:  # a few kilobytes can become any number
+            return json_value(packed)
+    except (ValueError, RecursionError, zlib.error, zstandard.ZstdError) as error:
+        raise RecordError(f"{info.filename} is damaged: {error}") from None
+    raise RecordError(f"{info.filename} has more than {_MOST >> 20} MiB")

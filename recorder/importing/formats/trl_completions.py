@@ -1,0 +1,139 @@
+"""Reads the files that TRL writes with `log_completions`, from 0.28 on: `completions/completions_00010.parquet`."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.importing.formats._values import fields_of, repeats, whole
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id, json_value
+from logs_ui.recorder.vocabulary import Lack, Mode
+
+_FILE = re.compile(r"completions_(\d+)\.parquet")
+_GUESSED = "the names of the reward functions (all columns of floats were taken)"
+_TABLE = {name: name for name in ("step", "prompt", "completion", "advantage")}
+
+
+class TrlReader(Reader):
+    """Reads `completions_*.parquet`, and the trainer's log in `trainer_state.json` beside their folder."""
+
+    name, title = "trl", "TRL"
+    marks = "Parquet with `step`, `prompt`, `completion` and `advantage`"
+
+    def __init__(self, root: Path, options: ImportOptions) -> None:
+        super().__init__(root, options)
+        self._written: tuple[Path, int] | None = None  # the newest state, and its time
+        self._state: dict[str, Any] = {}
+        self._logged: set[str] = set()  # names
+        self._evaluated: set[int] = set()  # steps
+        self._sampled: set[int] = set()  # steps that had a batch of their own
+        self._early: list[Path] = []  # files of steps that no state has logged yet
+        self._rewards: Sequence[str] = ()
+        self._size: int | None = None
+        self._lacks = {*Lack, "token ids", "log-probs", "a reward that is NaN (it is stored as None)"}
+
+    @classmethod
+    def recognizes(cls, head: Head) -> bool:
+        wanted = {"step", "prompt", "completion"} | (set() if _FILE.fullmatch(head.file.name) else {"advantage"})
+        return head.magic.startswith(b"PAR1") and wanted <= head.keys
+
+    def describe(self, run: str | None) -> ImportedRun:  # noqa: ARG002 - there is one
+        config = {name: it for name, it in self._state.items() if isinstance(it, int | float)}
+        logs = [it for it in self._state.get("log_history", ()) if it.get("reward") is not None]
+        sums = [sum(it.get(f"rewards/{name}/mean") or 0.0 for name in self._rewards) for it in logs]
+        are_one = bool(logs) and np.allclose([it["reward"] for it in logs], sums, rtol=1e-3, atol=1e-3)
+        lacks = self._lacks - ({Lack.WEIGHTS} if self.options.weights or are_one else set())
+        return ImportedRun(None, None, self._size, self._state.get("max_steps"), config, lacks=sorted(lacks))
+
+    def records(self, file: Path) -> Iterator[tuple[int, Any]]:
+        log = list(self._new_log(file))
+        early = [
+            it for it in dict.fromkeys(self._early) if log and it != file and it.is_file()
+        ]  # which the log tells more about
+        self._early = [] if log else self._early
+        # The log is after the rows, as a file is identified by its first record.
+        rows = chain.from_iterable(map(self._rows, [file, *early]))
+        yield from enumerate(chain(rows, [log] if log else []), 1)
+
+    def _rows(self, file: Path) -> Iterator[Any]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        table = pq.read_table(file)  # one batch, which the trainer has in memory, too
+        floats = [it.name for it in table.schema if pa.types.is_floating(it.type) and it.name not in _TABLE]
+        self._rewards = self.options.rewards or [it for it in floats if f"rewards/{it}/mean" in self._logged]
+        self._lacks.discard(_GUESSED)
+        if not self._rewards and floats:
+            self._rewards = floats
+            self._lacks.add(_GUESSED)
+        rows = table.to_pylist()
+        places, size = repeats([row["prompt"] for row in rows])
+        self._size = self._size or size
+        before = self._file_before(file)
+        known = pq.read_table(before).drop_columns("step").to_pylist() if before else []
+        said = table.drop_columns("step").to_pylist()
+        # A batch that serves several steps is in the file of each, and an evaluation leaves some of it in the file.
+        ends = [len(rows), *(i for i in range(len(rows) - 1, 0, -1) if places[i][1] == 0)]
+        step = whole(rows[0]["step"]) or 0 if rows else 0
+        is_new = step in self._sampled - self._evaluated  # although it may look like the one before it
+        first = 0 if is_new else next((end for end in ends if known[-end:] == said[:end]), 0)
+        if step > self._state.get("global_step", -1):
+            self._early.append(file)
+            if rows and first == len(rows):
+                yield RecordError("it repeats the file before it, and no log shows it as new: import again later")
+        own = file_id(file.name, rows[:1])
+        yield from ((f"{own}-{i + 1}", f"{own}-{places[i][0]}", rows[i], places[i][1]) for i in range(first, len(rows)))
+
+    def rollouts(self, record: Any, place: Place) -> Iterable[ImportedRollout | ImportedScalars]:  # noqa: ARG002
+        if isinstance(record, list):
+            yield from record
+            return
+        key, group, row, generation = record
+        fields = fields_of(row, _TABLE, self._rewards)
+        # An evaluation writes the file of its step anew; the log shows where there was one.
+        is_evaluated = fields["step"] in self._evaluated
+        is_train = not is_evaluated and fields["step"] <= self._state.get("global_step", -1)
+        yield ImportedRollout(
+            key=key,
+            mode=Mode.EVAL if is_evaluated else Mode.TRAIN,
+            tags=() if is_train else ("mode-unknown",),
+            group=group,
+            generation=generation,
+            weights=self.options.weights,
+            **fields,
+        )
+
+    def _file_before(self, file: Path) -> Path | None:
+        steps = {int(named[1]): it for it in file.parent.iterdir() if (named := _FILE.fullmatch(it.name))}
+        ordered = sorted(steps)
+        every = self._state.get("logging_steps") or min((b - a for a, b in pairwise(ordered)), default=1)
+        if every > 1:
+            self._lacks.add("the rollouts between two logs of the trainer (this is a sample)")
+        return next((steps[a] for a, b in pairwise(ordered) if steps[b].name == file.name), None)
+
+    def _new_log(self, file: Path) -> Iterator[ImportedScalars]:
+        """Yield what the trainer logged, if its state was written since the last time."""
+        folder = file.absolute().parent
+        folder = folder.parent if folder.name == "completions" else folder
+        saved = sorted(folder.glob("checkpoint-*/trainer_state.json"), key=lambda it: (len(str(it)), it), reverse=True)
+        for newest in (it for it in (folder / "trainer_state.json", *saved) if it.is_file()):
+            if self._written == (written := (newest, newest.stat().st_mtime_ns)):
+                return
+            with suppress(ValueError, KeyError, TypeError):  # else it is being written
+                state = json_value(newest.read_bytes())
+                self._state = state | {"log_history": [it for it in state["log_history"] if "step" in it]}
+                self._written = written
+                break
+        else:
+            return
+        for entry in self._state["log_history"]:
+            values = {name: it for name, it in entry.items() if isinstance(it, int | float | None) and name != "step"}
+            self._logged |= {name.removeprefix("eval_") for name in values}
+            self._sampled |= {entry["step"]} if "reward" in values else set()
+            self._evaluated |= {entry["step"]} if any(name.startswith("eval_") for name in values) else set()
+            yield ImportedScalars(entry["step"], values)

@@ -1,0 +1,325 @@
+"""Reads what verifiers and prime-rl write: episodes (verifiers 0.3 and newer), traces (0.2), flat results (before).
+
+prime-rl writes a rollout into `all` when it arrives, and into `effective` of this or of a later step once it is trained
+on. What is in both is taken from `effective`. What is only in `all` is `filtered` as soon as its step has `effective`;
+if a later batch has it after all, that replaces it. So it does not matter which files are complete, or read first.
+
+A trace is a tree of messages: each path from a root to a leaf is a rollout, a sample of prime-rl. A message has the ids
+of the tokens that it adds, and streams with a value for each sampled one of them.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.importing.formats._values import (
+    beside_total,
+    decoded,
+    key_of,
+    messages_of,
+    micros,
+    part,
+    restored,
+    token_arrays,
+)
+from logs_ui.recorder.importing.imported import (
+    ImportedRollout,
+    ImportedRun,
+    ImportedScalars,
+    ImportOptions,
+    Reader,
+    Turn,
+)
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError, json_value, records_of
+from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.vocabulary import Dropped, Lack, Mode, Status, StopReason
+
+Json = Mapping[str, Any]
+
+_FOLDER = re.compile(r"step_(\d+)/(train|eval)(?:/(all|effective)/traces|_rollouts(?:_(.+))?)\.jsonl")
+_EVALUATIONS = {"results.jsonl", "traces.jsonl"}  # of one evaluation each, if they are in no step's folder
+_WINDOW = 32  # steps that a rollout may wait for its batch; prime-rl's max_off_policy_steps is 8
+_ABOUT = ({"env_id", "rollouts_per_example"}, {"num_rollouts", "client"})  # metadata.json, and eval.json since 0.2
+_LOG = {"step", "time"}  # of a line of prime-rl's metrics.jsonl; what it logs has a name in one of these folders
+_LOGGED = ("progress/", "optim/", "perf/", "loss/", "entropy/", "train/", "eval/", "time/")
+_NAMES = {"optim/lr": "learning_rate", "optim/grad_norm": "grad_norm", "entropy/all/mean": "entropy"}  # as checks know
+_MARKS = ({"traces", "env"}, {"nodes", "task"}, {"example_id", "completion"}, *_ABOUT)
+_LACKS: tuple[str, ...] = ("token ids", "log-probs", "advantages", Lack.WEIGHTS)  # of results.jsonl
+_STOPS = {
+    r"max_turns(_reached)?": StopReason.TURN_LIMIT,
+    r"max_.*|prompt_too_long|context_length|compaction_failed|is_truncated": StopReason.LENGTH,
+    r".*timeout(_reached)?": StopReason.TIMEOUT,
+    r"agent_completed|completed|stop|no_tools_called": StopReason.STOP,
+    r"empty_action": StopReason.NO_ACTION,
+    r"(provider_|task_|has_)?error": StopReason.EXCEPTION,
+    r".*_error": StopReason.ENVIRONMENT_ERROR,
+    r".+": StopReason.DONE,  # an environment's own condition
+}
+_MEANS = {"trainer_logprobs": "trainer_logprob", "reference_logprobs": "reference_logprob", "entropies": "entropy"}
+_MEANS |= {"apart": "sampling_logp_difference"}
+_USAGE = ("cached_input_tokens", "reasoning_tokens", "cost")
+_KNOWN = ("id", "nodes", "calls", "rewards", "reward", "metrics", "stop_condition", "run", "version", "generated")
+
+
+class VerifiersReader(Reader):
+    """Reads files of verifiers and of prime-rl."""
+
+    name, title = "verifiers", "verifiers and prime-rl"
+    marks = "JSONL with `traces`, with `nodes`, or with `example_id` and `completion`"
+
+    def __init__(self, root: Path, options: ImportOptions) -> None:
+        super().__init__(root.absolute(), options)
+        self._read, self._judged = set[Path](), set[Path]()  # files; those of `all` that were read with `effective`
+
+    @classmethod
+    def recognizes(cls, head: Head) -> bool:
+        is_log = head.keys >= _LOG and any(key.startswith(_LOGGED) for key in head.keys)
+        return is_log or any(head.keys >= names for names in _MARKS)
+
+    def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout | ImportedScalars]:
+        if any(record.keys() >= names for names in (*_ABOUT, _LOG)):  # those are about a run
+            yield from self._logged(record, place.file.parent)
+            return
+        file = place.file.absolute()
+        found = _FOLDER.search(file.as_posix())
+        at, kind, subset, env = found.groups() if found else (0, "eval", None, None)
+        run, about = part(record, "run"), {} if found else _beside(file.parent)
+        own = run.get("id") or (place.id if not found and file.name in _EVALUATIONS else None)
+        if own not in self.runs:
+            self.runs[own] = _described(record, about)
+        self._read.add(file)
+        if "completion" in record:
+            record = _flat_trace(record, self.options, about)
+        work, group = part(run, "work") or run, part(record, "group").get("id") or record.get("group_id")
+        policy = part(work, "policy") or {"start": record.get("policy_version")}
+        mode, named = Mode(work.get("type") or record.get("kind") or kind), part(record, "env")
+        name = named.get("name") or named.get("id") or record.get("env_name") or env or about.get("env_id")
+        common: dict[str, Any] = {
+            "run": own, "mode": mode, "eval_name": name or record["task"].get("type"),
+            "policy_step": policy.get("start"),
+            "step": next(int(it) for it in (work.get("step"), record.get("eval_step"), at) if it is not None),
+        }  # fmt: skip
+        if mode is Mode.TRAIN and policy.get("start") is not None:
+            reached = int(at) - 1 if subset == "effective" else policy.get("end", 0)  # batch n trains version n - 1
+            common["staleness"] = max(reached - policy["start"], 0)
+        every, effective = (file.parent.parent / it / file.name for it in ("all", "effective"))
+        is_judged = subset == "all" and effective.is_file()
+        self._judged |= {file} if is_judged and place.number == 1 else set()
+        more = {"episode": {key: it for key, it in record.items() if key not in {"traces", "task"}}}
+        for trace in record.get("traces", [record]) or [{**record, "traces": None}]:  # an episode without any failed
+            if subset == "all" and self._is_taken(file, int(at), trace.get("id")):
+                continue
+            task, agent = trace["task"], part(trace, "agent")
+            data = part(task, "data")
+            ids = (data.get("name"), data.get("id"), data.get("idx"), task.get("key"), task.get("type"))
+            found_id = next((it for it in ids if it is not None), "")
+            common["task"] = found_id if isinstance(found_id, str) else f"{common['eval_name']}/{found_id}"
+            common["group"] = group or f"{place.id}-{task.get('key') or found_id}"
+            if agent.get("name", "agent") != "agent":
+                common["group"] += f"/{agent['name']}"
+            is_left_out = is_judged and mode is Mode.TRAIN and agent.get("trainable", True)
+            common["dropped"] = Dropped.FILTERED if is_left_out else None
+            yield from _rollouts(trace, key_of(trace.get("id"), place), common, more if "traces" in record else {})
+        if subset == "effective" and every not in self._judged and self._is_given(every):
+            self._judged.add(every)
+            for number, one in records_of(every):
+                with suppress(Exception):  # it is counted where the file is read
+                    yield from self.rollouts(one, place._replace(file=every, number=number))
+
+    def _logged(self, record: Json, folder: Path) -> Iterator[ImportedScalars]:
+        if not record.keys() >= _LOG:
+            return
+        file = next(folder.glob("rollouts/step_*/*/*/traces.jsonl"), None)  # whose run the log is
+        first = (Head(file).record if file else None) or {}
+        self.runs.setdefault(own := part(first, "run").get("id"), _described(first, {}))
+        values = {_NAMES.get(name, name): it for name, it in record.items() if name not in _LOG}
+        yield ImportedScalars(record["step"], values, own)
+
+    def _is_given(self, file: Path) -> bool:
+        """Return True if a file is imported, too."""
+        return file in self._read or (file.is_relative_to(self.root) and file.is_file())
+
+    def _is_taken(self, every: Path, first: int, trace: str | None) -> bool:
+        """Return True if a trace of `all` is taken from `effective`, of its step or of a later one."""
+        for step in range(first, first + _WINDOW):
+            file = every.parents[3] / f"step_{step}" / every.parts[-3] / "effective" / every.name
+            if not file.is_file():
+                return False
+            if trace in _trace_ids(file, file.stat().st_ino, file.stat().st_size):
+                return self._is_given(file)
+        return False
+
+
+@lru_cache(2 * _WINDOW)
+def _trace_ids(file: Path, _inode: int, _size: int) -> frozenset[str]:
+    found = (one for _, one in records_of(file) if isinstance(one, dict))
+    return frozenset(trace.get("id") for one in found for trace in one.get("traces", [one]))
+
+
+def _beside(folder: Path) -> dict[str, Any]:
+    """Return what is beside the results of an evaluation: its description before 0.2, its settings since."""
+    files = [folder / "metadata.json", *sorted(folder.glob("configs/resolved/*.json"))]
+    for file in (it for it in files if it.is_file()):
+        with suppress(ValueError):  # it is damaged, or being written
+            return part({"all": json_value(file.read_bytes())}, "all")
+    return {}
+
+
+def _described(first: Json, about: Json) -> ImportedRun:
+    trace = (first.get("traces") or [first])[0]
+    versions, agent = about.get("version_info") or part(trace, "verifiers"), part(trace, "agent")
+    sampling = [it["sampling"] for it in trace.get("calls") or () if it.get("sampling")] or [{}]
+    run, lacks = part(first, "run"), _LACKS if "completion" in first else ()
+    work = part(run, "work") or run
+    is_of_training = run.get("type") == "train" and work.get("type") == "eval"  # whose other records have them
+    if not is_of_training and not part(work, "policy") and first.get("policy_version") is None:
+        lacks += (Lack.POLICY_VERSIONS,)
+    if "completion" in first and first.keys().isdisjoint({"stop_condition", "is_truncated"}):
+        lacks += (Lack.STOP_REASONS,)
+    return ImportedRun(
+        name=run.get("name") or about.get("env_id"),
+        model=about.get("model") or (agent.get("config") or agent).get("model"),
+        num_generations=about.get("rollouts_per_example") or about.get("num_rollouts"),
+        config={**about, **{it: one for it, one in sampling[0].items() if it == "temperature"}},
+        versions={f"verifiers {key}": str(value) for key, value in versions.items() if value},
+        lacks=lacks,
+        ours=part(trace, "info", "logs_ui"),
+    )
+
+
+def _rollouts(trace: Json, key: str, common: Json, more: Json) -> Iterator[ImportedRollout]:
+    """Yield a rollout for each path of a trace. The trace does not show what is in `common`; `more` is metadata."""
+    nodes, calls, agent = trace.get("nodes") or [], trace.get("calls") or [], part(trace, "agent")
+    timing, condition = part(trace, "timing"), trace.get("stop_condition") or ""
+    config, played = agent.get("config") or agent, part(timing, "agent") or part(timing, "generation")
+    error = None if trace.get("ok") else (trace.get("errors") or [None])[-1]
+    name, data, given = agent.get("name", "agent"), part(trace, "task", "data"), trace.get("rewards") or {}
+    rest = {name: it for name, it in trace.items() if name not in _KNOWN and it not in (None, [], {})}
+    metrics = {name: it for name, it in rest.items() if type(it) in {int, float}} | (trace.get("metrics") or {})
+    unscored, failed = [name for name, it in metrics.items() if it is None], [it for it in calls if it.get("error")]
+    kept = {name: it for name, it in (("not_scored", unscored), ("failed_calls", failed)) if it}
+    # Before 0.3 a reward is a number that has its weight in it.
+    rewards = {key: it.get("score") if isinstance(it, Mapping) else it for key, it in given.items()}
+    weights = {key: it.get("weight", 1.0) for key, it in given.items() if isinstance(it, Mapping)}
+    scores = [(score, weights.get(key, 1.0)) for key, score in rewards.items() if score is not None]
+    known = [score * weight for score, weight in scores if weight]
+    tags = [f"agent:{name}"[:100]] * (name != "agent") + ["not-trainable"] * (agent.get("trainable") is False)
+    paths, by_node = list(_paths(nodes)) or [[]], {it.get("node"): it for it in calls}
+    asked = [{"role": "system", "content": data.get("system_prompt")}, *(messages_of(data.get("prompt")) or [])]
+    for number, path in enumerate(paths):
+        mine, used = [nodes[it] for it in path], [by_node[it] for it in path if it in by_node]
+        start = next((place for place, it in enumerate(mine) if it.get("sampled")), len(mine))
+        usage = [it["usage"] for it in used if it.get("usage")]
+        stop = next((it for mark, it in _STOPS.items() if re.fullmatch(mark, condition)), None)
+        if used and used[-1].get("finish_reason") == "length" and stop in {None, StopReason.STOP}:
+            stop = StopReason.LENGTH
+        tokens, figures, advantage = _tokens(mine)
+        figures |= {it: sum(one.get(it) or 0 for one in usage) for it in _USAGE if any(it in one for one in usage)}
+        answers = [it for it in path[start:] if calls and nodes[it]["message"]["role"] == "assistant"]
+        sampling = next((it["sampling"] for it in used if it.get("sampling")), config.get("sampling") or {})
+        found = ImportedRollout(
+            key=f"{key}-{number}" if number else key, tokens=tokens, rewards=rewards or None, weights=weights,
+            prompt=[_message(it["message"]) for it in mine[:start]] or [_message(it) for it in asked if it["content"]],
+            completion=[_message(it["message"]) for it in mine[start:]],
+            model=next((it["model"] for it in used if it.get("model")), config.get("model")),
+            status=Status.ERROR if error else None if trace.get("is_completed", True) or condition else Status.ABORTED,
+            stop_reason=StopReason.TIMEOUT if trace.get("is_timeout") else stop,
+            error=": ".join(error[it] for it in ("type", "message") if error.get(it)) if error else None,
+            reward=trace.get("reward", sum(known) if known else None),
+            advantage=part(trace, "info").get("advantage") if advantage is None else advantage,
+            prompt_tokens=usage[0]["prompt_tokens"] + (usage[0].get("cached_input_tokens") or 0) if usage else None,
+            completion_tokens=sum(it["completion_tokens"] for it in usage) if usage else trace.get("generated"),
+            turns=[_turn(by_node.get(it, {})) for it in answers],
+            sampling={it: value for it, value in sampling.items() if value is not None}, metrics=metrics | figures,
+            tags=[*tags, *([f"branch:{number}"] if len(paths) > 1 else [])],
+            metadata={**{it: one for it, one in rest.items() if it not in metrics}, **kept, **more},
+            created=micros(timing.get("start")), returned=micros(played.get("end")), seconds=_seconds(played), **common,
+        )  # fmt: skip
+        yield restored(found, part(trace, "info", "logs_ui"))
+
+
+def _flat_trace(record: Json, options: ImportOptions, about: Json) -> dict[str, Any]:
+    """Return a RolloutOutput, or a line that datasets wrote, as a trace. `about` describes the evaluation."""
+    timing, error, usage = part(record, "timing"), record.get("error"), part(record, "token_usage")
+    took = record.get("generation_ms", timing.get("generation_ms", 0))
+    asked, said = messages_of(record.get("prompt")) or [], messages_of(record.get("completion"), "assistant") or []
+    metrics = usage | (record.get("metrics") or {})
+    named = [name for name in options.rewards or () if name in record or name in metrics]
+    parts = {name: metrics.pop(name, record.get(name)) for name in named}
+    rewards, weights = beside_total(record.get("reward"), parts, options.weights).values()
+    known = {"prompt", "completion", "example_id", *metrics, *parts}
+    nodes: list[dict[str, Any]] = [{"message": it} for it in asked]
+    nodes += [{"message": it, "sampled": it["role"] == "assistant"} for it in said]
+    return {
+        **{name: it for name, it in record.items() if name not in known},
+        "task": {"data": {"id": record.get("example_id")}, "type": record.get("task")},
+        "nodes": [{**it, "parent": place - 1 if place else None} for place, it in enumerate(nodes)],
+        "rewards": {name: {"score": it, "weight": weights.get(name, 1.0)} for name, it in (rewards or {}).items()},
+        "metrics": metrics,
+        "generated": int(usage["output_tokens"]) if "output_tokens" in usage else None,
+        "stop_condition": record.get("stop_condition") or ("is_truncated" if record.get("is_truncated") else None),
+        "errors": [{"message": error["error_chain_repr"] if isinstance(error, Mapping) else error}] if error else [],
+        "timing": {"generation": {"duration": (took or 0) / 1000}, "start": timing.get("start_time"), **timing},
+        "agent": {"model": about.get("model"), "sampling": about.get("sampling_args")} if about else None,
+    }
+
+
+def _message(raw: Json) -> dict[str, Any]:
+    """Return a message in OpenAI's form: tool calls are flat in a trace, and JSON in a RolloutOutput."""
+    calls = [dict(decoded(it)) for it in raw.get("tool_calls") or ()]
+    for call in calls:
+        call["function"] = call.get("function") or {name: call.pop(name) for name in ("name", "arguments")}
+        call["type"] = "function"
+    return {key: value for key, value in raw.items() if value is not None} | ({"tool_calls": calls} if calls else {})
+
+
+def _paths(nodes: Sequence[Json]) -> Iterator[list[int]]:
+    parents = [node.get("parent") for node in nodes]
+    if any(parent is not None and not 0 <= parent < place for place, parent in enumerate(parents)):
+        raise RecordError("it has a message whose parent is not before it")
+    for leaf in sorted(set(range(len(nodes))).difference(parents)):
+        path = [leaf]
+        while (above := parents[path[-1]]) is not None:
+            path.append(above)
+        yield path[::-1]
+
+
+def _tokens(nodes: Sequence[Json]) -> tuple[Tokens | None, dict[str, float], float | None]:
+    """Return the tokens of a path, means of its streams, and its advantage."""
+    ids = [one for node in nodes for one in node.get("token_ids") or ()]
+    mask = np.array([one for node in nodes for one in node.get("mask") or ()], bool)
+    if len(mask) != len(ids):
+        raise RecordError(f"it has {len(ids)} token ids and a mask of {len(mask)}")
+    streams: dict[str, Any] = {}  # a value for each sampled token, NaN where there is none
+    for name in ("logprobs", "advantages", *_MEANS):
+        if any(node.get(name) for node in nodes):
+            counted = ((node.get(name) or [], sum(node.get("mask") or ())) for node in nodes)
+            streams[name] = np.array([one for it, count in counted for one in [*it, *[None] * count][:count]], float)
+    if {"logprobs", "trainer_logprobs"} <= streams.keys():
+        streams["apart"] = np.abs(streams["trainer_logprobs"] - streams["logprobs"])
+    known = {name: values[np.isfinite(values)] for name, values in streams.items() if np.isfinite(values).any()}
+    figures = {name: float(known[it].mean()) for it, name in _MEANS.items() if it in known}
+    advantages = known.get("advantages", np.array([]))
+    if len(set(advantages)) > 1:  # prime-rl's figure of such a sample is the mean of those that are not 0
+        figures |= {"advantage_min": float(advantages.min()), "advantage_max": float(advantages.max())}
+        advantages = advantages[advantages != 0]
+    start = int(mask.argmax()) if mask.any() else len(mask)
+    logprobs = np.full(len(ids), np.nan)
+    logprobs[mask] = streams.get("logprobs", np.nan)
+    sampled = logprobs[start:].tolist() if "logprobs" in streams else None
+    tokens = token_arrays(ids[:start], ids[start:], sampled, mask[start:].tolist())
+    return tokens, figures, float(advantages.mean()) if len(advantages) else None
+
+
+def _turn(call: Json) -> Turn:
+    tokens, limit = part(call, "usage").get("completion_tokens"), part(call, "sampling").get("max_tokens")
+    return Turn(call.get("finish_reason"), _seconds(part(call, "time")), tokens, limit)
+
+
+def _seconds(span: Json) -> float | None:
+    return span["end"] - span["start"] if span.get("start") and span.get("end") else span.get("duration") or None

@@ -1,0 +1,542 @@
+"""Imports rollouts that another trainer or tool wrote, once or for as long as its files grow."""
+
+import os
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from itertools import accumulate
+from pathlib import Path
+from shlex import quote
+from typing import Any, NamedTuple, Self
+
+from sqlalchemy import func, select
+from sqlmodel import col
+
+from logs_ui.recorder.api.run_record import ChangesJob
+from logs_ui.recorder.delivery.committer import Committer
+from logs_ui.recorder.delivery.outlet import Counts
+from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.importing.formats import readers
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Reader
+from logs_ui.recorder.importing.imported_rows import finite_number, row_of, whole_number
+from logs_ui.recorder.importing.source_files import (
+    SUFFIXES,
+    Head,
+    JsonLines,
+    Place,
+    RecordError,
+    SourceFile,
+    are_apart,
+    file_id,
+    found_files,
+)  # fmt: skip
+from logs_ui.recorder.redaction import masked
+from logs_ui.recorder.rows.packing import RowDraft
+from logs_ui.recorder.snapshot import column, error_line, plain_settings, visible
+from logs_ui.recorder.snapshot import name as shortened
+from logs_ui.recorder.spelling import nearest
+from logs_ui.recorder.storage.address import absolute, database_address, shown
+from logs_ui.recorder.storage.changes import RunChange, ScalarsChange
+from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.dialects import whole_sum
+from logs_ui.recorder.storage.file_system import network_kind
+from logs_ui.recorder.storage.limits import Limits
+from logs_ui.recorder.storage.tables import Run, StepStatistics
+from logs_ui.recorder.upkeep.small_transactions import Progress, unseen
+from logs_ui.recorder.vocabulary import RunState
+
+_BATCH, _BATCH_BYTES = 2_048, 32 << 20  # rows in a transaction; bytes of their text
+_GROUPS = 20_000  # whose generations are remembered; more would be unbounded
+_SHOWN = 20  # records that could not be read, with their reasons
+_PICKLES = frozenset({".pt", ".pkl", ".pickle"})
+_PICKLED = (
+    "{} is a pickle, which can run any program when it is read, so it is not imported. If you trust it, convert it: "
+    'python -c "import json, sys, torch; [print(json.dumps(it, default=str)) for it in torch.load(sys.argv[1], '
+    "weights_only=False)['samples']]\" {} > samples.jsonl"
+)
+
+
+class BadRecord(NamedTuple):
+    """A record that could not be read: its file, its number from 1 on (the line of a JSONL file), and the reason."""
+
+    file: str
+    number: int
+    reason: str
+
+
+@dataclass
+class Imported:
+    r"""The result of an import.
+
+    Attributes:
+        runs: ids of the runs, for `load_run()`.
+        names: of these runs.
+        rollouts: number of rollouts that were read and stored. Those that were there already count, too.
+        new: how many of them were not there before; None if the database lies on a network and was not read.
+        formats: number of files by format.
+        bad: the first 20 records that could not be read.
+        bad_count: number of all of them.
+        unknown: files that no reader knows; beside files of a known format without .json, which are mostly settings.
+        unused: names in `rewards` and `weights` that no rollout has as a reward, each with what to do instead.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> from logs_ui.recorder import import_run
+        >>> _ = Path("1.jsonl").write_text('{"input": "2 + 3?", "output": "5", "score": 1.0, "step": 1}\nno JSON\n')
+        >>> found = import_run("1.jsonl", db="runs.db")
+        >>> found.rollouts, found.bad[0].number, found.formats
+        (1, 2, {'verl': 1})
+    """
+
+    runs: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
+    rollouts: int = 0
+    new: int | None = None
+    formats: dict[str, int] = field(default_factory=dict)
+    bad: list[BadRecord] = field(default_factory=list)
+    bad_count: int = 0
+    unknown: list[str] = field(default_factory=list)
+    unused: dict[str, str] = field(default_factory=dict)
+
+
+def import_run(
+    path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    run: str | None = None,
+    rewards: Sequence[str] | None = None,
+    weights: Mapping[str, float] | None = None,
+    format: str | None = None,  # noqa: A002 - as in export_run()
+    mapping: str | os.PathLike[str] | None = None,
+    strict: bool = False,
+    db: str | os.PathLike[str] | None = None,
+    progress: Progress = unseen,
+) -> Imported:
+    r"""Import the rollouts that another trainer or tool wrote, so that every page and check works on them.
+
+    The content shows the format. An import that is repeated adds nothing; files that have grown add what is new.
+
+    Args:
+        path: A file, a folder or a glob, or several of them. Files of one format are one run, unless they name runs of
+            their own.
+        run: Name of the run, which then has all files; imports with the same name are one run. None takes the run's
+            own id, else the name and the first record of the first file: a copy under the same names is the same run.
+        rewards: Names of the columns that are rewards. None takes those that the format names as such.
+        weights: Weight by reward; 1 for one that is missing. None takes the file's, else 1.
+        format: Name of the format, such as "verl". None recognizes it.
+        mapping: A TOML file that names the columns of any other JSONL, JSON or Parquet file; None without.
+            `logs-ui import --suggest` prints one.
+        strict: True to stop at the first record that cannot be read. Such a record is else counted and left out.
+        db: Path or URL of the database; None as in `load_run()`.
+        progress: Called with the name of the work, bytes read, and bytes there are.
+
+    Raises:
+        LogsUIError: There is nothing at a path, or no file is of a known format; or, if `strict`, a record cannot be
+            read.
+        DatabaseError: The database cannot be written.
+
+    Examples:
+        >>> import json
+        >>> from pathlib import Path
+        >>> from logs_ui.recorder import import_run, load_run
+        >>> folder = Path("rollouts")
+        >>> folder.mkdir()
+        >>> row = {"input": "user\n2 + 3?\nassistant\n", "output": "5", "gts": "5", "score": 1.0, "step": 1}
+        >>> _ = (folder / "1.jsonl").write_text(json.dumps(row) + "\n")  # as verl writes it
+        >>> found = import_run(folder, db="runs.db")
+        >>> load_run(found.runs[0], db="runs.db")[["step", "reward"]]
+           step  reward
+        0     1     1.0
+    """
+    paths = [path] if isinstance(path, str | os.PathLike) else path
+    options = ImportOptions(rewards, weights or {}, None if mapping is None else Path(mapping))
+    with Importer(paths, options, run=run, format=format, strict=strict, db=db, progress=progress) as importer:
+        importer.take()
+    return importer.result
+
+
+@dataclass
+class _File:
+    """Says how far a file was read."""
+
+    source: SourceFile
+    before: str = ""  # id of what stood at its path before
+    rollouts_before: int = 0  # of that
+    reader: Reader | None = None  # None if no reader knows it
+    lines: JsonLines | None = None  # which goes on where it ended
+    id: str = ""
+    seen: tuple[int, int] = (0, 0)  # its `state` when it was read last
+    counts: Counter[str] = field(default_factory=Counter)  # its share of the result's counts
+    ended: Counter[str] = field(default_factory=Counter)  # the same, without a last line that has no end yet
+
+    def state(self) -> tuple[int, int]:
+        """Return its size, and when it was written last, in ns since the epoch; with SQLite's log."""
+        found = []
+        for it in (self.source.file, Path(f"{self.source.file}-wal")):
+            with suppress(FileNotFoundError):  # it may be deleted at any time
+                found.append(it.stat())
+        return sum(it.st_size for it in found), max((it.st_mtime_ns for it in found), default=0)
+
+    def is_replaced(self) -> bool:
+        """Return True if it was written anew since it was read."""
+        return self.seen != self.state() and (self.lines is None or not self.lines.goes_on(self.source.file))
+
+
+@dataclass
+class _Run:
+    """Describes a run: what its files say of it, and what was stored before. Times are those of its rollouts, in µs."""
+
+    reader: Reader
+    own_id: str | None
+    file: Path
+    began: int
+    ended: int
+    rollouts_before: int = 0
+
+
+class Importer:
+    """Reads files and writes their rollouts. `take()` reads what is new since last time; `close()` ends the runs."""
+
+    def __init__(
+        self, paths: Sequence[str | os.PathLike[str]], options: ImportOptions, *, run: str | None = None,
+        format: str | None = None, strict: bool = False, db: str | os.PathLike[str] | None = None,  # noqa: A002
+        is_followed: bool = False, progress: Progress = unseen,
+    ) -> None:  # fmt: skip
+        """Open the database; it is created if it is missing. Raises as `import_run`.
+
+        If files are followed, they may grow and come later: then a line without an end, and a path without a file, are
+        no faults.
+        """
+        self.result = Imported()
+        self._paths = [Path(one).expanduser() for one in paths]
+        self._options, self._name, self._is_strict, self._progress = options, run, strict, progress
+        self._is_followed = is_followed
+        known = {it.name: it for it in readers()}
+        name = format or ("map" if options.mapping else None)
+        if name is not None and name not in known:
+            raise LogsUIError(f"{name!r} is no format that can be imported. Name one of {', '.join(known)}.")
+        if options.mapping is not None and not options.mapping.exists():
+            raise LogsUIError(f"There is no {options.mapping}.")
+        self._forced = known[name] if name else None
+        self._readers: dict[type[Reader], Reader] = {}
+        self._files: dict[tuple[int, int], _File] = {}  # by device and inode: a rotated file keeps them
+        self._ids: dict[str, _File] = {}
+        self._unknown: dict[str, Path] = {}  # files that no reader knows, by `Place.name`
+        self._uids: dict[tuple[str, str | None], str] = {}  # of runs, by format and the source's own id
+        self._runs: dict[str, _Run] = {}
+        self._rewards, self._numbers = set[str](), set[str]()  # names of rewards, and of these and metrics
+        self._keys: OrderedDict[str, dict[str, int]] = OrderedDict()  # generations in a group, by the rollout's key
+        self._changes: list[Any] = []  # Change or RowDraft
+        self._bytes = 0
+        found_files(self._paths, may_lack=is_followed)  # raises before a database is made
+        self._address = absolute(database_address(db))
+        writing_engine(self._address).dispose()  # raises if it cannot be written
+        self._engine = reading_engine(self._address)  # kept: files may have thousands of runs
+        self._is_remote = isinstance(self._address, Path) and network_kind(self._address) is not None
+        # Packing and SQL release the GIL, so the next records are read meanwhile. One batch waits at most.
+        self._thread = ThreadPoolExecutor(1, "logs-ui import")
+        self._stored: Future[None] | None = None
+        self._committer = Committer(self._address, Limits.from_environment(), spools_always=self._is_remote)
+
+    def take(self) -> None:
+        """Read and store what is new. Raises LogsUIError as `import_run`."""
+        found = found_files(self._paths, may_lack=self._is_followed)
+        files = [(it, reader) for it in map(self._opened, found) if it and (reader := it.reader)]
+        self.result.formats = dict(Counter(reader.name for _, reader in files))
+        # Beside files that are known, those are mostly settings and logs of the same program.
+        self.result.unknown = [name for name, it in self._unknown.items() if not files or it.suffix != ".json"]
+        if not files and not self._is_followed:
+            raise LogsUIError(self._why_none())
+        ends = [0, *accumulate(file.state()[0] for file, _ in files)]
+        for (file, reader), begin in zip(files, ends, strict=False):
+            self._read(file, reader, begin, ends[-1])
+        self._flush(and_wait=True)
+        self._committer.tick(Counts())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self.close(error)
+
+    def close(self, error: BaseException | None = None) -> None:
+        """Write that the runs ended, with what ended them, and close the database."""
+        state = RunState.FINISHED
+        if error is not None:
+            state = RunState.INTERRUPTED if isinstance(error, KeyboardInterrupt) else RunState.FAILED
+        try:
+            for uid, run in self._runs.items():
+                end = {"state": state, "finished": run.ended or run.began, "error": error and error_line(error)}
+                self._changes.append(RunChange(uid, self._described(run) | end))
+            self._flush(and_wait=True)
+        finally:
+            self._thread.shutdown()
+            self._committer.close(10.0)
+        if self._committer.dropped:
+            raise LogsUIError(
+                f"{self._committer.dropped:,} changes could not be written to {shown(self._address)}: "
+                f"{self._committer.trouble or 'the database refused them'}."
+            )
+        if not self._is_remote:
+            self.result.new = sum(self._stored_of(uid)[2] - run.rollouts_before for uid, run in self._runs.items())
+        self._engine.dispose()
+        self.result.unused = self._unused() if self.result.rollouts else {}
+
+    def _unused(self) -> dict[str, str]:
+        found = {}
+        for name in {*(self._options.rewards or ()), *self._options.weights} - self._rewards:
+            near = nearest(name, self._numbers)
+            if name in self._numbers:
+                found[name] = f"it is a metric until --rewards names it, too: --rewards {name}"
+            elif near:
+                found[name] = f"did you mean {near!r}?"
+            else:
+                found[name] = f"there are {', '.join(sorted(self._numbers)[:12]) or 'none'}"
+        return found
+
+    def _stored_of(self, uid: str) -> tuple[int | None, int | None, int]:
+        """Return when a stored run began and ended, if it did, and the number of its rollouts."""
+        count = select(func.coalesce(whole_sum(col(StepStatistics.rollouts)), 0)).where(
+            col(StepStatistics.run_id) == col(Run.id)
+        )
+        query = select(col(Run.created), col(Run.finished), count.scalar_subquery()).where(col(Run.uid) == uid)
+        with self._engine.connect() as connection:
+            return tuple(connection.execute(query).first() or (None, None, 0))
+
+    def _opened(self, source: SourceFile) -> _File | None:
+        """Return how far a file was read; None if it was deleted meanwhile."""
+        with suppress(FileNotFoundError):
+            status = source.file.stat()
+            key = status.st_dev, status.st_ino
+            file = self._files.get(key) or _File(source)
+            was_here, file.source = file.source.file == source.file, source  # it may have been renamed
+            if key not in self._files or file.is_replaced():
+                new = _File(source)
+                if was_here:
+                    new.before, new.rollouts_before = file.id, file.counts["rollouts"]
+                    self._uncount(file, Counter())
+                    self.result.bad = [it for it in self.result.bad if it.file != source.name]
+                file = self._files[key] = new
+                try:
+                    file.reader = self._reader_of(source)
+                except (FileNotFoundError, LogsUIError):  # the latter are of a mapping
+                    raise
+                except Exception as error:  # noqa: BLE001 - a file may contain anything
+                    self._leave_out(file, Place(*source, "", 1), f"the file cannot be read: {_reason(error)}")
+                if file.reader is None:  # it is not looked at again until it changes
+                    file.seen = file.state()
+            return file
+        return None
+
+    def _uncount(self, file: _File, remaining: Counter[str]) -> None:
+        """Take back what was counted of a file, except what remains, as it is read again."""
+        self.result.rollouts -= file.counts["rollouts"] - remaining["rollouts"]
+        self.result.bad_count -= file.counts["bad"] - remaining["bad"]
+        file.counts = remaining.copy()
+
+    def _reader_of(self, source: SourceFile) -> Reader | None:
+        head = Head(source.file)
+        if "logs_ui_schema" in head.tables:  # our own database may lie beside them
+            return None
+        kind = self._forced or next((it for it in readers() if it.recognizes(head)), None)
+        if kind is None or source.file.suffix in _PICKLES:
+            if head.magic:
+                self._unknown[source.name] = source.file
+            return None
+        self._unknown.pop(source.name, None)  # it was empty, or cut off, when it was looked at before
+        if kind not in self._readers:
+            self._readers[kind] = kind(self._paths[0], self._options)
+        return self._readers[kind]
+
+    def _why_none(self) -> str:
+        for file in self._unknown.values():
+            if file.suffix in _PICKLES:
+                return _PICKLED.format(visible(file), quote(visible(file)))
+        if self.result.bad:
+            return f"{visible(self.result.bad[0].file)}: {self.result.bad[0].reason}."
+        if not self._unknown:
+            kinds = ", ".join(sorted(SUFFIXES - _PICKLES))
+            return f"{visible(self._paths[0])} holds nothing to read: no file of {kinds}, or only empty ones."
+        marks = "; ".join(f"{it.name} ({it.marks})" for it in readers())
+        names = ", ".join(map(visible, [*self._unknown][:3]))
+        return (
+            f"No reader knows {names}. Name the columns with --map (logs-ui import --suggest FILE prints a mapping), "
+            f"or the format with --as. Looked for: {marks}."
+        )
+
+    def _read(self, file: _File, reader: Reader, begin: int, total: int) -> None:
+        """Read what is new in a file. `begin` and `total` are bytes of the files before it, and of all files."""
+        if file.seen == (state := file.state()):
+            return
+        file.seen = state
+        records = file.lines or reader.records(file.source.file)
+        if isinstance(records, JsonLines):
+            file.lines, records.file = records, file.source.file
+        self._uncount(file, file.ended)
+        place = Place(*file.source, file.id, 0)
+        for number, record in _to_the_end(records):
+            file.ended = file.counts.copy()
+            if not file.id and not isinstance(record, RecordError):
+                file.id = self._id_of(file, record)
+            place = Place(*file.source, file.id, number)
+            for found in self._changes_of(reader, record, place, state[1] // 1_000):
+                self._take(file, place, found)
+                if len(self._changes) >= _BATCH or self._bytes >= _BATCH_BYTES:
+                    self._flush()
+                    self._progress("importing", begin + (file.lines.offset if file.lines else 0), total)
+        if file.lines is None or file.lines.number >= place.number:
+            file.ended = file.counts.copy()
+        if file.lines is not None and file.lines.is_cut and not self._is_followed:
+            self._leave_out(file, place._replace(number=file.lines.number + 1), "it is cut off before its end")
+
+    def _take(self, file: _File, place: Place, found: RowDraft | ScalarsChange | RecordError) -> None:
+        if isinstance(found, RecordError):
+            self._leave_out(file, place, str(found))
+            return
+        self._changes.append(found)
+        if isinstance(found, RowDraft):
+            change, run = found.change, self._runs[found.change.run]
+            run.began = min(run.began, change.columns["created"])
+            run.ended = max(run.ended, change.columns["returned"])
+            if self._options.rewards or self._options.weights:
+                self._rewards |= {*(change.columns.get("rewards") or ())}
+                self._numbers |= self._rewards | {*(change.columns["metrics"] or ())}
+            arrays = vars(found.tokens).values() if found.tokens else ()
+            self._bytes += len(found.content) + sum(it.nbytes for it in arrays if it is not None)
+            self.result.rollouts += 1
+            file.counts["rollouts"] += 1
+
+    def _id_of(self, file: _File, record: Any) -> str:
+        """Return the `Place.id` of a file that begins with a record: JSONL that is written anew at its path has that of
+        what was there, and files that only begin alike are told apart by their folders.
+        """
+        path, before = file.source.file, self._ids.get(file.before)
+        found = file.before
+        # TRL writes its Parquet anew for the evaluation of a step: that does not replace the training's rollouts.
+        if file.lines is None or before is None or before.source.file != path:
+            for name in (Path(file.source.name).name, file.source.name, str(path.absolute())):
+                found = file_id(name, record)
+                other = self._ids.get(found)
+                if other is None or not are_apart(other.source.file, path):
+                    break
+        if found != file.before:
+            self.result.rollouts += file.rollouts_before
+        self._ids[found] = file
+        return found
+
+    def _changes_of(
+        self, reader: Reader, record: Any, place: Place, written: int
+    ) -> Iterator[RowDraft | ScalarsChange | RecordError]:
+        """Yield the changes of one record of a file that was written then (µs). Whatever is in it costs itself alone:
+        a RecordError, which is yielded.
+        """
+        try:
+            for found in [record] if isinstance(record, RecordError) else reader.rollouts(record, place):
+                if isinstance(found, RecordError):
+                    yield found
+                    continue
+                uid = self._run_of(reader, found, place, written)
+                if isinstance(found, ImportedScalars):
+                    numbers = {name: it for name, it in found.values.items() if isinstance(it, int | float | None)}
+                    values = {shortened(name): finite_number(it) for name, it in numbers.items()}
+                    yield ScalarsChange(uid, whole_number(found.step) or 0, values)
+                else:
+                    yield row_of(found, uid, *self._place_in_group(uid, found), written, reader.name)
+        except Exception as error:  # noqa: BLE001 - a file may contain anything
+            yield RecordError(_reason(error))
+
+    def _leave_out(self, file: _File, place: Place, reason: str) -> None:
+        """Count a record that cannot be read. Raises LogsUIError if that stops the import."""
+        bad = BadRecord(place.name, place.number, reason)
+        if self._is_strict:
+            raise LogsUIError(
+                f"{visible(bad.file)}, record {bad.number}: {bad.reason}. Without --strict it is left out."
+            )
+        self.result.bad_count += 1
+        file.counts["bad"] += 1
+        if len(self.result.bad) < _SHOWN and bad not in self.result.bad:
+            self.result.bad.append(bad)
+
+    def _place_in_group(self, uid: str, found: ImportedRollout) -> tuple[str, int]:
+        """Return the group's name in the database, and the rollout's number in it: the same if it is read again."""
+        group = shortened(f"{uid}/{found.mode}/{found.step}/{found.key if found.group is None else found.group}")
+        if found.group is None or found.generation is not None:
+            return group, found.generation or 0
+        keys = self._keys.setdefault(group, {})
+        self._keys.move_to_end(group)
+        if len(self._keys) > _GROUPS:
+            self._keys.popitem(last=False)
+        return group, keys.setdefault(found.key, len(keys))
+
+    def _run_of(self, reader: Reader, found: ImportedRollout | ImportedScalars, place: Place, written: int) -> str:
+        """Return the uid of the run that a record belongs to; describe it when it is first seen."""
+        own = None if self._name else found.run
+        key = reader.name, own
+        if key not in self._uids:
+            identity = ("named", self._name) if self._name else (reader.name, own or f"file {place.id}")
+            uid = f"import-{blake2b(repr(identity).encode(errors='replace'), digest_size=6).hexdigest()}"
+            if uid not in self._runs:
+                began = whole_number(getattr(found, "created", None), 2**63) or written
+                run = self._runs[uid] = _Run(reader, found.run, place.file, began, 0)
+                if not self._is_remote:
+                    created, finished, run.rollouts_before = self._stored_of(uid)
+                    run.began, run.ended = min(created or began, began), finished or 0
+                described = self._described(run)
+                self._changes.append(RunChange(uid, described))
+                self.result.runs.append(uid)
+                self.result.names.append(described["name"])
+            self._uids[key] = uid
+        return self._uids[key]
+
+    def _described(self, run: _Run) -> dict[str, Any]:
+        found, path = run.reader.describe(run.own_id), self._paths[0].absolute()
+        lacks = [*found.lacks, *map(str, found.ours.get("lacks") or ())]
+        imported: dict[str, Any] = {"format": run.reader.name, "path": str(path), "lacks": lacks}
+        if found.ours and "lacks" not in found.ours:  # a recorded run was exported: its errors are the environment's
+            imported["is_ours"] = True
+        named = path if path.exists() else run.file.absolute().parent  # not a glob
+        return {
+            "name": column(self._name or found.name or named.name),
+            "created": run.began,
+            "heartbeat": now_us(),
+            "state": RunState.RUNNING,
+            "finished": None,
+            "error": None,
+            "model": column(found.model),
+            "num_generations": whole_number(found.num_generations),
+            "max_steps": whole_number(found.max_steps),
+            "config": masked(plain_settings({**found.config, "import": imported})),
+            "versions": plain_settings(found.versions),
+        }
+
+    def _flush(self, *, and_wait: bool = False) -> None:
+        """Have what was read stored, in one transaction, once the batch before it is."""
+        if self._stored is not None:
+            self._stored.result()
+        self._stored = self._thread.submit(self._store, self._changes) if self._changes else None
+        self._changes, self._bytes = [], 0
+        if and_wait and self._stored is not None:
+            self._stored.result()
+
+    def _store(self, changes: list[Any]) -> None:
+        parcel = self._committer.parcel()
+        parcel.add(ChangesJob(lambda: changes))
+        parcel.close()
+        parcel.write(Counts(), lambda _: None)
+
+
+def _to_the_end(records: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+    """Yield records with their numbers; in place of the rest of a file that cannot be read on, a RecordError."""
+    number = 0
+    try:
+        for number, record in records:
+            yield number, record
+    except Exception as error:  # noqa: BLE001 - a file may contain anything
+        yield number + 1, RecordError(f"reading it stopped here: {_reason(error)}")
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:200] if isinstance(error, RecordError) else error_line(error)

@@ -1,0 +1,197 @@
+"""Defines what a reader of a foreign format yields: rollouts, as far as their file shows them, and what a reader is.
+
+A reader turns one record of a file (a line of JSONL, a row of Parquet or of a table) into rollouts. All else is the
+same for every format: which files are read and how far (`source_files.py`), rows (`imported_rows.py`), and what is
+written (`import_run.py`).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from logs_ui.recorder.importing.source_files import Head, Place, records_of
+from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.vocabulary import Dropped, Lack, Mode, Status, StopReason
+
+
+class Turn(NamedTuple):
+    """Describes one answer of the model, as far as it is known.
+
+    Attributes:
+        finish: why the answer ended, as the server says: "stop", "length", "tool_calls".
+        seconds: how long the model took.
+        tokens: number of the answer's tokens.
+        limit: token limit of the call.
+        reward: the environment's reward for the action.
+        done: True if the environment says that the episode is over.
+        env_seconds: how long the environment, or the tools, took.
+        error: the environment's error in one line.
+    """
+
+    finish: str | None = None
+    seconds: float | None = None
+    tokens: int | None = None
+    limit: int | None = None
+    reward: float | None = None
+    done: bool | None = None
+    env_seconds: float | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class ImportedRollout:
+    """Describes one rollout as its file shows it. None always means that the file does not show it.
+
+    Attributes:
+        key: identifies the rollout within its run, at most 300 characters: the source's own id, or the place's `key`.
+            What has the same key is the same rollout: the later one replaces it.
+        prompt: messages before the policy's first answer, in OpenAI's form. Tool calls may have arguments as an object.
+        completion: the policy's answers, and what came between them: messages with the roles "tool", "user", "system".
+        group: name of the rollouts that it is compared with, unique within the run, mode and step; None makes it a
+            group of its own.
+        generation: its number in the group; None counts.
+        eval_name: name of the environment or dataset; None takes the run's.
+        policy_step: the version of the policy that made it; None takes `step`.
+        status, stop_reason: None infers them from `error` and from the last turn's `finish`.
+        reward: the total; None takes the weighted sum of `rewards` without NaN, in which a missing weight is 1. NaN and
+            infinities are taken as they are, and shown as such.
+        rewards: by reward function; None for one that did not run or returned None.
+        weights: by reward function.
+        tokens: ids, log-probs and mask.
+        turns: one for each assistant message of `completion`; empty if nothing is known of them.
+        is_one_text: True if turns and tool calls stand unmarked in the completion: their number is not recorded then.
+        actions: entries as in `Rollout.actions`; None makes them of the messages.
+        metrics: numbers that are no rewards. Other values are left out.
+        metadata: all else that the record says.
+        created, returned: µs since the epoch, UTC. `created` of None takes the file's time.
+        seconds: from the first call to the last.
+        run: the source's own id of the run, where a file has several runs.
+    """
+
+    key: str
+    prompt: Sequence[Mapping[str, Any]]
+    completion: Sequence[Mapping[str, Any]]
+    step: int = 0
+    mode: Mode = Mode.EVAL
+    group: str | None = None
+    generation: int | None = None
+    eval_name: str | None = None
+    policy_step: int | None = None
+    staleness: int | None = None
+    dropped: Dropped | None = None
+    task: str | None = None
+    model: str | None = None
+    status: Status | None = None
+    stop_reason: StopReason | None = None
+    error: str | None = None
+    reward: float | None = None
+    rewards: Mapping[str, float | None] | None = None
+    weights: Mapping[str, float] | None = None
+    advantage: float | None = None
+    tokens: Tokens | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    turns: Sequence[Turn] = ()
+    is_one_text: bool = False
+    actions: list[dict[str, Any]] | None = None
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    created: int | None = None
+    returned: int | None = None
+    seconds: float | None = None
+    run: str | None = None
+
+
+@dataclass(frozen=True)
+class ImportedScalars:
+    """Figures that the trainer logged at a step, by name."""
+
+    step: int
+    values: Mapping[str, float | None]
+    run: str | None = None
+
+
+@dataclass(frozen=True)
+class ImportedRun:
+    """Describes a run as its files show it.
+
+    Attributes:
+        name: for people; None takes the name of the file or folder.
+        config: settings, as JSON can hold them.
+        versions: of the programs that wrote it, by name.
+        lacks: what the format never has, in words that go into a sentence: "token ids", "advantages".
+        ours: the first rollout's columns that our own export wrote; empty for the files of others.
+    """
+
+    name: str | None = None
+    model: str | None = None
+    num_generations: int | None = None
+    max_steps: int | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    lacks: Sequence[str] = ()
+    ours: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """Holds what the user said about the files.
+
+    Attributes:
+        rewards: names of the columns that are rewards; None leaves that to the reader.
+        weights: by reward; empty if none were given.
+        mapping: the file of `--map`; None without.
+    """
+
+    rewards: Sequence[str] | None = None
+    weights: Mapping[str, float] = field(default_factory=dict)
+    mapping: Path | None = None
+
+
+class Reader:
+    """Reads one format. An import has one instance of it, which sees all records in order.
+
+    A subclass sets the class attributes, and implements `recognizes` and `rollouts`; what is no JSONL, JSON or Parquet
+    also needs `records`, and one that can describe a run puts it into `runs` before it yields its first rollout. The
+    same records give the same rollouts, whatever was read before them, but for `generation`.
+
+    JSONL that has grown is read on from where it ended; any other file that has changed is read anew.
+
+    Attributes:
+        name: of the format, for `--as`.
+        title: for people: "verifiers and prime-rl".
+        marks: how its files are recognized, for the error about a file of an unknown format: "JSONL with `nodes`".
+        lacks: of a run that is not in `runs`.
+        runs: by the source's own id.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    marks: ClassVar[str]
+    lacks: Sequence[str] = ()
+
+    def __init__(self, root: Path, options: ImportOptions) -> None:
+        """Make a reader; it reads nothing yet. `root` is the first path that was given."""
+        self.root, self.options = root, options
+        self.runs: dict[str | None, ImportedRun] = {}
+
+    @classmethod
+    def recognizes(cls, head: Head) -> bool:
+        """Return True if a file is of this format, by its content."""
+        raise NotImplementedError
+
+    def describe(self, run: str | None) -> ImportedRun:
+        """Describe the run with this id of the source's own; called when its first rollout was read."""
+        weights = [Lack.WEIGHTS] if self.options.rewards and not self.options.weights else []
+        return self.runs.get(run, ImportedRun(run, lacks=(*self.lacks, *weights)))
+
+    def records(self, file: Path) -> Iterable[tuple[int, Any]]:
+        """Yield the file's records, each with its number, from 1 on. A record that is no JSON is a `RecordError`."""
+        return records_of(file)
+
+    def rollouts(self, record: Any, place: Place) -> Iterable[ImportedRollout | ImportedScalars]:
+        """Yield the rollouts of a record. Raises RecordError if it is none."""
+        raise NotImplementedError

@@ -1,0 +1,245 @@
+"""Makes the row of an imported rollout, with the same columns and payload as one that was recorded."""
+
+import math
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import chain, pairwise, repeat
+from typing import Any
+
+import orjson
+
+from logs_ui.recorder.capture.stop_causes import reason_of_text
+from logs_ui.recorder.importing.imported import ImportedRollout, Turn
+from logs_ui.recorder.labels import attributes_in, metrics_in, tags_in
+from logs_ui.recorder.redaction import masked
+from logs_ui.recorder.rows.attribution import RowCalls
+from logs_ui.recorder.rows.packing import RowDraft
+from logs_ui.recorder.rows.row_messages import preview
+from logs_ui.recorder.rows.row_numbers import counts
+from logs_ui.recorder.rows.task_names import prompt_task
+from logs_ui.recorder.rows.text_facts import answers, call_facts
+from logs_ui.recorder.snapshot import column, one_line, snapshot, tree
+from logs_ui.recorder.snapshot import name as shortened
+from logs_ui.recorder.storage.changes import RowChange
+from logs_ui.recorder.storage.payload import unpacked_content
+from logs_ui.recorder.vocabulary import SCORING, Status, StopReason
+
+_INT4, _INT8 = 2**31, 2**63  # integers that columns hold are below
+_FURTHER = re.compile(r"^(user|assistant|tool)$", re.MULTILINE)
+_UNKNOWN_TURN, _NO_CALLS = Turn(), RowCalls()
+_NO_ACTION: dict[str, Any] = dict.fromkeys(("action", "observation", "reward", "done", "metadata", "seconds", "error"))
+
+
+def row_of(rollout: ImportedRollout, run: str, group: str, generation: int, created: int, eval_name: str) -> RowDraft:
+    """Return the row of a rollout of the run with this uid. `group` is its name in the database; `created` (µs) and
+    `eval_name` are taken where the rollout has none.
+    """
+    messages = [_message(one) for one in (*rollout.prompt, *rollout.completion)]
+    prompt, completion = messages[: len(rollout.prompt)], messages[len(rollout.prompt) :]
+    answered = [one for one in completion if one["role"] == "assistant"]
+    actions = _entries(completion, rollout.turns) if rollout.actions is None else rollout.actions
+    finishes = [turn.finish for turn in rollout.turns]
+    by_tools = any(one.get("tool_calls") for one in answered)
+    tokens = rollout.tokens
+    metadata = _plain(rollout.metadata)
+    for name, kind in (("metrics", dict), ("tags", list)):  # a file may use these names for something else
+        if not isinstance(metadata.get(name, kind()), kind):
+            metadata[f"{name} of the file"] = metadata.pop(name)
+    if rollout.metrics:
+        numbers = {str(name): finite_number(it) for name, it in rollout.metrics.items() if isinstance(it, int | float)}
+        metadata["metrics"] = {**metadata.get("metrics", {}), **numbers}
+    if rollout.tags:
+        metadata["tags"] = [*metadata.get("tags", []), *rollout.tags]
+    step, policy_step = whole_number(rollout.step) or 0, whole_number(rollout.policy_step)
+    created = whole_number(rollout.created, _INT8) or created
+    returned = whole_number(rollout.returned, _INT8) or created
+    identity = {
+        "eval_name": shortened(rollout.eval_name or eval_name),
+        "mode": rollout.mode,
+        "step": step,
+        "policy_step": step if policy_step is None else policy_step,
+        "epoch": None,
+        "group": group,
+        "generation": whole_number(generation) or 0,
+        "process": 0,
+        "model": column(rollout.model),
+        "created": created,
+    }
+    columns: dict[str, Any] = {
+        **identity,  # what is imported again corrects it, too
+        **_end_of(rollout, actions),
+        "message_count": len(messages),
+        "turns": None if rollout.is_one_text else len(answered) or None,
+        "preview": preview([{**one, "content": _text(one["content"]) or ""} for one in answered[-1:]]),
+        "prompt_tokens": whole_number(rollout.prompt_tokens),
+        "completion_tokens": whole_number(rollout.completion_tokens),
+        **counts(_NO_CALLS, tokens),
+        "staleness": whole_number(rollout.staleness),
+        "dropped": rollout.dropped,
+        "advantage": finite_number(rollout.advantage),
+        "returned": returned,
+        "seconds": finite_number(rollout.seconds),
+        **_figures_of(rollout.turns, actions),
+        **_rewards(rollout, returned),
+        **call_facts(messages, actions, finishes, by_tools=by_tools, keyed=tokens is None),
+        **({} if rollout.turns or rollout.actions is not None else {"env_errors": None}),
+        "task": shortened(rollout.task or prompt_task(tree(prompt))),
+        "metrics": metrics_in(metadata),
+        "attributes": attributes_in(metadata),
+    }
+    change = RowChange(run, rollout.key, identity, columns, tags=tags_in(metadata))
+    content = {
+        "messages": messages,
+        "actions": actions,
+        "sampling": _plain(rollout.sampling),
+        "metadata": metadata,
+    }
+    said = answers(messages)
+    if rollout.is_one_text and any(map(_FURTHER.search, said)):
+        said = []  # tools' results stand in it: what repeats itself may be theirs
+    return RowDraft(change, unpacked_content(content), tokens, said)
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy values as JSON has them, without secrets."""
+    found: dict[str, Any] = masked(orjson.loads(tree(dict(values)))) if values else {}
+    return found
+
+
+def _message(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a message in OpenAI's form: with a role, and with text or parts as its content."""
+    message = {name: value for name, value in given.items() if value is not None}
+    message["role"] = str(message.get("role") or "user")
+    message.setdefault("content", "")
+    if not isinstance(message["content"], str | list):
+        message["content"] = snapshot(message["content"]).decode()
+    if message["role"] == "assistant" and (text := _text(message["content"])) is not None:
+        message["content"] = text  # facts are of texts, and a list of one text part is one
+    calls = message.get("tool_calls")
+    if calls is not None and not (isinstance(calls, list) and all(isinstance(one, dict) for one in calls)):
+        message["content"] = message["content"] or snapshot(message.pop("tool_calls")).decode()
+    return message
+
+
+def _entries(completion: Sequence[dict[str, Any]], turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """Return the actions that the messages show: each tool call with its result. What another role says after an answer
+    is observed; that answer's action is not known.
+    """
+    entries: list[dict[str, Any]] = []
+    places = [place for place, one in enumerate(completion) if one["role"] == "assistant"]
+    spans = pairwise([*places, len(completion)])
+    for number, ((begin, end), turn) in enumerate(zip(spans, chain(turns, repeat(_UNKNOWN_TURN)), strict=False), 1):
+        answer = completion[begin]
+        text, calls = _text(answer["content"]), answer.get("tool_calls") or [None]
+        found = [
+            {"turn": number, "text": text, **_NO_ACTION, "action": call and _call(call), "observation": observed}
+            for call, observed in zip(calls, _observed(calls, completion[begin + 1 : end]), strict=True)
+        ]
+        found[-1] |= {
+            "reward": finite_number(turn.reward), "done": turn.done, "seconds": finite_number(turn.env_seconds),
+            "error": turn.error and one_line(turn.error),
+        }  # fmt: skip
+        model = {"seconds": turn.seconds, "finish": turn.finish}
+        if call := {name: value for name, value in model.items() if value is not None}:
+            found[0]["generation"] = call
+        entries += found
+    return entries
+
+
+def _observed(calls: Sequence[dict[str, Any] | None], replies: Sequence[dict[str, Any]]) -> list[Any]:
+    """Return what was observed after each call: the result that has its id, else the next one without an id. All else
+    was observed after the last call.
+    """
+    found: list[list[Any]] = [[] for _ in calls]
+    ids = [call and call.get("id") for call in calls]
+    for reply in replies:
+        own, place = reply.get("tool_call_id"), -1
+        if own is not None and own in ids:
+            place = ids.index(own)
+        elif own is None and reply["role"] == "tool" and [] in found:
+            place = found.index([])
+        text = _text(reply["content"])
+        found[place].append(reply["content"] if text is None else text)
+    return [one[0] if len(one) == 1 else one or None for one in found]
+
+
+def _call(call: Mapping[str, Any]) -> Any:
+    """Return a tool call as an action, without secrets, as a recorded one."""
+    function = call.get("function")
+    called = function if isinstance(function, dict) else call
+    arguments = called.get("arguments")
+    if isinstance(arguments, str) and arguments.lstrip().startswith("{"):
+        with suppress(orjson.JSONDecodeError):  # else it stays the text that the model wrote
+            arguments = orjson.loads(arguments)
+    return masked({"name": str(called.get("name") or function or ""), "arguments": arguments})
+
+
+def _text(content: Any) -> str | None:
+    """Return the text of a message; None if it has other parts."""
+    if isinstance(content, str):
+        return content
+    parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+    return "".join(str(part) for part in parts) if len(parts) == len(content) else None
+
+
+def _end_of(rollout: ImportedRollout, actions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    error = rollout.error and one_line(rollout.error)
+    status = rollout.status or (Status.ERROR if error else Status.OK)
+    last = rollout.turns[-1] if rollout.turns else _UNKNOWN_TURN
+    reason = StopReason.NOT_RECORDED
+    if error and status == Status.ERROR:
+        reason = reason_of_text(error) or StopReason.EXCEPTION
+    elif last.done:
+        reason = StopReason.DONE
+    elif last.finish == "length":
+        reason = StopReason.LENGTH
+    elif last.finish == "stop" and actions and actions[-1]["observation"] is None:
+        reason = StopReason.STOP
+    return {"status": status, "stop_reason": rollout.stop_reason or reason, "error": error}
+
+
+def _rewards(rollout: ImportedRollout, scored: int) -> dict[str, Any]:
+    """Return the rewards: NaN and infinities are `odd_rewards`, as of a recorded rollout."""
+    given = {shortened(str(name)): value for name, value in (rollout.rewards or {}).items()}
+    weights = {shortened(str(name)): float(weight) for name, weight in (rollout.weights or {}).items()}
+    known = {name: value for name, value in given.items() if value is not None}
+    total = rollout.reward
+    if total is None:
+        weighted = [value * weight for name, value in known.items() if (weight := weights.get(name, 1.0))]
+        weighted = [value for value in weighted if not math.isnan(value)]
+        total = sum(weighted) if weighted else None
+    odd = {name: value for name, value in known.items() if not math.isfinite(value)}
+    if total is not None and not math.isfinite(total) and str(total) not in map(str, odd.values()):
+        odd.setdefault("reward", total)
+    found: dict[str, Any] = {
+        "reward": finite_number(total),
+        "odd_rewards": {name: str(float(value)) for name, value in odd.items()} or None,
+    }
+    if given:
+        found["rewards"] = {name: finite_number(value) for name, value in given.items()}
+        found["reward_weights"] = {name: weights.get(name, 1.0) for name in given}
+    return found if total is None and not given else {**found, "scored": scored}
+
+
+def _figures_of(turns: Sequence[Turn], actions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the environment's rewards, and the tokens of the last answer that hit its limit, if there are any."""
+    found: dict[str, Any] = {}
+    moves = [it for it in actions if it.get("phase") != SCORING]
+    if rewards := [reward for it in moves if (reward := finite_number(it["reward"])) is not None]:
+        found = {"env_reward_sum": sum(rewards), "env_reward_last": rewards[-1]}
+    if cut := [turn for turn in turns if turn.finish == "length"]:
+        found |= {"cut_tokens": whole_number(cut[-1].tokens), "cut_limit": whole_number(cut[-1].limit)}
+    return found
+
+
+def finite_number(value: float | None) -> float | None:
+    """Return a number as the database holds it; None for NaN, infinities, and integers beyond floats."""
+    return None if value is None or not abs(value) <= sys.float_info.max else float(value)
+
+
+def whole_number(value: Any, bound: int = _INT4) -> int | None:
+    """Return a whole number that a column can hold; None for anything else."""
+    is_whole = isinstance(value, int | float) and -bound <= value < bound and value == int(value)
+    return int(value) if is_whole else None

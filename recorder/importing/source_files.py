@@ -1,0 +1,247 @@
+"""Finds the files to import, shows readers how they begin, and yields the records of JSONL, JSON and Parquet files.
+
+A file may grow while it is read: only whole lines are taken, and an iterator that came to the end goes on from there.
+"""
+
+import json
+import re
+import sqlite3
+from codecs import BOM_UTF8
+from collections.abc import Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from filecmp import cmp
+from functools import cached_property
+from glob import glob
+from hashlib import blake2b
+from os.path import commonpath
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from logs_ui.recorder.errors import LogsUIError
+
+SUFFIXES = frozenset({".jsonl", ".json", ".parquet", ".db", ".sqlite", ".sqlite3", ".eval", ".pt", ".pkl", ".pickle"})
+_ROTATED = re.compile(r"\.(\d{1,4})$")  # logrotate's app.jsonl.1; a higher number is older
+_PATIENCE = 5.0  # seconds for an SQLite file that its program has locked
+_BATCH = 256  # rows of Parquet in memory
+_SQLITE = b"SQLite format 3\0"
+_MOST = 64 << 20  # bytes of a JSON file
+_LONGEST = 256 << 20  # bytes of a line
+_END = 256  # bytes by which a file is known that goes on
+
+
+class RecordError(LogsUIError):
+    """Raised for a record that cannot be read, with the reason in one line, about `it`. Other records are read."""
+
+
+class Place(NamedTuple):
+    """Says where a record stands.
+
+    Attributes:
+        file: as it can be opened.
+        name: its path relative to the folder of all files, with slashes, without logrotate's number.
+        id: identifies the file: a hash of its name and of its first record, so that a copy, or a file that was rotated,
+            has the same.
+        number: of the record, from 1 on.
+    """
+
+    file: Path
+    name: str
+    id: str
+    number: int
+
+    @property
+    def key(self) -> str:
+        """Return the key of a record that has no id of its own."""
+        return f"{self.id}-{self.number}"
+
+
+@dataclass(frozen=True)
+class Head:
+    """Shows how a file begins, so that readers recognize it."""
+
+    file: Path
+
+    @cached_property
+    def magic(self) -> bytes:
+        """Return its first 16 bytes; fewer if it is shorter."""
+        with self.file.open("rb") as opened:
+            return opened.read(16)
+
+    @cached_property
+    def record(self) -> Any:
+        """Return the first record of a JSONL, JSON or Parquet file, mostly a dict; None if it has none by now."""
+        try:
+            return next((found for _, found in records_of(self.file) if not isinstance(found, RecordError)), None)
+        except (OSError, ValueError, RecursionError, LogsUIError):
+            return None
+
+    @property
+    def keys(self) -> frozenset[str]:
+        """Return the names in the first record; of a Parquet file these are its columns."""
+        return frozenset(self.record) if isinstance(self.record, dict) else frozenset()
+
+    @cached_property
+    def tables(self) -> frozenset[str]:
+        """Return the names of an SQLite file's tables; none if it is no such file."""
+        if not self.magic.startswith(_SQLITE):
+            return frozenset()
+        with closing(open_read_only(self.file)) as connection:
+            rows = connection.execute("SELECT name FROM sqlite_master WHERE type='table'")
+            return frozenset(name for (name,) in rows)
+
+
+class SourceFile(NamedTuple):
+    """A file that was found: its path, and its `Place.name`."""
+
+    file: Path
+    name: str
+
+
+def found_files(paths: Iterable[str | Path], *, may_lack: bool = False) -> list[SourceFile]:
+    """Return the files that paths, folders and globs name, in natural order: step_2 before step_10. Of a folder these
+    are all that a reader could read, except hidden ones. Raises LogsUIError if a path names none, unless it may.
+    """
+    roots: list[Path] = []
+    for given in paths:
+        named = [str(given)] if Path(given).exists() else glob(str(given), recursive=True)  # noqa: PTH207 - of any root
+        if not named and not may_lack:
+            raise LogsUIError(f"There is nothing at {given}. Name a file, a folder, or a glob in quotes.")
+        roots += map(Path, named)
+    folders = [root.absolute() if root.is_dir() else root.absolute().parent for root in roots]
+    base = commonpath(folders) if folders else ""
+    found: dict[Path, SourceFile] = {}
+    for root in roots:
+        for file in [it for it in root.rglob("*") if _may_be_read(it, root)] if root.is_dir() else [root]:
+            name = _logical(file.absolute().relative_to(base).as_posix())
+            found.setdefault(file.resolve(), SourceFile(file, name))
+    return sorted(found.values(), key=_place)
+
+
+def are_apart(one: Path, other: Path) -> bool:
+    """Return True if two files exist and differ: neither is a copy of the other, nor what was rotated from it."""
+    try:
+        return _logical(str(one)) != _logical(str(other)) and not cmp(one, other, shallow=False)
+    except OSError:
+        return False
+
+
+def file_id(name: str, first: Any) -> str:
+    """Return the `Place.id` of a file, from its name and its first record."""
+    written = first if isinstance(first, bytes) else repr(first).encode(errors="surrogatepass")
+    return blake2b(b"\0".join([name.encode(errors="surrogatepass"), written]), digest_size=8).hexdigest()
+
+
+def records_of(file: Path) -> Iterable[tuple[int, Any]]:
+    """Return the records of a JSONL, JSON or Parquet file with their numbers, from 1 on. In place of one that is no
+    JSON there is a RecordError.
+    """
+    if file.suffix == ".parquet":
+        return _parquet_rows(file)
+    if file.suffix == ".json":
+        return _json_items(file)
+    return JsonLines(file)
+
+
+def open_read_only(file: Path) -> sqlite3.Connection:
+    """Open an SQLite file for reading, with what its `-wal` has."""
+    connection = sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True, timeout=_PATIENCE)
+    connection.row_factory = sqlite3.Row
+    return connection
+
+
+def json_value(written: bytes) -> Any:
+    """Decode JSON, also with a byte order mark, the constants NaN and Infinity, and lone surrogates, which Python's
+    writers make. Raises ValueError.
+    """
+    written = written.removeprefix(BOM_UTF8)
+    try:
+        return orjson.loads(written)
+    except orjson.JSONDecodeError:
+        return json.loads(written.decode(errors="surrogateescape"))
+
+
+class JsonLines:
+    """Yields the records of a JSONL file. Iterated again, it goes on with what was added. A last line without its end
+    is taken if it is whole JSON, and once more when it has its end.
+
+    Attributes:
+        file: its path.
+        offset: bytes of the lines that were read with their ends.
+        number: of these lines; empty ones count.
+        is_cut: True if the file ends in the middle of a line.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.offset = self.number = 0
+        self.is_cut = False
+        self._end = b""  # of what was read
+
+    def goes_on(self, file: Path) -> bool:
+        """Return True if a file has what was read, at the same place."""
+        with file.open("rb") as opened:
+            opened.seek(self.offset - len(self._end))
+            return opened.read(len(self._end)) == self._end
+
+    def __iter__(self) -> Iterator[tuple[int, Any]]:
+        """Yield number and record of each line; a RecordError for one that is no JSON, or too long."""
+        self.is_cut = False
+        with self.file.open("rb") as opened:  # not kept open: a run may have thousands of files
+            opened.seek(self.offset)
+            while line := opened.readline(_LONGEST):
+                size, end = len(line), line
+                while len(end) == _LONGEST and not end.endswith(b"\n"):
+                    end = opened.readline(_LONGEST)
+                    size += len(end)
+                written, is_ended = line.strip(), end.endswith(b"\n")
+                try:
+                    found = _too_long(size) or json_value(written) if written else None
+                except (ValueError, RecursionError) as error:
+                    if not is_ended:
+                        self.is_cut = True
+                        return
+                    found = RecordError(f"it is no JSON: {getattr(error, 'msg', error)}")
+                if written:
+                    yield self.number + 1, found
+                if is_ended:
+                    self.offset, self._end = self.offset + size, end[-_END:]
+                    self.number += 1
+
+
+def _too_long(size: int) -> RecordError | None:
+    return RecordError(f"its line has more than {_LONGEST >> 20} MiB") if size > _LONGEST else None
+
+
+def _json_items(file: Path) -> Iterator[tuple[int, Any]]:
+    if file.stat().st_size > _MOST:
+        raise LogsUIError(f"{file} has more than {_MOST >> 20} MiB in one JSON value. Convert it to JSONL.")
+    value = json_value(file.read_bytes())
+    yield from enumerate(value if isinstance(value, list) else [value], 1)
+
+
+def _parquet_rows(file: Path) -> Iterator[tuple[int, Any]]:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(file) as opened:
+        yield from enumerate((row for batch in opened.iter_batches(_BATCH) for row in batch.to_pylist()), 1)
+
+
+def _may_be_read(file: Path, root: Path) -> bool:
+    if any(part.startswith(".") for part in file.relative_to(root).parts) or not file.is_file():
+        return False
+    return Path(_logical(file.name)).suffix in SUFFIXES
+
+
+def _logical(name: str) -> str:
+    return _ROTATED.sub("", name)
+
+
+def _place(source: SourceFile) -> tuple[list[tuple[int, str]], int]:
+    """Return where a file stands among others: step_2 before step_10, and older ones of a rotated file first."""
+    rotated = _ROTATED.search(source.file.name)
+    parts = re.split(r"(\d+)", _logical(str(source.file)))
+    natural = [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+    return natural, -int(rotated[1]) if rotated else 0

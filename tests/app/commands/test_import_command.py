@@ -1,0 +1,164 @@
+"""`logs-ui import` as people use it: in a shell, beside a training, interrupted and begun again."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from logs_ui.recorder import DatabaseError, RunNotFoundError, load_run, load_runs
+from tests.support.command import LOGS_UI, typed
+
+
+def _lines(step: int, count: int = 64) -> str:
+    """Return a step as verl writes it."""
+    rows = (
+        {"input": f"user\nQuestion {i // 8} of step {step}?\nassistant\n", "output": f"Answer {i}. " * 40,
+         "gts": "1", "score": (i % 8) / 8, "step": step, "acc": float(i % 2)}
+        for i in range(count)
+    )  # fmt: skip
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def _stored(db: Path) -> int:
+    try:
+        return len(load_run("latest", db, columns=["id"]))
+    except (DatabaseError, RunNotFoundError):
+        return 0
+
+
+def _is_beyond(db: Path, count: int) -> bool:
+    return _stored(db) > count
+
+
+def _until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def _started(*arguments: str | Path) -> subprocess.Popen[str]:
+    command = [LOGS_UI, "import", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_an_import_that_was_killed_is_begun_again(tmp_path: Path) -> None:
+    db, folder = tmp_path / "runs.db", tmp_path / "rollouts"
+    folder.mkdir()
+    for step in range(1, 301):
+        (folder / f"{step}.jsonl").write_text(_lines(step))
+    process = _started(folder, "--db", db)
+    _until(lambda: _stored(db) > 0)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert _stored(db) > 0  # a quick machine may have stored all
+    again = typed("import", folder, "--db", db)
+    assert again.returncode == 0, again.stderr
+    rows = load_run("latest", db, columns=["step", "group", "generation", "reward", "metrics"])
+    assert len(rows) == 19_200
+    assert not rows.duplicated(["group", "generation"]).any()
+    assert rows.groupby("group").size().eq(8).all()
+
+
+@pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGTERM])
+def test_follow_shows_what_is_written_until_ctrl_c(tmp_path: Path, ending: signal.Signals) -> None:
+    db, folder = tmp_path / "runs.db", tmp_path / "rollouts"
+    process = _started("--follow", folder, "--db", db)  # before the training made the folder
+    try:
+        assert process.stdout is not None
+        assert "Following 0 files; Ctrl-C ends it. Browse it with: logs-ui serve" in process.stdout.readline()
+        folder.mkdir()
+        for step in (1, 2):
+            whole = _lines(step)
+            with (folder / f"{step}.jsonl").open("w") as opened:
+                opened.write(whole[:5_000])
+                opened.flush()
+                before = 64 * (step - 1)
+                _until(partial(_is_beyond, db, before))
+                opened.write(whole[5_000:])
+            _until(partial(_is_beyond, db, 64 * step - 1))
+        assert process.stdout.readline().startswith("Run import-")
+        assert re.fullmatch(r"\d\d:\d\d:\d\d  (\d+) rollouts, \+\1\n", process.stdout.readline())
+    finally:
+        process.send_signal(ending)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "Imported 128 rollouts from 2 files of verl." in out
+    assert load_run("latest", db)["step"].value_counts().to_dict() == {1: 64, 2: 64}
+    assert load_runs(db).state.tolist() == ["finished"]
+
+
+def test_it_says_what_it_left_out_and_where_to_look(tmp_path: Path) -> None:
+    file = tmp_path / "1.jsonl"
+    file.write_text(_lines(1, 2) + '{"input": \n' + _lines(1, 1))
+    (tmp_path / "notes.jsonl").write_text('{"a": 1}\n')
+    found = typed("import", tmp_path, "--db", tmp_path / "runs.db", "--rewards", "acc", "--weights", "acc=0.5")
+    assert found.returncode == 0
+    assert "Imported 3 rollouts from 1 file of verl." in found.stdout
+    assert "logs-ui serve --db" in found.stdout
+    assert "1.jsonl, record 3: it is no JSON" in found.stderr
+    assert "1 record had faults: what could not be read was left out." in found.stderr
+    assert "Not recognized: notes.jsonl. Import it alone to see what to do." in found.stderr
+    rows = load_run("latest", tmp_path / "runs.db")
+    assert rows.rewards.tolist() == [{"acc": 0.0}, {"acc": 1.0}, {"acc": 0.0}]
+    assert "No rollout has a reward 'acc" not in found.stderr
+    again = typed("import", tmp_path, "--db", tmp_path / "runs.db", "--rewards", "ac", "--weights", "acc=2,zebra=1")
+    assert again.returncode == 0
+    assert "Imported 3 rollouts (none of them new) from 1 file of verl." in again.stdout
+    (uid,) = load_runs(tmp_path / "runs.db").run
+    assert f"Run {uid} ({tmp_path.name}). Browse it with: logs-ui serve --db" in again.stdout
+    assert "No rollout has a reward 'ac': did you mean 'acc'?" in again.stderr
+    assert "No rollout has a reward 'acc': it is a metric until --rewards names it, too: --rewards acc" in again.stderr
+    assert "No rollout has a reward 'zebra': there are acc" in again.stderr
+    strict = typed("import", file, "--strict", "--db", tmp_path / "strict.db")
+    assert strict.returncode == 1
+    assert strict.stderr.startswith("logs-ui: 1.jsonl, record 3: it is no JSON")
+    assert load_runs(tmp_path / "strict.db").state.tolist() == ["failed"]
+    none = typed("import", file, "--as", "trl", "--db", tmp_path / "none.db")
+    assert none.returncode == 1
+    assert "Imported 0 rollouts" in none.stdout
+    assert "record had faults: what could not be read was left out." in none.stderr
+
+
+def test_the_times_of_a_run_are_those_of_its_rollouts(tmp_path: Path) -> None:
+    db = tmp_path / "runs.db"
+    for step in (1, 2, 3):
+        (tmp_path / f"{step}.jsonl").write_text(_lines(step))
+        os.utime(tmp_path / f"{step}.jsonl", (1_700_000_000 + 60 * step,) * 2)
+    for files in ("[12].jsonl", "[23].jsonl"):
+        found = typed("import", str(tmp_path / files), "--run", "r", "--db", db)
+    assert "Imported 128 rollouts (64 of them new) from 2 files of verl." in found.stdout
+    runs = load_runs(db)
+    assert [int(runs[name][0].timestamp()) for name in ("created", "finished")] == [1_700_000_060, 1_700_000_180]
+    unnamed = typed("import", str(tmp_path / "*.jsonl"), "--db", db)
+    assert f" ({tmp_path.name}). Browse it" in unnamed.stdout
+
+
+def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:
+    file = tmp_path / "1.jsonl"
+    file.write_text(_lines(1, 1))
+    mapping = tmp_path / "m.toml"
+    mapping.write_text('prompt = "input"\ncompletion = "output"\n')
+    for given, line in (
+        ([], "Name what to import: a file, a folder, or a glob in quotes."),
+        ([tmp_path / "none"], f"There is nothing at {tmp_path / 'none'}."),
+        ([file, "--as", "nothing"], "'nothing' is no format that can be imported. Name one of"),
+        ([file, "--weights", "acc=a"], "--weights acc=a: 'a' is not a weight. Write it as acc=0.5."),
+        (
+            [file, "--map", mapping, "--rewards", "ac"],
+            "--rewards = 'ac', but the first record has no such column: did you",
+        ),
+        (["--suggest", tmp_path], f"{tmp_path} is no file. Name one file of records"),
+        ([file, "--map", tmp_path / "none.toml"], f"There is no {tmp_path / 'none.toml'}."),
+    ):
+        found = typed("import", *given, "--db", tmp_path / "runs.db")
+        assert found.returncode == 1
+        assert line in found.stderr
+        assert found.stderr.count("\n") == 1

@@ -1,0 +1,47 @@
+"""Reads files with one reader, as an import does, for tests of flat formats."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from logs_ui.recorder.importing.formats import readers
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Reader
+from logs_ui.recorder.importing.source_files import Head, Place, file_id, found_files
+
+
+class Read:
+    """What a reader yields of files, and which reader knew them."""
+
+    def __init__(
+        self, root: Path, rewards: tuple[str, ...] | None = None, weights: Mapping[str, float] | None = None
+    ) -> None:
+        self.rollouts: list[ImportedRollout] = []
+        self.scalars: dict[int, dict[str, float | None]] = {}
+        self.errors: list[str] = []
+        self.reader: Reader | None = None
+        for file in found_files([root]):
+            kind = next((it for it in readers() if it.recognizes(Head(file.file))), None)
+            if kind is None:
+                continue
+            self.reader = self.reader or kind(root, ImportOptions(rewards, weights or {}))
+            assert type(self.reader) is kind
+            self._take(self.reader, file.file, file.name)
+
+    def _take(self, reader: Reader, file: Path, name: str) -> None:
+        known = None
+        for number, record in reader.records(file):
+            known = known or file_id(Path(name).name, record)
+            try:
+                for found in reader.rollouts(record, Place(file, name, known, number)):
+                    if isinstance(found, ImportedScalars):
+                        self.scalars.setdefault(found.step, {}).update(found.values)
+                    else:
+                        self.rollouts.append(found)
+            except Exception as error:  # noqa: BLE001 - each costs its record, as in an import
+                self.errors.append(str(error))
+
+
+def write_lines(file: Path, *records: Any) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))

@@ -1,0 +1,87 @@
+"""A planted fault that is written as another trainer writes it, and imported, gives the same first card.
+
+Elsewhere the table names the check and what the format lacks: then the check says that it is not recorded.
+"""
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from logs_ui.recorder import diagnose, import_run, load_run
+from tests.faults import Fault
+from tests.faults.__main__ import first, found
+from tests.faults.registry import FAULTS
+from tests.recorder.importing.foreign_shapes import SHAPES
+from tests.support.exhaustive import cases
+
+NO_TURNS = {
+    "parse_failures": "what the parser said",
+    "loops": "actions",
+    "never_acted": "actions",
+    "turn_limit": "stop reasons",
+    "truncation": "stop reasons",
+    "disagreement": "rewards of the environment",
+}
+NO_SCALARS = dict.fromkeys(("no_update", "first_prompt"), "scalars")
+NO_LENGTHS = {"length": "tokens"}
+NO_TASKS = dict.fromkeys(("never_solved", "task_mix", "forgotten"), "names of tasks")
+ONE_REWARD = dict.fromkeys(("reward_parts", "hacking"), "rewards by function")
+
+NO_WORLD = {"infrastructure": "errors of the environment", "unseeded": "resets", "staleness": "the policy's version"}
+GROUPED = {"wiring": "groups, other than by prompt"}
+
+NOT_RECORDED: dict[str, dict[str, str]] = {
+    **{shape: {**NO_SCALARS, "mismatch": "scalars"} for shape in ("verifiers", "atif", "eval-protocol")},
+    "trl": {**NO_TURNS, **NO_SCALARS, **NO_WORLD, **GROUPED, **NO_LENGTHS, **NO_TASKS, "mismatch": "scalars",
+            "hacking": "weights", "format outweighs": "weights"},
+    "verl": {**NO_TURNS, **NO_SCALARS, **NO_WORLD, **GROUPED, **NO_LENGTHS, **NO_TASKS, **ONE_REWARD,
+             "mismatch": "scalars"},
+    "nemo-rl": {**NO_TURNS, **NO_SCALARS, **NO_WORLD, **GROUPED, **NO_TASKS, **ONE_REWARD,
+                "log-prob mismatch, trained": "the trainer's log-probs"},
+}  # fmt: skip
+"""Checks, or causes of faults, that say so of an imported run, and what the format lacks for them."""
+
+ENTROPY = "cold, trained"  # the trainer's entropy, a scalar, shows it before the dead groups
+FEW = (
+    "completion limit",
+    "environment dies",
+    "NaN",
+    "babble",
+    "unsolvable",
+    "healthy, half",
+    "hacking",
+    "constant reward",
+)
+
+
+def causes() -> list[Fault]:
+    """Return a variant of each cause, first those that are tried by default."""
+    firsts = {cause: next(them) for cause, them in itertools.groupby(FAULTS, lambda fault: fault.id.partition(":")[0])}
+    return [*map(firsts.__getitem__, FEW), *(fault for cause, fault in firsts.items() if cause not in FEW)]
+
+
+@pytest.mark.parametrize("fault", cases(causes(), len(FEW)), ids=lambda fault: fault.id)
+def test_another_shape_of_a_fault_has_its_first_card(fault: Fault, tmp_path: Path) -> None:
+    assert first(found(fault, tmp_path)) == fault.expected
+    (db,) = tmp_path.glob("*.db")
+    rows, names = load_run("latest", db=db), {fault.expected, fault.id.partition(":")[0]}
+    for shape, write in SHAPES.items():
+        (tmp_path / shape).mkdir()
+        write(rows, db, tmp_path / shape)
+        imported = import_run(tmp_path / shape, db=tmp_path / shape / "imported.db")
+        report = diagnose(db=tmp_path / shape / "imported.db")
+        kept = (rows["mode"] == "train") & (rows.completion_ids.notna() | (shape != "nemo-rl"))  # which needs ids
+        assert (imported.rollouts, imported.bad_count) == (kept.sum(), 0), shape
+        if names & NOT_RECORDED[shape].keys():
+            assert fault.expected in {it.id for it in report.missing}, shape
+            assert first(report) != fault.expected, shape
+        elif ENTROPY in names:
+            assert first(report) != fault.expected, shape
+        else:
+            assert first(report) == fault.expected, shape
+
+
+def test_each_cause_that_a_shape_cannot_tell_is_planted() -> None:
+    planted = {fault.expected for fault in FAULTS} | {fault.id.partition(":")[0] for fault in FAULTS}
+    assert {name for lost in NOT_RECORDED.values() for name in lost} <= planted

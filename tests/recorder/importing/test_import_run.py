@@ -1,0 +1,434 @@
+"""What is true of each import, whatever the format: nothing is lost or doubled, and a fault costs itself alone."""
+
+import json
+import math
+import os
+import sqlite3
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from logs_ui.recorder import LogsUIError, import_run, load_run
+from logs_ui.recorder.importing import import_run as importing
+from logs_ui.recorder.importing import source_files
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions, Reader, Turn
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError
+from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.vocabulary import Mode
+
+
+class _Plain(Reader):
+    """Reads `{"text", "reward", "step", ...}`."""
+
+    name, title, marks = "plain", "plain", "JSONL with `text`"
+
+    @classmethod
+    def recognizes(cls, head: Head) -> bool:
+        return "text" in head.keys
+
+    def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout]:
+        if record["text"] == "bad":
+            raise RecordError("it is marked as bad")
+        others = {name: value for name, value in record.items() if name not in {"text", "reward", "step", "run"}}
+        yield ImportedRollout(
+            place.key,
+            [{"role": "user", "content": "What is it?"}],
+            [{"role": "assistant", "content": record["text"], "tool_calls": record.get("calls")}],
+            step=record.get("step", 0),
+            mode=Mode.TRAIN,
+            group=str(record.get("group", 0)),
+            reward=record.get("reward"),
+            rewards=record.get("rewards"),
+            prompt_tokens=record.get("count"),
+            staleness=record.get("count"),
+            metrics={"size": record["size"]} if "size" in record else {},
+            tags=[record["tag"]] if "tag" in record else [],
+            metadata=others,
+            turns=[Turn("stop")],
+            run=record.get("run"),
+        )
+
+
+@pytest.fixture(autouse=True)
+def _plain_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importing, "readers", lambda: (_Plain,))
+
+
+def _write(file: Path, *records: dict[str, Any], mode: str = "w") -> Path:
+    file.parent.mkdir(exist_ok=True, parents=True)
+    with file.open(mode, encoding="utf-8") as opened:
+        opened.writelines(json.dumps(record) + "\n" for record in records)
+    return file
+
+
+def _rows(db: Path, run: str) -> pd.DataFrame:
+    """Return all that is stored of a run's rollouts, but for the time at which they were stored."""
+    return load_run(run, db=db).drop(columns=["id"], errors="ignore").reset_index(drop=True)
+
+
+def test_a_repeated_import_adds_nothing(tmp_path: Path) -> None:
+    file = _write(tmp_path / "a.jsonl", *({"text": f"answer {i}", "reward": i / 9} for i in range(10)))
+    first = import_run(file, db=tmp_path / "runs.db")
+    before = _rows(tmp_path / "runs.db", first.runs[0])
+    again = import_run(file, db=tmp_path / "runs.db")
+    assert again.runs == first.runs
+    pd.testing.assert_frame_equal(_rows(tmp_path / "runs.db", first.runs[0]), before)
+    assert len(before) == 10
+    assert before.reward.tolist() == pytest.approx([i / 9 for i in range(10)])
+
+
+def test_a_copy_is_the_same_run_and_another_file_is_another(tmp_path: Path) -> None:
+    _write(tmp_path / "here/a.jsonl", {"text": "one"})
+    _write(tmp_path / "there/a.jsonl", {"text": "one"})
+    _write(tmp_path / "other/a.jsonl", {"text": "two"})
+    runs = [import_run(tmp_path / name, db=tmp_path / "runs.db").runs for name in ("here", "there", "other")]
+    assert runs[0] == runs[1] != runs[2]
+
+
+@pytest.mark.parametrize("cuts", [[1], [7, 60, 61, 62], [200], list(range(1, 700, 13))])
+def test_a_file_read_in_pieces_gives_the_same_rows_as_the_whole(tmp_path: Path, cuts: list[int]) -> None:
+    records = [{"text": f"answer {i} é", "reward": i, "step": i // 3, "group": i // 2} for i in range(12)]
+    whole = _write(tmp_path / "whole/a.jsonl", *records)
+    written = whole.read_bytes()
+    grown = tmp_path / "grown/a.jsonl"
+    grown.parent.mkdir()
+    importer = importing.Importer([grown.parent], ImportOptions(), db=tmp_path / "b.db", is_followed=True)
+    for before, after in zip([0, *cuts], [*cuts, len(written)], strict=True):
+        with grown.open("ab") as opened:
+            opened.write(written[before:after])
+        importer.take()
+    importer.close()
+    assert (importer.result.bad_count, importer.result.rollouts) == (0, 12)
+    one = _rows(tmp_path / "b.db", importer.result.runs[0])
+    other = _rows(tmp_path / "c.db", import_run(whole, db=tmp_path / "c.db").runs[0])
+    times = ["created", "returned", "scored"]  # the file's time
+    pd.testing.assert_frame_equal(one.drop(columns=times), other.drop(columns=times))
+    assert len(one) == 12
+
+
+def test_the_last_line_counts_without_its_end_once_it_is_whole(tmp_path: Path) -> None:
+    file = _write(tmp_path / "a.jsonl", {"text": "one"})
+    with file.open("a") as opened:
+        opened.write('{"text": "two"}')
+    assert import_run(file, db=tmp_path / "runs.db").rollouts == 2
+    with file.open("a") as opened:
+        opened.write('\n\n{"text": "thr')
+    found = import_run(file, db=tmp_path / "runs.db")
+    assert (found.rollouts, found.bad_count) == (2, 1)
+    assert found.bad[0].number == 4  # the empty line counts
+    assert "cut off" in found.bad[0].reason
+
+
+def test_a_rotated_file_is_read_once(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    file = _write(folder / "a.jsonl", {"text": "one"}, {"text": "two"})
+    importer = importing.Importer([folder], ImportOptions(), db=tmp_path / "runs.db", is_followed=True)
+    importer.take()
+    _write(file, {"text": "three"}, mode="a")
+    file.rename(folder / "a.jsonl.1")
+    _write(file, {"text": "four"})
+    importer.take()
+    importer.close()
+    assert importer.result.rollouts == 4
+    (run,) = importer.result.runs
+    texts = sorted(message[-1]["content"] for message in _rows(tmp_path / "runs.db", run).messages)
+    assert texts == ["four", "one", "three", "two"]
+    assert import_run(folder, db=tmp_path / "runs.db").runs == [run]
+    assert len(_rows(tmp_path / "runs.db", run)) == 4
+
+
+def test_a_run_with_a_name_goes_on_when_its_first_files_are_deleted(tmp_path: Path) -> None:
+    folder, db = tmp_path / "logs", tmp_path / "runs.db"
+    _write(folder / "step_1.jsonl", {"text": "one", "step": 1})
+    _write(folder / "step_2.jsonl", {"text": "two", "step": 2})
+    first = import_run(folder, run="night", db=db)
+    (folder / "step_1.jsonl").unlink()
+    _write(folder / "step_10.jsonl", {"text": "ten", "step": 10})
+    assert import_run(folder, run="night", db=db).runs == first.runs
+    assert _rows(db, first.runs[0]).step.tolist() == [1, 2, 10]
+
+
+def test_a_file_written_anew_replaces_what_it_repeats(tmp_path: Path) -> None:
+    file = _write(tmp_path / "logs/1.jsonl", *({"text": f"{i}", "reward": 0.0} for i in range(4)))
+    importer = importing.Importer([file], ImportOptions(), db=tmp_path / "runs.db", is_followed=True)
+    importer.take()
+    _write(file, {"text": "0", "reward": 0.0}, {"text": "1", "reward": 0.5})
+    importer.take()
+    importer.close()
+    rows = _rows(tmp_path / "runs.db", importer.result.runs[0])
+    assert len(rows) == 4
+    assert sorted(rows.reward) == [0.0, 0.0, 0.0, 0.5]
+    assert sorted(rows.generation) == [0, 1, 2, 3]
+
+
+def test_what_is_imported_again_moves_to_its_step(tmp_path: Path) -> None:
+    db = tmp_path / "runs.db"
+    file = _write(tmp_path / "a.jsonl", {"text": "0"}, *({"text": f"{i}", "step": 1, "tag": "old"} for i in range(4)))
+    import_run(file, db=db)
+    _write(file, {"text": "0"}, *({"text": f"{i}", "step": 2 + i // 2, "group": i, "tag": "new"} for i in range(4)))
+    (run,) = import_run(file, db=db).runs
+    rows = _rows(db, run)
+    assert sorted(rows.step) == [0, 2, 2, 3, 3]
+    assert sorted(rows.generation) == [0] * 5
+    assert {*rows.tags.explode().dropna()} == {"new"}
+    with closing(sqlite3.connect(db)) as connection:
+        sums = connection.execute("SELECT step, rollouts FROM step_statistics ORDER BY step").fetchall()
+    assert sums == [(0, 1), (2, 2), (3, 2)]
+
+
+def test_numbers_that_no_column_holds_are_not_recorded(tmp_path: Path) -> None:
+    odd = [10**30, 1e300, {"a": 1}, 1.5, "7", math.nan, 7.0]
+    file = _write(tmp_path / "a.jsonl", *({"text": f"{i}", "count": it} for i, it in enumerate(odd)))
+    found = import_run(file, db=tmp_path / "runs.db")
+    rows = _rows(tmp_path / "runs.db", found.runs[0])
+    assert [None if pd.isna(it) else it for it in rows.prompt_tokens] == [*[None] * 6, 7]
+    assert [None if pd.isna(it) else it for it in rows.staleness] == [*[None] * 6, 7]
+
+
+def test_foreign_metrics_and_tags_are_metadata(tmp_path: Path) -> None:
+    records: list[dict[str, Any]] = [
+        {"metrics": [1], "tags": "easy"},
+        {"metrics": "f1", "tags": 5},
+        {"metrics": {"f": 1.0}},
+    ]
+    file = _write(tmp_path / "a.jsonl", *({"text": "a", "size": 10**400, "tag": "t", **one} for one in records))
+    found = import_run(file, db=tmp_path / "runs.db")
+    rows = _rows(tmp_path / "runs.db", found.runs[0])
+    assert [*rows.metrics] == [{"size": None}, {"size": None}, {"f": 1.0, "size": None}]
+    assert [*rows.tags] == [["t"]] * 3
+    assert rows.metadata[0]["metrics of the file"] == [1]
+    assert rows.metadata[1]["tags of the file"] == 5
+
+
+def test_a_tool_call_shows_no_secrets(tmp_path: Path) -> None:
+    call = {"function": {"name": "login", "arguments": '{"api_key": "hunter2"}'}}
+    file = _write(tmp_path / "a.jsonl", {"text": "", "calls": [call]})
+    rows = _rows(tmp_path / "runs.db", import_run(file, db=tmp_path / "runs.db").runs[0])
+    assert rows.actions[0][0]["action"] == {"name": "login", "arguments": {"api_key": "***"}}
+    assert "hunter2" not in rows.last_action[0]
+
+
+def test_a_bad_record_costs_itself(tmp_path: Path) -> None:
+    file = _write(tmp_path / "a.jsonl", {"text": "one"}, {"text": "bad"}, {"no": "text"}, {"text": "four"})
+    with file.open("a") as opened:
+        opened.write("no json\n[1, 2]\n" + '{"text": "seven"}\n')
+    found = import_run(file, db=tmp_path / "runs.db")
+    assert found.rollouts == 3
+    assert [(it.number, it.reason.partition(":")[0]) for it in found.bad] == [
+        (2, "it is marked as bad"), (3, "KeyError"), (5, "it is no JSON"), (6, "TypeError"),
+    ]  # fmt: skip
+    assert found.bad_count == 4
+    with pytest.raises(LogsUIError, match=r"^a\.jsonl, record 2: it is marked as bad"):
+        import_run(file, strict=True, db=tmp_path / "strict.db")
+
+
+@pytest.mark.parametrize("more", ["", " and longer"])
+def test_a_step_that_is_written_anew_while_it_is_followed_replaces_its_rollouts(tmp_path: Path, more: str) -> None:
+    system = "Be helpful. " * 40  # equal beginnings
+    old = [{"text": f"{system}{i}", "step": 5} for i in range(8)]
+    file = _write(tmp_path / "logs/5.jsonl", *old)
+    importer = importing.Importer([tmp_path / "logs"], ImportOptions(), db=tmp_path / "runs.db", is_followed=True)
+    importer.take()
+    new = [{"text": f"{system}{i} new {more}", "step": 5} for i in range(8)]
+    _write(file, *new)
+    importer.take()
+    importer.close()
+    rows = _rows(tmp_path / "runs.db", importer.result.runs[0])
+    assert sorted(message[-1]["content"] for message in rows.messages) == [it["text"] for it in new]
+    assert importer.result.rollouts == 8
+
+
+def test_a_file_that_got_the_inode_of_another_is_another(tmp_path: Path) -> None:
+    folder, db = tmp_path / "logs", tmp_path / "runs.db"
+    file = _write(folder / "1.jsonl", *({"text": f"one {i}"} for i in range(8)))
+    importer = importing.Importer([folder], ImportOptions(), db=db, is_followed=True)
+    importer.take()
+    with file.open("w") as opened:  # as if it was deleted
+        opened.writelines(json.dumps({"text": f"two, and longer {i}"}) + "\n" for i in range(8))
+    file.rename(folder / "2.jsonl")
+    importer.take()
+    importer.close()
+    assert len(_rows(db, importer.result.runs[0])) == importer.result.rollouts == 16
+
+
+def test_a_table_that_is_written_anew_keeps_what_was_read(tmp_path: Path) -> None:
+    file = _write(tmp_path / "logs/10.json", {"text": "train"})
+    importer = importing.Importer([file], ImportOptions(), db=tmp_path / "runs.db", is_followed=True)
+    importer.take()
+    _write(file, {"text": "evaluated"})
+    importer.take()
+    importer.close()
+    assert len(_rows(tmp_path / "runs.db", importer.result.runs[0])) == importer.result.rollouts == 2
+
+
+def test_a_log_that_is_copied_and_cut_when_it_is_rotated_loses_nothing(tmp_path: Path) -> None:
+    folder, db = tmp_path / "logs", tmp_path / "runs.db"
+    file = _write(folder / "a.jsonl", {"text": "one"}, {"text": "two"})
+    importer = importing.Importer([folder], ImportOptions(), db=db, is_followed=True)
+    importer.take()
+    (folder / "a.jsonl.1").write_bytes(file.read_bytes())
+    _write(file, {"text": "three"})
+    importer.take()
+    importer.close()
+    (run,) = importer.result.runs
+    assert sorted(message[-1]["content"] for message in _rows(db, run).messages) == ["one", "three", "two"]
+    assert import_run(folder, db=db).runs == [run]
+    assert len(_rows(db, run)) == 3
+
+
+def test_files_that_only_begin_alike_are_told_apart(tmp_path: Path) -> None:
+    for name in ("here", "there"):
+        for step in (0, 5):
+            records = [{"text": "same"}, *({"text": f"{step} {i}"} for i in range(9))]
+            _write(tmp_path / f"{name}/global_step_{step}/gsm8k.jsonl", *records)
+        _write(tmp_path / f"copies/{name}/a.jsonl", {"text": "one"}, {"text": "two"})
+    found = [import_run(tmp_path / name, db=tmp_path / "runs.db").runs for name in ("here", "there")]
+    assert found[0] == found[1]
+    assert len(_rows(tmp_path / "runs.db", found[0][0])) == 20
+    paths = [tmp_path / f"here/global_step_{step}/gsm8k.jsonl" for step in (0, 5)]
+    assert import_run(paths, db=tmp_path / "runs.db").runs == found[0]
+    assert len(_rows(tmp_path / "runs.db", found[0][0])) == 20
+    copies = import_run(tmp_path / "copies", db=tmp_path / "runs.db")
+    assert len(_rows(tmp_path / "runs.db", copies.runs[0])) == 2
+
+
+def test_a_file_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    _write(folder / "1.jsonl", {"text": "one"})
+    (folder / "2.db").write_bytes(b"SQLite format 3\0" + b"x" * 5_000)
+    (folder / "3.json").write_text("[" * 200_000)
+    (folder / "4.jsonl").write_bytes(b"\xef\xbb\xbf" + b'{"text": "four"}\n')
+    with closing(sqlite3.connect(folder / "5.db")) as locked:
+        locked.execute("CREATE TABLE t (a)")
+        locked.execute("BEGIN EXCLUSIVE")
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(source_files, "_PATIENCE", 0.1)
+            found = import_run(folder, db=tmp_path / "runs.db")
+            with pytest.raises(LogsUIError, match=r"^5\.db: the file cannot be read: .+locked"):
+                import_run(folder / "5.db", db=tmp_path / "runs.db")
+    assert found.rollouts == found.bad_count == 2
+    assert [it.file for it in found.bad] == ["2.db", "5.db"]
+    assert [it.reason.partition(": ")[0] for it in found.bad] == ["the file cannot be read"] * 2
+
+
+@pytest.mark.parametrize("limit", [{"_BATCH": 4}, {"_BATCH_BYTES": 4 * 8_000}])
+def test_a_record_of_many_rollouts_is_stored_in_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: dict[str, int]
+) -> None:
+    ids = np.zeros(2_000, np.int32)
+    one = ImportedRollout("0", [], [], step=1, tokens=Tokens(ids, ids, None, None))
+    many = [replace(one, key=str(i)) for i in range(30)]
+    monkeypatch.setattr(_Plain, "rollouts", lambda *_: many)
+    for name, value in limit.items():
+        monkeypatch.setattr(importing, name, value)
+    stored, sizes = importing.Importer._store, list[int]()
+
+    def store(importer: importing.Importer, changes: list[Any]) -> None:
+        sizes.append(len(changes))
+        stored(importer, changes)
+
+    monkeypatch.setattr(importing.Importer, "_store", store)
+    found = import_run(_write(tmp_path / "a.jsonl", {"text": "one"}), db=tmp_path / "runs.db")
+    assert len(_rows(tmp_path / "runs.db", found.runs[0])) == 30
+    assert max(sizes) <= 5
+
+
+def test_a_line_that_is_too_long_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_files, "_LONGEST", 1 << 20)
+    texts = ["one", "x" * (3 << 20), "y" * ((2 << 20) - 13), "four"]
+    found = import_run(_write(tmp_path / "a.jsonl", *({"text": it} for it in texts)), db=tmp_path / "runs.db")
+    assert (found.rollouts, [it.number for it in found.bad]) == (2, [2, 3])
+    assert found.bad[0].reason == "its line has more than 1 MiB"
+
+
+def test_what_is_read_again_while_it_is_followed_counts_once(tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    table = folder / "b.json"
+    _write(table, {"text": "table"})
+    _write(folder / "c.json", {"nothing": 1})
+    file = _write(folder / "a.jsonl", {"text": "one"})
+    importer = importing.Importer([folder], ImportOptions(), db=tmp_path / "runs.db", is_followed=True)
+    importer.take()
+    os.utime(table, ns=(1, 1))
+    with file.open("a") as opened:
+        opened.write('{"text": "bad"}')
+    importer.take()
+    assert (importer.result.rollouts, importer.result.bad_count) == (2, 1)
+    with file.open("a") as opened:
+        opened.write('\n{"text": "two"}')
+    table.write_text("{")
+    importer.take()
+    assert (importer.result.rollouts, importer.result.bad_count) == (2, 1)
+    _write(table, {"text": "table"}, mode="w")
+    with file.open("a") as opened:
+        opened.write("\n")
+    with pytest.MonkeyPatch.context() as patched:
+        looked: Counter[str] = Counter()
+        patched.setattr(_Plain, "recognizes", lambda head: bool(looked.update([head.file.name])) or "text" in head.keys)
+        importer.take()
+    assert [*looked] == ["b.json"]  # not the unknown one, which is as it was
+    importer.close()
+    assert (importer.result.rollouts, importer.result.bad_count) == (3, 1)
+    assert len(_rows(tmp_path / "runs.db", importer.result.runs[0])) == 3
+
+
+def test_nan_none_absent_and_zero_stay_four_things(tmp_path: Path) -> None:
+    rewards: list[dict[str, Any]] = [{"reward": math.nan}, {"reward": None}, {}, {"reward": 0.0}, {"reward": -math.inf}]
+    file = _write(tmp_path / "a.jsonl", *({"text": f"{i}", **one} for i, one in enumerate(rewards)))
+    rows = _rows(tmp_path / "runs.db", import_run(file, db=tmp_path / "runs.db").runs[0])
+    assert rows.odd_rewards.tolist() == [{"reward": "nan"}, None, None, None, {"reward": "-inf"}]
+    assert rows.reward.isna().tolist() == [True, True, True, False, True]
+    file = _write(tmp_path / "b.jsonl", *({"text": "a", "rewards": one} for one in ({"f": None}, {"f": 0.0}, {}, None)))
+    rows = _rows(tmp_path / "runs.db", import_run(file, db=tmp_path / "runs.db").runs[0])
+    assert rows.rewards.tolist() == [{"f": None}, {"f": 0.0}, None, None]
+
+
+def test_hostile_text_is_stored(tmp_path: Path) -> None:
+    texts = ["\ud800 lone", "NUL \x00", "<script>alert(1)</script>", "x" * 3_000_000, "\u202e bidi"]
+    records = [{"text": text, "group": "g" * 400, "n" * 300: text[:50], "api_key": "secret"} for text in texts]
+    file = _write(tmp_path / "a.jsonl", *records)
+    found = import_run(file, db=tmp_path / "runs.db")
+    assert (found.rollouts, found.bad_count) == (5, 0)
+    rows = _rows(tmp_path / "runs.db", found.runs[0])
+    assert [len(messages[-1]["content"]) for messages in rows.messages] == [len(text) for text in texts]
+    assert rows.groupby("group").size().tolist() == [5]
+    assert {it["api_key"] for it in rows.metadata} == {"***"}
+
+
+def test_runs_of_their_own_and_a_name_for_all(tmp_path: Path) -> None:
+    file = _write(tmp_path / "a.jsonl", {"text": "one", "run": "r1"}, {"text": "two", "run": "r2"})
+    assert len(import_run(file, db=tmp_path / "runs.db").runs) == 2
+    (named,) = import_run(file, run="both", db=tmp_path / "runs.db").runs
+    other = _write(tmp_path / "b.jsonl", {"text": "three"})
+    assert import_run([other], run="both", db=tmp_path / "runs.db").runs == [named]
+    assert len(load_run("both", db=tmp_path / "runs.db")) == 3
+
+
+def test_what_no_reader_knows_gets_one_line(tmp_path: Path) -> None:
+    file = _write(tmp_path / "a.jsonl", {"nothing": 1})
+    with pytest.raises(
+        LogsUIError, match=r"No reader knows a\.jsonl\. Name the columns .+ Looked for: plain \(JSONL with `text`\)"
+    ):
+        import_run(file, db=tmp_path / "runs.db")
+    with pytest.raises(LogsUIError, match=r"There is nothing at .*none"):
+        import_run(tmp_path / "none", db=tmp_path / "runs.db")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LogsUIError, match=r"empty holds nothing to read: no file of \.db, \.eval, \.json"):
+        import_run(tmp_path / "empty", db=tmp_path / "runs.db")
+    pickle = tmp_path / "0 .pt"
+    pickle.write_bytes(b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR.")
+    with pytest.raises(LogsUIError, match=r"is a pickle, .+ '.+/0 .pt' > samples"):
+        import_run(pickle, db=tmp_path / "runs.db")
+    _write(tmp_path / "mixed/a.jsonl", {"text": "one"})
+    _write(tmp_path / "mixed/b.jsonl", {"nothing": 1})
+    _write(tmp_path / "mixed/settings.json", {"beside": "them"})
+    pickle.rename(tmp_path / "mixed/c.pt")
+    found = import_run(tmp_path / "mixed", db=tmp_path / "runs.db")
+    assert (found.rollouts, found.unknown) == (1, ["b.jsonl", "c.pt"])

@@ -1,0 +1,326 @@
+"""Logs of Inspect AI, as its own version 0.3.285 wrote them (`fixtures/inspect/make_inspect.py`)."""
+
+import json
+import math
+import shutil
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+
+from logs_ui.recorder import load_run
+from logs_ui.recorder.importing.formats import inspect_logs
+from logs_ui.recorder.importing.formats.inspect_logs import InspectReader
+from logs_ui.recorder.importing.import_run import import_run
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions
+from logs_ui.recorder.importing.source_files import Head, Place
+from logs_ui.recorder.vocabulary import Mode, Status, StopReason
+
+Samples = dict[tuple[str, int], ImportedRollout]
+HERE = Path(__file__).parent / "fixtures" / "inspect"
+FRAME = json.loads((HERE / "samples.json").read_text())
+
+
+def _read(file: Path, options: ImportOptions | None = None) -> list[ImportedRollout]:
+    reader = InspectReader(file, options or ImportOptions())
+    assert reader.recognizes(Head(file))
+    records = [(number, record) for number, record in reader.records(file)]
+    return [one for n, record in records for one in reader.rollouts(record, Place(file, file.name, "id", n))]
+
+
+def _samples(file: Path, options: ImportOptions | None = None) -> Samples:
+    return {(str(one.task), one.generation or 0): one for one in _read(file, options)}
+
+
+@pytest.fixture(scope="module")
+def samples() -> Samples:
+    return _samples(HERE / "log.eval")
+
+
+@pytest.mark.parametrize("row", FRAME, ids=lambda row: f"{row['id']}-{row['epoch']}")
+def test_samples_are_what_inspects_own_frame_shows(samples: Samples, row: dict[str, Any]) -> None:
+    one = samples[row["id"], row["epoch"] - 1]
+    assert (one.key, one.run) == (row["sample_id"], row["eval_id"])
+    assert (one.metrics["total_time"], one.metrics["working_time"]) == (row["total_time"], row["working_time"])
+    assert one.seconds == row["total_time"]
+    assert one.metrics["turn_count"] == row["turn_count"]
+    assert one.metrics.get("total_tokens", 0) == row["total_tokens"]
+    assert len(one.prompt) + len(one.completion) == row["message_count"]
+    assert (one.error or "") == row["error"]
+    scores = {name: one.metadata.get("scores", {}).get(name, {}).get("value") for name in ("match", "judge")}
+    written = {name: row[f"score_{name}"] for name in scores}
+    assert {name: value if isinstance(value, str) else None for name, value in scores.items()} == written  # None is NaN
+    assert one.metadata["target"] == (row["target"].split(",") if "," in row["target"] else row["target"])
+    assert json.loads(row["model_usage"] or "{}") == one.metadata.get("model_usage", {})
+
+
+def test_identity_and_times(samples: Samples) -> None:
+    one = samples["tool", 1]
+    assert (one.task, one.group, one.generation, one.mode, one.step) == ("tool", "tool", 1, Mode.EVAL, 0)
+    assert (one.eval_name, one.model) == ("adding", "mockllm/model")
+    assert one.created is not None
+    assert one.returned is not None
+    assert 0 < one.returned - one.created < 60_000_000
+    assert one.sampling == {"temperature": 0.7, "max_tokens": 64}
+    assert one.metadata["metadata"] == {"level": 1}
+    assert (samples["think", 0].metadata["input"], samples["think", 0].metadata["choices"]) == (
+        "Please think: 2 + 3?", ["4", "5"],
+    )  # fmt: skip
+    assert {"events", "events_data", "attachments", "messages"}.isdisjoint(one.metadata)
+
+
+def test_messages_have_the_form_of_openai(samples: Samples) -> None:
+    one = samples["tool", 0]
+    assert [(m["role"], m["content"]) for m in one.prompt] == [
+        ("system", "You add."), ("user", "Use the tool for 2 + 3."),
+    ]  # fmt: skip
+    called, answered, last = one.completion
+    (call,) = called["tool_calls"]
+    assert (call["type"], call["function"]) == ("function", {"name": "add", "arguments": {"x": 2, "y": 3}})
+    assert (answered["role"], answered["tool_call_id"], answered["name"], answered["content"]) == (
+        "tool", call["id"], "add", "5",
+    )  # fmt: skip
+    assert (last["content"], last["model"]) == ("The answer is 5.", "mockllm")
+
+
+def test_reasoning_images_and_attachments(samples: Samples) -> None:
+    (thought,) = samples["think", 0].completion
+    assert thought["reasoning_content"] == "Two and three."
+    assert [part["text"][:16] for part in thought["content"]] == ["The answer is 5."]
+    text, image = samples["7", 0].prompt[1]["content"]
+    assert text == {"type": "text", "text": "See."}
+    assert image["image_url"]["url"].startswith("data:image/png;base64,iVBORw0KGgo")  # it was attachment://
+
+
+def test_answers_of_the_input_are_no_turns(samples: Samples) -> None:
+    one = samples["shown", 0]
+    assert [m["role"] for m in one.prompt] == ["system", "user", "assistant", "user"]
+    assert len(one.turns) == len(one.completion) == 1
+
+
+def test_turns_have_what_events_say(samples: Samples) -> None:
+    called, last = samples["tool-error", 0].turns
+    assert (called.finish, called.tokens, called.limit, last.finish) == ("tool_calls", 11, 64, "stop")
+    assert called.seconds is not None
+    assert called.env_seconds is not None
+    assert called.seconds > 0
+    assert called.env_seconds > 0
+    assert called.error == "permission: no sums with 99."
+    assert last.env_seconds is None
+    assert last.error is None
+    assert samples["cut", 0].turns[-1].finish == "length"
+    assert samples["tool", 0].completion_tokens == 22
+    assert samples["tool", 0].metrics["input_tokens_cache_read"] == 8
+
+
+def test_scores_are_rewards_as_inspect_reads_them(samples: Samples) -> None:
+    parts = {"parts.format": 0.5, "parts.length": 1.0}
+    assert samples["tool", 0].rewards == {"match": 1.0, **parts, "judge": 0.5}  # P; a list is no reward
+    assert samples["think", 0].rewards == {"match": 0.0, **parts, "judge": 1.0}  # yes
+    assert samples["cut", 0].rewards == {"match": 1.0, **parts, "judge": 0.25}  # a text
+    assert samples["7", 0].rewards == {"match": 1.0, **parts, "judge": 0.0}  # N
+    unscored = samples["unscored/1", 0]
+    assert unscored.rewards is not None
+    assert math.isnan(unscored.rewards["judge"] or 0)
+    assert unscored.tags == ["grader_failed"]
+    assert samples["fails", 0].rewards is None
+    assert samples["tool", 0].metadata["scores"]["vector"]["value"] == [1, 0]
+    assert samples["tool", 0].metadata["scores"]["parts"]["explanation"] == "half of it"
+
+
+@pytest.mark.parametrize(
+    ("value", "reason", "reward"),
+    [
+        ("I", None, 0.0), ("c", None, "absent"), ("TRUE", None, 1.0), ("no", None, 0.0), (True, None, 1.0),
+        (False, None, 0.0), (3, None, 3.0), ("maybe", None, "absent"), (None, None, "absent"), ([1], None, "absent"),
+        (math.nan, "refusal", None), (math.nan, None, None), (math.nan, "scoring_failed", math.nan),
+    ],
+)  # fmt: skip
+def test_values_of_scores(value: Any, reason: str | None, reward: Any, tmp_path: Path) -> None:
+    log = json.loads((HERE / "log.json").read_text())
+    log["samples"][0]["scores"] = {"s": {"value": value, "metadata": {"unscored_reason": reason}}}
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    (one,) = _read(tmp_path / "log.json")
+    assert (one.rewards or {}).get("s", "absent") == pytest.approx(reward, nan_ok=True)
+    assert one.tags == [*([reason] if reason else []), "limit:turn"]
+
+
+def test_named_rewards_are_rewards_and_others_are_metrics() -> None:
+    options = ImportOptions(rewards=("match", "lacking"), weights={"match": 2.0})
+    one = _samples(HERE / "log.eval", options)["tool", 0]
+    assert (one.rewards, one.weights) == ({"match": 1.0, "lacking": None}, {"match": 2.0})
+    assert one.metrics["judge"] == 0.5
+
+
+def test_errors_end_a_sample(samples: Samples) -> None:
+    one = samples["fails", 0]
+    assert (one.status, one.stop_reason) == (Status.ERROR, None)  # of its error
+    assert one.error == 'RuntimeError("the model\'s server is gone")'
+    assert one.metadata["error"]["traceback"] == "Traceback"
+
+
+@pytest.mark.parametrize(
+    ("limit", "stop"),
+    {"message": StopReason.TURN_LIMIT, "turn": StopReason.TURN_LIMIT, "token": StopReason.LENGTH}.items(),
+)
+def test_limits_are_stop_reasons(limit: str, stop: StopReason) -> None:
+    (one,) = _read(HERE / f"{limit}_limit.eval")
+    assert (one.status, one.stop_reason, one.error, one.tags) == (Status.OK, stop, None, [f"limit:{limit}"])
+    assert one.metadata["limit"]["type"] == limit
+
+
+@pytest.mark.parametrize(
+    ("limit", "stop"),
+    {"context": "length", "time": "timeout", "working": "timeout", "cost": "turn_limit", "operator": "aborted",
+     "custom": "turn_limit"}.items(),
+)  # fmt: skip
+def test_other_limits_are_stop_reasons(limit: str, stop: str, tmp_path: Path) -> None:
+    log = json.loads((HERE / "log.json").read_text())
+    log["samples"][0]["limit"] = {"type": limit, "limit": 1}
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    assert _read(tmp_path / "log.json")[0].stop_reason == stop
+
+
+@pytest.mark.parametrize("name", ["deflate.eval", "unfinished.eval"])
+def test_older_and_unfinished_logs_give_the_same(samples: Samples, name: str) -> None:
+    other = _samples(HERE / name)
+    assert [repr(one) for one in other.values()] == [repr(one) for one in samples.values()]
+
+
+def test_json_logs_give_the_same_as_eval_logs() -> None:
+    assert [repr(one) for one in _read(HERE / "log.json")] == [repr(one) for one in _read(HERE / "turn_limit.eval")]
+
+
+def test_entries_of_several_frames_and_entries_that_were_replaced(tmp_path: Path) -> None:
+    with zipfile.ZipFile(HERE / "deflate.eval") as old:
+        sample, start = old.read("samples/tool_epoch_1.json"), old.read("_journal/start.json")
+    packed = zstandard.ZstdCompressor()
+    file = tmp_path / "two.eval"
+    with zipfile.ZipFile(file, "w") as new:
+        new.writestr("_journal/start.json", packed.compress(start))
+        new.writestr("samples/tool_epoch_1.json", packed.compress(b"{}"))
+        with pytest.warns(UserWarning, match="Duplicate name"):
+            new.writestr("samples/tool_epoch_1.json", b"".join(map(packed.compress, (sample[:500], sample[500:]))))
+    written = bytearray(file.read_bytes())
+    for mark, place in ((b"PK\3\4", 8), (b"PK\1\2", 10)):  # the method in local headers and in the directory
+        at = written.find(mark)
+        while at >= 0:
+            written[at + place : at + place + 2] = (93).to_bytes(2, "little")
+            at = written.find(mark, at + 1)
+    file.write_bytes(written)
+    (one,) = _read(file)
+    assert (one.task, len(one.completion)) == ("tool", 3)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
+def test_samples_that_cannot_be_read_cost_themselves(method: int, tmp_path: Path) -> None:
+    with zipfile.ZipFile(HERE / "deflate.eval") as old, zipfile.ZipFile(tmp_path / "a.eval", "w", method) as new:
+        for name in old.namelist():
+            new.writestr(name, b"{" * 200 if name == "samples/cut_epoch_1.json" else old.read(name))
+        new.writestr("samples/x_epoch_1/sample.json", "{}")
+        place = new.getinfo("samples/7_epoch_1.json").header_offset + 60
+    written = bytearray((tmp_path / "a.eval").read_bytes())
+    written[place : place + 100] = b"\xff" * 100
+    (tmp_path / "a.eval").write_bytes(written)
+    found = import_run(tmp_path, db=tmp_path / "runs.db")
+    assert (found.rollouts, found.bad_count) == (14, 3)
+    assert "7_epoch_1.json is damaged" in found.bad[0].reason
+    assert "cut_epoch_1.json is damaged" in found.bad[1].reason
+    assert "x_epoch_1/sample.json is stored in parts" in found.bad[2].reason
+
+
+def test_frames_that_are_damaged_cost_themselves(tmp_path: Path) -> None:
+    written = bytearray((HERE / "log.eval").read_bytes())
+    with zipfile.ZipFile(HERE / "log.eval") as opened:
+        place = opened.getinfo("samples/7_epoch_1.json").header_offset + 60
+    written[place : place + 100] = b"\xff" * 100
+    (tmp_path / "a.eval").write_bytes(written)
+    found = import_run(tmp_path, db=tmp_path / "runs.db")
+    assert (found.rollouts, found.bad_count) == (15, 1)
+
+
+def test_samples_in_parts_are_named(tmp_path: Path) -> None:
+    """Version 0.3.285 writes them (`convert_eval_logs_to_chunked`), and its `read_eval_log_samples` yields none."""
+    shutil.copy(HERE / "chunked.eval", tmp_path)
+    found = import_run(tmp_path, db=tmp_path / "runs.db")
+    assert (found.rollouts, found.bad_count) == (0, 1)
+    assert "endless_epoch_1/sample.json is stored in parts" in found.bad[0].reason
+
+
+@pytest.mark.parametrize("name", ["log.eval", "deflate.eval"])
+def test_samples_that_unpack_to_more_than_any_sample_cost_themselves(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspect_logs, "_MOST", 16_000)
+    shutil.copy(HERE / name, tmp_path)
+    found = import_run(tmp_path, db=tmp_path / "runs.db")
+    assert found.rollouts > 0
+    assert found.rollouts + found.bad_count == 16
+    assert "has more than 0 MiB" in found.bad[0].reason
+
+
+def test_a_log_whose_samples_are_elsewhere_is_named(tmp_path: Path) -> None:
+    log = json.loads((HERE / "log.json").read_text())
+    (tmp_path / "log.json").write_text(json.dumps(log | {"samples": [], "eval": log["eval"] | {"shards": ["a.eval"]}}))
+    found = import_run(tmp_path, db=tmp_path / "runs.db")
+    assert (found.rollouts, [it.reason for it in found.bad]) == (
+        0, ["its samples are in other files (`shards`), which are not read"],
+    )  # fmt: skip
+
+
+def test_other_zips_are_not_recognized(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.eval", "w") as made:
+        made.writestr("a.json", "{}")
+    (tmp_path / "b.eval").write_bytes(b"PK\3\4 cut off")
+    for name in ("a.eval", "b.eval"):
+        assert not InspectReader.recognizes(Head(tmp_path / name))
+
+
+def test_odd_samples_pass_and_broken_ones_cost_themselves(tmp_path: Path) -> None:
+    log = json.loads((HERE / "log.json").read_text())
+    (sample,) = log["samples"]
+    odd = {**sample, "uuid": "u" * 900, "input": "\ud800\0", "messages": [], "total_time": math.inf, "scores": None}
+    long = {**sample, "uuid": "long", "messages": [{"role": "user", "content": "x" * 3_000_000}]}
+    log["samples"] = [odd, {"id": 3}, long, {**sample, "uuid": None, "epoch": 2}]
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    found = import_run(tmp_path / "log.json", db=tmp_path / "runs.db")
+    assert (found.rollouts, found.bad_count, found.bad[0].number) == (3, 1, 2)
+    reader = InspectReader(tmp_path, ImportOptions())
+    *_, (_, record) = reader.records(tmp_path / "log.json")
+    (one,) = reader.rollouts(record, Place(tmp_path, "log.json", "id", 4))
+    assert one.key == f"{one.run}/endless/2"
+
+
+def test_a_log_is_a_run_and_its_samples_are_rows(tmp_path: Path) -> None:
+    shutil.copy(HERE / "log.eval", tmp_path)
+    found = import_run(tmp_path, db=tmp_path / "runs.db")
+    assert import_run(tmp_path, db=tmp_path / "runs.db").runs == found.runs
+    assert (found.rollouts, found.bad, found.formats) == (16, [], {"inspect": 1})
+    frame = load_run(found.runs[0], db=tmp_path / "runs.db")
+    assert len(frame) == 16
+    row = frame[(frame.task == "tool") & (frame.generation == 0)].iloc[0]
+    assert row.reward == pytest.approx(3.0)
+    assert (row.status, row.stop_reason, row.turns, row.env_steps) == ("ok", "stop", 2, 1)
+    assert row.actions[0]["action"] == {"name": "add", "arguments": {"x": 2, "y": 3}}
+    assert row.actions[0]["observation"] == "5"
+    assert frame[frame.task == "cut"].stop_reason.tolist() == ["length", "length"]
+    assert frame[frame.task == "fails"].status.tolist() == ["error", "error"]
+    failed = frame[frame.task == "tool-error"].iloc[0].actions[0]
+    assert (failed["observation"], failed["error"]) == ("no sums with 99.", "permission: no sums with 99.")
+
+
+def test_the_header_describes_the_run(samples: Samples) -> None:
+    reader = InspectReader(HERE, ImportOptions())
+    _, record = next(iter(reader.records(HERE / "log.eval")))
+    (one,) = reader.rollouts(record, Place(HERE / "log.eval", "log.eval", "id", 1))
+    assert one.run == samples["tool", 0].run
+    described = reader.describe(one.run)
+    assert (described.name, described.model, described.num_generations) == ("adding", "mockllm/model", 2)
+    assert described.versions == {"inspect_ai": "0.3.285"}
+    assert described.lacks == ("token ids", "advantages", "policy versions", "reward weights")
+    eval_spec = described.config["eval"]
+    assert (eval_spec["task_version"], eval_spec["tags"], eval_spec["metadata"]) == (3, ["tiny"], {"owner": "tests"})
+    assert described.config["status"] == "success"
+    assert described.config["results"]["scores"]

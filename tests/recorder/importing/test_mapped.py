@@ -1,0 +1,285 @@
+"""Any JSONL or Parquet file is imported by a mapping, which is checked and can be suggested."""
+
+import json
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from logs_ui.recorder import LogsUIError, import_run, load_run
+from logs_ui.recorder.importing.formats.mapped import MappedReader, suggestion
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError
+from logs_ui.recorder.vocabulary import Lack, Mode, Status, StopReason
+
+_ROWS: list[dict[str, Any]] = [
+    {
+        "question": "2 + 3?\nThink.",
+        "response": "5",
+        "step": 1,
+        "uid": "u1",
+        "split": "validation",
+        "extra": {"reward": 1.0, "format_score": 0.5, "who": "me"},
+        "advantage": 0.5,
+        "finish_reason": "eos",
+        "prompt_ids": [7],
+        "response_ids": [1, 2],
+        "logprobs": [-0.1, None],
+        "loss_mask": [1, 0],
+        "len": 7,
+        "timestamp": 1_790_000_000,
+        "bad\u0001name": 1,
+        "meta": {"a b": {"c": "kept"}},
+        "latency": 2.5,
+    },
+    {
+        "question": "2 + 3?\nThink.",
+        "response": "6",
+        "step": 1,
+        "uid": "u1",
+        "split": "train",
+        "latency": None,
+        "extra": {"reward": math.nan, "format_score": None},
+        "advantage": -0.5,
+        "finish_reason": "strange",
+        "error": "late",
+    },
+]
+
+
+def _file(folder: Path, rows: list[dict[str, Any]] | None = None) -> Path:
+    file = folder / "rows.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows or _ROWS))
+    return file
+
+
+def _reader(file: Path, mapping: str, **options: Any) -> MappedReader:
+    path = file.with_name("mapping.toml")
+    path.write_text(mapping)
+    return MappedReader(file, ImportOptions(mapping=path, **options))
+
+
+def _read(file: Path, mapping: str, **options: Any) -> list[ImportedRollout]:
+    reader = _reader(file, mapping, **options)
+    return [
+        it
+        for number, record in reader.records(file)
+        for it in reader.rollouts(record, Place(file, file.name, "id", number))
+    ]
+
+
+def test_a_suggestion_works_at_once(tmp_path: Path) -> None:
+    file = _file(tmp_path)
+    text = suggestion(file)
+    assert "prompt = \"question\"  # '2 + 3?\\nThink.'\n" in text
+    given = tomllib.loads(text)
+    assert given["rewards"] == {"format_score": "extra.format_score"}
+    first, second = _read(file, 'error = "error?"\n' + text)  # the first record has none
+    assert first.prompt == [{"role": "user", "content": "2 + 3?\nThink."}]
+    assert first.completion == [{"role": "assistant", "content": "5"}]
+    assert (first.step, first.group, first.mode, second.mode) == (1, "u1", Mode.EVAL, Mode.TRAIN)
+    assert (first.reward, first.rewards, first.advantage) == (1.0, {"format_score": 0.5, "reward": 1.0}, 0.5)
+    assert math.isnan(second.reward or 0.0)
+    assert (second.error, second.seconds, first.seconds) == ("late", None, 2.5)
+    assert first.weights == {"format_score": 0.0, "reward": 1.0}, "of a part beside a total no weight is known"
+    assert (first.stop_reason, second.stop_reason) == (StopReason.STOP, None)
+    assert second.metadata["finish_reason"] == "strange"
+    assert first.tokens is not None
+    assert first.tokens.mask is not None
+    assert first.tokens.logprobs is not None
+    assert (first.tokens.prompt_ids.tolist(), first.tokens.completion_ids.tolist()) == ([7], [1, 2])
+    assert (first.tokens.mask.tolist(), math.isnan(first.tokens.logprobs[1])) == ([1, 0], True)
+    assert (first.created, first.metrics["len"]) == (1_790_000_000_000_000, 7)
+    assert first.metadata["meta"] == {"a b": {"c": "kept"}}
+    assert first.metadata["extra"]["who"] == "me"
+
+
+def test_every_field_can_be_named(tmp_path: Path) -> None:
+    row = {
+        "talk": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
+        "n": "3",
+        "id": 7,
+        "g": ["a", 1],
+        "i": 2,
+        "p": 4,
+        "t": "task-1",
+        "e": "env",
+        "m": "tiny",
+        "r": "run-1",
+        "s": "failed",
+        "why": "MAX_TOKENS",
+        "err": "x",
+        "rew": "Infinity",
+        "adv": -1,
+        "pt": 5,
+        "ct": 6,
+        "at": "2026-09-21T14:13:20",
+        "sec": 1,
+        "a": {"b": {"c": 0.5}},
+        "dotted.name": 2,
+    }
+    mapping = """
+        messages = "talk"
+        step = "n"
+        key = "id"
+        group = "g"
+        generation = "i"
+        policy_step = "p"
+        task = "t"
+        eval_name = "e"
+        model = "m"
+        run = "r"
+        status = "s"
+        stop_reason = "why"
+        error = "err"
+        reward = "rew"
+        advantage = "adv"
+        prompt_tokens = "pt"
+        completion_tokens = "ct"
+        created = "at"
+        seconds = "sec"
+        [rewards]
+        deep = "a.b.c"
+        [weights]
+        deep = 2
+        [constants]
+        mode = "train"
+    """
+    (found,) = _read(_file(tmp_path, [row]), mapping)
+    assert (found.prompt[0]["content"], found.completion[0]["content"], found.step, found.key) == ("q", "a", 3, "7")
+    assert (found.group, found.generation, found.policy_step, found.task) == (found.group, 2, 4, "task-1")
+    assert len(found.group or "") == 16  # of a value that is no name
+    assert (found.eval_name, found.model, found.run, found.mode) == ("env", "tiny", "run-1", Mode.TRAIN)
+    assert (found.status, found.stop_reason, found.error) == (Status.ERROR, StopReason.LENGTH, "x")
+    assert (found.reward, found.advantage, found.prompt_tokens, found.completion_tokens) == (math.inf, -1.0, 5, 6)
+    assert (found.created, found.seconds) == (1_790_000_000_000_000, 1.0)
+    assert (found.rewards, found.weights, found.metrics) == ({"deep": 0.5}, {"deep": 2.0}, {"dotted.name": 2})
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ('promt = "question"', "mapping.toml: unknown field 'promt': did you mean 'prompt'?"),
+        ('[constants]\nmodus = "train"', "mapping.toml: unknown field 'modus': did you mean 'mode'?"),
+        ('prompt = "qestion"', "prompt = 'qestion', but the first record has no such column: did you mean 'question'?"),
+        ('reward = "extra.rewrd"', "the first record has no such column: did you mean 'extra.reward'?"),
+        ('reward = "response_ids"', "does not fit the first record: reward must be a number, and response_ids has "),
+        (
+            '[rewards]\na = "question"',
+            "does not fit the first record: reward must be a number, and question has '2 + 3?",
+        ),
+        ('completion_ids = "question"', "completion_ids must be a list of numbers, and question has "),
+        ("reward = 1", "mapping.toml: reward must name a column in quotes, not 1."),
+        ("reward = ", "mapping.toml cannot be read as a mapping: "),
+        ('[weights]\na = "much"', "mapping.toml cannot be read as a mapping: "),
+        ('rewards = "a"', "mapping.toml cannot be read as a mapping: "),
+        (
+            'prompt = "question"',
+            "mapping.toml names no column with the answer: add one of messages, completion, completion_ids",
+        ),
+    ],
+)
+def test_a_wrong_mapping_is_told_in_one_line(tmp_path: Path, mapping: str, message: str) -> None:
+    with pytest.raises(LogsUIError) as caught:
+        _reader(_file(tmp_path), mapping)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_record_that_does_not_fit_costs_itself(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"p": "a", "r": 1},
+        {"p": "b", "r": "high"},
+        {"p": 3},
+        {"p": "c"},
+        {"p": "\ud800", "r": None},
+    ]
+    file = _file(tmp_path, rows)
+    reader = _reader(file, 'prompt = "p"\ncompletion = "c?"\nreward = "r"')
+    reasons = []
+    for number, record in reader.records(file):
+        try:
+            list(reader.rollouts(record, Place(file, file.name, "id", number)))
+        except RecordError as error:
+            reasons.append((number, str(error)))
+    assert reasons == [
+        (2, "reward must be a number, and r has 'high'"),
+        (3, "prompt must be messages or text, and p has 3"),
+    ]
+    with pytest.raises(RecordError):
+        list(reader.rollouts([], Place(file, file.name, "id", 1)))
+    assert not MappedReader.recognizes(Head(file))
+    with pytest.raises(LogsUIError, match="--map"):
+        MappedReader(file, ImportOptions())
+
+
+def test_a_suggestion_knows_messages_and_hostile_names(tmp_path: Path) -> None:
+    said = json.dumps([{"role": "user", "content": "x" * 300}, {"role": "assistant", "content": "é\u202e"}])
+    row: dict[str, Any] = {
+        "conversation": said,
+        "text": "t",
+        'a"b': 1,
+        "bad\nname": 2,
+        "\ud800": 3,
+        "my_reward": 0.5,
+        "scores": {"x y": 1},
+    }
+    file = _file(tmp_path, [row])
+    given = tomllib.loads(suggestion(file))
+    assert given["messages"] == "conversation"
+    assert given["rewards"] == {"my_reward": "my_reward", "x y": "scores.x y"}
+    assert given["constants"] == {"mode": "train"}
+    (found,) = _read(file, suggestion(file))
+    assert len(found.completion) == 1
+    empty = tmp_path / "empty.jsonl"
+    empty.write_text("[1]\n")
+    with pytest.raises(LogsUIError, match="no records with columns"):
+        suggestion(empty)
+
+
+def test_what_is_not_mapped_is_lacking(tmp_path: Path) -> None:
+    bare = 'prompt = "question"\ncompletion = "response"\n'
+    parts = '[rewards]\na = "extra.reward"\nb = "extra.format_score"\n'
+    lacks = _reader(_file(tmp_path), bare + parts).describe(None).lacks
+    assert set(lacks) == {*Lack, "steps", "token ids", "log-probs", "advantages"}
+    named = 'error = "error?"\nstop_reason = "finish_reason"\npolicy_step = "step"\ngroup = "uid"\ntask = "question"\n'
+    named += 'step = "step"\ncompletion_ids = "response_ids"\nlogprobs = "logprobs"\nadvantage = "advantage"\n'
+    assert not _reader(_file(tmp_path), bare + named + parts + "[weights]\na = 0.5").describe(None).lacks
+    assert "rewards" in _reader(_file(tmp_path), bare).describe(None).lacks
+    assert Lack.GROUPS in _reader(_file(tmp_path), bare + 'group = "question"').describe(None).lacks
+
+
+def test_without_a_group_one_prompt_of_a_step_is_a_group(tmp_path: Path) -> None:
+    rows = [
+        {"q": f"q{i // 4}", "answer": {"text": f"a{i}", "tokens": 3}, "it": i // 8, "correct?": 1.0} for i in range(16)
+    ]
+    given = tomllib.loads(suggestion(_file(tmp_path, rows)))
+    assert given == {
+        "completion": "answer.text", "completion_tokens": "answer.tokens", "step": "it", "constants": {"mode": "train"},
+    }  # fmt: skip
+    (tmp_path / "m.toml").write_text('prompt = "q"\ncompletion = "answer.text"\nstep = "it"\nreward = "correct?"')
+    found = import_run(tmp_path / "rows.jsonl", mapping=tmp_path / "m.toml", db=tmp_path / "r.db")
+    stored = load_run(found.runs[0], db=tmp_path / "r.db")
+    assert stored.groupby(["step", "group"]).size().to_list() == [4] * 4
+    assert set(stored.reward) == {1.0}, "a column may be called so"
+
+
+def test_parquet_and_rewards_of_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "rows.parquet"
+    pq.write_table(pa.Table.from_pylist([{"prompt": "q", "answer": "a", "acc": 1.0, "fmt": 0.5}] * 3), file)
+    assert 'group = "prompt"' in suggestion(file)
+    (tmp_path / "m.toml").write_text('prompt = "prompt"\ncompletion = "answer"\ngroup = "prompt"')
+    found = import_run(
+        file, mapping=tmp_path / "m.toml", rewards=["acc", "fmt"], weights={"fmt": 2}, db=tmp_path / "r.db"
+    )
+    assert (found.rollouts, found.formats) == (3, {"map": 1})
+    rows = load_run(found.runs[0], db=tmp_path / "r.db")
+    assert rows["reward"].tolist() == [2.0] * 3
+    assert rows["generation"].tolist() == [0, 1, 2]
+    (tmp_path / "m.toml").write_text('question = "prompt"')
+    with pytest.raises(LogsUIError, match="unknown field"):
+        import_run(file, mapping=tmp_path / "m.toml", db=tmp_path / "r.db")
