@@ -1,0 +1,72 @@
+"""Records a training of slime, or of its fork miles, from its hooks for logging: see docs/recording.md.
+
+What is relied on (slime 624b824, miles 31f1ca9): the fields of `slime.utils.types.Sample`, and `args` as attributes.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from logs_ui.recorder.api.start_run import OpenRun
+from logs_ui.recorder.guard import guard
+from logs_ui.recorder.trainers.trainer_samples import record_samples, run_of
+
+_FINISHES = {"completed": "stop", "truncated": "length", "aborted": "abort", "failed": "error"}
+_SAMPLING = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "max_tokens": "max_response_len"}
+_DATASET = ("label", "index", "rollout_id", "weight_versions", "train_metadata", "session_id", "routing_key", "adapter")
+
+
+def log_rollout(
+    step: int, args: Any, samples: Sequence[Any], metrics: Any = None, seconds: float | None = None
+) -> bool:
+    """Records all samples of a rollout. Returns False: the trainer's own logging goes on."""
+    with guard("recording a rollout of slime"):
+        _run(args).log(step, {**(metrics or {}), "rollout_time": seconds})
+        record_samples(_run(args), step, "train", _samples(args, samples))
+    return False
+
+
+def log_eval(step: int, args: Any, data: Mapping[str, Any], metrics: Any = None) -> bool:
+    """Records the samples of an evaluation, by dataset. Returns False: the trainer's own logging goes on."""
+    with guard("recording an evaluation of slime"):
+        _run(args).log(step, metrics or {})
+        for name, found in data.items():
+            record_samples(_run(args), step, "eval", _samples(args, found.get("samples") or (), name))
+    return False
+
+
+def _run(args: Any) -> OpenRun:
+    model = args.hf_checkpoint
+    about = {"name": vars(args).get("wandb_group"), "model": model, "config": vars(args)}
+    return run_of("slime", lambda: about | {"tokenizer": _tokenizer(Path(model) / "tokenizer.json")})
+
+
+def _tokenizer(file: Path) -> Any:
+    """Return the tokenizer; None if the model is not in a local folder: the text that slime decoded serves then."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(file)) if file.exists() else None
+
+
+def _samples(args: Any, samples: Sequence[Any], eval_name: str | None = None) -> Iterator[dict[str, Any]]:
+    has, prefix = vars(args), "eval_" if eval_name else "rollout_"
+    key = (eval_name and has.get("eval_reward_key")) or has.get("reward_key") or "reward"
+    versions = [[int(it) for it in sample.weight_versions or () if str(it).isdigit()] for sample in samples]
+    newest = max(map(max, filter(None, versions)), default=0)  # the hook is not told the trainer's own version
+    for it, made in zip(samples, versions, strict=True):
+        with guard("recording a sample of slime"):
+            given = dict(it.reward) if isinstance(it.reward, Mapping) else {key: it.reward}
+            counts = {**vars(it.spec_info), **vars(it.prefix_cache_info), "remove_sample": it.remove_sample}
+            given["non_generation_time"] = it.non_generation_time
+            begin = len(it.tokens) - it.response_length
+            dataset = (it.metadata or {}) | {
+                name: value for name in _DATASET if (value := getattr(it, name, None)) is not None
+            }
+            yield {
+                "prompt": it.prompt, "ids": (it.tokens[:begin], it.tokens[begin:]), "mask": it.loss_mask,
+                "logprobs": it.rollout_log_probs, "text": it.response, "finish": _FINISHES.get(it.status.value),
+                "rewards": {key: given.pop(key, None)}, "group": it.group_index, "eval_name": eval_name,
+                "policy_step": min(made, default=None), "staleness": newest - min(made) if made else None,
+                "sampling": {ours: has.get(prefix + theirs) for ours, theirs in _SAMPLING.items()},
+                "extra": {**given, **{name: count for name, count in counts.items() if count}, "dataset": dataset},
+            }  # fmt: skip
