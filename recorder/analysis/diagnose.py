@@ -72,19 +72,13 @@ def diagnose(
 
 @dataclass(frozen=True)
 class Diagnosed:
-    """A report and the data that it was made from.
+    """A report and the data that it was made from."""
 
-    Attributes:
-        rows: all ended rollouts, or the sample.
-        config: the trainer's arguments.
-        scalars: what the trainer logged, by name.
-    """
-
-    rows: Rows
+    rows: Rows  # all ended rollouts, or the sample
     report: Report
     settings: Settings
-    config: Mapping[str, Any]
-    scalars: Mapping[str, Trend]
+    config: Mapping[str, Any]  # the trainer's arguments
+    scalars: Mapping[str, Trend]  # what the trainer logged, by name
 
 
 class Diagnosis:

@@ -43,15 +43,11 @@ Columns = dict[str, NDArray[Any]]
 
 
 class Sample(NamedTuple):
-    """The steps of a large run that are read: all from `recent` on, and before that one in `every`.
-
-    Attributes:
-        rollouts: number of rollouts of all steps.
-    """
+    """The steps of a large run that are read: all from `recent` on, and before that one in `every`."""
 
     recent: int
     every: int
-    rollouts: int
+    rollouts: int  # number of rollouts of all steps
 
     def has(self, steps: NDArray[Any]) -> NDArray[np.bool_]:
         """Return True for each step that is read."""
@@ -72,15 +68,12 @@ class RunColumns:
 
     Of more than LARGE rollouts, only some steps are read, at least half of SAMPLED rollouts from the newest ones.
     Reading is incremental: `refresh` queries only rows that have changed since.
-
-    Attributes:
-        sample: the steps that are read; None for all.
     """
 
     def __init__(self, run_id: int, mode: Mode, *, whole: bool = False) -> None:
         """Prepare reading a run; `whole`: read all of its rollouts, however many there are."""
         self.mode = mode
-        self.sample: Sample | None = None
+        self.sample: Sample | None = None  # the steps that are read; None for all
         self._whole = whole
         self._run_id, self._changed = run_id, -1
         self._codes: dict[str, dict[Any, int]] = {name: {} for name in _CODED}
@@ -161,6 +154,7 @@ class RunColumns:
             facts={name: own[name] for name in (*FACTS, *TEXTS)},
             tasks=list(self._codes["task"]),
             evals=list(self._codes["eval_name"]),
+            is_evaluation=self.mode != Mode.TRAIN,
         )
 
 

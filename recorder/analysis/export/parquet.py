@@ -5,11 +5,9 @@ pyarrow is imported where it is used, because recording, inside the training pro
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-import numpy as np
 import orjson
-from numpy.typing import NDArray
 
 from logs_ui.recorder.analysis.frames import ARRAYS, Rows, arrow_types
 from logs_ui.recorder.queries.rollout_columns import Column, Kind
@@ -67,30 +65,10 @@ def _schema(columns: tuple[Column, ...]) -> "pa.Schema":
 def _table(rows: Rows, columns: tuple[Column, ...], schema: "pa.Schema") -> "pa.Table":
     import pyarrow as pa
 
-    arrays = [
-        _array([row[column.name] for row in rows], column.kind, field.type)
-        for column, field in zip(columns, schema, strict=True)
-    ]
+    arrays = []
+    for column, field in zip(columns, schema, strict=True):
+        values = [row[column.name] for row in rows]
+        if column.kind == Kind.NESTED:
+            values = [None if it is None else orjson.dumps(it, option=orjson.OPT_SERIALIZE_NUMPY) for it in values]
+        arrays.append(pa.array(values, field.type))
     return pa.Table.from_arrays(arrays, schema=schema)
-
-
-def _array(values: list[Any], kind: Kind, of_type: Any) -> "pa.Array":
-    import pyarrow as pa
-
-    if kind in ARRAYS:
-        return _lists(values, np.dtype(ARRAYS[kind]), of_type)
-    if kind == Kind.NESTED:
-        values = [None if value is None else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY) for value in values]
-    return pa.array(values, of_type)
-
-
-def _lists(values: list[NDArray[Any] | None], dtype: np.dtype[Any], of_type: Any) -> "pa.Array":
-    """Return token arrays as an Arrow list array, without a Python object for each token."""
-    import pyarrow as pa
-
-    known = [value for value in values if value is not None]
-    ends = np.cumsum([0 if value is None else len(value) for value in values], dtype=np.int32)
-    flat = np.concatenate([np.empty(0, dtype), *known], dtype=dtype)
-    absent = np.array([value is None for value in values], bool)
-    offsets = pa.array(np.concatenate([np.zeros(1, np.int32), ends]))
-    return pa.ListArray.from_arrays(offsets, pa.array(flat), type=of_type, mask=pa.array(absent))

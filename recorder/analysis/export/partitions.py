@@ -2,16 +2,15 @@
 
 import os
 import re
-import secrets
-import shutil
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from logs_ui.recorder.analysis.export.export_files import errors_of, hand_over
+from logs_ui.recorder.analysis.export.export_files import errors_of, hand_over, replaced
 from logs_ui.recorder.analysis.export.parquet import Write, parquet_writer
 from logs_ui.recorder.analysis.frames import Rows, chosen_rows, opened
 from logs_ui.recorder.errors import LogsUIError
@@ -75,24 +74,8 @@ def export_partitions(
             raise LogsUIError(f"{output} is not a folder. Name one to export to.")
         if target.exists() and not replace:
             raise LogsUIError(f"{target} already exists. Name another folder, or replace it with --force.")
-        with _replaced_folder(target) as folder, _parts(folder, int(steps[1] or 1)) as write:
+        with replaced(target, target.parent) as folder, _parts(folder, int(steps[1] or 1)) as write:
             return hand_over(engine, found, chosen, write, progress)
-
-
-@contextmanager
-def _replaced_folder(target: Path) -> Iterator[Path]:
-    """Create a folder beside `target`'s parent, where no reader looks; it replaces `target` once it is complete."""
-    scratch = target.parent.with_name(f"{target.parent.name}.{secrets.token_hex(4)}.part")
-    try:
-        scratch.mkdir()
-        (made := scratch / "new").mkdir()
-        yield made
-        target.parent.mkdir(exist_ok=True)
-        if target.exists():
-            target.rename(scratch / "old")
-        made.rename(target)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 @contextmanager
@@ -105,21 +88,18 @@ def _parts(folder: Path, steps: int) -> Iterator[Write]:
     columns = tuple(it for it in COLUMNS if it.name not in {"run", name})  # readers take these from the folders' names
     files: OrderedDict[int, tuple[Write, ExitStack]] = OrderedDict()  # least recently written first
     counts = Counter[int]()
+    folder.mkdir()
 
-    def opened_part(key: int) -> tuple[Write, ExitStack]:
-        path = folder / f"{name}={key}" / f"part-{counts[key]}.parquet"
-        path.parent.mkdir(exist_ok=True)
-        counts[key] += 1
-        stack = ExitStack()
-        return stack.enter_context(parquet_writer(stack.enter_context(path.open("xb")), columns)), stack
+    def lowest(row: dict[str, Any]) -> int:
+        return int(row["step"]) // steps * steps
 
     def write(rows: Rows) -> None:
-        def of_row(row: dict[str, object]) -> int:
-            return int(str(row["step"])) // steps * steps
-
-        for key, some in groupby(sorted(rows, key=of_row), of_row):
+        for key, some in groupby(sorted(rows, key=lowest), lowest):
             if key not in files:
-                files[key] = opened_part(key)
+                path, stack = folder / f"{name}={key}" / f"part-{counts[key]}.parquet", ExitStack()
+                path.parent.mkdir(exist_ok=True)
+                counts[key] += 1
+                files[key] = stack.enter_context(parquet_writer(stack.enter_context(path.open("xb")), columns)), stack
             files.move_to_end(key)
             files[key][0](list(some))
             if len(files) > _OPEN:

@@ -52,68 +52,43 @@ class TaskChange:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Counts what changes.
+    """Counts what changes."""
 
-    Attributes:
-        rollouts: number of rollouts that were looked at.
-        compared: number with both rewards; `old` and `new` are means over these, None without any.
-        changed: number of those whose reward would change.
-        gained: number without a stored reward that would have one.
-        lost: number with a stored reward that would have none.
-        failed: number for which a function raised or was not called.
-        failures: (error, number of rollouts, id of the first), most frequent first.
-        turned: number that lie above the mean of their group with one reward and below it with the other, so that
-            they would be reinforced instead of discouraged, or the reverse.
-        groups: number of groups in which two or more rollouts have both rewards.
-        teach: number of those that have variance with both rewards.
-        dead: number of those that have zero variance with both.
-        woken: lowest ids of the groups that would gain variance.
-        dulled: lowest ids of the groups that would lose their variance.
-        best_changed: number of the groups in `teach` whose best rollouts would all be others.
-        pairs: pairs within the groups in `teach` that differ in both rewards; `pairs_alike` of them in the same order.
-        tasks: the tasks, largest change of the mean first.
-        largest: the rollouts with the largest changes.
-    """
-
-    rollouts: int
-    compared: int
+    rollouts: int  # number of rollouts that were looked at
+    compared: int  # number with both rewards; `old` and `new` are means over these, None without any
     old: float | None
     new: float | None
-    changed: int
-    gained: int
-    lost: int
-    failed: int
-    failures: list[tuple[str, int, int]]
+    changed: int  # number of those whose reward would change
+    gained: int  # number without a stored reward that would have one
+    lost: int  # number with a stored reward that would have none
+    failed: int  # number for which a function raised or was not called
+    failures: list[tuple[str, int, int]]  # (error, number of rollouts, id of the first), most frequent first
+    # Number that lie above the mean of their group with one reward and below it with the other, so that they would be
+    # reinforced instead of discouraged, or the reverse.
     turned: int
-    groups: int
-    teach: int
-    dead: int
-    woken: list[int]
-    dulled: list[int]
-    best_changed: int
+    groups: int  # number of groups in which two or more rollouts have both rewards
+    teach: int  # number of those that have variance with both rewards
+    dead: int  # number of those that have zero variance with both
+    woken: list[int]  # lowest ids of the groups that would gain variance
+    dulled: list[int]  # lowest ids of the groups that would lose their variance
+    best_changed: int  # number of the groups in `teach` whose best rollouts would all be others
+    # Pairs within the groups in `teach` that differ in both rewards; `pairs_alike` of them in the same order.
     pairs: int
     pairs_alike: int
-    tasks: list[TaskChange]
-    largest: list[Changed]
+    tasks: list[TaskChange]  # the tasks, largest change of the mean first
+    largest: list[Changed]  # the rollouts with the largest changes
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Compares one group of n rollouts with both rewards.
+    """Compares one group of n rollouts with both rewards."""
 
-    Attributes:
-        was_dead, is_dead: True if its stored (new) rewards are all equal.
-        turned: number of rollouts on different sides of the mean.
-        best_changed: True if none of the best with one reward is among the best with the other.
-        pairs, pairs_alike: number of pairs that differ in both rewards, and of those in the same order.
-    """
-
-    was_dead: bool
-    is_dead: bool
-    turned: int
-    best_changed: bool
-    pairs: int
-    pairs_alike: int
+    was_dead: bool  # True if its stored rewards are all equal
+    is_dead: bool  # True if its new ones are
+    turned: int  # number of rollouts on different sides of the mean
+    best_changed: bool  # True if none of the best with one reward is among the best with the other
+    pairs: int  # number of pairs that differ in both rewards
+    pairs_alike: int  # number of those in the same order
 
 
 def ranks(old: _Floats, new: _Floats) -> Ranks:

@@ -45,13 +45,7 @@ class Waiting:
 
 
 class AskedFunction:
-    """Calls a reward function, and counts its failures.
-
-    Args:
-        name: its name in messages.
-        function: the function.
-        waiting: the event loop for async functions.
-    """
+    """Calls a reward function, and counts its failures."""
 
     def __init__(self, name: str, function: RewardFunction, waiting: Waiting) -> None:
         self.name = name
@@ -63,11 +57,8 @@ class AskedFunction:
     def scores(self, inputs: Inputs) -> list[float | str]:
         """Return each row's score (NaN for None), or its error in one line.
 
-        If the function raises for a batch, it is called again row by row.
-
-        Raises:
-            RewardFunctionError: it cannot be called with these columns, or failed for all of the first `MOST_FAILURES`
-                rollouts.
+        If the function raises for a batch, it is called again row by row. Raises RewardFunctionError if it cannot be
+        called with these columns, or failed for all of the first `MOST_FAILURES` rollouts.
         """
         if not self._asked:
             self._check_signature(inputs)
@@ -80,11 +71,7 @@ class AskedFunction:
         return [score for i in range(len(inputs.prompts)) for score in self.scores(inputs.only(i))]
 
     def check(self) -> None:
-        """Check the function after all rollouts.
-
-        Raises:
-            RewardFunctionError: it failed for all of them.
-        """
+        """Check the function after all rollouts. Raises RewardFunctionError if it failed for all of them."""
         if self._asked and self._asked == self._failed:
             raise RewardFunctionError(f"{self.name}() failed for every rollout. {self._last}")
 

@@ -37,19 +37,14 @@ Message = dict[str, Any]
 
 @dataclass(frozen=True)
 class Inputs:
-    """Holds the arguments for N rollouts of one step, in the order of their groups.
+    """Holds the arguments for N rollouts of one step, in the order of their groups."""
 
-    Attributes:
-        prompts, completions: (N) messages, or texts.
-        completion_ids: (N) tokens of the completion, the model's and the environment's; empty if not recorded.
-        columns: (N) values by name; None if a row lacks a column.
-        trainer_state: its `global_step`, `epoch` and `max_steps` at that time; nothing else of it is recorded.
-    """
-
-    prompts: list[Any]
-    completions: list[Any]
+    prompts: list[Any]  # (N) messages, or texts
+    completions: list[Any]  # (N) messages, or texts
+    # (N) tokens of the completion, the model's and the environment's; empty if not recorded.
     completion_ids: list[list[int]]
-    columns: dict[str, list[Any]]
+    columns: dict[str, list[Any]]  # (N) values by name; None if a row lacks a column
+    # Its `global_step`, `epoch` and `max_steps` at that time; nothing else of it is recorded.
     trainer_state: SimpleNamespace
 
     def arguments(self) -> dict[str, Any]:
@@ -72,18 +67,10 @@ class Inputs:
 
 
 class Rebuilding:
-    """Rebuilds the arguments of one run's reward functions.
-
-    Args:
-        db: the run's database.
-        run: the run.
-        form: the form of the dataset's prompts; None to infer it from the tokens, see `is_text`.
-
-    Raises:
-        LogsUIError: there is no such form.
-    """
+    """Rebuilds the arguments of one run's reward functions."""
 
     def __init__(self, db: Database, run: Run, form: PromptForm | None = None) -> None:
+        """`form` None infers the form of the prompts from the tokens: see `is_text`. Raises LogsUIError."""
         if form is not None and form not in get_args(PromptForm):
             raise LogsUIError(f"Prompts are messages or text, not {form!r}.")
         kinds = {source.kind for source in queries.run_sources(db, [run.id or 0]).get(run.id or 0, [])}
