@@ -12,6 +12,7 @@ from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.waterfall import Scale, Waterfall, losses
 from logs_ui.recorder.diagnosis.wording import exact_percent, percent
 from logs_ui.recorder.settings import Limits, Settings
+from logs_ui.recorder.vocabulary import Lack
 
 _ENOUGH = 16  # rollouts [ours]
 _COVERED = 0.8  # of the calls [ours]
@@ -53,6 +54,17 @@ class Run:
     def threshold(self, diagnostic: str, default: float) -> float:
         """Return the user's threshold for a diagnostic, or the default if none is set."""
         return self.settings.thresholds.get(diagnostic, default)
+
+    @property
+    def imported(self) -> Mapping[str, Any] | None:
+        """Return what is known about the files of an imported run; None for a recorded one."""
+        found = self.config.get("import")
+        return found if isinstance(found, dict) and "format" in found else None
+
+    def lacking(self, what: Lack) -> str | None:
+        """Return a sentence's part for `Diagnostic.missing` if the run's files do not hold this; else None."""
+        is_lacking = self.imported is not None and what in self.imported.get("lacks", ())
+        return f"{what}, which the imported files do not hold" if is_lacking else None
 
     def recent(self, trend: Trend) -> Trend:
         """Return the finite points of the last steps; the latest one before if nothing was logged at those."""
@@ -156,9 +168,14 @@ class Below:
 
 @dataclass(frozen=True)
 class NotJudged:
-    """A check that could not judge, such as for too few rollouts: the reason in one sentence."""
+    """A check that could not judge, such as for too few rollouts: the reason in one sentence.
+
+    Attributes:
+        for_lack: what the check would need to judge; if an imported run's files do not hold it, that is the reason.
+    """
 
     said: str
+    for_lack: Lack | None = None
 
 
 Outcome = Card | Below | NotJudged | None

@@ -21,19 +21,13 @@ _NEAR = 7.35  # likelihood ratio: 95% by Hansen's table
 
 @dataclass(frozen=True)
 class Change:
-    """Describes a change in the mean of a trend.
+    """Describes a change in the mean of a trend."""
 
-    Attributes:
-        place: index of the first point after it.
-        first, last: the indices between which `place` lies with 95% confidence.
-        before, after: the means.
-    """
-
-    place: int
-    first: int
-    last: int
-    before: float
-    after: float
+    place: int  # index of the first point after it
+    first: int  # the lowest index that `place` has with 95% confidence
+    last: int  # the highest index that it has
+    before: float  # the mean before it
+    after: float  # the mean from it on
 
 
 def change(trend: Trend) -> Change | None:

@@ -104,17 +104,12 @@ def windows(run: Run) -> tuple[Rows, Rows] | None:
 
 @dataclass(frozen=True)
 class Rise:
-    """Describes the change of a mean.
-
-    Attributes:
-        value: `after - before`; 0 if either is not known.
-        is_sure: True if the change is larger than some standard errors (two by default).
-    """
+    """Describes the change of a mean."""
 
     before: float
     after: float
-    value: float
-    is_sure: bool
+    value: float  # `after - before`; 0 if either is not known
+    is_sure: bool  # True if the change is larger than some standard errors (two by default)
 
 
 def rise(before: Floats, after: Floats, *, errors: float = _ERRORS) -> Rise:

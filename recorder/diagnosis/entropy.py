@@ -21,15 +21,11 @@ _LAST = 3  # steps
 
 @dataclass(frozen=True)
 class Entropy:
-    """Compares the entropy at the last steps with the initial one, in nats per token.
-
-    Attributes:
-        limit: the value below which it has collapsed.
-    """
+    """Compares the entropy at the last steps with the initial one, in nats per token."""
 
     before: float
     now: float
-    limit: float
+    limit: float  # the value below which it has collapsed
 
     @property
     def is_collapsed(self) -> bool:

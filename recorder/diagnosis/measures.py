@@ -13,6 +13,8 @@ FIRST_KL = 3
 FEW = 8
 """Rollouts: fewer have no correlation."""
 
+_FLAT = 1e-9  # a standard deviation of rounding noise
+
 
 def mean(values: Floats) -> float | None:
     """Return the mean of the finite values; None without any."""
@@ -27,9 +29,7 @@ def extent(values: Floats) -> float:
 
 
 def unsolved_groups(rows: Rows, scale: Scale) -> Bools:
-    """Return (G,) True for groups that are not solved as a whole; if success is not defined, for those whose mean
-    reward is below the best.
-    """
+    """Return (G,) True for groups not solved as a whole; without a definition, for those with a mean below the best."""
     if not scale.success.is_defined:
         return rows.groups.mean < scale.best - SAME
     has_failed = np.isfinite(rows.reward) & ~scale.success.solved(rows)
@@ -91,8 +91,10 @@ def correlation(rows: Rows, one: Floats, other: Floats) -> float:
     if known.sum() < FEW:
         return float("nan")
     a, b = (within_groups(np.where(known, values, np.nan), rows)[known] for values in (one, other))
-    norm = float(np.sqrt(np.sum(a**2) * np.sum(b**2)))
-    return float(np.sum(a * b)) / norm if norm > 1e-9 else float("nan")
+    squares = float(np.mean(a**2)), float(np.mean(b**2))
+    if min(squares) <= _FLAT**2:
+        return float("nan")
+    return float(np.clip(np.mean(a * b) / np.sqrt(squares[0] * squares[1]), -1, 1))
 
 
 def correlations_by_step(rows: Rows, one: Floats, other: Floats) -> tuple[tuple[int, float], ...]:

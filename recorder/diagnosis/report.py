@@ -179,25 +179,17 @@ class Report:
 
 @dataclass(frozen=True)
 class Line:
-    """Holds one line of a report's text.
-
-    Attributes:
-        style: a style of rich.
-        is_copied: True if the line must not be wrapped, as an address or a filter.
-    """
+    """Holds one line of a report's text."""
 
     text: str = ""
-    style: str = ""
+    style: str = ""  # a style of rich
     indent: int = 0
-    is_copied: bool = False
+    is_copied: bool = False  # True if the line must not be wrapped, as an address or a filter
 
 
 def lines(report: Report, address: Callable[[Card], str | None] = lambda _: None) -> Iterator[Line]:
-    """Yield the report's text, from the mean reward to what was not recorded.
-
-    Args:
-        report: the report of a run.
-        address: returns the address of the page with a card's rollouts; None if there is none.
+    """Yield the report's text, from the mean reward to what was not recorded. `address` returns the address of the page
+    with a card's rollouts; None if there is none.
     """
     yield from _headline(report)
     if report.fall.shares:
@@ -282,7 +274,9 @@ def _headline(report: Report) -> Iterator[Line]:
     yield Line(f"Run {visible(report.run)}, {steps}", "bold")
     fall, best_is = report.fall, report.scale.said
     mean, best, lost = figure(fall.mean), figure(fall.best), figure(fall.lost)
-    if fall.is_flat:
+    if math.isnan(fall.mean):
+        yield Line("No rollout of these steps has a reward, so why rewards are low cannot be said.", "yellow")
+    elif fall.is_flat:
         yield Line(f"Mean reward {mean}, no scale: {best_is}. Shares of rollouts take the place of costs.", "bold")
     else:
         yield Line(f"Mean reward {mean}, best {best} ({best_is}): average loss {lost} per rollout.", "bold")

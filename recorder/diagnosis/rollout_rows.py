@@ -41,6 +41,7 @@ class Rows:
             objects, with None for unknown ones.)
         staleness: policy versions, from an asynchronous trainer; NaN without one.
         tasks, evals: names.
+        is_evaluation: True if nothing is trained on them.
     """
 
     id: Ints
@@ -70,6 +71,7 @@ class Rows:
     facts: Mapping[str, Floats]
     tasks: Sequence[str] = field(default_factory=list)
     evals: Sequence[str] = field(default_factory=list)
+    is_evaluation: bool = False
 
     def __len__(self) -> int:
         return len(self.id)
@@ -119,20 +121,15 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Holds G groups. Each array has the shape (G,).
+    """Holds G groups. Each array has the shape (G,)."""
 
-    Attributes:
-        size: number of rollouts with a reward.
-        low, high, mean, std: of those rewards (population std); NaN without any.
-        step: the step of its first rollout.
-    """
-
-    size: Ints
+    size: Ints  # number of rollouts with a reward
+    # `low`, `high`, `mean` and `std`: of those rewards (population std); NaN without any.
     low: Floats
     high: Floats
     mean: Floats
     std: Floats
-    step: Ints
+    step: Ints  # the step of its first rollout
 
     @classmethod
     def of(cls, rows: Rows) -> "Groups":

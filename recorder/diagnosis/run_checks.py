@@ -115,6 +115,8 @@ def judge(it: Diagnostic, run: Run) -> Card | Checked:
     if it.needs_calls and (unknown := uncovered(run)) is not None:
         found = unknown
     if isinstance(found, NotJudged):
+        if found.for_lack is not None and (lacks := run.lacking(found.for_lack)) is not None:
+            return Checked(it.id, it.name, "not_recorded", lacks)
         return Checked(it.id, it.name, "not_judged", found.said)
     return Checked(it.id, it.name, "below", *((found.said, found.where) if found else ("Below threshold.",)))
 
@@ -139,10 +141,7 @@ def _may_explain(card: Card, diagnostics: tuple[Diagnostic, ...]) -> tuple[str, 
 
 def _ordered(cards: list[Card], lost: Floats) -> tuple[Card, ...]:
     """Sort cards: faults of the set-up first, then by cost; a card that others explain comes after the first of them.
-
-    Args:
-        cards: in the order of their diagnostics. Of two cards that explain each other, the first does.
-        lost: (N,) reward that each rollout of the last steps lost.
+    Of two cards that explain each other, the first does. `lost` is (N,) the reward that each rollout lost.
     """
     place = {card.id: number for number, card in enumerate(cards)}
     all_behind = {card.id: _explaining(card, cards, lost) for card in cards}
@@ -182,11 +181,8 @@ def _explaining(card: Card, cards: list[Card], lost: Floats) -> list[str]:
 
 
 def all_limits(own: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
-    """Return the allowed range of each diagnostic's threshold by id, for the built-in ones and the user's.
-
-    Raises:
-        SettingsError: two diagnostics have the same id.
-        TypeError: an item is not a Diagnostic.
+    """Return the allowed range of each diagnostic's threshold by id, for the built-in ones and the user's. Raises
+    SettingsError if two diagnostics have the same id, TypeError if an item is not a Diagnostic.
     """
     for it in own:
         if not isinstance(it, Diagnostic):
@@ -217,12 +213,7 @@ def guarded(it: Diagnostic, failed: list[Failed]) -> Diagnostic:
 
 
 def _checked(it: Diagnostic, card: Outcome) -> Outcome:
-    """Return the outcome if it is valid.
-
-    Raises:
-        TypeError, ValueError: the card is invalid; the message says why.
-        FilterError: its filter cannot be parsed.
-    """
+    """Return the outcome if it is valid; else raise TypeError or ValueError, or FilterError because of its filter."""
     if card is None or isinstance(card, Below | NotJudged):
         return card
     if not isinstance(card, Card):

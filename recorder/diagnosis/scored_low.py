@@ -15,8 +15,10 @@ from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, means
 from logs_ui.recorder.diagnosis.tables.task_families import by_family
 from logs_ui.recorder.diagnosis.waterfall import LITTLE, has_cause, judged
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
-from logs_ui.recorder.vocabulary import LossCause
+from logs_ui.recorder.vocabulary import LossCause, StopReason
 
+_ENDED = "Rollouts end normally and score low"
+_UNKNOWN = 0.5  # of these rollouts [ours]
 _SHARE = 0.1  # of the loss: less needs no explanation
 _NAMED, _LITTLE = 3, 0.02  # reward functions, and tasks; of the largest shortfall: less is not named
 _BEST = 99  # percentile of the rewards
@@ -49,9 +51,11 @@ def scored_low(run: Run, cards: Sequence[Card]) -> tuple[Card | None, float]:
     said += [] if said else ["No reward function, task or habit distinguishes them from the others."]
     if left < cost - SAME:
         said.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this loss.")
+    is_unknown = (rows.stop_reason[low] == StopReason.NOT_RECORDED).mean() > _UNKNOWN
+    ended = "Rollouts score low, and how most of them ended is not recorded" if is_unknown else _ENDED
     card = Card(
         id="scored_low",
-        title=f"Rollouts end normally and score low{most}: {percent(cost / (fall.lost + fall.above))} of the loss",
+        title=f"{ended}{most}: {percent(cost / (fall.lost + fall.above))} of the loss",
         cost=cost,
         evidence=tuple(said),
         suggestion="Compare the best with the worst rollout of a group: its page shows where they diverge.",
@@ -84,7 +88,7 @@ def _change(trend: Trend, name: str) -> Iterator[str]:
         first, last, step = (trend[place][0] for place in (found.first, found.last, found.place))
         between = f" (between steps {first} and {last})" if first < last else ""
         fell = f"{name} fell from {figure(found.before)} to {figure(found.after)}"
-        yield f"Among rollouts that ended normally, {fell} at step {step}{between}."
+        yield f"Among these rollouts, {fell} at step {step}{between}."
 
 
 def _tasks(run: Run, low: Bools) -> Iterator[str]:

@@ -118,7 +118,7 @@ class Waterfall:
 
     Attributes:
         best: see `Scale`.
-        mean: the mean reward; rollouts without one count as 0.
+        mean: the mean reward; rollouts without one count as 0; NaN if none was scored, and none failed.
         lost: `best - mean`.
         above: the mean reward that rollouts have above the best; it reduces `lost`.
         shares: largest cost first; causes without a loss are left out.
@@ -187,7 +187,7 @@ def waterfall(rows: Rows, scale: Scale) -> Waterfall:
     """Return the waterfall of the rollouts whose loss is known."""
     rows = rows.where(judged(rows))
     if not len(rows):
-        return Waterfall(scale.best, scale.best, 0.0, 0.0, ())
+        return Waterfall(scale.best, np.nan, 0.0, 0.0, (), is_flat=True)
     loss, cause = losses(rows, scale), causes(rows)
     if scale.is_flat:  # there is no reward to lose: rollouts are counted, but not those that ended well
         loss = np.where((cause == len(CAUSES) - 1) & scale.success.solved(rows), 0.0, 1.0)

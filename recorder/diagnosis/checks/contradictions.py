@@ -20,24 +20,15 @@ _OF_RANGE = 0.01  # of the range of the function's values: less is rounding
 
 @dataclass(frozen=True, eq=False)
 class Against:
-    """Compares a reward function with the environment.
-
-    Attributes:
-        theirs: (N,) the environment's rewards: their sum or the last one, whichever the function agrees with more.
-        odd: (N,) True for rollouts on which they disagree.
-        withheld: (N,) True for those of them that the environment rates better than the function does.
-        compared: number of rollouts if both say only 0 or 1, else of pairs in a group that both rate differently.
-        share: of what was compared, the part on which they disagree, 0 to 1.
-        is_pairs: True if pairs were compared.
-    """
+    """Compares a reward function with the environment."""
 
     name: str
-    theirs: Floats
-    odd: Bools
-    withheld: Bools
-    compared: int
-    share: float
-    is_pairs: bool
+    theirs: Floats  # (N,) the environment's rewards: their sum or the last one, whichever the function agrees with more
+    odd: Bools  # (N,) True for rollouts on which they disagree
+    withheld: Bools  # (N,) True for those of them that the environment rates better than the function does
+    compared: int  # number of rollouts if both say only 0 or 1, else of pairs in a group that both rate differently
+    share: float  # of what was compared, the part on which they disagree, 0 to 1
+    is_pairs: bool  # True if pairs were compared
 
 
 def against(rows: Rows, name: str) -> Against | None:

@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
 from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
 from logs_ui.recorder.diagnosis.wording import listed, percent
 from logs_ui.recorder.settings import SHARE
-from logs_ui.recorder.vocabulary import LossCause
+from logs_ui.recorder.vocabulary import Lack, LossCause
 
 _SHARE = 0.05
 _OF_TASK = 0.5  # of a task's rollouts, from _ATTEMPTS on [ours]
@@ -39,21 +39,24 @@ def _look(run: Run) -> Outcome:
     # A single error that the policy recovers from is no fault.
     is_worse = not erred.all() and contrast.gap(run, erred) > 0
     told = erred if is_worse else whole
-    bad = ended | told
+    is_known = run.imported is None or "is_ours" in run.imported  # other files do not say whose an error is
+    bad, of_whom = ended | told, "an environment error" if is_known else "an error"
     share = float(bad.mean())
     known = rows.task >= 0
     tried = np.bincount(rows.task[known], minlength=len(rows.tasks))
     failing = (tried >= _ATTEMPTS) & (means(rows.task[known], bad[known], len(rows.tasks)) >= _OF_TASK)
     dead = [rows.tasks[task] for task in np.flatnonzero(failing).tolist()]
     if bad.sum() < _FEW or (share <= limit and not dead):
-        return quiet(share, "of rollouts failed with an environment error", limit, "one rollout may be an accident")
+        return quiet(share, f"of rollouts failed with {of_whom}", limit, "one rollout may be an accident")
     all_ended, all_erred, all_whole = _errors(run.all)
     return Card(
         id="infrastructure",
-        title=f"{percent(share)} of rollouts failed with an environment error",
+        title=f"{percent(share)} of rollouts failed with {of_whom}",
         cost=run.cost_of("infrastructure") + contrast.cost(run, told),
         evidence=(*_kinds(rows.error[ended].tolist()), *_tasks(rows, bad, dead), *_received(whole, told)),
-        suggestion="Fix the environment, or mask these rollouts; the policy is not at fault."
+        suggestion="Read the errors: imported files do not say whether the policy or the environment is at fault."
+        if not is_known
+        else "Fix the environment, or mask these rollouts; the policy is not at fault."
         + (" If calls raised, first check that the model's arguments are not the reason." if is_worse else ""),
         where=links.selecting(
             rows.id, bad, {"cause:infrastructure": ended & judged(rows), "env_errors>0": rows.facts["env_errors"] > 0}
@@ -61,7 +64,8 @@ def _look(run: Run) -> Outcome:
         is_part=not told.any(),
         **above(run.all.by_step(all_ended | (all_erred if is_worse else all_whole)), limit),
         own=bad,
-        is_setup=bool(dead) or bool((ended | whole).sum() >= _MOSTLY * bad.sum()),  # else the model may call it wrongly
+        is_setup=is_known  # else the model may call it wrongly
+        and (bool(dead) or bool((ended | whole).sum() >= _MOSTLY * bad.sum())),
     )
 
 
@@ -105,7 +109,7 @@ DIAGNOSTIC = Diagnostic(
     f"{_SHARE:.0%}; or at least {_OF_TASK:.0%} of a task's rollouts, from {_ATTEMPTS} on. Rollouts in which any call "
     "raised count, too, if they do worse than the others.",
     "prime-rl; by task: ours",
-    lambda run: None if len(run.rows) else "a rollout",
+    lambda run: run.lacking(Lack.ERRORS) if len(run.rows) else "a rollout",
     _look,
     limits=SHARE,
     position=10,

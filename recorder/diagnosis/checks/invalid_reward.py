@@ -84,8 +84,9 @@ def _declined(run: Run, bad: Bools) -> Card:
         title=f"{percent(share)} of rollouts were scored and got no reward",
         cost=part if part > 0 else share * contrast.spread(run),
         evidence=tuple(said),
-        suggestion="Return a number for these rollouts. If every function returns None, TRL 1.16 does not learn from "
-        "the rollout, and TRL 0.29 counts it as 0.",
+        suggestion="Return a number for these rollouts."
+        + " If every function returns None, TRL 1.16 does not learn from the rollout, and TRL 0.29 counts it as 0."
+        * (run.imported is None),
         where="cause:invalid_reward",
         is_part=part > 0,
         **above(run.all.by_step(invalid(run.all)), 0.0),

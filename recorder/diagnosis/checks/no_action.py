@@ -20,13 +20,18 @@ _TENTH = 0.1  # of the loss: so much is worth a card, however few turns it was [
 
 
 def _failures(rows: Rows, fallback: Fallback | None) -> Floats:
-    """Return (N,) turns without an action that were not truncated; 1 if only the stop reason says that there is one."""
+    """Return (N,) turns without an action that were not truncated. If only stop reasons show one, it is 1 for such a
+    rollout, and 0 for those that ended otherwise.
+    """
     failures, cut = rows.facts["parse_failures"], np.nan_to_num(rows.facts["truncated_turns"])
     if fallback is not None:
         failures = np.fmax(failures, fallback.sent(rows))
     cut = np.maximum(cut, rows.stop_reason == StopReason.LENGTH)
-    known = np.maximum(failures - cut, 0.0)
-    return np.where(np.isnan(known) & (rows.stop_reason == StopReason.NO_ACTION), 1.0, known)
+    known: Floats = np.maximum(failures - cut, 0.0)
+    without = rows.stop_reason == StopReason.NO_ACTION
+    ended = np.isnan(known) & (rows.stop_reason != StopReason.NOT_RECORDED) & without.any()
+    known[ended] = without[ended]
+    return known
 
 
 def _unparsed_end(rows: Rows) -> Bools:

@@ -38,23 +38,15 @@ _FIGURES: Mapping[str, Callable[[Rows], Floats]] = {
 
 
 class Follows(NamedTuple):
-    """Describes how closely a reward follows a figure.
+    """Describes how closely a reward follows a figure."""
 
-    Attributes:
-        function: the reward function; None for the whole reward.
-        r: Pearson's r within groups; 0 if no figure varies.
-        is_whole: True if |r| reaches the threshold, about as much in both halves of the groups.
-        share: of the reward's variance within groups that the function has.
-        rollouts, groups: the numbers that were compared.
-    """
-
-    function: str | None
+    function: str | None  # the reward function; None for the whole reward
     figure: str
-    r: float
-    is_whole: bool
-    share: float
-    rollouts: int
-    groups: int
+    r: float  # Pearson's r within groups; 0 if no figure varies
+    is_whole: bool  # True if |r| reaches the threshold, about as much in both halves of the groups
+    share: float  # of the reward's variance within groups that the function has
+    rollouts: int  # number of rollouts that were compared
+    groups: int  # number of their groups
 
 
 def compared(rows: Rows) -> Rows:
@@ -67,7 +59,7 @@ def follows(run: Run) -> Follows | NotJudged:
     """Return the figure that the whole reward follows most closely, or else one of its functions."""
     rows = compared(run.rows)
     if len(rows) < FEW:
-        return NotJudged(f"{FEW} rollouts that are neither truncated nor failed are needed; there are {len(rows)}.")
+        return NotJudged(f"{FEW} scored rollouts without a known cut or error are needed; there are {len(rows)}.")
     if not _is_graded(rows, rows.reward):
         return NotJudged(
             "The reward is not graded: fewer than half of the groups with different rewards have 3 or more."

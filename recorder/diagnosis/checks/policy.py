@@ -10,6 +10,7 @@ from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import FROM_NOTHING
+from logs_ui.recorder.vocabulary import Lack
 
 _DIFFERENCE = "sampling/sampling_logp_difference/mean"
 _RATIO = "sampling/importance_sampling_ratio/"
@@ -245,7 +246,7 @@ STALENESS = Diagnostic(
     f"More than a tenth of the rollouts are {_LAG} or more versions older than the policy that is trained on them. A "
     "batch that is used for several steps (steps_per_generation, num_iterations) is older by half of them on average.",
     "ours",
-    lambda run: None if len(run.rows) else "a rollout",
+    lambda run: run.lacking(Lack.POLICY_VERSIONS) if len(run.rows) else "a rollout",
     _look_staleness,
     limits=FROM_NOTHING,
     position=50,

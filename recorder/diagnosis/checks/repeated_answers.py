@@ -72,7 +72,7 @@ def _look_diversity(run: Run) -> Outcome:
     trends = [trend for trend in (logged(run.scalars), sampled) if trend]
     trend = next((it for it in trends if (found := entropy(it)) and found.is_collapsed), trends[-1] if trends else ())
     fallen, share = entropy(trend), mean(twins)
-    said = [] if share is None else [f"{percent(share)} of completions have the same tokens as another of their group."]
+    said = [] if share is None else [f"{percent(share)} of completions duplicate another of their group."]
     source = "the sampler's mean of -log p" if trend is sampled else "logged by the trainer"
     if fallen is not None or trend:
         said.append(f"Entropy ({source}): {fallen.said if fallen else f'{figure(trend[-1][1])} nats per token'}.")

@@ -11,6 +11,7 @@ from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, means
 from logs_ui.recorder.diagnosis.success import is_outcome
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import SHARE
+from logs_ui.recorder.vocabulary import Lack
 
 _MOST, _LEAST = 0.9, 0.1
 _LESS = 0.2  # below _MOST is enough if the other function falls [ours]
@@ -339,7 +340,7 @@ REWARD_PARTS = Diagnostic(
     f"matters falls by more than {_FALL:.0%} of its range, both by more than three standard errors of group means. "
     f"(3) In more than {_LEAST:.0%} of groups, functions differ between rollouts, but their weighted sum does not.",
     "TRL issue 3857; the thresholds are ours",
-    lambda run: None if len(run.rows.parts) > 1 else "two reward functions",
+    lambda run: run.lacking(Lack.WEIGHTS) if len(run.rows.parts) > 1 else "two reward functions",
     _look_functions,
     limits=SHARE,
     position=210,
@@ -357,7 +358,11 @@ HACKING = Diagnostic(
     f"(2) a function named like an outcome (correct, solved, ...), by more than {_ERRORS:g} standard errors of group "
     "means, if the function that adds most to the rise is not named like an outcome.",
     "ours",
-    lambda run: None if len(run.all.values) > 1 else "two reward functions, one of which may have the weight 0",
+    lambda run: (
+        run.lacking(Lack.WEIGHTS)
+        if len(run.all.values) > 1
+        else "two reward functions, one of which may have the weight 0"
+    ),
     _look_hacking,
     limits=SHARE,
     position=190,

@@ -75,6 +75,8 @@ def follows_prompt(rows: Rows) -> bool:
 
 def _look_dead(run: Run) -> Outcome:
     rows, limit = run.rows, run.threshold("dead_groups", _SHARE)
+    if rows.is_evaluation:
+        return NotJudged("Nothing is trained on an evaluation, so its groups need no variance.")
     groups = rows.groups
     is_dead, whole = dead(groups), groups.size > 1
     share = float(is_dead.sum() / whole.sum())

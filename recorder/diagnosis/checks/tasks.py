@@ -14,7 +14,7 @@ from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FALLEN, FORGO
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_ONE, SHARE
-from logs_ui.recorder.vocabulary import LossCause
+from logs_ui.recorder.vocabulary import Lack, LossCause
 
 _SHIFT, _LEAST, _ERRORS = 0.5, 0.05, 2.5  # for the mix of tasks
 
@@ -26,7 +26,7 @@ def _look_forgotten(run: Run) -> Outcome:
     rows, what = (run.all, "tasks") if grouped is None else (grouped, "task families")
     often = int((np.bincount(rows.task[tried(rows, run.scale)]) >= ATTEMPTS).sum())
     if often == 0:
-        return NotJudged(f"No task has {ATTEMPTS} attempts yet.")
+        return NotJudged(f"No task has {ATTEMPTS} attempts yet.", Lack.TASKS)
     found = labels(rows, run.scale, run.settings)
     gone = np.flatnonzero(found.label == Label.FORGOTTEN)
     of = tried(rows, run.scale) & np.isin(rows.task, gone)
@@ -81,7 +81,7 @@ def _look_never(run: Run) -> Outcome:
     least = int(run.threshold("never_solved", ATTEMPTS))
     often = int((np.bincount(run.all.task[tried(run.all, run.scale)]) >= least).sum())
     if not often:
-        return NotJudged(f"No task has {least} attempts yet.")
+        return NotJudged(f"No task has {least} attempts yet.", Lack.TASKS)
     if not own.any():
         gone = f"; {hopeless.sum():,} were never solved, and do not occur in the last steps" if hopeless.any() else ""
         return Below(f"{often - hopeless.sum():,} tasks with {least}+ attempts were solved at least once{gone}.")
@@ -124,7 +124,8 @@ def _look_mix(run: Run) -> Outcome:
     comes_once = distinct(task, group, count=len(run.all.tasks))[task] < 2
     if not n0.any() or not n1.any() or float(comes_once.mean()) > _SHIFT:
         return NotJudged(
-            "Most tasks come only once, so a change of the mix cannot be separated from a change of the policy."
+            "Most tasks come only once, so a change of the mix cannot be separated from a change of the policy.",
+            Lack.TASKS,
         )
     w0, w1 = n0 / max(n0.sum(), 1), n1 / max(n1.sum(), 1)
     m0, m1 = np.where(np.isnan(m0), m1, m0), np.where(np.isnan(m1), m0, m1)

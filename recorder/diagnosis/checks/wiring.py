@@ -7,7 +7,7 @@ from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.settings import SHARE
-from logs_ui.recorder.vocabulary import FIRST_PROMPT, UNNAMED, Status
+from logs_ui.recorder.vocabulary import FIRST_PROMPT, UNNAMED, Lack, Status
 
 _SEED = (
     "Seed reset() with one value for each group: with environment_factory, give the dataset a column `seed`, which TRL "
@@ -99,7 +99,7 @@ def _look(run: Run) -> Outcome:
 
 def _missing(run: Run) -> str | None:
     known = np.isfinite(run.rows.facts["prompt_key"]) | (run.rows.task >= 0)
-    return None if known.any() else "prompts' token ids, or tasks"
+    return run.lacking(Lack.GROUPS) if known.any() else "prompts' token ids, or tasks"
 
 
 def _look_unseeded(run: Run) -> Outcome:
@@ -164,7 +164,7 @@ FIRST_PROMPTS = Diagnostic(
     f"The metric `{FIRST_PROMPT}` is above 0: rollouts were trained on answers to the first prompt of their group. "
     "It is recorded if environments returned different observations and TRL uses a vLLM server.",
     "TRL asks a server for prompts[::num_generations]",
-    _missing,
+    lambda run: _missing(run) if run.imported is None else "what the trainer asked its vLLM server for",
     _look_first_prompt,
     limits=SHARE,
     position=32,

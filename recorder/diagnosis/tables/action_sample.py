@@ -34,27 +34,18 @@ class Played:
 
 @dataclass
 class ActionKind:
-    """Counts similar actions: calls of one tool, texts with the same first word, dicts of one shape.
-
-    Attributes:
-        times: how often they were sent.
-        values: how often each was sent, by its text.
-        failed: how many were answered with an error.
-        rollouts, first_in, last_in, failed_in, looped_in: ids of the rollouts that contain one; that start with one;
-            that end with one; in which one failed; in which one was sent LOOP times in a row.
-        last_rewards: the rewards of `last_in`.
-    """
+    """Counts similar actions: calls of one tool, texts with the same first word, dicts of one shape."""
 
     name: str
-    times: int = 0
-    values: Counter[str] = field(default_factory=Counter)
-    failed: int = 0
-    rollouts: list[int] = field(default_factory=list)
-    first_in: list[int] = field(default_factory=list)
-    last_in: list[int] = field(default_factory=list)
-    failed_in: list[int] = field(default_factory=list)
-    looped_in: list[int] = field(default_factory=list)
-    last_rewards: list[float] = field(default_factory=list)
+    times: int = 0  # how often they were sent
+    values: Counter[str] = field(default_factory=Counter)  # how often each was sent, by its text
+    failed: int = 0  # how many were answered with an error
+    rollouts: list[int] = field(default_factory=list)  # ids of the rollouts that contain one
+    first_in: list[int] = field(default_factory=list)  # ids of those that start with one
+    last_in: list[int] = field(default_factory=list)  # ids of those that end with one
+    failed_in: list[int] = field(default_factory=list)  # ids of those in which one failed
+    looped_in: list[int] = field(default_factory=list)  # ids of those in which one was sent LOOP times in a row
+    last_rewards: list[float] = field(default_factory=list)  # the rewards of `last_in`
 
 
 @dataclass
@@ -69,20 +60,13 @@ class Seen:
 
 @dataclass(frozen=True)
 class Sample:
-    """Describes the actions of some rollouts.
+    """Describes the actions of some rollouts."""
 
-    Attributes:
-        rollouts, actions: how many there are.
-        kinds: most frequent first.
-        errors: the environment's errors, most frequent first.
-        repeated: observations that occurred twice or more in one rollout; `times` leaves out the first one.
-    """
-
-    rollouts: int
-    actions: int
-    kinds: list[ActionKind]
-    errors: list[Seen]
-    repeated: list[Seen]
+    rollouts: int  # how many there are
+    actions: int  # how many there are
+    kinds: list[ActionKind]  # most frequent first
+    errors: list[Seen]  # the environment's errors, most frequent first
+    repeated: list[Seen]  # observations that occurred twice or more in one rollout; `times` leaves out the first one
 
 
 def sampled(played: Sequence[Played]) -> Sample:

@@ -18,20 +18,14 @@ _MOST, OCCUR = 0.5, 0.8  # of the actions that do not occur in an answer; of the
 
 @dataclass(frozen=True)
 class Habit:
-    """A behaviour of rollouts that a column shows.
-
-    Attributes:
-        column: a name in `Rows.facts`.
-        where: the filter that selects its rollouts.
-        has: returns True for values that show it.
-    """
+    """A behaviour of rollouts that a column shows."""
 
     id: str
     name: str
     meaning: str
-    column: str
-    where: str
-    has: Callable[[Floats], Bools]
+    column: str  # a name in `Rows.facts`
+    where: str  # the filter that selects its rollouts
+    has: Callable[[Floats], Bools]  # returns True for values that show it
 
 
 HABITS = (
@@ -55,45 +49,31 @@ HABITS = (
 
 @dataclass(frozen=True)
 class HabitFound:
-    """A habit, with the number of rollouts that have it.
-
-    Attributes:
-        known: number of rollouts for which the column is recorded.
-        mean, mean_others: mean reward of rollouts with the habit, and of the others; None without any.
-    """
+    """A habit, with the number of rollouts that have it."""
 
     habit: Habit
     rollouts: int
-    known: int
-    mean: float | None
-    mean_others: float | None
+    known: int  # number of rollouts for which the column is recorded
+    mean: float | None  # mean reward of rollouts with the habit; None without any
+    mean_others: float | None  # mean reward of the others; None without any
 
 
 @dataclass(frozen=True)
 class Tally:
-    """The rollouts that have one value of a column.
+    """The rollouts that have one value of a column."""
 
-    Attributes:
-        value: None for rollouts without a recorded action.
-        mean: their mean reward; None without any.
-        scored, solved: how many have a reward, and how many of these solved their task; `solved` is None if what
-            counts as solved is not defined.
-    """
-
-    value: str | None
+    value: str | None  # None for rollouts without a recorded action
     rollouts: int
-    mean: float | None
-    scored: int
-    solved: int | None
+    mean: float | None  # their mean reward; None without any
+    scored: int  # how many have a reward
+    solved: int | None  # how many of these solved their task; None if what counts as solved is not defined
 
 
 class Fallback(NamedTuple):
-    """The action that the loop sends if it finds none in an answer; `others` is the share of its other actions that
-    occur in the answer before them.
-    """
+    """The action that the loop sends if it finds none in an answer."""
 
     action: str
-    others: float
+    others: float  # the share of its other actions that occur in the answer before them
 
     @property
     def where(self) -> str:

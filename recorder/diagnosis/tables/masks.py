@@ -16,32 +16,18 @@ RATIO = "sampling/importance_sampling_ratio/min"
 
 @dataclass(frozen=True)
 class Mask:
-    """A mask that is enabled.
+    """A mask that is enabled."""
 
-    Attributes:
-        name: the trainer's argument that sets it.
-        what: what it may have done, as a clause.
-        rollouts: number of rollouts that count as trained on and may be masked.
-        logged: a sentence on what the trainer logs about it; "" if it logs nothing.
-        where: the filter that selects them among the rollouts that count as trained on; None if there is none.
-    """
-
-    name: str
-    what: str
-    rollouts: int
-    logged: str = ""
+    name: str  # the trainer's argument that sets it
+    what: str  # what it may have done, as a clause
+    rollouts: int  # number of rollouts that count as trained on and may be masked
+    logged: str = ""  # a sentence on what the trainer logs about it; "" if it logs nothing
+    # The filter that selects them among the rollouts that count as trained on; None if there is none.
     where: str | None = ""
 
 
 def masks(rows: Rows, trained: Bools, config: Mapping[str, Any], scalars: Mapping[str, Trend]) -> tuple[Mask, ...]:
-    """Return the masks that are enabled.
-
-    Args:
-        rows: rollouts of a training.
-        trained: (N,) True for those that count as trained on.
-        config: the trainer's arguments.
-        scalars: what it logged, by name.
-    """
+    """Return the masks that are enabled; `trained` is (N,) True for rollouts that count as trained on."""
     found = [_importance_sampling(rows, trained, config, scalars)]
     threshold = config.get("off_policy_mask_threshold")
     if threshold is not None:

@@ -15,19 +15,12 @@ _ALWAYS = "learning_rate"  # whose value is a number in every training
 
 @dataclass(frozen=True)
 class Signal:
-    """Describes one logged figure.
+    """Describes one logged figure."""
 
-    Attributes:
-        name: the name that it is logged under.
-        said: a sentence about it.
-        is_bad: True if the policy is not updated, or no longer explores.
-        trend: its values by step; empty if it was not logged.
-    """
-
-    name: str
-    said: str
-    is_bad: bool = False
-    trend: Trend = ()
+    name: str  # the name that it is logged under
+    said: str  # a sentence about it
+    is_bad: bool = False  # True if the policy is not updated, or no longer explores
+    trend: Trend = ()  # its values by step; empty if it was not logged
 
     @property
     def clause(self) -> str:
@@ -42,12 +35,8 @@ class Signal:
 
 
 def signals(scalars: Mapping[str, Trend], config: Mapping[str, Any], first: int = 0) -> tuple[Signal, ...]:
-    """Return gradient norm, learning rate, clip ratio, KL and entropy, in this order.
-
-    Args:
-        scalars: what the trainer logged, by name; without values that are not finite.
-        config: its arguments.
-        first: the step from which on a figure near 0 means that the policy is not updated.
+    """Return gradient norm, learning rate, clip ratio, KL and entropy, in this order. All values must be finite. From
+    the step `first` on, a figure near 0 means that the policy is not updated.
     """
     clip = "clip_ratio" if "clip_ratio" in scalars else "clip_ratio/region_mean"
     makers: Mapping[str, Callable[[Trend], tuple[str, bool]]] = {

@@ -27,6 +27,7 @@ class Moved(StrEnum):
 _WHY = {
     Outcome.STALE: "it was dropped as stale: the policy was ahead of it by more versions than max_staleness",
     Outcome.OVERSIZE: "it was dropped as oversize: it did not fit into token_budget",
+    Outcome.FILTERED: "it is not in the trainer's dump of those that were trained on",
     Outcome.ERRORED: "it was aborted before it was scored",
     Outcome.AWAITED: "it awaits its reward",
     Outcome.RUN_ENDED: "the run ended before it was scored",
@@ -40,31 +41,16 @@ _UNSURE = {Outcome.AWAITED: Moved.NOT_YET, Outcome.NOT_RECORDED: Moved.NOT_RECOR
 
 @dataclass(frozen=True)
 class Training:
-    """Describes the effect of one rollout on training.
+    """Describes the effect of one rollout on training."""
 
-    Attributes:
-        moved: the answer to whether the policy was trained on it.
-        why: the reason, as a clause without a full stop; "" if it was trained on.
-        tokens: number of tokens of its completion that have a gradient; None if that is not recorded.
-        unknown: clauses on TRL's masks that may have changed that, and are not recorded.
-    """
-
-    moved: Moved
-    why: str
-    tokens: int | None = None
-    unknown: tuple[str, ...] = ()
+    moved: Moved  # the answer to whether the policy was trained on it
+    why: str  # the reason, as a clause without a full stop; "" if it was trained on
+    tokens: int | None = None  # number of tokens of its completion that have a gradient; None if that is not recorded
+    unknown: tuple[str, ...] = ()  # clauses on TRL's masks that may have changed that, and are not recorded
 
 
 def training(rows: Rows, rollout: int, *, is_evaluation: bool, is_running: bool, config: Mapping[str, Any]) -> Training:
-    """Describe what training made of one rollout.
-
-    Args:
-        rows: all rollouts of its group.
-        rollout: its id.
-        is_evaluation: True if it belongs to an evaluation.
-        is_running: True if its run still scores rollouts.
-        config: the trainer's arguments.
-    """
+    """Describe what training made of one rollout. `rows` are its group; its run scores rollouts while `is_running`."""
     mine = rows.id == rollout
     place = int(np.flatnonzero(mine)[0])
     tokens = rows.completion_tokens[place]

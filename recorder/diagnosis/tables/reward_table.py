@@ -6,48 +6,32 @@ from itertools import combinations
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Trend
-from logs_ui.recorder.diagnosis.measures import best, lengths, mean, shares, within_groups
+from logs_ui.recorder.diagnosis.measures import best, correlation, lengths, mean, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 
 REWARD, ENVIRONMENT, LENGTH = "reward", "environment", "length"
-_FEW = 8  # rollouts: the least for a correlation, as in the check on length
-_FLAT = 1e-9  # a variance of rounding noise
 
 
 @dataclass(frozen=True)
 class Function:
-    """Describes one reward function over some rollouts.
-
-    Attributes:
-        weight: its weight in the last rollouts.
-        mean: mean of its values; None without any.
-        before: the same over as many steps before these; None without any.
-        counted: mean of value times weight; None without any.
-        share: share of the reward variance within groups, Cov(w·c, R) / Var(R); None if the reward does not vary.
-        nothing: share of the scored rollouts that it gave no number, 0 to 1; None without a scored rollout.
-        best: the most that it can add to the reward, as far as is known: see `measures.best`.
-        left: headroom, `best - counted`, at least 0; None without `counted`, and for a weight of 0.
-        trend: the mean of its values by step.
-    """
+    """Describes one reward function over some rollouts."""
 
     name: str
-    weight: float
-    mean: float | None
-    before: float | None
-    counted: float | None
+    weight: float  # its weight in the last rollouts
+    mean: float | None  # mean of its values; None without any
+    before: float | None  # the same over as many steps before these; None without any
+    counted: float | None  # mean of value times weight; None without any
+    # Share of the reward variance within groups, Cov(w·c, R) / Var(R); None if the reward does not vary.
     share: float | None
-    nothing: float | None
-    best: float
-    left: float | None
-    trend: Trend
+    nothing: float | None  # share of the scored rollouts that it gave no number, 0 to 1; None without a scored rollout
+    best: float  # the most that it can add to the reward, as far as is known: see `measures.best`
+    left: float | None  # headroom, `best - counted`, at least 0; None without `counted`, and for a weight of 0
+    trend: Trend  # the mean of its values by step
 
 
 def functions(rows: Rows, every: Rows) -> list[Function]:
-    """Return all reward functions of the run, the largest variance share first.
-
-    Args:
-        rows: the rollouts that means and shares are computed over.
-        every: all rollouts of the run, for the best values and the trends.
+    """Return all reward functions of the run, the largest variance share first: means and shares over `rows`, best
+    values and trends over all of its rollouts.
     """
     share, found = shares(rows), []
     earlier = every.steps[every.steps < min(rows.steps, default=0)][-len(rows.steps) :]
@@ -72,13 +56,8 @@ def functions(rows: Rows, every: Rows) -> list[Function]:
 
 
 def shares_by(place: Ints, rows: Rows) -> dict[str, Floats]:
-    """Return (P,) each reward function's variance share (see `measures.shares`) over the rollouts of each place.
-
-    NaN if the reward does not vary.
-
-    Args:
-        place: (N,) 0 to P - 1; the same within a group.
-        rows: the rollouts.
+    """Return (P,) each reward function's variance share (see `measures.shares`) over the rollouts of each place; NaN if
+    the reward does not vary. `place` is (N,) 0 to P - 1, the same within a group.
     """
     scored = np.isfinite(rows.reward)
     reward, at = within_groups(rows.reward, rows)[scored], place[scored]
@@ -110,28 +89,12 @@ def correlations(rows: Rows) -> dict[tuple[str, str], float]:
     """
     columns: dict[str, Floats] = {key(name): values for name, values in rows.values.items()}
     columns |= {REWARD: rows.reward, ENVIRONMENT: rows.env_reward_sum, LENGTH: lengths(rows)}
-    known = {name: np.isfinite(values) for name, values in columns.items()}
-    centred = {name: within_groups(values, rows) for name, values in columns.items()}
     found: dict[tuple[str, str], float] = {}
     for one, other in combinations(columns, 2):
-        both = known[one] & known[other]
-        pair = [
-            centred[name] if (both == known[name]).all() else within_groups(np.where(both, columns[name], np.nan), rows)
-            for name in (one, other)
-        ]
-        found[one, other] = found[other, one] = _r(pair[0][both], pair[1][both])
+        found[one, other] = found[other, one] = correlation(rows, columns[one], columns[other])
     return found
 
 
 def key(function: str) -> str:
     """Return the name of a reward function in `correlations`, which differs from the other columns' names."""
     return f"function:{function}"
-
-
-def _r(one: Floats, other: Floats) -> float:
-    if len(one) < _FEW:
-        return float("nan")
-    squares = float(np.mean(one**2)), float(np.mean(other**2))
-    if min(squares) <= _FLAT**2:
-        return float("nan")
-    return float(np.clip(np.mean(one * other) / np.sqrt(squares[0] * squares[1]), -1, 1))

@@ -63,44 +63,30 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """Holds the labels of all tasks over the whole run. Arrays have the shape (T,).
+    """Holds the labels of all tasks over the whole run. Arrays have the shape (T,)."""
 
-    Attributes:
-        label: a Label.
-        last_solved: the last step with a success; -1 without any.
-        since: the first step of a regressed task at which it was solved far less often; -1 for others.
-        before, after: the shares of its attempts that solved it before that step, and from it on; NaN for others.
-    """
-
-    label: Texts
-    last_solved: Ints
-    since: Ints
-    before: Floats
-    after: Floats
+    label: Texts  # a Label
+    last_solved: Ints  # the last step with a success; -1 without any
+    since: Ints  # the first step of a regressed task at which it was solved far less often; -1 for others
+    before: Floats  # the share of its attempts that solved it before that step; NaN for other tasks
+    after: Floats  # the share from that step on; NaN for other tasks
 
 
 @dataclass(frozen=True, eq=False)
 class Figures:
     """Holds the figures of all tasks over some steps. Arrays have the shape (T,); an attempt is a rollout with a
     reward.
-
-    Attributes:
-        rollouts: number of ended rollouts.
-        attempts: number of attempts.
-        mean: mean reward of the attempts; NaN without any.
-        share: share of attempts that solved it, 0 to 1; NaN without any, or if success is not defined.
-        pass_1, pass_k: the probability that one of k rollouts solves it, mean over its groups of k attempts or more
-            (Chen et al. 2021); NaN if there is no such group.
-        reach: a Reach.
     """
 
-    rollouts: Ints
-    attempts: Ints
-    mean: Floats
-    share: Floats
-    pass_1: Floats
+    rollouts: Ints  # number of ended rollouts
+    attempts: Ints  # number of attempts
+    mean: Floats  # mean reward of the attempts; NaN without any
+    share: Floats  # share of attempts that solved it, 0 to 1; NaN without any, or if success is not defined
+    pass_1: Floats  # see `pass_k`, for k of 1
+    # The probability that one of k rollouts solves it, mean over its groups of k attempts or more (Chen et al. 2021);
+    # NaN if there is no such group.
     pass_k: Floats
-    reach: Texts
+    reach: Texts  # a Reach
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,25 +116,18 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Cells:
-    """Holds the figures of some tasks by column of steps. Arrays have the shape (T, C); see `Figures`.
-
-    `judged` counts the attempts that can count as solved or not; it is 0 if success is not defined.
-    """
+    """Holds the figures of some tasks by column of steps. Arrays have the shape (T, C); see `Figures`."""
 
     rollouts: Ints
     attempts: Ints
     mean: Floats
     solved: Ints
-    judged: Ints
+    judged: Ints  # attempts that can count as solved or not; 0 if success is not defined
 
 
 def labels(rows: Rows, scale: Scale, settings: Settings | None = None) -> Labels:
-    """Return the labels of all tasks.
-
-    Args:
-        rows: all rollouts of the run.
-        scale: the definition of solved. If there is none, every task is UNKNOWN.
-        settings: the thresholds `never_solved` and `forgotten`; None for ATTEMPTS and FALLEN.
+    """Return the labels of all tasks over a run's rollouts. The thresholds `never_solved` and `forgotten` of the
+    settings replace ATTEMPTS and FALLEN.
     """
     thresholds = settings.thresholds if settings else {}
     attempts, fallen = thresholds.get("never_solved", ATTEMPTS), thresholds.get("forgotten", FALLEN)
@@ -184,13 +163,7 @@ def _regression(step: Ints, won: Bools, effect: float, fallen: float, limit: flo
 
     The step splits its attempts best, by the likelihood of two shares in place of one. None if chance explains the
     fall: if the probability of so few successes since then, corrected for the number of splits, is not below `limit`.
-
-    Args:
-        step: (A,) the step of each attempt, in order.
-        won: (A,) True for solved ones.
-        effect: rollouts of a group end alike, so this many count as one.
-        fallen: share of the success rate before that counts as a fall.
-        limit: the probability.
+    `step` and `won` are (A,), in order. Rollouts of a group end alike, so `effect` many of them count as one.
     """
     steps, place = np.unique(step, return_inverse=True)
     tries, wins = np.cumsum(np.bincount(place).astype(float)), np.cumsum(np.bincount(place, won))

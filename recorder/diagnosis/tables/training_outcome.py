@@ -36,6 +36,8 @@ class Outcome(StrEnum):
     """An asynchronous trainer dropped it: the policy was ahead of it by more versions than max_staleness."""
     OVERSIZE = "oversize"
     """An asynchronous trainer dropped it: it did not fit into token_budget."""
+    FILTERED = "filtered"
+    """It is not in the trainer's dump of those that were trained on."""
     UNSAMPLED = "unsampled"
     """None of its tokens was sampled by the model."""
     ERRORED = "errored"
@@ -55,13 +57,8 @@ _AWAITED = OUTCOMES.index(Outcome.AWAITED)
 
 
 def outcomes(rows: Rows, *, success: Success, is_running: bool, config: Mapping[str, Any]) -> Ints:
-    """Return (N,) index into OUTCOMES of each rollout of a training.
-
-    Args:
-        rows: whole groups.
-        success: the definition of solved.
-        is_running: True if the run still scores rollouts.
-        config: the trainer's arguments.
+    """Return (N,) index into OUTCOMES of each rollout of a training, of which `rows` are whole groups. The run still
+    scores rollouts while `is_running`.
     """
     lacks = np.isnan(rows.advantage)
     masks = config.get("mask_truncated_completions") is True
@@ -70,6 +67,7 @@ def outcomes(rows: Rows, *, success: Success, is_running: bool, config: Mapping[
         Outcome.STALE: rows.dropped == "stale",
         Outcome.OVERSIZE: rows.dropped == "oversize",
         Outcome.ERRORED: lacks & (rows.status != Status.OK) & ~rows.scored,
+        Outcome.FILTERED: rows.dropped == "filtered",
         Outcome.AWAITED: lacks & ~rows.scored & is_running,
         Outcome.RUN_ENDED: lacks & ~rows.scored,
         Outcome.NO_REWARD: lacks & np.isnan(rows.reward),
@@ -93,19 +91,12 @@ def counts(found: Ints, weights: Floats | None = None) -> dict[Outcome, float]:
 
 @dataclass(frozen=True)
 class Tokens:
-    """Counts of tokens that the model sampled.
+    """Counts of tokens that the model sampled."""
 
-    Attributes:
-        trained: tokens with a gradient.
-        all: all recorded tokens.
-        unknown: tokens of rollouts for which it is not recorded whether they were trained on.
-        inserted: tokens that the environment inserted; they are never trained on, and not part of the others.
-    """
-
-    trained: int
-    all: int
-    unknown: int
-    inserted: int
+    trained: int  # tokens with a gradient
+    all: int  # all recorded tokens
+    unknown: int  # tokens of rollouts for which it is not recorded whether they were trained on
+    inserted: int  # tokens that the environment inserted; they are never trained on, and not part of the others
 
     @classmethod
     def of(cls, rows: Rows, found: Ints) -> "Tokens":
@@ -117,12 +108,7 @@ class Tokens:
 
 def where(outcome: Outcome, rows: Rows, found: Ints, *, success: Success) -> str:
     """Return the filter that selects exactly an outcome's rollouts among those of a training; "" if there is none.
-
-    Args:
-        outcome: the outcome.
-        rows: the rollouts, as in `outcomes`.
-        found: the result of `outcomes`.
-        success: the definition of solved.
+    `found` is the result of `outcomes` for the same rows.
     """
     mine, known = found == OUTCOMES.index(outcome), counts(found)
     test = _trained(rows) if outcome == Outcome.TRAINED else _WHERE.get(outcome, "")
@@ -133,9 +119,13 @@ def where(outcome: Outcome, rows: Rows, found: Ints, *, success: Success) -> str
         chosen = rows.status == (Status.ERROR if outcome == Outcome.ERRORED else Status.OK)
         chosen &= np.isnan(rows.reward) & ~(rows.scored if outcome == Outcome.AWAITED else found == _AWAITED)
         chosen = np.isfinite(rows.reward) if outcome == Outcome.NOT_RECORDED else chosen
-        chosen &= np.isnan(rows.advantage) & ~np.isin(rows.dropped, ("stale", "oversize"))
-        before = before[: bool(known[Outcome.STALE]) + bool(known[Outcome.OVERSIZE])]
+        gone = [Outcome.STALE, Outcome.OVERSIZE, *([] if outcome == Outcome.ERRORED else [Outcome.FILTERED])]
+        chosen &= np.isnan(rows.advantage) & ~np.isin(rows.dropped, gone)
+        before = before[: sum(known[it] > 0 for it in gone)]
         return " ".join([_LACKING[outcome], *before]) if (chosen == mine).all() else exactly(rows.id[mine])
+    if outcome == Outcome.FILTERED and known[Outcome.ERRORED]:
+        chosen, test = (rows.dropped == "filtered") & (rows.status == Status.OK), f"{test} status:ok"
+        test = test if (chosen == mine).all() else ""
     if not test or (outcome in {Outcome.PASSED_GROUP, Outcome.FAILED_GROUP} and not success.where):
         return exactly(rows.id[mine])
     end = {Outcome.PASSED_GROUP: [success.where], Outcome.FAILED_GROUP: [f"-{success.where}"]}.get(outcome, [])
@@ -158,6 +148,7 @@ _ALIKE = f"advantage>-{_NOISE:g} advantage<{_NOISE:g} spread<={SAME:f}"
 _WHERE = {
     Outcome.STALE: "dropped:stale",
     Outcome.OVERSIZE: "dropped:oversize",
+    Outcome.FILTERED: "dropped:filtered",
     Outcome.UNSAMPLED: "-advantage:none completion_tokens:0",
     Outcome.TRUNCATED: "-advantage:none stop:length",
     **dict.fromkeys((Outcome.PASSED_GROUP, Outcome.FAILED_GROUP, Outcome.EQUAL_GROUP), _ALIKE),
@@ -174,6 +165,7 @@ _LACKING = {
 _LEFT_OUT = {
     Outcome.STALE: "-dropped:stale",
     Outcome.OVERSIZE: "-dropped:oversize",
+    Outcome.FILTERED: "-dropped:filtered",
     Outcome.UNSAMPLED: "-completion_tokens:0",
     Outcome.TRUNCATED: "-stop:length",
 }

@@ -144,8 +144,15 @@ def forty_turns(place: Place, causes: frozenset[str]) -> Rollout:
         cut = Turn(f"I write the file anew.\n{said(dice, 80)}", tokens=1_024, finish="length", limit=1_024)
         values: dict[str, float | None] = {"check_passes": 0.0, "uses_tools": 1.0}
         return Rollout(task, prompt, [*turns, cut], values, solved=False, causes=frozenset({"truncation"}))
-    again = [replace(turns[0], action=call("bash", command="make check"))] * 3  # tests run again: no loop
-    end = Turn("Done.", call("submit"), {"check": "passed" if solved else "failed"}, done=True, tokens=8)
+    check = "I check it.\n<tool_call>bash</tool_call>"
+    again = [replace(turns[0], text=check, action=call("bash", command="make check"))] * 3  # tests run again: no loop
+    end = Turn(
+        "Done.\n<tool_call>submit</tool_call>",
+        call("submit"),
+        {"check": "passed" if solved else "failed"},
+        done=True,
+        tokens=8,
+    )
     values = {"check_passes": float(solved), "uses_tools": 1.0}
     return Rollout(task, prompt, [*turns[:20], *again, *turns[20:], end], values, solved)
 

@@ -483,5 +483,11 @@ def test_a_tool_call_contains_its_action() -> None:
     assert (found["unsaid_actions"], found["unsaid_action"]) == (1, "noop")
 
 
+def test_of_a_tool_that_a_text_asks_for_only_the_name_has_to_occur_as_on_the_page() -> None:
+    made = {"name": "bash", "arguments": {"command": "git diff"}}
+    for text, unsaid in (("I look. <tool_call>bash</tool_call>", 0), ("I wait.", 1)):
+        assert facts([], [entry(1, text, made)], [], None)["unsaid_actions"] == unsaid
+
+
 def test_without_an_answer_it_is_not_known_if_actions_were_said() -> None:
     assert facts([], [entry(1, None, "go")], [], None)["unsaid_actions"] is None

@@ -70,7 +70,7 @@ def test_few_rollouts_are_not_judged() -> None:
     report = looked(np.where(np.arange(COUNT) < 40, NAN, 10 - TURNS))
     (said,) = [it for it in report.checked if it.id == "proxy"]
     assert (said.state, said.said) == (
-        "not_judged", "32 rollouts that are neither truncated nor failed are needed; there are 24."
+        "not_judged", "32 scored rollouts without a known cut or error are needed; there are 24."
     )  # fmt: skip
 
 

@@ -67,7 +67,10 @@ def test_a_cut_off_completion_is_masked_where_the_trainer_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize(("dropped", "said"), [("stale", "max_staleness"), ("oversize", "token_budget")])
+@pytest.mark.parametrize(
+    ("dropped", "said"),
+    [("stale", "max_staleness"), ("oversize", "token_budget"), ("filtered", "not in the trainer's dump")],
+)
 def test_what_an_asynchronous_trainer_dropped(dropped: str, said: str) -> None:
     found = judged(row(dropped=dropped))
     assert found.moved == Moved.NO
