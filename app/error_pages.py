@@ -32,12 +32,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class ErrorPage:
-    """Context of `error.html` and `_flash.html`.
-
-    Attributes:
-        back: address and text of the link to continue with.
-        retry: True if trying the same again may help.
-    """
+    """Context of `error.html` and `_flash.html`; `back` has address and text of the link to continue with."""
 
     status: int
     title: str
@@ -63,9 +58,7 @@ def install(app: FastAPI) -> None:
 
 
 def token_needed(request: Request) -> Response:
-    """Answers a request without the token. A link from another site comes without it too: a strict cookie is not sent
-    then.
-    """
+    """Answers a request without the token. A link from another site lacks it too, since the cookie is strict."""
     message = "Open the address that logs-ui printed when it started: it contains the token for this browser."
     return _answer(request, 401, message)
 

@@ -123,14 +123,9 @@ def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "
     )
     formats = ("age", "brief", "count", "duration", "moment", "number", "percent", "signed", "significant", "tokens")
     environment.filters |= {name: getattr(figures, name) for name in formats}
-    environment.filters |= {
-        "block": safe_text.block,
-        "label": safe_text.label,
-        "line": safe_text.line,
-        "middle": safe_text.middle,
-        "rendered": rendered_text.rendered,
-    }
-    environment.globals |= {"advantage_bin": figures.advantage_bin, "plural": figures.plural, "static": _static_url}
+    environment.filters |= {name: getattr(safe_text, name) for name in ("block", "fenced", "label", "line", "middle")}
+    environment.filters |= {"rendered": rendered_text.rendered}
+    environment.globals |= {"signed_bin": figures.signed_bin, "plural": figures.plural, "static": _static_url}
     environment.globals |= {"db_option": db, "refusal": refusal, "spelt": step_charts.spelt}
     environment.globals |= {"are_short": timeline.are_short, "marked": safe_text.marked, "url": urls, "words": words}
     environment.globals |= {"poll_seconds": htmx.POLL_SECONDS}

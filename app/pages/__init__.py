@@ -14,24 +14,11 @@ from logs_ui.app.pages.why import why_actions, why_page, why_rewards, why_settin
 from logs_ui.app.parts import notes_forms
 
 # The order matters where one path matches another's pattern: /runs/ID/groups/live before /runs/ID/groups/{row_id}.
-ROUTERS: Final[tuple[APIRouter, ...]] = (
-    runs_page.router,
-    compare_runs_page.router,
-    overview_page.router,
-    why_page.router,
-    why_settings.router,
-    why_tasks.router,
-    why_rewards.router,
-    why_actions.router,
-    why_trained.router,
-    why_tab.router,
-    rollouts_page.router,
-    export_page.router,
-    suggestions.router,
-    saved_views.router,
-    rollout_page.router,
-    groups_page.router,
-    group_page.router,
-    compare_rollouts_page.router,
-    notes_forms.router,
-)
+ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
+    page.router
+    for page in (
+        runs_page, compare_runs_page, overview_page, why_page, why_settings, why_tasks, why_rewards,
+        why_actions, why_trained, why_tab, rollouts_page, export_page, suggestions, saved_views, rollout_page,
+        groups_page, group_page, compare_rollouts_page, notes_forms,
+    )
+)  # fmt: skip

@@ -33,11 +33,7 @@ class Bar(NamedTuple):
 
 
 class HistogramBin(NamedTuple):
-    """Describes one bin of a histogram, in a box of 100 by 100.
-
-    Attributes:
-        low, high: its ends, for a filter; None at the outer ends, since the outer bins hold everything beyond.
-    """
+    """Describes one bin of a histogram, in a box of 100 by 100."""
 
     x: float
     width: float
@@ -45,6 +41,7 @@ class HistogramBin(NamedTuple):
     negative: bool
     chosen: bool
     label: str
+    # `low` and `high`: its ends, for a filter; None at the outer ends: outer bins hold everything beyond.
     low: float | None
     high: float | None
 
@@ -60,11 +57,7 @@ class RewardChart(NamedTuple):
 
 @dataclass(frozen=True)
 class Scale:
-    """Maps values to positions from left to right.
-
-    Attributes:
-        low, high: the values at 0 and at 100.
-    """
+    """Maps values to positions from left to right: `low` to 0 and `high` to 100."""
 
     low: float
     high: float
@@ -104,46 +97,40 @@ def sparkline(curve: Sequence[tuple[int, float]], width: float = 140, height: fl
 
 
 class Curve(NamedTuple):
-    """Holds a metric by step, in a box of 100 by 40.
-
-    Attributes:
-        lines: points of its unbroken parts: a missing or non-finite value breaks the line.
-        zero: position of 0; None if it is outside.
-        low, high: of its values; None without any, like `first` and `last`, the values at its ends.
-        steps, values: all of them, for the pointer: separated by spaces, a missing value as `-`.
-    """
+    """Holds a metric by step, in a box of 100 by 40."""
 
     name: str
-    lines: list[str]
-    zero: float | None
+    lines: list[str]  # points of its unbroken parts: a missing or non-finite value breaks the line
+    zero: float | None  # position of 0; None if it is outside
+    # `low` and `high`: of its values; None without any, like `first` and `last`, the values at its ends.
     low: float | None
     high: float | None
     first: float | None
     last: float | None
     from_step: int
     to_step: int
+    # `steps` and `values`: all of them, for the pointer: separated by spaces, a missing value as `-`.
     steps: str
     values: str
 
 
 @lru_cache(256)
 def curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
-    """Builds a curve of at least one point. Cached, because a page of a run that logs nothing more draws the same
-    curves again and again.
-    """
+    """Builds a curve of at least one point. Cached, because pages of a run draw the same curves again and again."""
     known = [value for _, value in points if value is not None]
     low, high = bounded(min(known, default=0.0)), bounded(max(known, default=0.0))
     span = (high - low) or 1.0
-    places, steps = _axis(tuple(step for step, _ in points))
+    start, wide = points[0][0], (points[-1][0] - points[0][0]) or 1
 
     def y(value: float) -> float:
         return 38 - 36 * (bounded(value) - low) / span if high > low else 20
 
-    placed = zip(places, (value for _, value in points), strict=True)
-    parts = [list(part) for is_known, part in groupby(placed, lambda pair: pair[1] is not None) if is_known]
+    parts = [list(part) for is_known, part in groupby(points, lambda pair: pair[1] is not None) if is_known]
     return Curve(
         name=name,
-        lines=[" ".join([f"{x},{y(value or 0.0):.4g}" for x, value in part]) for part in parts],
+        lines=[
+            " ".join([f"{100 * (step - start) / wide:.4g},{y(value or 0.0):.4g}" for step, value in it]) for it in parts
+        ],
         zero=y(0.0) if low < 0 < high else None,
         low=min(known, default=None),
         high=max(known, default=None),
@@ -151,22 +138,15 @@ def curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
         last=points[-1][1],
         from_step=points[0][0],
         to_step=points[-1][0],
-        steps=steps,
+        steps=" ".join([str(step) for step, _ in points]),
         values=" ".join(["-" if value is None else f"{value:.6g}" for _, value in points]),
     )
 
 
-@lru_cache(64)
-def _axis(steps: tuple[int, ...]) -> tuple[tuple[str, ...], str]:
-    """Returns positions on a width of 100, and the steps as the pointer needs them. Cached, because most metrics are
-    logged at the same steps.
-    """
-    first, wide = steps[0], (steps[-1] - steps[0]) or 1
-    return (tuple(f"{100 * (step - first) / wide:.4g}" for step in steps), " ".join(map(str, steps)))
-
-
-def columns(histogram: Histogram, chosen: Range) -> list[HistogramBin]:
-    """Builds a histogram's bins; small counts beside large ones stay visible."""
+def reward_chart(histogram: Histogram | None, chosen: Range) -> RewardChart | None:
+    """Builds a histogram of rewards, in which small counts beside large ones stay visible; None without any."""
+    if histogram is None:
+        return None
     most = max(histogram.counts) or 1
     share = 100 / len(histogram.counts)
     digits = 1 - math.floor(math.log10(histogram.width))  # the fewest with which an end stays in its bin
@@ -184,16 +164,8 @@ def columns(histogram: Histogram, chosen: Range) -> list[HistogramBin]:
                 round(index * share, 2), round(share * 0.86, 2), round(height, 1), high <= 1e-9, inside, label, *ends
             )
         )
-    return found
-
-
-def reward_chart(histogram: Histogram | None, chosen: Range) -> RewardChart | None:
-    """Builds a histogram of rewards; None without any."""
-    if histogram is None:
-        return None
-    low, high = histogram.low, histogram.low + histogram.width * len(histogram.counts)
-    zero = Scale(low, high).at(0) if low < 0 < high else None
-    return RewardChart(columns(histogram, chosen), low, high, zero)
+    begin, end = histogram.low, histogram.low + histogram.width * len(histogram.counts)
+    return RewardChart(found, begin, end, Scale(begin, end).at(0) if begin < 0 < end else None)
 
 
 def stacked(values: Sequence[float | None], scale: Scale) -> list[tuple[float, float] | None]:

@@ -99,28 +99,16 @@ def version_of(db: Connection, run: Run) -> tuple[object, ...]:
 
 
 class Coverage(NamedTuple):
-    """The rollouts that a report covers.
+    """The rollouts that a report covers."""
 
-    Attributes:
-        steps: first and last; None without any, or without real steps.
-        rollouts: number of rollouts with a loss.
-        unscored: number of those without a reward, which count as 0.
-        evals: number of evals that they are of.
-    """
-
-    steps: tuple[int, int] | None
-    rollouts: int
-    unscored: int
-    evals: int
+    steps: tuple[int, int] | None  # first and last; None without any, or without real steps
+    rollouts: int  # number of rollouts with a loss
+    unscored: int  # number of those without a reward, which count as 0
+    evals: int  # number of evals that they are of
 
 
 class ShortDiagnosis(NamedTuple):
-    """Sums up the diagnosis of the last steps.
-
-    Attributes:
-        cards: those with the highest cost, without those that others explain.
-        more: number of further cards.
-    """
+    """Sums up the last steps: the cards of highest cost that no other one explains, and the number of further cards."""
 
     fall: Fall
     looked: Coverage

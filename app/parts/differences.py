@@ -17,11 +17,7 @@ _ALL_PAIRS = 1_500_000  # and a page
 
 
 class Segment(NamedTuple):
-    """Holds a piece of one of the texts.
-
-    Attributes:
-        skipped: number of characters left out here; `text` is empty then.
-    """
+    """Holds a piece of one of the texts; or an empty text, and the number of characters that are left out here."""
 
     text: str
     changed: bool = False

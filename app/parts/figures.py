@@ -2,7 +2,7 @@
 
 import math
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -90,14 +90,6 @@ def moment(microseconds: int | None) -> str:
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def iso(microseconds: int | None) -> str | None:
-    """Formats a moment in UTC, to the microsecond, for files and programs."""
-    if microseconds is None:
-        return None
-    moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
-    return moment.replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
-
-
 def tidy(value: Any) -> Any:
     """Removes float32 and summation noise from numbers: 0.30000001192 becomes 0.3."""
     if isinstance(value, dict):
@@ -122,9 +114,14 @@ def plural(value: int, word: str) -> str:
     return f"{value:,} {word}" if value == 1 else f"{value:,} {word}s"
 
 
-def advantage_bin(value: float) -> str:
-    """Returns one of 7 shades: `p3` ... `p1`, `zero`, `n1` ... `n3`."""
-    shade = sum(abs(value) >= edge for edge in (0.2, 0.7, 1.4))
+def steps(first: int, last: int) -> str:
+    """Formats a range of steps: `step 7`, `steps 1,200 to 1,300`."""
+    return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+
+
+def signed_bin(value: float, edges: tuple[float, ...] = (0.2, 0.7, 1.4)) -> str:
+    """Returns one of 7 shades: `p3` ... `p1`, `zero`, `n1` ... `n3`. The default edges are those of advantages."""
+    shade = sum(abs(value) >= edge for edge in edges)
     return f"{'p' if value > 0 else 'n'}{shade}" if shade else "zero"
 
 

@@ -2,7 +2,7 @@
 Terms that the column cannot show are sent along with it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection
 
@@ -14,8 +14,16 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters import filter_language as where
+from logs_ui.recorder.queries.filters.filter_fields import Kind
 from logs_ui.recorder.queries.filters.filter_values import print_number, print_time
-from logs_ui.recorder.queries.filters.rollout_filter import Order, RolloutFilter, Scored, parse_filter, print_where
+from logs_ui.recorder.queries.filters.rollout_filter import (
+    ByColumn,
+    Order,
+    RolloutFilter,
+    Scored,
+    parse_filter,
+    print_where,
+)
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState, Status
 
@@ -38,33 +46,23 @@ class Choice:
 
 @dataclass(frozen=True)
 class FilterForm:
-    """Holds all fields of both forms.
+    """Holds all fields of both forms."""
 
-    Attributes:
-        where: the line: as typed if it is wrong, else in its shortest form.
-        modes: empty if the run has a single mode.
-        statuses, scored: all values; `running` and `awaiting` only while the run is alive, or if rows have them.
-        tasks_beyond: True if the run has more tasks than are listed, so that others have to be found.
-        typed: texts of the TYPED fields: as typed if they are wrong, else in their shortest form.
-        rest: the terms that the column does not show, as a line.
-        at_fault: name of the field that is marked as wrong; None without a mistake.
-        find: the text that the listed tasks contain; empty if the most frequent ones are listed.
-    """
-
-    where: str
+    where: str  # the line: as typed if it is wrong, else in its shortest form
     evals: list[Choice]
-    modes: list[Choice]
+    modes: list[Choice]  # empty if the run has a single mode
+    # `statuses` and `scored`: all values; `running` and `awaiting` only while the run is alive, or if rows have them.
     statuses: list[Choice]
     stop_reasons: list[Choice]
     scored: list[Choice]
     tasks: list[Choice]
-    tasks_beyond: bool
+    tasks_beyond: bool  # True if the run has more tasks than are listed, so that others have to be found
     rewards: charts.RewardChart | None
-    typed: dict[str, str]
-    rest: str
+    typed: dict[str, str]  # texts of the TYPED fields: as typed if they are wrong, else in their shortest form
+    rest: str  # the terms that the column does not show, as a line
     sort: Order
-    at_fault: str | None
-    find: str
+    at_fault: str | None  # name of the field that is marked as wrong; None without a mistake
+    find: str  # the text that the listed tasks contain; empty if the most frequent ones are listed
 
     def wrong(self, field: str) -> bool:
         """True if this field is marked as wrong."""
@@ -121,14 +119,16 @@ def _tasks_found(db: Connection, summary: RunSummary, chosen: RolloutFilter, fin
 
 
 def checked_filter(db: Connection, run: Run, given: Pairs) -> RolloutFilter:
-    """Reads the filter of a URL.
-
-    Raises:
-        FilterError: see `parse_filter`; or the run has no such eval, task, tag, ...
+    """Reads the filter of a URL. An order by metadata is one of texts where the newest values are no numbers. Raises
+    FilterError as `parse_filter` does, and if the run has no such eval, task, tag, ...
     """
     given = [(name, queries.in_full(db, id_of(run), it) if name == where.WHERE else it) for name, it in given]
     chosen = parse_filter(given)
     queries.check_names(db, id_of(run), chosen)
+    sort = chosen.sort
+    if isinstance(sort, ByColumn) and sort.field.kind == Kind.ANY and not sort.is_text:
+        is_number = queries.own_columns(db, id_of(run)).get(sort.name, True)
+        return replace(chosen, sort=replace(sort, is_text=not is_number))
     return chosen
 
 

@@ -23,50 +23,35 @@ ICONS = {
 
 
 class Stair(NamedTuple):
-    """Describes one line of the waterfall; positions are in units of a width of 100.
+    """Describes one line of the waterfall; positions are in units of a width of 100."""
 
-    Attributes:
-        id: of its cause; `best`, `above` and `mean` for the other lines.
-        reward: the level, for `best` and `mean`; otherwise the change, negative for a loss. None if there is no scale.
-        share: of the whole loss, or of the rollouts if there is no scale; None if it is not a loss.
-        rollouts: number of its rollouts; None for `best`.
-        before, after: where the previous line ends, and where this one does.
-        address: of exactly its rollouts.
-    """
-
-    id: str
+    id: str  # of its cause; `best`, `above` and `mean` for the other lines
     name: str
     meaning: str
     icon: str
+    # The level, for `best` and `mean`; otherwise the change, negative for a loss. None if there is no scale.
     reward: float | None
-    share: float | None
-    rollouts: int | None
+    share: float | None  # of the whole loss, or of the rollouts if there is no scale; None if it is not a loss
+    rollouts: int | None  # number of its rollouts; None for `best`
     start: float
     length: float
+    # `before` and `after`: where the previous line ends, and where this one does.
     before: float | None
     after: float
-    address: str | None
+    address: str | None  # of exactly its rollouts
 
 
 class Fall(NamedTuple):
-    """Holds the waterfall.
-
-    Attributes:
-        stairs: the best reward, the loss of each cause, largest first, and the mean.
-        zero: position of reward 0.
-        above: what rewards above the best add to the mean; `is_above` if any figure shows it.
-        kept: the mean's share of the best; 0 if the mean is not positive.
-        is_flat: True if all rewards are equal, so that only rollouts can be counted.
-    """
+    """Holds the waterfall."""
 
     best: float
     mean: float
     lost: float
-    above: float
-    stairs: list[Stair]
-    zero: float
-    kept: float
-    is_flat: bool
+    above: float  # what rewards above the best add to the mean; `is_above` if any figure shows it
+    stairs: list[Stair]  # the best reward, the loss of each cause, largest first, and the mean
+    zero: float  # position of reward 0
+    kept: float  # the mean's share of the best; 0 if the mean is not positive
+    is_flat: bool  # True if all rewards are equal, so that only rollouts can be counted
 
     @property
     def is_little(self) -> bool:
@@ -74,7 +59,7 @@ class Fall(NamedTuple):
 
     @property
     def is_above(self) -> bool:
-        return self.above > _UNSEEN * min(abs(self.best), 1.0)
+        return any(it.id == "above" for it in self.stairs)
 
     @property
     def causes(self) -> list[Stair]:

@@ -26,29 +26,19 @@ _BODY_BYTES = 16 * NOTE_LENGTH  # a character is at most 4 bytes, and each of th
 
 @dataclass(frozen=True)
 class Marks:
-    """Fills the notes panel of a run or a rollout.
-
-    Attributes:
-        run: uid; its rollouts are the target of a tag's link.
-        name: for screen readers.
-        address: where its forms post to.
-        notebook: where it is stored.
-        known: tags to choose from.
-        rollouts: number of the run's rollouts that are marked; None on a rollout's page.
-        saved: True if the note was written just now.
-    """
+    """Fills the notes panel of a run or a rollout."""
 
     longest_note: ClassVar = NOTE_LENGTH
     longest_tag: ClassVar = TAG_LENGTH
 
-    run: str
-    name: str
-    address: str
+    run: str  # uid; its rollouts are the target of a tag's link
+    name: str  # for screen readers
+    address: str  # where its forms post to
     notebook: Notebook
     annotation: Annotation
     known: list[str]
-    rollouts: queries.Annotated | None = None
-    saved: bool = False
+    rollouts: queries.Annotated | None = None  # number of the run's rollouts that are marked; None on a rollout's page
+    saved: bool = False  # True if the note was written just now
 
 
 @dataclass(frozen=True)
@@ -60,11 +50,7 @@ class MarksPage:
 
 @dataclass(frozen=True)
 class StarPage:
-    """Context of `_star.html`.
-
-    Attributes:
-        id: of the button that it replaces.
-    """
+    """Context of `_star.html`, which replaces the button `id`."""
 
     id: str
     marks: Marks
@@ -97,10 +83,8 @@ def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
 
 
 async def read_form(request: Request, most: int, message: str) -> urls.Pairs:
-    """Reads a form. FastAPI's own parser needs another library, for file uploads, which do not occur here.
-
-    Raises:
-        HTTPException: it has more than `most` bytes.
+    """Reads a form, which may have `most` bytes: else it raises HTTPException. FastAPI's own parser needs another
+    library, for file uploads, which do not occur here.
     """
     body = b""
     async for piece in request.stream():
@@ -190,9 +174,7 @@ def _piece(request: Request, marks: Marks, wanted: str, form: Mapping[str, str])
 
 
 def _back(request: Request, own: str, line: str) -> Response:
-    """Redirects to the page with the form: to its line of a table, or to the notes panel. Also to the panel if the
-    browser sends no referer.
-    """
+    """Redirects to the page with the form: to its line of a table, or to the notes panel, as without a referer."""
     came_from = urlsplit(request.headers.get("referer", ""))
     is_ours = came_from.netloc == request.headers.get("host") and came_from.path.startswith("/")
     page, place = own, "notes"

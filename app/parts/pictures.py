@@ -22,20 +22,14 @@ _BARE = re.compile(r"(?:iVBORw0KGgo|/9j/|UklGR)[A-Za-z0-9+/=]{64}")  # PNG, JPEG
 
 
 class Picture(NamedTuple):
-    """Describes an image of an observation or of a message.
+    """Describes an image of an observation or of a message."""
 
-    Attributes:
-        name: field that contains it; empty if it is the whole observation.
-        hash: None if the image was not stored by itself; `note` says why.
-        part: the name under which an image that a message contains can be opened, with its media type and data; empty
-            for others.
-    """
-
-    name: str
-    hash: str | None
+    name: str  # field that contains it; empty if it is the whole observation
+    hash: str | None  # None if the image was not stored by itself; `note` says why
     width: int
     height: int
     note: str
+    # The name under which an image of a message can be opened, with its media type and data; empty for others.
     part: str = ""
     media_type: str = ""
     data: bytes = b""
@@ -89,9 +83,7 @@ def _embedded(content: Any) -> list[tuple[str, int, int, bytes]]:
 
 
 def pictures_of(observation: Any, metadata: Any) -> list[Picture]:
-    """Returns at most 50 images of a call's observation, and of the calls that a tool made itself, which are in its
-    metadata.
-    """
+    """Returns at most 50 images of a call's observation, and of the calls that a tool made itself, in its metadata."""
     return list(itertools.islice(_pictures("", [observation, *_seen_within(metadata)]), _MOST))
 
 

@@ -25,6 +25,7 @@ _LABELLED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
     "\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef]"
 )
+_FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _JOINERS = "\u200c\u200d"
 _NAMED_RUNS = {  # the code of the first: names from there on
     0x00: "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI",
@@ -53,11 +54,19 @@ def block(text: str, limit: int = TEXT_LIMIT) -> Markup:
 
 
 def line(text: object, limit: int = _LINE_LIMIT) -> Markup:
-    """Formats text on one line, for a cell or a heading. `<bdi>` keeps its direction from affecting the text around
-    it.
-    """
+    """Formats text on one line, for a cell or a heading. `<bdi>` keeps its direction from affecting its neighbours."""
     flat = _one_line(text, limit)
     return Markup(f"<bdi>{escape(flat) if _is_plain(flat) else with_labels(escape(flat))}</bdi>")  # noqa: S704 - both are escaped
+
+
+def fenced(text: Markup) -> Markup:
+    """Sets the fenced code of a text that `block` has formatted in the fixed-width face, as it is written."""
+
+    def coded(code: re.Match[str]) -> str:
+        is_whole = code[0].count("<span") == code[0].count("</span")  # no colour begins or ends within
+        return f'<span class="mono">{code[0]}</span>' if is_whole else code[0]
+
+    return Markup(_FENCED.sub(coded, text))  # noqa: S704 - escaped before
 
 
 def middle(text: object, limit: int = _LINE_LIMIT) -> Markup:
@@ -99,11 +108,6 @@ def labels(text: str) -> list[tuple[int, str]]:
         for match in _LABELLED.finditer(text)
         if _must_be_labelled(text, match.start())
     ]
-
-
-def clean(text: str) -> str:
-    """Replaces what UTF-8 cannot encode."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def shown(value: Any) -> str:

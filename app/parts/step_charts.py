@@ -47,23 +47,15 @@ class Form(StrEnum):
 
 @dataclass(frozen=True)
 class StepLine:
-    """Describes one metric by step.
-
-    Attributes:
-        word: a word of the recorder, in place of a name.
-        style: `line`, `thin`, `thick`, `band` (from `values` to `high`) or `area` (stacked on the one before).
-        colour: 1 to 8, each with its dash.
-        values: one for each step, None without one.
-        raw: values to show instead; None if there are none.
-    """
+    """Describes one metric by step."""
 
     name: str
-    style: str
-    colour: int
-    values: Values
+    style: str  # `line`, `thin`, `thick`, `band` (from `values` to `high`) or `area` (stacked on the one before)
+    colour: int  # 1 to 8, each with its dash
+    values: Values  # one for each step, None without one
     high: Values | None = None
-    raw: Values | None = None
-    word: Word | None = None
+    raw: Values | None = None  # values to show instead; None if there are none
+    word: Word | None = None  # a word of the recorder, in place of a name
 
     @property
     def dash(self) -> str:
@@ -81,12 +73,7 @@ class StepLine:
 
 @dataclass(frozen=True)
 class StepChart:
-    """Describes lines over the steps, in one box.
-
-    Attributes:
-        id: unique on the page.
-        note: text beside the title; empty for none.
-    """
+    """Describes lines over the steps, in one box. The id is unique on the page; `note` is a text beside the title."""
 
     id: str
     title: str
@@ -156,9 +143,11 @@ def make_charts(steps: Sequence[Step]) -> list[StepChart]:
         _measure("tokens", "Completion tokens", Form.TOKENS, steps, lambda s: (s.tokens_sum, s.tokens_known)),
         _measure("turns", "Turns", Form.NUMBER, steps, lambda s: (s.turns_sum, s.turns_known)),
         _measure("seconds", "Duration", Form.DURATION, steps, lambda s: (s.seconds_sum, s.seconds_known)),
-        _shares("stop", "Stop reason", steps, _STOP_REASONS, words.stop_reason, lambda s: s.stop_reasons),
         _shares("status", "Status", steps, _STATUSES, words.status_word, lambda s: s.statuses),
     ]
+    if any(step.ends_known for step in steps):
+        stops = _shares("stop", "Stop reason", steps, _STOP_REASONS, words.stop_reason, lambda s: s.stop_reasons)
+        charts.insert(-1, stops)
     return [chart for chart in charts if any(value is not None for line in chart.lines for value in line.values)]
 
 
@@ -191,9 +180,7 @@ def reward_functions(steps: Iterable[Step]) -> list[str]:
 
 
 def smoothed(values: Values, counts: Sequence[int]) -> Values:
-    """Computes an exponential moving average without bias towards its start; a step is weighted by its number of
-    rollouts.
-    """
+    """Computes an exponential moving average that is unbiased at its start; rollouts, not steps, have equal weights."""
     found: Values = []
     total = weight = 0.0
     for value, count in zip(values, counts, strict=True):

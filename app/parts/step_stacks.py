@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from logs_ui.app.parts import figures
+
 
 class Piece(NamedTuple):
-    """Describes a part of a stack, from its top; a stack's height is 100.
-
-    Attributes:
-        kind: colour class.
-    """
+    """Describes a part of a stack, from its top, and its colour class; a stack's height is 100."""
 
     kind: str
     y: float
@@ -18,21 +16,16 @@ class Piece(NamedTuple):
 
 
 class StepStack(NamedTuple):
-    """Describes one step, or several in a row; `x` and `width` are in units of a chart that is 100 wide.
-
-    Attributes:
-        cells: value of each kind, for the table.
-        steps, label: in words: the steps, and the whole stack.
-        address: of its rollouts or groups.
-    """
+    """Describes one step, or several in a row; `x` and `width` are in units of a chart that is 100 wide."""
 
     x: float
     width: float
     pieces: list[Piece]
-    cells: list[str]
+    cells: list[str]  # value of each kind, for the table
+    # `steps` and `label`: in words: the steps, and the whole stack.
     steps: str
     label: str
-    address: str
+    address: str  # of its rollouts or groups
 
 
 @dataclass(frozen=True)
@@ -64,7 +57,7 @@ class Bins:
         have no piece. `cells` has (name, text) of each kind; an empty text or "0" is left out of the label.
         """
         low, high = self.ends(place).values()
-        steps = f"step {low:,}" if low == high else f"steps {low:,} to {high:,}"
+        steps = figures.steps(low, high)
         label = ", ".join(f"{said} {name}" for name, said in cells if said not in {"", "0"})
         width, total, top = 100 / self.number, sum(max(value, 0.0) for value in values), 100.0
         pieces = []

@@ -70,7 +70,11 @@ def _stored(column: rollout_columns.Column) -> Column:
     hint = column.meaning.replace("`", "")
     shown_as = "tokens" if name.endswith("_tokens") else _SHOWN_AS.get(kind, "count")
     field = FIELDS.get(key)
-    own = _orders(key, is_text=kind == Kind.TEXT) if field and field.kind in {*NUMERIC, FieldKind.NAME} else ()
+    own = (
+        _orders(key, is_text=kind == Kind.TEXT)
+        if field and field.kind in {*NUMERIC, FieldKind.NAME, FieldKind.WORD}
+        else ()
+    )
     return Column(
         key,
         column.title or name.replace("_", " ").capitalize(),
@@ -85,14 +89,19 @@ def _stored(column: rollout_columns.Column) -> Column:
 
 
 def _orders(key: str, *, is_text: bool) -> tuple[str, str]:
-    """Returns the orders by a column: names by alphabet and rewards from the lowest first, other numbers from the
-    highest.
-    """
+    """Returns the orders by a column: names and rewards ascending at first, other numbers descending."""
     return (key, f"-{key}") if is_text or "reward" in key.partition(".")[0] else (f"-{key}", key)
 
 
 _COMPUTED = (
-    Column("cause", "Cause", "text", 150, hint="What ended it; the page Why counts its lost reward under this cause"),
+    Column(
+        "cause",
+        "Cause",
+        "text",
+        150,
+        ("cause", "-cause"),
+        hint="What ended it; the page Why counts its lost reward under this cause",
+    ),
     Column("bar", "Reward bar", "bar-cell", 72, hint="The reward between the run's lowest and highest"),
     Column("tags", "Tags", "tags", 150, hint="Tags of the rollout function and of people; an icon marks a note"),
     Column("preview", "Last words or error", "preview", None),
@@ -134,10 +143,8 @@ class Columns:
 
 
 def parse_columns(written: Iterable[str]) -> tuple[str, ...] | None:
-    """Returns keys, in the table's order, from the values of a URL's parameter; None for the default columns.
-
-    Raises:
-        FilterError: there is no such column; the message names the nearest.
+    """Returns keys, in the table's order, from the values of a URL's parameter; None for the default columns. Raises
+    FilterError, which names the nearest column, if there is no such one.
     """
     keys = {unquote(key) for value in written for key in value.split(",") if key}
     for key in sorted(keys):

@@ -13,13 +13,12 @@ from logs_ui.app.parts import safe_text
 from logs_ui.app.parts.pictures import Picture, pictures_of, split_content, without_pictures
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.rows.chat_parser import split_reasoning
-from logs_ui.recorder.rows.text_facts import occurs
+from logs_ui.recorder.rows.text_facts import CALL, occurs
 from logs_ui.recorder.storage.payload import first_answer
 from logs_ui.recorder.vocabulary import SCORING, StopReason
 
 _SHORT = 24
 _EMPTY: tuple[Any, ...] = (None, "", {}, [])
-_CALL = {"name", "arguments"}  # keys of a tool call that was sent to an environment
 _WAITED_IN = ("metadata", "generation")  # of an environment's call, and of the model's
 _FOLDED_FROM = 600
 """Length from which a system prompt is folded, since it is the same in every rollout."""
@@ -55,34 +54,24 @@ class ToolCall(NamedTuple):
 
 @dataclass(frozen=True)
 class CallResult:
-    """One reset or step of the environment, or a model call that brought no answer.
-
-    Attributes:
-        action: what was sent; empty for a reset.
-        tool: name of the tool, if the action is a tool call: `action` has its arguments.
-        is_called: True if the action equals a tool call of the model's message, which shows it.
-        is_fallback: True if a parser found no action in the answer, or the answer does not contain this one: the
-            rollout function may have sent a default. None if that is not known.
-        observation: empty if a message contains it; the message is then the card's content.
-        shown_as: role and name of that message, such as `user` or `tool run`; None without one.
-        is_waited_for: True if the call had not returned when it was recorded.
-        whole: raw action, observation and metadata, if not all of it is shown.
-        pictures: images of the observation, and of the calls that a tool made itself.
-    """
+    """One reset or step of the environment, or a model call that brought no answer."""
 
     turn: int
-    action: Fields
-    observation: Fields
-    whole: Text | None
+    action: Fields  # what was sent; empty for a reset
+    observation: Fields  # empty if a message contains it; the message is then the card's content
+    whole: Text | None  # raw action, observation and metadata, if not all of it is shown
     reward: float | None
     done: bool
     seconds: float | None
     error: Text | None
-    shown_as: str | None = None
-    is_waited_for: bool = False
+    shown_as: str | None = None  # role and name of the message with the observation: `user`, `tool run`; or None
+    is_waited_for: bool = False  # True if the call had not returned when it was recorded
+    # Images of the observation, and of the calls that a tool made itself.
     pictures: list[Picture] = field(default_factory=list)
-    tool: str = ""
-    is_called: bool = False
+    tool: str = ""  # name of the tool, if the action is a tool call: `action` has its arguments
+    is_called: bool = False  # True if the action equals a tool call of the model's message, which shows it
+    # True if a parser found no action in the answer, or the answer does not contain this one: the rollout function may
+    # have sent a default. None if that is not known.
     is_fallback: bool | None = None
 
 
@@ -96,10 +85,8 @@ class Card:
         turn: number of the model call that this is, or answers; None in the prompt.
         tokens: tokens sampled in this turn, or inserted by this message; None if they cannot be told apart, and in
             the prompt.
-        anomaly: what went wrong here.
         seconds: duration of the model call; None if unknown, and for other cards.
         finish: finish reason reported by the server; empty likewise.
-        pictures: images of the message.
     """
 
     anchor: str
@@ -295,9 +282,7 @@ def _model_call(action: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_parsed(actions: list[dict[str, Any]]) -> bool | None:
-    """Returns False if a parser found no action in the answer, whatever was sent instead: see `text_facts.py`. None
-    without a parser.
-    """
+    """Returns False if a parser found no action in the answer: see `text_facts.py`; None without a parser."""
     flags = [it["metadata"].get("parsed") for it in actions if isinstance(it.get("metadata"), dict)]
     return True if True in flags else False if False in flags else None
 
@@ -317,7 +302,7 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
     named = ("action", "observation", "metadata")
     recorded = {name: without_pictures(action[name]) for name in named if action.get(name)}
     seen, sent = action.get("observation"), action.get("action")
-    tool, given = (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == _CALL else ("", sent)
+    tool, given = (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == CALL else ("", sent)
     answer = CallResult(
         turn=turn,
         action=_fields(f"{part}-action", given or ("" if tool else action.get("text"))) if turn else [],
@@ -343,9 +328,7 @@ def _is_more(value: Any) -> bool:
 
 
 def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
-    """Returns the message merged into the answer that it repeats, or alone, after the answers before it. Empties
-    `waiting`.
-    """
+    """Returns the message, merged into the answer that it repeats, if any, after those before. Empties `waiting`."""
     before: list[Card] = []
     while waiting:
         step = waiting.pop(0)
@@ -368,9 +351,7 @@ def _says_the_same(card: Card, answer: CallResult) -> bool:
 
 
 def _with_calls(cards: list[Card]) -> list[Card]:
-    """Marks the actions that equal a tool call of their turn, so that each is shown once, and those that the model's
-    message does not contain.
-    """
+    """Marks actions that equal a tool call of their turn, to show each once, and those that the message lacks."""
     said = {card.turn: card for card in cards if card.role == "assistant"}
     found = []
     for card in cards:

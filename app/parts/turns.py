@@ -8,22 +8,19 @@ turn.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import NamedTuple
 
 from logs_ui.app.parts.timeline import Card, Fields
 
 Action = tuple[str, ...]
 
+_MOST, _FIRST, _LAST, _AROUND = 30, 6, 4, 4  # turns that pages side by side send at first
+
 
 @dataclass(frozen=True)
 class Turn:
-    """Holds one model call and the environment's answers to it.
-
-    Attributes:
-        said: the model's message; None if it was not recorded.
-        answers: environment calls, and messages to the model.
-    """
+    """Holds one model call: its message, None if it was not recorded, and the calls and messages that answer it."""
 
     number: int
     said: Card | None
@@ -44,19 +41,14 @@ class Turn:
 
 
 class Parted(NamedTuple):
-    """Compares two rollouts action by action.
+    """Compares two rollouts action by action."""
 
-    Attributes:
-        same: turns of the first before the divergence; the second has the same actions.
-        number: the turn at which they diverge; None if they never do, and all turns are in `same`.
-        a, b: that turn; None for a rollout without it.
-        after_a, after_b: the turns that followed.
-    """
-
-    same: list[Turn]
-    number: int | None
+    same: list[Turn]  # turns of the first before the divergence; the second has the same actions
+    number: int | None  # the turn at which they diverge; None if they never do, and all turns are in `same`
+    # `a` and `b`: that turn; None for a rollout without it.
     a: Turn | None
     b: Turn | None
+    # `after_a` and `after_b`: the turns that followed.
     after_a: list[Turn]
     after_b: list[Turn]
 
@@ -92,6 +84,18 @@ def turns_of(cards: Iterable[Card]) -> list[Turn]:
 def parting(a: Sequence[Turn], b: Sequence[Turn]) -> int | None:
     """Returns the number of the turn at which they diverge; None if they never do."""
     return parted(a, b).number
+
+
+def left_out(numbers: Sequence[int], around: int | None) -> list[tuple[int, int]]:
+    """Returns the first and last turn of each stretch that a page of long rollouts leaves out at first: all but the
+    first turns, the last, and those around the divergence. Empty for up to 30 turns.
+    """
+    if len(numbers) <= _MOST:
+        return []
+    near = {it for it in numbers if around is not None and abs(it - around) <= _AROUND}
+    kept = near.union(numbers[:_FIRST], numbers[-_LAST:])
+    runs = [[*run] for is_kept, run in groupby(numbers, kept.__contains__) if not is_kept]
+    return [(run[0], run[-1]) for run in runs]
 
 
 def _written(fields: Fields) -> Action:

@@ -3,14 +3,21 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from urllib.parse import parse_qsl
+
+from sqlalchemy import Connection
 
 from logs_ui.app.parts.table_columns import parse_columns, print_columns
+from logs_ui.app.web import urls
 from logs_ui.app.web.urls import Pairs
+from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Dimension, Measure
 from logs_ui.recorder.queries.filters.filter_fields import COMPARED, Kind
 from logs_ui.recorder.queries.filters.filter_language import split_name
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
 from logs_ui.recorder.queries.pivot import HIGHEST, LOWEST
+from logs_ui.recorder.storage.notes_tables import SavedView
+from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import StopReason
 
 NAMES = ("view", "rows", "columns", "of", "order", "cols", "col")
@@ -26,12 +33,7 @@ class ViewKind(StrEnum):
 
 @dataclass(frozen=True)
 class View:
-    """Describes the view of rollouts.
-
-    Attributes:
-        rows, columns, of, order: of the pivot: see `queries.pivot`.
-        shown: keys of the table's columns; None for the default.
-    """
+    """Describes the view of rollouts: the table's columns, None for the default, and the pivot: see `queries.pivot`."""
 
     kind: ViewKind = ViewKind.TABLE
     rows: str = Dimension.TASK
@@ -56,11 +58,7 @@ def split(pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, Pairs]:
 
 
 def parse_view(pairs: Pairs) -> View:
-    """Reads the view from parameters.
-
-    Raises:
-        FilterError: an unknown word; names the nearest.
-    """
+    """Reads the view from parameters. Raises FilterError, which names the nearest word, if one is unknown."""
     given = {name: value for name, value in pairs if value.strip()}
     default = View()
     return View(
@@ -81,6 +79,18 @@ def print_view(view: View) -> Pairs:
         value = getattr(view, name)
         pairs += [(name, str(value))] if value != getattr(default, name) else []
     return pairs + ([("cols", print_columns(view.shown))] if view.shown is not None else [])
+
+
+def named_views(db: Connection, run: Run) -> list[tuple[SavedView, str]]:
+    """Returns the saved views of a run, each with its address."""
+    return [(it, address_of(run.uid, it.query)) for it in queries.saved_views(db, run.uid)]
+
+
+def address_of(run: str, query: str) -> str:
+    """Returns the address of a view that is stored as `query`."""
+    pairs = parse_qsl(query)
+    # A view without columns has the default ones, and not those that this browser remembers.
+    return urls.rollouts(run, view=[*pairs, *([] if "cols" in dict(pairs) else [("choose", "1")])])
 
 
 def _name(name: str, value: str, words: list[str]) -> str:

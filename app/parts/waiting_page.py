@@ -22,35 +22,25 @@ _QUICK = 20_000  # rollouts: fewer are read and diagnosed in less than a second
 
 @dataclass(frozen=True)
 class WaitingPage:
-    """Context of `waiting.html`.
-
-    Attributes:
-        page: template of the page to come, whose head and breadcrumbs are shown already.
-        part: tab of the run: `why`, `rollouts`, `groups`.
-        tab: tab of the diagnosis; empty for other pages.
-        in_part: True if the run is so large that only a sample is read.
-        whole: address of the page itself.
-    """
+    """Context of `waiting.html`."""
 
     summary: RunSummary
-    page: str
-    part: str
-    tab: str
-    in_part: bool
-    whole: str
+    page: str  # template of the page to come, whose head and breadcrumbs are shown already
+    part: str  # tab of the run: `why`, `rollouts`, `groups`
+    tab: str  # tab of the diagnosis; empty for other pages
+    in_part: bool  # True if the run is so large that only a sample is read
+    whole: str  # address of the page itself
 
 
 def until_diagnosed(request: Request, db: Connection, run: Run, page: str, tab: str) -> Response | None:
-    """Returns the placeholder of a page of the diagnosis; None if the diagnosis exists or is quickly made, or the
-    client is no browser.
-    """
+    """Returns the placeholder of a page of the diagnosis; None if it need not wait, or the client is no browser."""
     if not _is_for_people(request) or is_diagnosed(db, run):
         return None
     summary = queries.run_summary(db, id_of(run))
     if summary.rollouts < _QUICK:
         return None
     is_large = summary.rollouts >= queries.LARGE
-    return _shown(request, WaitingPage(summary, page, "why", tab, is_large, _whole(request)))
+    return _shown(request, summary, page, "why", tab, in_part=is_large)
 
 
 def until_counted(request: Request, db: Connection, run: Run, part: str, ask: Callable[..., Any]) -> Response | None:
@@ -62,7 +52,7 @@ def until_counted(request: Request, db: Connection, run: Run, part: str, ask: Ca
     summary = queries.run_summary(db, id_of(run))
     if summary.rollouts < queries.LARGE or page_cache.knows(db, run, ask):
         return None
-    return _shown(request, WaitingPage(summary, f"{part}/{part}.html", part, "", in_part=False, whole=_whole(request)))
+    return _shown(request, summary, f"{part}/{part}.html", part)
 
 
 def _is_for_people(request: Request) -> bool:
@@ -71,11 +61,10 @@ def _is_for_people(request: Request) -> bool:
     return is_browser and htmx.target(request) is None and WAIT not in request.query_params
 
 
-def _whole(request: Request) -> str:
-    return urls.with_query(request.url.path, [*request.query_params.multi_items(), (WAIT, "1")])
-
-
-def _shown(request: Request, page: WaitingPage) -> Response:
-    response = htmx.render(request, "waiting.html", page)
+def _shown(
+    request: Request, summary: RunSummary, page: str, part: str, tab: str = "", *, in_part: bool = False
+) -> Response:
+    whole = urls.with_query(request.url.path, [*request.query_params.multi_items(), (WAIT, "1")])
+    response = htmx.render(request, "waiting.html", WaitingPage(summary, page, part, tab, in_part, whole))
     response.headers["Cache-Control"] = "no-store"  # Back shall not come to it
     return response

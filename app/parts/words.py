@@ -16,12 +16,7 @@ from logs_ui.recorder.vocabulary import LossCause, RunState, Status, StopReason
 
 @dataclass(frozen=True)
 class Word:
-    """Describes the display of a value.
-
-    Attributes:
-        tone: colour class: good, busy, warn, bad or quiet.
-        meaning: one sentence.
-    """
+    """Describes the display of a value, its tone (good, busy, warn, bad or quiet) and its meaning in one sentence."""
 
     text: str
     icon: str
@@ -118,8 +113,9 @@ DROPPED = {
     "oversize": Word(
         "dropped: oversize", "circle-slash", "warn", "Not trained on, or only in part: did not fit into token_budget."
     ),
+    "filtered": Word("dropped: filtered", "circle-slash", "warn", "Not trained on: in the dump of all rollouts only."),
 }
-"""Rollouts that an asynchronous trainer dropped."""
+"""Rollouts that a trainer dropped."""
 
 OUTCOMES = {
     Outcome.TRAINED: Word("trained on", "check", "good", "Non-zero advantage, and tokens to train on."),
@@ -146,6 +142,7 @@ OUTCOMES = {
     ),
     Outcome.STALE: DROPPED["stale"],
     Outcome.OVERSIZE: DROPPED["oversize"],
+    Outcome.FILTERED: DROPPED["filtered"],
     Outcome.UNSAMPLED: Word("nothing sampled", "ban", "warn", "The model sampled no token of the rollout."),
     Outcome.ERRORED: Word("errored", "circle-x", "bad", "Raised or was aborted before it was scored."),
     Outcome.RUN_ENDED: Word("never scored", "hourglass", "bad", "Returned; the run ended before it was scored."),

@@ -2,6 +2,7 @@
 "use strict";
 {
   const root = document.documentElement;
+  const isWriting = (element) => element.matches?.("input:not([type=checkbox]), select, textarea");
 
   // htmx puts our own, escaped answers into the page; it never compiles or runs what stands in them.
   const refuse = () => { throw new Error("logs-ui runs no code from a page"); };
@@ -120,6 +121,21 @@
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-do]");
     if (button) actions[button.dataset.do](button);
+    // Another rollout or group replaces the address: Back leads to the table at once.
+    const link = event.target.closest(".neighbours a");
+    if (!link || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab
+    event.preventDefault();
+    location.replace(link.getAttribute("href"));
+  });
+
+  // Both halves of a name that is cut in its middle are boxes, between which a browser would copy a line break.
+  document.addEventListener("copy", (event) => {
+    const selection = getSelection();
+    if (isWriting(event.target) || ![...document.querySelectorAll(".middle")].some((it) => selection.containsNode(it, true))) return;
+    root.toggleAttribute("data-copies", true);
+    event.clipboardData.setData("text/plain", selection.toString());
+    root.toggleAttribute("data-copies", false);
+    event.preventDefault();
   });
 
   // --- Keys.
@@ -151,7 +167,6 @@
     },
     Escape: () => document.activeElement?.blur?.(),
   };
-  const isWriting = (element) => element.matches?.("input:not([type=checkbox]), select, textarea");
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (isWriting(event.target) && event.key !== "Escape") return;

@@ -13,15 +13,11 @@ _PATIENCE = 30.0  # seconds after a failure
 
 
 class Background(ABC):
-    """A thread that calls `_look` until it is stopped; `start()` starts it.
-
-    Attributes:
-        trouble: the error that keeps it from its work, in one line; None without one.
-    """
+    """A thread that calls `_look` until it is stopped; `start()` starts it."""
 
     def __init__(self, name: str, *, pause: float) -> None:
         """Prepares the thread; `pause` is in seconds, between two calls."""
-        self.trouble: str | None = None
+        self.trouble: str | None = None  # the error that keeps it from its work, in one line
         self._pause = pause
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from jinja2 import Environment
+
+from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 
 POLL_SECONDS = 5
 """Seconds between two looks of a page for changes; some pages have their own."""
@@ -48,6 +50,12 @@ def fragment(
 ) -> Response:
     """Renders a piece of a page. No cache may keep it: Back would show it in the page's place."""
     return _response(request, template, context, status, {"Cache-Control": "no-store", **(headers or {})})
+
+
+def plain_text(text: str) -> Response:
+    """Answers with a recorded text by itself, of which no browser can make a page."""
+    headers = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Cache-Control": "no-store"}
+    return PlainTextResponse(text.encode("utf-8", "replace"), headers=headers)
 
 
 def nothing_new() -> Response:

@@ -40,10 +40,8 @@ class Source:
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """Yields a connection with a snapshot for a page, so that a concurrent write shows in none of its figures,
-        rather than in some.
-
-        Raises:
-            DatabaseError: missing, not one of ours, or it failed while it was read.
+        rather than in some. Raises DatabaseError if the database is missing, is not one of ours, or failed while it was
+        read.
         """
         with self._counting:
             self._pages += 1
@@ -68,11 +66,7 @@ class Source:
 
     @contextmanager
     def reading_beside(self) -> Iterator[Connection]:
-        """Yields a connection as `reading` does, for work that gives way to pages.
-
-        Raises:
-            DatabaseError: as `reading`.
-        """
+        """Yields a connection, for work that gives way to pages. Raises DatabaseError as `reading` does."""
         with errors_in_plain_words(self.address), self._opened().begin() as connection, planning(connection):
             yield connection
 
@@ -89,11 +83,7 @@ class Source:
             return self._engine
 
     def exists(self) -> bool:
-        """True if there is a database.
-
-        Raises:
-            DatabaseError: there is one, but not one of ours.
-        """
+        """True if there is a database. Raises DatabaseError if there is one, but not one of ours."""
         try:
             self._opened()
         except NoDatabaseError:
@@ -101,11 +91,7 @@ class Source:
         return True
 
     def rights(self) -> Rights:
-        """Returns what the dashboard may write, as of the opening of the database.
-
-        Raises:
-            DatabaseError: as `reading`.
-        """
+        """Returns what the dashboard may write, as of the database's opening. Raises DatabaseError as `reading`."""
         with errors_in_plain_words(self.address):
             self._opened()
         return self._rights
@@ -139,11 +125,7 @@ def id_of(run: Run) -> int:
 
 
 def storable(row_id: int) -> int:
-    """Returns the id if a database can store it.
-
-    Raises:
-        RolloutNotFoundError: no row can have that id.
-    """
+    """Returns the id if a database can store it. Raises RolloutNotFoundError if no row can have that id."""
     if not 0 <= row_id < 2**63:
         raise RolloutNotFoundError(f"no rollout has the id {str(row_id)[:30]}")
     return row_id

@@ -1,5 +1,6 @@
 """A cache of a run's figures across pages, valid as long as nothing that they depend on changes."""
 
+import math
 import threading
 import time
 from collections import OrderedDict
@@ -15,14 +16,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Facets, RunSummary, background_refresh
 from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
-from logs_ui.recorder.queries.sql.selection import (
-    DIED_AFTER_US,
-    Span,
-    has_no_order,
-    in_statistics,
-    is_broad,
-    leads_to_few,
-)
+from logs_ui.recorder.queries.sql import selection
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
 
@@ -88,14 +82,18 @@ def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hasha
     return _known_or_asked(db, summary, (ask, args), lambda db, _: ask(db, run_id, *args), stands_still=True)
 
 
-def window_of(db: Connection, summary: RunSummary, ask: Callable[..., Any], chosen: RolloutFilter) -> Span | None:
+def window_of(
+    db: Connection, summary: RunSummary, ask: Callable[..., Any], chosen: RolloutFilter
+) -> selection.Span | None:
     """Returns the part of the run in which a filter is counted: the newest WINDOW rollouts of a run of MANY or more if
     the query would have to read all of them; None for all.
     """
     windowed = (queries.facets, queries.reward_histogram, queries.count, queries.mean_reward)
-    if ask not in windowed or summary.rollouts < queries.MANY or not is_broad(chosen):
+    if ask not in windowed or summary.rollouts < queries.MANY or not selection.is_broad(chosen):
         return None
-    if (ask == queries.count and not has_no_order(chosen)) or (ask == queries.mean_reward and in_statistics(chosen)):
+    if (ask == queries.count and not selection.has_no_order(chosen)) or (
+        ask == queries.mean_reward and selection.in_statistics(chosen)
+    ):
         return None
     return queries.window(db, id_of(summary.run), chosen)
 
@@ -115,7 +113,10 @@ def _stands_still(summary: RunSummary, chosen: RolloutFilter) -> bool:
     """True if every change of the answer also changes the run's `changed` or state. A process that has been silent for
     long may be taken for dead while the answer is made, and come back.
     """
-    is_clear = summary.run.state != RunState.RUNNING or not DIED_AFTER_US // 2 < summary.silent < 2 * DIED_AFTER_US
+    is_clear = (
+        summary.run.state != RunState.RUNNING
+        or not selection.DIED_AFTER_US // 2 < summary.silent < 2 * selection.DIED_AFTER_US
+    )
     return is_clear and all(term.field not in _ELSEWHERE for term in chosen.terms)
 
 
@@ -176,5 +177,17 @@ def _figures(engine: Engine, run: Run) -> dict[Any, _CachedFigure]:
 
 
 def is_long(summary: RunSummary, chosen: RolloutFilter) -> bool:
-    """True if the run is large and no index supports the filter."""
-    return summary.rollouts >= queries.MANY and has_no_order(chosen) and not leads_to_few(chosen)
+    """True if the run is large and no index supports the filter; or no index has its order, and all that selects few
+    rollouts is a range of steps that has many.
+    """
+    if (
+        summary.rollouts < queries.MANY
+        or not selection.has_no_order(chosen)
+        or selection.leads_to_few(chosen.without("step"))
+    ):
+        return False
+    steps, by_id = chosen.range("step"), {Sort.NEWEST, Sort.OLDEST}
+    width = math.inf if steps.high is None else steps.high - (steps.low or 0) + 1
+    return not selection.leads_to_few(chosen) or (
+        chosen.sort not in by_id and width * summary.rollouts > 2 * queries.WINDOW * max(summary.steps, 1)
+    )

@@ -1,5 +1,6 @@
 """Serves the dashboard under a path of a proxy, such as JupyterHub's `/user/ann/proxy/7070`."""
 
+from dataclasses import dataclass
 from typing import AnyStr
 from urllib.parse import unquote
 
@@ -8,17 +9,14 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from logs_ui.app.web import urls
 
 
+@dataclass(frozen=True)
 class UnderPrefix:
     """Accepts requests with and without the prefix, since some proxies remove it and others do not, and makes every
     address in an answer begin with it. This is ASGI middleware.
-
-    Args:
-        prefix: percent-encoded; begins with a slash and ends without. Empty without a proxy.
     """
 
-    def __init__(self, app: ASGIApp, *, prefix: str) -> None:
-        self.app = app
-        self.prefix = prefix
+    app: ASGIApp
+    prefix: str  # percent-encoded; begins with a slash and ends without. Empty without a proxy.
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

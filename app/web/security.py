@@ -3,6 +3,7 @@
 import hmac
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -41,11 +42,11 @@ def add_headers(headers: MutableHeaders) -> None:
         headers.setdefault(name, value)
 
 
+@dataclass(frozen=True)
 class SecurityHeaders:
     """Applies `add_headers` to every response, as ASGI middleware."""
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
+    app: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -56,17 +57,14 @@ class SecurityHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
+@dataclass(frozen=True)
 class KnownHosts:
     """Refuses unknown host names, like Starlette's middleware, and says what to do if the name is the user's own. A
     foreign site's name may have been made to resolve to this machine.
-
-    Args:
-        hosts: names; `*` allows any.
     """
 
-    def __init__(self, app: ASGIApp, *, hosts: Sequence[str]) -> None:
-        self.app = app
-        self.hosts = list(hosts)
+    app: ASGIApp
+    hosts: Sequence[str]  # `*` allows any
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_known = False
@@ -80,7 +78,7 @@ class KnownHosts:
             if is_known:
                 await send(message)
 
-        await TrustedHostMiddleware(let_in, self.hosts, www_redirect=False)(scope, receive, held_back)
+        await TrustedHostMiddleware(let_in, list(self.hosts), www_redirect=False)(scope, receive, held_back)
         if not is_known:
             await _unknown_host(Headers(scope=scope).get("host", ""))(scope, receive, send)
 
@@ -98,17 +96,14 @@ def _unknown_host(given: str) -> Response:
     )
 
 
+@dataclass(frozen=True)
 class SameOriginWrites:
     """Refuses writes, as ASGI middleware, unless they come from one of our own pages or from no page. Any site's page
     can send a form here with the browser's cookies.
-
-    Args:
-        refuse: makes the response to a refused request.
     """
 
-    def __init__(self, app: ASGIApp, *, refuse: Callable[[Request], Response]) -> None:
-        self.app = app
-        self.refuse = refuse
+    app: ASGIApp
+    refuse: Callable[[Request], Response]  # makes the response to a refused request
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in _READING or _is_our_own(Headers(scope=scope)):
@@ -128,19 +123,19 @@ def _is_our_own(headers: Headers) -> bool:
     return bool(host) and urlsplit(headers.get("origin", "")).netloc == host
 
 
+@dataclass(frozen=True)
 class TokenRequired:
-    """Lets a request in, as ASGI middleware, with the token as `?token=`, which becomes a cookie, or with the cookie.
+    """Lets a request in, as ASGI middleware, with the token as a cookie, or as `?token=`, which becomes the cookie."""
 
-    Args:
-        refuse: makes the response to all others.
-    """
+    app: ASGIApp
+    token: str
+    port: int | None
+    refuse: Callable[[Request], Response]  # makes the response to all others
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int | None, refuse: Callable[[Request], Response]) -> None:
-        self.app = app
-        self.token = token
-        # Cookies know no ports: two dashboards on one host would take each other's.
-        self.cookie = f"logs-ui-{port}" if port else "logs-ui"
-        self.refuse = refuse
+    @property
+    def cookie(self) -> str:
+        """Returns the cookie's name. Cookies know no ports: two dashboards on one host would take each other's."""
+        return f"logs-ui-{self.port}" if self.port else "logs-ui"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith(_OPEN_TO_ALL):

@@ -100,9 +100,7 @@ def with_default_columns(run: str, chosen: RolloutFilter) -> str:
 
 @lru_cache(maxsize=256)
 def said(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
-    """Returns a filter and its order as names and values of a form, or of an address. Cached, because a page has a
-    hundred addresses with the same filter.
-    """
+    """Returns filter and order as names and values of a form. Cached: a page has a hundred addresses with the same."""
     return tuple(print_filter(chosen))
 
 

@@ -11,6 +11,7 @@ from logs_ui.recorder.queries.comparison import (
     CurvePoint,
     GroupResult,
     StepSize,
+    figure_points,
     reward_points,
     reward_weights,
     scalar_names,

@@ -10,11 +10,15 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import BOUND, WINDOW, Database, bounded, thinned
+from logs_ui.recorder.queries.run_steps import Step, step_series, steps
 from logs_ui.recorder.queries.sql import derived
 from logs_ui.recorder.queries.sql.matching import Marks, is_solved
 from logs_ui.recorder.storage.dialects import json_each, number, total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistics
-from logs_ui.recorder.vocabulary import StopReason
+from logs_ui.recorder.vocabulary import Status, StopReason
+
+MOST_ROLLOUTS = 50_000
+"""Maximum number of rollouts of a run that are counted task by task: the last ones."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,35 @@ def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) 
     return found
 
 
+def figure_points(db: Database, run_id: int, mode: str, figure: str, points: int) -> list[CurvePoint]:
+    """Returns a figure of the rollouts by step, evenly thinned: `truncated` and `errors` (shares of the ended rollouts,
+    0 to 1), or the mean of `turns`, `tokens`, or `rewards.NAME` as it was returned.
+    """
+    sums: dict[int, tuple[float, int]] = {}
+    for series in (it for it in step_series(db, run_id) if it.mode == mode):
+        for step in steps(db, run_id, series, most=points):
+            total_before, number_before = sums.get(step.step, (0.0, 0))
+            of_step, number_of = _sum_of(step, figure)
+            sums[step.step] = total_before + bounded(of_step or 0.0), number_before + number_of
+    with Session(db) as session:
+        seen = {step.step: step.rollouts for step in _steps(session, run_id, mode)}
+        times = _times(session, run_id, mode, list(sums))
+    known = [(step, *sums[step]) for step in sorted(sums) if sums[step][1]]
+    return [CurvePoint(step, sum_ / n, seen.get(step, 0), times.get(step)) for step, sum_, n in known]
+
+
+def _sum_of(step: Step, figure: str) -> tuple[float | None, int]:
+    """Returns the sum of a figure over a step's rollouts, and the number of those that have it."""
+    if figure == "truncated":
+        return step.stop_reasons.get(StopReason.LENGTH, 0), step.ended
+    if figure == "errors":
+        return step.statuses.get(Status.ERROR, 0), step.ended
+    if figure in {"turns", "tokens"}:
+        return getattr(step, f"{figure}_sum"), getattr(step, f"{figure}_known")
+    of_function = step.rewards.get(figure.removeprefix("rewards."))
+    return (of_function.total, of_function.number) if of_function else (0.0, 0)
+
+
 def scalar_names(db: Database, run_id: int) -> set[str]:
     """Returns names of the figures that the trainer logged more than once."""
     name = col(Scalar.name)
@@ -90,14 +123,15 @@ def scalar_names(db: Database, run_id: int) -> set[str]:
 def task_results(
     db: Database, run_id: int, mode: str, steps: tuple[int, int], marks: Marks
 ) -> dict[str, list[GroupResult]]:
-    """Returns results of each task's groups within the steps, inclusive. Rollouts without a task are under "".
+    """Returns results of each task's groups within the steps, inclusive, of at most the newest MOST_ROLLOUTS. Rollouts
+    without a task are under "".
 
     `marks` say what is solved: see `is_solved`.
     """
     row = EvaluationRow
     # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
     key = func.coalesce(col(row.task), literal("", literal_execute=True)), col(row.group)
-    of_run = (col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode)
+    of_run: tuple[Any, ...] = (col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode)
     columns: dict[str, Any] = {"truncated": derived.stopped_for(StopReason.LENGTH.value), "errors": derived.failed()}
     columns |= {"turns": col(row.turns), "tokens": col(row.completion_tokens)}
     sums: list[Any] = [sum_(it) for it in columns.values() for sum_ in (func.count, whole_sum, func.max)]
@@ -107,11 +141,13 @@ def task_results(
     of_functions = select(*key, given.c.key, func.count(value), total(value), func.max(value)).join(given, true())
     found: dict[str, dict[str, GroupResult]] = defaultdict(dict)
     with Session(db) as session:
+        # In an expression: else SQLite walks the whole run by id, where these steps are long ago.
+        older = select(col(row.id)).where(*of_run).order_by((col(row.id) + 0).desc()).limit(1)
+        of_run = (*of_run, col(row.id) > (session.scalar(older.offset(MOST_ROLLOUTS)) or 0))
         for name, group, scored, solved, reward_sum, *known in session.execute(query.where(*of_run).group_by(*key)):
             by_figure = dict(zip(columns, zip(known[::3], known[1::3], known[2::3], strict=True), strict=True))
             found[name][group] = GroupResult(scored, solved, bounded(reward_sum or 0.0), by_figure)
-        last = select(col(row.id)).where(*of_run).order_by(col(row.id).desc()).offset(WINDOW).limit(1)
-        of_newest = (*of_run, col(row.id) > (session.scalar(last) or 0), value.is_not(None))
+        of_newest = (*of_run, col(row.id) > (session.scalar(older.offset(WINDOW)) or 0), value.is_not(None))
         query = of_functions.where(*of_newest).group_by(*key, given.c.key)
         for name, group, function, number_of, sum_of, highest in session.execute(query):
             if sum_of is not None and abs(sum_of) < BOUND > abs(highest):

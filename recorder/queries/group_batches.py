@@ -47,10 +47,8 @@ def reward_names(db: Database, run_id: int, filter: RolloutFilter) -> list[str]:
 
 
 def rollouts_called(db: Database, run_id: int, ids: Sequence[int]) -> Iterator[Rollout]:
-    """Reads rollouts in the order of their ids, in short reads; those that were deleted meanwhile are left out.
-
-    Raises:
-        DatabaseError: the payload of one is damaged.
+    """Reads rollouts in the order of their ids, in short reads; those that were deleted meanwhile are left out. Raises
+    DatabaseError if the payload of one is damaged.
     """
     left = sorted(ids)
     while left:

@@ -114,9 +114,10 @@ class Group:
         return math.sqrt(math.fsum((reward - mean) ** 2 for reward in known) / (len(known) - 1))
 
     @property
-    def truncated(self) -> int:
-        """Returns the number of rollouts that hit their token limit."""
-        return sum(member.stop_reason == StopReason.LENGTH for member in self.members)
+    def truncated(self) -> int | None:
+        """Returns the number of rollouts that hit their token limit; None if it is not recorded why any stopped."""
+        reasons = [member.stop_reason for member in self.members]
+        return None if {*reasons} == {StopReason.NOT_RECORDED} else reasons.count(StopReason.LENGTH)
 
     @property
     def errors(self) -> int:
@@ -211,10 +212,8 @@ def beside(
 
 
 def group_rows(db: Database, run_id: int, row_id: int) -> list[EvaluationRow]:
-    """Returns all rows of a rollout's group: the highest reward first, rows without a reward last.
-
-    Raises:
-        RolloutNotFoundError: the run has no rollout of that id.
+    """Returns all rows of a rollout's group: the highest reward first, rows without a reward last. Raises
+    RolloutNotFoundError if the run has no rollout of that id.
     """
     name = select(_name).where(_id == row_id, _run + 0 == run_id).scalar_subquery()
     query = select(_Row).where(_name == name, _run + 0 == run_id)
@@ -239,10 +238,8 @@ def by_reward(row: EvaluationRow) -> tuple[bool, float, int, int]:
 
 
 def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollout]:
-    """Returns rollouts with their payloads, by id: as many of them as fit into the memory budget of `read`.
-
-    Raises:
-        DatabaseError: the payload of one is damaged.
+    """Returns rollouts with their payloads, by id: as many of them as fit into the memory budget of `read`. Raises
+    DatabaseError if the payload of one is damaged.
     """
     with Session(db) as session:
         found = read(session, run_id, _id.in_(list(row_ids)), _run + 0 == run_id)
@@ -250,11 +247,7 @@ def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollo
 
 
 def run_of(db: Database, row_id: int) -> Run:
-    """Returns the run of a rollout.
-
-    Raises:
-        RolloutNotFoundError: no run has a rollout of that id.
-    """
+    """Returns the run of a rollout. Raises RolloutNotFoundError if no run has a rollout of that id."""
     query = select(Run).join(_Row, _run == col(Run.id)).where(_id == row_id)
     with Session(db) as session:
         run = session.scalars(query).first()

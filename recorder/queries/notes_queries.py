@@ -98,10 +98,10 @@ def known_tags(db: Database, run_id: int) -> list[str]:
         return sorted({*session.scalars(people), *recorded_tags(session.connection(), run_id)})
 
 
-def recorded_tags(db: Database, run_id: int, limit: int = _MOST_TAGS) -> list[str]:
+def recorded_tags(db: Database, run_id: int) -> list[str]:
     """Returns tags from the run's rollout function, in alphabetical order; one index look-up per tag."""
     with Session(db) as session:
-        return sorted(session.scalars(distinct(col(RowTag.tag), col(RowTag.run_id) == run_id).limit(limit)))
+        return sorted(session.scalars(distinct(col(RowTag.tag), col(RowTag.run_id) == run_id).limit(_MOST_TAGS)))
 
 
 def annotated(db: Database, run_uid: str) -> Annotated:

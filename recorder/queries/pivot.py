@@ -9,7 +9,7 @@ from enum import StrEnum
 from itertools import product
 from typing import Any
 
-from sqlalchemy import Integer, Select, and_, case, cast, func, literal, null, select, union
+from sqlalchemy import Integer, Select, and_, case, cast, exists, func, literal, not_, null, or_, select, union_all
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -182,17 +182,16 @@ def _from_rows(
         *selection.conditions(run_id, filter, selection.Use.KINDS if indexed else selection.Use.ROWS, span)
     )
     if limit is not None:
-        each = each.order_by(col(EvaluationRow.id).desc()).limit(limit)
-    some = each.subquery()
-    source: Any = some
-    by_name = dict(some.c.items())
-    if ids:
-        tags = _tags(run_id)
-        source = some.outerjoin(tags, tags.c.row_id == some.c.id)
-        by_name[places[Dimension.TAG]] = tags.c.tag
-    grouped = [by_name[places[it]] for it in by]
-    found = select(*grouped, func.count(), total(some.c.value), func.count(some.c.value))
-    return found.select_from(source).group_by(*grouped)
+        row_id: Any = col(EvaluationRow.id)
+        # In an expression: else SQLite walks the whole run by id, where a filter's few steps are long ago.
+        each = each.order_by((row_id + 0 if selection.is_narrow(filter) else row_id).desc()).limit(limit)
+    elif ids:
+        each = each.limit(
+            max(LARGE, MOST_COUNTED)
+        )  # more than there are: else SQLite looks through these rows for each of people's tags
+    some = _tagged(run_id, each.subquery(), places[Dimension.TAG]) if ids else each.subquery()
+    grouped = [some.c[places[it]] for it in by]
+    return select(*grouped, func.count(), total(some.c.value), func.count(some.c.value)).group_by(*grouped)
 
 
 def _stored(name: str, *, is_text: bool = False) -> Any:
@@ -229,14 +228,19 @@ def _value(measure: str, marks: Marks) -> Any:
     return literal(1) if measure == Measure.COUNT else _stored(measure)
 
 
-def _tags(run_id: int) -> Any:
-    """Returns a subquery of (row_id, tag) of a run's rollouts, from people and rollout functions, each once."""
+def _tagged(run_id: int, rows: Any, name: str) -> Any:
+    """Returns a subquery of these rollouts, each once for each of its tags, which is in the column `name`: from people
+    and rollout functions; NULL without any. Tags are looked up row by row: joined to a list of all of them, SQLite
+    would scan that list for each row.
+    """
     of_run = select(col(Run.uid)).where(col(Run.id) == run_id).scalar_subquery()
-    named = and_(col(EvaluationRow.run_id) == run_id, col(EvaluationRow.uid) == col(PersonalTag.row))
-    personal = select(col(EvaluationRow.id), col(PersonalTag.tag)).join(PersonalTag, named)
-    recorded: Any = select(col(RowTag.row_id).label("row_id"), col(RowTag.tag).label("tag"))
-    recorded = recorded.where(col(RowTag.run_id) == run_id)
-    return union(recorded, personal.where(col(PersonalTag.run) == of_run)).subquery()
+    recorded = col(RowTag.row_id) == rows.c.id
+    personal = and_(col(PersonalTag.run) == of_run, col(PersonalTag.row) == rows.c.uid)
+    tag, by_people = col(RowTag.tag), col(PersonalTag.tag)
+    own = select(*rows.c, tag.label(name)).select_from(rows.outerjoin(RowTag, recorded))
+    own = own.where(or_(tag.is_not(None), not_(exists().where(personal))))
+    others = select(*rows.c, by_people.label(name)).select_from(rows.join(PersonalTag, personal))
+    return union_all(own, others.where(not_(exists().where(recorded, tag == by_people)))).subquery()
 
 
 _OF_KINDS = frozenset({"task", "step", "eval", "stop", "status", "mode"})  # columns of the index row_by_kind

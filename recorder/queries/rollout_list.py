@@ -51,12 +51,12 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Page:
-    """Holds some rows in order. `looked_at` is the number of rollouts scanned so far, if the scan was stopped by its
-    time limit, or the run is too large to be sorted; None if the page is complete.
-    """
+    """Holds some rows in order."""
 
     rows: list[EvaluationRow]
     next: Cursor | None  # where the next page begins; None at the end
+    # Number of rollouts scanned so far, if the scan was stopped by its time limit, or the run is too large to be
+    # sorted; None if the page is complete.
     looked_at: int | None = None
 
 
@@ -145,11 +145,7 @@ def mean_reward(
 
 
 def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
-    """Reads one rollout with its payload.
-
-    Raises:
-        RolloutNotFoundError: the run has no rollout of that id.
-    """
+    """Reads one rollout with its payload. Raises RolloutNotFoundError if the run has no rollout of that id."""
     with Session(db) as session:
         found = read(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
     if not found:
@@ -158,11 +154,7 @@ def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
 
 
 def image(db: Database, hash: str) -> Image:  # noqa: A002
-    """Returns an image that an observation refers to.
-
-    Raises:
-        ImageNotFoundError: the database has no image of that hash.
-    """
+    """Returns an image that an observation refers to. Raises ImageNotFoundError if there is none of that hash."""
     with Session(db) as session:
         found = session.get(Image, hash)
     if found is None:
@@ -201,10 +193,8 @@ def new_since(db: Database, run_id: int, filter: RolloutFilter, row_id: int) -> 
 
 def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 200) -> Iterator[list[Rollout]]:  # noqa: A002
     """Reads all rollouts of a filter, oldest first, in chunks of at most `chunk` rows, or fewer if they are large. A
-    single long read would keep the write-ahead log from being reused.
-
-    Raises:
-        DatabaseError: the payload of one is damaged.
+    single long read would keep the write-ahead log from being reused. Raises DatabaseError if the payload of one is
+    damaged.
     """
     of_id = col(EvaluationRow.id)
     last: int | None = 0

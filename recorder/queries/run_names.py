@@ -36,11 +36,8 @@ def known_values(db: Database, run_id: int, fields: Iterable[str] = ("eval", "ta
 def in_full(db: Database, run_id: int, where: str) -> str:
     """Returns a line of the filter language with the full names of what the run defines: `difficulty:hard` becomes
     `metadata.difficulty:hard`, and `accuracy<1` becomes `rewards.accuracy<1`, if nothing else of the run has that name
-    among the newest 1,000 rollouts.
-
-    Raises:
-        FilterError: several have the name, or none; in the latter case it names the nearest, or says that the trainer
-            logged it by step.
+    among the newest 1,000 rollouts. Raises FilterError if several have the name, or none; in the latter case it names
+    the nearest, or says that the trainer logged it by step.
     """
 
     def full(short: str) -> str:
@@ -63,9 +60,7 @@ def in_full(db: Database, run_id: int, where: str) -> str:
 
 
 def own_columns(db: Database, run_id: int) -> dict[str, bool]:
-    """Returns the full names of the newest 1,000 rollouts' reward functions, metrics and metadata; True if a value is a
-    number.
-    """
+    """Returns full names of the newest 1,000 rollouts' reward functions, metrics and metadata; True for numbers."""
     found: dict[str, bool] = {}
     for field in (field for field in FIELDS.values() if field.among):
         for values in _newest(db, run_id, field.among):
@@ -76,10 +71,8 @@ def own_columns(db: Database, run_id: int) -> dict[str, bool]:
 
 
 def check_names(db: Database, run_id: int, filter: RolloutFilter) -> None:  # noqa: A002
-    """Checks that a run has all that a filter names.
-
-    Raises:
-        FilterError: the run has no such eval, task, model, tag, reward function or metric; names the nearest.
+    """Checks that a run has all that a filter names. Raises FilterError, which names the nearest, if the run has no
+    such eval, task, model, tag, reward function or metric.
     """
     named = named_in(filter)
     known = known_values(db, run_id, named)

@@ -62,6 +62,11 @@ class Step:
         """Return the number of rollouts with the status ok or error."""
         return self.statuses.get(Status.OK, 0) + self.statuses.get(Status.ERROR, 0)
 
+    @property
+    def ends_known(self) -> int:
+        """Return the number of those of which it is recorded why they ended."""
+        return self.ended - self.stop_reasons.get(StopReason.NOT_RECORDED, 0)
+
 
 @dataclass(frozen=True)
 class TaskRewards:

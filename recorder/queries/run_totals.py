@@ -43,16 +43,14 @@ class _Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Totals:
-    """Holds figures of a run, as the list of runs shows them. `reward` is the mean over the last 10 train steps that
-    have a reward, weighted by rollouts; for an evaluation, over all of its rewards; None without rewards.
-    `reward_curve` has (step, mean reward) of each train step, or step of an evaluation, that has rewards, thinned to at
-    most 120 points.
-    """
+    """Holds figures of a run, as the list of runs shows them."""
 
     is_evaluation: bool = False  # it has rollouts, none of them from a training, and no training is planned
     rollouts: int = 0  # in all modes
     steps: int = 0  # the highest step; 0 before the first
+    # Mean over the last 10 train steps that have a reward, weighted by rollouts; for an evaluation, over all rewards.
     reward: float | None = None
+    # (step, mean reward) of each train step, or step of an evaluation, with rewards, thinned to at most 120 points.
     reward_curve: tuple[tuple[int, float], ...] = ()
     truncated: float | None = None  # share of the ended rollouts, 0 to 1; None if none ended
     errors: float | None = None  # likewise

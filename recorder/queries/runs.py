@@ -29,15 +29,13 @@ _LATE = 60.0  # seconds for which they are then shown while they are added up ag
 
 
 class _Known(NamedTuple):
-    """Cached totals of a run, with the run's `changed` at that time. Times are those of `time.monotonic`: totals
-    are kept until `until`, and shown until `late` while they are added up again.
-    """
+    """Cached totals of a run, with the run's `changed` at that time. Times are those of `time.monotonic`."""
 
     uid: str
     changed: int
     state: str
-    until: float
-    late: float
+    until: float  # totals are kept until then
+    late: float  # and shown until then while they are added up again
     totals: Totals
 
 
@@ -82,9 +80,7 @@ def mode_of(db: Database, run_id: int) -> Mode:
 
 def find_run(db: Database, name: str) -> Run:
     """Finds a run by uid, `latest`, a name (the newest run of that name), or a unique prefix of a uid, in that order.
-
-    Raises:
-        RunNotFoundError: none, or several by prefix; names the nearest.
+    Raises RunNotFoundError, which names the nearest, if there is none, or several have the prefix.
     """
     newest = (col(Run.created).desc(), col(Run.id).desc())
     runs = select(Run).order_by(*newest)
@@ -102,11 +98,7 @@ def find_run(db: Database, name: str) -> Run:
 
 
 def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSummary:
-    """Returns the summary of one run: see `all_runs`.
-
-    Raises:
-        RunNotFoundError: no such run.
-    """
+    """Returns the summary of one run: see `all_runs`. Raises RunNotFoundError without such a run."""
     with Session(db) as session:
         now = clock.now(session.connection()) if now is None else now
         run = session.get(Run, run_id)
@@ -163,6 +155,8 @@ def summary(run: Run, of_run: Totals, now: int) -> RunSummary:
     """Returns the summary of a run whose totals are known; for `now` see `clock.now`."""
     if of_run.is_evaluation and run.max_steps is not None:  # a training that is evaluated before its first step
         of_run = replace(of_run, is_evaluation=False, reward=None, reward_curve=())
+    truncated = None if run.lacks_figure("truncated") else of_run.truncated
+    of_run = replace(of_run, truncated=truncated, errors=None if run.lacks_figure("errors") else of_run.errors)
     return RunSummary(run=run, state=state_of(run, now), silent=now - run.heartbeat, **vars(of_run))
 
 

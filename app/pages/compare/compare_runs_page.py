@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
@@ -14,24 +14,20 @@ from logs_ui.app.pages.compare.run_curves import POINTS, Axis, CurveChart, make_
 from logs_ui.app.pages.compare.run_figures import PARTS, Estimate, figures_of
 from logs_ui.app.pages.compare.run_tasks import SORTS, TaskTable, group_sizes, make_table
 from logs_ui.app.parts.diagnoses import cached_diagnosis, success_of
-from logs_ui.app.parts.safe_text import clean
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
-from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis import Card
 from logs_ui.recorder.diagnosis.success import ABOVE_0, Success
 from logs_ui.recorder.diagnosis.wording import figure as short
 from logs_ui.recorder.errors import FilterError, RunNotFoundError
 from logs_ui.recorder.queries import GroupResult, ListedRun, RunFilter, RunSummary
+from logs_ui.recorder.queries.comparison import MOST_ROLLOUTS
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
 from logs_ui.recorder.vocabulary import Mode
 
 MOST_RUNS = 6
-MOST_ROLLOUTS = 50_000
-"""Maximum number of rollouts of a run that are counted task by task: the last ones."""
-
 REWARD = "mean reward"
 _KS = (1, 4, 8)
 _TASKS, _ALL_TASKS = 50, 2_000
@@ -42,30 +38,20 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class CompareChoice:
-    """Holds the parameters of the page's address.
-
-    Attributes:
-        figure: REWARD, or the name of a metric that trainers log.
-        mode: a Mode; None for the default.
-        steps: `common` for the steps that all runs have, `all` for each run's own.
-        k: of pass@k; None for the size of the groups, or the largest one that all runs have.
-        solved: the lowest reward that counts as solved; None for the runs' own definition.
-        part: the figure of the reward functions that is compared, one of PARTS.
-        tasks: `all` shows more tasks.
-        arguments: `all` also shows arguments that do not differ.
-    """
+    """Holds the parameters of the page's address."""
 
     runs: tuple[str, ...]
     x: Axis = Axis.STEP
+    # REWARD, another figure of rollouts such as `truncated` or `rewards.NAME`, or a metric that trainers log.
     figure: str = REWARD
-    mode: str | None = None
-    steps: str = "common"
-    k: int | None = None
-    solved: float | None = None
+    mode: str | None = None  # a Mode; None for the default
+    steps: str = "common"  # `common` for the steps that all runs have, `all` for each run's own
+    k: int | None = None  # of pass@k; None for the size of the groups, or the largest one that all runs have
+    solved: float | None = None  # the lowest reward that counts as solved; None for the runs' own definition
     sort: str = "difference"
-    part: str = "raw"
-    tasks: str = ""
-    arguments: str = ""
+    part: str = "raw"  # the figure of the reward functions that is compared, one of PARTS
+    tasks: str = ""  # `all` shows more tasks
+    arguments: str = ""  # `all` also shows arguments that do not differ
 
     @property
     def address(self) -> str:
@@ -88,51 +74,36 @@ class ComparedRun(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """Compares the runs task by task.
-
-    Attributes:
-        steps: first and last counted step of each run; None for a run without any.
-        are_cut: True if a run has so many rollouts that only its last ones are counted.
-        is_scored: True if any of the rollouts has a reward.
-        success: what counts as solved; without marks if the runs do not agree.
-        ks: values of k to choose from.
-    """
+    """Compares the runs task by task."""
 
     table: TaskTable
     figures: dict[str, list[Estimate | None]]
-    steps: list[tuple[int, int] | None]
-    are_cut: bool
-    is_scored: bool
-    success: Success
+    steps: list[tuple[int, int] | None]  # first and last counted step of each run; None for a run without any
+    are_cut: bool  # True if a run has so many rollouts that only its last ones are counted
+    is_scored: bool  # True if any of the rollouts has a reward
+    success: Success  # what counts as solved; without marks if the runs do not agree
     k: int
     ks: list[int]
 
 
 @dataclass(frozen=True)
 class ComparePage:
-    """Context of `compare/compare_runs.html` and `compare/_compare.html`.
-
-    Attributes:
-        headlines: the largest finding by uid, of runs that are diagnosed already and have one.
-        others: runs that could be added.
-        figures: names of the metrics that at least two runs have, REWARD first.
-        modes: modes of which a run has rollouts.
-        chart: None if fewer than two runs have the metric.
-        sources: source texts of the runs; `unknown` lists the runs for which none are stored.
-    """
+    """Context of `compare/compare_runs.html` and `compare/_compare.html`."""
 
     choice: CompareChoice
     mode: str
     runs: list[ComparedRun]
-    headlines: dict[str, Card]
-    others: list[ListedRun]
-    figures: list[str]
+    headlines: dict[str, Card]  # the largest finding by uid, of runs that are diagnosed already and have one
+    others: list[ListedRun]  # runs that could be added
+    figures: list[str]  # names of the figures of rollouts that can be drawn, REWARD first
+    logged: list[str]  # names of the metrics that at least two runs logged
     modes: list[str]
-    chart: CurveChart | None
+    chart: CurveChart | None  # None if fewer than two runs have the metric
     tasks: Tasks | None
     facts: list[run_differences.RunSetting]
     arguments: run_differences.RunSettings
     versions: run_differences.RunSettings
+    # Source texts of the runs; `unknown` lists the runs for which none are stored.
     sources: list[run_differences.Comparison]
     trees: list[run_differences.WorkingTree]
     unknown: list[int]
@@ -157,8 +128,7 @@ def source_text(source: SourceOfPages, digest: str) -> Response:
         found = queries.source_texts(db, [digest])
     if digest not in found:
         raise RunNotFoundError("No run has a source of that name.")
-    headers = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Cache-Control": "no-store"}
-    return Response(clean(found[digest]), media_type="text/plain", headers=headers)
+    return htmx.plain_text(found[digest])
 
 
 def _choice(request: Request, db: Connection) -> CompareChoice:
@@ -185,22 +155,16 @@ def _choice(request: Request, db: Connection) -> CompareChoice:
     if sort.startswith("mean") and int(sort[4:]) > len(runs):
         sort = "difference"
     figure = given.get("figure", REWARD)
-    if runs and figure != REWARD:
+    if runs and figure != REWARD and not _is_of_rollouts(figure):
         logged = {name for uid in runs for name in queries.scalar_names(db, id_of(queries.find_run(db, uid)))}
         check_word("figure", "figure of these runs", figure, [REWARD, *sorted(logged)])
-    return CompareChoice(
-        runs=runs,
-        x=Axis(given.get("x", Axis.STEP)),
-        figure=figure,
-        mode=given.get("mode"),
-        steps=given.get("steps", "common"),
-        k=int(_number("k", given["k"], low=1, high=10_000)) if "k" in given else None,
-        solved=_number("solved", given["solved"]) if "solved" in given else None,
-        sort=sort,
-        part=given.get("part", "raw"),
-        tasks=given.get("tasks", ""),
-        arguments=given.get("arguments", ""),
-    )
+    found: dict[str, Any] = {name: given[name] for name in _DEFAULTS if name in given}
+    found |= {"x": Axis(given.get("x", Axis.STEP)), "sort": sort}
+    if "k" in given:
+        found["k"] = int(_number("k", given["k"], low=1, high=10_000))
+    if "solved" in given:
+        found["solved"] = _number("solved", given["solved"])
+    return CompareChoice(**found | {"runs": runs})
 
 
 def _number(name: str, written: str, *, low: float = -1e300, high: float = 1e300) -> float:
@@ -234,7 +198,8 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
         runs=runs,
         headlines={uid: it for uid, one in known.items() if one and (it := one.report.headline)},
         others=[each for each in recent if each.summary.run.uid not in choice.runs],
-        figures=[REWARD, *sorted(name for name, count in names.items() if count > 1)],
+        figures=[REWARD, *filter(_is_of_rollouts, tasks.figures if tasks else ())],
+        logged=sorted(name for name, count in names.items() if count > 1 and not _is_of_rollouts(name)),
         modes=modes,
         chart=_chart(db, runs, choice, mode) if len(runs) > 1 else None,
         tasks=tasks,
@@ -252,8 +217,15 @@ def _chart(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
     if choice.figure == REWARD:
         curves = [rested(db, run, queries.reward_points, mode, POINTS) for run in ids]
     else:
-        curves = [rested(db, run, queries.scalar_points, mode, choice.figure, POINTS) for run in ids]
+        ask = queries.figure_points if _is_of_rollouts(choice.figure) else queries.scalar_points
+        curves = [rested(db, run, ask, mode, choice.figure, POINTS) for run in ids]
+    lacking = [run.summary.run.lacks_figure(choice.figure) for run in runs]
+    curves = [[] if lacks else curve for lacks, curve in zip(lacking, curves, strict=True)]
     return make_chart([f"{run.letter}, {run.summary.run.name}," for run in runs], curves, choice.x)
+
+
+def _is_of_rollouts(figure: str) -> bool:
+    return figure in {"truncated", "errors", "turns", "tokens"} or figure.startswith("rewards.")
 
 
 def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, mode: str) -> Tasks:
@@ -276,8 +248,13 @@ def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
     largest = max(group_sizes(results), default=1)
     ks = sorted({*(k for k in _KS if k <= largest), largest})
     k = choice.k or min((max(known) for of_run in results if (known := group_sizes([of_run]))), default=1)
+    figures = figures_of(results, [queries.reward_weights(db, run) for run in ids], choice.part)
+    recorded = {
+        name: [None if run.summary.run.lacks_figure(name) else cell for run, cell in zip(runs, cells, strict=True)]
+        for name, cells in figures.items()
+    }
     return Tasks(
-        figures=figures_of(results, [queries.reward_weights(db, run) for run in ids], choice.part),
+        figures={name: cells for name, cells in recorded.items() if any(cells)},
         table=make_table(results, k, choice.sort, _ALL_TASKS if choice.tasks else _TASKS),
         steps=[within[0] if within else None for within in steps],
         are_cut=are_cut,
@@ -307,9 +284,7 @@ def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) 
 
 
 def _last_steps(sizes: Sequence[queries.StepSize], within: tuple[int, int]) -> tuple[tuple[int, int], bool] | None:
-    """Returns first and last of these steps, or as many of the last as may be counted, and True if steps were left
-    out.
-    """
+    """Returns first and last of as many of these steps as may be counted, from the end; True if steps were left out."""
     inside = [size for size in sizes if within[0] <= size.step <= within[1]]
     if not inside:
         return None

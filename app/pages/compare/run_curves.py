@@ -25,39 +25,28 @@ class Axis(StrEnum):
 
 @dataclass(frozen=True)
 class RunCurve:
-    """Holds one run's curve, in a box of 100 by 100.
-
-    Attributes:
-        smoothed: points of its unbroken parts, each a moving average.
-        exact: the same as logged; empty if smoothing changes nothing.
-        steps, places, values: all of them, for the pointer: separated by spaces, a missing value as `-`.
-        last: last value; None if there is none.
-    """
+    """Holds one run's curve, in a box of 100 by 100."""
 
     index: int
-    smoothed: list[str]
-    exact: list[str]
+    smoothed: list[str]  # points of its unbroken parts, each a moving average
+    exact: list[str]  # the same as logged; empty if smoothing changes nothing
+    # `steps`, `places` and `values`: all of them, for the pointer: separated by spaces, a missing value as `-`.
     steps: str
     places: str
     values: str
-    last: float | None
+    last: float | None  # last value; None if there is none
 
 
 class CurveChart(NamedTuple):
-    """Holds curves on common axes.
-
-    Attributes:
-        across, up: labels of the evenly spaced ticks, from the left and from below.
-        zero: position of 0 from above; None if it is outside.
-        table: step and the value of each run, None if it has none there.
-    """
+    """Holds curves on common axes."""
 
     series: list[RunCurve]
+    # `across` and `up`: labels of the evenly spaced ticks, from the left and from below.
     across: list[str]
     up: list[str]
-    zero: float | None
+    zero: float | None  # position of 0 from above; None if it is outside
     label: str
-    table: list[tuple[int, list[float | None]]]
+    table: list[tuple[int, list[float | None]]]  # step and the value of each run, None if it has none there
 
 
 def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axis: Axis) -> CurveChart | None:
@@ -108,9 +97,7 @@ def _steps_of(curve: _Placed) -> int:
 def _series(
     index: int, curve: _Placed, window: float, x: Callable[[float], float], y: Callable[[float], float]
 ) -> RunCurve:
-    """Builds one curve. `window` is in steps and the same for all curves, so that a short curve is as smooth as the
-    others.
-    """
+    """Builds one curve. All curves have the same `window`, in steps, so that a short one is as smooth as the others."""
     known = [value for _, _, value in curve if value is not None]
     parts = [list(part) for is_known, part in groupby(curve, lambda point: point[2] is not None) if is_known]
     reach = int(window / 2 * len(curve) / max(1, _steps_of(curve)))

@@ -25,11 +25,7 @@ TITLES = {
 
 
 class RunSetting(NamedTuple):
-    """Holds a named value of each run.
-
-    Attributes:
-        values: as text; None for a run without one.
-    """
+    """Holds a named value of each run, as text; None for a run without one."""
 
     name: str
     values: list[str | None]
@@ -40,11 +36,7 @@ class RunSetting(NamedTuple):
 
 
 class RunSettings(NamedTuple):
-    """Holds several settings of one kind.
-
-    Attributes:
-        shown: those that differ, or all.
-    """
+    """Holds several settings of one kind; `shown` are those that differ, or all."""
 
     shown: list[RunSetting]
     differing: int
@@ -52,26 +44,17 @@ class RunSettings(NamedTuple):
 
 
 class DiffLine(NamedTuple):
-    """Holds a line of a diff.
+    """Holds a line of a diff."""
 
-    Attributes:
-        kind: `added`, `removed`, `same`, `gap` for omitted lines, or `file` for git's file headers.
-        before, after: line number in either text.
-    """
-
-    kind: str
+    kind: str  # `added`, `removed`, `same`, `gap` for omitted lines, or `file` for git's file headers
     text: str
+    # `before` and `after`: line number in either text.
     before: int | None = None
     after: int | None = None
 
 
 class Variant(NamedTuple):
-    """One text, and the runs that have it.
-
-    Attributes:
-        runs: indices of the runs.
-        hash: None if only a name is stored.
-    """
+    """One text, and the indices of the runs that have it; `hash` is None if only a name is stored."""
 
     runs: list[int]
     hash: str | None
@@ -88,19 +71,13 @@ class Difference(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """One source that the runs have in several variants.
-
-    Attributes:
-        variants: that of the first run comes first.
-        missing: runs that lack it, although other sources of the kind are stored for them.
-        differences: to the first variant; empty if all runs that have it share one text.
-    """
+    """One source that the runs have in several variants."""
 
     title: str
     name: str
-    variants: list[Variant]
-    missing: list[int]
-    differences: list[Difference]
+    variants: list[Variant]  # that of the first run comes first
+    missing: list[int]  # runs that lack it, although other sources of the kind are stored for them
+    differences: list[Difference]  # to the first variant; empty if all runs that have it share one text
 
     @property
     def differs(self) -> bool:
@@ -116,19 +93,13 @@ class ChangedFile(NamedTuple):
 
 
 class WorkingTree(NamedTuple):
-    """Describes uncommitted changes of tracked files.
-
-    Attributes:
-        unlike: files that not every run changed by the same number of lines.
-        hash: of the diff; None if only the names were stored.
-        lines: of the diff; `is_cut` if there are more.
-    """
+    """Describes uncommitted changes of tracked files."""
 
     runs: list[int]
-    unlike: list[ChangedFile]
+    unlike: list[ChangedFile]  # files that not every run changed by the same number of lines
     alike: list[ChangedFile]
-    hash: str | None
-    lines: list[DiffLine]
+    hash: str | None  # of the diff; None if only the names were stored
+    lines: list[DiffLine]  # of the diff; `is_cut` if there are more
     is_cut: bool
 
 

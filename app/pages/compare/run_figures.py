@@ -15,18 +15,13 @@ Results = Mapping[str, Sequence[GroupResult]]
 
 
 class Estimate(NamedTuple):
-    """Estimates a mean over rollouts.
-
-    Attributes:
-        error: standard error by groups; None with fewer than two groups.
-        pass_at: pass@k, from 0 to 1; None if no group has k rollouts, or what is solved is not known.
-    """
+    """Estimates a mean over rollouts."""
 
     mean: float
-    error: float | None
+    error: float | None  # standard error by groups; None with fewer than two groups
     rollouts: int
     groups: int
-    pass_at: float | None = None
+    pass_at: float | None = None  # pass@k, from 0 to 1; None if no group has k rollouts, or what is solved is not known
 
     def error_from(self, other: "Estimate") -> float | None:
         """Returns the standard error of the difference between the two means."""
@@ -91,5 +86,7 @@ def _cell(groups: Sequence[GroupResult], name: str, weights: Mapping[str, float]
         return found
     weight = weights.get(name.removeprefix("rewards."), 1.0)
     mean, error = found.mean * weight, None if found.error is None else found.error * abs(weight)
-    best = max(0.0, *(highest * weight for _, _, highest in known)) or weight
+    best = max(0.0, *(highest * weight for _, _, highest in known)) or (
+        0.0 if mean else weight
+    )  # a penalty's best is 0
     return found._replace(mean=mean if part == "weighted" else max(best - mean, 0.0), error=error)

@@ -14,39 +14,25 @@ SORTS = ("difference", "better", "worse", "task")
 
 
 class TaskLine(NamedTuple):
-    """Describes a task in all runs.
+    """Describes a task in all runs."""
 
-    Attributes:
-        task: empty if the rollouts name none.
-        cells: None for a run without rollouts of it.
-        difference: mean of another run minus the mean of the first: of the second run if there are two, otherwise
-            of the run that differs most. None if there is nothing to compare.
-        against: index of that run.
-        bar: of the difference, on the scale of all lines shown.
-    """
-
-    task: str
-    cells: list[Estimate | None]
+    task: str  # empty if the rollouts name none
+    cells: list[Estimate | None]  # None for a run without rollouts of it
+    # Mean of another run minus the mean of the first: of the second run if there are two, otherwise of the run that
+    # differs most. None if there is nothing to compare.
     difference: float | None
-    against: int
-    bar: Bar | None
+    against: int  # index of that run
+    bar: Bar | None  # of the difference, on the scale of all lines shown
 
 
 class TaskTable(NamedTuple):
-    """Shows tasks by runs.
-
-    Attributes:
-        all: over the compared tasks; the cell of a run without any is None.
-        common: number of tasks that the runs are compared by.
-        apart: places of the runs that share no task with the first run.
-        tasks: number of tasks; `lines` has the first of them.
-    """
+    """Shows tasks by runs."""
 
     lines: list[TaskLine]
-    all: TaskLine
-    tasks: int
-    common: int
-    apart: list[int]
+    all: TaskLine  # over the compared tasks; the cell of a run without any is None
+    tasks: int  # number of tasks; `lines` has the first of them
+    common: int  # number of tasks that the runs are compared by
+    apart: list[int]  # places of the runs that share no task with the first run
 
 
 def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> TaskTable:

@@ -14,7 +14,7 @@ from logs_ui.app.parts.filter_form import checked_filter
 from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
 from logs_ui.app.parts.timeline import Card, Fields, Text
 from logs_ui.app.parts.turns import Turn
-from logs_ui.app.web import htmx
+from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError
@@ -43,12 +43,7 @@ class Half(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Shows a text of a turn in both rollouts: the message, a tool call, an observation.
-
-    Attributes:
-        name: kind of text.
-        is_mono: True for code rather than prose.
-    """
+    """Shows a text of a turn in both rollouts, and its kind; `is_mono` is True for code rather than prose."""
 
     name: str
     a: Half
@@ -59,20 +54,13 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Aligned:
-    """Shows one turn of both rollouts, or the prompt.
+    """Shows one turn of both rollouts, or the prompt."""
 
-    Attributes:
-        number: 0 for the prompt.
-        parts: True if the rollouts diverge here.
-        missing: the side without this turn: `a`, `b`, or empty.
-        size: number of characters in `a`.
-    """
-
-    number: int
+    number: int  # 0 for the prompt
     pieces: list[Piece]
-    parts: bool
-    missing: str
-    size: int
+    parts: bool  # True if the rollouts diverge here
+    missing: str  # the side without this turn: `a`, `b`, or empty
+    size: int  # number of characters in `a`
 
     @property
     def is_equal(self) -> bool:
@@ -96,23 +84,21 @@ class ComparedFigure(NamedTuple):
 
 @dataclass(frozen=True)
 class CompareRolloutsPage:
-    """Context of `groups/compare_rollouts.html`.
-
-    Attributes:
-        chosen: filter of `a`'s run, for the links back.
-        rewards: each reward function and its part in both, None without one; `scale` is that of their bars.
-        parts_at: the turn at which they diverge; None if they never do.
-    """
+    """Context of `groups/compare_rollouts.html`."""
 
     a: Side
     b: Side
-    chosen: RolloutFilter
+    chosen: RolloutFilter  # filter of `a`'s run, for the links back
+    # Each reward function and its part in both, None without one; `scale` is that of their bars.
     rewards: list[tuple[str, RewardPart | None, RewardPart | None]]
     scale: Scale
     figures: list[ComparedFigure]
     prompt: Aligned
     turns: list[Aligned]
-    parts_at: int | None
+    parts_at: int | None  # the turn at which they diverge; None if they never do
+    # First and last turn of what is left out of long rollouts, and `whole` the address with all of it.
+    gaps: list[tuple[int, int]]
+    whole: str
 
 
 @router.get("/runs/{name}/compare")
@@ -121,8 +107,8 @@ def compare_rollouts(request: Request, source: SourceOfPages, name: str, a: str 
     one, other = _number("a", a), _number("b", b)
     with source.reading_run(name) as (db, run):
         pairs = request.query_params.multi_items()
-        chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"a", "b"}])
-        page = _page(db, run, chosen, one, other)
+        chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"a", "b", "whole"}])
+        page = _page(db, run, chosen, one, other, is_whole="whole" in request.query_params)
     return htmx.render(request, "groups/compare_rollouts.html", page)
 
 
@@ -134,11 +120,19 @@ def _number(name: str, written: str) -> int:
     return int(digits)
 
 
-def _page(db: Connection, run: Run, chosen: RolloutFilter, one: int, other: int) -> CompareRolloutsPage:
+def _page(
+    db: Connection, run: Run, chosen: RolloutFilter, one: int, other: int, *, is_whole: bool
+) -> CompareRolloutsPage:
     (a, cards_a), (b, cards_b) = (_side(db, row_id) for row_id in (one, other))
     turns_a, turns_b = turns.turns_of(cards_a), turns.turns_of(cards_b)
     parts_at = turns.parting(turns_a, turns_b)
     differ = Differ()
+    numbers = sorted({turn.number for turn in (*turns_a, *turns_b)})
+    gaps = [] if is_whole else turns.left_out(numbers, parts_at)
+    shown_a, shown_b = (
+        [it for it in side if not any(first <= it.number <= last for first, last in gaps)]
+        for side in (turns_a, turns_b)
+    )
     of_a, of_b = ({part.name: part for part in reward_parts(side.row)} for side in (a, b))
     worths = [(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])]
     known = [part.worth for _, *parts in worths for part in parts if part and part.worth is not None]
@@ -150,8 +144,10 @@ def _page(db: Connection, run: Run, chosen: RolloutFilter, one: int, other: int)
         scale=Scale.over(known),
         figures=_figures(a.row, b.row),
         prompt=aligned(0, turns.prompt_of(cards_a), turns.prompt_of(cards_b), differ),
-        turns=_turns(turns_a, turns_b, parts_at, differ),
+        turns=_turns(shown_a, shown_b, parts_at, differ),
         parts_at=parts_at,
+        gaps=gaps,
+        whole=f"{urls.compare_rollouts(run.uid, one, other, chosen)}&whole=1",
     )
 
 
@@ -164,8 +160,7 @@ def _side(db: Connection, row_id: int) -> tuple[Side, list[Card]]:
 
 
 def _turns(a: Sequence[Turn], b: Sequence[Turn], parts_at: int | None, differ: Differ) -> list[Aligned]:
-    by_number = ({turn.number: turn for turn in side} for side in (a, b))
-    one, other = by_number
+    one, other = ({turn.number: turn for turn in side} for side in (a, b))
     found = []
     for number in sorted({*one, *other}):
         of_a, of_b = one.get(number), other.get(number)

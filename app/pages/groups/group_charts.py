@@ -18,30 +18,21 @@ _MOST_STACKS = 60
 
 
 class Pill(NamedTuple):
-    """Marks rollouts of nearly the same reward: a dot for one, higher for several; `x`, `y` are its upper left corner.
+    """Marks rollouts of nearly the same reward: a dot for one, higher for several."""
 
-    Attributes:
-        tone: `positive` above the group's mean, `negative` below, `even` for zero variance.
-    """
-
-    x: float
-    y: float
+    x: float  # left
+    y: float  # top
     height: float
-    tone: str
+    tone: str  # `positive` above the group's mean, `negative` below, `even` for zero variance
     label: str
 
 
 class Strip(NamedTuple):
-    """Shows a group's rewards on a line from the run's lowest reward to its highest.
-
-    Attributes:
-        zero: position of 0, in pixels.
-        mean: position of the group's mean; None without a reward.
-    """
+    """Shows a group's rewards on a line from the run's lowest reward to its highest; positions are in pixels."""
 
     pills: list[Pill]
     zero: float
-    mean: float | None
+    mean: float | None  # None without a reward
     label: str
 
 
@@ -67,9 +58,7 @@ def strip(rewards: Sequence[float], mean: float | None, scale: Scale) -> Strip:
 
 
 def stacks(tallies: Sequence[Tally], kinds: Sequence[Kind], address: Callable[..., str]) -> list[StepStack]:
-    """Builds a stack per step, with the kinds in the given order from below; more than 60 steps are binned. `address`
-    is called with the steps of a bin.
-    """
+    """Builds a stack of kinds, from below, per step or bin; `address` is called with the steps of a bin."""
     if not tallies:
         return []
     bins = Bins.of(min(tally.step for tally in tallies), max(tally.step for tally in tallies), _MOST_STACKS)

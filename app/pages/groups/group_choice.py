@@ -27,11 +27,7 @@ class GroupChoice:
 
 
 def choice_of(given: urls.Pairs) -> GroupChoice:
-    """Reads the choice from an address, and uses it in all addresses of groups of this request.
-
-    Raises:
-        FilterError: there is no such order or kind.
-    """
+    """Reads the choice from an address, and uses it in all addresses of groups of this request. Raises FilterError."""
     own = {name: value for name, value in given if value}
     sort, kind = own.get("sort", GroupSort.NEWEST.value), own.get("kind", "")
     check_word("sort", "order of groups", sort, [word.value for word in GroupSort])

@@ -17,18 +17,12 @@ FOLLOWED = 3
 
 
 class TurnLine(NamedTuple):
-    """Shows a turn in one line.
-
-    Attributes:
-        did: what was sent to the environment, or called, or otherwise said; empty if nothing was.
-        heard: the environment's answer; empty if it gave none.
-        reward: of that answer; None if it gave none.
-    """
+    """Shows a turn in one line."""
 
     number: int
-    did: str
-    heard: str
-    reward: float | None
+    did: str  # what was sent to the environment, or called, or otherwise said; empty if nothing was
+    heard: str  # the environment's answer; empty if it gave none
+    reward: float | None  # of that answer; None if it gave none
 
 
 class Ending(NamedTuple):
@@ -40,34 +34,23 @@ class Ending(NamedTuple):
 
 
 class Lens(NamedTuple):
-    """Shows two rollouts of a group.
+    """Shows two rollouts of a group."""
 
-    Attributes:
-        a, b: the best and the worst; in a dead group the first, and another that diverges from it if there is one.
-        is_dead: True if the group has zero variance.
-        same: turns before the divergence, with identical actions.
-        turn: the turn at which they diverge, without the reasoning; None if all actions are identical.
-        worth: the environment's reward for that turn of `a` and `b`; None if it gave none.
-    """
-
+    # `a` and `b`: the best and the worst; in a dead group the first, and another that diverges from it if there is one.
     a: Ending
     b: Ending
     is_dead: bool
-    same: list[TurnLine]
-    turn: Aligned | None
+    same: list[TurnLine]  # turns before the divergence, with identical actions
+    turn: Aligned | None  # the turn at which they diverge, without the reasoning; None if all actions are identical
+    # The environment's reward for that turn of `a` and `b`; None if it gave none.
     worth: tuple[float | None, float | None]
 
 
 def lens_of(
     summary: RunSummary, scored: Sequence[EvaluationRow], opened: Mapping[int, Sequence[Turn]], kind: Kind
 ) -> Lens | None:
-    """Builds the comparison; None if fewer than two of the rollouts have turns, or the best has none.
-
-    Args:
-        summary: of their run.
-        scored: the rows that have a reward, highest first.
-        opened: turns of the opened rollouts, by id.
-        kind: of the group.
+    """Builds the comparison of the rows that have a reward, highest first, by the turns of those that are opened; None
+    if fewer than two of them have turns, or the best has none.
     """
     known = [(row, opened[row.id or 0]) for row in scored if opened.get(row.id or 0)]
     if len(known) < 2 or known[0][0] is not scored[0]:
@@ -91,9 +74,7 @@ def _ending(side: Side, turns: Sequence[Turn]) -> Ending:
 
 
 def _turn(number: int, a: Turn | None, b: Turn | None) -> Aligned:
-    """Compares message, action and observation. The observation is one piece: a last answer is not a message, unlike
-    the others.
-    """
+    """Compares message, action and observation. The observation is one piece, since a last answer is not a message."""
     differ = Differ()
     found = aligned(number, _own(a), _own(b), differ, parts=True)
     pieces = [piece for piece in found.pieces if piece.name != "reasoning"] or found.pieces

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import fsum, isfinite, sqrt
+from math import isfinite
+from statistics import fmean, stdev
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
@@ -32,60 +33,48 @@ from logs_ui.recorder.vocabulary import Status
 OPENED = 8
 """Number of columns whose turns are sent with the page; the others are loaded when they are scrolled to."""
 
-_OWN = ("seen", "column", "open", "sort", "kind")
+_OWN = ("seen", "column", "open", "whole", "sort", "kind")
 _MOST_OPENED = 64
 
 router = APIRouter()
 
 
 class CompletionColumn(NamedTuple):
-    """Describes one completion of the group.
-
-    Attributes:
-        turns: None if they are not loaded yet.
-        parts_at: the turn at which it diverges from the best; for the best, the first at which any loaded one
-            diverges. None if there is none, or it is not loaded.
-        is_best: True for the first of those that have a reward.
-    """
+    """Describes one completion of the group."""
 
     row: EvaluationRow
     parts: list[RewardPart]
-    turns: list[Turn] | None
+    turns: list[Turn] | None  # None if they are not loaded yet
+    # The turn at which it diverges from the best; for the best, the first at which any loaded one diverges. None if
+    # there is none, or it is not loaded.
     parts_at: int | None
-    is_best: bool
+    # First and last turn of what is left out; empty if the reader asked for the whole completion.
+    gaps: list[tuple[int, int]]
+    is_best: bool  # True for the first of those that have a reward
 
 
 @dataclass(frozen=True)
 class GroupPage:
-    """Context of `groups/group.html` and `groups/_group.html`.
-
-    Attributes:
-        first: id of its first rollout, which is in its address.
-        prompt: messages of the prompt, from the rollout `asked`; those without text are left out.
-        mean, std: mean and standard deviation of the rewards; None for fewer than one, or two.
-        scale: scale of the reward functions' bars.
-        pair: ids of the best and the worst; None if fewer than two have a reward.
-        newer, older: ids of the neighbouring groups in the order, kind and filter of the address; None at the ends.
-        lens: comparison of best and worst; None without a pair, and if one of them has no turns.
-        refresh: address to poll while the group is not settled; None if nothing is to come.
-    """
+    """Context of `groups/group.html` and `groups/_group.html`."""
 
     summary: RunSummary
     chosen: RolloutFilter
-    first: int
+    first: int  # id of its first rollout, which is in its address
     columns: list[CompletionColumn]
-    prompt: list[Card]
+    prompt: list[Card]  # messages of the prompt, from the rollout `asked`; those without text are left out
     asked: EvaluationRow
     kind: Kind
+    # `mean` and `std`: mean and standard deviation of the rewards; None for fewer than one, or two.
     mean: float | None
     std: float | None
     strip: Strip
-    scale: Scale
-    pair: tuple[int, int] | None
+    scale: Scale  # scale of the reward functions' bars
+    pair: tuple[int, int] | None  # ids of the best and the worst; None if fewer than two have a reward
+    # `newer` and `older`: ids of the next groups in the order, kind and filter of the address; None at the ends.
     newer: int | None
     older: int | None
-    lens: Lens | None
-    refresh: str | None
+    lens: Lens | None  # comparison of best and worst; None without a pair, and if one of them has no turns
+    refresh: str | None  # address to poll while the group is not settled; None if nothing is to come
 
 
 @dataclass(frozen=True)
@@ -110,29 +99,29 @@ def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Re
         summary = queries.run_summary(db, id_of(run))
         if htmx.target(request) == "group" and request.query_params.get("seen") == _seen(rows, summary):
             return htmx.nothing_new()
-        order, opened = (_numbers(pairs, name) for name in ("column", "open"))
+        order, opened, whole = (_numbers(pairs, name) for name in ("column", "open", "whole"))
         # In the order in which the page shows them, so that none moves under the reader; new ones come last.
         places = {row_id: place for place, row_id in enumerate(order)}
         rows.sort(key=lambda row: places.get(row.id or 0, len(places)))
-        page = _page(db, summary, rows, chosen, choice, opened)
+        page = _page(db, summary, rows, chosen, choice, opened, whole)
     return htmx.render(request, "groups/group.html", page, fragments=("group",))
 
 
 @router.get("/runs/{name}/groups/{row_id}/column")
-def column(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
-    """Returns the turns of one completion, for its column."""
+def column(request: Request, source: SourceOfPages, name: str, row_id: int, whole: int = 0) -> Response:
+    """Returns the turns of one completion, for its column; `whole` is its id if none is to be left out."""
     with source.reading_run(name) as (db, run):
         rows = queries.group_rows(db, id_of(run), storable(row_id))
         opened = _opened(db, id_of(run), [rows[0].id or 0, row_id])
         summary = queries.run_summary(db, id_of(run))
     of_rows = {opened_id: turns.turns_of(cards) for opened_id, cards in opened.items()}
-    (shown,) = (each for each in _columns(rows, of_rows) if each.row.id == row_id)
+    (shown,) = (each for each in _columns(rows, of_rows, [whole]) if each.row.id == row_id)
     return htmx.fragment(request, "groups/_column.html", ColumnPage(summary, shown))
 
 
 def _page(
     db: Connection, summary: RunSummary, rows: list[EvaluationRow], chosen: RolloutFilter, choice: GroupChoice,
-    wanted: Sequence[int],
+    wanted: Sequence[int], whole: Sequence[int],
 ) -> GroupPage:  # fmt: skip
     run, run_id = summary.run, id_of(summary.run)
     ids = [row.id or 0 for row in rows]
@@ -141,7 +130,7 @@ def _page(
     found = _opened(db, run_id, [*ids[:OPENED], *(row_id for row_id in wanted if row_id in ids), *(pair or ())])
     opened = {row_id: turns.turns_of(cards) for row_id, cards in found.items()}
     shown = {*ids[:OPENED], *wanted}
-    columns = _columns(rows, {row_id: of_row for row_id, of_row in opened.items() if row_id in shown})
+    columns = _columns(rows, {row_id: of_row for row_id, of_row in opened.items() if row_id in shown}, whole)
     asked = next((row for row in rows if found.get(row.id or 0)), rows[0])
     rewards = [row.reward for row in rows if row.reward is not None]
     marks = success_of(db, run).marks
@@ -150,7 +139,7 @@ def _page(
         newer, older = queries.beside_in_survey(db, run_id, known, marks, choice.sort, choice.kinds, rows[0].group)
     else:
         newer, older = queries.beside(db, run_id, chosen, rows)
-    mean, std = _moments(rewards)
+    mean = fmean(rewards) if rewards and all(map(isfinite, rewards)) else None
     kind = queries.groups_of_rows(db, run_id, ids[:1], marks)[0].kind
     return GroupPage(
         summary=summary,
@@ -161,7 +150,7 @@ def _page(
         asked=asked,
         kind=kind,
         mean=mean,
-        std=std,
+        std=None if mean is None or len(rewards) < 2 else stdev(rewards),
         strip=group_charts.strip(rewards, mean, Scale.over(queries.reward_ends(db, run_id))),
         scale=Scale.over([part.worth for it in columns for part in it.parts if part.worth is not None]),
         pair=pair,
@@ -177,7 +166,9 @@ def _opened(db: Connection, run_id: int, row_ids: Iterable[int]) -> dict[int, li
     return {row_id: timeline.make_timeline(rollout) for row_id, rollout in found.items()}
 
 
-def _columns(rows: Sequence[EvaluationRow], opened: Mapping[int, list[Turn]]) -> list[CompletionColumn]:
+def _columns(
+    rows: Sequence[EvaluationRow], opened: Mapping[int, list[Turn]], whole: Sequence[int]
+) -> list[CompletionColumn]:
     best = min(rows, key=queries.by_reward).id or 0
     of_best = opened.get(best)
     partings = {
@@ -185,26 +176,15 @@ def _columns(rows: Sequence[EvaluationRow], opened: Mapping[int, list[Turn]]) ->
         for row_id, of_row in opened.items()
         if of_best is not None and row_id != best
     }
-    first = min((number for number in partings.values() if number is not None), default=None)
-    return [
-        CompletionColumn(
-            row=row,
-            parts=reward_parts(row),
-            turns=opened.get(row.id or 0),
-            parts_at=first if row.id == best else partings.get(row.id or 0),
-            is_best=row.id == best and row.reward is not None,
-        )
-        for row in rows
-    ]
-
-
-def _moments(rewards: Sequence[float]) -> tuple[float | None, float | None]:
-    if not rewards or not all(map(isfinite, rewards)):
-        return None, None
-    mean = fsum(rewards) / len(rewards)
-    if len(rewards) < 2:
-        return mean, None
-    return mean, sqrt(fsum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1))
+    partings[best] = min((number for number in partings.values() if number is not None), default=None)
+    found = []
+    for row in rows:
+        row_id, parts_at = row.id or 0, partings.get(row.id or 0)
+        of_row = opened.get(row_id)
+        gaps = turns.left_out([turn.number for turn in of_row or ()], parts_at) if row_id not in whole else []
+        is_best = row_id == best and row.reward is not None
+        found.append(CompletionColumn(row, reward_parts(row), of_row, parts_at, gaps, is_best))
+    return found
 
 
 def _refresh(

@@ -39,9 +39,7 @@ router = APIRouter()
 
 
 class GroupLine(NamedTuple):
-    """Describes a group: the strip of its rewards, the ids of its best and worst rollout; None with fewer than two
-    rewards.
-    """
+    """Describes a group: the strip of its rewards; ids of best and worst rollout, None with fewer than two rewards."""
 
     group: Group
     strip: group_charts.Strip
@@ -56,20 +54,13 @@ class GroupLines(NamedTuple):
 
 
 class Overview(NamedTuple):
-    """Holds the summary above the table.
-
-    Attributes:
-        counts: number of groups of each kind, in the order of the chart.
-        dead: number of groups with zero variance.
-        solved: the definition of solved, in words.
-        stacks: by step; empty for fewer than two steps.
-    """
+    """Holds the summary above the table."""
 
     survey: Survey
-    counts: list[tuple[Kind, int]]
-    dead: int
-    solved: str
-    stacks: list[StepStack]
+    counts: list[tuple[Kind, int]]  # number of groups of each kind, in the order of the chart
+    dead: int  # number of groups with zero variance
+    solved: str  # the definition of solved, in words
+    stacks: list[StepStack]  # by step; empty for fewer than two steps
 
     @property
     def scored(self) -> int:
@@ -79,46 +70,31 @@ class Overview(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupsLive:
-    """Fills the live corner of the table.
+    """Fills the live corner of the table."""
 
-    Attributes:
-        newest: highest id of a rollout when the page was made; groups with a higher first id are new.
-        address: address to poll.
-        every: seconds between two polls; None if nothing is to come.
-    """
-
-    newest: int
+    newest: int  # highest id of a rollout when the page was made; groups with a higher first id are new
     seen: str
     new: Count
     address: str
-    every: int | None
+    every: int | None  # seconds between two polls; None if nothing is to come
 
 
 @dataclass(frozen=True)
 class GroupsPage:
-    """Context of `groups/groups.html` and `groups/_groups.html`.
-
-    Attributes:
-        where: the filter as text; as it was written if it is wrong.
-        choice: order and kind.
-        modes: (text, address, is chosen) of each mode, and of all, if the run has several.
-        is_first: True if the lines start at the beginning of the table.
-        mistake: the error in the filter; `chosen` is then the filter without the wrong part.
-        meant: address of the filter that was probably meant; None without a mistake or a guess.
-    """
+    """Context of `groups/groups.html` and `groups/_groups.html`."""
 
     summary: RunSummary
     chosen: RolloutFilter
-    where: str
+    where: str  # the filter as text; as it was written if it is wrong
     chips: list[FilterPart]
     choice: GroupChoice
-    modes: list[tuple[str, str, bool]]
+    modes: list[tuple[str, str, bool]]  # (text, address, is chosen) of each mode, and of all, if the run has several
     overview: Overview
     rows: GroupLines
-    is_first: bool
+    is_first: bool  # True if the lines start at the beginning of the table
     live: GroupsLive
-    mistake: FilterError | None
-    meant: str | None
+    mistake: FilterError | None  # the error in the filter; `chosen` is then the filter without the wrong part
+    meant: str | None  # address of the filter that was probably meant; None without a mistake or a guess
 
 
 @dataclass(frozen=True)
@@ -132,11 +108,7 @@ class MoreGroupsPage:
 
 @dataclass(frozen=True)
 class LiveGroupsPage:
-    """Context of `groups/_groups_live.html`.
-
-    Attributes:
-        rows: changed lines; the whole first page if the table follows new groups.
-    """
+    """Context of `groups/_groups_live.html`: changed lines, or the whole first page if the table follows new groups."""
 
     summary: RunSummary
     chosen: RolloutFilter
@@ -151,68 +123,60 @@ class LiveGroupsPage:
 def groups(request: Request, source: SourceOfPages, name: str) -> Response:
     """Shows the table, a further page of it, or the error in the filter."""
     with source.reading_run(name) as (db, run):
-        return _answer(request, db, run)
-
-
-def _answer(request: Request, db: Connection, run: Run) -> Response:
-    given = request.query_params.multi_items()
-    place = request.query_params.get("after")
-    try:
-        choice = choice_of(given)
-        chosen = checked_filter(db, run, _of_filter(given))
-        after = urls.parse_cursor(place) if place else None
-    except FilterError as mistake:
-        own = _of_filter(given)
-        page = _page(db, run, repaired(own, mistake), GroupChoice(), None, given=own, mistake=mistake)
-        return htmx.render(request, "groups/groups.html", page, fragments=("groups",), status=422, address="false")
-    here = _address(run, chosen, choice, after)
-    if htmx.target(request) == "more":
-        summary = queries.run_summary(db, id_of(run))
-        rows = _rows(db, run, chosen, choice, after, None)
-        return htmx.fragment(request, "groups/_more_groups.html", MoreGroupsPage(summary, chosen, rows))
-    if htmx.target(request) is None and request.path_params["name"] != run.uid:
-        return RedirectResponse(here, 303)
-    if (frame := until_counted(request, db, run, "groups", queries.survey)) is not None:
-        return frame
-    page = _page(db, run, chosen, choice, after)
-    return htmx.render(request, "groups/groups.html", page, fragments=("groups",), address=here)
+        given = request.query_params.multi_items()
+        place = request.query_params.get("after")
+        try:
+            choice = choice_of(given)
+            chosen = checked_filter(db, run, _of_filter(given))
+            after = urls.parse_cursor(place) if place else None
+        except FilterError as mistake:
+            own = _of_filter(given)
+            page = _page(db, run, repaired(own, mistake), GroupChoice(), None, given=own, mistake=mistake)
+            return htmx.render(request, "groups/groups.html", page, fragments=("groups",), status=422, address="false")
+        here = _address(run, chosen, choice, after)
+        if htmx.target(request) == "more":
+            summary = queries.run_summary(db, id_of(run))
+            rows = _rows(db, run, chosen, choice, after, None)
+            return htmx.fragment(request, "groups/_more_groups.html", MoreGroupsPage(summary, chosen, rows))
+        if htmx.target(request) is None and name != run.uid:
+            return RedirectResponse(here, 303)
+        if (frame := until_counted(request, db, run, "groups", queries.survey)) is not None:
+            return frame
+        page = _page(db, run, chosen, choice, after)
+        return htmx.render(request, "groups/groups.html", page, fragments=("groups",), address=here)
 
 
 @router.get("/runs/{name}/groups/live")
 def live(request: Request, source: SourceOfPages, name: str) -> Response:
     """Returns what changed since the table was made; 204 if nothing did."""
     with source.reading_run(name) as (db, run):
-        return _news(request, db, run)
-
-
-def _news(request: Request, db: Connection, run: Run) -> Response:
-    pairs = request.query_params.multi_items()
-    choice = choice_of(pairs)
-    chosen = checked_filter(db, run, _of_filter(pairs))
-    newest = urls.parse_whole(request.query_params.get("newest", "0"))
-    follows = "follow" in request.query_params and not choice.needs_survey
-    summary = queries.run_summary(db, id_of(run))
-    now = _live(db, summary, chosen, choice, None if follows else newest)
-    seen = request.query_params.get("seen", "")
-    if now.seen == seen and now.newest == newest:
-        return htmx.nothing_new()
-    if follows:
-        rows = _rows(db, run, chosen, choice, None, None)
-    else:
-        unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_LINES]
-        rows = GroupLines(_changed_lines(db, run, unfinished, seen, now.seen), None)
-    page = LiveGroupsPage(
-        summary=summary,
-        chosen=chosen,
-        choice=choice,
-        overview=_overview(
-            db, run, rested(db, id_of(run), queries.survey, chosen, success_of(db, run).marks), chosen, choice
-        ),
-        rows=rows,
-        follows=follows,
-        live=now,
-    )
-    return htmx.fragment(request, "groups/_groups_live.html", page)
+        pairs = request.query_params.multi_items()
+        choice = choice_of(pairs)
+        chosen = checked_filter(db, run, _of_filter(pairs))
+        newest = urls.parse_whole(request.query_params.get("newest", "0"))
+        follows = "follow" in request.query_params and not choice.needs_survey
+        summary = queries.run_summary(db, id_of(run))
+        now = _live(db, summary, chosen, choice, None if follows else newest)
+        seen = request.query_params.get("seen", "")
+        if now.seen == seen and now.newest == newest:
+            return htmx.nothing_new()
+        if follows:
+            rows = _rows(db, run, chosen, choice, None, None)
+        else:
+            unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_LINES]
+            rows = GroupLines(_changed_lines(db, run, unfinished, seen, now.seen), None)
+        page = LiveGroupsPage(
+            summary=summary,
+            chosen=chosen,
+            choice=choice,
+            overview=_overview(
+                db, run, rested(db, id_of(run), queries.survey, chosen, success_of(db, run).marks), chosen, choice
+            ),
+            rows=rows,
+            follows=follows,
+            live=now,
+        )
+        return htmx.fragment(request, "groups/_groups_live.html", page)
 
 
 def _page(
@@ -317,9 +281,7 @@ def _live(
 
 
 def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str) -> list[GroupLine]:
-    """Returns the lines of the page that may have changed since it last polled. A new state of the run changes its
-    running groups too.
-    """
+    """Returns the lines that may have changed since the last poll: a new state of the run changes running groups."""
     change, _, state = seen.partition(".")
     found = queries.groups_of_rows(db, id_of(run), ids, success_of(db, run).marks)
     is_same = state == now.partition(".")[2]

@@ -24,19 +24,14 @@ class ConfigEntry(NamedTuple):
 
 
 class Logged(NamedTuple):
-    """Holds the metrics and settings of a run whose name or value contains `search`.
-
-    Attributes:
-        groups: prefix and metrics by step, those of the training first. Metrics whose prefix no other one has are one
-            group.
-        single: metrics that were logged once: a trainer's at its end, or all of an evaluation's.
-        config: arguments of the trainer or the evaluation, structured ones last.
-    """
+    """Holds the metrics and settings of a run whose name or value contains `search`."""
 
     search: str
+    # Prefix and metrics by step, those of the training first. Metrics whose prefix no other one has are one group.
     groups: list[tuple[str, list[charts.Curve]]]
+    # Metrics that were logged once: a trainer's at its end, or all of an evaluation's.
     single: list[tuple[str, float | None]]
-    config: list[ConfigEntry]
+    config: list[ConfigEntry]  # arguments of the trainer or the evaluation, structured ones last
     versions: list[ConfigEntry]
 
 
@@ -68,9 +63,7 @@ def _group_rank(name: str) -> tuple[bool, int, str]:
 
 
 def _group_of(name: str) -> str:
-    """Returns the group of a metric: evaluations are logged as `eval_...`, related metrics as
-    `completions/mean_length`.
-    """
+    """Returns the group of a metric: evaluations log `eval_...`, related ones `completions/mean_length`."""
     if name.startswith("eval_"):
         return _EVALUATION
     prefix, slash, _ = name.partition("/")
@@ -83,9 +76,7 @@ def _rank(curve: ScalarCurve) -> tuple[int, str]:
 
 
 def _found(values: dict[str, Any], search: str) -> list[ConfigEntry]:
-    """Returns the matching settings, simple ones first, then by name. None is shown: an argument left out is a decision
-    too.
-    """
+    """Returns the matching settings, simple ones first, then by name. None is shown: leaving out is a decision too."""
     settings = (_setting(name, value) for name, value in values.items())
     found = (it for it in settings if search.lower() in it.name.lower() or search.lower() in it.value.lower())
     return sorted(found, key=lambda it: (it.is_structured, it.name))

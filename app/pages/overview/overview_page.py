@@ -17,6 +17,7 @@ from logs_ui.app.parts.charts import Bar, RewardChart
 from logs_ui.app.parts.diagnoses import ShortDiagnosis, cached_diagnosis, diagnosed, in_short
 from logs_ui.app.parts.notes_forms import Marks, NotebookOfPages
 from logs_ui.app.parts.step_charts import FunctionMean, StepChart, function_means, make_charts, mean
+from logs_ui.app.parts.view import named_views
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
@@ -28,6 +29,7 @@ from logs_ui.recorder.queries import RunSummary, Series
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, check_word
 from logs_ui.recorder.queries.filters.terms import Range
 from logs_ui.recorder.queries.run_steps import TaskRewards
+from logs_ui.recorder.storage.notes_tables import SavedView
 from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 
@@ -50,62 +52,45 @@ class ValueShare:
 
 @dataclass(frozen=True)
 class Steps:
-    """Holds the figures of one series.
-
-    Attributes:
-        first, last: the steps of tiles, parts and tasks.
-        before: number of earlier steps that the tiles' changes compare with.
-        has_steps: False for an evaluation whose rollouts name no steps: all of them are in one.
-        tasks: the nine with the lowest rewards, of which eight are shown, with a bar, and the address of the rollouts.
-        points: the steps that the charts show.
-        thinned: number of steps if the charts show only every n-th; None if they show all.
-        address: of a step's rollouts, with urls.FIRST and urls.LAST in place of the steps.
-        preview: address of a preview of them, likewise.
-        functions: mean of each reward function; empty if there are charts.
-        histogram: of the rewards; None if there are charts, or no rewards.
-    """
+    """Holds the figures of one series."""
 
     series: Series
+    # `first` and `last`: the steps of tiles, parts and tasks.
     first: int
     last: int
-    before: int
-    has_steps: bool
+    before: int  # number of earlier steps that the tiles' changes compare with
+    has_steps: bool  # False for an evaluation whose rollouts name no steps: all of them are in one
     tiles: list[StepTile]
-    points: list[int]
-    thinned: int | None
+    points: list[int]  # the steps that the charts show
+    thinned: int | None  # number of steps if the charts show only every n-th; None if they show all
     charts: list[StepChart]
     statuses: list[ValueShare]
     stop_reasons: list[ValueShare]
+    # The nine with the lowest rewards, of which eight are shown, with a bar, and the address of the rollouts.
     tasks: list[tuple[TaskRewards, Bar, str]]
-    functions: list[FunctionMean]
-    histogram: RewardChart | None
-    address: str
-    preview: str
+    functions: list[FunctionMean]  # mean of each reward function; empty if there are charts
+    histogram: RewardChart | None  # of the rewards; None if there are charts, or no rewards
+    address: str  # of a step's rollouts, with urls.FIRST and urls.LAST in place of the steps
+    preview: str  # address of a preview of them, likewise
 
 
 @dataclass(frozen=True)
 class OverviewPage:
-    """Context of `overview/overview.html` and `overview/_overview.html`.
-
-    Attributes:
-        choice: (series, address, is chosen) of each series of rollouts, if there are several.
-        steps: of the chosen series; None for a run without rollouts.
-        has_why: True if the diagnosis covers this series.
-        short: the diagnosis in short; None if the browser has to request it, at the address `diagnosing`.
-        refresh: address to poll while the run is alive; None if nothing is to come.
-        is_new: True for a full page load; charts are then drawn without a script, too.
-    """
+    """Context of `overview/overview.html` and `overview/_overview.html`."""
 
     summary: RunSummary
+    # (series, address, is chosen) of each series of rollouts, if there are several.
     choice: list[tuple[Series, str, bool]]
-    steps: Steps | None
-    has_why: bool
+    steps: Steps | None  # of the chosen series; None for a run without rollouts
+    has_why: bool  # True if the diagnosis covers this series
+    # The diagnosis in short; None if the browser has to request it, at the address `diagnosing`.
     short: ShortDiagnosis | None
     diagnosing: str
     logged: Logged
     marks: Marks
-    refresh: str | None
-    is_new: bool
+    views: list[tuple[SavedView, str]]  # the saved views of its rollouts, each with its address
+    refresh: str | None  # address to poll while the run is alive; None if nothing is to come
+    is_new: bool  # True for a full page load; charts are then drawn without a script, too
 
 
 @dataclass(frozen=True)
@@ -118,11 +103,7 @@ class LoggedPage:
 
 @dataclass(frozen=True)
 class TablePage:
-    """Context of `overview/steps.html` and `overview/_steps.html`: a chart as a table, last step first.
-
-    Attributes:
-        addresses: of each step's rollouts.
-    """
+    """Context of `overview/steps.html` and `overview/_steps.html`: a chart as a table with links, last step first."""
 
     summary: RunSummary
     chart: StepChart
@@ -132,11 +113,7 @@ class TablePage:
 
 @dataclass(frozen=True)
 class PreviewPage:
-    """Context of `overview/_preview.html`: the rollouts of some steps with the lowest rewards.
-
-    Attributes:
-        address: of all of them.
-    """
+    """Context of `overview/_preview.html`: the lowest rollouts of some steps, and the address of all of them."""
 
     summary: RunSummary
     first: int
@@ -185,6 +162,7 @@ def overview(
             diagnosing=urls.overview(run.uid, **named, search=q.strip(), seen="undiagnosed"),
             logged=logged,
             marks=notes_forms.of_run(db, notebook, run),
+            views=named_views(db, run),
             refresh=urls.overview(run.uid, **named, seen=now) if summary.is_alive else None,
             is_new=wanted is None,
         )

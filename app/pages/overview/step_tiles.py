@@ -37,11 +37,8 @@ class TileWindow(NamedTuple):
 
 
 class StepTile(NamedTuple):
-    """Shows one figure.
-
-    Attributes:
-        change: from the steps before, with its sign; None without any.
-        tone: of the change: `positive` or `negative` if it is better or worse, else `quiet`.
+    """Shows one figure, and its signed change from the steps before; None without any. The tone is `positive` or
+    `negative` if the change is better or worse, else `quiet`.
     """
 
     name: str
@@ -125,7 +122,7 @@ def _reward(steps: Sequence[Step]) -> float | None:
 
 def _truncated(steps: Sequence[Step]) -> float | None:
     cut = sum(step.stop_reasons.get(StopReason.LENGTH, 0) for step in steps)
-    return mean(cut, sum(step.ended for step in steps))
+    return mean(cut, sum(step.ended for step in steps)) if any(step.ends_known for step in steps) else None
 
 
 def _mean_of(name: str) -> Figure:

@@ -3,7 +3,7 @@ Between them are gaps, which the page fills while it is read.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
@@ -44,17 +44,18 @@ def numbered(cards: Iterable[Card]) -> list[tuple[int, Card]]:
 
 
 def stretches(
-    cards: Sequence[Card], gaps: Sequence[Gap] | None, *, is_filled: bool, around: int, is_open: bool
+    cards: Sequence[Card], gaps: Sequence[Gap] | None, *, is_filled: bool, around: int, is_open: Collection[str]
 ) -> list[tuple[list[Card], Gap | None]]:
     """Divides a timeline into cards that are sent, and the gap after them. `gaps` are those of the page as it is shown;
     None for a new page, which opens at the turn `around`. With `is_filled` only turns of the first gap are sent.
+    `is_open` are the anchors of the cards whose output is unfolded.
     """
     everywhere = numbered(cards)
     is_long = bool(everywhere) and everywhere[-1][0] > _RAIL_FROM
     placed = [pair for pair in everywhere if not is_filled or (gaps and gaps[0][0] <= pair[0] <= gaps[0][1])]
     cost: Counter[int] = Counter()
     for number, card in placed:
-        cost[number] += _PER_CARD + _sent(card, is_open=is_open, is_long=is_long)
+        cost[number] += _PER_CARD + _sent(card, is_open=card.anchor in is_open, is_long=is_long)
     turns = sorted(cost)
     if gaps is None or is_filled:
         shown = {0, *_within(cost, turns, _MORE if is_filled else _HEAD)}

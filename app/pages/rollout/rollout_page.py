@@ -28,6 +28,7 @@ from logs_ui.app.web.page_cache import is_long
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of
+from logs_ui.recorder.analysis.export.exported import iso
 from logs_ui.recorder.diagnosis.rollout_rows import SAME
 from logs_ui.recorder.diagnosis.tables.one_rollout import Training, training
 from logs_ui.recorder.diagnosis.waterfall import cause_of
@@ -69,82 +70,57 @@ class Member(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The cause that ended a rollout, and the reward that it lost.
-
-    Attributes:
-        lost: the run's best reward minus the rollout's, at least 0; None if the run is not diagnosed yet, has no best
-            reward, or its diagnosis does not cover the rollout.
-        solved: the definition of solved if the rollout meets it; else "".
-    """
+    """The cause that ended a rollout, and the reward that it lost."""
 
     word: Word
+    # The run's best reward minus the rollout's, at least 0; None if the run is not diagnosed yet, has no best reward,
+    # or its diagnosis does not cover the rollout.
     lost: float | None
     best: float | None
-    solved: str
+    solved: str  # the definition of solved if the rollout meets it; else ""
     address: str
 
 
 @dataclass(frozen=True)
 class RolloutPage:
-    """Context of `rollout/rollout.html` and `rollout/_rollout.html`.
-
-    Attributes:
-        chosen: the filter that previous and next follow.
-        cards: of the timeline; `anomaly` is the first of them that went wrong.
-        stretches: the cards that are sent, and the gaps between them; `rail` shows all turns if they are many. The
-            page opens at the turn `around`.
-        found: returns True if `searched` finds a text, given who wrote it and the text.
-        scoring: the calls that reward functions made for the rollout.
-        server_log: end of the environment server's log, for a failed rollout that names a log.
-        evidence: the weakest evidence of its call attribution, and its meaning; None without calls.
-        metrics, notes: recorded by the rollout function.
-        staleness: number of policy versions it was behind when an asynchronous trainer used it; None elsewhere.
-        dropped: how that trainer dropped it; None if it did not.
-        loss: its cause and lost reward; None if not known yet.
-        trained: its use in training; None in a run without training.
-        tokens: in the token view.
-        raw: the whole record as JSON, in the raw view.
-        scale: scale of the bars of `parts`.
-        strip: scale of the dots of `group`.
-        metadata: metadata that nothing else on the page shows.
-        searched: fields and phrases of the filter's text search, as a JSON list; empty without any.
-        refresh: address to poll while the rollout is not settled; None if nothing is to come.
-    """
+    """Context of `rollout/rollout.html` and `rollout/_rollout.html`."""
 
     summary: RunSummary
     row: EvaluationRow
-    chosen: RolloutFilter
+    chosen: RolloutFilter  # the filter that previous and next follow
     neighbours: Neighbours
     view: View
-    cards: list[Card]
+    cards: list[Card]  # of the timeline; `anomaly` is the first of them that went wrong
+    # The cards that are sent, and the gaps between them; `rail` shows all turns if they are many. The page opens at the
+    # turn `around`.
     stretches: list[tuple[list[Card], Gap | None]]
     around: int
     rail: list[Mark]
     show: tuple[Show, ...]
-    found: Callable[[str, str], bool]
-    scoring: list[Card]
+    found: Callable[[str, str], bool]  # returns True if `searched` finds a text, given who wrote it and the text
+    scoring: list[Card]  # the calls that reward functions made for the rollout
     anomaly: Card | None
     most_tokens: int
     traceback: Text | None
-    server_log: Text | None
+    server_log: Text | None  # end of the environment server's log, for a failed rollout that names a log
+    # The weakest evidence of its call attribution, and its meaning; None without calls.
     evidence: tuple[str, str] | None
     marks: Marks
     metrics: list[tuple[str, str]]
     notes: list[tuple[str, str]]
-    staleness: int | None
-    dropped: Word | None
-    loss: Loss | None
-    trained: Training | None
+    dropped: Word | None  # how the trainer dropped it; None if it did not
+    loss: Loss | None  # its cause and lost reward; None if not known yet
+    trained: Training | None  # its use in training; None in a run without training
     tokens: TokenView | None
-    raw: Text | None
+    raw: Text | None  # the whole record as JSON, in the raw view
     parts: list[RewardPart]
-    scale: Scale
+    scale: Scale  # scale of the bars of `parts`
     group: list[Member]
-    strip: Scale
+    strip: Scale  # scale of the dots of `group`
     sampling: list[tuple[str, str]]
-    metadata: Text | None
-    searched: str
-    refresh: str | None
+    metadata: Text | None  # metadata that nothing else on the page shows
+    searched: str  # fields and phrases of the filter's text search, as a JSON list; empty without any
+    refresh: str | None  # address to poll while the rollout is not settled; None if nothing is to come
 
 
 @router.get("/runs/{name}/rollouts/{row_id}")
@@ -196,8 +172,7 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
         value = {**timeline.texts(cards), **{it.part: it.value for it in _panels(found)}}.get(part)
     if value is None:
         raise RolloutNotFoundError(f"rollout {row_id} has no text called {part[:60]!r}")
-    headers = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Cache-Control": "no-store"}
-    return Response(safe_text.clean(value), media_type="text/plain", headers=headers)
+    return htmx.plain_text(value)
 
 
 @router.get("/images/{image_hash}")
@@ -228,22 +203,18 @@ def _stretches(
     placed = numbered(cards)
     given = [gap.partition("-")[::2] for gap in (own.get("fill") or own.get("gaps") or "").split(",")][:20]
     gaps = [(urls.parse_whole(a), urls.parse_whole(b)) for a, b in given if b]
-    searched = (place for place, card in placed if place and any(found(*said) for said in _said(card)))
+    searched = {card.anchor: place for place, card in placed if place and any(found(*said) for said in _said(card))}
     failed = (place for place, card in placed if card.anomaly)
-    around = urls.parse_whole(own.get("turn", "")) or next(searched, 0) or next(failed, 0)
+    around = urls.parse_whole(own.get("turn", "")) or min(searched.values(), default=0) or next(failed, 0)
     known = gaps if {"gaps", "fill"} & own.keys() else None
-    return stretches(cards, known, is_filled="fill" in own, around=around, is_open="output" in show), around
+    is_open = set(searched) if "output" not in show else {card.anchor for card in cards}
+    return stretches(cards, known, is_filled="fill" in own, around=around, is_open=is_open), around
 
 
 def _said(card: Card) -> list[tuple[str, str]]:
     """Returns (writer, text) for each text of a card; the model is the writer of an action."""
     sent = {value.part for _, value in card.answer.action} if card.answer and card.said_by == "tool" else set()
     return [("assistant" if part in sent else card.said_by, text) for part, text in timeline.texts([card]).items()]
-
-
-def _has_any(wanted: list[tuple[str, str]]) -> Callable[[str, str], bool]:
-    """Returns a function of (writer, text): True if the text contains one of the (field, phrase), as in the index."""
-    return lambda by, text: any(field in {"text", by} and place_of(phrase, text) for field, phrase in wanted)
 
 
 def _page(
@@ -261,7 +232,10 @@ def _page(
         else cards
     )
     searched = searches(chosen)
-    wanted = _has_any(searched)
+
+    def wanted(by: str, text: str) -> bool:
+        return any(field in {"text", by} and place_of(phrase, text) for field, phrase in searched)
+
     sent, around = _stretches(shown, own, show, wanted) if view == "timeline" else ([], 0)
     calls = sum(card.role == "assistant" and card.turn is not None for card in cards)
     parts = reward_parts(row)
@@ -288,7 +262,6 @@ def _page(
         marks=notes.of_rollout(db, notebook, run, found),
         metrics=_named(found.metadata.get("metrics")),
         notes=_named(found.metadata.get("notes")),
-        staleness=found.row.staleness,
         dropped=words.DROPPED.get(found.row.dropped or ""),
         loss=_loss(db, run, row),
         trained=None if summary.is_evaluation else _trained(run, row, group, summary),
@@ -382,9 +355,7 @@ def _metadata(found: Rollout) -> Text | None:
 
 
 def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
-    """Returns the complete record as plain values: times in ISO 8601, numbers without float32 noise. Arrays longer than
-    `token_limit` are replaced by a note of their length.
-    """
+    """Returns the record as plain values. Arrays longer than `token_limit` are replaced by a note of their length."""
 
     def ids(values: Any) -> Any:
         if values is None:
@@ -395,11 +366,11 @@ def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
             listed if token_limit is None or len(listed) <= token_limit else f"{len(listed)} values: see the plain text"
         )
 
-    tokens = found.tokens
-    row = {name: getattr(found.row, name) for name in EvaluationRow.model_fields}
-    row |= {name: figures.iso(row[name]) for name in ("created", "returned", "scored", "pruned")}
+    tokens, row = found.tokens, {name: getattr(found.row, name) for name in EvaluationRow.model_fields}
+    times = {name: row[name] for name in ("created", "returned", "scored", "pruned")}
     whole = {
         **row,
+        **{name: None if moment is None else iso(moment) for name, moment in times.items()},
         "messages": found.messages,
         "actions": found.actions,
         "sampling": found.sampling,

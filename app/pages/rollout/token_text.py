@@ -1,6 +1,7 @@
 """Decodes token ids into text, and finds the characters of each token."""
 
 import codecs
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -23,16 +24,13 @@ _LARGEST_ID = 2**32
 
 @dataclass(frozen=True)
 class TokenText:
-    """Holds the text of n tokens.
+    """Holds the text of n tokens."""
 
-    Attributes:
-        text: the decoded text; invalid bytes are U+FFFD. An id that the tokenizer lacks, which decoding would skip,
-            is spelt as its number: `⟨151999⟩`.
-        starts, ends: (n,) int64, the characters of `text` of which a token has a byte. Tokens that are parts of one
-            character share it; a token without text has an empty range.
-    """
-
+    # The decoded text; invalid bytes are U+FFFD. An id that the tokenizer lacks, which decoding would skip, is spelt as
+    # its number: `⟨151999⟩`.
     text: str
+    # `starts` and `ends`: (n,) int64, the characters of `text` of which a token has a byte. Tokens that are parts of
+    # one character share it; a token without text has an empty range.
     starts: NDArray[np.int64]
     ends: NDArray[np.int64]
 
@@ -143,9 +141,7 @@ class Vocabularies:
 
 
 def _joined(pieces: list[bytes]) -> TokenText:
-    """Joins pieces of UTF-8 that may be split or broken anywhere. Like Rust, Python replaces each longest broken piece
-    by one U+FFFD.
-    """
+    """Joins pieces of UTF-8, split or broken anywhere. Each longest broken piece becomes one U+FFFD, as in Rust."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts: list[str] = []
     starts, ends = np.zeros(len(pieces), np.int64), np.zeros(len(pieces), np.int64)
@@ -174,21 +170,13 @@ def _decoders(decoder: Any) -> Iterator[str]:
 
 
 def _is_text(data: bytes) -> bool:
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return data.decode(errors="ignore").encode() == data
 
 
 def _fallen_back(name: str) -> bytes | None:
     """Returns the byte of a token such as `<0xE2>`; None for another token."""
-    if len(name) != 6 or not (name.startswith("<0x") and name.endswith(">")):
-        return None
-    try:
-        return bytes([int(name[3:5], 16)])
-    except ValueError:
-        return None
+    match = re.fullmatch("<0x([0-9A-Fa-f]{2})>", name)
+    return bytes.fromhex(match[1]) if match else None
 
 
 def _byte_letters() -> dict[str, int]:

@@ -36,16 +36,12 @@ Logps = NDArray[np.float16]
 
 @dataclass(frozen=True)
 class Spelling:
-    """Holds tokens as the page shows them, and what its script needs to know of each.
+    """Holds tokens as the page shows them, and what its script needs to know of each."""
 
-    Attributes:
-        text: escaped, with labels for invisible characters.
-        ids, lengths, backs, marks: LEB128 in base64: the token ids; each token's length in `text`, in UTF-16 units;
-            how far each starts before its predecessor's end, empty if none does; and, for inserted labels, the
-            distance from the one before and the length, in turns.
-    """
-
-    text: Markup
+    text: Markup  # escaped, with labels for invisible characters
+    # `ids`, `lengths`, `backs` and `marks`: LEB128 in base64: the token ids; each token's length in `text`, in UTF-16
+    # units; how far each starts before its predecessor's end, empty if none does; and, for inserted labels, the
+    # distance from the one before and the length, in turns.
     ids: str
     lengths: str
     backs: str
@@ -54,46 +50,29 @@ class Spelling:
 
 @dataclass(frozen=True)
 class Segment:
-    """Consecutive tokens that all belong to the prompt, were sampled, or were inserted by the environment.
+    """Consecutive tokens that all belong to the prompt, were sampled, or were inserted by the environment."""
 
-    Attributes:
-        kind: "prompt", "sampled" or "inserted".
-        anchor: its id on the page.
-        turn: the model call that this is, or follows; None for the prompt, and if calls cannot be told apart.
-        first: index of its first token in the prompt or in the completion.
-        count: number of its tokens, including those not shown.
-        mean: mean of its log-probabilities; None without any.
-        logps: of the tokens shown: float16, little-endian, in base64; empty without any.
-    """
-
-    kind: str
-    anchor: str
-    turn: int | None
-    first: int
-    count: int
-    mean: float | None
+    kind: str  # "prompt", "sampled" or "inserted"
+    anchor: str  # its id on the page
+    turn: int | None  # the model call that this is, or follows; None for the prompt, and if calls cannot be told apart
+    first: int  # index of its first token in the prompt or in the completion
+    count: int  # number of its tokens, including those not shown
+    mean: float | None  # mean of its log-probabilities; None without any
     spelt: Spelling
-    logps: str
+    logps: str  # of the tokens shown: float16, little-endian, in base64; empty without any
 
 
 @dataclass(frozen=True)
 class TokenView:
-    """Holds all segments in order.
-
-    Attributes:
-        has_heat: True if any token has a log-probability.
-        above: each of `LEVELS`, and the number of sampled tokens that reach it; empty without log-probabilities.
-        special: ids, separated by spaces, of special tokens and of ids that the tokenizer lacks.
-        missing: what is not recorded, with the reason and what to do.
-        left_out: number of tokens that are not shown.
-    """
+    """Holds all segments in order."""
 
     segments: list[Segment] = field(default_factory=list)
-    has_heat: bool = False
+    has_heat: bool = False  # True if any token has a log-probability
+    # Each of `LEVELS`, and the number of sampled tokens that reach it; empty without log-probabilities.
     above: tuple[tuple[float, int], ...] = ()
-    special: str = ""
-    missing: list[tuple[str, str]] = field(default_factory=list)
-    left_out: int = 0
+    special: str = ""  # ids, separated by spaces, of special tokens and of ids that the tokenizer lacks
+    missing: list[tuple[str, str]] = field(default_factory=list)  # what is not recorded, with the reason and what to do
+    left_out: int = 0  # number of tokens that are not shown
 
     @property
     def anchors(self) -> set[str]:
@@ -101,9 +80,7 @@ class TokenView:
 
 
 def make_view(db: Connection, run: Run, found: Rollout, turns: int) -> TokenView:
-    """Builds the view. `turns` is the number of model calls of the timeline: if as many pieces were sampled, each piece
-    is one call.
-    """
+    """Builds the view. If as many pieces were sampled as the timeline has model calls, `turns`, each is one call."""
     tokens = found.tokens
     if tokens is None:
         return TokenView(missing=[_no_tokens(run, found)])

@@ -41,25 +41,18 @@ class _CancelledError(Exception):
 
 @dataclass
 class Job:
-    """Runs one export.
+    """Runs one export."""
 
-    Attributes:
-        id: a random id that cannot be guessed.
-        name: file name of the download.
-        done, total: rollouts written, and to write; 0 before they are counted.
-        size: in bytes; None until the file is complete.
-        trouble: the error that ended it, in one line; None without one.
-    """
-
-    id: str
+    id: str  # a random id that cannot be guessed
     run: str
     format: Format
-    name: str
+    name: str  # file name of the download
     begun: float
+    # `done` and `total`: rollouts written, and to write; 0 before they are counted.
     done: int = 0
     total: int = 0
-    size: int | None = None
-    trouble: str | None = None
+    size: int | None = None  # in bytes; None until the file is complete
+    trouble: str | None = None  # the error that ended it, in one line; None without one
     cancelled: bool = False
     _file: BinaryIO = field(default_factory=lambda: cast("BinaryIO", tempfile.TemporaryFile()), repr=False)  # noqa: SIM115
     _ended: threading.Event = field(default_factory=threading.Event, repr=False)

@@ -29,12 +29,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class ExportPage:
-    """Context of `rollouts/export.html` and `rollouts/_job.html`.
-
-    Attributes:
-        address: of the page itself.
-        back: of the rollouts as they were shown; `cancel` also leads there.
-    """
+    """Context of `rollouts/export.html` and `rollouts/_job.html`; `back` and `cancel` lead to the rollouts as shown."""
 
     run: Run
     job: Job

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
@@ -23,24 +23,19 @@ from logs_ui.recorder.queries.pivot import HIGHEST, LOWEST
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import StopReason
 
+_Key = TypeVar("_Key")
 _SHADES = 5  # of heat
 _SHARES = (Measure.TRUNCATED, Measure.ERRORS, Measure.SOLVED)
 _ORDERS = {"": LOWEST, LOWEST: HIGHEST, HIGHEST: ""}  # what a click on the sums' head gives
 
 
 class PivotCell(NamedTuple):
-    """Holds a cell, a heading, or a sum.
+    """Holds a cell, a heading, or a sum."""
 
-    Attributes:
-        text: the figure, or a heading's value.
-        link: address of its rollouts; None if no filter selects them.
-        heat: colour class: `h0` to `h5` from the lowest to the highest of all cells, `n1` to `n5` below zero.
-    """
-
-    text: str
+    text: str  # the figure, or a heading's value
     title: str
-    link: str | None = None
-    heat: str = ""
+    link: str | None = None  # address of its rollouts; None if no filter selects them
+    heat: str = ""  # colour class: `h0` to `h5` from the lowest to the highest of all cells, `n1` to `n5` below zero
 
 
 class PivotRow(NamedTuple):
@@ -52,29 +47,23 @@ class PivotRow(NamedTuple):
 
 
 class PivotTable(NamedTuple):
-    """Context of `rollouts/_pivot.html`.
+    """Context of `rollouts/_pivot.html`."""
 
-    Attributes:
-        columns, totals: headings, and the total of each column.
-        rows_beyond, columns_beyond: number of further ones, counted in the totals only.
-        counted: number of newest rollouts that were counted; None if all were.
-        low, high: of the measure over all cells, as text; None without any.
-        shades: colour classes from low to high.
-        by_value: address of the same pivot with its rows in the next order by value.
-        measures, dimensions: what the run's pivots can show, as (value, name).
-    """
-
+    # `columns` and `totals`: headings, and the total of each column.
     columns: list[PivotCell]
     lines: list[PivotRow]
     totals: list[PivotCell]
     overall: PivotCell
+    # `rows_beyond` and `columns_beyond`: number of those that are not shown, and counted in the totals only.
     rows_beyond: int
     columns_beyond: int
-    counted: int | None
+    counted: int | None  # number of newest rollouts that were counted; None if all were
+    # `low` and `high`: of the measure over all cells, as text; None without any.
     low: str | None
     high: str | None
-    shades: list[str]
-    by_value: str
+    shades: list[str]  # colour classes from low to high
+    by_value: str  # address of the same pivot with its rows in the next order by value
+    # `measures` and `dimensions`: what the run's pivots can show, as (value, name).
     measures: list[tuple[str, str]]
     dimensions: list[tuple[str, str]]
 
@@ -85,12 +74,21 @@ def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> P
     found = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of, view.order, marks)
     if not found.rows:
         return None
+    if run.lacks_figure(view.of):
+        found = replace(
+            found,
+            cells=_without_values(found.cells),
+            of_rows=_without_values(found.of_rows),
+            of_columns=_without_values(found.of_columns),
+            overall=Cell(found.overall.count),
+        )
     values = [value for cell in found.cells.values() if (value := _value(cell, view.of)) is not None]
     scale = _Heat(min(values, default=0.0), max(values, default=0.0), view.of)
 
     own = queries.own_columns(db, id_of(run))
     measures = [*Measure, *(name for name, is_number in own.items() if is_number)]
     measures += [f"stop:{reason}" for reason in StopReason if reason != StopReason.LENGTH]
+    measures = [name for name in measures if not run.lacks_figure(name)]
     dimensions = [*Dimension, *(name for name in own if name.startswith("metadata."))]
 
     def narrowed(*parts: tuple[str, Heading]) -> str | None:
@@ -130,11 +128,13 @@ def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> P
     )
 
 
+def _without_values(cells: dict[_Key, Cell]) -> dict[_Key, Cell]:
+    return {key: Cell(cell.count) for key, cell in cells.items()}
+
+
 @dataclass(frozen=True)
 class _Heat:
-    """Shades of the cells: counts and shares start at 0, a reward is coloured by its sign, other measures start at the
-    lowest.
-    """
+    """Shades of the cells: counts and shares start at 0, others at the lowest; a reward is coloured by its sign."""
 
     low: float
     high: float
@@ -195,18 +195,15 @@ _WRITTEN: dict[str, Callable[[float], str]] = {
 
 
 def _heading(dimension: str, heading: Heading, link: str | None) -> PivotCell:
-    value, until = heading.value, heading.until
+    value, until, name = heading.value, heading.until, words.DIMENSIONS.get(dimension, dimension)
     if value is None:
-        return PivotCell("none", f"without a {words.DIMENSIONS.get(dimension, dimension)}", link)
+        return PivotCell("none", f"without a {name}", link)
     if until is not None:
         return PivotCell(f"{value:,}\u2013{until:,}", f"steps {value:,} to {until:,}", link)
-    if dimension == Dimension.STATUS:
-        return PivotCell(words.status_word(str(value)).text, words.status_word(str(value)).meaning, link)
-    if dimension == Dimension.STOP:
-        return PivotCell(words.stop_reason(str(value)).text, words.stop_reason(str(value)).meaning, link)
-    return PivotCell(
-        f"{value:,}" if isinstance(value, int) else value, f"{words.DIMENSIONS.get(dimension, dimension)} {value}", link
-    )
+    if dimension in {Dimension.STATUS, Dimension.STOP}:
+        word = (words.status_word if dimension == Dimension.STATUS else words.stop_reason)(str(value))
+        return PivotCell(word.text, word.meaning, link)
+    return PivotCell(f"{value:,}" if isinstance(value, int) else value, f"{name} {value}", link)
 
 
 def _terms(dimension: str, heading: Heading) -> list[Term]:

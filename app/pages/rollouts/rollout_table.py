@@ -93,52 +93,35 @@ class Rows:
 
 @dataclass(frozen=True)
 class FoundRollouts:
-    """Holds the number of matching rows, and their mean reward; None without one.
-
-    Attributes:
-        window: number of newest rollouts in which they were counted; None if all were.
-    """
+    """Holds the number of matching rows, and their mean reward."""
 
     count: Count
-    mean: float | None
-    window: int | None = None
+    mean: float | None  # None without a reward
+    window: int | None = None  # number of newest rollouts in which they were counted; None if all were
 
 
 class Searched(NamedTuple):
-    """Describes the coverage of a text search.
+    """Describes the coverage of a text search."""
 
-    Attributes:
-        indexed, total: number of the run's rollouts that are indexed, and of all.
-        is_building: True if the others are being indexed; otherwise they have not ended yet.
-        trouble: the error that keeps them from being indexed; None without one.
-    """
-
+    # `indexed` and `total`: number of the run's rollouts that are indexed, and of all.
     indexed: int
     total: int
-    is_building: bool
-    trouble: str | None
+    is_building: bool  # True if the others are being indexed; otherwise they have not ended yet
+    trouble: str | None  # the error that keeps them from being indexed; None without one
 
 
 @dataclass(frozen=True)
 class TableLive:
-    """Fills the live corner of the table.
-
-    Attributes:
-        newest: highest id when the page was made, 0 without rows; higher ids are new.
-        seen: version of the run and of the index that the page shows.
-        every: seconds between two polls; None if nothing is to come.
-        searched: None if all rollouts were searched, or nothing is searched for.
-        has_grown: True if more rollouts were searched than when the page was made.
-    """
+    """Fills the live corner of the table."""
 
     summary: RunSummary
     chosen: RolloutFilter
-    newest: int
+    newest: int  # highest id when the page was made, 0 without rows; higher ids are new
     new: Count
-    seen: str
-    every: int | None
-    searched: Searched | None
-    has_grown: bool
+    seen: str  # version of the run and of the index that the page shows
+    every: int | None  # seconds between two polls; None if nothing is to come
+    searched: Searched | None  # None if all rollouts were searched, or nothing is searched for
+    has_grown: bool  # True if more rollouts were searched than when the page was made
 
 
 def place_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, at: int) -> tuple[Cursor | None, int]:

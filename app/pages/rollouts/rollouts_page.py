@@ -12,10 +12,10 @@ from sqlalchemy import Connection
 from logs_ui.app.pages.rollouts import rollout_table as table
 from logs_ui.app.pages.rollouts.pivot_table import PivotTable, make_pivot
 from logs_ui.app.pages.rollouts.rollout_table import FoundRollouts, Rows, TableLive
-from logs_ui.app.pages.rollouts.saved_views import named_views, query_of
+from logs_ui.app.pages.rollouts.saved_views import query_of
 from logs_ui.app.parts.filter_form import FilterForm, checked_filter, make_form, mended, repaired
 from logs_ui.app.parts.table_columns import parse_columns, print_columns
-from logs_ui.app.parts.view import View, parse_view, print_view, split
+from logs_ui.app.parts.view import View, named_views, parse_view, print_view, split
 from logs_ui.app.parts.waiting_page import WAIT, until_counted
 from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
@@ -32,7 +32,7 @@ _COOKIE = "logs-ui-columns"
 _YEAR = 365 * 86_400  # seconds
 _OF_LIVE = ("newest", "seen", "open", "follow", "find")  # parameters of the live updates alone
 _OF_PAGE = ("after", "at", "choose", "find", WAIT)  # parameters that are neither of the filter nor of the view
-_WORDS_OF_TERMS = re.compile(r"truncated|truncation|length|steps? (\d{1,15})", re.IGNORECASE)
+_WORDS_OF_TERMS = re.compile(r"truncated|truncation|length|steps? (\d{1,15})|(\d{1,15})", re.IGNORECASE)
 _POLLED_ROWS = 100  # rows of a page that are looked at again, at most, while they are unfinished
 
 router = APIRouter()
@@ -40,20 +40,7 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class RolloutsPage:
-    """Context of `rollouts/rollouts.html` and `rollouts/_results.html`.
-
-    Attributes:
-        rows: without lines in a pivot.
-        pivot: None in a table, or if nothing matches.
-        is_first: True if the lines start at the beginning of the table.
-        without: for an empty table: each part of the filter, and the number of rows without it.
-        term: the term that the words to search for probably mean; empty if they mean none.
-        mistake: the error in the filter; `chosen` is then the filter without the wrong part.
-        meant: address of the filter that was probably meant; None without a mistake or a guess.
-        as_written: address of the wrong filter; None if the page has its own address.
-        in_pandas: a line of Python that loads the same rollouts.
-        views: the saved views, each with its address; `query` is what this page would be saved as.
-    """
+    """Context of `rollouts/rollouts.html` and `rollouts/_results.html`."""
 
     summary: RunSummary
     chosen: RolloutFilter
@@ -61,16 +48,18 @@ class RolloutsPage:
     chips: list[FilterPart]
     found: FoundRollouts
     view: View
-    rows: Rows
-    pivot: PivotTable | None
-    is_first: bool
+    rows: Rows  # without lines in a pivot
+    pivot: PivotTable | None  # None in a table, or if nothing matches
+    is_first: bool  # True if the lines start at the beginning of the table
     live: TableLive
+    # For an empty table: each part of the filter, and the number of rows without it.
     without: list[tuple[FilterPart, Count]]
-    term: str
-    mistake: FilterError | None
-    meant: str | None
-    as_written: str | None
-    in_pandas: str
+    term: str  # the term that the words to search for probably mean; empty if they mean none
+    mistake: FilterError | None  # the error in the filter; `chosen` is then the filter without the wrong part
+    meant: str | None  # address of the filter that was probably meant; None without a mistake or a guess
+    as_written: str | None  # address of the wrong filter; None if the page has its own address
+    in_pandas: str  # a line of Python that loads the same rollouts
+    # The saved views, each with its address; `query` is what this page would be saved as.
     views: list[tuple[SavedView, str]]
     query: str
 
@@ -85,21 +74,16 @@ class MorePage:
 
 @dataclass(frozen=True)
 class LivePage:
-    """Context of `rollouts/_live.html`.
-
-    Attributes:
-        rows: changed lines; the whole first page if the table follows new rollouts.
-        view: a pivot and its counts stay as they are until the reader reloads it.
-    """
+    """Context of `rollouts/_live.html`."""
 
     summary: RunSummary
     chosen: RolloutFilter
-    view: View
+    view: View  # a pivot and its counts stay as they are until the reader reloads it
     live: TableLive
     form: FilterForm
     chips: list[FilterPart]
     found: FoundRollouts
-    rows: Rows
+    rows: Rows  # changed lines; the whole first page if the table follows new rollouts
     follows: bool
     mistake: None = None
 
@@ -108,38 +92,36 @@ class LivePage:
 def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
     """Shows the table, a further page of it, a pivot, or the error in the filter."""
     with source.reading_run(name) as (db, run):
-        return _answer(request, db, run)
-
-
-def _answer(request: Request, db: Connection, run: Run) -> Response:
-    pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in _OF_PAGE]
-    shown, given = split(pairs)
-    place = request.query_params.get("after")
-    view = parse_view(shown)
-    if "choose" not in request.query_params and view.shown is None:
-        view = replace(view, shown=remembered_columns(request))
-    urls.showing(print_view(view))
-    try:
-        chosen = checked_filter(db, run, given)
-        after = urls.parse_cursor(place) if place else None
-    except FilterError as mistake:
-        page = _page(request, db, run, view, repaired(given, mistake), None, given=given, mistake=mistake)
-        return htmx.render(request, "rollouts/rollouts.html", page, fragments=("results",), status=422, address="false")
-    at = urls.parse_whole(request.query_params.get("at", ""))
-    here = urls.rollouts(run.uid, chosen, after=after, at=at, find=request.query_params.get("find", ""))
-    if htmx.target(request) == "more":
-        summary = queries.run_summary(db, id_of(run))
-        more = MorePage(summary, table.rows_of(db, summary, chosen, view, after))
-        return htmx.fragment(request, "rollouts/_more.html", more)
-    canonical = [*print_filter(chosen), *print_view(view)]
-    asked = [*given, *shown] if "choose" not in request.query_params else None
-    if htmx.target(request) is None and (request.path_params["name"] != run.uid or asked != canonical):
-        return remember_columns(request, view, RedirectResponse(here, 303))
-    if (frame := until_counted(request, db, run, "rollouts", queries.kinds)) is not None:
-        return frame
-    page = _page(request, db, run, view, chosen, after, at=at)
-    made = htmx.render(request, "rollouts/rollouts.html", page, fragments=("results",), address=here)
-    return remember_columns(request, view, made)
+        pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in _OF_PAGE]
+        shown, given = split(pairs)
+        place = request.query_params.get("after")
+        view = parse_view(shown)
+        if "choose" not in request.query_params and view.shown is None:
+            view = replace(view, shown=remembered_columns(request))
+        urls.showing(print_view(view))
+        try:
+            chosen = checked_filter(db, run, given)
+            after = urls.parse_cursor(place) if place else None
+        except FilterError as mistake:
+            page = _page(request, db, run, view, repaired(given, mistake), None, given=given, mistake=mistake)
+            return htmx.render(
+                request, "rollouts/rollouts.html", page, fragments=("results",), status=422, address="false"
+            )
+        at = urls.parse_whole(request.query_params.get("at", ""))
+        here = urls.rollouts(run.uid, chosen, after=after, at=at, find=request.query_params.get("find", ""))
+        if htmx.target(request) == "more":
+            summary = queries.run_summary(db, id_of(run))
+            more = MorePage(summary, table.rows_of(db, summary, chosen, view, after))
+            return htmx.fragment(request, "rollouts/_more.html", more)
+        canonical = [*print_filter(chosen), *print_view(view)]
+        asked = [*given, *shown] if "choose" not in request.query_params else None
+        if htmx.target(request) is None and (name != run.uid or asked != canonical):
+            return remember_columns(request, view, RedirectResponse(here, 303))
+        if (frame := until_counted(request, db, run, "rollouts", queries.kinds)) is not None:
+            return frame
+        page = _page(request, db, run, view, chosen, after, at=at)
+        made = htmx.render(request, "rollouts/rollouts.html", page, fragments=("results",), address=here)
+        return remember_columns(request, view, made)
 
 
 def _page(
@@ -169,7 +151,7 @@ def _page(
         pivot=pivot,
         is_first=after is None,
         live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
-        term=_term_meant(chosen),
+        term=_term_meant(db, run, chosen),
         without=[(chip, page_cache.figure(db, summary, queries.count, chip.without)) for chip in fallback],
         mistake=mistake,
         meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
@@ -180,10 +162,12 @@ def _page(
     )
 
 
-def _term_meant(chosen: RolloutFilter) -> str:
+def _term_meant(db: Connection, run: Run, chosen: RolloutFilter) -> str:
     words = " ".join(str(it.values[0]) for it in chosen.terms if it.field == "text" and not it.negated)
     found = _WORDS_OF_TERMS.fullmatch(words)
-    return "" if found is None else f"step:{found[1]}" if found[1] else "stop:length"
+    if found is None or not found[2]:
+        return "" if found is None else f"step:{found[1]}" if found[1] else "stop:length"
+    return f"#{found[2]}" if queries.rows_called(db, id_of(run), [int(found[2])]) else ""
 
 
 def pandas_line(run: Run, db: Address, chosen: RolloutFilter) -> str:
@@ -215,45 +199,39 @@ def remember_columns(request: Request, view: View, response: Response) -> Respon
 def live(request: Request, source: SourceOfPages, name: str) -> Response:
     """Returns what changed since the table was made; 204 if nothing did."""
     with source.reading_run(name) as (db, run):
-        return _news(request, db, run)
-
-
-def _news(request: Request, db: Connection, run: Run) -> Response:
-    shown, pairs = split(request.query_params.multi_items())
-    view, chosen = parse_view(shown), parse_filter(pair for pair in pairs if pair[0] not in _OF_LIVE)
-    urls.showing(print_view(view))
-    newest, seen = urls.parse_whole(request.query_params.get("newest", "0")), request.query_params.get("seen", "")
-    follows = "follow" in request.query_params and chosen.sort == Sort.NEWEST and not view.is_pivot
-    trouble = request.app.state.indexer.trouble
-    now = table.live_of(
-        db, run, chosen, trouble=trouble, newest=None if follows else newest, seen="" if follows else seen
-    )
-    if now.seen == seen and now.newest <= newest:
-        return htmx.nothing_new()
-    if follows:
-        rows = table.rows_of(db, now.summary, chosen, view, None)
-        now = table.beside(now, rows)
-    else:
-        unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
-        rows = table.lines_of(db, now.summary, chosen, view, _changed_lines(db, now.summary, unfinished, seen))
-    page = LivePage(
-        summary=now.summary,
-        chosen=chosen,
-        view=view,
-        live=now,
-        form=make_form(db, now.summary, chosen, None, [], request.query_params.get("find", "")),
-        chips=filter_parts(chosen),
-        found=table.found_of(db, now.summary, chosen),
-        rows=rows,
-        follows=follows,
-    )
-    return htmx.fragment(request, "rollouts/_live.html", page)
+        shown, pairs = split(request.query_params.multi_items())
+        view, chosen = parse_view(shown), parse_filter(pair for pair in pairs if pair[0] not in _OF_LIVE)
+        urls.showing(print_view(view))
+        newest, seen = urls.parse_whole(request.query_params.get("newest", "0")), request.query_params.get("seen", "")
+        follows = "follow" in request.query_params and chosen.sort == Sort.NEWEST and not view.is_pivot
+        trouble = request.app.state.indexer.trouble
+        now = table.live_of(
+            db, run, chosen, trouble=trouble, newest=None if follows else newest, seen="" if follows else seen
+        )
+        if now.seen == seen and now.newest <= newest:
+            return htmx.nothing_new()
+        if follows:
+            rows = table.rows_of(db, now.summary, chosen, view, None)
+            now = table.beside(now, rows)
+        else:
+            unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
+            rows = table.lines_of(db, now.summary, chosen, view, _changed_lines(db, now.summary, unfinished, seen))
+        page = LivePage(
+            summary=now.summary,
+            chosen=chosen,
+            view=view,
+            live=now,
+            form=make_form(db, now.summary, chosen, None, [], request.query_params.get("find", "")),
+            chips=filter_parts(chosen),
+            found=table.found_of(db, now.summary, chosen),
+            rows=rows,
+            follows=follows,
+        )
+        return htmx.fragment(request, "rollouts/_live.html", page)
 
 
 def _changed_lines(db: Connection, summary: RunSummary, ids: list[int], seen: str) -> list[EvaluationRow]:
-    """Returns the rows of the page that may have changed since it last polled. A new state of the run changes its
-    running rollouts too.
-    """
+    """Returns the rows that may have changed since the last poll: a new state of the run changes running rollouts."""
     change, _, rest = seen.partition(".")
     state = rest.partition(".")[0]
     rows = queries.rows_called(db, id_of(summary.run), ids)

@@ -30,23 +30,14 @@ router = APIRouter()
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Holds one line of the list.
+    """Holds one line of the list."""
 
-    Attributes:
-        shown: the text that it would insert.
-        meaning: of that text; empty if it is obvious.
-        count: number of rollouts that would match; None if not counted.
-        text: the whole filter with it.
-        caret: position of the caret after it, in UTF-16 units, as browsers count.
-        goes_on: True if there are further suggestions at the caret.
-    """
-
-    shown: str
-    meaning: str
-    count: int | None
-    text: str
-    caret: int
-    goes_on: bool
+    shown: str  # the text that it would insert
+    meaning: str  # of that text; empty if it is obvious
+    count: int | None  # number of rollouts that would match; None if not counted
+    text: str  # the whole filter with it
+    caret: int  # position of the caret after it, in UTF-16 units, as browsers count
+    goes_on: bool  # True if there are further suggestions at the caret
 
 
 @dataclass(frozen=True)
@@ -158,9 +149,7 @@ def _counted(facets: Facets) -> dict[str, list[tuple[str, int | None]]]:
 
 
 def _matching(candidates: list[_Candidate], written: str) -> list[_Candidate]:
-    """Returns candidates that start with the text, then those that contain it, without one that is typed out
-    already.
-    """
+    """Returns what starts with the text, then what contains it, without what is typed out already."""
     wanted = written.casefold()
     begin = [it for it in candidates if it.value.casefold().startswith(wanted)]
     hold = [it for it in candidates if wanted in it.value.casefold() and it not in begin]

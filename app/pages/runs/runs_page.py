@@ -45,47 +45,32 @@ _solved_known: "WeakKeyDictionary[Engine, dict[str, tuple[object, float | None]]
 
 
 class RunsLive(NamedTuple):
-    """Fills the live corner of the list.
+    """Fills the live corner of the list."""
 
-    Attributes:
-        newest: number of the newest run when the list was made; later ones are new.
-        new: number of new runs that match.
-        seen: version of the rows shown.
-    """
-
-    newest: int
-    new: int
-    seen: str
+    newest: int  # number of the newest run when the list was made; later ones are new
+    new: int  # number of new runs that match
+    seen: str  # version of the rows shown
     every: int = _POLL_SECONDS
 
 
 @dataclass(frozen=True)
 class RunsPage:
-    """Context of `runs/runs.html` and of its fragments.
-
-    Attributes:
-        lines: in the order of `view`.
-        groups: by the uid of their first run, if the list is grouped.
-        next: address of the lines that follow; None at the end.
-        is_first: True if the lines start at the beginning of the list; for live updates, if the list follows new runs.
-        seen: kind of an empty page, which polls until it changes.
-        arguments: names of the arguments that tell the runs apart.
-        unsorted: number of older matching runs that a sorted list leaves out.
-    """
+    """Context of `runs/runs.html` and of its fragments."""
 
     database: str
     exists: bool
     chosen: RunFilter
     counts: RunCounts
     view: RunsView
-    lines: list[RunLine]
-    groups: dict[str, RunGroup]
-    next: str | None
+    lines: list[RunLine]  # in the order of `view`
+    groups: dict[str, RunGroup]  # by the uid of their first run, if the list is grouped
+    next: str | None  # address of the lines that follow; None at the end
+    # True if the lines start at the beginning of the list; for live updates, if the list follows new runs.
     is_first: bool
     live: RunsLive
-    seen: str
-    arguments: list[str]
-    unsorted: int
+    seen: str  # kind of an empty page, which polls until it changes
+    arguments: list[str]  # names of the arguments that tell the runs apart
+    unsorted: int  # number of older matching runs that a sorted list leaves out
 
 
 @router.get("/")
@@ -147,11 +132,7 @@ def tag_runs(
 
 
 def chosen_runs(request: Request) -> RunFilter:
-    """Reads the filter from the address.
-
-    Raises:
-        FilterError: there is no such state.
-    """
+    """Reads the filter from the address. Raises FilterError if there is no such state."""
     asked = request.query_params
     states = tuple(dict.fromkeys(filter(None, asked.getlist("state"))))
     for state in states:
@@ -234,10 +215,12 @@ def _solved(db: Connection, run: Run, until: float) -> float | None:
 _sparkline = lru_cache(maxsize=1_000)(charts.sparkline)  # most runs are over
 
 
-def _seconds(listed: ListedRun) -> float:
+def _seconds(listed: ListedRun) -> float | None:
     run = listed.summary.run
     silent = listed.summary.silent if listed.summary.state == RunState.RUNNING else 0
     now = run.heartbeat + silent
+    if run.finished == run.created:
+        return None
     return max(0.0, ((run.finished or now) - run.created) / 1e6)
 
 

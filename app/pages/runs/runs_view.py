@@ -26,22 +26,17 @@ def spelt(value: Any) -> str:
 
 
 class RunLine(NamedTuple):
-    """Describes one row of the table.
-
-    Attributes:
-        seconds: from start to end; to the last heartbeat if it crashed, otherwise to now.
-        is_open: True if more may come.
-        solved: share of the last steps' rollouts that solved their task; None if solved is not defined, or the share
-            is not computed yet.
-        told: names and values of the arguments in which it differs from the other runs.
-    """
+    """Describes one row of the table."""
 
     listed: ListedRun
     sparkline: charts.Sparkline | None
-    seconds: float
-    is_open: bool
+    # From start to end; to the last heartbeat if it crashed, otherwise to now. None for imported files with one time.
+    seconds: float | None
+    is_open: bool  # True if more may come
+    # Share of the last steps' rollouts that solved their task; None if solved is not defined, or the share is not
+    # computed yet.
     solved: float | None
-    told: list[tuple[str, str]]
+    told: list[tuple[str, str]]  # names and values of the arguments in which it differs from the other runs
 
     @property
     def summary(self) -> RunSummary:
@@ -92,17 +87,12 @@ def column_of(key: str) -> RunColumn:
 
 @dataclass(frozen=True)
 class RunsView:
-    """Describes what the list shows of its runs.
+    """Describes what the list shows of its runs."""
 
-    Attributes:
-        shown: keys of the columns.
-        sort: key of the column that orders the list, `-KEY` for its highest value first; empty for the newest first.
-        by: key of the column that groups the list; empty for no groups.
-    """
-
-    shown: tuple[str, ...] = _DEFAULT
+    shown: tuple[str, ...] = _DEFAULT  # keys of the columns
+    # Key of the column that orders the list, `-KEY` for its highest value first; empty for the newest first.
     sort: str = ""
-    by: str = ""
+    by: str = ""  # key of the column that groups the list; empty for no groups
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]]) -> "RunsView":

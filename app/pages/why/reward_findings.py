@@ -19,23 +19,15 @@ _STATES = ("found", "below", "not_judged", "not_recorded")
 
 
 class Finding(NamedTuple):
-    """Holds the result of one check.
-
-    Attributes:
-        state: `found`, or a state of `Checked`.
-        lines: the figures behind it.
-        definition: the check, and the source of its threshold.
-        chosen: its rollouts; None if there are none, or no filter selects them.
-        is_groups: True if it is about the groups of these rollouts.
-    """
+    """Holds the result of one check."""
 
     name: str
-    state: str
+    state: str  # `found`, or a state of `Checked`
     said: str
-    lines: tuple[str, ...]
-    definition: str
-    chosen: RolloutFilter | None = None
-    is_groups: bool = False
+    lines: tuple[str, ...]  # the figures behind it
+    definition: str  # the check, and the source of its threshold
+    chosen: RolloutFilter | None = None  # its rollouts; None if there are none, or no filter selects them
+    is_groups: bool = False  # True if it is about the groups of these rollouts
 
 
 def findings(known: Diagnosed, here: StepWindow) -> list[Finding]:

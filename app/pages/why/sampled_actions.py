@@ -39,28 +39,20 @@ class Linked:
 
 
 class KindLine(NamedTuple):
-    """Describes similar actions; see `action_sample.ActionKind`.
-
-    Attributes:
-        example: the most frequent of them, and its count; None if all are identical.
-        share: of all actions, from 0 to 1.
-        failed: share that the environment answered with an error.
-        last_mean: mean reward of the rollouts that ended with one; None without any.
-        address: of all rollouts that mention it; None if its words cannot be searched for.
-    """
+    """Describes similar actions; see `action_sample.ActionKind`."""
 
     kind: ActionKind
-    example: tuple[str, int] | None
+    example: tuple[str, int] | None  # the most frequent of them, and its count; None if all are identical
     different: int
-    share: float
-    failed: float
+    share: float  # of all actions, from 0 to 1
+    failed: float  # share that the environment answered with an error
     rollouts: Linked
     first_in: Linked
     last_in: Linked
     failed_in: Linked
     looped_in: Linked
-    last_mean: float | None
-    address: str | None
+    last_mean: float | None  # mean reward of the rollouts that ended with one; None without any
+    address: str | None  # of all rollouts that mention it; None if its words cannot be searched for
 
 
 class SeenLine(NamedTuple):
@@ -72,12 +64,7 @@ class SeenLine(NamedTuple):
 
 
 class Sampled(NamedTuple):
-    """Describes the actions of the newest rollouts.
-
-    Attributes:
-        beyond: number of kinds that are in no line.
-        kinds, errors, repeated: the most frequent.
-    """
+    """Describes the newest rollouts: the most frequent actions, errors and repeats; `beyond` counts other actions."""
 
     sample: Sample
     kinds: list[KindLine]

@@ -89,26 +89,16 @@ REACHES: Final = {
 
 
 class HeatCell(NamedTuple):
-    """Shows a task in the steps of one column.
+    """Shows a task in the steps of one column."""
 
-    Attributes:
-        text: mean reward, or an em dash if no rollout has one.
-        shade: classes of its colour, `r0` to `r6`, and of its mark, `s1` to `s5`, by the share solved.
-    """
-
-    text: str
+    text: str  # its mean reward, or an em dash if no rollout has one
     title: str
-    shade: str
+    shade: str  # classes of its colour, `r0` to `r6`, and of its mark, `s1` to `s5`, by the share solved
     address: str
 
 
 class TaskRow(NamedTuple):
-    """Shows a task in the steps shown; see `task_table.Figures`.
-
-    Attributes:
-        cells: one for each column; None without rollouts.
-        address, of_attempts: of its rollouts, and of those with a reward.
-    """
+    """Shows a task in the steps shown; see `task_table.Figures`."""
 
     task: str
     word: Word
@@ -119,27 +109,21 @@ class TaskRow(NamedTuple):
     pass_1: float | None
     pass_k: float | None
     reach: Word
-    cells: list[HeatCell | None]
+    cells: list[HeatCell | None]  # one for each column; None without rollouts
+    # `address` and `of_attempts`: of its rollouts, and of those with a reward.
     address: str
     of_attempts: str
 
 
 class Heat(NamedTuple):
-    """Shows tasks by steps.
-
-    Attributes:
-        columns: title and heading; the heading is empty if there is no room for it.
-        width: steps per column; the last column may have fewer.
-        is_spelt: True if the cells have room for their value.
-        shades: classes of the colours, and the range of rewards that each stands for.
-        low, high: range of the colours.
-    """
+    """Shows tasks by steps."""
 
     lines: list[TaskRow]
-    columns: list[tuple[str, str]]
-    width: int
-    is_spelt: bool
-    shades: list[tuple[str, str]]
+    columns: list[tuple[str, str]]  # title and heading; the heading is empty if there is no room for it
+    width: int  # steps per column; the last column may have fewer
+    is_spelt: bool  # True if the cells have room for their value
+    shades: list[tuple[str, str]]  # classes of the colours, and the range of rewards that each stands for
+    # `low` and `high`: range of the colours.
     low: float
     high: float
 
@@ -182,16 +166,9 @@ def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, 
     of_steps = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.LAST)
     of_one = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.FIRST)
     line: list[HeatCell | None] = []
-    bounds = zip(columns.first.tolist(), columns.last.tolist(), strict=True)
-    parts = zip(
-        found.rollouts[place].tolist(),
-        found.attempts[place].tolist(),
-        found.mean[place].tolist(),
-        found.solved[place].tolist(),
-        found.judged[place].tolist(),
-        strict=True,
-    )
-    for (first, last), (rollouts, attempts, mean, solved, judged) in zip(bounds, parts, strict=True):
+    of_task = (table[place] for table in (found.rollouts, found.attempts, found.mean, found.solved, found.judged))
+    parts = (part.tolist() for part in (columns.first, columns.last, *of_task))
+    for first, last, rollouts, attempts, mean, solved, judged in zip(*parts, strict=True):
         if not rollouts:
             line.append(None)
             continue
@@ -208,7 +185,7 @@ def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, 
 
 
 def _cell_title(first: int, last: int, rollouts: int, attempts: int, mean: float, solved: int, judged: int) -> str:
-    where = f"{_steps_said(first, last)}: "
+    where = f"{said.steps(first, last)}: "
     if not attempts:
         return f"{where}no reward, {said.plural(rollouts, 'rollout')}"
     rest = "" if attempts == rollouts else f", {rollouts - attempts:,} more without a reward"
@@ -234,7 +211,7 @@ def _columns(columns: Columns) -> list[tuple[str, str]]:
     every = max(1, -(-len(columns.first) // _HEADINGS)) if len(columns.first) > _SPELT_COLUMNS else 1
     bounds = zip(columns.first.tolist(), columns.last.tolist(), strict=True)
     return [
-        (_steps_said(first, last), f"{first:,}" if place % every == 0 else "")
+        (said.steps(first, last), f"{first:,}" if place % every == 0 else "")
         for place, (first, last) in enumerate(bounds)
     ]
 
@@ -251,10 +228,6 @@ def _evidence(of_all: Labels, task: int) -> str:
 
 def _of_steps(rows: Rows) -> dict[str, int]:
     return {"step_min": int(rows.steps[0]), "step_max": int(rows.steps[-1])} if len(rows) else {}
-
-
-def _steps_said(first: int, last: int) -> str:
-    return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
 
 
 def _known(value: float) -> float | None:

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.sampled_actions import Sampled, make_sampled
-from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, show
+from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, tab_router
 from logs_ui.app.parts import charts
 from logs_ui.app.web import urls
-from logs_ui.app.web.open_database import SourceOfPages
 from logs_ui.recorder.action_text import written_action
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Floats
@@ -22,8 +20,6 @@ from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.filters.terms import Term
-
-router = APIRouter()
 
 _MOST_LINES = 10  # of a table
 _SURE = 3
@@ -39,61 +35,37 @@ class ActionTile(NamedTuple):
 
 
 class ActionLine(NamedTuple):
-    """Counts rollouts with the same first, or last, action.
+    """Counts rollouts with the same first, or last, action."""
 
-    Attributes:
-        action: None for rollouts without one.
-        share: of all rollouts, from 0 to 1.
-        solved: share of those that have a reward; None without any.
-    """
-
-    action: str | None
+    action: str | None  # None for rollouts without one
     shown: str
     rollouts: int
-    share: float
+    share: float  # of all rollouts, from 0 to 1
     mean: float | None
     bar: charts.Bar | None
-    solved: float | None
+    solved: float | None  # share of those that have a reward; None without any
     address: str
 
 
 class ActionTable(NamedTuple):
-    """Shows the first, or the last, actions.
-
-    Attributes:
-        beyond: number of rollouts whose action is in no line.
-        contrast: a sentence on the last action typical of unsolved rollouts; empty if it may be chance.
-    """
+    """Shows the first, or the last, actions."""
 
     title: str
     lines: list[ActionLine]
     different: int
-    beyond: int
-    contrast: str
+    beyond: int  # number of rollouts whose action is in no line
+    contrast: str  # a sentence on the last action typical of unsolved rollouts; empty if it may be chance
 
 
 @dataclass(frozen=True)
 class WhyActionsPage(WhyTab):
-    """Context of `why/why_actions.html`.
+    """Context of `why/why_actions.html`."""
 
-    Attributes:
-        tiles: empty if no action was recorded.
-        habits: see `action_table.HabitFound`, and the address of the rollouts with each.
-        firsts, lasts: None likewise.
-        sampled: None if the newest rollouts have no action.
-    """
-
-    tiles: list[ActionTile]
-    habits: list[tuple[HabitFound, str]]
-    firsts: ActionTable | None
-    lasts: ActionTable | None
-    sampled: Sampled | None
-
-
-@router.get("/runs/{name}/why/actions")
-def why_actions(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
-    """Shows the page; `steps` is `all`, or empty for the last steps."""
-    return show(request, source, name, steps, "actions", _page)
+    tiles: list[ActionTile]  # empty if no action was recorded
+    habits: list[tuple[HabitFound, str]]  # see `action_table.HabitFound`, and the address of the rollouts with each
+    firsts: ActionTable | None  # None if no action was recorded
+    lasts: ActionTable | None  # None if no action was recorded
+    sampled: Sampled | None  # None if the newest rollouts have no action
 
 
 def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindow) -> WhyActionsPage:
@@ -178,9 +150,7 @@ def _table(uid: str, here: StepWindow, column: str, found: Sequence[Tally]) -> A
 
 
 def _contrast(found: Sequence[tuple[Tally, int]]) -> str:
-    """Finds the last action most typical of unsolved rollouts, if its share there is _SURE standard errors above its
-    share in solved ones.
-    """
+    """Describes the last action most typical of unsolved rollouts, if it is so by _SURE standard errors; else empty."""
     solved = sum(wins for _, wins in found)
     unsolved = sum(it.scored - wins for it, wins in found)
     if not solved or not unsolved:
@@ -199,3 +169,6 @@ def _contrast(found: Sequence[tuple[Tally, int]]) -> str:
 
 def _of_action(uid: str, only: RolloutFilter, column: str, action: str | None) -> str:
     return urls.rollouts(uid, only.with_terms(Term(column, (action,))))
+
+
+router = tab_router("actions", _page)

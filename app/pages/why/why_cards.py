@@ -23,47 +23,31 @@ Counting = Callable[[RolloutFilter], Count]
 
 
 class TrendLine(NamedTuple):
-    """Holds a trend, in a box of 180 by 34.
-
-    Attributes:
-        since: position from which it is bad; None if unknown.
-        between: position and width of the interval in which it became so; None without one.
-        limit: position of the threshold; None without a fixed one.
-        first, last: (step, value).
-    """
+    """Holds a trend, in a box of 180 by 34."""
 
     points: str
     end: tuple[float, float]
-    since: float | None
-    between: tuple[float, float] | None
-    limit: float | None
+    since: float | None  # position from which it is bad; None if unknown
+    between: tuple[float, float] | None  # position and width of the interval in which it became so; None without one
+    limit: float | None  # position of the threshold; None without a fixed one
+    # `first` and `last`: (step, value).
     first: tuple[int, float]
     last: tuple[int, float]
 
 
 @dataclass(frozen=True)
 class ShownCard:
-    """Describes a card to show.
-
-    Attributes:
-        share: of the whole loss, from 0 to 1; of the rollouts if the finding has no cost.
-        diagnostic: None for one that this process does not know.
-        follows_from: id and name of the cards above it that explain it.
-        follows: the cards below it that it explains.
-        count: number of its rollouts; None if its filter cannot be read.
-        address: of exactly its rollouts; None likewise.
-        set: the threshold that a user set; None for the default.
-    """
+    """Describes a card to show."""
 
     card: Card
-    share: float
-    diagnostic: Diagnostic | None
+    share: float  # of the whole loss, from 0 to 1; of the rollouts if the finding has no cost
+    diagnostic: Diagnostic | None  # None for one that this process does not know
     trend: TrendLine | None
-    count: Count | None
-    address: str | None
-    set: float | None
-    follows_from: list[tuple[str, str]]
-    follows: list["ShownCard"] = field(default_factory=list)
+    count: Count | None  # number of its rollouts; None if its filter cannot be read
+    address: str | None  # of exactly its rollouts; None likewise
+    set: float | None  # the threshold that a user set; None for the default
+    follows_from: list[tuple[str, str]]  # id and name of the cards above it that explain it
+    follows: list["ShownCard"] = field(default_factory=list)  # the cards below it that it explains
 
 
 def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: str, count: Counting) -> list[ShownCard]:

@@ -1,6 +1,5 @@
 """Shows the diagnosis of a run: the waterfall of lost reward, and findings with fixes."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 from zlib import crc32
@@ -40,25 +39,18 @@ _PARAMETERS = ("step_min", "step_max", "task", "eval")
 
 @dataclass(frozen=True)
 class Slice:
-    """Holds a selection of rollouts; empty for those of the last steps.
+    """Holds a selection of rollouts; empty for those of the last steps."""
 
-    Attributes:
-        step_min, step_max: inclusive; None for the run's first and last if the other is given.
-        task, eval: empty for any.
-    """
-
+    # `step_min` and `step_max`: inclusive; None for the run's first and last if the other is given.
     step_min: int | None = None
     step_max: int | None = None
+    # `task` and `eval`: empty for any.
     task: str = ""
     eval: str = ""
 
     @classmethod
     def of(cls, step_min: str, step_max: str, task: str, eval_name: str) -> "Slice":
-        """Reads a selection from an address.
-
-        Raises:
-            FilterError: not whole numbers, or the first is above the last.
-        """
+        """Reads a selection from an address. Raises FilterError unless its steps are whole numbers in order."""
         given = (("step_min", step_min.strip()), ("step_max", step_max.strip()))
         low, high = (read_whole(name, text) if text else None for name, text in given)
         if low is not None and high is not None and low > high:
@@ -71,11 +63,7 @@ class Slice:
 
 
 def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tuple[Report, Coverage]:
-    """Diagnoses the selection on the scale of the whole run, with the trends up to its last step.
-
-    Raises:
-        FilterError: there is no such rollout.
-    """
+    """Diagnoses the selection on the scale of the whole run. Raises FilterError if it has no rollout."""
     if chosen == Slice():
         return known.report, looked_at(known.rows, known.report)
     before = known.rows.where(_up_to(known.rows, chosen))
@@ -126,71 +114,37 @@ def _terms(chosen: Slice) -> list[str]:
 
 
 class Why(NamedTuple):
-    """Holds the diagnosis of some rollouts.
-
-    Attributes:
-        cards: see `make_cards`.
-        headline: the cause with the largest share of the loss; None if nothing is lost.
-        setup: a fault of the set-up that is listed first, if it is not the headline.
-        rest: what rollouts lost that ended normally; None if it is little.
-        number: of cards, including those that follow from others.
-        checked: see `checked`.
-        too_few: True if there are too few rollouts to tell causes apart.
-        said: source of the best reward.
-        success: definition of solved.
-    """
+    """Holds the diagnosis of some rollouts."""
 
     fall: Fall
     looked: Coverage
     cards: list[ShownCard]
-    headline: ShownCard | None
-    setup: ShownCard | None
-    rest: ShownCard | None
-    number: int
+    headline: ShownCard | None  # the cause with the largest share of the loss; None if nothing is lost
+    setup: ShownCard | None  # a fault of the set-up that is listed first, if it is not the headline
+    rest: ShownCard | None  # what rollouts lost that ended normally; None if it is little
+    number: int  # of cards, including those that follow from others
     checked: dict[str, list[tuple[Checked, Diagnostic | None]]]
-    too_few: bool
-    said: str
+    too_few: bool  # True if there are too few rollouts to tell causes apart
+    said: str  # source of the best reward
     success: str
-
-
-class Choices(NamedTuple):
-    """Holds the options of the form.
-
-    Attributes:
-        tasks: those with the most rollouts, by name; empty if no rollout names one.
-        evals: empty if there is only one.
-        steps: True if there are several steps.
-    """
-
-    tasks: list[str]
-    evals: Sequence[str]
-    steps: bool
 
 
 @dataclass(frozen=True)
 class WhyPage:
-    """Context of `why/why.html` and `why/_why.html`.
-
-    Attributes:
-        why: None if no rollout ended.
-        is_all: True without a selection.
-        ended: number of ended rollouts of the run, and of their steps.
-        needed: number of each that a diagnosis needs.
-        sample: steps read of a large run; None if all were read.
-        refresh: address to poll while the run is alive; None if nothing is to come.
-        is_new: True for a full page load.
-    """
+    """Context of `why/why.html` and `why/_why.html`."""
 
     summary: RunSummary
-    why: Why | None
+    why: Why | None  # None if no rollout ended
     chosen: Slice
     is_all: bool
-    choices: Choices
-    ended: tuple[int, int]
-    needed: tuple[int, int]
-    sample: str | None
+    # `tasks` and `evals`: to choose from; no evals if there is only one.
+    tasks: list[str]
+    evals: list[str]
+    ended: tuple[int, int]  # number of ended rollouts of the run, and of their steps
+    needed: tuple[int, int]  # number of each that a diagnosis needs
+    sample: str | None  # steps read of a large run; None if all were read
     panel: Panel
-    refresh: str | None
+    refresh: str | None  # address to poll while the run is alive; None if nothing is to come
     is_new: bool
 
 
@@ -229,7 +183,8 @@ def why(
             why=make_why(db, summary, known, chosen) if len(rows) else None,
             chosen=chosen,
             is_all=chosen == Slice(),
-            choices=_choices(rows),
+            tasks=_offered(rows),
+            evals=sorted(rows.evals) if len(rows.evals) > 1 else [],
             ended=(len(rows), len(rows.steps)),
             needed=(FEW_ROLLOUTS, FEW_STEPS),
             sample=known.report.sample,
@@ -270,10 +225,7 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
     )
 
 
-def _choices(rows: Rows) -> Choices:
+def _offered(rows: Rows) -> list[str]:
+    """Returns the tasks with the most rollouts, by name; none if no rollout names one."""
     often = np.argsort(-np.bincount(rows.task[rows.task >= 0], minlength=len(rows.tasks)), kind="stable")
-    return Choices(
-        tasks=sorted(rows.tasks[place] for place in often[:_OFFERED]),
-        evals=sorted(rows.evals) if len(rows.evals) > 1 else [],
-        steps=len(rows.steps) > 1,
-    )
+    return sorted(rows.tasks[place] for place in often[:_OFFERED])

@@ -5,17 +5,16 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.reward_findings import Finding, findings
 from logs_ui.app.pages.why.why_cards import thinned
-from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, kept, show
+from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, kept, tab_router
 from logs_ui.app.parts import charts
+from logs_ui.app.parts.figures import signed_bin
 from logs_ui.app.parts.safe_text import label
 from logs_ui.app.parts.step_stacks import Bins, StepStack
 from logs_ui.app.web import urls
-from logs_ui.app.web.open_database import SourceOfPages
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.links import rewards
@@ -35,8 +34,6 @@ from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.queries import GroupSort, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 
-router = APIRouter()
-
 _POINTS = 150  # of a sparkline
 _MOST_STACKS = 50
 _COLOURS = 8
@@ -48,20 +45,17 @@ MEANING = {
     ENVIRONMENT: "The environment's own reward, summed over its steps",
     LENGTH: "Tokens that the model sampled per turn",
 }
+_FIELDS = {REWARD: "reward", ENVIRONMENT: "env_reward_sum", LENGTH: "completion_tokens"}
+"""The column of each, in filters and in Rows."""
 
 
 class CorrelationCell(NamedTuple):
-    """Shows the correlation of two values within groups.
+    """Shows the correlation of two values within groups."""
 
-    Attributes:
-        r: None if it cannot be computed.
-        address: of the rollouts that have both; None on the diagonal.
-    """
-
-    r: float | None
+    r: float | None  # None if it cannot be computed
     shade: str
     title: str
-    address: str | None
+    address: str | None  # of the rollouts that have both; None on the diagonal
 
 
 class Matrix(NamedTuple):
@@ -73,9 +67,8 @@ class Matrix(NamedTuple):
 
 def matrix(run: str, names: list[str], found: dict[tuple[str, str], float], here: StepWindow) -> Matrix:
     columns = [(key(name), name, rewards(name)) for name in names]
-    fields = {REWARD: "reward", ENVIRONMENT: "env_reward_sum", LENGTH: "completion_tokens"}
-    known = {REWARD: here.rows.reward, ENVIRONMENT: here.rows.env_reward_sum, LENGTH: here.rows.completion_tokens}
-    others = [(name, OTHERS[name], fields[name]) for name in fields if np.isfinite(known[name]).any()]
+    known = {name: field for name, field in _FIELDS.items() if np.isfinite(getattr(here.rows, field)).any()}
+    others = [(name, OTHERS[name], field) for name, field in known.items()]
     return Matrix(
         heads=[(name, f"Value returned by {name}") for _, name, _ in columns]
         + [(title, MEANING[name]) for name, title, _ in others],
@@ -104,50 +97,30 @@ def _cell(
         return CorrelationCell(
             None, "unknown", f"{names}: one of them does not vary within groups, or too few rollouts have both", address
         )
-    return CorrelationCell(r, _shade(r), f"{names}: r = {figure(r)} within groups", address)
-
-
-def _shade(r: float) -> str:
-    bin_ = sum(abs(r) >= edge for edge in _BINS)
-    return f"{'p' if r > 0 else 'n'}{bin_}" if bin_ else "zero"
+    return CorrelationCell(r, signed_bin(r, _BINS), f"{names}: r = {figure(r)} within groups", address)
 
 
 class FunctionLine(NamedTuple):
-    """Describes one reward function.
-
-    Attributes:
-        sparkline: of its raw mean by step.
-        change: of its raw mean, from as many steps before; None without any.
-        bar: of its share of the variance.
-        all: address of the rollouts for which it returned a number.
-        below: of those with less than its best value; None if that is unknown.
-        nothing: of those without a number.
-    """
+    """Describes one reward function."""
 
     it: Function
-    sparkline: charts.Sparkline | None
-    change: float | None
-    bar: charts.Bar | None
-    all: str
-    below: str | None
-    nothing: str
+    sparkline: charts.Sparkline | None  # of its raw mean by step
+    change: float | None  # of its raw mean, from as many steps before; None without any
+    bar: charts.Bar | None  # of its share of the variance
+    all: str  # address of the rollouts for which it returned a number
+    below: str | None  # of those with less than its best value; None if that is unknown
+    nothing: str  # of those without a number
 
 
 class SumLine(NamedTuple):
-    """Compares the reward, or the environment's own reward, with the functions.
-
-    Attributes:
-        nothing: share of the scored rollouts without one.
-        left: headroom to the best known value; None without one.
-        below: address of the rollouts below that value; None likewise.
-    """
+    """Compares the reward, or the environment's own reward, with the functions."""
 
     name: str
     meaning: str
     mean: float | None
-    nothing: float | None
-    left: float | None
-    below: str | None
+    nothing: float | None  # share of the scored rollouts without one
+    left: float | None  # headroom to the best known value; None without one
+    below: str | None  # address of the rollouts below that value; None likewise
     sparkline: charts.Sparkline | None
     all: str
     without: str
@@ -155,33 +128,19 @@ class SumLine(NamedTuple):
 
 @dataclass(frozen=True)
 class WhyRewardsPage(WhyTab):
-    """Context of `why/why_rewards.html`.
-
-    Attributes:
-        lines: the reward functions, largest variance share first.
-        sums: the rewards to compare them with.
-        unscored: number of rollouts without a number from any function, and their address.
-        matrix: of the first functions; None without any.
-        kinds: (colour class, name) of each function, in the order of the chart; those beyond the colours are one.
-        stacks: variance shares by step, for the whole run; empty for one function, and fewer than two steps.
-        spread: address of the groups, largest standard deviation first.
-    """
+    """Context of `why/why_rewards.html`."""
 
     verdict: str
-    lines: list[FunctionLine]
-    sums: list[SumLine]
-    unscored: tuple[int, str]
-    matrix: Matrix | None
+    lines: list[FunctionLine]  # the reward functions, largest variance share first
+    sums: list[SumLine]  # the rewards to compare them with
+    unscored: tuple[int, str]  # number of rollouts without a number from any function, and their address
+    matrix: Matrix | None  # of the first functions; None without any
+    # (colour class, name) of each function, in the order of the chart; those beyond the colours are one.
     kinds: list[tuple[str, str]]
+    # Variance shares by step, for the whole run; empty for one function, and fewer than two steps.
     stacks: list[StepStack]
     findings: list[Finding]
-    spread: str
-
-
-@router.get("/runs/{name}/why/rewards")
-def why_rewards(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
-    """Shows the page; `steps` is `all`, or empty for the last steps."""
-    return show(request, source, name, steps, "rewards", _page)
+    spread: str  # address of the groups, largest standard deviation first
 
 
 def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindow) -> WhyRewardsPage:  # noqa: ARG001
@@ -245,10 +204,7 @@ def _line(run: str, it: Function, here: StepWindow) -> FunctionLine:
 def _sums(run: str, here: StepWindow, known: Diagnosed) -> list[SumLine]:
     rows, every = here.rows, known.rows
     best = known.report.scale.best
-    wanted = [
-        (REWARD, "reward", rows.reward, every.reward),
-        (ENVIRONMENT, "env_reward_sum", rows.env_reward_sum, every.env_reward_sum),
-    ]
+    wanted = [(name, _FIELDS[name], getattr(rows, _FIELDS[name])) for name in (REWARD, ENVIRONMENT)]
     return [
         SumLine(
             name=OTHERS[name],
@@ -257,11 +213,11 @@ def _sums(run: str, here: StepWindow, known: Diagnosed) -> list[SumLine]:
             nothing=mean(np.where(rows.scored, np.isnan(values), np.nan)),
             left=max(best - average, 0.0) if name == REWARD else None,
             below=urls.rollouts(run, here.only(f"reward<{best:.9g}")) if name == REWARD else None,
-            sparkline=_sparkline(every.by_step(of_all)),
+            sparkline=_sparkline(every.by_step(getattr(every, field))),
             all=urls.rollouts(run, here.only("scored:yes" if name == REWARD else f"-{field}:none")),
             without=urls.rollouts(run, here.only("scored:no" if name == REWARD else f"{field}:none")),
         )
-        for name, field, values, of_all in wanted
+        for name, field, values in wanted
         if (average := mean(values)) is not None
     ]
 
@@ -295,3 +251,6 @@ def _stacks(run: str, known: Diagnosed, drawn: dict[str, list[str]], here: StepW
 
 def _sparkline(trend: Trend) -> charts.Sparkline | None:
     return charts.sparkline(thinned(trend, _POINTS))
+
+
+router = tab_router("rewards", _page)

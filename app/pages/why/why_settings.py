@@ -22,32 +22,21 @@ _NAMES = {it.id: it.name for it in DIAGNOSTICS}
 
 
 class Field(NamedTuple):
-    """Describes one number of the form.
+    """Describes one number of the form."""
 
-    Attributes:
-        field: its name in the form.
-        value: as set; empty if it is not.
-        otherwise: the default.
-    """
-
-    field: str
+    field: str  # its name in the form
     label: str
     meaning: str
-    value: str
-    otherwise: str
+    value: str  # as set; empty if it is not
+    otherwise: str  # the default
 
 
 class Panel(NamedTuple):
-    """Holds the form.
-
-    Attributes:
-        thresholds: of diagnostics that fired and have a single one, and of those that a user set.
-        is_saved: True if a user set any of it, here or on the command line.
-    """
+    """Holds the form."""
 
     fields: list[Field]
-    thresholds: list[Field]
-    is_saved: bool
+    thresholds: list[Field]  # of diagnostics that fired and have a single one, and of those that a user set
+    is_saved: bool  # True if a user set any of it, here or on the command line
     place: str
 
 
@@ -75,10 +64,7 @@ def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
 @router.post("/runs/{name}/why/settings")
 def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str) -> Response:
     """Stores `max_reward`, `solved_at`, `steps` and `threshold.ID`, each of which may be empty; `reset` deletes all of
-    them.
-
-    Raises:
-        SettingsError: a value is not a number or out of range, or the values contradict each other.
+    them. Raises SettingsError if a value is not a number or out of range, or the values contradict each other.
     """
     with source.reading_run(name) as (db, run):
         before = settings_of(db, run)

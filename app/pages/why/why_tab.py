@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
 from logs_ui.app.web import htmx, urls
-from logs_ui.app.web.open_database import Source, SourceOfPages, id_of
+from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
@@ -34,9 +34,7 @@ _lock = threading.Lock()
 
 
 def kept(known: Diagnosed, what: Hashable, make: Callable[[], Figure]) -> Figure:
-    """Caches what `make` returns for the same rollouts and settings. It must not contain addresses, which depend on the
-    request.
-    """
+    """Caches what `make` returns for the same rollouts and settings. It must not return addresses, of one request."""
     key = (what, repr(known.settings))
     with _lock:
         of_rows = _known.setdefault(known.rows, {})
@@ -48,22 +46,16 @@ def kept(known: Diagnosed, what: Hashable, make: Callable[[], Figure]) -> Figure
 
 @dataclass(frozen=True)
 class StepWindow:
-    """Describes some steps of a run, and the rollouts that ended in them.
-
-    Attributes:
-        first, last: None for a run without rollouts.
-        is_all: True if they are all of its steps.
-        choice: (title, address, is chosen) of each option; empty without a choice.
-        sample: see `Report.sample`.
-    """
+    """Describes some steps of a run, and the rollouts that ended in them."""
 
     rows: Rows
     mode: Mode
+    # `first` and `last`: None for a run without rollouts.
     first: int | None
     last: int | None
     is_all: bool
-    choice: tuple[tuple[str, str, bool], ...]
-    sample: str | None = None
+    choice: tuple[tuple[str, str, bool], ...]  # (title, address, is chosen) of each option; empty without a choice
+    sample: str | None = None  # see `Report.sample`
 
     @property
     def said(self) -> str:
@@ -73,10 +65,7 @@ class StepWindow:
 
     def only(self, where: str = "") -> RolloutFilter:
         """Returns the filter that selects the window's rollouts that match `where`; steps in `where` replace the
-        window's.
-
-        Raises:
-            FilterError: `where` cannot be read.
+        window's. Raises FilterError if `where` cannot be read.
         """
         is_open = self.first is None or "step:" in where
         steps = [] if is_open else [f"step:{self.first}..{self.last}"]
@@ -85,10 +74,7 @@ class StepWindow:
 
 def window(known: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], str]) -> StepWindow:
     """Returns the window asked for: "", `last`, `all`, or a range such as `100..` or `100..200`; `address` returns the
-    page's address for "" and `all`.
-
-    Raises:
-        FilterError: `wanted` is none of these, or no rollout has such a step.
+    page's address for "" and `all`. Raises FilterError if `wanted` is none of these, or no rollout has such a step.
     """
     rows, looked_at, sample = known.rows, known.report.steps, known.report.sample
     if looked_at is None:
@@ -112,18 +98,12 @@ def window(known: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], s
 
 
 class Fresh(NamedTuple):
-    """Changes of a live run since a page was made.
-
-    Attributes:
-        is_old: True if the run changed since the page was made.
-        more: number of rollouts that began since.
-        is_running: True if the run sent a heartbeat lately.
-    """
+    """Changes of a live run since a page was made."""
 
     address: str
-    is_old: bool
-    more: int
-    is_running: bool
+    is_old: bool  # True if the run changed since the page was made
+    more: int  # number of rollouts that began since
+    is_running: bool  # True if the run sent a heartbeat lately
 
 
 @dataclass(frozen=True)
@@ -169,32 +149,29 @@ def _moment(summary: RunSummary) -> str:
 
 @dataclass(frozen=True)
 class WhyTab:
-    """Holds what the templates of all these pages need.
-
-    Attributes:
-        window: the steps of the page's figures.
-        fresh: how current the page is; None if nothing is to come.
-    """
+    """Holds what the templates of all these pages need; `fresh` is None if nothing is to come."""
 
     summary: RunSummary
     window: StepWindow
     fresh: Fresh | None
 
 
-def show(
-    request: Request, source: Source, name: str, steps: str, tab: str,
-    make: Callable[[Connection, RunSummary, Diagnosed, StepWindow], WhyTab],
-) -> Response:  # fmt: skip
-    """Answers with the page `why/why_TAB.html` that `make` returns for the steps asked for."""
-    for parameter in request.query_params:
-        check_word(parameter, "parameter", parameter, ("steps", WAIT))
-    template = f"why/why_{tab}.html"
-    with source.reading_run(name) as (db, run):
-        if name != run.uid:
-            return RedirectResponse(urls.why(run.uid, tab, steps=steps), 303)
-        if (frame := until_diagnosed(request, db, run, template, tab)) is not None:
-            return frame
-        known, mode = diagnosed(db, run), queries.mode_of(db, id_of(run))
-        here = window(known, mode, steps, lambda wanted: urls.why(run.uid, tab, steps=wanted))
-        page = make(db, queries.run_summary(db, id_of(run)), known, here)
-    return htmx.render(request, template, page)
+def tab_router(tab: str, make: Callable[[Connection, RunSummary, Diagnosed, StepWindow], WhyTab]) -> APIRouter:
+    """Returns the router of the page `why/why_TAB.html`, which `make` makes for the steps asked for: see `window`."""
+    router, template = APIRouter(), f"why/why_{tab}.html"
+
+    @router.get(f"/runs/{{name}}/why/{tab}")
+    def show(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
+        for parameter in request.query_params:
+            check_word(parameter, "parameter", parameter, ("steps", WAIT))
+        with source.reading_run(name) as (db, run):
+            if name != run.uid:
+                return RedirectResponse(urls.why(run.uid, tab, steps=steps), 303)
+            if (frame := until_diagnosed(request, db, run, template, tab)) is not None:
+                return frame
+            known, mode = diagnosed(db, run), queries.mode_of(db, id_of(run))
+            here = window(known, mode, steps, lambda wanted: urls.why(run.uid, tab, steps=wanted))
+            page = make(db, queries.run_summary(db, id_of(run)), known, here)
+        return htmx.render(request, template, page)
+
+    return router

@@ -40,25 +40,20 @@ SORTS: Final = {
 }
 """Orders of the table."""
 
-_PARAMETERS = ("label", "q", "sort", "steps", "page", WAIT)
+_PARAMETERS = ("label", "q", "sort", "steps", "since", "page", WAIT)
 
 
 @dataclass(frozen=True)
 class TaskChoice:
-    """Holds the parameters of the address.
+    """Holds the parameters of the address."""
 
-    Attributes:
-        label: status of the tasks; empty for all.
-        q: part of their names, case-insensitive.
-        steps: `last` for the steps of the diagnosis, a range such as `100..`; empty for all.
-        page: from 1.
-    """
-
-    label: str = ""
-    q: str = ""
+    label: str = ""  # status of the tasks; empty for all
+    q: str = ""  # part of their names, case-insensitive
     sort: str = "worst"
+    # `last` for the steps of the diagnosis, a range such as `100..`; empty for all. Another page's form writes `100..`
+    # as `since`.
     steps: str = ""
-    page: int = 1
+    page: int = 1  # from 1
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "TaskChoice":
@@ -69,7 +64,7 @@ class TaskChoice:
             given.get("label", ""),
             given.get("q", "").strip(),
             given.get("sort") or "worst",
-            given.get("steps", ""),
+            given.get("steps") or (f"{given['since']}.." if given.get("since") else ""),
             max(urls.parse_whole(given.get("page", "1")), 1),
         )
         check_word("label", "label", found.label, ["", *(label.value for label in Label)])
@@ -95,44 +90,30 @@ class Chip:
 
 @dataclass(frozen=True)
 class FoundTasks:
-    """The matching tasks, and the page of them that is shown.
-
-    Attributes:
-        count: number of tasks, of which `first` to `last` are shown, from 1.
-        previous, next: addresses; None at the ends.
-    """
+    """Holds the number of matching tasks, of which `first` to `last`, counted from 1, are shown."""
 
     count: int
     first: int
     last: int
-    previous: str | None
-    next: str | None
+    previous: str | None  # address of the page before this one; None at the beginning
+    next: str | None  # address of the page after it; None at the end
 
 
 @dataclass(frozen=True)
 class WhyTasksPage(WhyTab):
-    """Context of `why/why_tasks.html`.
-
-    Attributes:
-        chips: by status, which covers all steps.
-        families: word, name, step of the regression (None without one) and address of each family of tasks, if the run
-            meets most tasks too rarely to judge them one by one.
-        tasks: number of the run's tasks; 0 if no rollout names one.
-        unnamed: number of rollouts that name none, and are in no line.
-        success: the definition of solved.
-        k: usual size of a group, for pass@k.
-        heat: None without tasks.
-    """
+    """Context of `why/why_tasks.html`."""
 
     choice: TaskChoice
-    chips: list[Chip]
+    chips: list[Chip]  # by status, which covers all steps
+    # Word, name, step of the regression (None without one) and address of each family of tasks, if the run meets most
+    # tasks too rarely to judge them one by one.
     families: list[tuple[Word, str, int | None, str]]
-    tasks: int
-    unnamed: int
+    tasks: int  # number of the run's tasks; 0 if no rollout names one
+    unnamed: int  # number of rollouts that name none, and are in no line
     success: Success
-    k: int
+    k: int  # usual size of a group, for pass@k
     found: FoundTasks | None
-    heat: Heat | None
+    heat: Heat | None  # None without tasks
 
 
 @router.get("/runs/{name}/why/tasks")

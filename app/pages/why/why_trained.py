@@ -1,19 +1,19 @@
 """Shows how rollouts were used in training: what each contributed, and whether the policy is updating."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.why_cards import thinned
-from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, kept, show
+from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, kept, tab_router
 from logs_ui.app.parts import charts, words
 from logs_ui.app.parts.step_stacks import Bins, StepStack
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import urls
-from logs_ui.app.web.open_database import SourceOfPages, id_of
+from logs_ui.app.web.open_database import id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
@@ -28,20 +28,13 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import Mode, RunState, Status
 
-router = APIRouter()
-
 _MOST_STACKS = 100
 _POINTS = 150  # of a sparkline
 _ARGUMENTS = ("beta", "mask_truncated_completions", "scale_rewards", "max_staleness", "token_budget")
 
 
 class OutcomeLine(NamedTuple):
-    """Counts rollouts with the same outcome; `share` is of all of them, from 0 to 1.
-
-    Attributes:
-        tokens: number of tokens that the model sampled in them.
-        address: of exactly these rollouts; None if no filter selects them.
-    """
+    """Counts rollouts with the same outcome, their share of all, from 0 to 1, and their sampled tokens."""
 
     outcome: Outcome
     word: Word
@@ -63,48 +56,31 @@ class Aside:
 
 @dataclass(frozen=True)
 class WhyTrainedPage(WhyTab):
-    """Context of `why/why_trained.html`.
-
-    Attributes:
-        window: the steps of the page, except for the chart.
-        is_bad: True if the verdict is a warning.
-        lines: outcomes, rollouts that were trained on first, then the most frequent.
-        kinds: outcomes that occur in the run, in the order of the chart.
-        stacks: by step, for the whole run; empty for fewer than two steps.
-        tokens: None without training.
-        signals: the trainer's metrics, and the course of each.
-        masks: masks that may have excluded rollouts, and their address; None without any.
-        knows_masks: True if the trainer's arguments are recorded, which say whether there are masks.
-        config: relevant arguments of the trainer, as (name, value).
-    """
+    """Context of `why/why_trained.html`; `window` has the steps of the page, except for the chart."""
 
     verdict: str
-    is_bad: bool
-    lines: list[OutcomeLine]
-    kinds: list[tuple[Outcome, Word]]
-    stacks: list[StepStack]
-    tokens: Tokens | None
-    signals: list[tuple[Signal, charts.Sparkline | None]]
-    masks: list[tuple[Mask, str | None]]
-    knows_masks: bool
+    is_bad: bool  # True if the verdict is a warning
+    lines: list[OutcomeLine]  # outcomes, rollouts that were trained on first, then the most frequent
+    kinds: list[tuple[Outcome, Word]]  # outcomes that occur in the run, in the order of the chart
+    stacks: list[StepStack]  # by step, for the whole run; empty for fewer than two steps
+    tokens: Tokens | None  # None without training
+    signals: list[tuple[Signal, charts.Sparkline | None]]  # the trainer's metrics, and the course of each
+    masks: list[tuple[Mask, str | None]]  # masks that may have excluded rollouts, and their address; None without any
+    knows_masks: bool  # True if the trainer's arguments are recorded, which say whether there are masks
     remarks: list[str]
     asides: list[Aside]
-    config: list[tuple[str, str]]
-
-
-@router.get("/runs/{name}/why/trained")
-def why_trained(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
-    """Shows the page; `steps` is `all`, or empty for the last steps."""
-    return show(request, source, name, steps, "trained", _page)
+    config: list[tuple[str, str]]  # relevant arguments of the trainer, as (name, value)
 
 
 def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindow) -> WhyTrainedPage:
     run = summary.run
     is_trained = here.mode == Mode.TRAIN
-    every = _outcomes(known.rows, known, summary) if is_trained else np.zeros(0, np.int64)
+    is_running, solved = summary.state == RunState.RUNNING, known.report.scale.success
+    made = partial(outcomes, known.rows, success=solved, is_running=is_running, config=known.config)
+    every = kept(known, ("outcomes", is_running), made) if is_trained else np.zeros(0, np.int64)
     among = (known.rows.step >= (here.first or 0)) & (known.rows.step <= (here.last or 0))
     found = every[among] if is_trained else every
-    lines = _lines(run.uid, here, found, known.report.scale.success) if is_trained else []
+    lines = _lines(run.uid, here, found, solved) if is_trained else []
     kinds = [(it, words.OUTCOMES[it]) for it in OUTCOMES if counts(every)[it]]
     shown = (
         list(signals(known.scalars, known.config, known.report.steps[0] if known.report.steps else 0))
@@ -128,15 +104,6 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
         remarks=_remarks(known, lines),
         asides=_asides(db, run) if is_trained else [],
         config=[(name, str(known.config[name])) for name in _ARGUMENTS if name in known.config] if is_trained else [],
-    )
-
-
-def _outcomes(rows: Rows, known: Diagnosed, summary: RunSummary) -> Ints:
-    is_running = summary.state == RunState.RUNNING
-    return kept(
-        known,
-        ("outcomes", is_running),
-        lambda: outcomes(rows, success=known.report.scale.success, is_running=is_running, config=known.config),
     )
 
 
@@ -189,6 +156,12 @@ def _verdict(summary: RunSummary, here: StepWindow, lines: list[OutcomeLine], sh
     if not total:
         return "No rollout has ended yet." if summary.state == RunState.RUNNING else "No rollout ended.", False
     trained = next((line for line in lines if line.outcome == Outcome.TRAINED), None)
+    unknown = sum(line.rollouts for line in lines if line.outcome == Outcome.NOT_RECORDED)
+    if trained is None and unknown:
+        return (
+            f"Of {unknown:,} of {total:,} rollouts of {here.said} it is not recorded whether they were trained on.",
+            False,
+        )
     if trained is None:
         return f"None of the {total:,} rollouts of {here.said} contributed to the gradient.", True
     said = f"{trained.rollouts:,} of {total:,} rollouts of {here.said} ({percent(trained.share)})"
@@ -227,3 +200,6 @@ def _asides(db: Connection, run: Run) -> list[Aside]:
     return [
         Aside(word, said, count, urls.rollouts(run.uid, chosen)) for word, said, count, chosen in found if count.value
     ]
+
+
+router = tab_router("trained", _page)

@@ -84,10 +84,8 @@ class Place:
 
 def parse_terms(text: str, *, now: int | None = None) -> list[terms.Term]:
     """Reads the terms of a line, in the order in which they are written. Ages such as `2h` count from `now`, in µs
-    since the epoch; by default from the clock's time.
-
-    Raises:
-        FilterError: its message begins with the term at fault, as it was written.
+    since the epoch; by default from the clock's time. Raises FilterError, whose message begins with the term at fault,
+    as it was written.
     """
     return [_read(text, token, now) for token in _joined(text, list(_tokens(text)))]
 
@@ -159,10 +157,8 @@ def place_at(text: str, at: int) -> Place:
 
 
 def _joined(text: str, tokens: Sequence[Token]) -> Iterator[Token]:
-    """Reads `and` and `not` as other query languages do; in small letters between plain words they are words.
-
-    Raises:
-        FilterError: two terms are joined by `or`; it names a term that accepts either, if there is one.
+    """Reads `and` and `not` as other query languages do; in small letters between plain words they are words. Raises
+    FilterError if two terms are joined by `or`; it names a term that accepts either, if there is one.
     """
     negated = False
     for i, token in enumerate(tokens):
@@ -183,6 +179,10 @@ def _joined(text: str, tokens: Sequence[Token]) -> Iterator[Token]:
 def _no_or(text: str, sides: Sequence[Token]) -> FilterError:
     message = "or: a rollout must satisfy all terms; name:one,other accepts either"
     one, other = sides[0], sides[-1]
+    if len(sides) > 1 and one.name != other.name:
+        message = (
+            f"{message}, of one field: apply {text[one.start : one.end]} and {text[other.start : other.end]} apart"
+        )
     if len(sides) < 2 or (one.name, one.operator) != (other.name, other.operator) or one.negated or other.negated:
         return FilterError(WHERE, message)
     if one.operator is None or one.operator[0] not in ":=":

@@ -38,7 +38,7 @@ _LISTS = {
 _SINGLES = ("group", "step_min", "step_max", "reward_min", "reward_max", "since", "until", "sort")
 _PARAMETERS = (*_LISTS.values(), *_SINGLES, WHERE)
 _UNLISTED = {"group", "family", "first_action", "last_action", "unsaid_action"}  # names of which a run keeps no list
-_SORTED = COMPARED | {Kind.NAME}
+_SORTED = COMPARED | {Kind.NAME, Kind.WORD}
 _PLACES = {name: place for place, name in enumerate(FIELDS)}
 
 
@@ -57,7 +57,7 @@ class Sort(StrEnum):
 
 @dataclass(frozen=True)
 class ByColumn:
-    """Orders by any field of numbers or names, written as `turns`, or `-rewards.accuracy` for the highest first.
+    """Orders by any field of numbers, names or words, written as `turns`, or `-rewards.accuracy` for the highest first.
     Rollouts without a value come last. Metadata is compared as numbers; as texts with `is_text`, which is written as in
     `metadata.repo:text`.
     """
@@ -83,10 +83,8 @@ Order = Sort | ByColumn
 
 
 class FilterParts(TypedDict, total=False):
-    """Terms as keywords, for callers that have values and no text. Empty tuples and None do not filter.
-
-    `evals` to `tasks` are alternatives; a single text is the same as a tuple of one. `since` and `until` are µs since
-    the epoch. All ends are inclusive.
+    """Terms as keywords, for callers that have values and no text. Empty tuples and None do not filter. A single text
+    is the same as a tuple of one; all ends are inclusive; `since` and `until` are µs since the epoch.
     """
 
     evals: Iterable[str]
@@ -169,9 +167,7 @@ class RolloutFilter:
 def parse_where(text: str, *, now: int | None = None) -> RolloutFilter:
     """Reads a line of the filter language, which docs/filters.md explains: `reward<0.2 status:error -tag:seen`. A line
     of spaces filters nothing. Ages such as `since:2h` count from `now`, in µs since the epoch; by default the clock's.
-
-    Raises:
-        FilterError: names the term at fault, and the nearest word that is known.
+    Raises FilterError, which names the term at fault, and the nearest word that is known.
     """
     return RolloutFilter(terms=parse_terms(text, now=now))
 
@@ -238,10 +234,8 @@ def named_in(filter: RolloutFilter) -> dict[str, list[str]]:  # noqa: A002
 
 
 def check_known(filter: RolloutFilter, known: Mapping[str, Iterable[str]]) -> None:  # noqa: A002
-    """Compares the names in a filter with those of a run, by field; fields that `known` lacks are not checked.
-
-    Raises:
-        FilterError: names the nearest known value.
+    """Compares the names in a filter with those of a run, by field; fields that `known` lacks are not checked. Raises
+    FilterError, which names the nearest known value.
     """
     for name, values in named_in(filter).items():
         there = list(known.get(name, values))
@@ -286,11 +280,7 @@ def _range_term(
 
 
 def _folded(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Brings terms that must all apply into one form and one order.
-
-    Raises:
-        FilterError: two of them exclude one another, or there are too many.
-    """
+    """Brings terms that must all apply into one form and order. Raises FilterError for contradictions and too many."""
     plain: dict[tuple[str, str | None], Term] = {}
     others: list[Term] = []
     for term in terms:
@@ -355,11 +345,11 @@ def read_sort(written: Order | str) -> Order:
         return written if isinstance(written, ByColumn) else Sort(written)
     name = written.removeprefix("-")
     found = split_name(name.removesuffix(":text"))
-    if found is None or found[0].kind not in _SORTED or not (found[0].column or found[0].among):
+    if found is None or found[0].kind not in _SORTED or not (found[0].column or found[0].among or name == "cause"):
         known = [
             *(sort.value for sort in Sort),
             *(it.name for it in FIELDS.values() if it.kind in _SORTED and it.column),
         ]
         raise misspelt("sort", f"unknown sort {shortened(written)!r}", name, known)
-    is_text = found[0].kind == Kind.NAME or name.endswith(":text")
+    is_text = found[0].kind in {Kind.NAME, Kind.WORD} or name.endswith(":text")
     return ByColumn(*found, descending=written.startswith("-"), is_text=is_text)

@@ -89,10 +89,8 @@ class Term:
     """Describes a condition on one field. A rollout satisfies it by any of its values; if negated, by none of them.
 
     The values are sorted: texts or ranges, as the field's kind requires, or None for absence. A range that excludes an
-    end is the only value, and has one end if the term is negated.
-
-    Raises:
-        FilterError: an unknown word, a number out of range, or a value that does not suit the field.
+    end is the only value, and has one end if the term is negated. Raises FilterError for an unknown word, a number out
+    of range, or a value that does not suit the field.
     """
 
     field: str  # a name in FIELDS

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, column, exists, literal, select, table
-from sqlalchemy.ext.compiler import compiles
-from sqlalchemy.sql.functions import FunctionElement
 from sqlmodel import col
 
 from logs_ui.recorder.queries.search import search_words
+from logs_ui.recorder.storage.dialects import Function
 from logs_ui.recorder.storage.search_tables import FORMAT, INDEXED_RUN, SOURCE
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, SchemaVersion
 
@@ -38,44 +37,23 @@ AND (SELECT max(id) FROM evaluation_row WHERE run_id = ?)"""
 _TEXTS = table("texts", column("rowid"), schema="search")  # the same on both databases
 
 
-class _matches(FunctionElement[Any]):  # noqa: N801 - a function of SQL
+class _matches(Function):  # noqa: N801 - a function of SQL
     """Tests if a row of `search.texts` contains words, given as FTS5's query and as PostgreSQL's. It is not typed as a
     Boolean: SQLAlchemy would add `= 1`, which FTS5 does not accept.
     """
 
-    inherit_cache = True
+    sqlite = "search.texts.texts MATCH {0}"
+    postgresql = "search.texts.words @@ CAST({1} AS tsquery)"
 
 
-@compiles(_matches, "sqlite")
-def _fts5(element: _matches, compiler: Any, **options: Any) -> str:
-    expression, _ = element.clauses
-    return f"search.texts.texts MATCH {compiler.process(expression, **options)}"
-
-
-@compiles(_matches, "postgresql")
-def _tsquery(element: _matches, compiler: Any, **options: Any) -> str:
-    _, words = element.clauses
-    return f"search.texts.words @@ CAST({compiler.process(words, **options)} AS tsquery)"
-
-
-class _between(FunctionElement[Any]):  # noqa: N801 - likewise
+class _between(Function):  # noqa: N801 - likewise
     """Tests if the id of a row of `search.texts` is in a range. FTS5 seeks the first id and stops after the last. For
     PostgreSQL it is TRUE: it intersects words and ids by itself, and would else read the words of each row in the
     range.
     """
 
-    inherit_cache = True
-
-
-@compiles(_between, "sqlite")
-def _by_rowid(element: _between, compiler: Any, **options: Any) -> str:
-    low, high = (compiler.process(end, **options) for end in element.clauses)
-    return f"search.texts.rowid BETWEEN {low} AND {high}"
-
-
-@compiles(_between, "postgresql")
-def _anywhere(_: _between, __: Any, **___: Any) -> str:
-    return "TRUE"
+    sqlite = "search.texts.rowid BETWEEN {0} AND {1}"
+    postgresql = "TRUE"
 
 
 _BY_INDEX = ("enable_seqscan", "jit")
@@ -179,9 +157,7 @@ def contains(text: str, run_id: int, within: Within | None = None, name: str = "
 
 
 def _is_ours() -> ColumnElement[bool]:
-    """Returns a condition: the index has today's format, and was made for this database, not for an earlier one of
-    the same name.
-    """
+    """Returns a condition: the index has today's format, and is not an earlier database's of the same name."""
     return exists().where(SOURCE.c.created == col(SchemaVersion.created), SOURCE.c.format == FORMAT)
 
 

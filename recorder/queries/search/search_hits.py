@@ -20,11 +20,9 @@ _BEFORE, _AFTER = 24, 160  # characters around the words
 
 
 class Hit(NamedTuple):
-    """The first place of the searched words in one rollout, with some text around them; `column` is one of
-    `search_tables.COLUMNS`.
-    """
+    """The first place of the searched words in one rollout, with some text around them."""
 
-    column: str
+    column: str  # one of `search_tables.COLUMNS`
     before: str
     words: str
     after: str

@@ -49,14 +49,12 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Run:
-    """A run as it is now: the highest `changed` of its rows, and a time in µs since the epoch; rows without a reward
-    that began before it will never get one.
-    """
+    """A run as it is now."""
 
     id: int
     uid: str
-    changed: int
-    ended: int
+    changed: int  # the highest of its rows
+    ended: int  # µs since the epoch: rows without a reward that began before it will never get one
 
 
 _Texts = list[tuple[int, Parts]]  # (id of the rollout, texts)
@@ -86,10 +84,8 @@ class SearchIndex:
         process or thread is filling the index.
 
         After each step, which takes a fraction of a second, `grown` is called with the number of rollouts that it
-        added; then it stops if `stopped` returns True.
-
-        Raises:
-            DatabaseError: the database cannot be read, or the index cannot be written.
+        added; then it stops if `stopped` returns True. Raises DatabaseError if the database cannot be read, or the
+        index cannot be written.
         """
         with self._texts.opened() as engine:
             if engine is None:
@@ -105,11 +101,7 @@ class SearchIndex:
         return True
 
     def settle(self) -> None:
-        """Removes the files that SQLite keeps beside the index while it is open; call it at the end.
-
-        Raises:
-            DatabaseError: the index cannot be written.
-        """
+        """Removes the files that SQLite keeps beside an open index. Raises DatabaseError if it cannot be written."""
         self._texts.settle()
 
     def _step(self, index: Connection, run_id: int | None) -> int | None:
@@ -132,10 +124,8 @@ class SearchIndex:
 def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, int], None]) -> None:
     """Waits until any process has indexed all final rollouts of a run. New connections of the engine then see them.
 
-    `progress` is called now and then with the numbers of indexed rollouts and of all rollouts.
-
-    Raises:
-        DatabaseError: the database cannot be read, or the index cannot be written.
+    `progress` is called now and then with the numbers of indexed rollouts and of all rollouts. Raises DatabaseError if
+    the database cannot be read, or the index cannot be written.
     """
     index = SearchIndex(db, engine.begin)
     rollouts = select(func.sum(col(StepStatistics.rollouts))).where(col(StepStatistics.run_id) == run_id)

@@ -37,10 +37,8 @@ class Texts:
 
     @contextmanager
     def opened(self) -> Iterator[Engine | None]:
-        """Opens an engine to write them with; None if another process or thread fills the index.
-
-        Raises:
-            DatabaseError: the index cannot be written.
+        """Opens an engine to write them with; None if another process or thread fills the index. Raises DatabaseError
+        if the index cannot be written.
         """
         with errors_in_plain_words(self._place), self._alone() as alone:
             if not alone:

@@ -108,7 +108,7 @@ def conditions(
     if _is_rare(filter):
         # Redundant, but SQLite uses a partial index only if the query repeats the index's condition word for word.
         found.append(col(EvaluationRow.status) != literal(Status.OK.value, literal_execute=True))
-    if use == Use.KINDS and _is_narrow(filter):
+    if use == Use.KINDS and is_narrow(filter):
         found.append(col(EvaluationRow.group) != "")  # always true; keeps SQLite from row_by_kind, which is slower here
     found += [_term(term, run_id, filter, use, within) for term in filter.terms]
     if use == Use.NUMBER and _reads_the_table(filter):
@@ -119,7 +119,7 @@ def conditions(
 def leads_to_few(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if an index usually selects few of a large run's rows."""
     leads = any((it.field in _LEADING and not it.negated) or _is_rare_text(it) for it in filter.terms)
-    return leads or _is_narrow(filter) or _is_rare(filter)
+    return leads or is_narrow(filter) or _is_rare(filter)
 
 
 def is_listed(filter: RolloutFilter) -> bool:  # noqa: A002
@@ -172,7 +172,7 @@ def place_of(db: Session | Connection, row: EvaluationRow, sort: Order) -> Place
 
 
 def _key_of(sort: ByColumn) -> Any:
-    return stored(sort.field, sort.key, is_text=sort.is_text)
+    return derived.cause() if sort.name == "cause" else stored(sort.field, sort.key, is_text=sort.is_text)
 
 
 def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = False) -> list[Section]:  # noqa: A002
@@ -212,7 +212,7 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     return [ties, others] if backwards else [ties, others, without]
 
 
-def _is_narrow(filter: RolloutFilter) -> bool:  # noqa: A002
+def is_narrow(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if the index of steps selects few enough rows to sort."""
     return _is_short(filter.range("step"))
 
@@ -235,13 +235,13 @@ def _is_rare_text(term: Term) -> bool:
 def _reads_the_table(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if a term needs a column that no index has, and no index selects few rows."""
     leads = any(it.field in {*_LEADING, *SEARCHED} and not it.negated for it in filter.terms)
-    few = leads or _is_narrow(filter) or _is_rare(filter)
+    few = leads or is_narrow(filter) or _is_rare(filter)
     return not few and any(it.field not in _INDEXED for it in filter.terms)
 
 
 def _ids_of_steps(run_id: int, filter: RolloutFilter) -> full_text.Within | None:  # noqa: A002
     """Returns the first and the last id of the rows of a narrow range of steps; None for any other filter."""
-    if not _is_narrow(filter):
+    if not is_narrow(filter):
         return None
     # In an expression: row_by_step covers this query; SQLite would search row_by_id row by row for these steps.
     ends = select(func.min(_ID + 0), func.max(_ID + 0)).where(col(EvaluationRow.run_id) == run_id)

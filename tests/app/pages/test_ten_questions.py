@@ -69,6 +69,17 @@ def test_ten_questions_take_three_clicks_each_and_are_answered(
     assert f"{worst[0]} and {worst[1]}: " in person.text()
     assert "since step 12" in person.text()
 
+    # The same since a step of one's own choice: a field that is filled counts as a click.
+    person.begin(run)
+    page.get_by_label("all, since step").fill("13")
+    page.keyboard.press("Enter")
+    expect(page.locator("table.tasks caption")).to_contain_text("Tasks by steps, steps 13")
+    since = defaultdict(list)
+    for it in (it for it in truth if it["step"] >= 13):
+        since[it["task"]].append(bool(it["solved"]))
+    lowest = sorted(since, key=lambda task: fmean(since[task]))[:2]
+    assert page.locator("table.tasks tbody .task").first.inner_text() in lowest
+
     # 2. Which reward function is to blame?
     person.begin(run)
     person.tab("Why")
@@ -143,3 +154,10 @@ def test_ten_questions_take_three_clicks_each_and_are_answered(
         person.click(copy)
         assert run.truth.run in page.evaluate("navigator.clipboard.readText()")
     assert run.truth.run in page.url
+
+    # Find it again: a view that was saved under a name
+    save = f"{url}/runs/{run.truth.run}/views"
+    page.request.post(save, form={"query": "where=stop:length", "name": "cut off"}, headers={"Origin": url})
+    person.begin(run)
+    person.click(page.get_by_role("link", name="cut off"))
+    expect(page.locator("#where")).to_have_value("stop:length")

@@ -195,6 +195,15 @@ def test_a_name_keeps_its_blanks_and_its_emoji_where_it_is_cut() -> None:
     assert "control" not in safe_text.middle(name)
 
 
+def test_fenced_code_has_the_fixed_width_face_where_a_text_is_not_rendered() -> None:
+    text = "See:\n```py\nx < 1\n```\nand ``` here\n~~~\nopen"
+    assert safe_text.fenced(safe_text.block(text)) == (
+        'See:\n<span class="mono">```py\nx &lt; 1\n```</span>\nand ``` here\n<span class="mono">~~~\nopen</span>'
+    )
+    coloured = "```\n\x1b[31mred\n```\nstill\x1b[0m"
+    assert "mono" not in safe_text.fenced(safe_text.block(coloured)), "no tag ends within another"
+
+
 def test_an_action_whose_tool_the_text_names_is_not_marked_though_its_arguments_are_missing() -> None:
     for text, is_marked in (("I look. <tool_call>bash</tool_call>", False), ("I wait.", True)):
         entry = {"turn": 1, "text": text, "action": {"name": "bash", "arguments": {"command": "git diff"}}}

@@ -10,6 +10,7 @@ from sqlalchemy import Engine, insert
 
 from logs_ui.app.web import urls
 from logs_ui.recorder import load_run, queries, start_run
+from logs_ui.recorder.diagnosis.waterfall import cause_of
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.labels import attributes_in
 from logs_ui.recorder.queries.filters.filter_language import mended
@@ -200,6 +201,9 @@ ORDERS: dict[str, Callable[[EvaluationRow], Any]] = {
     "-advantage": lambda it: it.advantage,
     "task": lambda it: it.task,
     "-step": lambda it: it.step,
+    "-status": lambda it: it.status,
+    "stop": lambda it: it.stop_reason,
+    "cause": lambda it: None if (cause := cause_of(it)) is None else cause.id.value,
     "rewards.tests_passed": lambda it: (it.rewards or {}).get("tests_passed"),
     '-rewards."my style"': lambda it: (it.rewards or {}).get("my style"),
     "-metrics.patch_lines": lambda it: (it.metrics or {}).get("patch_lines"),

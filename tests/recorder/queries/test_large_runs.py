@@ -30,7 +30,7 @@ from logs_ui.recorder.analysis.diagnose import diagnose
 from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.queries import Cursor
 from logs_ui.recorder.queries.facets import _edge
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where, read_sort
 from logs_ui.recorder.queries.run_totals import totals
 from logs_ui.recorder.queries.sql.selection import sections
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
@@ -331,6 +331,48 @@ def test_the_rewards_of_a_whole_run_are_counted_by_their_index(reader: Engine) -
     assert found is not None
     assert sum(found.counts) == queries.exact_count(reader, 1, parse_where("scored:yes"))
     assert not [step for step in plans if "TEMP B-TREE" in step], "no row for each rollout is sorted"
+
+
+def test_the_tags_of_a_few_steps_are_looked_up_row_by_row(reader: Engine) -> None:
+    def plan(_: Any, cursor: Any, statement: str, parameters: Any, *__: Any) -> None:
+        plans[:] = [str(step[3]) for step in cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+
+    plans: list[str] = []
+    every = queries.exact_count(reader, 1, parse_where("step:3..5"))
+    event.listen(reader, "before_cursor_execute", plan)
+    found = queries.pivot(reader, 1, parse_where("step:3..5"), "tag", "status", "count")
+    assert found.overall.count >= every, "once for each tag"
+    assert any("row_tag USING COVERING INDEX tag_by_row (row_id=?)" in step for step in plans)
+    assert not [step for step in plans if "LEFT-JOIN" in step and "SCAN" in step], "no list is scanned for each row"
+    assert not [step for step in plans if "row_by_id" in step], "the run is not walked from its end to these steps"
+
+
+def test_an_order_without_index_is_one_of_the_newest_of_many_rollouts_even_in_a_few_steps(
+    reader: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MANY", 200)
+    summary = queries.run_summary(reader, 1)
+    for where, sort, is_long in (
+        ("step:11..20", "-metadata.level", False), ("step:11..38", "-metadata.level", True),
+        ("step:11..38", "-status", True), ("step:11..38 repeats>0.5", "newest", False),
+        ("step:11..38", "lowest-reward", False), ('step:11..38 task:"a"', "-turns", False),
+    ):  # fmt: skip
+        chosen = replace(parse_where(where), sort=read_sort(sort))
+        assert page_cache.is_long(summary, chosen) == is_long, (where, sort)
+        rows = queries.page_in_time(reader, 1, chosen).rows if is_long else []
+        assert all(11 <= row.step <= 38 for row in rows)
+
+
+def test_of_a_step_with_very_many_rollouts_only_the_newest_are_compared(
+    reader: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compared() -> int:
+        of_tasks = queries.task_results(reader, 1, "train", (7, 8), ())
+        return sum(group.scored for groups in of_tasks.values() for group in groups)
+
+    every = compared()
+    monkeypatch.setattr("logs_ui.recorder.queries.comparison.MOST_ROLLOUTS", 5)
+    assert compared() == 5 < every
 
 
 @pytest.mark.parametrize(("low", "high"), [(-2, -1), (-2, 0), (0, 1), (-1, 3)])

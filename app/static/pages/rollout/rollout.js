@@ -10,10 +10,11 @@
     const gaps = [...document.querySelectorAll("[data-gap]")];
     if (isWhole(ctx) && gaps.length) ctx.request.body.set("gaps", gaps.map((gap) => gap.dataset.gap).join(","));
   });
-  // A jump to a turn replaces the address: Back leads out of the rollout at once.
+  // A jump to a turn and another view replace the address: Back leads to the table at once.
+  // So does a switch that htmx does not know yet, since it came with the last swap.
   document.addEventListener("click", (event) => {
-    const link = event.target.closest?.(".outline a, .failed > header a");
-    if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab
+    const link = event.target.closest?.(".outline a, .failed > header a, .tabs a, nav.ways a");
+    if (!link || event.defaultPrevented || event.ctrlKey || event.metaKey || event.shiftKey) return; // another tab
     event.preventDefault();
     location.replace(link.getAttribute("href"));
   });

@@ -1,13 +1,19 @@
-// The list of runs: ticks that outlive a refresh, and what can be done with so many of them.
+// The list of runs: ticks that outlive a refresh, and what can be done with so many of them. A few runs need no ticks to
+// be compared, and Shift ticks all between two clicks.
 "use strict";
 {
   const ticked = new Set();
-  const boxes = () => document.querySelectorAll('.tick input[name="run"]');
+  let last;
+  const boxes = () => [...document.querySelectorAll('.tick input[name="run"]')];
+  const areFew = () => !ticked.size && boxes().length > 1 && boxes().length < 7;
 
   const show = () => {
     for (const button of document.querySelectorAll("[data-needs]")) {
       button.disabled = ticked.size < Number(button.dataset.needs) || ticked.size > Number(button.dataset.most ?? Infinity);
     }
+    const compare = document.getElementById("compare");
+    if (compare) compare.textContent = areFew() ? `Compare all ${boxes().length}` : "Compare";
+    if (compare && areFew()) compare.disabled = false;
     const said = document.querySelector("[data-ticked]");
     if (said) said.textContent = ticked.size ? `${ticked.size} selected${ticked.size > 6 ? "; compare at most 6" : ""}` : "";
   };
@@ -17,6 +23,17 @@
     if (!event.target.matches?.('.tick input[name="run"]')) return;
     read(event.target);
     show();
+  });
+  document.addEventListener("click", (event) => {
+    const all = boxes(), at = all.indexOf(event.target), from = all.indexOf(last);
+    if (event.shiftKey && at >= 0 && from >= 0) {
+      for (const box of all.slice(Math.min(at, from), Math.max(at, from) + 1)) {
+        box.checked = event.target.checked;
+        read(box);
+      }
+    }
+    if (event.target.id === "compare" && areFew()) for (const box of all) box.checked = true;
+    if (at >= 0) last = event.target;
   });
   // A row that was refreshed, or came back with another filter, is as it was left; one that is out of sight is not meant.
   document.addEventListener("htmx:after:swap", () => {

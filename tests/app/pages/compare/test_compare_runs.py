@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy import Engine, insert, select, update
+from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.app.main import create_app
@@ -62,12 +63,6 @@ def engine(path: Path) -> Iterator[Engine]:
     engine.dispose()
 
 
-@pytest.fixture(scope="module")
-def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        yield client
-
-
 def page(client: TestClient, *runs: str, **parameters: Any) -> str:
     answer = client.get("/compare", params={"run": list(runs), **parameters})
     assert answer.status_code == 200, answer.text
@@ -94,6 +89,33 @@ def test_any_figure_by_any_axis(client: TestClient, axis: Axis, figure: str) -> 
     assert html.count('class="key"') == 2
     for points in re.findall(r'points="([^"]+)"', html):
         assert all(0 <= float(number) <= 100 for number in re.split("[ ,]", points))
+
+
+@pytest.mark.parametrize("figure", ["truncated", "errors", "turns", "tokens", "rewards.format"])
+def test_a_figure_of_the_rollouts_by_step_is_that_of_its_rollouts(
+    client: TestClient, engine: Engine, figure: str
+) -> None:
+    html = page(client, A, B, figure=figure)
+    assert f'<option value="{figure}" selected>' in html
+    row, run_id = EvaluationRow, queries.find_run(engine, A).id or 0
+    query = select(row).where(col(row.run_id) == run_id, col(row.mode) == "train")
+    by_step: dict[int, list[float]] = {}
+    with Session(engine) as session:
+        for it in session.scalars(query).all():
+            ended = it.status in {"ok", "error"}
+            value = {
+                "truncated": float(it.stop_reason == "length") if ended else None,
+                "errors": float(it.status == "error") if ended else None,
+                "turns": it.turns, "tokens": it.completion_tokens, "rewards.format": (it.rewards or {}).get("format"),
+            }[figure]  # fmt: skip
+            by_step.setdefault(it.step, []).extend([] if value is None else [value])
+    points = queries.figure_points(engine, run_id, "train", figure, 100)
+    assert {it.step: it.value for it in points} == pytest.approx(
+        {step: sum(values) / len(values) for step, values in by_step.items() if values}
+    )
+    assert any(it.value for it in points) or figure == "errors"
+    rewards = {it.step: (it.rollouts, it.when) for it in queries.reward_points(engine, run_id, "train", 100)}
+    assert {it.step: (it.rollouts, it.when) for it in points if it.step in rewards} == rewards
 
 
 def test_up_to_six_runs_and_no_more(client: TestClient, engine: Engine) -> None:

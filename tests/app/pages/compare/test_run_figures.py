@@ -13,7 +13,6 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, select, update
 from sqlmodel import col
 
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.compare.run_figures import PARTS, compared_tasks, estimate, figures_of
 from logs_ui.app.pages.compare.run_tasks import make_table
 from logs_ui.recorder import queries, start_run
@@ -44,13 +43,6 @@ def engine(path: Path) -> Iterator[Engine]:
         db.execute(update(row).where(col(row.run_id) == 2, col(row.task).like("count%")).values(task="only of B"))
     yield engine
     engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    del engine
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        yield client
 
 
 def shown(client: TestClient, *runs: str, **asked: Any) -> tuple[dict[str, list[str]], str]:
@@ -141,6 +133,10 @@ def test_a_function_is_raw_weighted_or_what_is_left() -> None:
         "weighted": 0.5,
         "headroom": 1.3,
     }
+    penalty = figures_of([{"t": [GroupResult(2, 0, 0.0, {"rewards.f": (2, -0.5, -0.25)})]}], [{"f": 2.0}], "headroom")
+    (found,) = penalty["rewards.f"]
+    assert found is not None
+    assert found.mean == pytest.approx(0.5)  # what it took; no reward of 2 can be had from it
     never = figures_of([{"t": [GroupResult(2, 0, 0.0, {"rewards.f": (2, 0.0, 0.0)})]}], [{"f": 0.5}], "headroom")[
         "rewards.f"
     ]

@@ -49,12 +49,6 @@ def engine(path: Path) -> Iterator[Engine]:
 
 
 @pytest.fixture(scope="module")
-def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
 def url(engine: Engine, path: Path) -> Iterator[str]:
     with BackgroundServer(path) as server:
         yield server.url
@@ -125,6 +119,28 @@ def test_the_tile_of_solved_rollouts_is_that_of_the_run_s_definition(engine: Eng
         values = [(it or {})["solved"] for it in connection.scalars(select(col(row.rewards)).where(of_run, *wanted))]
     assert int(found[1]) == round(100 * sum(value == 1 for value in values) / len(values))
     assert ">Solved</bdi>" not in held_out, "the diagnosis is about the training"
+
+
+def test_the_tile_of_solved_rollouts_stays_where_nothing_defines_them_and_a_saved_view_is_named(tmp_path: Path) -> None:
+    with start_run(db=tmp_path / "a.db") as run:
+        for step in range(1, 4):
+            for at in range(16):
+                with run.rollout([{"role": "user", "content": "?"}], step=step, group=f"{step}", generation=at) as row:
+                    row.turn("an answer")
+                row.score(rewards={"length": at / 16 + step / 100})
+    flush()
+    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
+        html = client.get(f"/runs/{run.id}/overview", headers=fragment("overview")).text
+        then = client.get(f"/runs/{run.id}/overview").text
+        form = {"query": "where=stop:length", "name": "<i>cut</i> off"}
+        client.post(f"/runs/{run.id}/views", data=form, headers={"Origin": "http://127.0.0.1"})
+        named = client.get(f"/runs/{run.id}/overview").text
+        since = client.get(f"/runs/{run.id}/why/tasks?since=2&wait=1").status_code
+    assert re.search(r'title="Not defined for this run[^"]*">Solved</dt><dd><strong class="quiet">\u2014', html)
+    assert "Saved views" not in then
+    (link,) = re.findall(r'<a href="([^"]*)"><bdi>&lt;i&gt;cut&lt;/i&gt; off', named)
+    assert "stop%3Alength" in link or "stop:length" in link
+    assert since == 200
 
 
 def test_components_add_up_to_the_mean_reward() -> None:

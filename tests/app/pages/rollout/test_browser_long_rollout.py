@@ -117,6 +117,13 @@ def test_switches_and_jumps_are_no_steps_on_the_way_back(quiet_page: Page, url: 
     for key in "om":
         page.keyboard.press(key)
         expect(page.locator(f".ways [data-key={key}][aria-current]")).to_be_visible()
+    for at in ("2", "1"):  # another view, and the next rollout and back
+        page.locator(f'.tabs [data-key="{at}"]').click()
+        expect(page.locator(f'.tabs [data-key="{at}"][aria-current]')).to_be_visible()
+    for key in "jk":
+        place = page.url
+        page.keyboard.press(key)
+        expect(page).not_to_have_url(place)
     for mark in (0, -1):
         page.locator(".marks a").nth(mark).click()
         expect(page.locator(":target")).to_be_in_viewport()
@@ -164,3 +171,22 @@ def test_a_page_is_printed_whole_and_in_dark_ink(quiet_page: Page, url: str, ids
     assert hidden == 0
     assert page.evaluate("document.documentElement.scrollHeight") > 250
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(22, 24, 29)"
+
+
+def test_a_name_that_is_cut_in_its_middle_is_copied_as_one_line(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(url)
+    page.evaluate(
+        """() => {
+          const name = document.createElement("span");
+          name.className = "middle";
+          for (const part of ["webarena/shopping_ad", "min/0017"]) {
+            name.append(Object.assign(document.createElement("bdi"), { textContent: part }));
+          }
+          document.getElementById("results").prepend(name);
+          getSelection().selectAllChildren(name);
+        }"""
+    )
+    page.keyboard.press("Control+c")
+    assert page.evaluate("navigator.clipboard.readText()") == "webarena/shopping_admin/0017"

@@ -62,7 +62,14 @@ def test_the_first_view_is_small_and_has_the_beginning_and_the_end(
     for rollout in rollouts:
         cards = timeline.make_timeline(rollout)
         assert sum(len(text) for text in timeline.texts(cards).values()) > 800_000
-        for query in ("", "?turn=100", "?show=assistant", "?where=turns>5 reward>=-9"):
+        for query in (
+            "",
+            "?turn=100",
+            "?show=assistant",
+            "?where=turns>5 reward>=-9",
+            "?where=line",
+            "?where=tool:passed",
+        ):
             page = client.get(address(long, rollout, query))
             assert page.status_code == 200
             assert len(page.content) <= LIMIT, (rollout.row.id, query)
@@ -361,3 +368,37 @@ def test_two_rollouts_that_differ_from_their_first_turn_on_are_not_said_to_diver
 ) -> None:
     html = client.get(f"/runs/{long.truth.run}/compare?a={rollouts[0].row.id}&b={rollouts[1].row.id}").text
     assert "diverge" not in re.sub(r'title="[^"]*"', "", html)
+
+
+def test_a_group_and_a_comparison_of_long_rollouts_leave_out_turns_that_are_one_click_away(
+    client: TestClient, long: Recorded, rollouts: list[Rollout]
+) -> None:
+    one, other = (it.row.id or 0 for it in rollouts[:2])
+    numbers = re.compile(r'aria-label="Turn (\d+)"')
+    run = f"/runs/{long.truth.run}"
+    group = client.get(f"{run}/groups/{one}")
+    assert len(group.content) < 300_000
+    columns = group.text.split('<article class="completion"')[1:]
+    for column in columns:
+        shown = [int(it) for it in numbers.findall(column)]
+        assert shown[:6] == [1, 2, 3, 4, 5, 6]
+        assert len(shown) < 30
+        first, last = re.findall(r">turns (\d+) to (\d+)</a>", column)[0]
+        assert not [it for it in shown if int(first) <= it <= int(last)]
+    (link,) = set(re.findall(rf'hx-get="({run}/groups/{one}/column\?whole={one})"', group.text))
+    whole = client.get(link).text
+    assert len(numbers.findall(whole)) > 150
+    assert f'name="whole" value="{one}"' in whole, "a refresh of the page keeps it whole"
+    kept = client.get(f"{run}/groups/{one}?whole={one}", headers={"HX-Request": "true", "HX-Target": "group"}).text
+    assert len(numbers.findall(kept)) > 150
+
+    compared = client.get(f"{run}/compare?a={one}&b={other}")
+    assert len(compared.content) < 400_000
+    turns = [int(it) for it in re.findall(r'id="turn-(\d+)"', compared.text)]
+    (parts_at,) = {int(it) for it in re.findall(r'id="turn-(\d+)"[^>]* data-parts', compared.text)}
+    assert {1, 2, parts_at} <= {*turns}
+    assert len(turns) < 35
+    address = unescape(re.findall(r'<a href="([^"]*)#turn-\d+">turns \d+ to \d+</a>', compared.text)[0])
+    everything = client.get(address).text
+    assert len(re.findall(r'id="turn-\d+"', everything)) > 150
+    assert ">turns " not in everything

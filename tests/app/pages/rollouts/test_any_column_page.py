@@ -54,14 +54,31 @@ def test_the_table_shows_and_sorts_the_datasets_columns(client: TestClient, run:
     head, lines = rows(client, run, f"{cols}&sort=-metadata.extra_info.level")
     level = next(place for place, it in enumerate(head) if it.startswith("extra_info.level"))
     assert {line[level] for line in lines[:50]} == {str(max(round(10 * (1 - it)) for it in CODING_TASKS.values()))}
-    head, lines = rows(client, run, f"{cols}&sort=metadata.difficulty:text")
-    difficulty = next(place for place, it in enumerate(head) if it.startswith("difficulty"))
-    assert {line[difficulty] for line in lines[:50]} == {"easy"}
+    for order, first in (("metadata.difficulty:text", "easy"), ("metadata.difficulty", "easy"), ("stop", "done")):
+        head, lines = rows(client, run, f"{cols},stop&sort={order}")
+        place = next(place for place, it in enumerate(head) if it.startswith(("difficulty", "Stop")[order == "stop"]))
+        assert {line[place] for line in lines[:50]} == {first}
     head, lines = rows(client, run, f"{cols}&sort=rewards.judge")
     judge = next(place for place, it in enumerate(head) if it.startswith("judge"))
     shown = [float(line[judge].replace("\N{MINUS SIGN}", "-")) for line in lines[:50]]
     truth = sorted(it["values"]["judge"] for it in run.truth.rollouts if it["values"])[:50]
     assert shown == pytest.approx(truth, abs=0.001)
+
+
+def test_who_looks_for_a_column_in_vain_reads_which_there_are(client: TestClient, run: Recorded) -> None:
+    for where in ("metadata.repository:x", "repository:x"):
+        html = client.get(f"/runs/{run.truth.run}?where={where}").text
+        assert "first 40 short texts, numbers and booleans can be searched" in html
+    assert "first 40 dataset columns" in client.get(f"/runs/{run.truth.run}").text
+    assert "first 40" not in client.get(f"/runs/{run.truth.run}?where=turnz>1").text.partition("<details")[0]
+
+
+def test_a_number_alone_names_the_rollout_of_that_number(client: TestClient, run: Recorded) -> None:
+    html = client.get(f"/runs/{run.truth.run}?where=7").text
+    assert re.findall(r'Did you mean <a class="mono" href="([^"]*)"[^>]*>([^<]*)</a>', html) == [
+        (f"/runs/{run.truth.run}?where=id:7", "#7")
+    ]
+    assert "Did you mean" not in client.get(f"/runs/{run.truth.run}?where=987654321").text
 
 
 def test_one_rule_says_which_order_the_first_click_selects() -> None:

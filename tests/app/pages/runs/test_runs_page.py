@@ -113,6 +113,12 @@ def test_an_eval_is_found_by_each_of_its_names(engine: Engine, path: Path) -> No
         assert found.summary.run.uid == uid
 
 
+def test_a_run_of_files_with_one_time_has_no_duration(engine: Engine, client: TestClient) -> None:
+    with engine.begin() as connection:
+        connection.execute(update(Run).where(col(Run.uid) == "done-aaaa").values(finished=Run.created))
+    assert "0 ms" not in client.get("/?q=done-aaaa").text
+
+
 def test_states_are_counted_and_chosen(client: TestClient) -> None:
     html = client.get("/", params={"state": "died"}).text
     assert uids(html) == ["died-cccc"]

@@ -11,7 +11,6 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, update
 from sqlmodel import col
 
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.runs import runs_page
 from logs_ui.app.pages.runs.runs_view import RunsView, differing, told_apart
 from logs_ui.recorder.errors import FilterError
@@ -52,13 +51,6 @@ def engine(path: Path) -> Iterator[Engine]:
             db.execute(update(Run).where(col(Run.uid) == uid(i)).values(config=config, num_generations=size))
     yield engine
     engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    del engine
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        yield client
 
 
 def listed(client: TestClient, **asked: Any) -> tuple[list[int], str]:

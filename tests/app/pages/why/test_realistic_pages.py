@@ -472,7 +472,8 @@ def test_the_kinds_of_groups_are_true(run: Realistic) -> None:
             assert {it["solved"] for it in tried(group)} == {cells["Kind"] == "all passed"}, (name, row)
         assert is_near(cells["Mean"], mean(rewards), 0.0006), (name, row)
         assert is_near(cells["Std"], stdev(rewards) if len(rewards) > 1 else None, 0.0006), (name, row)
-        assert is_near(cells["Truncated"], sum(it["truncated"] for it in group)), (name, row)
+        if cells["Truncated"] != "—":  # it is not recorded why any of them ended
+            assert is_near(cells["Truncated"], sum(it["truncated"] for it in group)), (name, row)
         assert is_near(cells["Errors"], sum(it["errored"] for it in group)), (name, row)
 
 

@@ -11,7 +11,6 @@ from sqlalchemy import Engine, delete, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app.main import create_app
 from logs_ui.recorder import queries
 from logs_ui.recorder.action_text import written_action
 from logs_ui.recorder.diagnosis.success import Success
@@ -219,12 +218,6 @@ def engine(path: Path) -> Iterator[Engine]:
             db.execute(update(EvaluationRow).where(col(EvaluationRow.id) == it.row.id).values(**known))
     yield engine
     engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        yield client
 
 
 def page(client: TestClient, uid: str = RUN, query: str = "") -> str:

@@ -13,7 +13,6 @@ from sqlalchemy import Engine, insert
 from starlette.testclient import TestClient
 
 from logs_ui.app.commands.serve_command import BackgroundServer
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.why.why_tab import StepWindow
 from logs_ui.recorder.diagnosis.tables.reward_table import (
     ENVIRONMENT,
@@ -163,13 +162,6 @@ def engine(path: Path) -> Iterator[Engine]:
             connection.execute(insert(StepStatistics), [sums | {"step": step} for step in range(1, 7)])
     yield engine
     engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    assert engine
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        yield client
 
 
 def page_of(client: TestClient, run: str) -> str:

@@ -13,7 +13,6 @@ from sqlalchemy import Engine, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.why import why_tasks
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis import Rows
@@ -63,12 +62,6 @@ def engine(path: Path) -> Iterator[Engine]:
 
 def _id(engine: Engine, uid: str) -> int:
     return queries.find_run(engine, uid).id or 0
-
-
-@pytest.fixture(scope="module")
-def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        yield client
 
 
 def of_one_task(rewards: list[float], per_step: int = 4) -> Rows:

@@ -47,6 +47,7 @@ RUN = "a-run-of-every-kind"
 _WHY = {
     Outcome.STALE: "dropped as stale",
     Outcome.OVERSIZE: "dropped as oversize",
+    Outcome.FILTERED: "not in the trainer's dump",
     Outcome.ERRORED: "before it was scored",
     Outcome.RUN_ENDED: "the run ended before it was scored",
     Outcome.AWAITED: "awaits its reward",
@@ -82,7 +83,7 @@ def rows_of(run_id: int) -> list[dict[str, Any]]:
             "reward": reward, "advantage": advantage, "scored": draw.choice([1, 1, 1, None]) if reward is None else 1,
             "rewards": {"a": reward}, "reward_weights": {"a": 1.0},
             "completion_tokens": draw.choice([None, None, 0, 40, 40, 70, 70]), "env_tokens": draw.choice([None, 0, 9]),
-            "dropped": draw.choice(["stale", "oversize", *[None] * 20]),
+            "dropped": draw.choice(["stale", "oversize", "filtered", *[None] * 20]),
             **(nothing if status == Status.RUNNING or (status != Status.OK and number % 2) else {}),
             **({"completion_tokens": 40} if status == Status.ERROR and number % 4 == 1 else {}),
         }  # fmt: skip
@@ -115,12 +116,6 @@ def engine(path: Path) -> Iterator[Engine]:
         connection.execute(insert(Scalar), told)
     yield engine
     engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        yield client
 
 
 def columns(engine: Engine) -> Rows:
@@ -175,6 +170,8 @@ def rows_without_advantage(run_id: int, more: dict[str, Any]) -> list[dict[str, 
         {"reward": 0.5, "scored": 2},
         {"reward": 0.5, "scored": 2, "advantage": 0.7},
         {"dropped": "stale", "status": Status.ERROR},
+        {"dropped": "filtered"},
+        {"dropped": "filtered", "status": Status.ERROR},
         more,
     ]
     count = 150 * len(kinds)  # more ranges of ids than an address holds
@@ -197,7 +194,8 @@ def test_the_ways_to_lack_an_advantage_open_exactly_their_rollouts(tmp_path: Pat
         connection.execute(insert(EvaluationRow), rows_without_advantage(run_id, {"scored": 2} if is_running else {}))
     rows = RunColumns(run_id, Mode.TRAIN).refresh(engine)
     found = outcomes(rows, success=SUCCESS, is_running=is_running, config={})
-    expected = dict.fromkeys((Outcome.ERRORED, Outcome.NOT_RECORDED, Outcome.TRAINED, Outcome.STALE), 150)
+    expected = dict.fromkeys((Outcome.NOT_RECORDED, Outcome.TRAINED, Outcome.STALE, Outcome.FILTERED), 150)
+    expected[Outcome.ERRORED] = 300  # also of those that were left out
     expected |= {Outcome.AWAITED: 150, Outcome.NO_REWARD: 150} if is_running else {Outcome.RUN_ENDED: 300}
     assert {it: count for it, count in counts(found).items() if count} == expected
     for outcome in expected:

@@ -1,0 +1,101 @@
+"""The pages of a run that was imported from files that hold neither errors nor stop reasons nor turns."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from logs_ui.app.main import create_app
+from logs_ui.recorder import diagnose, import_run
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    folder = tmp_path_factory.mktemp("imported")
+    for step in (1, 2, 3):
+        rows = [
+            {"input": f"question {i // 4}", "output": f"answer {i}", "score": float(i % 2), "step": step}
+            for i in range(8)
+        ]
+        (folder / f"{step}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for run in ("one", "two"):
+        import_run(folder, run=run, db=folder / "logs-ui.db")
+    return TestClient(create_app(folder / "logs-ui.db"), base_url="http://127.0.0.1")
+
+
+def test_the_overview_has_no_figure_of_what_was_not_recorded(pages: TestClient) -> None:
+    page = pages.get("/runs/one/overview").text
+    assert "Mean reward" in page
+    assert "Dead groups" in page
+    for title in ("Truncated", "Turns", "Status"):
+        assert not re.search(rf">{title}<", page), title
+    assert "Not recorded, since the imported files do not hold this" in page
+
+
+def test_the_list_of_runs_has_none_either(pages: TestClient) -> None:
+    page = pages.get("/?col=reward&col=truncated&col=errors").text
+    assert "0%" not in page.split("<tbody")[1]
+
+
+def test_groups_count_neither_truncated_nor_failed_rollouts(pages: TestClient) -> None:
+    page = pages.get("/runs/one/groups").text
+    for column in ("cut", "failed"):
+        assert set(re.findall(rf'<td class="num {column}"><span class="quiet">(.*?)</span>', page)) == {"—"}, column
+    assert re.search(r'title="The files do not hold: errors, .*">\d+ things not recorded</a>', page)
+
+
+def test_a_rollout_has_no_times_that_the_files_lack(pages: TestClient) -> None:
+    page = pages.get("/runs/one/rollouts/1").text
+    assert "completion tokens" in page
+    assert "returned after" not in page
+    assert "scored after" not in page
+
+
+def test_compared_runs_have_no_shares_of_them(pages: TestClient) -> None:
+    runs = "&".join(f"run={uid}" for uid in re.findall(r'name="run" value="(import-\w+)"', pages.get("/").text))
+    page = pages.get(f"/compare?{runs}").text
+    assert "reward" in page
+    assert not re.search(r"<th[^>]*>\s*(truncated|errors)", page)
+    curve = pages.get(f"/compare?{runs}&figure=errors")
+    assert curve.status_code == 200
+
+
+@pytest.mark.parametrize("measure", ["truncated", "errors", "stop:turn_limit"])
+def test_a_pivot_has_no_shares_of_them(pages: TestClient, measure: str) -> None:
+    page = pages.get(f"/runs/one?view=pivot&of={measure}").text
+    table = page.split('<table class="pivot"', 1)[1]
+    assert "—" in table
+    assert not re.search(r"\d%<", table)
+    assert f'value="{measure}"' not in pages.get("/runs/one?view=pivot").text
+
+
+def test_why_does_not_say_what_was_trained_on(pages: TestClient) -> None:
+    page = pages.get("/runs/one/why/trained").text
+    assert "it is not recorded whether they were trained on" in page
+    assert "contributed to the gradient" not in page
+
+
+def test_a_run_without_rewards_is_not_called_healthy(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps({"question": f"q{i}", "answer": f"a{i}"}) + "\n" for i in range(40)))
+    mapping = tmp_path / "m.toml"
+    mapping.write_text('prompt = "question"\ncompletion = "answer"\n')
+    import_run(file, run="bare", mapping=mapping, db=tmp_path / "logs-ui.db")
+    client = TestClient(create_app(tmp_path / "logs-ui.db"), base_url="http://127.0.0.1")
+    for part in ("why", "overview"):
+        page = client.get(f"/runs/bare/{part}").text
+        assert "No cause of low rewards found" not in page, part
+        assert ">NaN<" not in page, part
+    assert "No rollout has a reward" in client.get("/runs/bare/why").text
+    assert "Healthy" not in str(diagnose("bare", db=tmp_path / "logs-ui.db"))
+
+
+def test_an_evaluation_needs_no_variance(tmp_path: Path) -> None:
+    (tmp_path / "val").mkdir()
+    rows = [{"input": f"q{i // 4}", "output": f"a{i}", "score": float(i > 31), "step": 1} for i in range(64)]
+    (tmp_path / "val" / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    import_run(tmp_path / "val", run="one", db=tmp_path / "logs-ui.db")
+    (state,) = [it.state for it in diagnose("one", db=tmp_path / "logs-ui.db").checked if it.id == "dead_groups"]
+    assert state == "not_judged"
