@@ -1,5 +1,6 @@
 """Makes the charts of an overview: their metrics by step, and how each is drawn."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,6 +20,7 @@ _FORGETS = 0.8
 _SMOOTHED_FROM = 8  # steps; of fewer each can be looked at
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 2 2")
 _COLOURS = len(_DASHES)  # that are told apart
+_ROUNDING = 1e-3  # of rewards in files
 # Values from below, with their colours.
 _STATUSES: dict[str, int] = {Status.OK: 3, Status.RUNNING: 6, Status.ERROR: 7, Status.ABORTED: 8}
 _STOP_REASONS: dict[str, int] = {
@@ -51,7 +53,7 @@ class StepLine:
 
     name: str
     style: str  # `line`, `thin`, `thick`, `band` (from `values` to `high`) or `area` (stacked on the one before)
-    colour: int  # 1 to 8, each with its dash
+    place: int  # from 1: the first eight have colours of their own, each with its dash, the next ones other dashes
     values: Values  # one for each step, None without one
     high: Values | None = None
     raw: Values | None = None  # values to show instead; None if there are none
@@ -60,7 +62,13 @@ class StepLine:
     @property
     def dash(self) -> str:
         """Returns the dash pattern for SVG; empty for a solid line."""
-        return _DASHES[self.colour - 1] if self.style == "line" else ""
+        turn, place = divmod(self.place - 1, _COLOURS)
+        return _DASHES[(place + turn) % _COLOURS] if self.style == "line" else ""
+
+    @property
+    def colour(self) -> int:
+        """Returns the number of its colour, from 1 to 8."""
+        return (self.place - 1) % _COLOURS + 1
 
     @property
     def last(self) -> float | None:
@@ -156,7 +164,9 @@ def mean(total: float | None, count: int) -> float | None:
 
 
 class FunctionMean(NamedTuple):
-    """Holds raw and weighted mean of one reward function; the weighted means sum to the mean reward."""
+    """Holds raw and weighted mean of one reward function. The weighted means sum to the mean reward if all weights are
+    known.
+    """
 
     name: str
     raw: float | None
@@ -204,14 +214,23 @@ def _reward(steps: Sequence[Step]) -> StepChart:
 
 
 def _components(steps: Sequence[Step]) -> StepChart:
-    """Draws weighted values, so that the parts sum to the mean reward."""
+    """Draws weighted values, and says if the parts sum to the mean reward: where a file of rollouts tells no weights,
+    they need not.
+    """
     lines = []
-    for place, name in enumerate(reward_functions(steps)):
+    for place, name in enumerate(reward_functions(steps), 1):
         of_step = [(step, step.rewards.get(name)) for step in steps]
         counted = [mean(sums.counted, step.scored) if sums else None for step, sums in of_step]
         raw = [mean(sums.total, sums.number) if sums else None for _, sums in of_step]
-        lines.append(StepLine(name, "line", place % _COLOURS + 1, counted, raw=raw))
-    return StepChart("components", "Reward functions", Form.NUMBER, lines, "weighted, sum to the mean reward")
+        lines.append(StepLine(name, "line", place, counted, raw=raw))
+    rewards = [mean(step.reward_sum, step.scored) for step in steps]
+    given = [[part for part in parts if part is not None] for parts in zip(*(it.values for it in lines), strict=True)]
+    are_whole = all(
+        reward is None or not parts or math.isclose(sum(parts), reward, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
+        for parts, reward in zip(given, rewards, strict=False)
+    )
+    said = "weighted, sum to the mean reward" if are_whole else "weighted"
+    return StepChart("components", "Reward functions", Form.NUMBER, lines, said)
 
 
 def _measure(

@@ -35,6 +35,11 @@
     if (event.target.id === "compare" && areFew()) for (const box of all) box.checked = true;
     if (at >= 0) last = event.target;
   });
+  addEventListener("formdata", ({target, formData}) => { // the first that was ticked is A
+    if (target.id !== "ticked" || !ticked.size) return;
+    formData.delete("run");
+    for (const run of ticked) formData.append("run", run);
+  });
   // A row that was refreshed, or came back with another filter, is as it was left; one that is out of sight is not meant.
   document.addEventListener("htmx:after:swap", () => {
     const here = new Set();

@@ -154,7 +154,17 @@ def test_components_add_up_to_the_mean_reward() -> None:
     assert sum(line.values[0] or 0.0 for line in chart.lines) == pytest.approx(steps[0].reward_sum / steps[0].scored)
     assert [line.raw and line.raw[0] for line in chart.lines] == [pytest.approx(2 / 3), 1.0]
     assert len({line.dash for line in chart.lines}) == 2
+    assert chart.note == "weighted, sum to the mean reward"
+    apart = [a_step(1, [0.5, 0.3, 0.0, 0.0], rewards=rewards)]  # by functions whose weights are not known
+    assert [it.note for it in make_charts(apart) if it.id == "components"] == ["weighted"]
     assert [(it.name, it.raw, it.counted) for it in function_means(steps[:1])] == [("a", 2 / 3, 0.25), ("b", 1.0, -0.1)]
+
+
+def test_sixty_reward_functions_are_told_apart_by_colour_and_dash() -> None:
+    step = a_step(1, [1.0], rewards={f"f{n}": RewardSums(1, 1.0, 1.0) for n in range(60)})
+    (chart,) = [chart for chart in make_charts([step]) if chart.id == "components"]
+    assert len({(line.colour, line.dash) for line in chart.lines}) == 60
+    assert {line.colour for line in chart.lines} == set(range(1, 9))
 
 
 def test_the_smoothed_mean_begins_at_the_first_and_skips_what_is_missing() -> None:

@@ -110,6 +110,11 @@ def test_keys_tick_runs_and_compare_them(quiet_page: Page, url: str) -> None:
     expect(page).to_have_url(f"{url}/compare?run={LIVE}&run={SECOND}")
     page.go_back()
     expect(page.locator(".tick input[name=run]:checked")).to_have_count(0)
+    for uid in (SECOND, LIVE):
+        page.locator(f"input[name=run][value={uid}]").check()
+    page.keyboard.press("c")
+    expect(page).to_have_url(f"{url}/compare?run={SECOND}&run={LIVE}")  # the first that was ticked is A
+    page.go_back()
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     expect(page).to_have_url(f"{url}/runs/{LIVE}/overview")
