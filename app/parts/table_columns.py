@@ -104,7 +104,7 @@ _COMPUTED = (
     ),
     Column("bar", "Reward bar", "bar-cell", 72, hint="The reward between the run's lowest and highest"),
     Column("tags", "Tags", "tags", 150, hint="Tags of the rollout function and of people; an icon marks a note"),
-    Column("preview", "Last words or error", "preview", None),
+    Column("preview", "Last message or error", "preview", None),
 )
 _BY_KEY = rollout_columns.in_order(
     {it.key: it for it in (*(_stored(it) for it in rollout_columns.COLUMNS if it.title or it.example), *_COMPUTED)},

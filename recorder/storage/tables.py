@@ -158,7 +158,7 @@ class EvaluationRow(Table, table=True):
     returned: int | None = _big()  # when it returned, or raised
     scored: int | None = _big()  # when rewards arrived; None while awaited
     seconds: float | None = None  # from its first call to its last
-    preview: str | None = None  # the model's last words, 120 characters
+    preview: str | None = None  # the beginning of the model's last message, 120 characters
     metrics: dict[str, float | None] | None = _json()  # by name, from the rollout function; None if not finite
 
     # Facts for the diagnosis, computed once when the row is written: see `rows/text_facts.py`. None: not recorded.

@@ -89,7 +89,7 @@ def prune(
     progress: small_transactions.Progress = small_transactions.unseen,
 ) -> Pruned:
     """Deletes messages, actions and tokens of the rollouts that satisfy all arguments. Each stays as a row with its
-    figures: rewards, counts, times, the diagnosis's columns, the last words. The text can be restored only from a
+    figures: rewards, counts, times, the diagnosis's columns, the last message's beginning. The text can be restored only from a
     backup of the database. Images that no rollout refers to any more are deleted, too. Words that the search had
     indexed before are still found.
 

@@ -90,7 +90,7 @@ def test_chosen_columns_are_remembered_and_a_link_wins_and_is_not(client: TestCl
     assert str(client.get(f"/runs/{RUN}").url).endswith("?cols=task,turns")
     usual = client.get(f"/runs/{RUN}?choose=1")
     assert str(usual.url).endswith(f"/runs/{RUN}")
-    assert "Last words or error" in heads(client.get(f"/runs/{RUN}").text)
+    assert "Last message or error" in heads(client.get(f"/runs/{RUN}").text)
 
 
 def test_columns_survive_what_a_cookie_and_a_name_can_hold(client: TestClient) -> None:
@@ -98,7 +98,7 @@ def test_columns_survive_what_a_cookie_and_a_name_can_hold(client: TestClient) -
     assert set(parse_columns([print_columns(keys)]) or ()) == set(keys)
     page = client.get(f"/runs/{RUN}", params=[("choose", "1"), *(("col", key) for key in map(_quoted, keys))])
     assert page.status_code == 200
-    assert heads(client.get(f"/runs/{RUN}").text) == ["ID", "100%", "a,b", "größe", "Last words or error"]
+    assert heads(client.get(f"/runs/{RUN}").text) == ["ID", "100%", "a,b", "größe", "Last message or error"]
     client.cookies.set("logs-ui-columns", "nonsense")
     assert client.get(f"/runs/{RUN}").status_code == 200
 
