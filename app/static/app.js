@@ -107,7 +107,7 @@
       root.dataset.theme = isDark() ? "light" : "dark";
       try { localStorage.setItem("logs-ui-theme", root.dataset.theme); } catch { /* then only for this page */ }
     },
-    "copy-link": (button) => copy(button, new URL(button.dataset.link ?? location.href, location.href).href),
+    "copy-link": (button) => copy(button, new URL(document.querySelector("[data-link]")?.dataset.link ?? location.href, location.href).href),
     "copy-whole": async (button) => copy(button, await whole(button.dataset.from)),
     "copy-text": async (button) => {
       const texts = [...button.closest(".card").querySelectorAll(".text")];

@@ -474,7 +474,6 @@ def test_copying_the_link_says_so(quiet_page: Page, url: str) -> None:
     quiet_page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     quiet_page.goto(f"{url}/runs/{FINISHED}?stop=length")
     quiet_page.get_by_role("button", name="Copy link").click()
-    expect(quiet_page.get_by_role("button", name="Copied")).to_be_visible()
     expect(quiet_page.locator("#said")).to_have_text("Copied")
     assert quiet_page.evaluate("navigator.clipboard.readText()") == f"{url}/runs/{FINISHED}?where=stop:length"
 
@@ -486,5 +485,5 @@ def test_the_link_of_a_filter_that_cannot_be_read_is_the_filters_own(page: Page,
     page.locator("#where").press("Enter")
     expect(page.locator("#mistake")).to_be_visible()
     page.get_by_role("button", name="Copy link").click()
-    expect(page.get_by_role("button", name="Copied")).to_be_visible()
+    expect(page.locator("#said")).to_have_text("Copied")
     assert page.evaluate("navigator.clipboard.readText()") == f"{url}/runs/{FINISHED}?where=stop:lenght"
