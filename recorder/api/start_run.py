@@ -490,6 +490,9 @@ class OpenRollout(CurrentRow):
                 self._writer.put(FinishedJob(self._call, self._output, self._metadata, self._end_columns, now_us()))
             else:
                 self._writer.put(FailedJob.of(self._call, error))
+                told = {name: value for name, value in self._end_columns.items() if name == "staleness"}
+                if told:
+                    self._writer.put(ColumnsJob(self._call, [told]))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()

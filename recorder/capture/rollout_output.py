@@ -105,7 +105,9 @@ def _number(value: Any) -> float | None:
 
 
 def checked_output(output: Any, count: int) -> Output:
-    """Check and copy what a rollout function returned for `count` prompts. Raises OutputError if a part is missing."""
+    """Check and copy what a rollout function returned for `count` prompts. Raises OutputError if it is no mapping, or
+    if a part is missing, is no list, or has another length.
+    """
     if not isinstance(output, Mapping):
         raise OutputError(f"rollout_func returned a {type(output).__name__}, where a dict is needed")
     missing = [key for key in _TOKEN_KEYS[:3] if key not in output]

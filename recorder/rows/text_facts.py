@@ -253,7 +253,7 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
     for entry in sent:
         action, calls_of_turn = entry["action"], called[entry["turn"]]
         is_named = not calls_of_turn and isinstance(action, dict) and action.keys() == CALL
-        if not occurs(action["name"] if is_named else action, f"{entry['text']}\n{calls_of_turn}"):
+        if not occurs([action["name"]] if is_named else action, f"{entry['text']}\n{calls_of_turn}"):
             found.append(_shown(action))
     return found
 

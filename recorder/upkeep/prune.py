@@ -89,9 +89,9 @@ def prune(
     progress: small_transactions.Progress = small_transactions.unseen,
 ) -> Pruned:
     """Deletes messages, actions and tokens of the rollouts that satisfy all arguments. Each stays as a row with its
-    figures: rewards, counts, times, the diagnosis's columns, the last message's beginning. The text can be restored only from a
-    backup of the database. Images that no rollout refers to any more are deleted, too. Words that the search had
-    indexed before are still found.
+    figures: rewards, counts, times, the diagnosis's columns, the beginning of the last message. The text can be
+    restored only from a backup of the database. Images that no rollout refers to any more are deleted, too. Words that
+    the search had indexed before are still found.
 
     It works in short transactions while trainings record. It can be interrupted at any moment; the next call continues.
     Rollouts that run, or await their reward, are left alone. An SQLite file keeps its size and reuses the space: see

@@ -71,7 +71,7 @@ class Model(Protocol):
         """Returns one answer to `context` (L token ids), for the batch's row `row`. Raises `GenerationError`."""
 
     async def leave(self, row: int) -> None:
-        """Announces that this row asks no more. A backend with batches waits for all that have not left."""
+        """Announces that this row asks no more. A backend with batches waits for all that have entered and not left."""
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,9 @@
 import asyncio
 import contextvars
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from logs_ui.recorder import row_scope
@@ -29,9 +30,19 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(coroutine)
-    # Not in a `with`, which would wait for the batch when the user interrupts it.
-    pool = ThreadPoolExecutor(1, thread_name_prefix="logs-ui-rollouts")
-    return pool.submit(contextvars.copy_context().run, asyncio.run, coroutine).result()
+    context, outcome = contextvars.copy_context(), Future[T]()
+
+    def work() -> None:
+        try:
+            outcome.set_result(context.run(asyncio.run, coroutine))
+        except BaseException as error:  # noqa: BLE001 - raised below, where it belongs
+            outcome.set_exception(error)
+
+    # No executor: the interpreter waits for its threads at exit, also after an interrupt, and makes none after that.
+    thread = threading.Thread(target=work, name="logs-ui-rollouts")
+    thread.start()
+    thread.join()
+    return outcome.result()
 
 
 async def play_rows(rows: int, model: Model, concurrency: int, play: Callable[[int], Awaitable[T]]) -> list[T]:

@@ -5,6 +5,8 @@ import contextlib
 import logging
 import math
 import re
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -352,6 +354,19 @@ def test_it_works_where_an_event_loop_runs_already(moody: str) -> None:
         return play(moody, script("stop"))[0]
 
     assert asyncio.run(notebook())["env_reward"] == [1.0] * 4
+
+
+def test_a_notebooks_batch_can_be_played_while_the_interpreter_ends() -> None:
+    code = """
+import asyncio, threading, time
+from logs_ui.rollout.play.batch import run
+async def one(): return "played"
+async def notebook(): print(run(one()))
+def late(): time.sleep(1); asyncio.run(notebook())
+threading.Thread(target=late).start()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "played\n", ended.stderr
 
 
 def test_nothing_is_left_behind_when_it_is_forgotten(moody: str) -> None:

@@ -104,7 +104,8 @@ def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
     config = kwargs.get("generation_config") or (args[1] if len(args) > 1 else None)
     found: dict[str, Any] = {}
     for name in (*_SAMPLING, "eos_token_id", "pad_token_id"):
-        values = (kwargs.get(name), getattr(config, name, None), getattr(model.generation_config, name, None))
+        own = getattr(model, "generation_config", None)
+        values = (kwargs.get(name), getattr(config, name, None), getattr(own, name, None))
         found[name] = next((value for value in values if value is not None), None)
     return found
 

@@ -76,10 +76,10 @@ def asked_of(call: Call) -> Any:
 def attribute_scoring(
     seen: Seen, functions: Mapping[int, str], completions: Seq[Any], given: Seq[Any]
 ) -> tuple[list[ScoredRow], int]:
-    """Return the rows with their calls, which are `seen` in order, and the number of calls that are unattributed.
+    """Return the rows with their calls, and the number of calls that are unattributed.
 
-    `functions` are names by the strand in which each ran; `completions` are (N) the text or messages of each row, as
-    the functions got them, and `given` (N) its prompt and dataset columns.
+    `seen` are the calls of all functions, sorted; `functions` are names by the strand in which each ran; `completions`
+    are (N) the text or messages of each row, as the functions got them, and `given` (N) its prompt and dataset columns.
     """
     rows, texts = [ScoredRow() for _ in completions], _Texts(completions, given)
     made: list[Call] = sorted([*seen.generations, *seen.environment_calls], key=lambda call: call.order)

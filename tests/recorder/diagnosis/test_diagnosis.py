@@ -487,6 +487,8 @@ def test_of_a_tool_that_a_text_asks_for_only_the_name_has_to_occur_as_on_the_pag
     made = {"name": "bash", "arguments": {"command": "git diff"}}
     for text, unsaid in (("I look. <tool_call>bash</tool_call>", 0), ("I wait.", 1)):
         assert facts([], [entry(1, text, made)], [], None)["unsaid_actions"] == unsaid
+    odd = {"name": 'a "b"', "arguments": {}}  # which JSON writes otherwise
+    assert facts([], [entry(1, "I look.", odd)], [], None)["unsaid_actions"] == 0
 
 
 def test_without_an_answer_it_is_not_known_if_actions_were_said() -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -713,8 +714,11 @@ def test_the_numbers_that_start_run_takes_for_it(tmp_path: Path) -> None:
     with start_run(db=tmp_path / "b.db") as run:
         with run.rollout("Guess", step=4, policy_step=2, staleness=1) as row:
             row.score(rewards={"a": float("inf"), "b": None, "c": 1.0})
+        with suppress(RuntimeError), run.rollout("Guess", policy_step=3, staleness=2):
+            raise RuntimeError
         with pytest.raises(ValueError, match="staleness"):
             run.rollout("Guess", staleness=0.5)  # type: ignore[arg-type]
-    found = load_run(run.id, db=tmp_path / "b.db").iloc[0]
+    found, raised = (row for _, row in load_run(run.id, db=tmp_path / "b.db").iterrows())
+    assert (raised.status, raised.policy_step, raised.staleness) == ("error", 3, 2)
     assert (found.step, found.policy_step, found.staleness, found.reward) == (4, 2, 1, 1.0)
     assert found.odd_rewards == {"a": "inf"}
