@@ -34,14 +34,21 @@ GROUPED = {"wiring": "groups, other than by prompt"}
 NOT_RECORDED: dict[str, dict[str, str]] = {
     **{shape: {**NO_SCALARS, "mismatch": "scalars"} for shape in ("verifiers", "atif", "eval-protocol")},
     "trl": {**NO_TURNS, **NO_SCALARS, **NO_WORLD, **GROUPED, **NO_LENGTHS, **NO_TASKS, "mismatch": "scalars",
-            "hacking": "weights", "format outweighs": "weights"},
+            "hacking": "weights", "format outweighs: weights": "weights", "cancel: weights": "weights"},
     "verl": {**NO_TURNS, **NO_SCALARS, **NO_WORLD, **GROUPED, **NO_LENGTHS, **NO_TASKS, **ONE_REWARD,
              "mismatch": "scalars"},
     "nemo-rl": {**NO_TURNS, **NO_SCALARS, **NO_WORLD, **GROUPED, **NO_TASKS, **ONE_REWARD,
-                "log-prob mismatch, trained": "the trainer's log-probs"},
+                "log-prob mismatch, trained": "the trainer's log-probs",
+                "log-prob mismatch: ratio": "scalars", "log-prob mismatch: entropy": "scalars"},
 }  # fmt: skip
 """Checks, or causes of faults, that say so of an imported run, and what the format lacks for them."""
 
+OTHERWISE: dict[tuple[str, str], str | None] = {
+    **dict.fromkeys(itertools.product(["unsolvable tasks: all"], ["trl", "verl", "nemo-rl"]), "constant_reward"),
+    ("length hack: one of two", "nemo-rl"): None,  # its total reward alone goes less with the length
+    **dict.fromkeys(itertools.product(["stale policy: reused"], ["verifiers", "atif", "eval-protocol"]), None),
+}
+"""First cards of those that a shape judges by other columns; the last is known from the trainer's arguments alone."""
 ENTROPY = "cold, trained"  # the trainer's entropy, a scalar, shows it before the dead groups
 WHOLE = {"verifiers", "atif", "eval-protocol"}  # hold evaluations, too
 FEW = (
@@ -67,7 +74,7 @@ def faults() -> list[Fault]:
 def test_another_shape_of_a_fault_has_its_first_card(fault: Fault, tmp_path: Path) -> None:
     assert first(found(fault, tmp_path)) == fault.expected
     (db,) = tmp_path.glob("*.db")
-    rows, names = load_run("latest", db=db), {fault.expected, fault.id.partition(":")[0]}
+    rows, names = load_run("latest", db=db), {fault.expected, fault.id.partition(":")[0], fault.id}
     for shape, write in SHAPES.items():
         kept = (rows["mode"] == "train") & (rows.completion_ids.notna() | (shape != "nemo-rl"))  # which needs ids
         kept |= shape in WHOLE
@@ -78,7 +85,9 @@ def test_another_shape_of_a_fault_has_its_first_card(fault: Fault, tmp_path: Pat
         imported = import_run(tmp_path / shape, db=tmp_path / shape / "imported.db")
         report = diagnose(db=tmp_path / shape / "imported.db")
         assert (imported.rollouts, imported.bad_count) == (kept.sum(), 0), shape
-        if names & NOT_RECORDED[shape].keys():
+        if (fault.id, shape) in OTHERWISE:
+            assert first(report) == OTHERWISE[fault.id, shape], shape
+        elif names & NOT_RECORDED[shape].keys():
             assert fault.expected in {it.id for it in report.missing}, shape
             assert first(report) != fault.expected, shape
         elif ENTROPY in names:
@@ -88,5 +97,5 @@ def test_another_shape_of_a_fault_has_its_first_card(fault: Fault, tmp_path: Pat
 
 
 def test_each_cause_that_a_shape_cannot_tell_is_planted() -> None:
-    planted = {fault.expected for fault in FAULTS} | {fault.id.partition(":")[0] for fault in FAULTS}
+    planted = {name for fault in FAULTS for name in (fault.expected, fault.id.partition(":")[0], fault.id)}
     assert {name for lost in NOT_RECORDED.values() for name in lost} <= planted
