@@ -25,7 +25,7 @@ _LABELLED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164"
     "\ud800-\udfff\ufe00-\ufe0e\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e01ef]"
 )
-_FENCED = re.compile(r"^ {0,3}(`{3,}|~{3,})[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_FENCED = re.compile(r"^ {0,3}(`{3,}(?!`)|~{3,}(?!~))[^\n]*\n.*?(?:^ {0,3}\1[`~]*[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
 _JOINERS = "\u200c\u200d"
 _NAMED_RUNS = {  # the code of the first: names from there on
     0x00: "NUL SOH STX ETX EOT ENQ ACK BEL BS HT LF VT FF CR SO SI",

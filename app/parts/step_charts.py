@@ -151,11 +151,9 @@ def make_charts(steps: Sequence[Step]) -> list[StepChart]:
         _measure("tokens", "Completion tokens", Form.TOKENS, steps, lambda s: (s.tokens_sum, s.tokens_known)),
         _measure("turns", "Turns", Form.NUMBER, steps, lambda s: (s.turns_sum, s.turns_known)),
         _measure("seconds", "Duration", Form.DURATION, steps, lambda s: (s.seconds_sum, s.seconds_known)),
+        _shares("stop", "Stop reason", steps, _STOP_REASONS, words.stop_reason, lambda s: s.stop_reasons),
         _shares("status", "Status", steps, _STATUSES, words.status_word, lambda s: s.statuses),
     ]
-    if any(step.ends_known for step in steps):
-        stops = _shares("stop", "Stop reason", steps, _STOP_REASONS, words.stop_reason, lambda s: s.stop_reasons)
-        charts.insert(-1, stops)
     return [chart for chart in charts if any(value is not None for line in chart.lines for value in line.values)]
 
 

@@ -88,16 +88,16 @@ def figure_points(db: Database, run_id: int, mode: str, figure: str, points: int
     0 to 1), or the mean of `turns`, `tokens`, or `rewards.NAME` as it was returned.
     """
     sums: dict[int, tuple[float, int]] = {}
+    with Session(db) as session:
+        seen = {step.step: step.rollouts for step in thinned(_steps(session, run_id, mode), points)}
+        times = _times(session, run_id, mode, list(seen))
     for series in (it for it in step_series(db, run_id) if it.mode == mode):
-        for step in steps(db, run_id, series, most=points):
+        for step in steps(db, run_id, series, only=seen):
             total_before, number_before = sums.get(step.step, (0.0, 0))
             of_step, number_of = _sum_of(step, figure)
             sums[step.step] = total_before + bounded(of_step or 0.0), number_before + number_of
-    with Session(db) as session:
-        seen = {step.step: step.rollouts for step in _steps(session, run_id, mode)}
-        times = _times(session, run_id, mode, list(sums))
     known = [(step, *sums[step]) for step in sorted(sums) if sums[step][1]]
-    return [CurvePoint(step, sum_ / n, seen.get(step, 0), times.get(step)) for step, sum_, n in known]
+    return [CurvePoint(step, sum_ / n, seen[step], times.get(step)) for step, sum_, n in known]
 
 
 def _sum_of(step: Step, figure: str) -> tuple[float | None, int]:

@@ -114,10 +114,9 @@ class Group:
         return math.sqrt(math.fsum((reward - mean) ** 2 for reward in known) / (len(known) - 1))
 
     @property
-    def truncated(self) -> int | None:
-        """Returns the number of rollouts that hit their token limit; None if it is not recorded why any stopped."""
-        reasons = [member.stop_reason for member in self.members]
-        return None if {*reasons} == {StopReason.NOT_RECORDED} else reasons.count(StopReason.LENGTH)
+    def truncated(self) -> int:
+        """Returns the number of rollouts that hit their token limit."""
+        return sum(member.stop_reason == StopReason.LENGTH for member in self.members)
 
     @property
     def errors(self) -> int:

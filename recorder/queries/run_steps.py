@@ -1,6 +1,7 @@
 """Reads figures per step of a training, or of an evaluation of checkpoints."""
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,11 +63,6 @@ class Step:
         """Return the number of rollouts with the status ok or error."""
         return self.statuses.get(Status.OK, 0) + self.statuses.get(Status.ERROR, 0)
 
-    @property
-    def ends_known(self) -> int:
-        """Return the number of those of which it is recorded why they ended."""
-        return self.ended - self.stop_reasons.get(StopReason.NOT_RECORDED, 0)
-
 
 @dataclass(frozen=True)
 class TaskRewards:
@@ -89,10 +85,16 @@ def step_series(db: Database, run_id: int) -> list[Series]:
     return sorted(found, key=lambda each: (each.mode != Mode.TRAIN, each.mode, each.eval_name))
 
 
-def steps(db: Database, run_id: int, of: Series, *, most: int = MOST_STEPS) -> list[Step]:
-    """Return the steps of a series, in order; if there are more than `most`, every n-th, and the last."""
+def steps(
+    db: Database, run_id: int, of: Series, *, most: int = MOST_STEPS, only: Iterable[int] | None = None
+) -> list[Step]:
+    """Return the steps of a series, in order: those of `only`, else every n-th, and the last, if there are more than
+    `most`.
+    """
+    step = col(StepStatistics.step)
+    chosen = _thinned(run_id, of, most) if only is None else select(step).where(*_of_series(run_id, of), step.in_(only))
     with Session(db) as session:
-        return _steps(session, run_id, of, _thinned(run_id, of, most))
+        return _steps(session, run_id, of, chosen)
 
 
 def last_steps(db: Database, run_id: int, of: Series, count: int) -> list[Step]:

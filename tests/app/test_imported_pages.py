@@ -92,6 +92,25 @@ def test_a_run_without_rewards_is_not_called_healthy(tmp_path: Path) -> None:
     assert "Healthy" not in str(diagnose("bare", db=tmp_path / "logs-ui.db"))
 
 
+def test_a_finding_of_a_run_without_rewards_is_shown_without_a_mean(tmp_path: Path) -> None:
+    file, mapping = tmp_path / "rows.jsonl", tmp_path / "m.toml"
+    rows = [
+        {"question": f"q{i}", "answer": f"a{i}", "end": ("length", "stop")[i % 2], "step": i // 32} for i in range(96)
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    mapping.write_text('prompt = "question"\ncompletion = "answer"\nstop_reason = "end"\nstep = "step"\n')
+    import_run(file, run="bare", mapping=mapping, db=tmp_path / "logs-ui.db")
+    client = TestClient(create_app(tmp_path / "logs-ui.db"), base_url="http://127.0.0.1")
+    why = client.get("/runs/bare/why?wait=1").text
+    short = client.get(
+        "/runs/bare/overview?seen=undiagnosed", headers={"HX-Request": "true", "HX-Target": "div#overview"}
+    )
+    for page in (why, short.text):
+        assert "50% of rollouts are truncated at the token limit" in page
+        assert "o rollout has a reward" in page
+        assert not re.search(r">NaN\b", page)
+
+
 def test_an_evaluation_needs_no_variance(tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     rows = [{"input": f"q{i // 4}", "output": f"a{i}", "score": float(i > 31), "step": 1} for i in range(64)]

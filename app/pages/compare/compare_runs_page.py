@@ -284,7 +284,7 @@ def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) 
 
 
 def _last_steps(sizes: Sequence[queries.StepSize], within: tuple[int, int]) -> tuple[tuple[int, int], bool] | None:
-    """Returns first and last of as many of these steps as may be counted, from the end; True if steps were left out."""
+    """Returns first and last of as many of these steps as may be counted, from the end; True if some are left out."""
     inside = [size for size in sizes if within[0] <= size.step <= within[1]]
     if not inside:
         return None
@@ -292,4 +292,6 @@ def _last_steps(sizes: Sequence[queries.StepSize], within: tuple[int, int]) -> t
     while first > 0 and (rollouts == 0 or rollouts + inside[first - 1].scored <= MOST_ROLLOUTS):
         first -= 1
         rollouts += inside[first].scored
-    return (inside[first].step, inside[-1].step), first > 0
+    before = max((size.rollouts for size in sizes if size.step < inside[first].step), default=0)
+    is_cut = first > 0 or inside[-1].rollouts - before > MOST_ROLLOUTS
+    return (inside[first].step, inside[-1].step), is_cut

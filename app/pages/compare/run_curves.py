@@ -63,7 +63,7 @@ def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axi
         return round(100 * place / unit / right, 2)
 
     def y(value: float) -> float:
-        return round(100 * (top - value) / (top - bottom), 2)
+        return round(100 * (top - value) / ((top - bottom) or 1.0), 2)
 
     labels = [significant(tick) for tick in across]
     window = max(_steps_of(curve) for curve in placed) / _SMOOTHED_OVER

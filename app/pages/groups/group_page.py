@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
-from statistics import fmean, stdev
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
@@ -139,8 +137,7 @@ def _page(
         newer, older = queries.beside_in_survey(db, run_id, known, marks, choice.sort, choice.kinds, rows[0].group)
     else:
         newer, older = queries.beside(db, run_id, chosen, rows)
-    mean = fmean(rewards) if rewards and all(map(isfinite, rewards)) else None
-    kind = queries.groups_of_rows(db, run_id, ids[:1], marks)[0].kind
+    group = queries.groups_of_rows(db, run_id, ids[:1], marks)[0]
     return GroupPage(
         summary=summary,
         chosen=chosen,
@@ -148,15 +145,15 @@ def _page(
         columns=columns,
         prompt=[card for card in turns.prompt_of(found.get(asked.id or 0, [])) if card.content],
         asked=asked,
-        kind=kind,
-        mean=mean,
-        std=None if mean is None or len(rewards) < 2 else stdev(rewards),
-        strip=group_charts.strip(rewards, mean, Scale.over(queries.reward_ends(db, run_id))),
+        kind=group.kind,
+        mean=group.mean,
+        std=group.std,
+        strip=group_charts.strip(rewards, group.mean, Scale.over(queries.reward_ends(db, run_id))),
         scale=Scale.over([part.worth for it in columns for part in it.parts if part.worth is not None]),
         pair=pair,
         newer=newer,
         older=older,
-        lens=lens_of(summary, scored, opened, kind),
+        lens=lens_of(summary, scored, opened, group.kind),
         refresh=_refresh(run, rows, summary, chosen, min(ids)),
     )
 

@@ -247,18 +247,20 @@ def _steps(
     any_step = {**only, "step_min": urls.FIRST, "step_max": urls.LAST}
     is_one = len(found) < 2
     histogram = queries.reward_histogram(db, run_id, RolloutFilter(**only)) if is_one else None
+    lacking = {chart for chart, figure in (("stop", "truncated"), ("status", "errors")) if run.lacks_figure(figure)}
+    tiles = make_tiles(window, found, chosen.eval_name, judged)
     return Steps(
         series=chosen,
         first=first,
         last=last,
         before=len(window.before),
         has_steps=has_steps,
-        tiles=make_tiles(window, found, chosen.eval_name, judged),
+        tiles=[it for it in tiles if it.name != "Truncated" or "stop" not in lacking],
         points=[step.step for step in found],
         thinned=chosen.steps if is_thinned else None,
-        charts=[] if is_one else make_charts(found),
-        statuses=_parts(run.uid, window, "statuses", within),
-        stop_reasons=_parts(run.uid, window, "stop_reasons", within),
+        charts=[] if is_one else [it for it in make_charts(found) if it.id not in lacking],
+        statuses=[] if "status" in lacking else _parts(run.uid, window, "statuses", within),
+        stop_reasons=[] if "stop" in lacking else _parts(run.uid, window, "stop_reasons", within),
         tasks=_tasks(db, summary, chosen, (first, last), within),
         functions=function_means(found) if is_one else [],
         histogram=charts.reward_chart(histogram, Range()),

@@ -122,7 +122,7 @@ def _reward(steps: Sequence[Step]) -> float | None:
 
 def _truncated(steps: Sequence[Step]) -> float | None:
     cut = sum(step.stop_reasons.get(StopReason.LENGTH, 0) for step in steps)
-    return mean(cut, sum(step.ended for step in steps)) if any(step.ends_known for step in steps) else None
+    return mean(cut, sum(step.ended for step in steps))
 
 
 def _mean_of(name: str) -> Figure:

@@ -12,10 +12,9 @@ from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
 from logs_ui.recorder.diagnosis.contrast import rise, windows
 from logs_ui.recorder.diagnosis.measures import lengths, mean, shares
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.settings import SHARE
-from logs_ui.recorder.vocabulary import LossCause, StopReason
+from logs_ui.recorder.vocabulary import StopReason
 
 _CUT = 0.05
 _FEW_CUT = 2  # rollouts: one alone is an accident
@@ -64,7 +63,7 @@ def _look_truncation(run: Run) -> Outcome:
         alone = ["one rollout alone may be an accident"] if cut.sum() < _FEW_CUT else []
         return quiet(share, "of rollouts are truncated", limit, *alone)
     part, whole = run.cost_of("truncation"), contrast.cost(run, cut)
-    ended = has_cause(rows, LossCause.TRUNCATION) | _used_all(rows, length)
+    ended = (rows.stop_reason == StopReason.LENGTH) | _used_all(rows, length)
     rewards = (figure(mean(rows.reward[of])) for of in (cut, ~cut))
     lengths_said, advice = _limits_said(rows.where(cut), length)
     said = ["Mean reward: truncated {}, not truncated {}.".format(*rewards), lengths_said]

@@ -13,6 +13,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, select, update
 from sqlmodel import col
 
+from logs_ui.app.main import create_app
 from logs_ui.app.pages.compare.run_figures import PARTS, compared_tasks, estimate, figures_of
 from logs_ui.app.pages.compare.run_tasks import make_table
 from logs_ui.recorder import queries, start_run
@@ -216,6 +217,35 @@ def test_values_that_no_sum_can_hold_are_left_out(address: Address) -> None:
     for part in PARTS:
         cells = [it for figure in figures_of([found], [{}], part).values() for it in figure if it]
         assert all(math.isfinite(it.mean) and abs(it.mean) < 1e9 and math.isfinite(it.error or 0) for it in cells)
+
+
+def test_a_thinned_curve_is_of_all_evaluations(tmp_path: Path) -> None:
+    with start_run("evals", db=tmp_path / "runs.db") as run:
+        for step in range(1, 41):
+            for name, ended in (("a", "length"), ("b", "stop"))[: 1 + (step >= 12)]:
+                with run.rollout("q", step=step, eval_name=name) as row:
+                    row.turn("x", finish=ended)
+    engine = writing_engine(tmp_path / "runs.db")
+    points = queries.figure_points(engine, 1, "eval", "truncated", 15)
+    engine.dispose()
+    assert (len(points), points[0].step, points[-1].step) == (15, 1, 40)
+    assert {(it.step < 12, it.value) for it in points} == {(True, 1.0), (False, 0.5)}
+
+
+def test_rewards_near_the_largest_number_fail_no_page(tmp_path: Path) -> None:
+    for name, reward in (("huge", 1.7e308), ("none", None)):
+        with start_run(name, db=tmp_path / "runs.db") as run:
+            for step in range(4):
+                with run.rollout("q", step=step, group=f"{step // 2}") as row:
+                    row.score(rewards={"a": reward})
+    client = TestClient(create_app(tmp_path / "runs.db"), base_url="http://127.0.0.1")
+    runs = [summary.run.uid for summary in queries.all_runs(writing_engine(tmp_path / "runs.db"))]
+    for address in (
+        "/runs/huge/groups/1",
+        f"/compare?run={runs[0]}&run={runs[1]}",
+        f"/compare?run={runs[1]}&run={runs[0]}",
+    ):
+        assert client.get(address).status_code == 200, address
 
 
 def test_sums_by_group_are_those_of_the_rows(engine: Engine) -> None:
