@@ -108,6 +108,7 @@ def test_a_finding_of_a_run_without_rewards_is_shown_without_a_mean(tmp_path: Pa
     for page in (why, short.text):
         assert "50% of rollouts are truncated at the token limit" in page
         assert "o rollout has a reward" in page
+        assert "Mean reward: truncated" not in page
         assert not re.search(r">NaN\b", page)
 
 

@@ -64,9 +64,10 @@ def _look_truncation(run: Run) -> Outcome:
         return quiet(share, "of rollouts are truncated", limit, *alone)
     part, whole = run.cost_of("truncation"), contrast.cost(run, cut)
     ended = (rows.stop_reason == StopReason.LENGTH) | _used_all(rows, length)
-    rewards = (figure(mean(rows.reward[of])) for of in (cut, ~cut))
+    rewards = [figure(mean(rows.reward[of])) for of in (cut, ~cut)] if np.isfinite(rows.reward).any() else []
     lengths_said, advice = _limits_said(rows.where(cut), length)
-    said = ["Mean reward: truncated {}, not truncated {}.".format(*rewards), lengths_said]
+    said = ["Mean reward: truncated {}, not truncated {}.".format(*rewards)] if rewards else []
+    said.append(lengths_said)
     said += [] if (ended | ~cut).all() else [f"In {(ended & cut).sum()} of {cut.sum()} it was the last one."]
     if guessed := float((cut & ~_cut(rows, None)).sum() / cut.sum()):
         said += [
