@@ -189,8 +189,7 @@ class _File:
 class _Run:
     """Describes a run: what its files say of it, and what was stored before. Times are those of its rollouts, in µs."""
 
-    reader: Reader
-    own_id: str | None
+    sources: list[tuple[Reader, str | None]]  # with its own id of the run; several if one name was given to all
     file: Path
     began: int
     ended: int
@@ -480,7 +479,7 @@ class Importer:
             uid = f"import-{blake2b(repr(identity).encode(errors='replace'), digest_size=6).hexdigest()}"
             if uid not in self._runs:
                 began = whole_number(getattr(found, "created", None), 2**63) or written
-                run = self._runs[uid] = _Run(reader, found.run, place.file, began, 0)
+                run = self._runs[uid] = _Run([(reader, found.run)], place.file, began, 0)
                 if not self._is_remote:
                     created, finished, run.rollouts_before = self._stored_of(uid)
                     run.began, run.ended = min(created or began, began), finished or 0
@@ -488,13 +487,18 @@ class Importer:
                 self._changes.append(RunChange(uid, described))
                 self.result.runs.append(uid)
                 self.result.names.append(described["name"])
+            else:
+                self._runs[uid].sources.append((reader, found.run))
+                self._changes.append(RunChange(uid, self._described(self._runs[uid])))
             self._uids[key] = uid
         return self._uids[key]
 
     def _described(self, run: _Run) -> dict[str, Any]:
-        found, path = run.reader.describe(run.own_id), self._paths[0].absolute()
-        lacks = [*found.lacks, *map(str, found.ours.get("lacks") or ())]
-        imported: dict[str, Any] = {"format": run.reader.name, "path": str(path), "lacks": lacks}
+        (found, *others), path = [it.describe(own) for it, own in run.sources], self._paths[0].absolute()
+        lacks = dict.fromkeys(
+            it for of in (found, *others) for it in (*of.lacks, *map(str, of.ours.get("lacks") or ()))
+        )
+        imported: dict[str, Any] = {"format": run.sources[0][0].name, "path": str(path), "lacks": list(lacks)}
         if found.ours and "lacks" not in found.ours:  # a recorded run was exported: its errors are the environment's
             imported["is_ours"] = True
         named = path if path.exists() else run.file.absolute().parent  # not a glob

@@ -93,3 +93,16 @@ def test_a_check_without_its_data_is_not_recorded(
     assert report.scored_low is not None
     how = "how most of them ended is not recorded" if reader is _Bare else "Rollouts end normally and score low"
     assert how in report.scored_low.title
+
+
+def test_a_run_of_two_formats_lacks_what_one_of_them_lacks(tmp_path: Path) -> None:
+    (dump := tmp_path / "dump").mkdir()
+    row = {"input": "q", "output": "a", "score": 1.0, "step": 1}
+    (dump / "1.jsonl").write_text("".join(json.dumps(row) + "\n" for _ in range(4)))
+    trials = Path(__file__).parent / "fixtures/atif/jobs"
+    for paths in ([dump, trials], [trials, dump]):
+        db = tmp_path / f"{paths[0].name}.db"
+        import_run(paths, run="both", db=db)
+        lacks = load_runs(db=db).config[0]["import"]["lacks"]
+        assert {Lack.ERRORS, Lack.STOP_REASONS, "why the model's answers ended"} <= {*lacks}
+        assert len(lacks) == len({*lacks})
