@@ -34,7 +34,7 @@ GROUPED = {"wiring": "groups, other than by prompt"}
 NOT_RECORDED: dict[str, dict[str, str]] = {
     **{shape: {**NO_SCALARS, "mismatch": "scalars"} for shape in ("verifiers", "atif", "eval-protocol")},
     "trl": {**NO_TURNS, **NO_SCALARS, **NO_WORLD, **GROUPED, **NO_LENGTHS, **NO_TASKS, "mismatch": "scalars",
-            "hacking": "weights", "format outweighs: weights": "weights", "cancel: weights": "weights"},
+            "hacking": "weights", "format outweighs": "weights", "cancel: weights": "weights"},
     "verl": {**NO_TURNS, **NO_SCALARS, **NO_WORLD, **GROUPED, **NO_LENGTHS, **NO_TASKS, **ONE_REWARD,
              "mismatch": "scalars"},
     "nemo-rl": {**NO_TURNS, **NO_SCALARS, **NO_WORLD, **GROUPED, **NO_TASKS, **ONE_REWARD,
@@ -43,7 +43,9 @@ NOT_RECORDED: dict[str, dict[str, str]] = {
 }  # fmt: skip
 """Checks, or causes of faults, that say so of an imported run, and what the format lacks for them."""
 
+OUTWEIGHED = ("format outweighs: by size", "format outweighs: never right")
 OTHERWISE: dict[tuple[str, str], str | None] = {
+    **dict.fromkeys(itertools.product(OUTWEIGHED, ["trl"]), "reward_parts"),  # by its size, without weights
     **dict.fromkeys(itertools.product(["unsolvable tasks: all"], ["trl", "verl", "nemo-rl"]), "constant_reward"),
     ("length hack: one of two", "nemo-rl"): None,  # its total reward alone goes less with the length
     **dict.fromkeys(itertools.product(["stale policy: reused"], ["verifiers", "atif", "eval-protocol"]), None),
