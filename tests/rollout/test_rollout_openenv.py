@@ -256,7 +256,7 @@ def test_an_environment_that_breaks_costs_its_own_row(moody: str, task: str) -> 
 
 @pytest.mark.parametrize("task", ["hangs at reset", "fails at reset"])
 def test_a_row_that_never_began_has_one_token_that_is_not_trained_on(moody: str, task: str) -> None:
-    output, model = play(moody, script("stop"), rows=2, tasks=["calm", task], request_timeout=0.5)
+    output, model = play(moody, script("stop"), rows=2, tasks=["calm", task], request_timeout=2)
     assert output["env_reward"] == [1.0, None]
     assert output["completion_ids"][1] == [model.tokenizer.eos_token_id]
     assert (output["env_mask"][1], output["logprobs"][1]) == ([0], [0.0])
@@ -265,7 +265,7 @@ def test_a_row_that_never_began_has_one_token_that_is_not_trained_on(moody: str,
 
 
 def test_a_reset_that_hangs_once_is_made_again_in_a_fresh_session(moody: str) -> None:
-    output, _ = play(moody, script("stop"), rows=2, tasks=["calm", "hangs once at reset"], request_timeout=0.5)
+    output, _ = play(moody, script("stop"), rows=2, tasks=["calm", "hangs once at reset"], request_timeout=2)
     assert output["env_reward"] == [1.0, 1.0]
     assert output["error"] == [None, None]
 
