@@ -52,6 +52,9 @@ _LONG = {f"test_{name}" for name in ("browser", "examples", "faults", "groups_br
 TWO_RANKS = "two_ranks_"
 """In the name of each test with a pair of ranks, which takes long to start: one process runs all of them."""
 
+_BROWSER = "[chromium"
+"""In the name of each test with a browser."""
+
 _PATIENCE_MS = 60_000  # of whatever waits for a page, on a machine that does much else
 
 
@@ -72,11 +75,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 
 def _processes() -> int:
-    """Return one more than there are cores, and eight at most, since each takes 1 GB. Tests wait for pages, servers and
-    other processes: two processes used two cores to 54 % (20 minutes of processor time in 18.6).
+    """Return two more than there are cores, and eight at most, since each takes 1 GB: one has the browser tests, and
+    the others wait for servers and other processes.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores + 1, 8)
+    return min(cores + 2, 8)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -88,13 +91,31 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Gives each process whole files, in our order, with their browser tests apart. Thus fixtures that the tests of a
     file share are made once. (`--dist loadgroup` of xdist 3.8 sees no groups with pytest 9.2, and scatters tests.)
+
+    One process has only browser tests, from the beginning: they wait for pages most of the time, so that the others
+    have the processor. These take what is left of them at their end.
     """
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+    browsing: set[Any] = set()  # processes that have had browser tests
 
     class Files(LoadScopeScheduling):  # type: ignore[misc]  # without types
         def _split_scope(self, nodeid: str) -> str:
             path, _, test = nodeid.partition("::")
-            return TWO_RANKS if TWO_RANKS in test else f"{path} {'[chromium' in test}"
+            return TWO_RANKS if TWO_RANKS in test else f"{path}{_BROWSER if _BROWSER in test else ''}"
+
+        def _assign_work_unit(self, node: Any) -> None:
+            with_browser = [scope for scope in self.workqueue if scope.endswith(_BROWSER)]
+            without = [scope for scope in self.workqueue if not scope.endswith(_BROWSER)]
+            is_browsing = node in browsing or (not browsing and len(self.nodes) > 1)
+            chosen = with_browser if with_browser and (is_browsing or not without) else without
+            if chosen is with_browser:
+                browsing.add(node)
+            elif node in browsing:
+                node.shutdown()  # what is left cannot run beside Playwright's event loop
+                return
+            self.workqueue.move_to_end(chosen[0], last=False)
+            super()._assign_work_unit(node)
 
     config.option.loadscopereorder = False
     return Files(config, log)
@@ -104,7 +125,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Moves browser tests to the end: from the first on, Playwright keeps an event loop running in the main thread. A
     browser test that fails runs once more, and is reported: on a busy machine a browser's timing varies.
+
+    Leaves out the tests marked `exhaustive` unless all are asked for, or tests are chosen by name or mark.
     """
+    asked_for = config.getoption("exhaustive") or config.option.markexpr or any("::" in one for one in config.args)
+    if not asked_for and (left_out := [item for item in items if item.get_closest_marker("exhaustive")]):
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
     if config.pluginmanager.hasplugin("rerunfailures"):
         for item in filter(_needs_browser, items):
             item.add_marker(pytest.mark.flaky(reruns=1))

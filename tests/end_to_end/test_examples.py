@@ -1,7 +1,6 @@
 """Each example runs as its first lines say, is recorded, and every page of the dashboard can show it."""
 
 import importlib
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,24 +11,15 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
 from logs_ui.recorder import flush, load_run, load_runs
-from tests.support.environments import ROOT
 from tests.support.miniwob import miniwob_server
 
 
 def ran(name: str, db: Path, *options: str, steps: int) -> list[pd.DataFrame]:
-    """The rollouts of each run that the example recorded, the latest first. In this process, which saves seconds, but
-    for the first.
-    """
-    options = ("--steps", str(steps), "--db", str(db), *options)
-    if name == "echo":
-        command = [sys.executable, "-m", f"examples.{name}", *options]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
-    else:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(sys, "argv", [name, *options])
-            importlib.import_module(f"examples.{name}").main()
-        assert flush()
+    """The rollouts of each run that the example recorded, the latest first. In this process, which saves seconds."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", [name, "--steps", str(steps), "--db", str(db), *options])
+        importlib.import_module(f"examples.{name}").main()
+    assert flush()
     runs = load_runs(db=db)
     assert set(runs.state) == {"finished"}
     assert (runs.unattributed_calls.sum(), runs.recorder_errors.sum(), runs.dropped.sum()) == (0, 0, 0)
@@ -58,6 +48,7 @@ def test_echo(tmp_path: Path) -> None:
     shown(tmp_path / "a.db")
 
 
+@pytest.mark.exhaustive
 def test_two_environments(tmp_path: Path) -> None:
     (rollouts,) = ran("environments", tmp_path / "a.db", steps=3)
     assert "echo" in set(rollouts.task)
@@ -73,6 +64,7 @@ def test_a_text_game(tmp_path: Path) -> None:
     shown(tmp_path / "a.db")
 
 
+@pytest.mark.exhaustive
 def test_an_evaluation_before_and_after_the_training_on_it(tmp_path: Path) -> None:
     after, training, before = ran("evaluate_then_train", tmp_path / "a.db", steps=3)
     assert [set(one["mode"]) for one in (after, training, before)] == [{"eval"}, {"train"}, {"eval"}]
@@ -87,6 +79,7 @@ def miniwob() -> Iterator[str]:
         yield url
 
 
+@pytest.mark.exhaustive
 def test_web_pages_task_after_task(tmp_path: Path, miniwob: str) -> None:
     (rollouts,) = ran("browsergym", tmp_path / "a.db", "--url", miniwob, steps=2)
     assert set(rollouts.task) == {"click-test", "click-test-2", "focus-text"}
@@ -95,6 +88,7 @@ def test_web_pages_task_after_task(tmp_path: Path, miniwob: str) -> None:
     shown(tmp_path / "a.db")
 
 
+@pytest.mark.exhaustive
 def test_web_pages_in_openenvs_harness(tmp_path: Path, miniwob: str) -> None:
     (rollouts,) = ran("harness", tmp_path / "a.db", "--url", miniwob, steps=2)
     assert set(rollouts.task) == {"click-test", "click-test-2", "focus-text"}

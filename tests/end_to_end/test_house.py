@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from logs_ui.recorder.storage.database import writing_engine
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("app", "recorder", "rollout")
 FILES = {path: path.read_text() for top in PACKAGES for path in sorted((ROOT / top).rglob("*.py"))}
-TREES = {path: ast.parse(text) for path, text in FILES.items()}
 MODULES = {
     ".".join(("logs_ui", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
     for path in FILES
@@ -40,6 +40,12 @@ CLAUSE = re.compile(r"\b(is|are|was|were|has|have|does|do|can|cannot|may|must|th
 QUESTION = re.compile(r"(What|Whose|Which|Whether|Who|Where|When|How)\b")
 
 
+@cache
+def trees() -> dict[Path, ast.Module]:
+    """Parse all files; not at import, since each of the processes imports this file."""
+    return {path: ast.parse(text) for path, text in FILES.items()}
+
+
 @pytest.mark.parametrize(("folder", "most"), [("recorder", 10), ("app", 5), ("rollout", 5), ("tests", 10)])
 def test_few_files_lie_outside_of_a_room(folder: str, most: int) -> None:
     assert len([*(ROOT / folder).glob("*.py")]) <= most
@@ -52,7 +58,7 @@ def test_a_file_name_occurs_once() -> None:
 
 def test_no_file_imports_itself_through_others() -> None:
     try:
-        TopologicalSorter({path: _imported(tree) - {path} for path, tree in TREES.items()}).prepare()
+        TopologicalSorter({path: _imported(tree) - {path} for path, tree in trees().items()}).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(str(path.relative_to(ROOT)) for path in error.args[1]))
 
@@ -79,15 +85,15 @@ def _modules_after(code: str) -> list[str]:
 
 
 def test_docstrings_begin_as_sentences_do() -> None:
-    modules = [path for path, tree in TREES.items() if QUESTION.match(ast.get_docstring(tree) or "")]
+    modules = [path for path, tree in trees().items() if QUESTION.match(ast.get_docstring(tree) or "")]
     assert [str(path.relative_to(ROOT)) for path in modules] == []
-    all_of_them = [found for tree in TREES.values() for found in _docstrings(tree)]
+    all_of_them = [found for tree in trees().values() for found in _docstrings(tree)]
     questions = [text.partition("\n")[0] for text in all_of_them if QUESTION.match(text)]
     assert len(questions) <= 0.02 * len(all_of_them), questions[:10]
 
 
 def test_first_sentences_have_a_verb() -> None:
-    all_of_them = [found for tree in TREES.values() for found in _docstrings(tree)]
+    all_of_them = [found for tree in trees().values() for found in _docstrings(tree)]
     verbless = [text.partition("\n")[0] for text in all_of_them if not _has_verb(text)]
     assert len(verbless) <= 0.02 * len(all_of_them), verbless
 

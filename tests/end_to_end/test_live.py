@@ -48,6 +48,7 @@ def demo(tmp_path: Path) -> Iterator[tuple[str, Callable[[], str]]]:
 
 
 @pytest.mark.timeout(240)
+@pytest.mark.exhaustive
 def test_a_training_shows_itself_live_and_what_was_recorded_until_ctrl_c_is_kept(
     demo: tuple[str, Callable[[], str]], page: Page, tmp_path: Path
 ) -> None:

@@ -10,6 +10,7 @@ from openenv.core import GenericEnvClient
 from examples.miniwob_env import BrowserGymAction, BrowserGymEnv
 from tests.support.miniwob import miniwob_server
 
+pytestmark = pytest.mark.exhaustive  # it makes an environment of its own, and drives two browsers
 SESSIONS = 2
 
 

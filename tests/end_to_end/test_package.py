@@ -52,25 +52,31 @@ def test_every_subpackage_is_listed_for_the_wheel() -> None:
     assert found <= listed
 
 
+PIP = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of a fresh environment that has the built wheel and what it depends on, and no more."""
-    folder = tmp_path_factory.mktemp("fresh")
-    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    shutil.rmtree(
-        ROOT / "build", ignore_errors=True
-    )  # files that have gone since an earlier build would be packed, too
-    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built wheel. Files that have gone since an earlier build would be packed, too."""
+    folder = tmp_path_factory.mktemp("wheel")
+    shutil.rmtree(ROOT / "build", ignore_errors=True)
+    subprocess.run([*PIP, "wheel", "--no-deps", "--wheel-dir", str(folder), str(ROOT)], check=True)
     (wheel,) = folder.glob("*.whl")
-    venv.create(folder / "venv")
-    binaries = folder / "venv" / "bin"  # what is imported is compiled then; to compile all of it takes longer
-    subprocess.run([*pip, "--python", str(binaries / "python"), "install", "--no-compile", str(wheel)], check=True)
+    return wheel
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path) -> Path:
+    """The bin folder of a fresh environment that has the wheel and what it depends on, and no more."""
+    venv.create(wheel.parent / "venv")
+    binaries = wheel.parent / "venv" / "bin"  # what is imported is compiled then; to compile all of it takes longer
+    subprocess.run([*PIP, "--python", str(binaries / "python"), "install", "--no-compile", str(wheel)], check=True)
     return binaries
 
 
 @pytest.mark.timeout(600)
-def test_the_wheel_has_every_file_and_no_tests(installed: Path) -> None:
-    (wheel,) = installed.parents[1].glob("*.whl")
+@pytest.mark.exhaustive
+def test_the_wheel_has_every_file_and_no_tests(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     folders = ("app", "recorder", "rollout", "templates")
     tracked = subprocess.run(["git", "ls-files", *folders], cwd=ROOT, capture_output=True, text=True, check=True)
@@ -78,6 +84,7 @@ def test_the_wheel_has_every_file_and_no_tests(installed: Path) -> None:
     assert {f"logs_ui/{package}/py.typed" for package in ("app", "recorder", "rollout")} <= names
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_the_wheel_serves_the_dashboard_without_a_trainer(installed: Path, tmp_path: Path) -> None:
     for package in TRAINING:

@@ -829,6 +829,7 @@ with guess_server() as url:
 """
 
 
+@pytest.mark.exhaustive
 def test_kill_9_loses_no_rollout_that_had_been_returned_for_a_second(tmp_path: Path) -> None:
     db, notes = tmp_path / "a.db", tmp_path / "returned"
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

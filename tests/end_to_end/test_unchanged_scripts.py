@@ -1,4 +1,4 @@
-"""`logs-ui run` on scripts that say nothing of logs-ui, one for each kind of training: what the trainer computed, noted
+"""`logs-ui run` on a script that says nothing of logs-ui, and trains once in each way: what the trainer computed, noted
 by the script itself, is what was recorded, and Why speaks of it.
 """
 
@@ -16,14 +16,13 @@ from tests.app.commands.test_run_command import environment
 from tests.support.command import LOGS_UI
 
 COMMON = """
-import inspect, json, random, sys, types
+import copy, functools, inspect, json, random, sys, types
 from datasets import Dataset
 from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
 from examples.settings import config
 from examples.tiny_model import answer, call, say, tiny_model
 
-noted = {"texts": [], "ids": [], "rewards": [], "advantages": []}
-kind = sys.argv[1]
+kind, noted = "", {}
 
 def noting(base):
     class Noting(base):
@@ -56,26 +55,31 @@ def add(left: int, right: int) -> int:
     '''
     return left + right
 
-def lessons():
+@functools.cache
+def taught(with_tools):
+    return tiny_model(lessons(with_tools), steps=80)
+
+def lessons(with_tools):
     dice, taught = random.Random(0), []
     for _ in range(100):
         left, right = dice.randrange(5), dice.randrange(5)
         asked = say("user", f"What is {left} + {right}?")
-        if kind == "tools":
+        if with_tools:
             done = [call("add", left=left, right=right), answer("add", str(left + right)), say("assistant", "ok")]
             taught.append(([asked, *done], [add]))
         else:
             taught.append(([asked, say("assistant", str(dice.randrange(9)))], []))
     return taught
 
-def train(kind=GRPOTrainer, config=config(3), **more):
-    model, tokenizer = tiny_model(lessons(), steps=80)
+def train(trainer_class=GRPOTrainer, config=config(3), **more):
+    noted.update(texts=[], ids=[], rewards=[], advantages=[])
+    model, tokenizer = copy.deepcopy(taught("tools" in more))
     rows = [{"prompt": [say("user", f"What is {n % 5} + {n // 5}?")]} for n in range(25)]
     more.setdefault("reward_funcs", [length, other])
     dataset = Dataset.from_list(rows)
-    trainer = noting(kind)(model=model, processing_class=tokenizer, args=config, train_dataset=dataset, **more)
+    trainer = noting(trainer_class)(model=model, processing_class=tokenizer, args=config, train_dataset=dataset, **more)
     trainer.train()
-    json.dump(noted, open("noted.json", "w"))
+    json.dump(noted, open(f"noted-{kind}.json", "w"))
 """
 
 SCRIPTS = {
@@ -85,17 +89,6 @@ SCRIPTS = {
 chosen = ["output_dir", "max_steps", "per_device_train_batch_size", "num_generations", "max_completion_length"]
 chosen += ["save_strategy", "use_cpu", "bf16", "gradient_checkpointing"]
 train(RLOOTrainer, RLOOConfig(report_to="none", beta=0.0, **{name: getattr(config(3), name) for name in chosen}))
-""",
-    "unsloth": """
-text = inspect.getsource(inspect.getmodule(GRPOTrainer)).replace("class GRPOTrainer(", "class _UnslothGRPOTrainer(")
-module = sys.modules["UnslothGRPOTrainer"] = types.ModuleType("UnslothGRPOTrainer")
-module.__package__ = "trl.trainer"
-exec(compile(text, "UnslothGRPOTrainer.py", "exec"), vars(module))
-class UnslothGRPOTrainer(module._UnslothGRPOTrainer):
-    pass
-import trl
-trl.GRPOTrainer = trl.trainer.GRPOTrainer = trl.trainer.grpo_trainer.GRPOTrainer = UnslothGRPOTrainer
-train(trl.GRPOTrainer)
 """,
     "environment in a reward function": """
 from examples.echo_env import EchoAction, EchoEnv, serve
@@ -113,20 +106,43 @@ with serve() as url:
     train(reward_funcs=[length, played])
     client.close()
 """,
+    # the last: it replaces TRL's trainer
+    "unsloth": """
+text = inspect.getsource(inspect.getmodule(GRPOTrainer)).replace("class GRPOTrainer(", "class _UnslothGRPOTrainer(")
+module = sys.modules["UnslothGRPOTrainer"] = types.ModuleType("UnslothGRPOTrainer")
+module.__package__ = "trl.trainer"
+exec(compile(text, "UnslothGRPOTrainer.py", "exec"), vars(module))
+class UnslothGRPOTrainer(module._UnslothGRPOTrainer):
+    pass
+import trl
+trl.GRPOTrainer = trl.trainer.GRPOTrainer = trl.trainer.grpo_trainer.GRPOTrainer = UnslothGRPOTrainer
+train(trl.GRPOTrainer)
+""",
 }
 
 
-@pytest.mark.parametrize("kind", SCRIPTS)
-def test_an_unchanged_script_is_recorded_completely(kind: str, tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(COMMON + SCRIPTS[kind])
-    command: list[Any] = [LOGS_UI, "run", "--db", "a.db", "train.py", kind]
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the script leaves: the database, and what it noted."""
+    folder = tmp_path_factory.mktemp("unchanged")
+    parts = [f"kind = {kind!r}\n{text}" for kind, text in SCRIPTS.items()]
+    (folder / "train.py").write_text("\n".join([COMMON, *parts]))
+    command: list[Any] = [LOGS_UI, "run", "--db", "a.db", "train.py"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment(), capture_output=True, text=True, timeout=280, check=False
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    noted: dict[str, Any] = json.loads((tmp_path / "noted.json").read_text())
-    run = load_runs(db=tmp_path / "a.db").iloc[0]
-    rows = load_run(db=tmp_path / "a.db")
+    return folder
+
+
+@pytest.mark.parametrize("kind", SCRIPTS)
+def test_an_unchanged_script_is_recorded_completely(kind: str, folder: Path) -> None:
+    db = folder / "a.db"
+    noted: dict[str, Any] = json.loads((folder / f"noted-{kind}.json").read_text())
+    runs = load_runs(db=db)
+    assert len(runs) == len(SCRIPTS)
+    run = runs.iloc[len(SCRIPTS) - 1 - list(SCRIPTS).index(kind)]  # the latest first
+    rows = load_run(run.run, db=db)
     assert (len(rows), run.state, run.recorder_errors, run.unattributed_calls) == (24, "finished", 0, 0)
     assert (rows.status == "ok").all()
     assert [list(ids) for ids in rows.completion_ids] == noted["ids"]
@@ -150,7 +166,7 @@ def test_an_unchanged_script_is_recorded_completely(kind: str, tmp_path: Path) -
             (step,) = [one for one in actions if one.get("phase") == "scoring" and one["action"]]
             assert step["action"]["message"] == messages[-1]["content"]
             assert step["reward"] == pytest.approx(rewards["played"])
-    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
+    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
         page = client.get(f"/runs/{run.run}/why").text
     assert "Mean reward" in page
     assert "24 rollouts" in page

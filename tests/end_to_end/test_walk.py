@@ -16,6 +16,8 @@ from logs_ui.rollout.demo.demo import DemoSettings, train_demo
 from tests.support.axe import violations
 from tests.support.site import pages
 
+pytestmark = pytest.mark.exhaustive  # tests/app/test_browser.py walks over generated runs
+
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Path:

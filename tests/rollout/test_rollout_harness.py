@@ -39,7 +39,7 @@ from logs_ui.rollout.models.token_episode import Answer
 from logs_ui.rollout.play.chat_template import Chat
 from tests.end_to_end.test_harness import CheckedGames, Games, feedback_of
 from tests.rollout.test_rollout_chat import TEMPLATES, make_tokenizer
-from tests.support.exhaustive import examples
+from tests.support.exhaustive import cases, examples
 from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts, served
 from tests.support.training import GROUP, ROWS, guess_server, make_trainer
 
@@ -437,7 +437,7 @@ LIMITS = HarnessRunLimits(max_turns=TURNS, sampling={"max_tokens": 8})
 
 
 @pytest.mark.versions
-@pytest.mark.parametrize("factory", [Games, CheckedGames])
+@pytest.mark.parametrize("factory", cases([Games, CheckedGames], 1))
 def test_a_real_training_is_recorded_with_every_call(server: str, tmp_path: Path, factory: type[Games]) -> None:
     rollouts = harness_rollout_func(
         session_factory=factory(server), act=guess, result_role="user", limits=LIMITS, missing_reward=0.0
@@ -488,6 +488,7 @@ def test_trying_the_models_server_is_no_call_of_a_rollouts(server: str, tmp_path
 
 
 @pytest.mark.versions
+@pytest.mark.exhaustive
 def test_openenvs_own_builder_trains_on_what_was_seen_and_is_recorded(server: str, tmp_path: Path) -> None:
     rollout_func = build_harness_rollout_func(
         session_factory=Games(server),

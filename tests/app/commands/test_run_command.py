@@ -16,7 +16,8 @@ import pytest
 
 from logs_ui.app.commands.run_hook import logs_ui_run_hook as hook
 from logs_ui.recorder import load_run, load_runs
-from tests.support.command import LOGS_UI
+from tests.support.command import LOGS_UI, typed
+from tests.support.exhaustive import cases
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[3]
@@ -148,7 +149,7 @@ def test_a_program_sees_and_returns_what_it_does_without(tmp_path: Path, kind: s
     assert {it.name for it in tmp_path.iterdir()} <= {"seen.py", "__pycache__"}
 
 
-@pytest.mark.parametrize("text", ["1 / 0", "import nothing_such", "raise SystemExit('enough')", "def f(:"])
+@pytest.mark.parametrize("text", cases(["1 / 0", "import nothing_such", "raise SystemExit('enough')", "def f(:"], 2))
 def test_a_traceback_is_the_same_to_the_byte(tmp_path: Path, text: str) -> None:
     script(tmp_path, text)
     plain, ours = started(tmp_path, sys.executable, "train.py"), run(tmp_path, "train.py")
@@ -157,7 +158,7 @@ def test_a_traceback_is_the_same_to_the_byte(tmp_path: Path, text: str) -> None:
     assert lines == plain.stderr.splitlines()
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("sent", cases([signal.SIGINT, signal.SIGKILL, signal.SIGTERM], 2))
 def test_a_signal_ends_it_as_without(tmp_path: Path, sent: signal.Signals) -> None:
     script(tmp_path, "import time; print('ready', flush=True); time.sleep(60)")
     codes = []
@@ -198,7 +199,7 @@ def test_a_hidden_sitecustomize_runs_and_a_command_has_its_own_signals(tmp_path:
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(tmp_path: Path, words: list[str], code: int, what: str) -> None:
-    done = started(tmp_path, LOGS_UI, "run", *words)
+    done = typed("run", *words, folder=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     (line,) = done.stderr.splitlines()
     assert what in line
@@ -219,6 +220,7 @@ def test_a_plain_training_is_recorded_completely_and_keeps_its_exit_code(tmp_pat
     assert done.stderr.count("logs-ui: ") == 1
 
 
+@pytest.mark.exhaustive
 def test_a_training_that_fails_shows_its_own_frames_only(tmp_path: Path) -> None:
     script(tmp_path, TRAINING + "train()\n")
     plain = started(tmp_path, sys.executable, "train.py", "fail")
@@ -232,30 +234,39 @@ def test_a_training_that_fails_shows_its_own_frames_only(tmp_path: Path) -> None
 CHILDREN = """
     import multiprocessing, subprocess, sys
 
-    if __name__ == "__main__":
-        code = "import train; train.train('called')"
-        subprocess.run([sys.executable, "-c", code], check=True)
+    def child(kind):
         import train
-        for kind in ("spawn", "fork"):
-            child = multiprocessing.get_context(kind).Process(target=train.train, args=(kind,))
-            child.start()
-            child.join()
-            assert child.exitcode == 0
+        train.train(kind)
+
+    if __name__ == "__main__":
+        for kind in sys.argv[1:]:
+            if kind == "called":
+                subprocess.run([sys.executable, "-c", "import parent; parent.child('called')"], check=True)
+            elif kind == "trained":
+                child(kind)
+            else:
+                process = multiprocessing.get_context(kind).Process(target=child, args=(kind,))
+                process.start()
+                process.join()
+                assert process.exitcode == 0
 """
 
 
-def test_child_processes_of_any_kind_are_recorded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kinds", [["spawn"], ["called", "trained", "fork"]])
+@pytest.mark.exhaustive
+def test_child_processes_of_any_kind_are_recorded(tmp_path: Path, kinds: list[str]) -> None:
     script(tmp_path, TRAINING)
     script(tmp_path, CHILDREN, "parent.py")
-    done = run(tmp_path, "parent.py")
+    done = run(tmp_path, "parent.py", *kinds)
     assert done.returncode == 0, done.stderr
     folders = load_runs(db=tmp_path / "a.db").output_dir
-    assert sorted(Path(it).name for it in folders) == ["called", "fork", "spawn"]
-    assert len(noted(tmp_path)) == 24
+    assert sorted(Path(it).name for it in folders) == sorted(kinds)
+    assert len(noted(tmp_path)) == 8 * len(kinds)
     assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
     assert "nothing was recorded" not in done.stderr
 
 
+@pytest.mark.exhaustive
 def test_two_ranks_of_accelerate_launch_are_one_run(tmp_path: Path) -> None:
     script(tmp_path, TRAINING + "train()\n")
     accelerate, words = Path(sys.executable).with_name("accelerate"), "--multi_gpu --num_processes 2 --num_machines 1"
@@ -269,6 +280,7 @@ def test_two_ranks_of_accelerate_launch_are_one_run(tmp_path: Path) -> None:
     assert done.stderr.count("logs-ui: ") == 1
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_that_never_trains_is_no_failure(tmp_path: Path) -> None:
     script(tmp_path, TRAINING + "train()\n")
     done = run(tmp_path, "train.py", "idle")
@@ -324,6 +336,7 @@ def test_a_recorder_that_cannot_start_costs_a_line_and_no_training(tmp_path: Pat
     assert end.startswith("logs-ui: nothing was recorded: the recorder did not start (")
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_that_the_script_records_is_recorded_once(tmp_path: Path) -> None:
     script(tmp_path, TRAINING + "train()\n")
     done = run(tmp_path, "--eval-name", "ours", "train.py", "own")

@@ -51,6 +51,7 @@ class Clicking:
         return " ".join(self.page.locator(of).first.inner_text().split())
 
 
+@pytest.mark.exhaustive
 def test_ten_questions_take_three_clicks_each_and_are_answered(
     page: Page, runs: tuple[Recorded, Recorded], url: str
 ) -> None:

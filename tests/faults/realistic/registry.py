@@ -12,7 +12,7 @@ RUNS: tuple[Realistic, ...] = (*agents.RUNS, *questions.RUNS, *worlds.RUNS)
 PAGES: tuple[Realistic, ...] = (agents.LONG,)
 """Runs for tests of pages; they are too small to be diagnosed."""
 
-_FIRST = ("coding-two", "gsm8k-drowned", "judge-length", "shaped-regressed", "mix-unscored", "coding-healthy")
+_FIRST = ("gsm8k-healthy", "gsm8k-drowned", "judge-length", "shaped-regressed", "mix-unscored")
 """Runs that every suite makes: each kind of finding and of success. The others are made exhaustively."""
 
 

@@ -34,6 +34,7 @@ from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 from tests.support import factory
+from tests.support.exhaustive import cases
 from tests.support.payloads import pack_content
 from tests.support.postgres import DATABASES, fresh_database
 
@@ -435,7 +436,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(db: str, tmp_path: 
 
 
 @pytest.mark.parametrize("db", ["sqlite"], indirect=True)  # whose process takes a second
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", cases(FORMATS, 1))
 def test_a_full_disk_names_the_file_and_leaves_nothing_behind(db: str, tmp_path: Path, format: str) -> None:  # noqa: A002
     """A limit on a file's size answers writes as a full disk does: with an OSError, in the middle."""
     code = f"""
@@ -474,6 +475,7 @@ def test_recording_imports_neither_pandas_nor_pyarrow() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.exhaustive
 def test_an_export_takes_no_more_memory_for_more_rollouts(tmp_path: Path) -> None:
     """By the peak of a process that does nothing else; rollouts of 80 kB of messages each."""
     content = pack_content({"messages": [{"role": "user", "content": str(i) * 100} for i in range(200)]})

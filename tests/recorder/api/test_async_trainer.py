@@ -131,6 +131,7 @@ def is_taken(row: Mapping[Any, Any]) -> bool:
     return not pd.isna(row["staleness"])
 
 
+@pytest.mark.exhaustive
 def test_an_exception_that_ends_the_training_ends_the_run(
     policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -26,6 +26,7 @@ from logs_ui.recorder.storage.tables import Run
 from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv
 from logs_ui.rollout.demo.guess_model import make_tokenizer
 from tests.support import training
+from tests.support.exhaustive import cases
 from tests.support.model_server import chat, chat_choice
 from tests.support.training import GROUP, ROWS, game_of, guess_server, make_trainer, solved
 
@@ -191,7 +192,7 @@ def test_an_environment_that_is_stepped_to_score(make: Any, *, is_async: bool, t
 
 
 @ways
-@pytest.mark.parametrize("client", ["openai", "openai async", "httpx"])
+@pytest.mark.parametrize("client", cases(["openai async", "httpx", "openai"], 2))
 def test_a_judge(make: Any, client: str, tmp_path: Path) -> None:  # noqa: C901 - each client as people write it
     def asked(text: str) -> list[dict[str, str]]:
         return [{"role": "system", "content": "Rate the answer."}, {"role": "user", "content": f"Answer: {text}"}]

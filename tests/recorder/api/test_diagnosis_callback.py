@@ -27,6 +27,7 @@ from logs_ui.recorder import (
     record,
 )
 from logs_ui.recorder.api.alerts import News
+from tests.support.exhaustive import cases
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import guess_server, make_trainer, sequential
 
@@ -165,7 +166,7 @@ def test_a_function_may_decide_what_stops_it(server: str, tmp_path: Path) -> Non
     assert "invalid_reward" in asked
 
 
-@pytest.mark.parametrize("kind", ["refused", "an error", "late"])
+@pytest.mark.parametrize("kind", cases(["refused", "an error", "late"], 1))
 def test_a_webhook_that_fails_is_one_line_without_its_secret(
     server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
@@ -260,6 +261,7 @@ Path(sys.argv[3], f"stopped-{trainer.accelerator.process_index}").write_text(str
 """
 
 
+@pytest.mark.exhaustive
 def test_two_ranks_stop_at_the_same_step(server: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
     run_on_two_ranks(RANK, tmp_path, server, db, out)

@@ -476,6 +476,7 @@ finally:
 """
 
 
+@pytest.mark.exhaustive
 def test_environments_of_two_ranks_are_of_one_run(taught: Any, tmp_path: Path) -> None:
     """Rows 0 to 5 are the first's: a group of four straddles them."""
     db, model = tmp_path / "a.db", tmp_path / "taught"

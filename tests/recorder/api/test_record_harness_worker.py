@@ -162,6 +162,7 @@ def check(rows: list[Any], samples: list[Any]) -> None:
         assert row["rewards"] == {"harness_reward": pytest.approx(sample.metrics["rewards/harness_reward"])}
 
 
+@pytest.mark.exhaustive
 def test_an_adapters_turns_tools_and_verdict_are_recorded(
     policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,6 +189,7 @@ def test_an_adapters_turns_tools_and_verdict_are_recorded(
             assert (row["reward"] is None or np.isnan(row["reward"]), row["turns"]) == (True, 4 if group == 2 else None)
 
 
+@pytest.mark.exhaustive
 def test_the_turns_of_an_agent_that_owns_its_loop_are_recorded(
     policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

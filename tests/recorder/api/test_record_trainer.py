@@ -109,7 +109,10 @@ def test_a_training_with_reward_functions_only(tmp_path: Path) -> None:
 @pytest.mark.skipif(IS_OLD, reason="TRL 0.29 calls it paged attention, which needs a GPU")
 def test_continuous_batching_shows_why_answers_ended(tmp_path: Path) -> None:
     db, noted = tmp_path / "a.db", Noted()
-    trainer = plain(noted, tmp_path, use_transformers_continuous_batching=True)
+    cache = {"num_blocks": 8, "max_batch_tokens": 256}  # else it takes, and clears, half of the machine's memory
+    trainer = plain(
+        noted, tmp_path, use_transformers_continuous_batching=True, transformers_continuous_batching_config=cache
+    )
     record_trainer(trainer, db=db).train()
     rows = noted.expect(db, 16)
     end = trainer.processing_class.eos_token_id

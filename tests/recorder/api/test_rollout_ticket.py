@@ -55,6 +55,7 @@ def texts(row: dict[str, Any]) -> list[Any]:
     return [entry["text"] for entry in row["actions"]]
 
 
+@pytest.mark.exhaustive
 def test_a_driver_scores_what_its_workers_played(address: Address) -> None:
     with (
         start_run("verl", eval_name="sums", db=as_text(address), tokenizer=make_tokenizer()) as run,

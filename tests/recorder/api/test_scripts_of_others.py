@@ -17,6 +17,7 @@ from tests.recorder.api.test_record_environment import Seen, guessing_rows, less
 from tests.recorder.capture.test_vllm import Server
 from tests.rollout.test_rollout_model import vllm_generation_of
 from tests.support import old_trl
+from tests.support.exhaustive import cases
 from tests.support.training import generate
 from tests.support.training import make_trainer as make_function_trainer
 
@@ -89,7 +90,9 @@ def calls_of(row: Any) -> list[dict[str, Any]]:
     return [action for action in row["actions"] if action["turn"]]
 
 
-@pytest.mark.parametrize(("kind", "room"), [(Catch, 20), (Catch, 22), (Catch, 28), (Catch, 34), (Forgetful, 34)])
+@pytest.mark.parametrize(
+    ("kind", "room"), cases([(Catch, 22), (Forgetful, 34), (Catch, 20), (Catch, 28), (Catch, 34)], 2)
+)
 def test_a_completion_without_room_for_the_next_answer_was_cut_off(
     taught: Any, kind: Any, room: int, tmp_path: Path
 ) -> None:

@@ -248,7 +248,6 @@ def test_a_forked_child_records_into_nothing_and_leaves_in_peace() -> None:
 POOL = """
 import json, multiprocessing, os, sys
 from logs_ui.recorder import current_row, load_run, record, start_run, trace_env, unrecorded
-from logs_ui.rollout.demo.guess_model import make_tokenizer
 from tests.support.old_calls import call_as_025
 
 tool = trace_env(lambda action: action)
@@ -270,7 +269,7 @@ def rollout(prompts, args, processing_class):
     return {"prompt_ids": [[1]] * len(prompts), "completion_ids": [[2]] * len(prompts), "logprobs": None}
 
 db = sys.argv[1]
-call_as_025(record(rollout, db=db, announce=False), ["a", "b"], make_tokenizer())
+call_as_025(record(rollout, db=db, announce=False), ["a", "b"])
 with start_run(db=db) as run, run.rollout("c"):
     if (child := os.fork()) == 0:
         tool("a child's")

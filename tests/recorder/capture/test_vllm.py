@@ -330,6 +330,7 @@ seen = [[shown(sequence)[:3] for sequence in one.sequences] for one in generatio
 """
 
 
+@pytest.mark.exhaustive
 def test_each_of_two_ranks_records_its_own_slice(server: Server, tmp_path: Path) -> None:
     run_on_two_ranks(RANK, tmp_path, server.url, tmp_path)
     assert (tmp_path / "0").read_text() == "[[([5], [15, 16], 'stop'), ([5], [25, 26, 27], 'length')]]"

@@ -12,14 +12,16 @@ from tests.support.exhaustive import cases
 
 
 def _variants() -> list[Fault]:
-    """Return two variants of each cause, exhaustively all. The second is another one from cause to cause, so that each
-    kind of run occurs with some cause.
+    """Return one variant of each cause, and three of those that are really trained, exhaustively all. It is another one
+    from cause to cause, so that each kind of run occurs with some cause.
     """
-    chosen: list[Fault] = []
-    for number, (_, found_with) in enumerate(itertools.groupby(FAULTS, lambda fault: fault.id.partition(":")[0])):
-        first, *others = found_with
-        turned = others[number % len(others) :] + others[: number % len(others)] if others else []
-        chosen += cases([first, *turned], 2)
+    trained = [fault for fault in FAULTS if ", trained" in fault.id]
+    chosen = [*cases(trained, 3)]
+    others = [fault for fault in FAULTS if fault not in trained]
+    for number, (_, found_with) in enumerate(itertools.groupby(others, lambda fault: fault.id.partition(":")[0])):
+        variants = list(found_with)
+        turn = number % len(variants)
+        chosen += cases([*variants[turn:], *variants[:turn]], 1)
     return chosen
 
 

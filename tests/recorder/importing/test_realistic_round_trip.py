@@ -12,20 +12,20 @@ from logs_ui.recorder import diagnose, export_run, import_run, load_run, load_ru
 from logs_ui.recorder.vocabulary import Lack
 from tests.faults.realistic.registry import RUNS
 from tests.recorder.importing.foreign_shapes import SHAPES
-from tests.support.exhaustive import cases
 
 WHOLE = {"verifiers", "atif", "eval-protocol"}  # what their fields cannot hold, our exports add
 ELSEWHERE: dict[str, dict[str, str | None]] = {
+    "judge-length": {"trl": "proxy", "verl": "proxy", "nemo-rl": "length"},  # without tokens, lengths are of texts
     "coding-regressed": dict.fromkeys(("trl", "verl", "nemo-rl"), "forgotten"),
     "mix-unscored": dict.fromkeys(("trl", "verl", "nemo-rl"), "invalid_reward"),
     "coding-memory": dict.fromkeys(("trl", "verl", "nemo-rl"), "invalid_reward"),  # their errors are not written
-    "judge-length": {"trl": "proxy", "verl": "proxy", "nemo-rl": "length"},  # without tokens, lengths are of texts
     "coding-healthy": {}, "tools-truncated": {}, "web-noop": {}, "shaped-regressed": {}, "async-stale": {},
 }  # fmt: skip
 """The first finding in the other shapes; without one, nothing is found there."""
 
 
-@pytest.mark.parametrize("name", cases(list(ELSEWHERE), 1))
+@pytest.mark.parametrize("name", ELSEWHERE)
+@pytest.mark.exhaustive
 def test_a_realistic_run_has_its_first_finding_in_another_shape(name: str, tmp_path: Path) -> None:
     (run,) = [it for it in RUNS if it.id == name]
     run.record(tmp_path / "recorded.db")

@@ -249,6 +249,7 @@ def test_a_folder_that_cannot_be_written_costs_the_rows_and_not_the_training(tmp
     assert "Traceback" not in process.log.read_text()
 
 
+@pytest.mark.exhaustive
 def test_two_dashboards_at_once_take_each_row_in_once(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

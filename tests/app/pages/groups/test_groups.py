@@ -31,7 +31,7 @@ from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import RunState, StopReason
-from tests.support.exhaustive import examples
+from tests.support.exhaustive import cases, examples
 from tests.support.factory import HOSTILE_TASK, make_run
 from tests.support.payloads import pack_content
 from tests.support.postgres import DATABASES, fresh_database
@@ -128,7 +128,7 @@ def shown(html: str) -> list[int]:
     ],
     ids=["all", "truncated", "failed", "steps", "mode"],
 )
-@pytest.mark.parametrize("sort", list(GroupSort))
+@pytest.mark.parametrize("sort", cases(list(GroupSort), 2))
 def test_walking_the_pages_gives_each_group_once_in_its_order(
     engine: Engine, uid: str, chosen: RolloutFilter, sort: GroupSort
 ) -> None:

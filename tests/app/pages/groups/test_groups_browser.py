@@ -17,6 +17,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState
 from tests.app.test_browser import asked_again
 from tests.support.axe import violations
+from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 
 FINISHED, LIVE, WIDE = "finished-a1b2", "live-c3d4", "wide-e5f6"
@@ -74,7 +75,8 @@ def pages(engine: Engine) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
+@pytest.mark.exhaustive
 def test_every_page_is_quiet_and_accessible(page: Page, engine: Engine, url: str, theme: Any) -> None:
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     said: list[str] = []
@@ -238,7 +240,7 @@ def test_groups_read_without_javascript(browser: Browser, engine: Engine, url: s
     context.close()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
 def test_orange_marks_the_lower_reward_and_never_the_higher_one(
     page: Page, engine: Engine, url: str, theme: Any
 ) -> None:

@@ -25,6 +25,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run, Scalar, StepStat
 from logs_ui.recorder.vocabulary import RunState
 from tests.app.test_app import fragment
 from tests.support.axe import violations
+from tests.support.exhaustive import cases
 from tests.support.factory import EVAL_NAME, HELD_OUT, HOSTILE_TASK, make_run
 
 RUN, LIVE, EARLY = "main-run-1234", "live-run-5678", "early-run-9abc"
@@ -357,7 +358,7 @@ def choose(page: Page, first: float, last: float, chart: str = "reward") -> None
     page.mouse.up()
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
 def test_the_overview_is_quiet_and_accessible(quiet_page: Page, url: str, theme: Any) -> None:
     page = quiet_page
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")

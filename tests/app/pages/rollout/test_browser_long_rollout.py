@@ -13,6 +13,7 @@ from logs_ui.app.commands.serve_command import BackgroundServer
 from tests.faults.realistic import agents
 from tests.faults.realistic.recorded import recorded
 from tests.support.axe import violations
+from tests.support.exhaustive import cases
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def ids(url: str) -> list[int]:
         return [row for (row,) in db.execute(asked)]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
 def test_it_is_accessible_and_no_wider_than_its_window(quiet_page: Page, url: str, ids: list[int], theme: Any) -> None:
     quiet_page.emulate_media(color_scheme=theme)
     for query in ("?turn=57&show=rendered,reasoning", "?turn=3&show=output"):

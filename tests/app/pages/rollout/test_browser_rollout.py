@@ -18,6 +18,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import RunState
 from tests.app.test_browser import row_id
 from tests.support.axe import violations
+from tests.support.exhaustive import cases
 from tests.support.factory import make_run, make_tokenizer
 from tests.support.payloads import pack_content, pack_tokens
 
@@ -121,7 +122,7 @@ def painted(page: Page) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
 def test_all_views_are_accessible_and_no_wider_than_their_window(quiet_page: Page, url: str, theme: Any) -> None:
     quiet_page.emulate_media(color_scheme=theme)
     for address in (f"/{SHORT}?view=tokens", f"/{BARE}?view=tokens", f"/{THINKING}", f"/{SCORED}", "/1?view=tokens"):

@@ -23,6 +23,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.database import reading_engine
 from tests.faults.realistic import agents
 from tests.faults.realistic.recorded import Recorded, recorded
+from tests.support.exhaustive import cases
 
 LIMIT = 60_000  # bytes of HTML
 ANCHOR = re.compile(r'<article id="([^"]+)"')
@@ -95,7 +96,7 @@ METADATA = {"traceback": "at work\n" * 1_000, "server_log": "served\n" * 1_000, 
         ({"action": {"name": "fill", "arguments": {"a": "b" * 3_000}}, "observation": "ok"}, {}),
     ],
 )
-@pytest.mark.parametrize("is_called", [True, False])
+@pytest.mark.parametrize("is_called", cases([True, False], 1))
 def test_the_first_view_is_small_whatever_a_turn_has(
     tmp_path: Path, turn: dict[str, Any], metadata: dict[str, Any], *, is_called: bool
 ) -> None:
@@ -127,7 +128,7 @@ def test_neighbours_of_a_kind_are_one_mark(client: TestClient, rollouts: list[Ro
     assert len(marks) < 40
 
 
-@pytest.mark.parametrize("query", ["", "?turn=100", "?show=output,rendered"])
+@pytest.mark.parametrize("query", cases(["?turn=100", "", "?show=output,rendered"], 1))
 def test_gaps_fill_with_every_turn_once_and_in_order(
     client: TestClient, long: Recorded, rollouts: list[Rollout], query: str
 ) -> None:

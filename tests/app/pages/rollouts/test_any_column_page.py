@@ -21,6 +21,7 @@ from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
 from tests.faults.realistic.agents import CODING_TASKS
 from tests.faults.realistic.recorded import Recorded, recorded
+from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 from tests.support.page_text import read
 
@@ -147,7 +148,7 @@ def huge(address: Address) -> Iterator[TestClient]:
         yield client
 
 
-@pytest.mark.parametrize("axes", ["", "&rows=step&columns=eval", "&order=highest"])
+@pytest.mark.parametrize("axes", cases(["&rows=step&columns=eval", "", "&order=highest"], 1))
 def test_a_pivot_of_the_largest_figures_is_shown(huge: TestClient, address: Address, axes: str) -> None:
     for of in ("reward", "rewards.x", "metrics.y", "advantage", "metadata.far"):
         answer = huge.get(f"/runs/huge?view=pivot&of={of}{axes}")
@@ -159,7 +160,9 @@ def test_a_pivot_of_the_largest_figures_is_shown(huge: TestClient, address: Addr
     assert {"0", "0.00"}.isdisjoint(cell for line in table.rows[1:] for cell in line[1:])
 
 
-@pytest.mark.parametrize("order", ["lowest-reward", "-rewards.x", "advantage", "-metadata.far", "metadata.id"])
+@pytest.mark.parametrize(
+    "order", cases(["-rewards.x", "metadata.id", "lowest-reward", "advantage", "-metadata.far"], 2)
+)
 def test_every_page_of_the_largest_figures_is_reached(huge: TestClient, order: str) -> None:
     more: str | None = f"/runs/huge?sort={order}"
     pages = 0

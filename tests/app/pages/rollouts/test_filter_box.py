@@ -25,6 +25,7 @@ from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag
 from logs_ui.recorder.vocabulary import RunState
 from tests.support.axe import violations
+from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 
 RUN = "main-run-1234"
@@ -303,7 +304,7 @@ def test_what_is_mended_is_one_click_away(page: Page, url: str) -> None:
     expect(page.locator("#where")).not_to_have_attribute("aria-invalid", "true")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
 def test_the_open_list_is_accessible(quiet_page: Page, url: str, theme: Any) -> None:
     quiet_page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     quiet_page.goto(f"{url}/runs/{RUN}")

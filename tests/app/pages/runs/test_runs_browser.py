@@ -19,6 +19,7 @@ from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.storage.writes import run_writes
 from logs_ui.recorder.vocabulary import RunState, SourceKind
 from tests.support.axe import violations
+from tests.support.exhaustive import cases
 from tests.support.factory import START_US, make_run
 
 FIRST, SECOND, LIVE = "first-a1b2", "second-c3d4", "live-e5f6"
@@ -76,7 +77,8 @@ def url(engine: Engine, path: Path) -> Iterator[str]:
         yield server.url
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
+@pytest.mark.exhaustive
 def test_every_page_is_quiet_and_accessible(quiet_page: Page, url: str, theme: Any) -> None:
     quiet_page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     for name, address in PAGES.items():

@@ -20,6 +20,7 @@ from tests.faults.realistic import Realistic, Truth
 from tests.faults.realistic.agents import FORGOTTEN
 from tests.faults.realistic.recorded import Recorded, recorded, recorded_pair
 from tests.faults.realistic.registry import RUNS, of
+from tests.support.exhaustive import cases
 from tests.support.page_text import Table, read, with_columns
 
 WITH_OUTCOME = [run for run in RUNS if run.kind != "judge"]
@@ -499,7 +500,7 @@ def test_two_runs_are_compared_truly(run: Realistic) -> None:
             assert is_near(row[place], pass_at(own[name], int(head[place].partition("@")[2]))), (name, row)
 
 
-@pytest.mark.parametrize("name", ["coding-two", "gsm8k-drowned", "coding-memory", "web-regressed"])
+@pytest.mark.parametrize("name", cases(["coding-two", "gsm8k-drowned", "coding-memory", "web-regressed"], 2))
 def test_findings_are_counted_and_one_loss_is_one_figure(name: str) -> None:
     """All cards under the heading are counted, in the order that it says, and bar and card say the same of a cause."""
     found = recorded(name)
@@ -529,7 +530,7 @@ def test_solved_of_several_functions_does_not_ask_for_all_of_them() -> None:
 
 
 def test_compared_runs_say_their_finding_their_steps_and_which_differences_may_be_chance() -> None:
-    pair = recorded_pair("coding-healthy", "coding-regressed")
+    pair = recorded_pair("shaped-healthy", "shaped-regressed")
     html = _client(pair[0].db).get(urls.compare_runs([it.truth.run for it in pair])).text
     first = pair[1].diagnosed.report.headline
     assert first is not None
