@@ -105,15 +105,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             return TWO_RANKS if TWO_RANKS in test else f"{path}{_BROWSER if _BROWSER in test else ''}"
 
         def _assign_work_unit(self, node: Any) -> None:
+            for scope in [scope for scope, unit in self.workqueue.items() if all(unit.values())]:
+                del self.workqueue[scope]  # of a process that died: nothing would say that it is done
             with_browser = [scope for scope in self.workqueue if scope.endswith(_BROWSER)]
             without = [scope for scope in self.workqueue if not scope.endswith(_BROWSER)]
             is_browsing = node in browsing or (not browsing and len(self.nodes) > 1)
             chosen = with_browser if with_browser and (is_browsing or not without) else without
-            if chosen is with_browser:
-                browsing.add(node)
-            elif node in browsing:
+            if not chosen or (chosen is without and node in browsing):
                 node.shutdown()  # what is left cannot run beside Playwright's event loop
                 return
+            if chosen is with_browser:
+                browsing.add(node)
             self.workqueue.move_to_end(chosen[0], last=False)
             super()._assign_work_unit(node)
 

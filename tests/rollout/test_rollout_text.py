@@ -333,7 +333,10 @@ def test_an_environment_is_used_in_the_thread_that_made_it() -> None:
     output, _ = play(Table, script("guess", "stop"), 2)
     assert output["error"] == [None, None]
     assert {env.closed for env in Echo.made} == {True}
-    assert not any(thread.name == "logs-ui-environment" for thread in set(threading.enumerate()) - before)
+    for thread in set(threading.enumerate()) - before:
+        if thread.name == "logs-ui-environment":
+            thread.join(60)  # the rollouts are returned before it has ended
+            assert not thread.is_alive()
 
 
 @pytest.mark.parametrize("budget", range(1, 40, 5))
