@@ -10,12 +10,13 @@ import textwrap
 import urllib.error
 import urllib.request
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 import pytest
 
 from logs_ui.app.commands.run_hook import logs_ui_run_hook as hook
-from logs_ui.recorder import load_run, load_runs
+from logs_ui.recorder import load_run, load_runs, trace_env
 from tests.support.command import LOGS_UI, typed
 from tests.support.exhaustive import cases
 from tests.support.ports import free_port
@@ -218,6 +219,19 @@ def test_a_plain_training_is_recorded_completely_and_keeps_its_exit_code(tmp_pat
         "^logs-ui: recording run .*; browse it with: logs-ui serve --db .*a.db$", done.stderr, re.MULTILINE
     )
     assert done.stderr.count("logs-ui: ") == 1
+
+
+def test_an_error_shows_no_frames_of_the_recorder() -> None:
+    def fails() -> None:
+        raise RuntimeError("no more")
+
+    shown: list[str] = []
+    show = hook._without_our_frames(lambda _kind, _error, trace: shown.extend(it.name for it in extract_tb(trace)))
+    with pytest.raises(RuntimeError) as raised:
+        trace_env(fails)()
+    assert len(extract_tb(raised.value.__traceback__)) > 2
+    show(RuntimeError, raised.value, raised.value.__traceback__)
+    assert shown == ["test_an_error_shows_no_frames_of_the_recorder", "fails"]
 
 
 @pytest.mark.exhaustive
