@@ -25,7 +25,7 @@ docs:  ## The documentation site, into site/; a broken link or reference fails i
 test:  ## All tests, with a real trainer, a real environment and a real browser
 	python -m pytest
 
-exhaustive:  ## The same with all patterns, seeds and examples, not a few of each; part of CI
+exhaustive:  ## The same with all patterns, seeds and examples, not a few of each, and the slow tests; part of CI
 	python -m pytest --exhaustive
 
 oldest:  ## The tests of the recorder's footing, with the oldest TRL and OpenEnv that are supported; part of CI

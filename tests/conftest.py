@@ -46,7 +46,10 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us with `&`: tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_LONG = {f"test_{name}" for name in ("browser", "examples", "faults", "groups_browser", "live", "training", "walk")}
+_LONG = {
+    f"test_{name}"
+    for name in ("browser", "examples", "faults", "groups_browser", "live", "training", "unchanged_scripts", "walk")
+}
 """Files whose tests come first, so that no process has much left where the other has nothing more to do."""
 
 TWO_RANKS = "two_ranks_"
@@ -60,7 +63,11 @@ _PATIENCE_MS = 60_000  # of whatever waits for a page, on a machine that does mu
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--exhaustive`."""
-    parser.addoption("--exhaustive", action="store_true", help="all patterns, seeds and examples, not a few of each")
+    parser.addoption(
+        "--exhaustive",
+        action="store_true",
+        help="all patterns, seeds and examples, not a few of each, and the tests marked `exhaustive`",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -84,7 +91,12 @@ def _processes() -> int:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Chooses between a few cases and all, before tests are imported."""
-    exhaustive.configure(exhaustive=config.getoption("exhaustive"))
+    exhaustive.configure(exhaustive=_is_exhaustive(config))
+
+
+def _is_exhaustive(config: pytest.Config) -> bool:
+    """Return True if all cases are asked for: by the option, or of the tests with a mark, as .ci/versions does."""
+    return bool(config.getoption("exhaustive") or config.option.markexpr)
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -118,6 +130,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 browsing.add(node)
             self.workqueue.move_to_end(chosen[0], last=False)
             super()._assign_work_unit(node)
+            if self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
+                self._assign_work_unit(node)  # a process begins a test only once it has the next one
 
     config.option.loadscopereorder = False
     return Files(config, log)
@@ -130,7 +144,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     Leaves out the tests marked `exhaustive` unless all are asked for, or tests are chosen by name or mark.
     """
-    asked_for = config.getoption("exhaustive") or config.option.markexpr or any("::" in one for one in config.args)
+    asked_for = _is_exhaustive(config) or any("::" in one for one in config.args)
     if not asked_for and (left_out := [item for item in items if item.get_closest_marker("exhaustive")]):
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
@@ -198,7 +212,7 @@ def _own_database(_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.fixture(autouse=True)
 def _written_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Writes what a test records in a thread, through the bytes that would go to the helper process: to start one for
-    each test takes a second. `test_helper.py`, and everything that runs commands and trainings, has a helper process.
+    each test takes a second. `test_helper.py`, and every process that a test starts, has a helper process.
     """
     monkeypatch.setattr(writer, "is_wanted", lambda: False)
     add = CommitterParcel.add

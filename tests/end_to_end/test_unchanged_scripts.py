@@ -129,12 +129,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "train.py").write_text("\n".join([COMMON, *parts]))
     command: list[Any] = [LOGS_UI, "run", "--db", "a.db", "train.py"]
     done = subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=280, check=False
+        command, cwd=folder, env=environment(), capture_output=True, text=True, timeout=550, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return folder
 
 
+@pytest.mark.timeout(600)  # the first waits for all
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_an_unchanged_script_is_recorded_completely(kind: str, folder: Path) -> None:
     db = folder / "a.db"

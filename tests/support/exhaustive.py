@@ -1,7 +1,8 @@
 """Decides how many cases the tests try that could try many: patterns, seeds and generated values.
 
-`python -m pytest` tries a few of each, `python -m pytest --exhaustive` (`make exhaustive`) all. conftest.py calls
-`configure` before the first test module is imported, so that parameters and decorators can use these functions.
+`python -m pytest` tries a few of each, `python -m pytest --exhaustive` (`make exhaustive`) all, and runs the tests that
+are marked `exhaustive`, too. conftest.py calls `configure` before the first test module is imported, so that parameters
+and decorators can use these functions.
 """
 
 from collections.abc import Sequence

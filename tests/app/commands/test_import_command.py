@@ -68,7 +68,7 @@ def test_an_import_that_was_killed_is_begun_again(tmp_path: Path) -> None:
     assert rows.groupby("group").size().eq(8).all()
 
 
-@pytest.mark.parametrize("ending", cases([signal.SIGINT, signal.SIGTERM], 1))
+@pytest.mark.parametrize("ending", cases([signal.SIGTERM, signal.SIGINT], 1))
 def test_follow_shows_what_is_written_until_ctrl_c(tmp_path: Path, ending: signal.Signals) -> None:
     db, folder = tmp_path / "runs.db", tmp_path / "rollouts"
     process = _started("--follow", folder, "--db", db)  # before the training made the folder

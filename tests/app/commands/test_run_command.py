@@ -200,16 +200,18 @@ def test_a_hidden_sitecustomize_runs_and_a_command_has_its_own_signals(tmp_path:
     ],
 )
 def test_what_cannot_be_run_is_refused_in_one_line(tmp_path: Path, words: list[str], code: int, what: str) -> None:
-    done = typed("run", *words, folder=tmp_path)
+    # Behind `--`, all is prepared before it fails, and would stay so in this process.
+    done = started(tmp_path, LOGS_UI, "run", *words) if "--" in words else typed("run", *words, folder=tmp_path)
     assert (done.returncode, done.stdout) == (code, "")
     (line,) = done.stderr.splitlines()
     assert what in line
 
 
 def test_a_plain_training_is_recorded_completely_and_keeps_its_exit_code(tmp_path: Path) -> None:
-    script(tmp_path, TRAINING + "train()\nsys.exit(3)\n")
+    script(tmp_path, TRAINING + "train()\nprint(sys.excepthook.__module__)\nsys.exit(3)\n")
     done = run(tmp_path, "--eval-name", "lengths", "--project", "games", "train.py", "x", LOGS_UI_RUN="mine")
     assert done.returncode == 3, done.stderr
+    assert done.stdout.splitlines()[-1] == "logs_ui_run_hook", "it leaves frames of the recorder out of tracebacks"
     assert len(noted(tmp_path)) == 8
     assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
     assert set(load_run("latest", db=tmp_path / "a.db").eval_name) == {"lengths"}
@@ -266,8 +268,7 @@ CHILDREN = """
 """
 
 
-@pytest.mark.parametrize("kinds", [["spawn"], ["called", "trained", "fork"]])
-@pytest.mark.exhaustive
+@pytest.mark.parametrize("kinds", cases([["spawn"], ["called", "trained", "fork"]], 1))
 def test_child_processes_of_any_kind_are_recorded(tmp_path: Path, kinds: list[str]) -> None:
     script(tmp_path, TRAINING)
     script(tmp_path, CHILDREN, "parent.py")

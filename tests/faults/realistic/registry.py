@@ -13,7 +13,7 @@ PAGES: tuple[Realistic, ...] = (agents.LONG,)
 """Runs for tests of pages; they are too small to be diagnosed."""
 
 _FIRST = ("gsm8k-healthy", "gsm8k-drowned", "judge-length", "shaped-regressed", "mix-unscored")
-"""Runs that every suite makes: each kind of finding and of success. The others are made exhaustively."""
+"""Runs that every suite makes; they are made quickly. The others, as agents with tools, are made exhaustively."""
 
 
 def of(runs: Iterable[Realistic]) -> pytest.MarkDecorator:

@@ -262,15 +262,22 @@ def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_whe
     assert not {"is", "note"} & set(scalars.columns)
 
 
-def test_an_interrupt_of_the_trainer_interrupts_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("error", "state", "line"),
+    [
+        (KeyboardInterrupt(), "interrupted", "KeyboardInterrupt"),
+        (ArithmeticError("no number"), "failed", "ArithmeticError: no number"),
+    ],
+)
+def test_what_ends_the_trainer_ends_the_run(tmp_path: Path, error: BaseException, state: str, line: str) -> None:
     db = tmp_path / "a.db"
     channel, run = TrainerChannel(), start_run("r", db=db)
-    channel.ended(KeyboardInterrupt())
+    channel.ended(error)
     with pytest.raises(TrainerRaised) as raised, run, TrainerListener(channel, run, db, {"config": {}}):
         pass
-    assert not isinstance(raised.value, Exception)
+    assert isinstance(raised.value, Exception) == isinstance(error, Exception)
     (ended,) = load_runs(db=db).to_dict("records")
-    assert (ended["state"], ended["error"]) == ("interrupted", "KeyboardInterrupt")
+    assert (ended["state"], ended["error"]) == (state, line)
 
 
 def test_telling_never_waits_for_a_worker_that_does_not_listen(tmp_path: Path) -> None:

@@ -76,7 +76,6 @@ def pages(engine: Engine) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
-@pytest.mark.exhaustive
 def test_every_page_is_quiet_and_accessible(page: Page, engine: Engine, url: str, theme: Any) -> None:
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     said: list[str] = []

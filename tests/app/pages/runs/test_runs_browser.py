@@ -78,7 +78,6 @@ def url(engine: Engine, path: Path) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
-@pytest.mark.exhaustive
 def test_every_page_is_quiet_and_accessible(quiet_page: Page, url: str, theme: Any) -> None:
     quiet_page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     for name, address in PAGES.items():
