@@ -15,10 +15,10 @@ from tests.recorder.importing.foreign_shapes import SHAPES
 
 WHOLE = {"verifiers", "atif", "eval-protocol"}  # what their fields cannot hold, our exports add
 ELSEWHERE: dict[str, dict[str, str | None]] = {
-    "judge-length": {"trl": "proxy", "verl": "proxy", "nemo-rl": "length"},  # without tokens, lengths are of texts
     "coding-regressed": dict.fromkeys(("trl", "verl", "nemo-rl"), "forgotten"),
     "mix-unscored": dict.fromkeys(("trl", "verl", "nemo-rl"), "invalid_reward"),
     "coding-memory": dict.fromkeys(("trl", "verl", "nemo-rl"), "invalid_reward"),  # their errors are not written
+    "judge-length": {"trl": "proxy", "verl": "proxy", "nemo-rl": "length"},  # without tokens, lengths are of texts
     "coding-healthy": {}, "tools-truncated": {}, "web-noop": {}, "shaped-regressed": {}, "async-stale": {},
 }  # fmt: skip
 """The first finding in the other shapes; without one, nothing is found there."""
