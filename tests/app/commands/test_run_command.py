@@ -268,8 +268,9 @@ CHILDREN = """
 """
 
 
-@pytest.mark.parametrize("kinds", cases([["spawn"], ["called", "trained", "fork"]], 1))
+@pytest.mark.parametrize("kinds", cases([["spawn"], ["called", "fork", "trained"]], 1))
 def test_child_processes_of_any_kind_are_recorded(tmp_path: Path, kinds: list[str]) -> None:
+    # A fork comes before the parent's own training, whose notes it would hold, too.
     script(tmp_path, TRAINING)
     script(tmp_path, CHILDREN, "parent.py")
     done = run(tmp_path, "parent.py", *kinds)
