@@ -58,6 +58,9 @@ TWO_RANKS = "two_ranks_"
 _BROWSER = "[chromium"
 """In the name of each test with a browser."""
 
+_STORING = {"storage", "delivery"}
+"""Folders of tests whose subject is what a database stores: by default, too, they run on each kind of database."""
+
 _PATIENCE_MS = 60_000  # of whatever waits for a page, on a machine that does much else
 
 
@@ -142,8 +145,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Moves browser tests to the end: from the first on, Playwright keeps an event loop running in the main thread. A
     browser test that fails runs once more, and is reported: on a busy machine a browser's timing varies.
 
-    Leaves out the tests marked `exhaustive` unless all are asked for, or tests are chosen by name or mark.
+    Leaves out the tests marked `exhaustive` unless all are asked for, or tests are chosen by name or mark. A test that
+    runs on each kind of database is one of them on PostgreSQL, except where rows are stored.
     """
+    for item in items:
+        if _is_on_postgresql(item) and not _STORING & {*item.nodeid.split("/")}:
+            item.add_marker(pytest.mark.exhaustive)
     asked_for = _is_exhaustive(config) or any("::" in one for one in config.args)
     if not asked_for and (left_out := [item for item in items if item.get_closest_marker("exhaustive")]):
         items[:] = [item for item in items if item not in left_out]
@@ -177,6 +184,12 @@ class _Compiled(BytecodeCache):
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+def _is_on_postgresql(item: pytest.Item) -> bool:
+    """Return True for a test of each kind of database, in PostgreSQL's turn."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return any(isinstance(value, str) and value == "postgresql" for value in parameters)
 
 
 def _needs_browser(item: pytest.Item) -> bool:
@@ -278,7 +291,9 @@ def postgres_url() -> Iterator[URL]:
 
 @pytest.fixture(params=DATABASES)
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Address]:
-    """Return the address of a fresh database, once of each kind: for code that must do the same on both."""
+    """Return the address of a fresh database, once of each kind: for code that must do the same on both. Outside
+    `_STORING`, PostgreSQL's turn is exhaustive.
+    """
     with fresh_database(request.param, tmp_path) as address:
         yield address
 

@@ -887,6 +887,7 @@ def test_the_command_says_where_it_is_and_ends_quietly(path: Path) -> None:
     assert (process.returncode, complaints) == (0, "")
 
 
+@pytest.mark.exhaustive
 def test_the_command_says_that_the_database_is_not_there_yet(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _SERVE, str(tmp_path / "later.db")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:

@@ -18,7 +18,6 @@ from logs_ui.recorder import load_run, load_runs, start_run
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
 from tests.support.axe import violations
-from tests.support.exhaustive import cases
 
 QUESTION = [{"role": "user", "content": "1 + 1?"}]
 FATE = {"staleness": 3, "dropped": "stale"}
@@ -117,7 +116,8 @@ def test_metadata_of_another_shape_is_kept_in_sight(client: TestClient, tmp_path
     assert shown == odd
 
 
-@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_what_says_nothing_of_an_evaluation_is_not_seen(page: Page, db: Path, theme: str) -> None:
     page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     with BackgroundServer(db) as server:

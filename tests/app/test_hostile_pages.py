@@ -13,10 +13,11 @@ from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.app.main import create_app
 from logs_ui.app.web import urls
 from tests.faults.realistic.registry import RUNS
-from tests.support.exhaustive import cases
 from tests.support.hostile import record_huge, record_many
 from tests.support.page_text import read
 from tests.support.site import pages
+
+pytestmark = pytest.mark.exhaustive  # these runs take half a minute to make, and other tests have a little of each
 
 WIDTHS = (1440, 900, 390)
 MANY_THINGS = {"overview", "rollouts", "pivot", "groups", "group", "why", "why-tasks", "why-rewards", "runs-compared"}
@@ -51,7 +52,7 @@ def url(db: Path, client: TestClient) -> Iterator[str]:
         yield server.url
 
 
-@pytest.mark.parametrize("which", ["huge", "many"])
+@pytest.mark.parametrize("which", ["many", "huge"])
 def test_every_page_answers_and_draws_only_numbers(
     db: Path, client: TestClient, runs: dict[str, str], which: str
 ) -> None:
@@ -62,7 +63,7 @@ def test_every_page_answers_and_draws_only_numbers(
         assert [value for value in drawn if _NO_NUMBER.search(value)] == [], name
 
 
-@pytest.mark.parametrize("which", cases(["many", "huge", "gsm8k"], 1))
+@pytest.mark.parametrize("which", ["many", "huge", "gsm8k"])
 def test_no_page_is_wider_than_its_window(
     quiet_page: Page, db: Path, runs: dict[str, str], url: str, which: str
 ) -> None:

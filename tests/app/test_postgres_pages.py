@@ -31,6 +31,7 @@ from logs_ui.recorder.storage.address import Address, as_text, without_password
 from logs_ui.recorder.storage.database import reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState
+from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 from tests.support.postgres import drop_database, make_database, server
 from tests.support.site import pages
@@ -196,6 +197,7 @@ def test_commands_take_a_server_and_say_no_password(
     assert "There is no run 'nobody'" in said
 
 
+@pytest.mark.exhaustive
 def test_serving_a_server_that_is_away_waits_and_one_that_will_never_do_ends(places: Places) -> None:
     never = as_text(places.server.set(database="nowhere"))
     with pytest.raises(DatabaseError, match="create it with createdb"):
@@ -224,7 +226,7 @@ def test_serving_a_server_that_is_away_waits_and_one_that_will_never_do_ends(pla
 # --- Read-only
 
 
-@pytest.fixture(params=["file", "server"])
+@pytest.fixture(params=cases(["server", "file"], 1))
 def shared(request: pytest.FixtureRequest, places: Places) -> Address:
     found: Address = getattr(places, request.param)
     return found

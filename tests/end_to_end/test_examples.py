@@ -57,6 +57,7 @@ def test_two_environments(tmp_path: Path) -> None:
     shown(tmp_path / "a.db")
 
 
+@pytest.mark.exhaustive
 def test_a_text_game(tmp_path: Path) -> None:
     (rollouts,) = ran("text_game", tmp_path / "a.db", steps=3)
     assert set(rollouts.stop_reason) <= {"done", "turn_limit", "length", "no_action"}

@@ -24,7 +24,6 @@ from openenv.core.llm_client import LLMResponse, ToolCall
 from logs_ui.recorder import load_run, record
 from logs_ui.rollout.demo.guess_env import TURNS, GuessAction, GuessEnv
 from logs_ui.rollout.demo.guess_rollout import feedback, parse_guess
-from tests.support.exhaustive import cases
 from tests.support.training import GROUP, ROWS, game_of, generate, guess_server, make_trainer
 
 pytestmark = pytest.mark.versions
@@ -99,7 +98,8 @@ def playing(seen: list[Any]) -> Callable[[Any, ResourceSession], Callable[..., M
     return build
 
 
-@pytest.mark.parametrize(("factory", "reward_key"), cases([(CheckedGames, "score"), (Games, "env_reward")], 1))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("factory", "reward_key"), [(CheckedGames, "score"), (Games, "env_reward")])
 def test_turns_tools_metrics_and_reward_are_on_their_rows(
     server: str, tmp_path: Path, factory: type[Games], reward_key: str
 ) -> None:

@@ -25,6 +25,7 @@ def rows(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", ["jsonl", "logs-ui"])
 def test_all_that_is_logged_is_kept_and_found(name: str, rows: Path) -> None:
     figures = compare.once(sys.executable, compare.PEERS[name].script, rows)

@@ -30,6 +30,7 @@ from logs_ui.recorder.vocabulary import SourceKind
 from logs_ui.rollout.demo.demo import GuessServer
 from logs_ui.rollout.demo.guess_env import GuessEnv
 from logs_ui.rollout.demo.guess_rollout import MAX_NEW_TOKENS
+from tests.support.exhaustive import cases
 from tests.support.training import (
     GROUP,
     ROWS,
@@ -96,6 +97,7 @@ def test_a_sequential_function_is_recorded_as_it_saw_itself(server: str, tmp_pat
     assert only_run(db).unattributed_calls == 0
 
 
+@pytest.mark.exhaustive
 def test_a_batched_function_is_recorded_too(server: str, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     clients = [GuessEnv(base_url=server).sync() for _ in range(ROWS)]
@@ -592,6 +594,7 @@ def test_a_name_that_is_taken_takes_nothing_away(server: str, tmp_path: Path, mo
     assert len(load_run("mine", db)) == len(load_run("mine.2", db)) == ROWS
 
 
+@pytest.mark.exhaustive
 def test_the_parent_is_of_the_same_folder_not_of_the_same_words(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -717,6 +720,7 @@ def test_ids_that_are_none_cost_the_rows_text_and_no_row(server: str, tmp_path: 
     assert rows.completion_tokens.notna().sum() == ROWS - 1
 
 
+@pytest.mark.exhaustive
 def test_a_task_as_long_as_a_problem_is_shortened(server: str, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     long = "Prove that " + "very " * 100_000
@@ -753,6 +757,7 @@ def test_a_decorator_on_a_recorded_function_is_kept(tmp_path: Path, monkeypatch:
     assert record(recorded, db=tmp_path / "a.db")([], stranger) == "bare"
 
 
+@pytest.mark.exhaustive
 def test_a_locked_database_does_not_hold_up_the_training(server: str, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     writing_engine(db).dispose()
@@ -794,18 +799,27 @@ def test_a_forked_child_says_nothing_of_its_parents_run(server: str, tmp_path: P
     assert only_run(db).state == "finished"
 
 
-@pytest.mark.parametrize("seam", ["open", "returned", "rewards", "advantages", "logged", "train_ended", "_describe"])
+TOGETHER = ["advantages", "rewards", "logged", "train_ended", "_describe"]
+"""Seams of which each is reached though the others fail."""
+
+
+@pytest.mark.parametrize("seams", cases([TOGETHER, ["open"], ["returned"], *([one] for one in TOGETHER)], 2))
 def test_a_fault_at_any_seam_changes_nothing_in_the_training(
-    server: str, plain: list[torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seam: str
+    server: str, plain: list[torch.Tensor], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: list[str]
 ) -> None:
-    def fault(*_: Any, **__: Any) -> None:
+    failed = set()
+
+    def fault(seam: str, *_: Any, **__: Any) -> None:
+        failed.add(seam)
         raise OSError("injected")
 
     monkeypatch.delenv(RAISE_VARIABLE)
-    monkeypatch.setattr(f"logs_ui.recorder.api.trainer_run.Recording.{seam}", fault)
+    for seam in seams:
+        monkeypatch.setattr(f"logs_ui.recorder.api.trainer_run.Recording.{seam}", functools.partial(fault, seam))
     before = guard.errors
     recorded = trained(record(db=tmp_path / "a.db")(sequential(server)), tmp_path / "recorded")
-    assert guard.errors > before
+    assert failed == {*seams}
+    assert guard.errors >= before + len(seams)
     assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
 
 

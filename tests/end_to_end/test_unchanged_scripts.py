@@ -135,6 +135,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)  # the first waits for all
 @pytest.mark.parametrize("kind", SCRIPTS)
 def test_an_unchanged_script_is_recorded_completely(kind: str, folder: Path) -> None:

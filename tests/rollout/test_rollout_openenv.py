@@ -28,6 +28,7 @@ from logs_ui.rollout.demo.demo import GuessServer
 from logs_ui.rollout.demo.guess_env import TASKS, GuessAction, GuessEnv
 from logs_ui.rollout.demo.guess_rollout import observe
 from logs_ui.rollout.play.batch import play_rows, run
+from tests.support.exhaustive import cases
 from tests.support.rollouts import Moody, Scripted, a_trainer, moody_server, prompts, served
 from tests.support.training import guess_server, make_trainer
 
@@ -568,7 +569,7 @@ def trained(rollouts: Any, folder: Path, **config: Any) -> pd.DataFrame:
 
 
 @pytest.mark.versions
-@pytest.mark.parametrize("concurrency", [None, 3])
+@pytest.mark.parametrize("concurrency", cases([3, None], 1))
 def test_a_real_training_is_recorded_with_every_call(tmp_path: Path, concurrency: int | None) -> None:
     with guess_server() as url:
         rollouts = openenv_rollout_func(
@@ -598,6 +599,7 @@ def test_a_real_training_is_recorded_with_every_call(tmp_path: Path, concurrency
         assert [step["reward"] for step in steps] == row["metadata"]["step_rewards"]
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_is_killed_in_the_middle_costs_rows_and_not_the_training(tmp_path: Path) -> None:
     with GuessServer() as server:
         url = server.wait_until_ready()

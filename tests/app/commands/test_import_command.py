@@ -50,6 +50,7 @@ def _started(*arguments: str | Path) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.exhaustive
 def test_an_import_that_was_killed_is_begun_again(tmp_path: Path) -> None:
     db, folder = tmp_path / "runs.db", tmp_path / "rollouts"
     folder.mkdir()

@@ -134,7 +134,7 @@ SEEN = """
 """
 
 
-@pytest.mark.parametrize("kind", ["script", "module", "command"])
+@pytest.mark.parametrize("kind", cases(["command", "script", "module"], 2))
 def test_a_program_sees_and_returns_what_it_does_without(tmp_path: Path, kind: str) -> None:
     script(tmp_path, SEEN, "seen.py")
     words = {"script": ["seen.py"], "module": ["-m", "seen"], "command": ["--", sys.executable, "seen.py"]}[kind]
@@ -150,7 +150,7 @@ def test_a_program_sees_and_returns_what_it_does_without(tmp_path: Path, kind: s
     assert {it.name for it in tmp_path.iterdir()} <= {"seen.py", "__pycache__"}
 
 
-@pytest.mark.parametrize("text", cases(["1 / 0", "import nothing_such", "raise SystemExit('enough')", "def f(:"], 2))
+@pytest.mark.parametrize("text", cases(["1 / 0", "import nothing_such", "raise SystemExit('enough')", "def f(:"], 1))
 def test_a_traceback_is_the_same_to_the_byte(tmp_path: Path, text: str) -> None:
     script(tmp_path, text)
     plain, ours = started(tmp_path, sys.executable, "train.py"), run(tmp_path, "train.py")
@@ -159,7 +159,7 @@ def test_a_traceback_is_the_same_to_the_byte(tmp_path: Path, text: str) -> None:
     assert lines == plain.stderr.splitlines()
 
 
-@pytest.mark.parametrize("sent", cases([signal.SIGINT, signal.SIGKILL, signal.SIGTERM], 2))
+@pytest.mark.parametrize("sent", cases([signal.SIGINT, signal.SIGKILL, signal.SIGTERM], 1))
 def test_a_signal_ends_it_as_without(tmp_path: Path, sent: signal.Signals) -> None:
     script(tmp_path, "import time; print('ready', flush=True); time.sleep(60)")
     codes = []
@@ -247,6 +247,27 @@ def test_a_training_that_fails_shows_its_own_frames_only(tmp_path: Path) -> None
     assert "RuntimeError: no more" in traces[0]
 
 
+WATCHED = """
+    import multiprocessing, subprocess, sys
+
+    def child(kind):
+        print(kind, [type(it).__name__ for it in sys.meta_path].count("_AtTrl"), flush=True)
+
+    if __name__ == "__main__":
+        subprocess.run([sys.executable, "-c", "import parent; parent.child('called')"], check=True)
+        for kind in ("spawn", "fork"):
+            process = multiprocessing.get_context(kind).Process(target=child, args=(kind,))
+            process.start()
+            process.join()
+"""
+
+
+def test_child_processes_of_any_kind_wait_for_a_trainer(tmp_path: Path) -> None:
+    script(tmp_path, WATCHED, "parent.py")
+    done = run(tmp_path, "parent.py")
+    assert (done.returncode, done.stdout) == (0, "called 1\nspawn 1\nfork 1\n"), done.stderr
+
+
 CHILDREN = """
     import multiprocessing, subprocess, sys
 
@@ -268,9 +289,10 @@ CHILDREN = """
 """
 
 
-@pytest.mark.parametrize("kinds", cases([["spawn"], ["called", "fork", "trained"]], 1))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("kinds", [["spawn"], ["called", "fork", "trained"]])
 def test_child_processes_of_any_kind_are_recorded(tmp_path: Path, kinds: list[str]) -> None:
-    # A fork comes before the parent's own training, whose notes it would hold, too.
+    # The fork comes before the parent trains: a fork has all that its parent has noted.
     script(tmp_path, TRAINING)
     script(tmp_path, CHILDREN, "parent.py")
     done = run(tmp_path, "parent.py", *kinds)
@@ -334,7 +356,7 @@ def test_why_nothing_was_recorded(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("lacks", ["package", "database"])
+@pytest.mark.parametrize("lacks", cases(["database", "package"], 1))
 def test_a_recorder_that_cannot_start_costs_a_line_and_no_training(tmp_path: Path, lacks: str) -> None:
     (tmp_path / "trl" / "trainer").mkdir(parents=True)
     for folder in ("trl", "trl/trainer"):

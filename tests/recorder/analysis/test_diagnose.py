@@ -1,7 +1,6 @@
 """The diagnosis from the command line and from Python, what it is held against, and diagnostics of users' own."""
 
 import json
-import os
 import re
 import shlex
 import sqlite3
@@ -38,7 +37,7 @@ from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.sidecars import NOTES
 from tests.doc_tables import DIAGNOSIS, PAGES, written
-from tests.support.command import LOGS_UI, logs_ui, typed
+from tests.support.command import typed
 from tests.support.training import guess_server, make_trainer, sequential
 
 HOSTILE = "<b>\x1b[31mred\u202e\n[bold]x[/]"
@@ -100,7 +99,7 @@ def settings(db: Path) -> Settings:
 
 
 def test_the_first_card_says_what_is_wrong_what_it_costs_and_how_to_see_it(db: Path) -> None:
-    done = logs_ui("diagnose", "low", "--db", db)
+    done = typed("diagnose", "low", "--db", db)
     assert (done.returncode, done.stderr) == (3, "")
     report = diagnose("low", db)
     assert f"Run {report.run}, steps 1 to 6" in done.stdout
@@ -203,13 +202,7 @@ def test_what_a_task_is_called_reaches_no_terminal(tmp_path: Path) -> None:
                 with run.rollout(task, task=task, mode="train", step=step, group=f"{step}-{task}") as row:
                     row.turn("go", action=f"go {step}", done=True)
                 row.score(0.0 if i < 2 else 1.0 - 0.1 * i)
-    done = subprocess.run(
-        [LOGS_UI, "diagnose", "hostile", "--db", db],
-        env={**os.environ, "FORCE_COLOR": "1", "COLUMNS": "60"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = typed("diagnose", "hostile", "--db", db, FORCE_COLOR="1", COLUMNS="60")
     assert done.returncode == 3, done.stderr
     assert "never solved" in done.stdout
     assert "\x1b[31mred" not in done.stdout
@@ -312,6 +305,7 @@ def test_settings_that_cannot_be_read_count_as_none(own: Path) -> None:
     assert diagnose(db=own).cards
 
 
+@pytest.mark.exhaustive
 def test_record_keeps_settings_with_the_run(tmp_path: Path) -> None:
     wanted = Settings(max_reward=1.0, thresholds={"truncation": 0.2})
     db = tmp_path / "a.db"

@@ -19,7 +19,7 @@ from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from tests.app.commands.test_cli import refused
 from tests.support import factory
-from tests.support.command import logs_ui
+from tests.support.command import typed
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +132,7 @@ def test_two_runs_stand_in_one_folder_and_one_is_replaced_only_when_told_to(
     db: Path, frame: pd.DataFrame, tmp_path: Path, tables: duckdb.DuckDBPyConnection
 ) -> None:
     for run in ("long", "other"):
-        assert logs_ui("export", run, "-o", tmp_path, "--db", db, "--partition-by", "step").returncode == 0
+        assert typed("export", run, "-o", tmp_path, "--db", db, "--partition-by", "step").returncode == 0
     count = f"SELECT run, count(*) FROM '{tmp_path}/**/*.parquet' GROUP BY run ORDER BY run"  # noqa: S608
     assert tables.execute(count).fetchall() == [("long", len(frame)), ("other", len(load_run("other", db)))]
     with pytest.raises(LogsUIError, match=r"run=other already exists\. Name another folder, or replace it"):

@@ -74,6 +74,7 @@ def bonus(bonus: list[int], **_: Any) -> list[float | None]:
     return [None if value == 0 else float(value) for value in bonus]
 
 
+@pytest.mark.exhaustive
 def test_a_rollout_functions_rows_are_given_as_the_trainer_gave_them(server: str, tmp_path: Path, db: Path) -> None:
     then, now = Seen(), Seen()
     make_trainer(record(sequential(server), db=db), tmp_path / "out", reward_funcs=[then]).train()

@@ -111,6 +111,7 @@ def test_a_card_is_printed_and_sent_once_when_it_first_fires(
     assert body["run"] == load_runs(tmp_path / "a.db").run[0]
 
 
+@pytest.mark.exhaustive
 def test_a_card_bears_the_last_step_that_it_is_made_of_however_late_it_is(
     server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,6 +134,7 @@ def test_it_is_silent_in_warm_up(server: str, tmp_path: Path, capfd: pytest.Capt
     assert cards_said(capfd.readouterr().err) == []
 
 
+@pytest.mark.exhaustive
 def test_a_short_training_is_looked_at_when_it_ends(
     server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -154,6 +156,7 @@ def test_a_card_stops_the_training_and_the_run_says_why(
     assert f"logs-ui diagnose {run['run']} --db {tmp_path / 'a.db'}\n" in said
 
 
+@pytest.mark.exhaustive
 def test_a_function_may_decide_what_stops_it(server: str, tmp_path: Path) -> None:
     asked: list[str] = []
 

@@ -398,6 +398,7 @@ def test_the_environments_last_word_is_no_action_of_the_model(taught: Any, tmp_p
         assert row["stop_reason"] != "turn_limit"
 
 
+@pytest.mark.exhaustive
 def test_training_is_the_same_with_the_recorder_and_without(taught: Any, tmp_path: Path) -> None:
     seen = {}
     for name, factory in (("plain", Guessing), ("recorded", record_environment(Guessing, db=tmp_path / "a.db"))):

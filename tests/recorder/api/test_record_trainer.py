@@ -397,7 +397,7 @@ flush()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_records_alone_holds_no_other_up(rank: int, tmp_path: Path) -> None:
+def test_of_two_ranks_one_that_records_alone_holds_no_other_up(rank: int, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     run_on_two_ranks(ONE_RANK, tmp_path, db, rank, tmp_path / "out")
     if rank == 0:

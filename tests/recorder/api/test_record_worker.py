@@ -197,6 +197,7 @@ def make_worker(policy: Policy, url: str, environment: Any, monkeypatch: pytest.
     )
 
 
+@pytest.mark.exhaustive
 def test_rollouts_of_a_spawned_worker_are_recorded_where_they_are_made(
     policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_driver_scores_what_its_workers_played(address: Address) -> None:
     assert repr(run).endswith("finished>")
 
 
+@pytest.mark.exhaustive
 def test_workers_play_what_the_driver_opened(address: Address) -> None:
     with start_run(db=as_text(address)) as run, workers() as spread, model_server() as server:
         rows = [run.rollout(QUESTION, task=f"{number}", metadata={"n": number}) for number in range(3)]

@@ -91,7 +91,7 @@ def calls_of(row: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("kind", "room"), cases([(Catch, 22), (Forgetful, 34), (Catch, 20), (Catch, 28), (Catch, 34)], 2)
+    ("kind", "room"), cases([(Catch, 22), (Forgetful, 34), (Catch, 20), (Catch, 28), (Catch, 34)], 1)
 )
 def test_a_completion_without_room_for_the_next_answer_was_cut_off(
     taught: Any, kind: Any, room: int, tmp_path: Path
@@ -336,8 +336,7 @@ def joining(env: Any, notes: list[Played], *, in_words: bool, seed: int | None) 
     return rollout_func
 
 
-@pytest.mark.parametrize("in_words", [True, False])
-@pytest.mark.parametrize("traced", [True, False])
+@pytest.mark.parametrize(("traced", "in_words"), cases([(False, True), (True, False), (False, False), (True, True)], 2))
 def test_turns_whose_prompts_were_joined_are_told_apart(*, traced: bool, in_words: bool, tmp_path: Path) -> None:
     notes: list[Played] = []
     env = trace_env(Falling()) if traced else Falling()

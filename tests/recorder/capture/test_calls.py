@@ -280,6 +280,7 @@ with start_run(db=db) as run, run.rollout("d"):
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
 def test_calls_that_forked_children_make_are_counted_on_the_run(tmp_path: Path) -> None:
     db, command = tmp_path / "a.db", [sys.executable, "-c", POOL]

@@ -233,6 +233,7 @@ def test_what_crashes_compiled_code_is_given_up_and_never_tried_in_the_training(
     writer.close()
 
 
+@pytest.mark.exhaustive
 def test_where_it_always_ends_a_thread_writes_all(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", CRASHING)
     writer = Writer(db)
@@ -552,6 +553,7 @@ os._exit(1)
 """
 
 
+@pytest.mark.exhaustive
 def test_it_ends_where_nothing_can_be_written_and_nobody_reads_that(db: Path) -> None:
     limits = {"LOGS_UI_SPOOL_MB": "0", "LOGS_UI_END_SECONDS": "0"}
     command = [sys.executable, "-c", NOBODY_READS, str(db)]
@@ -582,6 +584,7 @@ def test_a_failure_in_it_is_counted_on_the_run_and_said(
     assert "recording failed" in caplog.text
 
 
+@pytest.mark.exhaustive
 def test_what_it_says_of_a_locked_database_is_heard_while_it_waits(
     writer: Writer, db: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

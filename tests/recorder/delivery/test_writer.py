@@ -47,6 +47,7 @@ from logs_ui.recorder.storage.sqlite import checkpoints
 from logs_ui.recorder.upkeep.delete import delete_run
 from logs_ui.recorder.vocabulary import Mode
 from tests.support.entries import nth
+from tests.support.exhaustive import cases
 from tests.support.payloads import pack_content
 from tests.support.writers import ending_writers
 
@@ -424,8 +425,10 @@ print(time.time())
 """
 
 
-@pytest.mark.parametrize("way", ["thread", "process"])
-@pytest.mark.parametrize(("trouble", "lost", "why"), [("locked", 3, "stays locked"), ("a text", 4, "not an SQLite")])
+@pytest.mark.parametrize("way", cases(["process", "thread"], 1))
+@pytest.mark.parametrize(
+    ("trouble", "lost", "why"), cases([("locked", 3, "stays locked"), ("a text", 4, "not an SQLite")], 1)
+)
 def test_the_end_of_a_process_says_how_much_was_never_written_and_why(
     db: Path, *, trouble: str, lost: int, why: str, way: str
 ) -> None:

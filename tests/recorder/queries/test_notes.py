@@ -31,7 +31,6 @@ from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import RunState, Status
 from tests.support.axe import violations
-from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 
 RUN = "noted-run-1234"
@@ -618,7 +617,8 @@ def test_marks_work_without_javascript(browser: Browser, url: str, db: Path) -> 
     context.close()
 
 
-@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_marked_pages_are_accessible(quiet_page: Page, url: str, db: Path, theme: Any) -> None:
     book = Notebook(db)
     for tag in ("odd", "a rather long tag of forty characters...", "three", "four"):

@@ -169,6 +169,7 @@ def test_the_higher_reward_is_marked_whichever_side_it_is_on(tmp_path: Path) -> 
         assert "data-better" not in client.get(f"/runs/latest/compare?a={low}&b={low}").text
 
 
+@pytest.mark.exhaustive
 def test_names_of_arguments_are_one_line_and_whole_in_the_title() -> None:
     run = recorded("coding-two")
     with TestClient(create_app(run.db), base_url="http://127.0.0.1") as client:

@@ -64,13 +64,13 @@ def pages(engine: Engine) -> dict[str, str]:
     last = first_row(engine, LIVE, col(EvaluationRow.scored).is_(None))
     return {
         "groups": f"/runs/{FINISHED}/groups",
-        "filtered": f"/runs/{FINISHED}/groups?where=stop:length&sort=dead-first&kind=dead",
+        "wide": f"/runs/{WIDE}/groups/{first_row(engine, WIDE)}",
+        "compared": f"/runs/{FINISHED}/compare?a={hostile}&b={hostile + 1}",
         "mistaken": f"/runs/{FINISHED}/groups?where=stop:lenght",
+        "filtered": f"/runs/{FINISHED}/groups?where=stop:length&sort=dead-first&kind=dead",
         "live": f"/runs/{LIVE}/groups",
         "hostile": f"/runs/{FINISHED}/groups/{hostile}",
         "open": f"/runs/{LIVE}/groups/{last}",
-        "wide": f"/runs/{WIDE}/groups/{first_row(engine, WIDE)}",
-        "compared": f"/runs/{FINISHED}/compare?a={hostile}&b={hostile + 1}",
         "elsewhere": f"/runs/{FINISHED}/compare?a={other}&b={last}",
     }
 
@@ -80,13 +80,13 @@ def test_every_page_is_quiet_and_accessible(page: Page, engine: Engine, url: str
     page.emulate_media(color_scheme=theme, reduced_motion="reduce")
     said: list[str] = []
     page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
-    for name, address in pages(engine).items():
+    for name, address in cases([*pages(engine).items()], 4):
         page.goto(url + address)
         assert violations(page) == [], name
     assert [line for line in said if "422" not in line] == []
 
 
-@pytest.mark.parametrize("width", [390, 900, 1440])
+@pytest.mark.parametrize("width", cases([390, 900, 1440], 1))
 def test_no_page_is_wider_than_its_window(page: Page, engine: Engine, url: str, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 900})
     for name, address in pages(engine).items():
@@ -190,6 +190,7 @@ def test_a_column_opens_when_it_is_reached_and_its_head_stays_in_sight(
     assert page.locator('.completion [hx-trigger="revealed"]').count() > 0, "those between were not opened"
 
 
+@pytest.mark.exhaustive
 def test_new_groups_wait_behind_a_pill_while_a_hand_is_on_the_table(quiet_page: Page, engine: Engine, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{LIVE}/groups")

@@ -92,7 +92,7 @@ def test_a_click_on_the_rail_goes_to_the_turn(quiet_page: Page, url: str, ids: l
     expect(page.locator(":target")).to_be_in_viewport()
 
 
-@pytest.mark.parametrize("turn", [agents.LONG_FALLBACK, agents.LONG_ERROR])
+@pytest.mark.parametrize("turn", cases([agents.LONG_FALLBACK, agents.LONG_ERROR], 1))
 def test_after_a_jump_the_turn_stays_where_it_is(quiet_page: Page, url: str, ids: list[int], turn: int) -> None:
     page = quiet_page
     page.set_viewport_size({"width": 1440, "height": 900})
@@ -106,7 +106,7 @@ def test_after_a_jump_the_turn_stays_where_it_is(quiet_page: Page, url: str, ids
     assert page.locator(".gap").count() == 2, "no more is fetched than one sees"
 
 
-@pytest.mark.parametrize("way", ["back", "u"])
+@pytest.mark.parametrize("way", cases(["back", "u"], 1))
 def test_switches_and_jumps_are_no_steps_on_the_way_back(quiet_page: Page, url: str, ids: list[int], way: str) -> None:
     page = quiet_page
     page.set_viewport_size({"width": 1440, "height": 420})
@@ -157,7 +157,7 @@ def test_without_javascript_everything_is_a_link(browser: Browser, url: str, ids
     context.close()
 
 
-@pytest.mark.parametrize("path", ["", "/groups", "/groups/{}", "/rollouts/{}"])
+@pytest.mark.parametrize("path", cases(["/rollouts/{}", "/groups/{}", "/groups", ""], 2))
 def test_a_page_is_printed_whole_and_in_dark_ink(quiet_page: Page, url: str, ids: list[int], path: str) -> None:
     page = quiet_page
     page.emulate_media(color_scheme="dark")

@@ -60,7 +60,7 @@ def address(long: Recorded, rollout: Rollout, query: str = "") -> str:
 def test_the_first_view_is_small_and_has_the_beginning_and_the_end(
     client: TestClient, long: Recorded, rollouts: list[Rollout]
 ) -> None:
-    for rollout in rollouts:
+    for rollout in cases(rollouts, 2):
         cards = timeline.make_timeline(rollout)
         assert sum(len(text) for text in timeline.texts(cards).values()) > 800_000
         for query in (
@@ -84,18 +84,18 @@ OBSERVED = "a line of output\n" * 240
 METADATA = {"traceback": "at work\n" * 1_000, "server_log": "served\n" * 1_000, "patch": "+ a line\n" * 1_000}
 
 
-@pytest.mark.parametrize(
-    ("turn", "metadata"),
-    [
-        ({"reward": 0.5}, {}),
-        ({"action": "look"}, METADATA),
-        ({"action": {"name": "move", "arguments": {"to": "a"}}, "reward": 0.5}, {}),
-        ({"action": {"name": "write", "arguments": {"text": "x = 'y'\n" * 1_000}}}, {}),
-        ({"action": {"name": "edit", "arguments": {"old": "a 'b'\n" * 1_300, "new": "c\n" * 2_500}}}, METADATA),
-        ({"action": {"name": "fill", "arguments": {f"field_{i}": i for i in range(200)}}}, {}),
-        ({"action": {"name": "fill", "arguments": {"a": "b" * 3_000}}, "observation": "ok"}, {}),
-    ],
-)
+TURNS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"reward": 0.5}, {}),
+    ({"action": {"name": "edit", "arguments": {"old": "a 'b'\n" * 1_300, "new": "c\n" * 2_500}}}, METADATA),
+    ({"action": {"name": "fill", "arguments": {"a": "b" * 3_000}}, "observation": "ok"}, {}),
+    ({"action": "look"}, METADATA),
+    ({"action": {"name": "move", "arguments": {"to": "a"}}, "reward": 0.5}, {}),
+    ({"action": {"name": "write", "arguments": {"text": "x = 'y'\n" * 1_000}}}, {}),
+    ({"action": {"name": "fill", "arguments": {f"field_{i}": i for i in range(200)}}}, {}),
+]
+
+
+@pytest.mark.parametrize(("turn", "metadata"), cases(TURNS, 3))
 @pytest.mark.parametrize("is_called", cases([True, False], 1))
 def test_the_first_view_is_small_whatever_a_turn_has(
     tmp_path: Path, turn: dict[str, Any], metadata: dict[str, Any], *, is_called: bool

@@ -14,6 +14,7 @@ from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import RunState
 from tests.support.axe import violations
+from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 
 RUN = "long-run-a1b2"
@@ -61,7 +62,7 @@ def test_the_menu_of_columns_does_not_scroll_sideways(quiet_page: Page, url: str
     assert offered.evaluate("it => it.scrollWidth <= it.clientWidth && it.scrollHeight > it.clientHeight")
 
 
-@pytest.mark.parametrize("width", [1440, 390])
+@pytest.mark.parametrize("width", cases([1440, 390], 1))
 def test_back_and_u_return_to_the_row_where_it_was(quiet_page: Page, engine: Engine, url: str, width: int) -> None:
     page = quiet_page
     page.set_viewport_size({"width": width, "height": 800})

@@ -340,6 +340,7 @@ def test_escape_closes_the_list_and_then_leaves_the_box(quiet_page: Page, url: s
     expect(box).to_have_value("stop:len")
 
 
+@pytest.mark.exhaustive
 def test_one_of_thousands_of_tasks_is_found_and_ticked(tmp_path: Path, browser: Browser) -> None:
     path = tmp_path / "runs.db"
     engine = writing_engine(path)

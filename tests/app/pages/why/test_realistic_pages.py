@@ -481,7 +481,7 @@ def test_the_kinds_of_groups_are_true(run: Realistic) -> None:
 # --- Two runs
 
 
-@of(PAIRS)
+@of(PAIRS, 1)
 def test_two_runs_are_compared_truly(run: Realistic) -> None:
     pair = recorded_pair(f"{run.kind}-healthy", run.id)
     text, tables = page(pair[0].db, urls.compare_runs([it.truth.run for it in pair]))

@@ -444,6 +444,7 @@ def test_the_overview_of_a_healthy_run_has_one_quiet_line_and_that_of_an_early_o
 # --- In a browser
 
 
+@pytest.mark.exhaustive
 def test_a_narrow_window_loses_no_column_and_no_words(browser: Browser, url: str, folder: Path) -> None:
     run, page = latest(folder / "low.db"), browser.new_page(viewport={"width": 390, "height": 900})
     try:

@@ -23,6 +23,7 @@ from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload
 from logs_ui.recorder.vocabulary import RunState
 from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
+from tests.support.exhaustive import cases
 from tests.support.factory import COMMANDS, HOSTILE_TASK, make_run
 
 RUN, SILENT, HOSTILE = "main-run-1234", "silent-5678", "hostile-9012"
@@ -237,7 +238,7 @@ def section(html: str, id_: str) -> str:
     return html.partition(f'aria-labelledby="{id_}"')[2].partition("</section>")[0]
 
 
-@pytest.mark.parametrize("query", ["", "?steps=all"])
+@pytest.mark.parametrize("query", cases(["", "?steps=all"], 1))
 @pytest.mark.parametrize("which", ["first", "last"])
 def test_each_first_and_last_action_leads_to_exactly_its_rollouts(client: TestClient, which: str, query: str) -> None:
     lines = re.findall(

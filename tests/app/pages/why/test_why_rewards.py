@@ -31,7 +31,6 @@ from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 from tests.recorder.diagnosis.test_diagnosis import rows_of as columns_of
 from tests.support import factory
 from tests.support.axe import violations
-from tests.support.exhaustive import cases
 from tests.support.factory import HOSTILE_TEXT
 
 NAN = float("nan")
@@ -252,7 +251,8 @@ def test_without_functions_it_says_so(client: TestClient) -> None:
     assert "No reward function values are recorded." in page_of(client, PLAIN)
 
 
-@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_pages_of_hostile_names_are_quiet_accessible_and_no_wider_than_the_window(
     quiet_page: Page, engine: Engine, path: Path, theme: Any
 ) -> None:
