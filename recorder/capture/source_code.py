@@ -153,3 +153,5 @@ def _code(piece: Any) -> str | None:
         return inspect.getsource(named)
     except (OSError, TypeError):  # typed into an interpreter, or written in C
         return None
+    except SystemError:  # Python 3.11 mixes up threads that parse at once, which succeeds the next time
+        return inspect.getsource(named)

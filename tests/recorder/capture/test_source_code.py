@@ -1,6 +1,7 @@
 """What a run is made of beside its arguments, as it is found and stored."""
 
 import functools
+import inspect
 import os
 import subprocess
 import time
@@ -85,6 +86,19 @@ def test_of_a_rollout_function_of_ours_the_source_is_what_it_was_given() -> None
 @pytest.mark.parametrize("thing", [eval("lambda x: x"), len, None], ids=["typed in", "written in C", "nothing"])  # noqa: S307
 def test_what_has_no_source_has_a_name_alone(thing: Any) -> None:
     assert source_code.source_text(thing) is None
+
+
+def test_where_python_fails_to_parse_once_the_source_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    failures = iter([SystemError("AST constructor recursion depth mismatch (before=57, after=162)")])
+    getsource = inspect.getsource
+
+    def failing_once(thing: Any) -> str:
+        for failure in failures:
+            raise failure
+        return getsource(thing)
+
+    monkeypatch.setattr(inspect, "getsource", failing_once)
+    assert (source_code.source_text(Part) or "").startswith("@dataclass(frozen=True)\nclass Part:")
 
 
 def test_keys_are_no_part_of_a_source() -> None:
