@@ -266,6 +266,7 @@ def test_how_the_reward_of_a_demo_went(steps: int, said: str, capsys: pytest.Cap
     assert capsys.readouterr().out.startswith(f"{said} Every rollout is in a.db\n")
 
 
+@pytest.mark.exhaustive
 def test_the_demo_trains_for_real_and_records_every_rollout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     db = tmp_path / "a.db"
     monkeypatch.setattr(guess_model, "warm_up", partial(guess_model.warm_up, steps=50))  # some answers are enough here

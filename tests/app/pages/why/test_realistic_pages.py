@@ -148,7 +148,7 @@ def cause_of(it: Mapping[str, Any]) -> str:
 # --- Why
 
 
-@of(RUNS)
+@of(RUNS, 3)
 def test_why_tells_the_loss_and_splits_it_truly(run: Realistic) -> None:
     found = recorded(run.id)
     text, tables = of_run(found)
@@ -175,7 +175,7 @@ def test_why_tells_the_loss_and_splits_it_truly(run: Realistic) -> None:
         assert is_near(row[2], -share, 0.006), (row, share)
 
 
-@of(RUNS)
+@of(RUNS, 3)
 def test_the_headline_says_a_true_share(run: Realistic) -> None:
     """Of the loss, or of the rollouts, if it is no cause of a loss."""
     found = recorded(run.id)
@@ -213,7 +213,7 @@ def section(text: str, heading: str) -> str:
     return "\n".join(body for name, body in zip(parts[1::2], parts[2::2], strict=True) if heading in name.casefold())
 
 
-@of(RUNS)
+@of(RUNS, 3)
 def test_nothing_is_below_its_threshold_that_was_not_looked_at(run: Realistic) -> None:
     found = recorded(run.id)
     truth, fine = found.truth, section(of_run(found)[0], "below threshold")
@@ -234,7 +234,7 @@ def test_nothing_is_below_its_threshold_that_was_not_looked_at(run: Realistic) -
     assert not said
 
 
-@of(RUNS)
+@of(RUNS, 3)
 def test_what_is_called_not_recorded_is_not_recorded(run: Realistic) -> None:
     """Token ids of prompts and completions are recorded in all of these runs."""
     lacking = section(of_run(recorded(run.id))[0], "not recorded")
@@ -295,7 +295,7 @@ def test_without_an_outcome_the_page_of_tasks_says_nothing_of_success(run: Reali
 # --- Reward functions
 
 
-@of(RUNS)
+@of(RUNS, 3)
 def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
     found = recorded(run.id)
     text, tables = of_run(found, "rewards")
@@ -379,7 +379,7 @@ def test_solved_after_an_action_is_true(run: Realistic) -> None:
 # --- Used in training
 
 
-@of(RUNS)
+@of(RUNS, 3)
 def test_the_use_of_rollouts_is_true(run: Realistic) -> None:
     found = recorded(run.id)
     rows = found.last_steps
@@ -415,7 +415,7 @@ def test_the_use_of_rollouts_is_true(run: Realistic) -> None:
 # --- Overview, groups
 
 
-@of(RUNS)
+@of(RUNS, 3)
 def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
     found = recorded(run.id)
     poll = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "div#overview"}  # waits for the diagnosis
@@ -442,7 +442,7 @@ def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
     assert not solved or is_near(solved[1], mean(it["solved"] for it in tried(rows))), solved
 
 
-@of(RUNS)
+@of(RUNS, 3)
 def test_the_kinds_of_groups_are_true(run: Realistic) -> None:
     found = recorded(run.id)
     text, tables = page(found.db, urls.groups(found.truth.run))
@@ -570,7 +570,7 @@ def test_all_pages_mean_the_same_by_solved(run: Realistic) -> None:
 # --- One rollout
 
 
-@of(RUNS)
+@of(RUNS, 3)
 def test_the_page_of_a_rollout_says_truly_what_became_of_it(run: Realistic) -> None:
     """One rollout of each kind that occurs: solved, failed, truncated, with an error, dropped, without a reward."""
     found = recorded(run.id)
