@@ -99,6 +99,7 @@ def make_trainer(worker: Any, model: Policy, folder: Path, monkeypatch: pytest.M
     return trainer
 
 
+@pytest.mark.exhaustive
 def test_rows_know_how_stale_they_were_when_the_trainer_took_them_and_whether_it_dropped_them(
     policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -324,6 +324,7 @@ def test_what_an_environment_pays_is_a_call_of_its_rollout(
             loop._loop.call_soon_threadsafe(loop._stop_event.set)
         running.result(120)
     assert {sample.metrics["rewards/Slotted"] for sample in samples} == {0.6}, "TRL still finds whose reward it is"
+    assert all(sample.metrics.row for sample in samples), "the trainer can say what it did with the row"
     rows = load_run(db=db)
     for row in rows[rows.scored.notna()].to_dict("records"):
         assert (row["status"], row["stop_reason"]) == ("ok", "no_action"), "the parser finds none in the last words"

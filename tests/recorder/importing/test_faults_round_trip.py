@@ -54,14 +54,11 @@ OTHERWISE: dict[tuple[str, str], str | None] = {
 ENTROPY = "cold, trained"  # the trainer's entropy, a scalar, shows it before the dead groups
 WHOLE = {"verifiers", "atif", "eval-protocol"}  # hold evaluations, too
 FEW = (
-    "completion limit",
     "environment dies",
-    "NaN",
     "babble",
     "unsolvable",
     "healthy, half",
     "hacking",
-    "constant reward",
 )
 
 

@@ -26,7 +26,6 @@ from tests.app.test_app import fragment
 from tests.faults.scripts import Place, Played, Shape, Turn, play
 from tests.recorder.queries.test_notes import OURS
 from tests.support.axe import violations
-from tests.support.exhaustive import cases
 from tests.support.factory import HOSTILE_TASK
 
 _LOOK = Turn("<a>look</a>", action="look", observation="a room", done=False)
@@ -464,7 +463,8 @@ def test_a_narrow_window_loses_no_column_and_no_words(browser: Browser, url: str
         page.close()
 
 
-@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_page_is_for_everybody(browser: Browser, url: str, folder: Path, theme: str) -> None:
     page = browser.new_page(color_scheme=theme)  # type: ignore[arg-type]
     uid = latest(folder / "low.db")
