@@ -5,13 +5,15 @@ The last part of a job's path: a job becomes changes (`rows/row_changes.py`), th
 and the batch an entry, which goes into the database or onto the disk (`storage/spool/durable_outlet.py`).
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from logs_ui.recorder.delivery.job_queue import Job, changes_of
 from logs_ui.recorder.delivery.outlet import Counts, Handover
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
-from logs_ui.recorder.errors import RefusedDatabaseError
+from logs_ui.recorder.errors import LogsUIError, RefusedDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.packing import RowDraft, packed
 from logs_ui.recorder.storage.address import Address
@@ -21,9 +23,15 @@ from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.spool.durable_outlet import Storage
 from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures
 from logs_ui.recorder.storage.spool.spool_files import new_writer_name
+from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+
+logger = logging.getLogger("logs_ui")
 
 HEARTBEAT = 5.0
 """Seconds between two heartbeats of a process that has nothing to write."""
+
+_POLL = 0.1  # seconds between two checks for the end of another process's ingest
+_BEFORE_READING = 10.0  # seconds that a reader waits for the latest entries
 
 
 class CommitterParcel:
@@ -49,7 +57,7 @@ class CommitterParcel:
                     self.add(job)
 
     def close(self) -> int:
-        self.batch = self._packed()
+        self.batch, self.lost = _packed(self._changes)
         self._changes.clear()
         return self.batch.size
 
@@ -57,20 +65,45 @@ class CommitterParcel:
         self._committer.commit(self, 0, counts)
         done(0)
 
-    def _packed(self) -> Batch:
-        """Pack all changes into one batch, without those that cannot be packed."""
-        try:
-            return packed(self._changes)
-        except Exception as error:  # noqa: BLE001 - one bad row must not keep the others out
-            guard.caught("packing what was recorded", error)
-        pieces = []
-        for change in self._changes:
-            try:
-                pieces.append(packed([change]))
-            except Exception as error:  # noqa: BLE001
-                guard.caught("packing one row", error)
-                self.lost += 1
-        return Batch.joined(pieces)
+
+def _packed(changes: list[Change | RowDraft]) -> tuple[Batch, int]:
+    """Pack all changes into one batch, without those that cannot be packed; also return how many these are."""
+    with guard("packing what was recorded"):  # one bad row must not keep the others out
+        return packed(changes), 0
+    pieces = []
+    for change in changes:
+        with guard("packing one row"):
+            pieces.append(packed([change]))
+    return Batch.joined(pieces), len(changes) - len(pieces)
+
+
+def entry_of(left: Entry) -> Entry:
+    """Makes the batch of an entry that has frames only. Raises msgspec.DecodeError as `spool_entry.decoded`."""
+    wire, changes = Wire(), list[Change | RowDraft]()
+    for job in map(wire.job, left.frames):  # not under the guard: what cannot be read stays on disk
+        with guard("encoding what was recorded"):
+            changes += [] if job is None else list(changes_of(job))
+    batch, lost = _packed(changes)
+    failures = [replace(it, run=max(batch.uids), dropped=it.dropped + lost) for it in left.failures if batch.uids]
+    return replace(left, batch=batch, failures=tuple(failures), frames=())
+
+
+def take_in_before_reading(address: Address, seconds: float = _BEFORE_READING, *, is_patient: bool = False) -> bool:
+    """Ingests for at most so many seconds, so that a reader sees the latest entries. Returns False if some are left.
+
+    An error is only logged, because reading is still possible. With `is_patient`, only the wait for another process
+    that ingests is limited.
+    """
+    ingester = Ingester(address, entry_of)
+    deadline = time.monotonic() + seconds
+    try:
+        while not ingester.take_in(lambda: not is_patient and time.monotonic() > deadline).is_all:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL)
+    except (LogsUIError, OSError) as error:
+        logger.warning("logs-ui: what waits in %s is not in the database yet: %s", ingester.folder, error)
+    return True
 
 
 class Committer(Storage):
@@ -81,7 +114,9 @@ class Committer(Storage):
     ) -> None:
         """Opens nothing, see `Storage`. `before` is None for a process that replaces no other."""
         before = before or Handover(new_writer_name())
-        super().__init__(address, limits, spools_always=spools_always, name=before.name, before=before.processes)
+        super().__init__(
+            address, limits, entry_of, spools_always=spools_always, name=before.name, before=before.processes
+        )
         self._process = before.processes
         self._number = EntryNumber(before.number, self._process)  # of the last entry
         self._uids: dict[str, None] = dict.fromkeys(before.alive)  # of the runs that were written to, in their order

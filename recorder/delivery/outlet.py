@@ -73,8 +73,8 @@ class Outlet(Protocol):
     def settle(self, seconds: float) -> None:
         """Moves all that is committed into the database's file; waits at most so many seconds."""
 
-    def close(self, seconds: float) -> bool:
-        """Ends it; returns True if it has ended within so many seconds. Otherwise it goes on by itself."""
+    def close(self, seconds: float) -> None:
+        """Ends it; waits for its end at most so many seconds. What is not written then goes to the disk."""
 
     def abandon(self) -> Any:
         """Return, in a forked child, the parent's resources, which must be kept referenced and never used."""

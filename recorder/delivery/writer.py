@@ -16,7 +16,6 @@ the writer's thread does what the helper process does.
 
 import atexit
 import logging
-import os
 import threading
 import time
 from functools import partial
@@ -34,17 +33,19 @@ from logs_ui.recorder.guard import guard
 from logs_ui.recorder.storage.address import Address, absolute, db_option, needs_no_look, shown
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.storage.limits import Limits
+from logs_ui.recorder.storage.portable import on_fork
 
 if TYPE_CHECKING:
     from logs_ui.recorder.delivery.committer import Committer
 
 logger = logging.getLogger("logs_ui")
 
+LATE = "logs-ui git"  # name of threads whose last jobs the end of the process waits for
 _INTERVAL = 0.2  # seconds between two transactions
 _BATCHES = 4  # least number of parcels for a full queue: payloads that are encoded already cannot be dropped
 _BATCH = 1_024  # changes in one transaction, more where a single job has more: see benchmarks/writer_backlog.py
 _READING_SECONDS = 5.0  # a reader in the same process waits so long for what was recorded here
-_LAST_SECONDS = 3.0  # at its end, this process waits so long for the helper process to end, once all is durable
+_LAST_SECONDS = 3.0  # at its end, this process waits so long for the writing, the helper process, and the disk
 
 
 class Writer:
@@ -74,7 +75,7 @@ class Writer:
         self._thread: threading.Thread | None = None
         self._gave_up: str | None = None
         self._dropped_before = 0  # by helper processes, before a thread wrote
-        self._in_vain: tuple[int, int] | None = None  # jobs accepted and done when `flush_at_end` last waited in vain
+        self._in_vain: int | None = None  # jobs accepted when `flush_at_end` last waited in vain
         self._has_ended = False
         self._errors_before = guard.errors  # earlier failures are not about this database
 
@@ -130,7 +131,7 @@ class Writer:
             is_durable = self.flush(self._limits.end_seconds)
         finally:
             self._outlet.hurry(hurried=False)
-        self._in_vain = None if is_durable else (self._queue.accepted, self._queue.done)
+        self._in_vain = None if is_durable else self._queue.accepted
         if is_durable:
             self.settle(max(0.0, deadline - time.monotonic()))
         return is_durable
@@ -141,29 +142,26 @@ class Writer:
 
     def hurry(self) -> float:
         """Prepares for the end of the process. Returns how many seconds it may wait: none if the end of a training has
-        waited in vain, and nothing has changed since.
+        waited in vain, and nothing was recorded since.
         """
         self._outlet.hurry(hurried=True)
-        return 0.0 if self._in_vain == (self._queue.accepted, self._queue.done) else self._limits.end_seconds
+        return 0.0 if self._in_vain == self._queue.accepted else self._limits.end_seconds
 
     def close(self) -> None:
         """Ends the writer with the process; logs how much of what was handed over is not in the database, and why."""
         if self._has_ended:
             return
         self._has_ended = True
-        ended = self._outlet.close(_LAST_SECONDS)
+        self._queue.wait_until_done(_LAST_SECONDS)
+        self._outlet.close(_LAST_SECONDS)
+        self._queue.wait_until_done(_LAST_SECONDS)  # then the rest is on disk
         unwritten = self._queue.accepted - self._queue.done
-        unsent = len(self._queue)
-        if unwritten > unsent and not ended and not self.given_up:
-            logger.warning(
-                "logs-ui: %d recorded changes are still being written, by a process that goes on as long as it can.",
-                unwritten - unsent,
-            )
-            unwritten = unsent
         if unwritten or self.given_up:
-            why = self._gave_up or self._outlet.trouble or "the process ended first."
+            why = self._gave_up or self._outlet.trouble or "there was no time. Raise LOGS_UI_END_SECONDS."
             dropped = self._queue.dropped + self._dropped_before + self._outlet.dropped
-            logger.error("logs-ui: %d recorded changes were never written: %s", dropped + unwritten, why)
+            logger.error(
+                "logs-ui: %d recorded changes were not written before the process ended: %s", dropped + unwritten, why
+            )
         waiting = self._outlet.waiting
         if waiting is not None and self._network is None:
             logger.warning(
@@ -234,7 +232,7 @@ class Writer:
     def _replace_failed_helper(self) -> None:
         """Makes this thread write what the last helper left, and later jobs, if no helper process can be started."""
         helper = self._outlet
-        if not isinstance(helper, HelperClient) or not helper.has_failed:
+        if not isinstance(helper, HelperClient) or not helper.has_failed or helper.is_closed:
             return
         logger.warning(
             "logs-ui: no helper process can be started: a thread of the training writes what is recorded, which slows "
@@ -281,10 +279,13 @@ def writer_for(address: Address) -> Writer:
 
 
 def flush_before_reading(address: Address) -> None:
-    """Waits, some seconds at most, until readers in this process can see what it has recorded there."""
+    """Waits, some seconds at most, until readers in this process can see what was recorded there."""
     writer = _by_address.get(absolute(address))
     if writer is not None:
         writer.flush(_READING_SECONDS)
+    from logs_ui.recorder.delivery.committer import take_in_before_reading  # loads SQLAlchemy
+
+    take_in_before_reading(address)
 
 
 def flush(timeout: float | None = 30.0) -> bool:
@@ -321,7 +322,10 @@ def flush(timeout: float | None = 30.0) -> bool:
 
 
 def _at_exit() -> None:
-    flush(max([writer.hurry() for writer in _by_address.values()], default=0.0))
+    deadline = time.monotonic() + max([writer.hurry() for writer in _by_address.values()], default=0.0)
+    for late in [thread for thread in threading.enumerate() if thread.name == LATE]:
+        late.join(max(0.0, deadline - time.monotonic()))
+    flush(max(0.0, deadline - time.monotonic()))
     for writer in _by_address.values():
         writer.close()
 
@@ -331,9 +335,7 @@ def _at_exit_of_child(_: object = None) -> None:
     Finalize(None, _at_exit, exitpriority=0)
 
 
-os.register_at_fork(
-    after_in_child=lambda: _abandoned.extend([writer.after_fork() for writer in list(_by_address.values())])
-)
+on_fork(after_in_child=lambda: _abandoned.extend([writer.after_fork() for writer in list(_by_address.values())]))
 atexit.register(_at_exit)
 register_after_fork(_at_exit, _at_exit_of_child)
 if parent_process() is not None:  # this file was first imported in such a child

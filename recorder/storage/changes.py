@@ -62,6 +62,8 @@ class RunChange:
     resumes: str | None = None
     dropped_payloads: int = 0  # added to the run's count
     unattributed_scoring: int = 0  # added to the run's count
+    unattributed_errors: Mapping[str, int] = field(default_factory=dict)  # added to the run's counts, by error
+    unseen_sampling: int = 0  # added to the run's count
 
 
 @dataclass(slots=True)  # not frozen: that costs four times as much

@@ -4,10 +4,11 @@ function; the same expression compiles for both. All other SQL of the package us
 `insert` is PostgreSQL's, with ON CONFLICT: SQLite has the same clause, word for word.
 """
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.postgresql import Insert, insert
+from sqlalchemy.dialects.postgresql import ARRAY, Insert, insert
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 from sqlalchemy.sql.selectable import TableValuedAlias
@@ -100,6 +101,34 @@ class text_in(Function):  # noqa: N801
         "WHERE key = {1})"
     )
     postgresql = '(({0} ->> {1}) COLLATE "C")'
+
+
+class is_among(Function):  # noqa: N801
+    """True if a value is in an array, which is one parameter, whatever its length: see `array`."""
+
+    sqlite = "({0} IN (SELECT value FROM json_each({1})))"
+    postgresql = "({0} = ANY({1}))"
+
+
+def array(values: Sequence[int] | Sequence[str]) -> Any:
+    """Returns a parameter of integers or texts: JSON on SQLite."""
+    item = sa.BigInteger() if isinstance(values[0], int) else sa.Text()
+    return sa.literal(list(values), sa.JSON().with_variant(ARRAY(item), "postgresql"))
+
+
+class is_within(Function):  # noqa: N801
+    """True if a column of a run's rollouts is within any of many ranges, a JSON array [[low, high], ...]; then the run.
+    The run's values are sorted together with the lower ends. Those up to the highest upper end before them are within.
+    """
+
+    _swept = (
+        "({{0}} IN (SELECT at FROM (SELECT at, is_row, max(high) OVER (ORDER BY at, is_row) AS reach FROM ("
+        "SELECT {} AS at, {} AS high, 0 AS is_row FROM {} UNION ALL "
+        "SELECT DISTINCT {{0}}, CAST(NULL AS NUMERIC), 1 FROM evaluation_row WHERE run_id = {{2}}) AS ends) AS swept "
+        "WHERE is_row = 1 AND at <= reach))"
+    )
+    sqlite = _swept.format("json_extract(value, '$[0]')", "json_extract(value, '$[1]')", "json_each({1})")
+    postgresql = _swept.format("(value ->> 0)::numeric", "(value ->> 1)::numeric", "json_array_elements({1})")
 
 
 class json_object(Function):  # noqa: N801

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.storage.portable import IS_WINDOWS
 
 VARIABLE = "LOGS_UI_FILE_SYSTEM"
 """Environment variable: `local` or `network` overrides what the system reports."""
@@ -50,7 +51,9 @@ def network_kind(path: Path) -> str | None:
 
 def sync(path: Path) -> None:
     """Write a file or a folder to the disk, so that it survives a power failure. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
+    if IS_WINDOWS and path.is_dir():  # which it does by itself
+        return
+    descriptor = os.open(path, os.O_RDWR if IS_WINDOWS else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

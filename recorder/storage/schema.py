@@ -4,22 +4,33 @@ Beside the number of the schema, the table `logs_ui_schema` stores which schema 
 and to write it: so older programs can decide, too.
 """
 
+import importlib.metadata
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from sqlalchemy import Connection, Engine, insert, inspect, select, update
+from sqlalchemy import Column, Connection, Engine, Index, insert, select, update
+from sqlalchemy import Table as SQLTable
 from sqlmodel import col
 
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.storage import migrations
 from logs_ui.recorder.storage.address import SCHEMA_VERSION, Address, db_option, shown
-from logs_ui.recorder.storage.migrations import Migration
+from logs_ui.recorder.storage.migrations import Migration, addition
 from logs_ui.recorder.storage.tables import SchemaVersion, Table
 
 _ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
-_UPGRADE = "Upgrade with: pip install -U logs-ui"
+_ON_POSTGRESQL = (
+    "SELECT it.relname, part.attname FROM pg_class AS it JOIN pg_attribute AS part ON attrelid = it.oid "
+    "JOIN pg_namespace AS place ON place.oid = relnamespace "
+    "WHERE nspname = current_schema() AND attnum > 0 AND NOT attisdropped"
+)
+
+Lacks = dict[str, SQLTable | Column[object] | Index]
+"""What `tables.py` declares and a database lacks, by its name for people, such as `column run.host`, in an order in
+which it can be added.
+"""
 
 
 class Purpose(Enum):
@@ -46,7 +57,7 @@ def make(connection: Connection) -> None:
     stamp = {"version": known(), "oldest_reader": 1, "oldest_writer": 1, "created": time.time_ns() // 1000}
     for migration in migrations.MIGRATIONS:
         stamp |= {"oldest_reader": migration.oldest_reader, "oldest_writer": migration.oldest_writer}
-    connection.execute(insert(SchemaVersion), stamp)
+    connection.execute(insert(SchemaVersion).values(**stamp, release=_release()))
 
 
 def known() -> int:
@@ -54,30 +65,34 @@ def known() -> int:
     return max([SCHEMA_VERSION, *(it.number for it in migrations.MIGRATIONS)])
 
 
-def check(address: Address, connection: Connection, *, purpose: Purpose) -> bool:
-    """Returns True if the schema exists. Raises RefusedDatabaseError if it may not be used for this purpose."""
-    there, said = _columns(connection), shown(address)
-    if SchemaVersion.__tablename__ not in {table for table, _ in there}:
-        return False
-    if lacking := _lacking(there, str(SchemaVersion.__tablename__)):
-        raise _from_before(said, lacking)
+def check(address: Address, connection: Connection, *, purpose: Purpose) -> Lacks | None:
+    """Returns what the schema lacks; None if there is none. Raises RefusedDatabaseError if it may not be used for this
+    purpose.
+    """
+    lacks, said = missing(connection), shown(address)
+    if f"table {SchemaVersion.__tablename__}" in lacks:
+        return None
+    required = [name for name, it in lacks.items() if not addition(name, it).is_additive]
+    if of_stamp := [name for name in required if SchemaVersion.__tablename__ in name]:
+        raise _from_before(said, of_stamp[0])
     stamp = stamp_of(connection)
     if stamp.version > known():
         if known() < (stamp.oldest_reader if purpose == Purpose.READ else stamp.oldest_writer):
             raise RefusedDatabaseError(
-                f"{said} was written by a newer logs-ui (schema {stamp.version}, this one knows {known()}). {_UPGRADE}"
+                f"{said} was written by a newer logs-ui (schema {stamp.version}, this one knows {known()}). "
+                f"{_upgrade(connection)}"
             )
     elif stamp.version < known():
-        are_additive = all(step.is_additive for step in pending(stamp))
+        are_additive = all(step.is_additive for step in pending(connection))
         if purpose == Purpose.READ or (purpose == Purpose.RECORD and not are_additive):
             first = "" if are_additive else ", once no run is recorded into it any more"
             raise RefusedDatabaseError(
                 f"{said} has schema {stamp.version}, and this logs-ui works with {known()}. "
                 f"Bring it up to date{first}: logs-ui db migrate{db_option(address)}"
             )
-    elif lacking := _lacking(there):
-        raise _from_before(said, lacking)
-    return True
+    elif required:
+        raise _from_before(said, required[0])
+    return lacks
 
 
 def bring_up_to_date(engine: Engine) -> None:
@@ -88,7 +103,7 @@ def bring_up_to_date(engine: Engine) -> None:
 
 def is_behind(connection: Connection) -> bool:
     """True if a migration is pending."""
-    return bool(pending(stamp_of(connection)))
+    return bool(pending(connection))
 
 
 def refuse_outgrown(said: str, connection: Connection) -> None:
@@ -101,7 +116,7 @@ def refuse_outgrown(said: str, connection: Connection) -> None:
     if oldest_writer > known():
         raise RefusedDatabaseError(
             f"{said} was brought to schema {version} meanwhile, which takes a newer logs-ui to write (this one "
-            f"knows {known()}). {_UPGRADE}"
+            f"knows {known()}). {_upgrade(connection)}"
         )
 
 
@@ -111,9 +126,36 @@ def stamp_of(connection: Connection) -> Stamp:
     return Stamp(*connection.execute(select(*columns)).one())
 
 
-def pending(stamp: Stamp) -> list[Migration]:
-    """Returns the migrations that are still to be applied, in order."""
-    return [step for step in migrations.MIGRATIONS if step.number > stamp.version]
+def missing(connection: Connection) -> Lacks:
+    there = _columns(connection)
+    names, declared = {name for name, _ in there}, Table.metadata.sorted_tables
+    tables = [table for table in declared if table.name in names]
+    columns = [it for table in tables for it in table.columns if (table.name, it.name) not in there]
+    return {
+        **{f"table {it.name}": it for it in declared if it.name not in names},
+        **{f"column {it.table.name}.{it.name}": it for it in columns},
+        **{f"index {it.name}": it for table in tables for it in table.indexes if it.name not in names},
+    }
+
+
+def _columns(connection: Connection) -> set[tuple[str, str]]:
+    """Returns the columns of all tables and indexes, as (table, column); for SQLite also their names without one."""
+    if connection.dialect.name == "postgresql":
+        return {(table, column) for table, column in connection.exec_driver_sql(_ON_POSTGRESQL)}
+    names = connection.exec_driver_sql("SELECT name FROM main.sqlite_master").scalars().all()
+    # Joined with pragma_table_info, SQLite aborts it when the tables of an attached file have just changed.
+    parts = {name: connection.exec_driver_sql(f'PRAGMA main.table_info("{name}")').all() for name in names}
+    return {(name, "") for name in names} | {(name, part[1]) for name in names for part in parts[name]}
+
+
+def pending(connection: Connection) -> list[Migration]:
+    """Returns the additions and migrations that are still to be applied, in order."""
+    version = stamp_of(connection).version
+    additions = [addition(name, it) for name, it in missing(connection).items()]
+    return [
+        *(step for step in additions if step.is_additive),
+        *(step for step in migrations.MIGRATIONS if step.number > version),
+    ]
 
 
 def migrate(engine: Engine, refuse: Callable[[Connection, Migration], None]) -> Iterator[Migration]:
@@ -124,41 +166,33 @@ def migrate(engine: Engine, refuse: Callable[[Connection, Migration], None]) -> 
     migration once it is applied, by this process or another.
     """
     with engine.connect() as connection:
-        steps = pending(stamp_of(connection))
+        steps = pending(connection)
     for step in steps:
         with engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 # Writers read this table in each transaction: those that have begun end first, others wait.
                 connection.exec_driver_sql(f"LOCK TABLE {SchemaVersion.__tablename__} IN ACCESS EXCLUSIVE MODE")
-            if stamp_of(connection).version < step.number:
+            if step.what in {it.what for it in pending(connection)}:
                 refuse(connection, step)
                 step.apply(connection)
-                stamp = {
-                    "version": step.number,
-                    "oldest_reader": step.oldest_reader,
-                    "oldest_writer": step.oldest_writer,
-                }
-                connection.execute(update(SchemaVersion).values(**stamp, migrated=time.time_ns() // 1000))
+                if step.number > 1:
+                    oldest = {"oldest_reader": step.oldest_reader, "oldest_writer": step.oldest_writer}
+                    now = {"release": _release(), "migrated": time.time_ns() // 1000}
+                    connection.execute(update(SchemaVersion).values(version=step.number, **oldest, **now))
         yield step
+
+
+def _release() -> str | None:
+    return next((it.version for it in importlib.metadata.distributions(name="logs-ui")), None)
+
+
+def _upgrade(connection: Connection) -> str:
+    """Returns what to do about a database of a newer release, which it names; earlier commits did not say theirs."""
+    release = connection.exec_driver_sql(f"SELECT * FROM {SchemaVersion.__tablename__}").mappings().one().get("release")  # noqa: S608
+    return "Upgrade with: pip install -U " + (f"'logs-ui>={release}'" if release else "logs-ui")
 
 
 def _from_before(said: str, lacking: str) -> RefusedDatabaseError:
     return RefusedDatabaseError(
-        f"{said} was written by an earlier logs-ui, before 0.1.0: it lacks {lacking}. Name {_ANOTHER}."
+        f"{said} was written by an earlier logs-ui, before 0.1.0: it lacks the {lacking}. Name {_ANOTHER}."
     )
-
-
-def _columns(connection: Connection) -> set[tuple[str, str]]:
-    """Returns all columns of the database's own schema, as (table, column)."""
-    if connection.dialect.name == "sqlite":
-        names = "SELECT tables.name, found.name FROM sqlite_master AS tables, pragma_table_info(tables.name) AS found"
-        return {(table, column) for table, column in connection.exec_driver_sql(names)}
-    found = inspect(connection).get_multi_columns().items()
-    return {(table, column["name"]) for (_, table), columns in found for column in columns}
-
-
-def _lacking(there: set[tuple[str, str]], only: str | None = None) -> str | None:
-    """Returns the first of our columns, as `table.column`, that the database lacks; of one table, or of all."""
-    tables = [table for table in Table.metadata.sorted_tables if only in {None, table.name}]
-    wanted = ((table.name, column.name) for table in tables for column in table.columns)
-    return next((f"{table}.{column}" for table, column in wanted if (table, column) not in there), None)

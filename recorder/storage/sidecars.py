@@ -110,12 +110,15 @@ def tables(connection: sqlite3.Connection, schema: str) -> set[str]:
 
 def identity(db: Path) -> tuple[FileIdentity | None, ...]:
     """Implements `database.identity`."""
-    return _identity(db, frozen=not os.access(db.parent, os.W_OK)), *(
-        _identity(file) if (file := it.readable(db)) else None for it in SIDECARS
+    log = db.with_name(f"{db.name}-wal")  # of a file that was moved here, it may be another's for a moment
+    return (
+        file_identity(db, frozen=not os.access(db.parent, os.W_OK)),
+        file_identity(log),
+        *(file_identity(file) if (file := it.readable(db)) else None for it in SIDECARS),
     )
 
 
-def _identity(file: Path, *, frozen: bool = False) -> FileIdentity | None:
+def file_identity(file: Path, *, frozen: bool = False) -> FileIdentity | None:
     # A file in a read-only folder is opened as if it never changed (see `sqlite_engine._read_mode`); if another user
     # writes it all the same, old connections must not be used any more.
     try:

@@ -81,6 +81,8 @@ class Run(Table, table=True):
     pruned: int = _counter()  # rollouts whose payload `logs-ui prune` deleted
     unattributed_calls: int = _counter()  # generations and environment calls without a row
     unattributed_scoring: int = _counter()  # the same of reward functions, which no check looks at
+    unattributed_errors: dict[str, int] | None = _json()  # how many of `unattributed_calls` raised what, in one line
+    unseen_sampling: int | None = None  # rollouts that returned tokens although no call of a model was recorded
     last_recorder_error: str | None = None
 
     @property
@@ -153,6 +155,7 @@ class EvaluationRow(Table, table=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None  # sampled by the model
     env_tokens: int | None = None  # inserted into the completion by the environment (mask 0)
+    unsampled_tokens: int | None = None  # of completion_tokens, those that no recorded generation sampled
 
     created: int = Field(sa_type=sa.BigInteger)  # when the rollout function was called
     returned: int | None = _big()  # when it returned, or raised
@@ -163,7 +166,7 @@ class EvaluationRow(Table, table=True):
 
     # Facts for the diagnosis, computed once when the row is written: see `rows/text_facts.py`. None: not recorded.
     env_steps: int | None = None  # actions that were sent to the environment
-    env_errors: int | None = None  # of them, answered with an error
+    env_errors: int | None = None  # actions and resets that failed, or made a call that failed
     parse_failures: int | None = None  # turns whose answer contained no action
     parse_streak: int | None = None  # most of them in a row
     parse_tail: int | None = None  # parse failures in a row at the end
@@ -177,14 +180,18 @@ class EvaluationRow(Table, table=True):
     truncated_turns: int | None = None  # generations that hit the token limit
     cut_tokens: int | None = None  # of the last of them
     cut_limit: int | None = None  # its token limit, if its sampling parameters have one
+    no_room: int | None = None  # 1 where the last answer is whole, and the completion had no room for a tool's answer
     env_success: int | None = None  # 1 or 0 where the environment ended the episode and says how
     unsaid_actions: int | None = None  # actions that do not occur in the answer before them
     unsaid_action: str | None = None  # the most frequent of them, 120 characters
     prompt_key: int | None = _big()  # hash of the prompt ids
+    asked_key: int | None = _big()  # hash of the dataset's prompt that it answers, without what an environment showed
     completion_key: int | None = _big()  # hash of the completion ids
     mean_logprob: float | None = None  # of the sampled tokens, as the sampler reported them
     first_action: str | None = None  # 120 characters
     last_action: str | None = None  # 120 characters
+    sent_prompt: str | None = None  # a SentPrompt: how far what the model was sent is the dataset's prompt
+    handed: str | None = None  # a Handed: the form in which reward functions were handed its completion
     staleness: int | None = None  # policy versions between sampling and training, of an asynchronous trainer
     dropped: str | None = None  # a Dropped: why an asynchronous trainer left it out
 
@@ -345,6 +352,7 @@ class SchemaVersion(Table, table=True):
     oldest_reader: int  # programs that know only older schemas cannot read it
     oldest_writer: int  # programs that know only older schemas may not write it; they stop, and say so
     migrated: int | None = _big()  # when; None if never
+    release: str | None = None  # version of the logs-ui that made it, or migrated it last; None if that did not say so
 
 
 suit(Table.metadata)

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, Engine, delete, func, select
 from sqlmodel import col
 
 from logs_ui.recorder import queries
+from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage import tables
@@ -107,7 +108,7 @@ def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
     for file in spool_files(spool_folder(address)):
         taken = positions.get(file.writer, NO_ENTRY)
         with suppress(OSError, NotASpoolError, msgspec.DecodeError), file.path.open("rb") as opened:
-            if any(it.number > taken and uid in entries.decoded(it.data).uids for it in frames(opened)):
+            if any(it.number > taken and uid in entries.decoded(it.data, entry_of).uids for it in frames(opened)):
                 raise LogsUIError(
                     f"Part of run {uid} still waits in {file.path}: storing it later would restore the run. Wait for "
                     f"the process that wrote it, or end it; then run: logs-ui db ingest{db_option(address)}"

@@ -9,10 +9,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, CompoundSelect, Connection, func, select, union_all
 from sqlmodel import col
 
+from logs_ui.recorder.delivery.committer import take_in_before_reading
 from logs_ui.recorder.storage import schema
 from logs_ui.recorder.storage.address import Address, database_address, shown
 from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
-from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 from logs_ui.recorder.storage.tables import Image, PayloadStart, RolloutPayload, Run, StepStatistics
 from logs_ui.recorder.upkeep.small_transactions import as_it_is, under_way

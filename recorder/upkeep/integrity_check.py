@@ -23,7 +23,7 @@ from logs_ui.recorder.storage.writes import row_writes
 from logs_ui.recorder.upkeep.small_transactions import as_it_is
 from logs_ui.recorder.upkeep.sweeps import is_unused
 
-_RESTORE = "Restore it from a copy, or save what can be read: sqlite3 OLD .recover | sqlite3 NEW"
+_RESTORE = "Restore it from a copy, or save what can be read: logs-ui db recover OLD NEW"
 _RESTORE_SIDECAR = {
     "notes": "Restore the file from a copy, or move it away: then stars, tags and notes are lost.",
     "search": "Delete the file: the next search makes it again.",

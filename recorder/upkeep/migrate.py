@@ -20,9 +20,9 @@ def migrate_database(
     applied: Callable[[Migration], None] = lambda _: None,
     made: Callable[[], None] = lambda: None,
 ) -> int:
-    """Applies the pending migrations in order, each in one transaction. Additive ones may run while trainings of any
-    version record; before any other nobody may record. In an empty PostgreSQL database it creates the tables, as the
-    owner does before others may record.
+    """Adds what the database lacks (tables, columns, indexes), and applies the pending migrations in order, each in one
+    transaction. Additive ones may run while trainings of any version record; before any other nobody may record. In an
+    empty PostgreSQL database it creates the tables, as the owner does before others may record.
 
     Args:
         db: the database's path or URL; by default LOGS_UI_DB or this user's own database.

@@ -118,7 +118,7 @@ def prune(
     names = [run] if isinstance(run, str) else list(run)
     if not names and older_than is None and keep_every is None and where is None:
         raise LogsUIError("Say what to prune: older_than, keep_every, where or run. All of them must hold.")
-    chosen, rule = chosen_rows(where), _conditions(older_than, keep_every, of, keep)
+    chosen, rule = chosen_rows(where, db=db), _conditions(older_than, keep_every, of, keep)
     address = database_address(db)
     with small_transactions.reading(address) as engine:
         runs = [_Chosen(engine, each, chosen, rule, keep) for each in _named(engine, names, chosen)]

@@ -3,12 +3,14 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, select
 from sqlmodel import col
 
+from logs_ui.recorder.delivery.committer import entry_of, take_in_before_reading
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
 from logs_ui.recorder.storage.address import Address, shown
@@ -16,8 +18,10 @@ from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, reading_engine, writing_engine
 from logs_ui.recorder.storage.dialects import server_clock
 from logs_ui.recorder.storage.spool.lease import Lease
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester, take_in_before_reading
+from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint
+from logs_ui.recorder.storage.sqlite.moved_files import OpenFile, Place
 from logs_ui.recorder.storage.sqlite.sqlite_engine import WAL_BYTES
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
@@ -58,7 +62,7 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
     Elsewhere the database's own locks suffice. Yields a function to call before each transaction: it raises if the
     lease was lost. Raises LogsUIError if another process has been writing for a long time, or has taken over.
     """
-    ingester = Ingester(address)
+    ingester = Ingester(address, entry_of)
     if not ingester.takes_from_living:
         yield lambda: None
         return
@@ -75,7 +79,6 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
             lease.renew()
 
     with errors_in_plain_words(address), ExitStack() as stack:
-        ingester.folder.mkdir(parents=True, exist_ok=True)
         while not stack.enter_context(lease.held()):
             if time.monotonic() > deadline:
                 raise _is_busy(address)
@@ -83,8 +86,6 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
         stack.callback(ended.set)
         threading.Thread(target=renew, name="logs-ui lease", daemon=True).start()
         yield still
-    with suppress(OSError):  # some entries wait in it
-        ingester.folder.rmdir()
 
 
 @contextmanager
@@ -105,14 +106,18 @@ def as_it_is(address: Address) -> Iterator[Engine]:
 @contextmanager
 def writing(address: Address) -> Iterator["Steady"]:
     """Opens a database for short transactions, after storing what waited on disk. Raises LogsUIError as `_take_in` and
-    `alone`, and DatabaseError if it cannot be written.
+    `alone`, DatabaseError if it cannot be written, and MovedError once its file is moved or replaced.
     """
     _take_in(address)
+    place = Place(address) if isinstance(address, Path) else None
     with errors_in_plain_words(address), alone(address) as still_alone, disposed(writing_engine(address)) as engine:
+        file = None if place is None else OpenFile(place, spool_folder(address) / "upkeep.log")
         try:
-            yield Steady(address, engine, still_alone)
+            yield Steady(address, engine, still_alone, place)
         finally:
             checkpoint(address, engine, 0)
+            if file is not None and not file.is_at_its_place():
+                file.release_log(engine, file.fate()[0])
 
 
 def under_way(db: Engine | Connection) -> list[str]:
@@ -136,8 +141,9 @@ def refuse_under_way(db: Engine | Connection, address: Address, what: str) -> No
 class Steady:
     """Writes a database in short transactions."""
 
-    def __init__(self, address: Address, engine: Engine, still_alone: Callable[[], None]) -> None:
+    def __init__(self, address: Address, engine: Engine, still_alone: Callable[[], None], place: Place | None) -> None:
         self.address = address
+        self._place = place  # of an SQLite file
         self._still_alone = still_alone
         self.engine = engine
         self.rows = _FIRST  # how many the next transaction should change
@@ -150,6 +156,8 @@ class Steady:
         """Opens one transaction, after a pause if somebody records."""
         time.sleep(min(self._pause, _LONGEST_PAUSE))
         self._still_alone()
+        if self._place is not None:
+            self._place.check()
         with self.engine.begin() as connection:
             if connection.dialect.name == "sqlite":
                 # Some builds overwrite freed pages with zeros, which is most of the work.

@@ -6,6 +6,7 @@ side, and lists the messages.
 
 import logging
 import os
+import signal
 import sys
 import threading
 from collections import deque
@@ -15,6 +16,8 @@ from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
+import zstandard
+
 from logs_ui.recorder.delivery.helper.spawn import HelperProcess
 from logs_ui.recorder.delivery.job_queue import Job
 from logs_ui.recorder.delivery.outlet import Counts, Handover
@@ -22,8 +25,13 @@ from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.errors import LogsUIError, RefusedDatabaseError
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.storage.address import Address, as_text
+from logs_ui.recorder.storage.changes import EntryNumber
+from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.limits import Limits
-from logs_ui.recorder.storage.spool.spool_files import new_writer_name
+from logs_ui.recorder.storage.portable import IS_WINDOWS
+from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures, encoded
+from logs_ui.recorder.storage.spool.spool_files import Spool, SpoolFullError, new_writer_name
+from logs_ui.recorder.storage.spool_folder import spool_folder
 
 logger = logging.getLogger("logs_ui")
 
@@ -38,14 +46,14 @@ slows the training down.
 
 def is_wanted() -> bool:
     """Returns True if a helper process is to write. It is False also if this process's interpreter cannot be started
-    again, as in a frozen program, or one that another program embeds. Raises LogsUIError if LOGS_UI_WRITER is neither
-    `process` nor `thread`.
+    again, as in a frozen program, or one that another program embeds, and on Windows, which has no fork. Raises
+    LogsUIError if LOGS_UI_WRITER is neither `process` nor `thread`.
     """
     kind = os.environ.get(WRITER_VARIABLE) or "process"
     if kind not in {"process", "thread"}:
         raise LogsUIError(f"{WRITER_VARIABLE} is {kind[:60]!r}, where process (the default) or thread is needed.")
     can_start = "python" in Path(sys.executable or "").name.lower() and not getattr(sys, "frozen", False)
-    return can_start and kind == "process"
+    return can_start and not IS_WINDOWS and kind == "process"
 
 
 class SentParcel:
@@ -81,11 +89,13 @@ class HelperClient:
         """Starts nothing."""
         self.handover = Handover(new_writer_name())  # the state that a replacement continues from
         self.is_hurried = False  # see `hurry`
-        self.has_failed = False  # True if none can be started: the writer's thread then writes the outstanding parcels
+        self.is_closed = False  # True if no more is sent, and what is not durable goes into the spool
+        self.has_failed = False  # True if none can be started, or all is closed: the writer's thread does the rest
         self.outstanding: deque[SentParcel] = deque()  # sent, and not known to be durable, in order
         self.trouble: str | None = None  # why the database cannot be written now; None if no reason is known
         self.waiting: Path | None = None  # the folder in which entries wait for the database; None if none do
         self.dropped = 0  # number of changes that were handed over and will never be written
+        self._spool = Spool(spool_folder(address), self.handover.name, limits.spool_bytes, 10**6)  # after any helper's
         self._opening = [as_text(address), list(astuple(limits)), spools_always]
         self._folder: Path | None = None  # relative paths are resolved here, even if the training changes its folder
         with suppress(OSError):  # it may have been deleted
@@ -125,10 +135,12 @@ class HelperClient:
         while not self.has_failed and not self._waited_for_room():
             self._is_restarted()
         self._raise_refusal()
+        self._put_on_disk()
 
     def tick(self, counts: Counts) -> None:
         """Replaces a helper process that has ended, and reports changed counts."""
         self._raise_refusal()
+        self._put_on_disk()
         if self._process is None:
             return
         if not self._process.is_running and (self.outstanding or not self.is_hurried):
@@ -152,15 +164,13 @@ class HelperClient:
             with self._condition:
                 self._condition.wait_for(lambda: process.is_settled or not process.is_running, seconds)
 
-    def close(self, seconds: float) -> bool:
+    def close(self, seconds: float) -> None:
+        self.is_closed = self.has_failed = True  # it is not replaced
         process = self._process
-        if process is None:
-            return True
-        self.is_hurried = True  # it is replaced only if parcels are outstanding
-        process.send_soon("close")
-        with self._condition:
-            self._condition.wait_for(lambda: not process.is_running, seconds)
-        return not process.is_running
+        if process is not None:
+            process.end_sending()
+            with self._condition:
+                self._condition.wait_for(lambda: not process.is_running, seconds)
 
     def abandon(self) -> Any:
         return self._process
@@ -216,7 +226,7 @@ class HelperClient:
         return True
 
     def _send(self, *message: Any, frames: Sequence[bytes] = ()) -> None:
-        if self._process is not None:
+        if self._process is not None and not self.is_closed:
             self._process.send(message, frames)
 
     def _heard(self, message: list[Any]) -> None:
@@ -238,6 +248,26 @@ class HelperClient:
                 self._refused = why
             case ["closed", trouble, waiting]:
                 self.trouble, self.waiting = trouble, None if waiting is None else Path(waiting)
+        if self._spool:
+            self.waiting = self._spool.folder
+
+    def _put_on_disk(self) -> None:
+        """Puts outstanding parcels into the spool. By its number, one that is written meanwhile is stored once only."""
+        for parcel in list(self.outstanding) if self.is_closed else ():
+            (errors, dropped, last), counted = parcel.counts, self.handover.counted
+            failures = (Failures("", errors - counted.errors, dropped - counted.dropped, last),)
+            number, frames = EntryNumber(parcel.number), (*self.tokenizers(), *parcel.frames)
+            entry = Entry(number, now_us(), failures=failures, frames=frames)
+            try:
+                self._spool.append(number, zstandard.compress(encoded(entry)[0], 1))
+            except (OSError, SpoolFullError) as error:
+                why = str(error) or "LOGS_UI_SPOOL_MB is reached"
+                self.trouble = self.trouble or f"{self._spool.folder} takes no more: {why}."
+                return
+            with self._condition:
+                self._heard(["done", parcel.number, self._errors, self.dropped - self._dropped_before, None, []])
+        if self._spool and self._process is not None and self._process.is_running and self.pid is not None:
+            os.kill(self.pid, signal.SIGKILL)  # what it has is on disk, and waits for the end of its lock
 
     def _raise_refusal(self) -> None:
         if self._refused is not None:

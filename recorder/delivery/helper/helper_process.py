@@ -10,7 +10,6 @@ with the lengths of the frames that follow it, in bundles, as the last item,
     counts    those counts
     hurry     True while the training may end at any time
     settle
-    close
 and sends
     started   its number (PID): it can write now
     done      a parcel's number, failures in this process, changes dropped by it, the folder where entries wait, uids
@@ -114,9 +113,9 @@ class _Work:
         self._refused = False
 
     def listen(self, connection: Connection) -> None:
-        """Queue messages until the training closes the connection, or ends."""
+        """Queue messages until the training sends no more, or ends."""
         with suppress(EOFError, OSError):
-            while (message := pipe.received(connection))[0] != "close":
+            while message := pipe.received(connection):
                 if message[0] == "hurry":  # at once, not after the messages that it is to hurry
                     self._writer.hurry(hurried=message[1])
                 else:

@@ -11,12 +11,14 @@ from contextlib import suppress
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
+from socket import SHUT_WR, socket
 from typing import Any
 
 import msgspec
 
 from logs_ui.recorder.delivery.helper import pipe
 from logs_ui.recorder.guard import RAISE_VARIABLE
+from logs_ui.recorder.storage.portable import on_fork
 
 logger = logging.getLogger("logs_ui")
 
@@ -38,7 +40,7 @@ def _leave_to_parent() -> None:
     _connections.clear()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+on_fork(after_in_child=_leave_to_parent)
 
 
 class HelperProcess:
@@ -92,6 +94,11 @@ class HelperProcess:
                     pipe.send(self._connection, message)
         finally:
             self._sending.release()
+
+    def end_sending(self) -> None:
+        """Lets the process read the end of the connection after what was sent, also if a thread is sending now."""
+        with suppress(OSError), socket(fileno=os.dup(self._connection.fileno())) as ours:  # it may have ended
+            ours.shutdown(SHUT_WR)
 
     def _listen(self) -> None:
         self._starter.wait()

@@ -48,7 +48,7 @@ class BatchJob(Struct, array_like=True, tag="batch"):
         return len(self.entry)
 
     def changes(self) -> Iterable[Change]:
-        return entries.decoded(self.entry).batch.changes()
+        return entries.decoded(self.entry, lambda it: it).batch.changes()
 
     def without_payload(self) -> "BatchJob":
         """Return itself."""

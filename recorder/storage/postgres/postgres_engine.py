@@ -15,9 +15,10 @@ from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatab
 from logs_ui.recorder.snapshot import json_column
 from logs_ui.recorder.storage import schema
 from logs_ui.recorder.storage.address import shown
+from logs_ui.recorder.storage.missing_columns import without_missing
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.postgres.postgres_rights import refuse_who_may_not_migrate, refuse_who_may_not_record
-from logs_ui.recorder.storage.schema import Purpose
+from logs_ui.recorder.storage.schema import Lacks, Purpose
 from logs_ui.recorder.storage.search_tables import POSTGRES_METADATA
 from logs_ui.recorder.storage.spool_folder import what_to_do_first
 
@@ -76,7 +77,8 @@ def refuse_hopeless(url: URL, purpose: Purpose) -> None:
         with errors_in_plain_words(url), _connected(url) as connection:
             if purpose == Purpose.RECORD:
                 refuse_who_may_not_record(url, connection)
-            if _check_schema(url, connection, purpose=purpose) and schema.is_behind(connection):
+            lacks = _check_schema(url, connection, purpose=purpose)
+            if lacks is not None and purpose == Purpose.RECORD and schema.is_behind(connection):
                 refuse_who_may_not_migrate(url, connection)
     except RefusedDatabaseError:
         raise
@@ -91,9 +93,10 @@ def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bo
     engine = _engine(url, read_only=False, patience=seconds, longest=longest, is_hurried=is_hurried)
     with _disposed_if_it_fails(url, engine):
         with engine.begin() as connection:
-            if not _check_schema(url, connection, purpose=Purpose.RECORD):
+            if _check_schema(url, connection, purpose=Purpose.RECORD) is None:
                 connection.execute(select(text(f"pg_advisory_xact_lock({_LOCK})")))
-                if not _check_schema(url, connection, purpose=Purpose.RECORD):  # another process may have created them
+                # Another process may have created them.
+                if _check_schema(url, connection, purpose=Purpose.RECORD) is None:
                     schema.make(connection)
                     for beside in (NotesTable.metadata, *POSTGRES_METADATA):
                         connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {beside.schema}"))
@@ -113,9 +116,10 @@ def checked_engine(url: URL, purpose: Purpose) -> Engine:
     """Implements `database.reading_engine` and `database.migrating_engine`."""
     engine = _engine(url, read_only=purpose == Purpose.READ)
     with _disposed_if_it_fails(url, engine), engine.connect() as connection:
-        if not _check_schema(url, connection, purpose=purpose):
+        lacks = _check_schema(url, connection, purpose=purpose)
+        if lacks is None:
             raise NoDatabaseError(f"{shown(url)} has no tables of logs-ui yet. {what_to_do_first(url)}")
-    return engine
+        return without_missing(engine, lacks) if purpose == Purpose.READ else engine
 
 
 def sidecar_engine(url: URL) -> Engine:
@@ -250,8 +254,8 @@ def _connected(url: URL) -> Iterator[Connection]:
         engine.dispose()
 
 
-def _check_schema(url: URL, connection: Connection, *, purpose: Purpose) -> bool:
-    """True if the tables exist. Raises RefusedDatabaseError if the server is too old, or as `schema.check`."""
+def _check_schema(url: URL, connection: Connection, *, purpose: Purpose) -> Lacks | None:
+    """Calls `schema.check`, too. Raises RefusedDatabaseError as that does, and if the server is too old."""
     number = connection.dialect.server_version_info or (0,)
     if number < (_OLDEST,):
         raise RefusedDatabaseError(

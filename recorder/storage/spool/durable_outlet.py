@@ -1,11 +1,17 @@
 """Stores the entries of one process: in the database, or in the spool on disk while the database cannot be written.
 
+An entry for an SQLite file goes into the spool first, and stays there until it is in the file itself, not only in
+SQLite's log: if the file is moved while nobody is left to keep the log beside it, the log is lost (`moved_files.py`).
+
 The helper process calls it, or a thread of the training if there is no helper process.
 """
 
 import logging
+import shlex
+import sqlite3
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -18,17 +24,23 @@ from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.intake import Intake
-from logs_ui.recorder.storage.spool.spool_entry import Entry
+from logs_ui.recorder.storage.spool.spool_entry import Entry, EntryOf
 from logs_ui.recorder.storage.spool.spool_files import Spool, SpoolFullError
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.spool_folder import spool_folder
-from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint, sync_log
+from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint
+from logs_ui.recorder.storage.sqlite.moved_files import Fate, MovedError, OpenFile, Place
 from logs_ui.recorder.storage.sqlite.sqlite_engine import WAL_BYTES
 
 logger = logging.getLogger("logs_ui")
 
 _PAUSE = 0.2  # seconds between the first two tries; doubled after each failure
 _PATIENCE = 5.0  # maximum of that pause in seconds; it is longer only if a try itself takes longer
+_GRACE = 1.0  # seconds after which a file that was deleted counts as gone
+_LACKS = ", which lacks what was recorded before: that is all in the moved one"
+_REPEATS = ", beginning with what was recorded last"
+_COPIED = "What was recorded before was copied to %s; to bring it over: logs-ui db merge %s --into %s"
+_LOST = " What only the overwritten file had is lost."
 _AT_ONCE = 1.0  # seconds to ingest before new entries get their turn, so that the writer's queue does not grow
 
 
@@ -38,18 +50,21 @@ class Storage:
     Only the writer's thread may call it, except for `engine`, `settle`, `hurry` and `close`.
     """
 
-    def __init__(self, address: Address, limits: Limits, *, spools_always: bool, name: str, before: int = 0) -> None:
+    def __init__(
+        self, address: Address, limits: Limits, entry_of: EntryOf, *, spools_always: bool, name: str, before: int = 0
+    ) -> None:  # fmt: skip
         """Opens no file and no connection yet. With `spools_always` all entries go to the spool, and another process
         ingests them, as on a network file system. For `name` and `before` see `Spool`.
         """
         self.trouble: str | None = None  # why the database cannot be written now; None if it can
         self.dropped = 0  # number of changes that neither the database nor the spool could store
         self.spools_always = spools_always
-        self._address, self._limits = address, limits
+        self._address, self._limits, self._entry_of = address, limits, entry_of
         self._engine: Engine | None = None
-        self._opened: tuple[int, int] | None = None  # device and inode of the file that `_engine` has open
+        self._file: OpenFile | None = None  # that `_engine` has open; None for a server
+        self._deleted_since: float | None = None  # monotonic time at which that file was found deleted
         self._opening = threading.Lock()
-        self._using_spool = threading.Lock()
+        self._using_spool = threading.RLock()
         self._hurried = threading.Event()
         self._since: float | None = None  # monotonic time at which the trouble began
         self._next_try, self._pause = 0.0, _PAUSE
@@ -70,21 +85,21 @@ class Storage:
         return self._spool.folder if self._spool else None
 
     def engine(self) -> Engine:
-        """Opens or creates the database, again if its file was deleted or replaced. Raises DatabaseError."""
+        """Opens or creates the database. Raises DatabaseError; a MovedError if the file is not the one that is open."""
         with self._opening:
-            if self._engine is not None and _file_of(self._address) != self._opened:
-                logger.warning(
-                    "logs-ui: %s was deleted or replaced. From now on, data is recorded in the new file, which lacks "
-                    "what was recorded before.",
-                    shown(self._address),
-                )
-                self._engine.dispose()
-                self._engine = None
             if self._engine is None:
                 # The seconds that one try may wait; a second one must still fit in before the process has to end.
                 patience = max(0.1, min(self._limits.spool_seconds, self._limits.end_seconds / 2))
+                place = None
+                if isinstance(self._address, Path) and not self.spools_always:
+                    with suppress(OSError):  # which is explained below
+                        self._address.parent.mkdir(parents=True, exist_ok=True)
+                        self._address.open("x").close()  # so that the place is known before SQLite opens it
+                    place = Place(self._address)
                 self._engine = writing_engine(self._address, patience, self._hurried.is_set)
-                self._opened = _file_of(self._address)
+                self._file = None if place is None else OpenFile(place, self._spool.mark)
+            elif self._file is not None and not self._file.is_at_its_place():
+                raise MovedError
             return self._engine
 
     def store(self, entry: Entry) -> None:
@@ -113,13 +128,14 @@ class Storage:
 
     def catch_up(self) -> None:
         """Ingests this process's own spool, or else those of dead processes, for about a second."""
+        self._follow_file(closely=True)
         if self._spool and not self.spools_always:
             self._is_drained(_AT_ONCE)
         elif self._has_orphans and self._engine is not None:
             until = time.monotonic() + _AT_ONCE
             self._has_orphans = False
             with guard("ingesting the spools of other processes"):
-                self._orphans = self._orphans or Ingester(self._address, self._hurried.is_set)
+                self._orphans = self._orphans or Ingester(self._address, self._entry_of, self._hurried.is_set)
                 self._has_orphans = not self._orphans.take_in(lambda: time.monotonic() > until).is_all
 
     def hurry(self, *, hurried: bool) -> None:
@@ -130,26 +146,38 @@ class Storage:
             self._hurried.clear()
 
     def checkpoint(self) -> None:
-        """Moves SQLite's write-ahead log into the database's file if the log has grown large."""
-        if self._engine is not None:
-            checkpoint(self._address, self._engine, WAL_BYTES)
+        """Moves SQLite's write-ahead log into the database's file if the log, or the spool, has grown large. What is
+        in the file then leaves the spool.
+        """
+        self._follow_file(closely=True)
+        self._sweep(0 if self._spool.size > 2 * WAL_BYTES else WAL_BYTES)
+
+    def _sweep(self, beyond: int) -> None:
+        if self._engine is not None and checkpoint(self._address, self._engine, beyond):
+            with self._using_spool:
+                self._spool.sweep()
 
     def settle(self, seconds: float = 0.0) -> None:  # noqa: ARG002 - it is done in this thread
         """Moves all committed data into the database's file, so that this file alone can be copied."""
         if self._engine is not None:
             checkpoint(self._address, self._engine, 0)
 
-    def close(self, seconds: float = 0.0) -> bool:  # noqa: ARG002
-        """Closes the spool, whose entries other processes then ingest, and the database. Returns True.
+    def close(self, seconds: float = 0.0) -> None:  # noqa: ARG002
+        """Closes the spool, whose entries other processes then ingest, and the database.
 
         SQLite removes its log and index if no other process has the database open.
         """
-        self.settle()
-        if self._using_spool.acquire(timeout=1.0):  # the writer's thread may still be in a call that hangs
-            self._spool.close()
+        is_free = self._using_spool.acquire(timeout=1.0)  # the writer's thread may still be in a call that hangs
+        if is_free:
+            self._follow_file(closely=True, grace=0)
+        is_whole = self._engine is not None and checkpoint(self._address, self._engine, 0)
+        if is_free:
+            if is_whole and not self._spool:
+                self._spool.remove()
+            else:
+                self._spool.close()
         if self._engine is not None:
             self._engine.dispose()
-        return True
 
     def abandon(self) -> Engine | None:
         """Releases the parent's files in a child, after a fork; returns the parent's engine. The child must keep a
@@ -158,46 +186,90 @@ class Storage:
         self._spool.abandon()
         return self._engine
 
+    def _follow_file(self, *, closely: bool = False, grace: float = _GRACE) -> None:
+        """Closes a file that was moved, replaced or, if it looks `closely`, overwritten, so that the database is opened
+        anew. All that is in its log only is stored in it before, or else waits in the spool for the new file. A file
+        that was deleted is closed after `grace` seconds.
+        """
+        engine, file, path = self._engine, self._file, self._address
+        if engine is None or file is None or not isinstance(path, Path):
+            return
+        if file.is_at_its_place() and not (closely and not file.is_as_left()):
+            self._deleted_since = None
+            return
+        fate, place = file.fate()
+        if fate == Fate.DELETED:  # for a second another file may be on its way
+            self._deleted_since = self._deleted_since or time.monotonic()
+            if time.monotonic() - self._deleted_since < grace:
+                return
+        with self._opening, self._using_spool:
+            try:
+                is_whole = file.release_log(engine, fate)
+            except (OSError, sqlite3.Error) as error:
+                trouble = f"{path} {fate}, and its log cannot be taken away ({error}). Move {path.name}-wal away."
+                self._failed(DatabaseError(trouble), time.monotonic())
+                return
+            follows = f"From now on, data is recorded in the file at that path{_LACKS if is_whole else _REPEATS}."
+            if fate in {Fate.REPLACED, Fate.DELETED} and (copy := file.copied(engine)) is not None:
+                follows += f" {_COPIED % (copy, shlex.quote(str(copy)), shlex.quote(str(path)))}"
+            follows += _LOST if fate == Fate.OVERWRITTEN else ""
+            lies = f" to {place}" if fate == Fate.MOVED and place is not None else ""
+            logger.warning("logs-ui: %s %s%s. %s", path, fate, lies, follows)
+            if not is_whole:
+                self._spool.remember()
+            elif not self._spool:
+                self._spool.sweep()
+            engine.dispose()
+            self._engine = self._file = None
+
     def _goes_to_disk(self) -> bool:
         """Returns True if an entry is to be spooled, provided that there is room on disk."""
-        if self.spools_always or self._spool:
+        if self.spools_always:
             return True
+        if self._spool:  # what a predecessor left there, or was meant for a file that was moved, is stored first
+            return self._since is not None or not self._is_drained(_AT_ONCE)
         away = 0.0 if self._since is None else time.monotonic() - self._since
         return self._since is not None and (self._hurried.is_set() or away >= self._limits.spool_seconds)
 
-    def _is_on_disk(self, entry: Entry) -> bool:
+    def _is_on_disk(self, entry: Entry, *, waits: bool = True) -> bool:
+        """Appends an entry to the spool, where it waits unless the database gets it next. Returns False if that cannot
+        be.
+        """
         data, refused = entries.encoded(entry)
+        first = waits and not self._spool and not self.spools_always
         try:
             with self._using_spool:
-                first = not self._spool
-                self._spool.append(entry.number, data)
+                self._spool.append(entry.number, data, waits=waits)
         except (OSError, SpoolFullError) as error:
-            self._say_unwritable_once(error)
+            if waits:
+                self._say_unwritable_once(error)
             return False
-        self.dropped += refused
         self._said_unwritable = False
-        if first and not self.spools_always:
+        self.dropped += refused if waits else 0
+        if first:
             logger.warning(
                 "logs-ui: recorded data waits in %s until the database can be written again.", self._spool.folder
             )
         return True
 
     def _is_drained(self, seconds: float | None) -> bool:
-        """Ingests this process's own spool for about `seconds`. Returns True if the spool is empty now."""
-        if not self._spool:
-            return True
+        """Ingests this process's own spool for about `seconds`. Returns True if no entry waits now."""
         began = time.monotonic()
         if began < self._next_try:
             return False
+        self._follow_file()
+        if not self._spool:
+            return True
         try:
             with self._using_spool:
                 while waiting := self._spool.first():
-                    self.dropped += self._intake.take([entries.decoded(frame.data) for frame in waiting])
+                    decoded = [entries.decoded(frame.data, self._entry_of) for frame in waiting]
+                    self.dropped += self._intake.take(decoded)
                     self._spool.forget(waiting)
+                    self.checkpoint()
                     if seconds is not None and time.monotonic() - began > seconds:
                         return False
-                sync_log(self._address)  # before the spool is deleted: a power failure could lose the last commits
-                self._spool.clear()
+            self._sweep(0)
         except RefusedDatabaseError:
             raise
         except (DatabaseError, OSError, msgspec.DecodeError) as error:
@@ -208,17 +280,29 @@ class Storage:
 
     def _is_taken(self, entry: Entry) -> bool:
         began = time.monotonic()
+        is_kept = False
         try:
+            self.engine()
+            is_kept = self._file is not None and self._is_on_disk(entry, waits=False)
             self.dropped += self._intake.take([entry])
-        except RefusedDatabaseError:
-            raise
         except DatabaseError as error:
+            if is_kept:
+                with self._using_spool:
+                    self._spool.retract()
+            if isinstance(error, RefusedDatabaseError):
+                raise
             self._failed(error, began)
             return False
+        if is_kept:
+            self._spool.forget_last()
+        if self._file is not None:
+            self._file.note_log()
         self._works()
         return True
 
     def _failed(self, error: Exception, began: float) -> None:
+        if isinstance(error, MovedError):  # the next try closes the file first
+            return
         now = time.monotonic()
         self._since = began if self._since is None else self._since
         self._next_try = now + max(self._pause, 2 * (now - began))
@@ -251,17 +335,3 @@ class Storage:
                 self._spool.folder,
                 getattr(error, "strerror", None) or error,
             )
-
-
-def _file_of(address: Address) -> tuple[int, int] | None:
-    """Returns device and inode of the database's file.
-
-    None if there is no file, and for a server: if that is replaced, its connections break anyway.
-    """
-    if not isinstance(address, Path):
-        return None
-    try:
-        found = address.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino

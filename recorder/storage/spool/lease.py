@@ -16,10 +16,12 @@ STALE = 60.0
 
 
 class Lease:
-    """Holds a lease, as one holder sees it. All times are the file system's: the machines' clocks need not agree."""
+    """Holds a lease, as one holder sees it. Makes its folder, and deletes it at the end if nothing else is in it. All
+    times are the file system's: the machines' clocks need not agree.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Creates no file yet; the folder of `path` must exist."""
+        """Creates no file yet."""
         self._path = path
         self._holder = f"{_life(os.getpid()) or socket.gethostname()} {secrets.token_hex(8)}"
 
@@ -31,8 +33,9 @@ class Lease:
             yield is_held
         finally:
             if is_held and self._read() == self._holder:
-                with suppress(OSError):
+                with suppress(OSError):  # some entries may wait in the folder
                     self._path.unlink()
+                    self._path.parent.rmdir()
 
     def renew(self) -> bool:
         """Renews the lease. Returns False if another process has taken it over."""
@@ -50,10 +53,11 @@ class Lease:
         return self._path.stat().st_mtime
 
     def _make(self) -> bool:
+        self._path.parent.mkdir(parents=True, exist_ok=True)  # another process may have deleted it, as it was empty
         try:
             with self._path.open("x") as file:
                 file.write(self._holder)
-        except FileExistsError:
+        except (FileExistsError, FileNotFoundError):
             return False
         return True
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import zstandard
 
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import text
@@ -17,7 +18,7 @@ from logs_ui.recorder.storage.changes import Batch, EntryNumber
 class Failures:
     """Failures of a process to record, as they are counted on one of its runs."""
 
-    run: str  # uid of that run
+    run: str  # uid of that run; empty until the entry's frames are decoded
     errors: int  # since the last report
     dropped: int  # changes that were lost since then
     last: str | None  # the latest error, in one line; None if there was none
@@ -32,11 +33,16 @@ class Entry:
     batch: Batch = field(default_factory=Batch)
     alive: tuple[str, ...] = ()  # uids of the runs for which it is a heartbeat
     failures: tuple[Failures, ...] = ()  # failures of the process since its last report
+    frames: tuple[bytes, ...] = ()  # jobs as bytes, see `Wire`; an `EntryOf` makes them the batch
 
     @property
     def uids(self) -> set[str]:
         """Returns the uids of all runs that the entry mentions."""
         return self.batch.uids | {*self.alive} | {failures.run for failures in self.failures}
+
+
+EntryOf = Callable[[Entry], Entry]
+"""Makes the batch of an entry that has frames only: `delivery/committer.py` knows how."""
 
 
 def joined(entries: Sequence[Entry]) -> Entry:
@@ -67,9 +73,11 @@ def encoded(entry: Entry) -> tuple[bytes, int]:
     return _encode(replace(entry, batch=batch)), len(pieces) - len(kept)
 
 
-def decoded(data: bytes) -> Entry:
-    """Decodes an entry. Raises msgspec.DecodeError if another version of logs-ui, or another program, wrote it."""
-    return _decoder.decode(data)
+def decoded(data: bytes, entry_of: EntryOf) -> Entry:
+    """Decodes an entry; one with frames is compressed. Raises msgspec.DecodeError if another version wrote it."""
+    if not data.startswith(zstandard.FRAME_HEADER):
+        return _decoder.decode(data)
+    return entry_of(_decoder.decode(zstandard.decompress(data)))
 
 
 def _first_encodable(piece: Batch) -> Batch | None:

@@ -1,11 +1,11 @@
-"""Writes and deletes the spool of a process: files in which entries wait for the database.
+"""Writes and deletes the spool of a process: files with the entries that the database's own file does not hold yet.
+They wait for a database that is away, or they are stored, and SQLite's log has not been moved into the file yet.
 
 Only the process appends to its spool, a series of files (`HOST-PID-LETTERS.000001.spool`, ...), see `spool_format.py`.
 If the process was killed, or its machine lost power, the last frame may be incomplete. It is cut off; `flush()` had not
 returned for it. The process holds a lock (flock) on a file for as long as it may append to it.
 """
 
-import fcntl
 import logging
 import os
 import re
@@ -17,6 +17,7 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
+from logs_ui.recorder.storage import portable
 from logs_ui.recorder.storage.changes import NO_ENTRY, EntryNumber
 from logs_ui.recorder.storage.file_system import sync
 from logs_ui.recorder.storage.spool.spool_format import FORMAT, Frame, frame_of, frames, grouped, is_ended
@@ -61,25 +62,29 @@ class Spool:
         together; `before` the number of processes that wrote under this name and have ended, whose files this one takes
         over.
         """
-        self.folder = folder
+        self.folder, self.mark = folder, folder / f"{writer}.log"  # for `OpenFile.note_log`
         self.size = 0  # bytes in its files
         self._writer, self._most = writer, most_bytes
         self._file: FileIO | None = None  # the last of `_files`, opened for appending
         self._files: list[Path] = []
         self._part = before * _PARTS
-        self._end = 0  # offset behind the last whole frame of `_file`
-        self._taken = 0  # offset in the first file up to which all is in the database
+        self._begin_of_last = self._end = 0  # offsets of the last whole frame of `_file`, and behind it
+        self._taken: dict[Path, int] = {}  # for each file the offset up to which all is in the database
+        self._first: Path | None = None  # the file that `first` read last
+        self._waits = False
         if before:
             self._files = [file.path for file in spool_files(folder) if file.writer == writer]
+            self._waits = bool(self._files)
             self._measure()
 
     def __bool__(self) -> bool:
-        """Returns True if there are files, so that entries may wait."""
-        return bool(self._files)
+        """Returns True if entries may wait for the database."""
+        return self._waits
 
-    def append(self, number: EntryNumber, data: bytes) -> None:
-        """Appends an entry, and returns once it is on the disk. Raises SpoolFullError if the spool would become larger
-        than it may be, and OSError if the entry cannot be written, which damages no earlier one.
+    def append(self, number: EntryNumber, data: bytes, *, waits: bool = True) -> None:
+        """Appends an entry, and returns once it is on the disk; one that does not wait is only safe from the end of
+        this process. Raises SpoolFullError if the spool would become larger than it may be, and OSError if the entry
+        cannot be written, which damages no earlier one.
         """
         frame = frame_of(number, data)
         if self.size + len(frame) > self._most:
@@ -90,31 +95,61 @@ class Spool:
             self.close()
         if self._file is None:
             self._begin()
-        self._write(frame)
+        self._write(frame, synced=waits)
+        self._waits = self._waits or waits
+
+    def retract(self) -> None:
+        """Cuts off the entry that was appended last: the database did not take it."""
+        assert self._file is not None  # noqa: S101
+        self.size -= self._end - self._begin_of_last
+        self._end = self._begin_of_last
+        self._cut(self._file)
 
     def first(self) -> list[Frame]:
-        """Returns the oldest frames, as many as fit in one transaction; none if the spool is empty. Until `forget` is
+        """Returns the oldest frames that wait, as many as fit in one transaction; none if none wait. Until `forget` is
         called, it returns the same frames again. Raises OSError if a file cannot be read.
         """
-        while self._files:
-            with suppress(FileNotFoundError), self._files[0].open("rb") as file:  # another process may have ingested it
-                if found := next(grouped(frames(file, self._taken)), None):
-                    return found
-            if len(self._files) == 1:
-                break
-            self._delete(self._files[0])
+        for path in self._files:
+            with suppress(FileNotFoundError), path.open("rb") as file:  # another process may have ingested it
+                if waiting := next(grouped(frames(file, self._taken.get(path, 0))), None):
+                    self._first = path
+                    return waiting
+        self._waits = False
         return []
 
     def forget(self, taken: Sequence[Frame]) -> None:
         """Notes that the frames which `first` returned are in the database."""
-        self._taken = taken[-1].end
+        assert self._first is not None  # noqa: S101
+        self._taken[self._first] = taken[-1].end
 
-    def clear(self) -> None:
-        """Deletes all files. Call it once all entries are in the database."""
+    def forget_last(self) -> None:
+        """Notes that the entry which was appended last is in the database, as all before it."""
+        self._taken[self._files[-1]] = self._end
+
+    def remember(self) -> None:
+        """Lets all entries wait again, for another database."""
+        self._taken.clear()
+        self._waits = bool(self._files)
+
+    def sweep(self) -> None:
+        """Deletes the entries that are in the database. Call it once they are in its own file, not only in its log."""
+        if self._waits:
+            done = self._files[: self._files.index(self._first)] if self._first in self._files else []
+        else:
+            done = self._files[: None if self._file is None else -1]
+        for path in done:
+            self._delete(path)
+        if self._file is not None and not self._waits:  # to empty a file takes less time than to begin one
+            self._end = self.size = self._taken[self._files[-1]] = len(FORMAT)
+            self._cut(self._file)
+
+    def remove(self) -> None:
+        """Deletes all files, as `sweep`, and the folder."""
         self.close()
         for path in self._files.copy():
             self._delete(path)
         with suppress(OSError):  # files of other processes are in it
+            self.mark.unlink(missing_ok=True)
             self.folder.rmdir()
 
     def abandon(self) -> None:
@@ -128,15 +163,14 @@ class Spool:
         for path in self._files:
             with suppress(FileNotFoundError):
                 sizes[path] = path.stat().st_size
-        if self._files and self._files[0] not in sizes:
-            self._taken = 0
         self._files, self.size = [*sizes], sum(sizes.values())
 
     def _begin(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._part += 1
         path = self.folder / f"{self._writer}.{self._part:06d}.spool"
-        made = path.with_suffix(".new")  # it gets its real name once it is locked, so that no ingest finds it unlocked
+        # It gets its real name once it is locked, so that no ingest finds it unlocked. Windows renames no open file.
+        made = path if portable.IS_WINDOWS else path.with_suffix(".new")
         try:
             file = FileIO(made, "x")
         except FileNotFoundError:  # another process has just deleted the empty folder
@@ -144,10 +178,11 @@ class Spool:
             file = FileIO(made, "x")
         try:
             with suppress(OSError):  # the file system has no locks
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                portable.lock(file)
             _write_all(file, FORMAT)
             os.fsync(file.fileno())
-            made.rename(path)
+            if made != path:
+                made.rename(path)
             with suppress(OSError):  # some network file systems cannot do this
                 sync(self.folder)  # so that the names of its files survive a power failure
         except OSError:
@@ -159,15 +194,17 @@ class Spool:
         self._files.append(path)
         self.size += self._end
 
-    def _write(self, frame: bytes) -> None:
+    def _write(self, frame: bytes, *, synced: bool) -> None:
         file = self._file
         assert file is not None  # noqa: S101
         try:
             _write_all(file, frame)
-            _sync(file)
+            if synced:
+                _sync(file)
         except OSError:
             self._cut(file)
             raise
+        self._begin_of_last = self._end
         self._end += len(frame)
         self.size += len(frame)
 
@@ -192,10 +229,10 @@ class Spool:
     def _delete(self, path: Path) -> None:
         with suppress(OSError):
             size = path.stat().st_size
-            put_away(path, self._taken)
+            put_away(path, self._taken.get(path, 0))
             self.size -= size
         self._files.remove(path)
-        self._taken = 0
+        self._taken.pop(path, None)
         if not self._files:
             self.size = 0
 

@@ -13,8 +13,8 @@ from typing import BinaryIO, NamedTuple
 from logs_ui.recorder.storage.changes import EntryNumber
 
 FORMAT = b"logs-ui spool 3\n"
-"""The first line of a spool file. Raise its number if `Entry` or the content of payloads changes: entries of an older
-version would otherwise be misread.
+"""The first line of a spool file. Raise its number if `Entry`, a job or the content of payloads changes: entries of an
+older version would otherwise be misread.
 """
 
 _HEADER = struct.Struct("<IIQII")  # length of the data, crc32 of number and data, the number's three parts

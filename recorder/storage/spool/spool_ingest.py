@@ -4,11 +4,11 @@ A process ingests its own spool while it lives (`durable_outlet.py`). This file 
 died. On a network file system it ingests all spools, as no training writes to the database there.
 """
 
-import fcntl
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -19,7 +19,7 @@ from typing import BinaryIO
 import msgspec
 from sqlalchemy import Engine
 
-from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.storage import portable
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import NO_ENTRY
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, writing_engine
@@ -27,18 +27,17 @@ from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.lease import Lease
-from logs_ui.recorder.storage.spool.spool_entry import Entry
+from logs_ui.recorder.storage.spool.spool_entry import Entry, EntryOf
 from logs_ui.recorder.storage.spool.spool_files import SpoolFile, put_away, spool_files
 from logs_ui.recorder.storage.spool.spool_format import Frame, NotASpoolError, frames, grouped, is_ended
 from logs_ui.recorder.storage.spool_folder import spool_folder
-from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint, sync_log
+from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.storage.writes import row_writes
 
 logger = logging.getLogger("logs_ui")
 
 _PATIENCE = 5.0  # seconds for a lock of the database
-_POLL = 0.1  # seconds between two checks for the end of another process's ingest
-_BEFORE_READING = 10.0  # seconds that a reader waits for the latest entries
 _RENEWED = 5.0  # seconds between two renewals of the lease
 _IDLE_US = 3_600_000_000  # µs without a write after which a process on another machine is assumed to be dead; a live
 # one writes a heartbeat to its spool every few seconds
@@ -61,10 +60,12 @@ class Ingester:
     make sure that each entry is stored once.
     """
 
-    def __init__(self, address: Address, is_hurried: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self, address: Address, entry_of: EntryOf, is_hurried: Callable[[], bool] = lambda: False
+    ) -> None:  # fmt: skip
         """Opens no file and no connection yet. For `is_hurried` see `database.writing_engine`."""
         self.address = address
-        self.is_hurried = is_hurried
+        self.entry_of, self.is_hurried = entry_of, is_hurried
         self.folder = spool_folder(address)
         # A living process ingests its own spool, except on a network file system, where it never writes the database.
         self.takes_from_living = isinstance(address, Path) and network_kind(address) is not None
@@ -86,7 +87,8 @@ class Ingester:
             with disposed(writing_engine(self.address, _PATIENCE, self.is_hurried)) as engine:
                 sweep = _Sweep(self, engine, lease, stopped)
                 sweep.take(files)
-                checkpoint(self.address, engine, 0)
+                if checkpoint(self.address, engine, 0):
+                    sweep.put_away()
         return sweep.done
 
     def _may_hold_more(self, file: SpoolFile) -> bool:
@@ -108,6 +110,7 @@ class _Sweep:
         self.done = TakenIn()
         self._of, self._engine, self._lease, self._stopped = ingester, engine, lease, stopped
         self._renewed = time.monotonic()
+        self._taken: list[SpoolFile] = []  # files of which all is in the database
         with engine.connect() as connection:
             self._positions = row_writes.positions(connection)
 
@@ -134,7 +137,7 @@ class _Sweep:
                     self.done.is_all = False
                     return False
                 if ended or not is_last or (is_free and self._is_dead(opened)):
-                    self._put_away(file)
+                    self._taken.append(file)
         except FileNotFoundError:  # another process has ingested it
             return True
         except (NotASpoolError, msgspec.DecodeError):
@@ -154,11 +157,19 @@ class _Sweep:
             last = None
         for group in grouped(frames(opened, last.end if last else 0)):
             if group[-1].number > position:
-                self._take_group(intake, [entries.decoded(frame.data) for frame in group if frame.number > position])
+                self._take_group(intake, [self._decoded(frame.data) for frame in group if frame.number > position])
             self._of.ends[file.path] = last = group[-1]._replace(data=b"")
             if self._goes_no_further():
                 return None
         return is_ended(opened, last.end if last else 0)
+
+    def _decoded(self, data: bytes) -> Entry:
+        """Raises msgspec.DecodeError or NotASpoolError for an entry of another version, as with later columns."""
+        entry = entries.decoded(data, self._of.entry_of)
+        for table, changes in ((Run, entry.batch.runs), (EvaluationRow, entry.batch.rows)):
+            if any(not change.columns.keys() <= table.model_fields.keys() for change in changes):
+                raise NotASpoolError
+        return entry
 
     def _take_group(self, intake: Intake, group: Sequence[Entry]) -> None:
         self.done.refused += intake.take(group)
@@ -183,36 +194,25 @@ class _Sweep:
         """
         return max(0, round((self._lease.now() - os.fstat(opened.fileno()).st_mtime) * 1e6))
 
-    def _put_away(self, file: SpoolFile) -> None:
-        sync_log(self._of.address)  # before the file is deleted: a power failure could lose the last commits
-        last = self._of.ends.pop(file.path, None)
-        if torn := put_away(file.path, last.end if last else 0):
-            logger.warning(
-                "logs-ui: the last %d bytes of %s are torn, because its process was killed or its machine lost power "
-                "during a write. The entries before them are in the database. The file is kept as %s; you can delete "
-                "it.",
-                torn,
-                file.path,
-                file.path.with_suffix(".torn").name,
-            )
-
-
-def take_in_before_reading(address: Address, seconds: float = _BEFORE_READING, *, is_patient: bool = False) -> bool:
-    """Ingests for at most so many seconds, so that a reader sees the latest entries. Returns False if some are left.
-
-    An error is only logged, because reading is still possible. With `is_patient`, only the wait for another process
-    that ingests is limited.
-    """
-    ingester = Ingester(address)
-    deadline = time.monotonic() + seconds
-    try:
-        while not ingester.take_in(lambda: not is_patient and time.monotonic() > deadline).is_all:
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(_POLL)
-    except (LogsUIError, OSError) as error:
-        logger.warning("logs-ui: what waits in %s is not in the database yet: %s", ingester.folder, error)
-    return True
+    def put_away(self) -> None:
+        """Deletes the files of which all is in the database. Call it once that is in the database's own file."""
+        for file in self._taken:
+            last = self._of.ends.pop(file.path, None)
+            torn = 0
+            with suppress(FileNotFoundError):  # another process has ingested it
+                torn = put_away(file.path, last.end if last else 0)
+            if torn:
+                logger.warning(
+                    "logs-ui: the last %d bytes of %s are torn, because its process was killed or its machine lost "
+                    "power during a write. The entries before them are in the database. The file is kept as %s; you "
+                    "can delete it.",
+                    torn,
+                    file.path,
+                    file.path.with_suffix(".torn").name,
+                )
+        if self._taken and not spool_files(self._of.folder):
+            for mark in self._of.folder.glob("*.log"):
+                mark.unlink(missing_ok=True)
 
 
 def _is_free(file: BinaryIO) -> bool:
@@ -221,7 +221,7 @@ def _is_free(file: BinaryIO) -> bool:
     Tries a shared lock: NFS does not grant an exclusive one on a file that is open for reading only.
     """
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        portable.lock(file, is_shared=True)
     except BlockingIOError:
         return False
     except OSError:  # the file system has no locks

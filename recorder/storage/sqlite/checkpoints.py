@@ -1,46 +1,52 @@
 """Moves SQLite's write-ahead log into the database's file, one process at a time."""
 
-import fcntl
 import logging
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
+from logs_ui.recorder.errors import DatabaseError
+from logs_ui.recorder.storage import portable
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.file_system import sync
 
 logger = logging.getLogger("logs_ui")
 
 
-def checkpoint(address: Address, engine: Engine, beyond: int) -> None:
+def checkpoint(address: Address, engine: Engine, beyond: int) -> bool:
     """Moves the log if it is larger than `beyond` bytes; SQLite then starts it again, and cuts its file to `WAL_BYTES`.
+    Returns True if all that was committed before is in the database's own file now, and on the disk.
 
     SQLite before 3.51.3 can corrupt a database if two processes do this at once, so all writers use one lock, and none
     waits for it. If it fails, as on a full disk, nothing is lost: the log grows until a later checkpoint works.
     """
     if not isinstance(address, Path):
-        return
+        return True
     log = log_of(address)
     try:
-        if log.stat().st_size <= beyond:
-            return
+        size = log.stat().st_size
+        if size <= beyond:
+            return size == 0
         with alone(log, waits=False):
-            checkpoint_log(engine)
-    except (OSError, sqlite3.Error, SQLAlchemyError) as error:
+            return checkpoint_log(engine)
+    except FileNotFoundError:  # a rollback journal has no log
+        return True
+    except (OSError, sqlite3.Error, SQLAlchemyError, DatabaseError) as error:
         logger.debug("logs-ui: no checkpoint of %s: %s", address, error)
+        return False
 
 
-def checkpoint_log(engine: Engine) -> None:
-    """Moves as much of the write-ahead log into the database as no reader still needs; waits for nobody."""
-    connection = engine.raw_connection()  # outside of any transaction: a checkpoint cannot be part of one
-    try:
-        connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)")
-    finally:
-        connection.close()
+def checkpoint_log(engine: Engine) -> bool:
+    """Moves as much of the write-ahead log into the database as no reader still needs; waits for nobody. Returns True
+    if that is all.
+    """
+    with closing(engine.raw_connection()) as connection:  # outside of any transaction: it cannot be part of one
+        busy, in_log, moved = connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        return not busy and bool(in_log == moved)
 
 
 @contextmanager
@@ -49,22 +55,10 @@ def alone(log: Path, *, waits: bool) -> Iterator[None]:
     Raises OSError if there is no log, or if another process has the lock and `waits` is False.
     """
     with log.open("rb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX if waits else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        portable.lock(lock, waits=waits)
         yield
 
 
 def log_of(path: Path) -> Path:
-    """Returns the path of SQLite's write-ahead log, which need not exist."""
-    return path.with_name(f"{path.name}-wal")
-
-
-def sync_log(address: Address) -> None:
-    """Writes the log to the disk, so that commits survive a power failure. SQLite (synchronous=NORMAL) does so only
-    before a checkpoint. Call it before deleting a file whose contents were committed. Raises OSError if the disk
-    answers with an error.
-    """
-    if not isinstance(address, Path):
-        return
-    with suppress(FileNotFoundError):  # a checkpoint moved and synced all of it
-        for path in (log_of(address), address.parent):
-            sync(path)
+    """Returns the path of SQLite's write-ahead log, which need not exist. SQLite follows links to find it."""
+    return Path(f"{os.path.realpath(path)}-wal")

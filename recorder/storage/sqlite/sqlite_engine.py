@@ -17,9 +17,11 @@ from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatab
 from logs_ui.recorder.snapshot import json_column
 from logs_ui.recorder.storage import schema
 from logs_ui.recorder.storage.file_system import network_kind
-from logs_ui.recorder.storage.schema import Purpose
+from logs_ui.recorder.storage.missing_columns import without_missing
+from logs_ui.recorder.storage.schema import Lacks, Purpose
 from logs_ui.recorder.storage.sidecars import SIDECARS, Sidecar, tables
 from logs_ui.recorder.storage.spool_folder import what_to_do_first
+from logs_ui.recorder.storage.sqlite.moved_files import Place, keep_apart
 
 WAL_BYTES = 4 << 20
 """Size from which the write-ahead log is moved into the database, and to which its file is then cut."""
@@ -37,7 +39,7 @@ _ANOTHER = "another database (--db, db= or LOGS_UI_DB)"
 _LOCKED = f"stays locked by another process. Find that process (fuser), or name {_ANOTHER}."
 _DISK_TROUBLE = {  # by SQLite's primary result code
     sqlite3.SQLITE_NOTADB: f"is not an SQLite database. Name {_ANOTHER}.",
-    sqlite3.SQLITE_CORRUPT: f"is damaged. Restore it from a copy, or name {_ANOTHER}.",
+    sqlite3.SQLITE_CORRUPT: f"is damaged: restore a copy, name {_ANOTHER}, or run: logs-ui db recover OLD NEW",
     sqlite3.SQLITE_CANTOPEN: "cannot be opened: check that it is a file, and that you may read and write its folder.",
     sqlite3.SQLITE_READONLY: (
         f"is not writable: check the permissions of the file and of its folder, or name {_ANOTHER}."
@@ -71,13 +73,14 @@ def writing_engine(path: Path, patience: float) -> Engine:
         _look(path, purpose=Purpose.RECORD, busy_timeout_ms=busy_ms)  # first: to set the journal mode writes the file
     with errors_in_plain_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        place = Place(path)
         journal = "WAL" if network_kind(path) is None else "DELETE"
         pragmas = (f"busy_timeout={busy_ms}", f"journal_mode={journal}", *_WRITE_PRAGMAS)
-        engine = _engine(path.absolute().as_uri(), pragmas, immediate=True)
+        engine = _engine(path.absolute().as_uri(), pragmas, immediate=True, check=place.check)
         with ExitStack() as unless_it_works:
             unless_it_works.callback(engine.dispose)
             with engine.begin() as connection:
-                if not _check_schema(path, connection, purpose=Purpose.RECORD):
+                if _check_schema(path, connection, purpose=Purpose.RECORD) is None:
                     schema.make(connection)
                 is_behind = schema.is_behind(connection)
             if is_behind:
@@ -95,7 +98,8 @@ def reading_engine(path: Path) -> Engine:
     """Implements `database.reading_engine`. A WAL database in a read-only folder can be read, too. Its connections have
     the sidecars attached that exist now: `sidecars.identity()` changes when they do.
     """
-    _look(path, purpose=Purpose.READ)
+    place = Place(path)
+    lacks = _look(path, purpose=Purpose.READ)
     with errors_in_plain_words(path):
 
         def attach(connection: sqlite3.Connection) -> None:
@@ -103,7 +107,7 @@ def reading_engine(path: Path) -> Engine:
                 sidecar.attach(connection, path)
 
         uri = f"{path.absolute().as_uri()}?{_read_mode(path)}"
-        return _engine(uri, _READ_PRAGMAS, immediate=False, prepare=attach)
+        return without_missing(_engine(uri, _READ_PRAGMAS, immediate=False, prepare=attach, check=place.check), lacks)
 
 
 def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
@@ -121,7 +125,7 @@ def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
 
     path.parent.mkdir(parents=True, exist_ok=True)
     if path != beside and not path.exists() and beside.exists():
-        _copy(beside, path)
+        copy_file(beside, path)
     engine = _engine("file::memory:", (), immediate=True, prepare=attach)
     with ExitStack() as unless_it_works:
         unless_it_works.callback(engine.dispose)
@@ -170,17 +174,28 @@ def _result_code(error: Exception) -> int:
 
 
 def _engine(
-    uri: str, pragmas: tuple[str, ...], *, immediate: bool, prepare: Callable[[sqlite3.Connection], None] | None = None
+    uri: str,
+    pragmas: tuple[str, ...],
+    *,
+    immediate: bool,
+    prepare: Callable[[sqlite3.Connection], None] = lambda _: None,
+    check: Callable[[], None] = lambda: None,
 ) -> Engine:
-    # `prepare` gets each connection before the pragmas, of which one may make it read-only.
+    # `prepare` gets each connection before the pragmas, of which one may make it read-only. `check` raises if the file
+    # or its log was moved: a connection that has opened one of each would read, or write, a mixture.
 
     def connect() -> sqlite3.Connection:
         full = uri + ("&" if "?" in uri else "?") + "cache=private"
-        connection = sqlite3.connect(full, uri=True, isolation_level=None, check_same_thread=False)
-        if prepare is not None:
+        with ExitStack() as unless_it_works:
+            connection = sqlite3.connect(full, uri=True, isolation_level=None, check_same_thread=False)
+            unless_it_works.callback(connection.close)
+            check()  # before the log is opened: to close a file with another's log would move that into it
             prepare(connection)
-        for pragma in pragmas:
-            connection.execute(f"PRAGMA {pragma}")
+            for pragma in pragmas:
+                connection.execute(f"PRAGMA {pragma}")
+            connection.execute("SELECT 1 FROM sqlite_master").fetchone()  # which opens the log
+            check()
+            unless_it_works.pop_all()
         return connection
 
     engine = create_engine(
@@ -202,7 +217,7 @@ def _engine(
     return engine
 
 
-def _copy(source: Path, target: Path) -> None:
+def copy_file(source: Path, target: Path) -> None:
     """Copies a database that may be in a read-only folder."""
     with closing(sqlite3.connect(f"{source.absolute().as_uri()}?{_read_mode(source)}", uri=True)) as connection:
         connection.execute("VACUUM INTO ?", [str(target)])
@@ -225,12 +240,14 @@ def _read_mode(path: Path) -> str:
     return "mode=ro"
 
 
-def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> None:
-    """Checks that the file has our tables, of a known schema. A foreign file stays as it was, to the byte, and nothing
-    is left beside it, not even the -shm file of a reading connection: without a -wal file nobody writes, and
-    `immutable` reads any database without locks or files of its own. Raises what `database.py` explains.
+def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> Lacks:
+    """Checks that the file has our tables, of a known schema; returns what these lack. A foreign file stays as it was,
+    to the byte, and nothing is left beside it, not even the -shm file of a reading connection: without a -wal file
+    nobody writes, and `immutable` reads any database without locks or files of its own. Raises what `database.py`
+    explains.
     """
     with errors_in_plain_words(path):
+        keep_apart(path)
         try:
             mode = path.stat().st_mode
         except FileNotFoundError:
@@ -243,17 +260,21 @@ def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_
         engine = _engine(f"{path.absolute().as_uri()}?{how}", (f"busy_timeout={busy_timeout_ms}",), immediate=False)
         try:
             with engine.connect() as connection:
-                has_tables = _check_schema(path, connection, purpose=purpose)
+                lacks = _check_schema(path, connection, purpose=purpose)
         finally:
             engine.dispose()
-        if not has_tables:
+        if lacks is None:
             raise NoDatabaseError(f"{path} is empty. {what_to_do_first(path)}")
+        return lacks
 
 
-def _check_schema(path: Path, connection: Any, *, purpose: Purpose) -> bool:
-    """True if the tables exist. Raises RefusedDatabaseError if they are foreign, or as `schema.check`."""
+def _check_schema(path: Path, connection: Any, *, purpose: Purpose) -> Lacks | None:
+    """Returns what the tables lack; None if there are none. Raises RefusedDatabaseError if they are foreign, or as
+    `schema.check`.
+    """
     if not inspect(connection).get_table_names():
-        return False
-    if not schema.check(path, connection, purpose=purpose):
+        return None
+    lacks = schema.check(path, connection, purpose=purpose)
+    if lacks is None:
         raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Name {_ANOTHER}.")
-    return True
+    return lacks

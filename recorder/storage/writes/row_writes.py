@@ -17,7 +17,7 @@ from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import Insert, insert, server_clock
 from logs_ui.recorder.storage.step_sums import OF_STEP
 from logs_ui.recorder.storage.writes.prepared_statements import run, run_many, upsert_values
-from logs_ui.recorder.storage.writes.run_writes import later
+from logs_ui.recorder.storage.writes.run_writes import later, take_runs
 from logs_ui.recorder.storage.writes.step_writes import write_statistics
 
 
@@ -68,6 +68,19 @@ def write_rows(
         connection.execute(
             insert(tables.Image).values(**asdict(image)).on_conflict_do_nothing()
         )  # one that exists is the same
+
+
+def delete_rows(connection: Connection, run: str, uids: Iterable[str]) -> None:
+    """Deletes rollouts of a run, with what belongs to them, and recomputes the sums of their steps."""
+    row, run_id = tables.EvaluationRow, connection.scalar(select(col(tables.Run.id)).where(col(tables.Run.uid) == run))
+    take_runs(connection, [run_id or 0])
+    stored = col(row.run_id) == run_id, col(row.uid).in_([*uids])
+    steps = connection.execute(select(*(col(getattr(row, name)) for name in OF_STEP)).where(*stored).distinct()).all()
+    ids = select(col(row.id)).where(*stored)
+    for table in (tables.RolloutPayload, tables.RowTag):
+        connection.execute(delete(table).where(col(table.row_id).in_(ids)))
+    connection.execute(delete(row).where(*stored))
+    write_statistics(connection, [], run_id or 0, steps)
 
 
 def _advance() -> Insert:

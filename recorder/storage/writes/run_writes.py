@@ -1,12 +1,25 @@
 """Inserts and updates runs and what belongs to them, in the transaction of the thread that writes."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from operator import attrgetter, itemgetter
 from typing import Any
 
 import zstandard
-from sqlalchemy import BigInteger, Connection, Select, bindparam, case, literal, select, update
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    Select,
+    bindparam,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+    update,
+)  # fmt: skip
 from sqlmodel import col
 
 from logs_ui.recorder.storage.changes import RunChange, ScalarsChange, SourcesChange, TokenizerChange
@@ -15,6 +28,11 @@ from logs_ui.recorder.storage.dialects import insert, server_clock
 from logs_ui.recorder.storage.tables import Run, RunSource, Scalar, Text, Tokenizer
 from logs_ui.recorder.storage.writes.prepared_statements import run, upsert
 from logs_ui.recorder.vocabulary import RunState
+
+_END = {"state", "finished", "error", "traceback"}
+_FOLLOW_ON = ("Connection closed by peer", "gloo/transport", "DistBackendError", "DistNetworkError", "DistStoreError")
+"""Parts of what other ranks raise once one has failed: gloo's errors, and those of torch.distributed for NCCL."""
+_ERRORS = 20  # different ones that are kept of a run's unattributed calls, the most frequent first
 
 
 def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int | None = None) -> None:
@@ -39,9 +57,31 @@ def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int 
                 "unattributed_scoring": col(Run.unattributed_scoring) + change.unattributed_scoring,
                 **change.columns,
             }
+        if "finished" in columns and "state" in columns:
+            has_failed = _has_failed_before(columns)
+            ends = {
+                name: case((has_failed, col(getattr(Run, name))), else_=columns[name]) for name in _END & columns.keys()
+            }
+            columns |= ends
+        if change.unseen_sampling:
+            columns["unseen_sampling"] = func.coalesce(col(Run.unseen_sampling), 0) + change.unseen_sampling
+        if change.unattributed_errors:
+            counted = select(col(Run.unattributed_errors)).where(col(Run.uid) == change.uid).with_for_update()
+            errors = Counter(connection.scalar(counted) or {}) + Counter(change.unattributed_errors)
+            columns["unattributed_errors"] = dict(errors.most_common(_ERRORS))
         given = literal(change.columns.get("heartbeat", 0), BigInteger())
         columns["heartbeat"] = later(case((given < latest, given), else_=latest))
         connection.execute(update(Run).where(col(Run.uid) == change.uid).values(**columns))
+
+
+def _has_failed_before(end: Mapping[str, Any]) -> ColumnElement[bool]:
+    """Holds where a run's stored failure stays: it came first, or this end, another rank's, only follows from it."""
+    follows = or_(*(col(Run.error).contains(mark) for mark in _FOLLOW_ON))
+    is_earlier = col(Run.finished) <= literal(end["finished"], BigInteger())
+    comes_first = ~follows & is_earlier
+    if end.get("error") is None or any(mark in end["error"] for mark in _FOLLOW_ON):
+        comes_first = ~follows | is_earlier
+    return col(Run.state).in_((RunState.FAILED, RunState.INTERRUPTED)) & col(Run.error).is_not(None) & comes_first
 
 
 def run_ids(connection: Connection, uids: Iterable[str], heard: int | None) -> dict[str, int]:
