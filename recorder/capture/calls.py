@@ -5,7 +5,6 @@ training add them to. What is made for each call is a struct: making one takes h
 """
 
 import itertools
-import os
 import threading
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from logs_ui.recorder.capture.stop_causes import reason_of
 from logs_ui.recorder.capture.strands import NO_ROW, Strand, StrandTree, branch, current_strand, opened, within
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import error_line, is_shallow, snapshot
+from logs_ui.recorder.storage.portable import on_fork
 from logs_ui.recorder.vocabulary import StopReason
 
 _order = attrgetter("order")
@@ -411,4 +411,4 @@ def _in_parent() -> None:
         _children.there_are()
 
 
-os.register_at_fork(after_in_child=_in_forked_child, after_in_parent=_in_parent)
+on_fork(after_in_child=_in_forked_child, after_in_parent=_in_parent)

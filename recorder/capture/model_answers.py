@@ -22,10 +22,15 @@ class Sequence(Struct, frozen=True, array_like=True):
     # (S,) Log-probabilities of the sampled tokens; None if they were not requested.
     logprobs: NDArray[np.float32] | None = None
     text: str | None = None  # the answer's text; None if the server returned none
-    messages: bytes | None = None  # JSON of the messages that were sent; None if ids or a text were sent
+    messages: bytes | None = None  # JSON of the messages that were sent, or of the text; None if ids were sent
     reply: bytes | None = None  # JSON of the assistant's message; None if it is a text only
     prompt_tokens: int | None = None  # the server's count; None if it gave none
     completion_tokens: int | None = None  # likewise
+
+    @property
+    def tokens(self) -> int | None:
+        """Return the number of tokens that were sampled; None if neither ids nor the server tell it."""
+        return self.completion_tokens if self.sampled is None else len(self.sampled)
 
     @property
     def size(self) -> int:

@@ -9,7 +9,6 @@ import base64
 import binascii
 import hashlib
 import io
-import os
 import queue
 import secrets
 import threading
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import shallow_snapshot, snapshot
 from logs_ui.recorder.storage.changes import StoredImage
+from logs_ui.recorder.storage.portable import on_fork
 
 MAX_PIXELS = 4096 * 4096
 """Most pixels of an image that is stored; of a larger one only the size is."""
@@ -322,4 +322,4 @@ _budget = _Budget()
 _starting = threading.Lock()
 _waiting: "queue.SimpleQueue[_Pending]" = queue.SimpleQueue()
 _thread: list[threading.Thread] = []
-os.register_at_fork(after_in_child=_renew)
+on_fork(after_in_child=_renew)

@@ -182,7 +182,13 @@ def _array(values: Any, dtype: type[ScalarT]) -> NDArray[ScalarT]:
         with suppress(struct.error):
             packed = struct.Struct(f"{len(values)}{np.dtype(dtype).char}").pack(*values)  # one buffer, no copy
             return np.frombuffer(bytearray(packed), dtype)
-    return np.asarray(values, dtype)
+    if dtype == np.float64 or (isinstance(values, np.ndarray) and values.dtype.kind in "iub"):
+        return np.asarray(values, dtype)
+    try:
+        with np.errstate(invalid="raise"):
+            return np.asarray(values, dtype)
+    except FloatingPointError:
+        raise ValueError("NaN and infinity are no whole numbers") from None
 
 
 def token_ids(values: Any) -> NDArray[np.int32]:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,8 @@ def git_output(folder: Path, *arguments: str) -> str:
         assert process.stdout is not None  # noqa: S101 - it is a pipe
         limit = threading.Timer(_GIT_SECONDS, process.kill)  # a network file system may keep git waiting for ever
         limit.daemon = True  # else the training's end would wait for it
-        limit.start()
+        with suppress(RuntimeError):  # at the end of a process, Python 3.12 starts no thread
+            limit.start()
         output = process.stdout.read(_READ_BYTES)
         limit.cancel()
         if len(output) == _READ_BYTES:

@@ -9,7 +9,6 @@ import asyncio
 import functools
 import itertools
 import logging
-import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,6 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
+
+from logs_ui.recorder.storage.portable import on_fork
 
 logger = logging.getLogger("logs_ui")
 
@@ -140,7 +141,7 @@ def _in_forked_child() -> None:
         _open.append(StrandTree(strand.tree.log.of_forked_child()))
 
 
-os.register_at_fork(after_in_child=_in_forked_child)
+on_fork(after_in_child=_in_forked_child)
 
 
 def _place() -> tuple[object, object]:

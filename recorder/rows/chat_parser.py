@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from itertools import takewhile
 from typing import Any
 
@@ -12,18 +13,23 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from logs_ui.recorder.capture.model_answers import Ids
+from logs_ui.recorder.rows.sent_prompt import SPECIAL, Prompt, compare_prompt
+from logs_ui.recorder.vocabulary import SentPrompt
 
 # Texts come from models and environments, so they can be anything: tags are found by scans that read a text once. A
 # regex that matches lazily up to a closing tag reads the rest again for each opening tag, and keeps the GIL meanwhile.
 _THINK, _THINK_END = "<think>", "</think>"
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
 _RESPONSE, _RESPONSE_END = "<tool_response>", "</tool_response>"
+_EMPTY = ("", _THINK, f"{_THINK}\n\n{_THINK_END}")  # with which a template begins an answer
+_RESPELLED = 20_000  # characters: to encode more takes too long
 _BETWEEN = re.compile(rf"{_RESPONSE_END}\s*{_RESPONSE}")
 # How the common chat templates open and close a message.
 _TEMPLATES = (
     (re.compile(r"<\|im_start\|>(\w+)\n"), "<|im_end|>"),  # ChatML: Qwen and many others
     (re.compile(r"<\|start_header_id\|>(\w+)<\|end_header_id\|>\n\n"), "<|eot_id|>"),  # Llama 3
 )
+_MARK = re.compile("|".join(f"{header.pattern}|{re.escape(closing)}" for header, closing in _TEMPLATES))
 
 
 def prompt_messages(prompt: Any) -> list[dict[str, Any]]:
@@ -35,33 +41,14 @@ def prompt_messages(prompt: Any) -> list[dict[str, Any]]:
     return [{"role": "user", "content": prompt if isinstance(prompt, str) else str(prompt)}]
 
 
-def prompt_with_more(given: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
-    """Return the dataset's prompt with what the rollout function added to it, in the last message or in further ones.
-
-    `text` is the whole prompt that the model received, with special tokens. If it follows no known template, or does
-    not contain the dataset's prompt, that is returned alone.
-    """
-    last = given[-1] if given else {}
-    if not isinstance(last.get("content"), str):
-        return given
-    dataset_content = last["content"].strip()
-    for header, closing in _TEMPLATES:
-        written = list(_templated(text, header, closing))
-        for place in reversed(range(len(written))):
-            content = written[place]["content"].strip()
-            if written[place]["role"] == last.get("role") and content.startswith(dataset_content):
-                extended = last if content == dataset_content else last | {"content": content}
-                return [*given[:-1], extended, *written[place + 1 :]]
-    return [last | {"content": text}] if len(given) == 1 and text.startswith(last["content"]) else given
-
-
 class Spelling:
     """Decodes token ids into text, each sequence once: the rows of a group have the same prompt, for example."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._known: dict[bool, dict[bytes, str]] = {True: {}, False: {}}  # True: without special tokens
-        self._known_prompts: dict[tuple[bytes, bytes], bytes] = {}
+        self.respelled = cache(self._respell)
+        self._prompts: dict[tuple[bytes, bytes], tuple[bytes, SentPrompt | None]] = {}
 
     def of(self, ids: Ids) -> str:
         """Return the text of ids without special tokens."""
@@ -77,14 +64,31 @@ class Spelling:
             known[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=bare)
         return known[key]
 
-    def prompt(self, given: bytes, ids: Ids) -> list[dict[str, Any]]:
-        """Return `prompt_with_more` of the dataset's prompt (JSON) and the ids that the model got, as a new list."""
+    def prompt(self, given: bytes, ids: Ids) -> Prompt:
+        """Return `compare_prompt` of the dataset's prompt (JSON) and the ids that the model got, with new messages."""
         key = given, ids.tobytes()
-        if key not in self._known_prompts:
-            messages = prompt_with_more(prompt_messages(orjson.loads(given)), self.whole(ids))
-            self._known_prompts[key] = orjson.dumps(messages)
-        found: list[dict[str, Any]] = orjson.loads(self._known_prompts[key])  # a copy for each row, which may change it
-        return found
+        if key not in self._prompts:
+            whole, messages = self.whole(ids), prompt_messages(orjson.loads(given))
+            messages, kind = compare_prompt(messages, templated(whole, with_open=True), whole, self.respelled)
+            self._prompts[key] = orjson.dumps(messages), kind
+        data, kind = self._prompts[key]
+        return orjson.loads(data), kind  # a copy for each row, which may change it
+
+    def has_messages(self, completion: Ids) -> bool:
+        """Return True if a chat template closed a message before the completion's end."""
+        marks = [self._tokenizer.token_to_id(closing) for _, closing in _TEMPLATES]
+        return any(mark is not None and bool((completion[:-1] == mark).any()) for mark in marks)
+
+    def _respell(self, text: str) -> str:
+        """Return a text as it is after encoding and decoding: a tokenizer may not know all words."""
+        if len(text) > _RESPELLED:
+            return text
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._tokenizer.decode(ids, skip_special_tokens=False)
+
+    def cut(self, ids: Ids, text: str) -> None:
+        """Give an answer the text that `of` shall return: a server cuts it before a stop text."""
+        self._known[True][ids.tobytes()] = text
 
     def learn(self, ids: Iterable[Ids], whole: Iterable[Ids]) -> None:
         """Decodes many texts at once, for later calls of `of` and `whole`: the tokenizer releases the GIL for a batch,
@@ -100,26 +104,48 @@ class Spelling:
 
 def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
     """Return the messages of a completion (C,), in order: spans that the model sampled, parsed, and spans that were
-    inserted between them, by role. The mask (C,) is 1 where the model sampled; None if it sampled all.
+    inserted between them, by role. The mask (C,) is 1 where the model sampled; None if it sampled all, or if nobody
+    knows. The marks of a chat template divide sampled spans, and the first one.
     """
     messages: list[dict[str, Any]] = []
     for sampled, ids in spans(completion, mask):
-        messages += [assistant_message(spelling.of(ids))] if sampled else _inserted_messages(spelling, ids)
+        # A function may say of other tokens that the model sampled them, and of an earlier answer that it did not.
+        may_be_several = (sampled or not messages) and spelling.has_messages(ids)
+        if may_be_several and (marked := _marked(spelling.whole(ids), is_answer=sampled)):
+            messages += marked
+        elif sampled:
+            messages.append(assistant_message(spelling.of(ids)))
+        else:
+            messages += _inserted_messages(spelling, ids)
     return messages
 
 
-def turns_messages(spelling: Spelling, turns: Iterable[tuple[Ids, Ids]]) -> list[dict[str, Any]]:
-    """Return the messages of turns, each a prompt and its answer: of a prompt those that were not said before."""
+def _marked(text: str, *, is_answer: bool) -> list[dict[str, Any]]:
+    """Return the messages of a text in which a chat template opened others after an answer; else nothing. If it may be
+    no answer that it begins with, a template has to close that before it opens another message.
+    """
+    mark = _MARK.search(text)
+    answer, rest = (text[: mark.start()], text[mark.start() :]) if mark else (text, "")
+    if not (is_answer or (answer.strip() and any(rest.startswith(closing) for _, closing in _TEMPLATES))):
+        return []
+    messages = templated(rest, with_open=is_answer)
+    return [assistant_message(answer), *messages] if messages else []
+
+
+def turns_messages(turns: Iterable[tuple[str, str, str]], prompt: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the messages of turns, each the text of a context and its answer, with and without special tokens: of a
+    context those that were not said before. The first context is shown as `prompt`.
+    """
     messages: list[dict[str, Any]] = []
+    seen: list[dict[str, Any]] = []  # as the template wrote them
     before = ""
-    for context, sampled in turns:
-        text = spelling.whole(context)
-        given = next((found for template in _TEMPLATES if (found := list(_templated(text, *template)))), None)
-        if given is None:
-            given = prompt_messages(text.removeprefix(before))
-        same = sum(1 for _ in takewhile(_are_same, zip(messages, given, strict=False)))
-        messages += [*given[same:], assistant_message(spelling.of(sampled))]
-        before = text + spelling.whole(sampled)
+    for text, sampled, bare in turns:
+        answer = assistant_message(bare)
+        given = templated(text) or prompt_messages(text.removeprefix(before))
+        same = sum(1 for _ in takewhile(_are_same, zip(seen, given, strict=False)))
+        messages += [*(given[same:] if before else prompt), answer]
+        seen += [*given[same:], answer]
+        before = text + sampled
     return messages
 
 
@@ -207,26 +233,41 @@ def _tool_call(source: str, index: int) -> dict[str, Any] | None:
 
 def _inserted_messages(spelling: Spelling, ids: Ids) -> list[dict[str, Any]]:
     """Return the messages of inserted ids: by role if the chat template is a known one, else one user message."""
-    text = spelling.whole(ids)
-    for header, closing in _TEMPLATES:
-        if found := list(_templated(text, header, closing)):
-            return found
+    if messages := templated(spelling.whole(ids)):
+        return messages
     content = spelling.of(ids).strip()
     return [{"role": "user", "content": content}] if content else []
 
 
-def _templated(text: str, header: re.Pattern[str], closing: str) -> Iterator[dict[str, Any]]:
+def templated(text: str, *, with_open: bool = False) -> list[dict[str, Any]]:
+    """Return the messages that a known chat template wrote; empty if none did. `with_open` adds what an answer of the
+    model begins with, if that is more than a tag.
+    """
+    made = (list(_templated(text, *template, with_open=with_open)) for template in _TEMPLATES)
+    return next((messages for messages in made if messages), [])
+
+
+def _templated(
+    text: str, header: re.Pattern[str], closing: str, *, with_open: bool = False
+) -> Iterator[dict[str, Any]]:
     """Yields the messages that a chat template wrote: a header with the role, then content up to a closing token. The
-    last one may be cut off; one of the model's that is open has only begun.
+    last one may be cut off; one of the model's that is open has only begun. Text outside of messages is a user's.
     """
     end = 0
     while opened := header.search(text, end):
+        if beside := SPECIAL.sub("", text[end : opened.start()]).strip():
+            yield {"role": "user", "content": beside}
         closed = text.find(closing, opened.end())
+        content = text[opened.end() : closed if closed >= 0 else None]
         if closed >= 0 or opened[1] != "assistant":
-            yield from _inserted(opened[1], text[opened.end() : closed if closed >= 0 else None], is_cut=closed < 0)
+            yield from _inserted(opened[1], content, is_cut=closed < 0)
+        elif with_open and content.strip() not in _EMPTY:
+            yield assistant_message(content)
         if closed < 0:
             return
         end = closed + len(closing)
+    if end and (beside := SPECIAL.sub("", text[end:]).strip()):
+        yield {"role": "user", "content": beside}
 
 
 def _inserted(role: str, content: str, *, is_cut: bool) -> list[dict[str, Any]]:
@@ -236,8 +277,11 @@ def _inserted(role: str, content: str, *, is_cut: bool) -> list[dict[str, Any]]:
     bare = content.strip()
     if bare.startswith(_RESPONSE) and (is_cut or bare.endswith(_RESPONSE_END)):
         answers = _BETWEEN.split(bare.removeprefix(_RESPONSE).removesuffix(_RESPONSE_END))
-        return [{"role": "tool", "content": answer.strip()} for answer in answers]
-    return [{"role": "tool" if role == "ipython" else role, "content": content.strip("\n")}]
+        # The template adds a line break at each side: others are the tool's own.
+        return [{"role": "tool", "content": answer.removeprefix("\n").removesuffix("\n")} for answer in answers]
+    if role == "assistant":
+        return [assistant_message(content.strip("\n"))]
+    return [{"role": "tool" if role == "ipython" else role, "content": content}]
 
 
 def linked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:

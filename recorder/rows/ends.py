@@ -6,6 +6,7 @@ from typing import Any
 
 import orjson
 
+from logs_ui.recorder.action_text import tool_of
 from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.capture.stop_causes import reason_of_text
 from logs_ui.recorder.redaction import without_keys
@@ -25,8 +26,12 @@ Raised = tuple[str, str | None]
 """An error, and its `raised.reason_of`."""
 
 
-def end_of(row: RowCalls, moves: Moves, actions: Actions, tokens: Tokens | None, options: RowOptions) -> dict[str, Any]:
-    """Return the columns about a row's end: status, stop reason and error. `actions` are its entries, as stored."""
+def end_of(
+    row: RowCalls, moves: Moves, actions: Actions, tokens: Tokens | None, options: RowOptions, *, by_tools: bool
+) -> dict[str, Any]:
+    """Return the columns about a row's end: status, stop reason, error, and whether a tool's answer had no room.
+    `actions` are its stored entries, and `by_tools` says if it `acts_by_tools`.
+    """
     broken, failed = _failed_call(row), _reported(row, "error")
     failure = (without_keys(failed["error"]), failed.get("reason")) if failed else None
     unanswered = _unanswered(row, moves) if row.failures else None
@@ -35,16 +40,37 @@ def end_of(row: RowCalls, moves: Moves, actions: Actions, tokens: Tokens | None,
         reason = error_reason(broken)
     elif failure:
         reason = _raised_reason(*failure)
+    elif reported := _reported(row, "stop").get("reason"):
+        reason = StopReason(reported)
+    elif unanswered:
+        reason = _raised_reason(*unanswered)
     else:
-        reported = _reported(row, "stop").get("reason")
-        inferred = _raised_reason(*unanswered) if unanswered else _stop_reason(row, moves, actions, tokens, options)
-        reason = StopReason(reported) if reported else inferred
-    return {"status": Status.ERROR if error else Status.OK, "stop_reason": reason, "error": error}
+        reason = _stop_reason(row, moves, actions, tokens, options, by_tools=by_tools)
+    is_whole = bool(row.turns) and row.turns[-1].sequence.finish == "stop" and _room(row.turns[-1], tokens) == 0
+    no_room = int(options.offers_tools and reason == StopReason.LENGTH and is_whole) if row.turns else None
+    return {"status": Status.ERROR if error else Status.OK, "stop_reason": reason, "error": error, "no_room": no_room}
 
 
-def acts_by_tools(moves: Moves, options: RowOptions) -> bool:
-    """True if a row can only act by calling tools: then an answer without a call ends it."""
-    return {call.kind for call in moves} == {"tool"} if moves else options.offers_tools
+def acts_by_tools(row: RowCalls, moves: Moves, actions: Actions, options: RowOptions) -> bool:
+    """True if a row can only act by calling tools: then an answer without a call ends it. A step is a call if the
+    answer before it holds calls; or if its action names a tool, unless the last answer may be a broken call.
+    """
+    if not moves or {call.kind for call in moves} == {"tool"}:
+        return bool(moves) or options.offers_tools
+    acting = [entry for entry in actions if entry["turn"] and entry["action"] is not None]
+    are_held = True
+    for entry in acting:
+        if not (row.turns and _holds_calls(row.turns[entry["turn"] - 1], entry["text"])):
+            are_held = False
+            if not tool_of(entry["action"]):
+                return False
+    return bool(acting) and (are_held or "{" not in _last_answer(actions).get("text", ""))
+
+
+def ended_well(actions: Actions) -> Actions:
+    """Return the entries of a row that its last answer ended: that one is no action that could not be parsed."""
+    last = _last_answer(actions)
+    return [it | {"metadata": {**(it["metadata"] or {}), "parsed": True}} if it is last else it for it in actions]
 
 
 def error_reason(call: EnvironmentCall) -> StopReason:
@@ -53,44 +79,59 @@ def error_reason(call: EnvironmentCall) -> StopReason:
 
 
 def _stop_reason(
-    row: RowCalls, moves: Moves, actions: Actions, tokens: Tokens | None, options: RowOptions
+    row: RowCalls, moves: Moves, actions: Actions, tokens: Tokens | None, options: RowOptions, *, by_tools: bool
 ) -> StopReason:
     """Infers the stop reason from the last answer and the environment's response to it."""
-    by_tools = acts_by_tools(moves, options)
     if any(map(_done, _last_episode(row, moves))):
         return StopReason.DONE
-    if not row.turns:
-        return StopReason.TURN_LIMIT if len(moves) > 1 else StopReason.NOT_RECORDED
-    last = row.turns[-1]
-    answered = bool(moves) and moves[-1].order > last.order
-    # A trainer's own loop asks the model again after each call, unless a completion has no room for the tool's answer.
-    if last.sequence.finish == "length" or (options.offers_tools and (answered or _is_cut(last, tokens))):
-        return StopReason.LENGTH
-    answer = next((entry for entry in reversed(actions) if entry["text"] is not None), {})  # a reward may follow it
-    unparsed = (answer.get("metadata") or {}).get("parsed") is False
-    spoke = by_tools and not answered and "tool_call" not in answer.get("text", "")  # in whatever format
-    if not row.environment_calls or (spoke and not unparsed):
-        return _end_of_answer(row, unparsed=unparsed)
-    if not answered or unparsed:
-        was_refused = options.offers_tools and not unparsed and calls_in(answer.get("text", ""))
-        return StopReason.TURN_LIMIT if was_refused else StopReason.NO_ACTION
     # If an environment never reports `done`, nobody knows if it would have gone on. One of a single turn often says
     # False for ever.
     reports_end = any(call.done is not None for call in (*moves, *row.children) if call.kind in MOVES)
-    reports_end = by_tools or (reports_end and len(row.turns) > 1)
-    return StopReason.TURN_LIMIT if reports_end else StopReason.NOT_RECORDED
+    at_limit = StopReason.TURN_LIMIT if reports_end and len(row.turns or moves) > 1 else StopReason.NOT_RECORDED
+    if not row.turns:
+        return at_limit
+    last = row.turns[-1]
+    answered = any(call.order > last.order and not _is_reward(call) for call in moves)
+    # A trainer's own loop asks the model again after each call, unless a completion has no room for the tool's answer.
+    if last.sequence.finish == "length" or (options.offers_tools and (answered or _room(last, tokens) < 0)):
+        return StopReason.LENGTH
+    answer = _last_answer(actions)
+    unparsed = (answer.get("metadata") or {}).get("parsed") is False
+    calls = _holds_calls(last, answer.get("text"))
+    spoke = by_tools and not (answered or calls or unparsed or "tool_call" in answer.get("text", ""))  # in any format
+    if spoke or all(map(_is_reward, row.environment_calls)):
+        return _end_of_answer(row, unparsed=unparsed, spoke=spoke)
+    if not answered or unparsed:
+        return StopReason.TURN_LIMIT if by_tools and calls and not unparsed else StopReason.NO_ACTION
+    return at_limit
 
 
-def _is_cut(turn: Turn, tokens: Tokens | None) -> bool:
-    """Return True if the row's tokens end before the answer's."""
+def _is_reward(call: EnvironmentCall) -> bool:
+    """Return True for a reward that came without an action."""
+    return call.kind == "step" and (call.sent, call.observation, call.error) == (b"null", None, None)
+
+
+def _last_answer(actions: Actions) -> dict[str, Any]:
+    return next((entry for entry in reversed(actions) if entry["text"] is not None), {})  # a reward may follow it
+
+
+def _holds_calls(turn: Turn, text: str | None) -> bool:
+    """Return True if an answer holds calls of tools: those of its message, or those in its text that can be read."""
+    return b'"tool_calls"' in (turn.sequence.reply or b"") or calls_in(text or "")
+
+
+def _room(turn: Turn, tokens: Tokens | None) -> float:
+    """Return the number of the row's tokens after an answer; below 0 if they end before it does; NaN if not known."""
     if tokens is None or turn.start is None or turn.sequence.sampled is None:
-        return False
-    return turn.start + len(turn.sequence.sampled) > len(tokens.completion_ids)
+        return float("nan")
+    return len(tokens.completion_ids) - turn.start - len(turn.sequence.sampled)
 
 
-def _end_of_answer(row: RowCalls, *, unparsed: bool) -> StopReason:
+def _end_of_answer(row: RowCalls, *, unparsed: bool, spoke: bool) -> StopReason:
     """Return the stop reason of a row that ends with its last answer."""
-    if not row.is_whole or row.turns[-1].sequence.finish in _CUT_OFF:
+    last = row.turns[-1]  # if it was reported by hand and called no tool, that ended the loop, and nobody has to say so
+    by_hand = spoke and last.generation.seam == "turn" and last.sequence.finish is None
+    if not row.is_whole or (last.sequence.finish in _CUT_OFF and not by_hand):
         return StopReason.NOT_RECORDED
     return StopReason.NO_ACTION if unparsed else StopReason.STOP
 

@@ -14,6 +14,7 @@ from logs_ui.recorder.rows.rollout_call import Parse, RolloutCall
 from logs_ui.recorder.rows.row_numbers import MOVES, is_answer, moves_of
 from logs_ui.recorder.snapshot import tree
 from logs_ui.recorder.storage.changes import StoredImage
+from logs_ui.recorder.storage.payload import first_answer
 from logs_ui.recorder.vocabulary import SCORING
 
 _NO_ACTION = dict.fromkeys(("action", "observation", "reward", "done", "metadata", "seconds", "error"))
@@ -32,6 +33,25 @@ def actions_of(call: RolloutCall, row: RowCalls, spelling: chat_parser.Spelling 
         entries = _with_failures(entries, row)
     parse = call.options.parse
     return entries if parse is None else [_parsed(parse, entry) for entry in entries]
+
+
+def note_empty_answers(entries: list[Entry], messages: list[dict[str, Any]], turns: int) -> None:
+    """Note at each list that a tool returned whether the model was sent nothing of it, as `sent` in its metadata: TRL
+    passes lists on, of which templates of text models write nothing.
+    """
+    if list not in [type(entry["observation"]) for entry in entries]:
+        return
+    turn, heard = 0, dict[int, list[Any]]()
+    for message in messages[first_answer(messages, turns) :]:
+        turn += message.get("role") == "assistant"
+        if message.get("role") == "tool":
+            heard.setdefault(turn, []).append(message.get("content"))
+    for turn, answers in heard.items():  # by turn: the last one's may have had no room
+        # The trainer's request for a reward answers no text.
+        called = [entry for entry in entries if entry["turn"] == turn and None not in (entry["text"], entry["action"])]
+        for entry, answer in zip(called, answers, strict=True) if len(called) == len(answers) else ():
+            if answer == "" and isinstance(entry["observation"], list):
+                entry["metadata"] = {**(entry["metadata"] or {}), "sent": answer}
 
 
 def scoring_entries(scored: ScoredRow) -> list[Entry]:
@@ -108,6 +128,8 @@ def _generation(turn: Turn, sampling: dict[str, Any]) -> Entry:
         details["seconds"] = round(generation.seconds, _DIGITS)
     if finish is not None:
         details["finish"] = finish
+    if (tokens := turn.sequence.tokens) is not None:
+        details["tokens"] = tokens
     if turn.others:
         details["samples"] = 1 + len(turn.others)
         places = (i for i, sequence in enumerate(generation.sequences) if sequence is turn.sequence)
@@ -186,7 +208,7 @@ def _entry(turn: int, answer: str | None, call: EnvironmentCall, row: RowCalls) 
         "reward": reward,
         "done": done,
         "metadata": metadata,
-        "seconds": call.seconds,
+        "seconds": call.seconds or None,  # of one that was only reported, 0 is not known
         "error": call.error,
     }
 

@@ -16,19 +16,19 @@ from logs_ui.recorder.redaction import masked, without_secrets
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls
 from logs_ui.recorder.rows.attribution.scoring_calls import ScoredRow
-from logs_ui.recorder.rows.ends import acts_by_tools, end_of
+from logs_ui.recorder.rows.ends import acts_by_tools, end_of, ended_well
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall
-from logs_ui.recorder.rows.row_actions import actions_of, images_in, scoring_entries
+from logs_ui.recorder.rows.row_actions import actions_of, images_in, note_empty_answers, scoring_entries
 from logs_ui.recorder.rows.row_jobs import rollout_reward
-from logs_ui.recorder.rows.row_messages import messages_of, preview
+from logs_ui.recorder.rows.row_messages import messages_of, preview, prompt_of
 from logs_ui.recorder.rows.row_numbers import counts, cut, environment_rewards, moves_of, seconds
-from logs_ui.recorder.rows.row_tokens import joined_turns, with_logprobs
+from logs_ui.recorder.rows.row_tokens import joined_turns, unsampled, with_logprobs
 from logs_ui.recorder.rows.text_facts import answers, call_facts, facts, prompt_key
 from logs_ui.recorder.snapshot import one_line, snapshot, text
 from logs_ui.recorder.storage.changes import RowChange
 from logs_ui.recorder.storage.payload import Tokens, unpacked_content
-from logs_ui.recorder.vocabulary import Status, StopReason
+from logs_ui.recorder.vocabulary import SentPrompt, Status, StopReason
 
 _LOG_TAIL = 4_000  # bytes of the environment server's log that are stored with an error
 _JOINED = (
@@ -95,24 +95,30 @@ def _row(
     spelling: chat_parser.Spelling | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Return the row's columns, and its content: messages, actions, sampling and metadata."""
-    messages = messages_of(call, i, row, tokens, spelling)
+    messages, sent_prompt = messages_of(call, i, row, tokens, spelling)
     actions = actions_of(call, row, spelling)
+    note_empty_answers(actions, messages, len(row.turns))
     moves = moves_of(row)
-    by_tools = acts_by_tools(moves, call.options)
+    by_tools = acts_by_tools(row, moves, actions, call.options)
+    end = end_of(row, moves, actions, tokens, call.options, by_tools=by_tools)
+    spoke = known.get("stop_reason", end["stop_reason"]) == StopReason.STOP
+    acted = ended_well(actions) if spoke and (row.environment_calls or call.options.parse) else actions
     finishes = [turn.sequence.finish for turn in row.turns]
     if call.options.edit is not None:  # it is to see all figures
-        computed = facts(messages, actions, finishes, tokens, by_tools=by_tools)
+        computed = facts(messages, acted, finishes, tokens, by_tools=by_tools)
     else:  # texts and tokens are measured when the batch is packed
-        computed = call_facts(messages, actions, finishes, by_tools=by_tools, keyed=tokens is None)
+        computed = call_facts(messages, acted, finishes, by_tools=by_tools, keyed=tokens is None)
     columns: dict[str, Any] = {
-        **end_of(row, moves, actions, tokens, call.options),
+        **end,
         "message_count": len(messages),
         "turns": len(row.turns) or None,
         "preview": preview(messages),
         **(counted := counts(row, tokens)),
         **cut(row, counted),
+        **unsampled(row, tokens),
         **environment_rewards(row, moves),
         "rollout_reward": rollout_reward(metadata),
+        "sent_prompt": sent_prompt,
         "seconds": seconds(row),
         **computed,
     }
@@ -126,6 +132,8 @@ def _row(
     columns_of_dataset = call.columns  # read once: another thread may release them
     if columns_of_dataset is not None:
         metadata["dataset"] = masked(orjson.loads(columns_of_dataset[i]))
+    if sent_prompt in {SentPrompt.EXTENDED, SentPrompt.OTHER}:
+        metadata["dataset_prompt"] = masked(prompt_of(call, i))
     if row.evidence is not None:
         metadata["attribution"] = row.evidence
     if columns["status"] == Status.ERROR and call.options.server_log is not None:

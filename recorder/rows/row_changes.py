@@ -4,8 +4,10 @@ Runs where rows are written: in the helper process, or in the writer's thread if
 functions (`parse=`, `edit=`) have to be called.
 """
 
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,21 +17,24 @@ from logs_ui.recorder.capture.calls import Call, CallRecords, EnvironmentCall, G
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.capture.rollout_output import Output
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.redaction import masked
+from logs_ui.recorder.redaction import masked, without_keys
 from logs_ui.recorder.rows.attribution import Attribution, RowCalls, attribute, attribute_unfinished
 from logs_ui.recorder.rows.attribution.scoring_calls import ScoredRow, attribute_scoring
+from logs_ui.recorder.rows.chat_parser import Spelling, prompt_messages
 from logs_ui.recorder.rows.ends import error_reason
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.row_builder import encoded
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, HeaderJob, ReturnedJob, RunningJob
-from logs_ui.recorder.rows.row_messages import prompt_of
 from logs_ui.recorder.rows.row_tokens import all_sampled, spell_rows, spelling_of, unfinished_tokens
+from logs_ui.recorder.rows.task_names import asked_key
+from logs_ui.recorder.rows.text_compare import is_in
 from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
 from logs_ui.recorder.storage.payload import NO_TOKENS, Tokens
 from logs_ui.recorder.vocabulary import Status
 
 _NO_IDS: Ids = np.empty(0, np.int32)
+_COMPARED = 1_000  # characters at the end of a prompt that tell it from the others
 
 
 def changes_of(job: Any) -> Iterable[Change | RowDraft]:
@@ -73,33 +78,57 @@ def _so_far(call: RolloutCall, known: list[dict[str, Any]]) -> Iterator[RowChang
     found = Attribution([RowCalls() for _ in call.prompts], 0)
     with guard("giving calls to rows that run"):
         found = _unfinished(call, seen, is_running=True)
+    spelling = spelling_of(call)
     for i, row in enumerate(found.rows):
-        yield encoded(call, i, row, unfinished_tokens(row), lambda _: {}, known[i] | all_sampled(row))
+        yield encoded(call, i, row, unfinished_tokens(row), lambda _: {}, known[i] | all_sampled(row), spelling)
 
 
 def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
-    call, output, spelling = job.call, job.output, None
+    call, output, spelling = job.call, job.output, spelling_of(job.call)
     tokens = [_tokens(output, i) for i in range(len(call.prompts))]
     found = Attribution([RowCalls() for _ in tokens], 0)
-    with guard("spelling answers"):
-        spelling = spelling_of(call)
     with guard("giving calls to rows"):
         prompts = [_NO_IDS if row is None else row.prompt_ids for row in tokens]
         completions = [_NO_IDS if row is None else row.completion_ids for row in tokens]
         decode = spelling.of if spelling else call.decode
-        found = attribute(prompts, completions, call.calls.sort(), decode, output.numbers)
+        texts = _last_texts(call) if any(made.is_failure for made in call.calls.generations) else ()
+        found = attribute(prompts, completions, call.calls.sort(), decode, output.numbers, texts)
     scored: list[ScoredRow] = []
     if job.scoring is not None:
         lost = 0
         with guard("giving calls of reward functions to rows"):
             scored, lost = _scored(job, job.scoring)
         yield RunChange(call.run, {}, unattributed_scoring=lost)
-    else:  # else they were counted with the job before this one
-        yield from _lost_calls(call, found)
+    asked: Sequence[int | None] = [None] * len(tokens)
     with guard("spelling rows"):
         spell_rows(spelling, found.rows, tokens)
+        asked = _asked_keys(call, tokens, spelling)
     for i, row in enumerate(found.rows):
-        yield encoded(call, i, row, tokens[i], output.extras, {"returned": job.returned}, spelling, *scored[i : i + 1])
+        known = {"returned": job.returned, "asked_key": asked[i]}
+        yield encoded(call, i, row, tokens[i], output.extras, known, spelling, *scored[i : i + 1])
+    if job.scoring is None:  # else they were counted with the job before this one
+        yield from _count_lost(call, found, tokens)
+
+
+def _asked_keys(call: RolloutCall, tokens: list[Tokens | None], spelling: Spelling | None) -> Sequence[int | None]:
+    """Return the `asked_key` of each row: its group's, unless its prompt ids hold another prompt of the call, and not
+    its own, or one that its own is a part of. None if they cannot be read; they are, unless each prompt has its own.
+    """
+    keys = list(map(cache(asked_key), call.prompts))  # copies of a prompt are hashed once
+    ids = [b"" if row is None else row.prompt_ids.tobytes() for row in tokens]
+    if call.asked or len(set(zip(keys, ids, strict=True))) == len(set(keys)) == len(set(ids)):
+        return call.asked or keys
+    if spelling is None:
+        return [None] * len(keys)
+    texts = map(spelling.respelled, _last_texts(call))
+    said = {key: text.strip()[-_COMPARED:] for key, text in zip(keys, texts, strict=True)}
+    spelling.learn([], [row.prompt_ids for row in tokens if row is not None])
+    found: list[int] = []
+    for own, row in zip(keys, tokens, strict=True):
+        given = "" if row is None else spelling.whole(row.prompt_ids)
+        fits = [(said[own] in it, len(it), key == own, key) for key, it in said.items() if it and is_in(it, given)]
+        found.append(max(fits)[-1] if fits else own)
+    return found
 
 
 def _scored(job: ReturnedJob, scoring: CallRecords) -> tuple[list[ScoredRow], int]:
@@ -126,14 +155,15 @@ def _finished(job: FinishedJob) -> Iterator[Change | RowDraft | None]:
     else:
         tokens = job.output.tokens(0)
         found = attribute([tokens.prompt_ids], [tokens.completion_ids], seen)
-    yield from _lost_calls(job.call, found)
-    yield encoded(job.call, 0, found.rows[0], tokens, lambda _: masked(orjson.loads(job.metadata)), known)
+    spelling = spelling_of(job.call)
+    yield encoded(job.call, 0, found.rows[0], tokens, lambda _: masked(orjson.loads(job.metadata)), known, spelling)
+    yield from _count_lost(job.call, found, [tokens] if job.output else ())
 
 
 def _failed(job: FailedJob) -> Iterator[Change | RowDraft | None]:
     found = _unfinished(job.call, job.call.calls)
-    end = _end_of_all(job.call, found, job.error)
-    yield from _lost_calls(job.call, found, but=end)
+    end, spelling = _end_of_all(job.call, found, job.error), spelling_of(job.call)
+    yield from _count_lost(job.call, found, but=end)
     for i, row in enumerate(found.rows):
         ended = job.ended(i) | all_sampled(row)
         broken = [call for call in row.environment_calls if call.error]
@@ -141,7 +171,7 @@ def _failed(job: FailedJob) -> Iterator[Change | RowDraft | None]:
             broken = [end]
         if broken and job.status == Status.ERROR:
             ended["stop_reason"] = error_reason(broken[-1])
-        yield encoded(job.call, i, row, unfinished_tokens(row), lambda _: _traceback(job.trace), ended)
+        yield encoded(job.call, i, row, unfinished_tokens(row), lambda _: _traceback(job.trace), ended, spelling)
 
 
 def _headers(job: HeaderJob) -> Iterator[Change | RowDraft]:
@@ -160,24 +190,64 @@ def _traceback(trace: str | None) -> dict[str, Any]:
 
 def _unfinished(call: RolloutCall, calls: CallRecords, *, is_running: bool = False) -> Attribution:
     """Attribute the calls of rows without tokens, by the last text of each row's prompt among others."""
-    last = [[message.get("content") for message in prompt_of(call, i)][-1:] for i in range(len(call.prompts))]
-    prompts = [text[0] if text and isinstance(text[0], str) else "" for text in last]
+    prompts = _last_texts(call)
     return attribute_unfinished(len(prompts), calls.sort(), prompts, call.decode, is_running=is_running)
+
+
+def _last_texts(call: RolloutCall) -> list[str]:
+    """Return the text of each prompt's last message; empty without one."""
+    return list(map(cache(_last_text), call.prompts))  # a group's prompts are read once
+
+
+def _last_text(prompt: bytes) -> str:
+    last = prompt_messages(orjson.loads(prompt))[-1:]
+    return text if last and isinstance(text := last[0].get("content"), str) else ""
 
 
 def _end_of_all(call: RolloutCall, found: Attribution, error: str) -> Generation | EnvironmentCall | None:
     """Return the unattributed call whose `error` ended the function, so that all rows show it; None without one."""
-    of_rows: list[Generation | EnvironmentCall] = []
-    for row in found.rows:
-        of_rows += [*row.failures, *row.environment_calls, *row.children]
-    made: list[Generation | EnvironmentCall] = [*call.calls.generations, *call.calls.environment_calls]
-    failed = [one for one in made if one.error == error and (one.strand is None or one.strand.call is None)]
+    failed = [one for one in _failed_calls(call) if one.error == error]
     end = max(failed, key=lambda one: one.order, default=None)
-    return None if end is None or end.order in {call.order for call in of_rows} else end
+    return None if end is None or end.order in _attributed(found) else end
 
 
-def _lost_calls(call: RolloutCall, found: Attribution, but: Call | None = None) -> Iterator[Change]:
-    """Counts the unattributed calls on the run, all `but` one."""
-    lost = found.unattributed - (but is not None)
-    if lost > 0:
-        yield RunChange(call.run, {}, lost)
+def _failed_calls(call: RolloutCall) -> list[Generation | EnvironmentCall]:
+    """Return the calls that raised, without those that an environment's call made."""
+    made: list[Generation | EnvironmentCall] = [*call.calls.generations, *call.calls.environment_calls]
+    return [one for one in made if one.error is not None and (one.strand is None or one.strand.call is None)]
+
+
+def _attributed(found: Attribution) -> set[int]:
+    return {one.order for row in found.rows for one in row.calls + row.children}
+
+
+def _count_lost(
+    call: RolloutCall, found: Attribution, returned: Sequence[Tokens | None] = (), but: Call | None = None
+) -> Iterator[Change]:
+    """Counts on the run the unattributed calls, all `but` one, with their errors; and the rows whose `returned` tokens
+    no generation sampled that was seen.
+    """
+    lost, unseen = max(0, found.unattributed - (but is not None)), _unseen(call, found, returned)
+    if not (lost or unseen):
+        return
+    known = {but and but.order, *_attributed(found)}
+    errors = Counter(without_keys(one.error or "") for one in _failed_calls(call) if lost and one.order not in known)
+    yield RunChange(call.run, {}, lost, unattributed_errors=errors, unseen_sampling=unseen)
+
+
+def _unseen(call: RolloutCall, found: Attribution, returned: Sequence[Tokens | None]) -> int:
+    """Count the stored rows with tokens but no generation. One that is on no row may be any row's, and a row may have
+    the answer of another.
+    """
+    rows = [
+        (row, tokens.completion_ids.tobytes())
+        for i, (row, tokens) in enumerate(zip(found.rows, returned, strict=False))
+        if tokens is not None and i not in call.left_out
+    ]
+    answers = {answer for row, answer in rows if row.turns}
+    silent = sum([not (row.turns or row.failures) and answer not in answers for row, answer in rows])
+    if not silent:
+        return 0
+    seen = sum(len(made.sequences) for made in call.calls.generations)
+    placed = sum(1 + len(turn.others) for row in found.rows for turn in row.turns)
+    return max(0, silent - max(0, seen - placed))

@@ -13,8 +13,10 @@ from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.row_actions import written_observation
 from logs_ui.recorder.rows.row_tokens import joined_turns, known_mask
+from logs_ui.recorder.rows.sent_prompt import compare_messages, compare_prompt
 from logs_ui.recorder.snapshot import column
 from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.vocabulary import SentPrompt
 
 _PREVIEW = 120
 _order = itemgetter(0)
@@ -27,24 +29,46 @@ def prompt_of(call: RolloutCall, i: int) -> list[dict[str, Any]]:
 
 def messages_of(
     call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None
-) -> list[dict[str, Any]]:
-    """Return a row's messages: from its tokens, else from those sent to the last generation, else from all calls."""
+) -> tuple[list[dict[str, Any]], SentPrompt | None]:
+    """Return a row's messages, from its tokens, else from those sent to the last generation, else from all calls; and
+    how far the prompt in them is the dataset's, None if nothing tells what was sent.
+    """
     if tokens is not None and spelling is not None:
-        if joined := joined_turns(row, tokens):
-            return chat_parser.linked(chat_parser.turns_messages(spelling, joined))
+        joined = joined_turns(row, tokens)
+        heard = (turn.sequence.context for turn in row.turns if turn.start == 0)
+        sent_ids = next((ids for ids in heard if ids is not None), tokens.prompt_ids)
+        prompt, kind = spelling.prompt(call.prompts[i], sent_ids)
+        if joined:
+            spelled = ((spelling.whole(ids), spelling.whole(said), spelling.of(said)) for ids, said in joined)
+            return chat_parser.linked(chat_parser.turns_messages(spelled, prompt)), kind
         answered = chat_parser.completion_messages(spelling, tokens.completion_ids, known_mask(row, tokens))
-        return _prompt(call, i, row, tokens, spelling) + chat_parser.linked(answered)
+        return prompt + chat_parser.linked(answered), kind
+    given = prompt_of(call, i)
     if not row.turns:
-        return prompt_of(call, i)
-    last = row.turns[-1]
-    sent = last.sequence.messages
-    if sent is not None:
-        said = _with_reasoning(chat_parser.prompt_messages(orjson.loads(sent)), row.turns[:-1])
-        return [*said, *filter(None, [_reply(last)])]
+        return given, None
+    sequences = [turn.sequence for turn in row.turns]
+    if all(one.text is not None and (one.messages or b"").startswith(b'"') for one in sequences):
+        texts = [(orjson.loads(one.messages or b""), one.text or "") for one in sequences]
+        whole = texts[0][0]
+        prompt, kind = compare_prompt(given, chat_parser.templated(whole, with_open=True), whole)
+        spelled = ((asked, said, said) for asked, said in texts)
+        return chat_parser.linked(chat_parser.turns_messages(spelled, prompt)), kind
+    last, first = row.turns[-1], _sent(row.turns[0])
+    if last.sequence.messages is not None:
+        sent = _sent(last)
+        # A planner's call, or what was summarised, is not in what was sent last.
+        kind = compare_messages(given, first if first and sent[: len(first)] == first else sent)
+        return [*_with_reasoning(sent, row.turns[:-1]), *filter(None, [_reply(last)])], kind
     ordered = [(turn.order, _reply(turn)) for turn in row.turns]
     ordered += [(step.order, _observed(step)) for step in row.environment_calls if step.order < last.order]
     ordered.sort(key=_order)
-    return prompt_of(call, i) + chat_parser.linked([message for _, message in ordered if message is not None])
+    kind = compare_messages(given, first) if first else None
+    return (first or given) + chat_parser.linked([message for _, message in ordered if message is not None]), kind
+
+
+def _sent(turn: Turn) -> list[dict[str, Any]]:
+    """Return the messages that a client sent; none if they are not known."""
+    return chat_parser.prompt_messages(orjson.loads(turn.sequence.messages or b"[]"))
 
 
 def _with_reasoning(sent: list[dict[str, Any]], turns: Sequence[Turn]) -> list[dict[str, Any]]:
@@ -56,8 +80,8 @@ def _with_reasoning(sent: list[dict[str, Any]], turns: Sequence[Turn]) -> list[d
             message.setdefault("reasoning_content", message.pop("reasoning"))
     replies = [_reply(turn) or {} for turn in turns]
     if any(reply.get("reasoning_content") for reply in replies):
-        first = chat_parser.prompt_messages(orjson.loads(turns[0].sequence.messages or b"[]"))
-        given = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(sent, first, strict=False)))
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(sent, _sent(turns[0]), strict=False))
+        given = sum(1 for _ in same)
         own = [message for message in sent[given:] if message.get("role") == "assistant"]
         for message, reply in zip(own, replies, strict=True) if len(own) == len(replies) else _matched(own, replies):
             if reply.get("reasoning_content") and not message.get("reasoning_content"):
@@ -88,16 +112,6 @@ def preview(messages: list[dict[str, Any]]) -> str | None:
             called = " ".join(f"{function.get('name')}({function.get('arguments')})" for function in calls)
             return column(_beginning(message.get("content") or called or message.get("reasoning_content") or ""))
     return None
-
-
-def _prompt(
-    call: RolloutCall, i: int, row: RowCalls, tokens: Tokens, spelling: chat_parser.Spelling
-) -> list[dict[str, Any]]:
-    """Return the prompt, with the observations from before the first model call, which functions append to it."""
-    first = row.turns[0].order if row.turns else -1
-    if not row.environment_calls or row.environment_calls[0].order >= first:
-        return prompt_of(call, i)
-    return spelling.prompt(call.prompts[i], tokens.prompt_ids)
 
 
 def _observed(call: EnvironmentCall) -> dict[str, Any] | None:

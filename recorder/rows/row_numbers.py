@@ -53,7 +53,7 @@ def cut(row: RowCalls, known: Mapping[str, int]) -> dict[str, int | None]:
     if last is None:
         return {}
     answer, sampling = last.sequence, last.generation.sampling
-    count = answer.completion_tokens if answer.sampled is None else len(answer.sampled)
+    count = answer.tokens
     if count is None and len(row.turns) == 1:
         count = known.get("completion_tokens")
     limits = [value for name in _LIMITS if type(value := sampling.get(name)) is int and value > 0]
@@ -73,8 +73,10 @@ def environment_rewards(row: RowCalls, moves: Seq[EnvironmentCall]) -> dict[str,
 
 
 def seconds(row: RowCalls) -> float | None:
-    """Return the seconds from the beginning of the row's first call to the end of its last; None without calls."""
+    """Return the seconds from the beginning of the row's first call to the end of its last; None without calls, and if
+    all were only reported, without their seconds.
+    """
     calls = row.calls
-    if not calls:
+    if not any(call.seconds for call in calls):
         return None
     return max([call.began + (call.seconds or 0.0) for call in calls]) - min([call.began for call in calls])

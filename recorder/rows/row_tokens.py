@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from logs_ui.recorder.capture.model_answers import Ids
+from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.attribution import RowCalls
 from logs_ui.recorder.rows.rollout_call import RolloutCall
@@ -14,12 +15,21 @@ from logs_ui.recorder.storage.payload import Tokens
 
 
 def spelling_of(call: RolloutCall) -> chat_parser.Spelling | None:
-    """Return a spelling with the texts of all recorded answers, decoded together; None without a tokenizer."""
-    if call.tokenizer is None:
+    """Return a spelling with the texts of all recorded answers, decoded together, and without the stop text where the
+    server left it out; None without a tokenizer.
+    """
+    if call.source is None:
         return None
-    answers = (sequence.sampled for generation in call.calls.generations for sequence in generation.sequences)
-    spelling = chat_parser.Spelling(call.tokenizer)
-    spelling.learn([ids for ids in answers if ids is not None], [])
+    spelling = None
+    with guard("spelling answers"):
+        spelling = chat_parser.Spelling(call.source.tokenizer)
+        answers = [(made.sampling.get("stop"), one) for made in call.calls.generations for one in made.sequences]
+        spelling.learn([one.sampled for _, one in answers if one.sampled is not None], [])
+        for stop, one in answers:
+            if stop and one.sampled is not None and one.text is not None and one.finish == "stop":
+                whole = spelling.of(one.sampled)
+                ends = [whole.rfind(text) for text in ([stop] if isinstance(stop, str) else stop) if text in whole]
+                spelling.cut(one.sampled, next((whole[:it] for it in ends if whole[:it].endswith(one.text)), whole))
     return spelling
 
 
@@ -55,8 +65,7 @@ def unfinished_tokens(row: RowCalls) -> Tokens | None:
 
 def all_sampled(row: RowCalls) -> dict[str, int]:
     """Return the column of tokens sampled in all calls of such a row; nothing if the count of a call is not known."""
-    sequences = [one for turn in row.turns for one in (turn.sequence, *turn.others)]
-    counts = [one.completion_tokens if one.sampled is None else len(one.sampled) for one in sequences]
+    counts = [one.tokens for turn in row.turns for one in (turn.sequence, *turn.others)]
     known = [count for count in counts if count is not None]
     return {"completion_tokens": sum(known)} if known and len(known) == len(counts) else {}
 
@@ -86,6 +95,17 @@ def _mask(row: RowCalls, completion: Ids) -> NDArray[np.uint8]:
             is_whole = np.array_equal(completion[turn.start : end], turn.sequence.sampled)
             mask[turn.start : end if is_whole else end - 1] = 1  # without its end token
     return mask
+
+
+def unsampled(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:
+    """Return the column of tokens that are the model's by their mask, and that no generation sampled; nothing if none
+    was seen, or one without ids.
+    """
+    if tokens is None or not (row.turns or row.failures) or any(turn.sequence.sampled is None for turn in row.turns):
+        return {}
+    others = _mask(row, tokens.completion_ids) == 0
+    is_masked = tokens.mask is not None and len(tokens.mask) == len(others)
+    return {"unsampled_tokens": int(np.count_nonzero(others & (tokens.mask == 1) if is_masked else others))}
 
 
 def with_logprobs(row: RowCalls, tokens: Tokens | None) -> Tokens | None:

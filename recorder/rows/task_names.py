@@ -20,6 +20,11 @@ def prompt_task(prompt: bytes) -> str:
     return UNNAMED + hashlib.sha256(prompt).hexdigest()[:8]
 
 
+def asked_key(prompt: bytes) -> int:
+    """Return the key of what a row was asked: of 48 bits, as a float represents exactly."""
+    return int.from_bytes(hashlib.sha256(prompt).digest()[:6])
+
+
 def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
     """Return a task's name as `record(task=...)` defines it; if that fails, the name is made from the prompt's JSON."""
     with guard("naming a task"):

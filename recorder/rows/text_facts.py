@@ -32,7 +32,7 @@ FACTS = (
     *("env_steps", "env_errors", "parse_failures", "parse_streak", "parse_tail", "action_streak", "repeats"),
     *("tool_calls", "compression", "distinct_words", "trigram_repeats", "truncated_turns"),
     *("prompt_key", "completion_key", "mean_logprob"),
-    *("cut_tokens", "cut_limit", "env_success", "action_tail", "unsaid_actions"),
+    *("cut_tokens", "cut_limit", "no_room", "asked_key", "env_success", "action_tail", "unsaid_actions"),
 )
 """The columns that hold numbers."""
 TEXTS = ("first_action", "last_action", "unsaid_action")
@@ -41,6 +41,7 @@ TEXTS = ("first_action", "last_action", "unsaid_action")
 CALL = {"name", "arguments"}
 """The keys of an action that is a call of a tool."""
 
+_ENTRY = {"turn", "observation", "metadata", "error"}  # keys of what `row_actions` makes of a call
 # TRL's call for the reward of a tool environment; the model did not make it.
 _TRAINERS: dict[str, Any] = {"name": "get_reward", "arguments": {}}
 _LAST_CHARACTERS = 10_000  # of an answer are compressed, to detect text that goes round in circles; from slime
@@ -161,12 +162,10 @@ def _of_actions(
     are_different = len(set(sent)) == len(sent)
     streaks = [sum(1 for _ in same) for _, same in groupby(sent)]
     unsaid = _unsaid(entries, messages)
+    is_played = bool(sent) or any(entry["turn"] == 0 for entry in entries)
     return {
-        "env_steps": len(sent) if sent or any(entry["turn"] == 0 for entry in entries) else None,
-        # An error with an observation is a tool's answer to what the model asked.
-        "env_errors": sum([entry["error"] is not None and entry["observation"] is None for entry in entries])
-        if sent
-        else None,
+        "env_steps": len(sent) if is_played else None,
+        "env_errors": sum(map(_has_failed, entries)) if is_played else None,
         **_of_failures(_failures(entries, by_tools=by_tools)),
         "env_success": _verdict(entries),
         "action_streak": max(streaks, default=None),
@@ -177,6 +176,18 @@ def _of_actions(
         "unsaid_actions": None if unsaid is None else len(unsaid),
         "unsaid_action": Counter(unsaid).most_common(1)[0][0] if unsaid else None,
     }
+
+
+def _has_failed(entry: Mapping[str, Any]) -> bool:
+    """Return True if a call, or one at any depth that it made, raised. An error with an observation is a tool's answer
+    to what the model asked.
+    """
+    if entry["error"] is not None and entry["observation"] is None:
+        return True
+    made = (entry.get("metadata") or {}).get("calls")  # an environment may have metadata of its own under this name
+    if not isinstance(made, list):
+        return False
+    return any(_has_failed(call) for call in made if isinstance(call, dict) and call.keys() >= _ENTRY)
 
 
 def _failures(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> list[bool] | None:

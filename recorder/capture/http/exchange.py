@@ -54,6 +54,7 @@ class Exchange:
         before = self.log.answers.get(question.previous or question.conversation or "")
         if before is not None:
             question.prepend(*before)
+        self.inside: Strand | None = None  # the strand in which the client asks, and reads a whole reply
         self._is_awaited = False
         self._status = 200
         self._decode: Callable[[bytes], bytes] | None = None
@@ -67,7 +68,7 @@ class Exchange:
     @contextmanager
     def asking(self) -> Iterator[None]:
         """Wraps the request: generations inside are parts of this one, and an exception ends it."""
-        with self.reading(BaseException), generating():
+        with self.reading(BaseException), generating() as self.inside:
             yield
 
     def answers(self, status: int, decode: Callable[[bytes], bytes] | None = None) -> None:

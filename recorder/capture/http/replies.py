@@ -35,7 +35,7 @@ _REFUSED = 400  # HTTP statuses from here on are errors
 
 
 class Prompt(NamedTuple):
-    """Holds one prompt of a request: token ids (L,), JSON of messages, or neither if a text was sent."""
+    """Holds one prompt of a request: token ids (L,), or JSON of messages or of a text."""
 
     context: Ids | None
     messages: bytes | None
@@ -62,7 +62,7 @@ class Request:
 
     @property
     def first(self) -> bytes | None:
-        """Return the first prompt's messages, or the bytes of its ids; None for a text."""
+        """Return JSON of the first prompt's messages or text, or the bytes of its ids."""
         context, messages = self.prompts[0]
         return messages if context is None else context.tobytes()
 
@@ -162,7 +162,8 @@ def _texts_or_ids(sent: Json) -> list[Prompt]:
     """Read one prompt or several, each a text or ids."""
     prompt = sent.get("prompt")
     several = _list(prompt) if not isinstance(_nth(_list(prompt), 0), int) else []
-    return [Prompt(_ids(one), None) for one in several or [prompt] if one and isinstance(one, str | list)]
+    asked = [one for one in several or [prompt] if one and isinstance(one, str | list)]
+    return [Prompt(None, snapshot(one)) if isinstance(one, str) else Prompt(_ids(one), None) for one in asked]
 
 
 def _tokens(sent: Json) -> list[Prompt]:

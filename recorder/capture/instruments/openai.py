@@ -2,15 +2,21 @@
 
 What is relied on (run on openai 1.60, 2.0 and 3.52): `SyncAPIClient.request(cast_to, options, ...)` and its async twin
 make every request, with the client's retries; `options` has `method`, `url`, `json_data` and `extra_json`; a stream has
-its `response` and a raw response its `http_response`, both of httpx.
+its `response` and a raw response its `http_response`, both of httpx. `request` calls `_process_response(response=)`,
+which raises if `parse()` refuses the answer. Without the latter, such an answer is recorded as a call that failed.
 """
 
 import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from logs_ui.recorder.capture.environment_call import recorded_function
 from logs_ui.recorder.capture.http.exchange import Exchange, Sent
 from logs_ui.recorder.capture.instruments.http_clients import hear_httpx, recorded
 from logs_ui.recorder.capture.instruments.patch import patches
+from logs_ui.recorder.capture.strands import current_strand
+from logs_ui.recorder.guard import guard
 
 
 def install() -> None:
@@ -21,6 +27,7 @@ def install() -> None:
 def _attach(module: Any) -> None:
     for client in (module.SyncAPIClient, module.AsyncAPIClient):
         patches.method(client, "request", functools.partial(recorded, "openai", sent=_sent, hear=_hear))
+        patches.method(client, "_process_response", _refusing)
 
 
 def _sent(_client: Any, _cast_to: Any = None, options: Any = None, *_: Any, **__: Any) -> Sent:
@@ -47,3 +54,21 @@ def _hear(exchange: Exchange, result: Any, /, **_: Any) -> None:
     if isinstance(result, str):
         exchange.heard(result.encode(errors="replace"))
     exchange.end()  # otherwise the client returned something that is no reply
+
+
+def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap what makes the client's result of a reply, so that a reply that it refuses is recorded."""
+
+    @contextmanager
+    def around(*_: Any, response: Any = None, **__: Any) -> Iterator[Callable[[Any], Any]]:
+        try:
+            yield lambda result: result
+        except Exception:
+            strand = current_strand()
+            with guard("reading a reply that its client refuses"):
+                for exchange in () if strand is None else tuple(strand.tree.log.unfinished):
+                    if exchange.inside is strand and response.is_closed:
+                        hear_httpx(exchange, response)
+            raise
+
+    return recorded_function(original, around)

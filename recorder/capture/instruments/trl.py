@@ -77,6 +77,8 @@ _generating: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _scoring: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _rolling_out: "weakref.WeakSet[Any]" = weakref.WeakSet()
 _resampling: "weakref.WeakSet[Any]" = weakref.WeakSet()
+stepping: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Those in a step of training, which may begin while the model is still in the mode of an evaluation."""
 
 
 def install() -> None:
@@ -146,7 +148,7 @@ def position(trainer: Any, count: int) -> dict[str, Any]:
     """Return the fields of a `RolloutCall` that say where a trainer is when it calls a rollout function with `count`
     prompts. `step` is the one that TRL logs the batch under: in training the next one, in an evaluation the last one.
     """
-    training = bool(trainer.model.training)
+    training = bool(trainer.model.training) or trainer in stepping
     process = int(trainer.accelerator.process_index)
     step = int(trainer.state.global_step)
     generations = trainer.num_generations if training else getattr(trainer, "num_generations_eval", None)
@@ -227,7 +229,7 @@ def _patch(owner: type) -> None:
 
 
 @contextmanager
-def _outermost(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]:
+def outermost_call(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]:
     """Yields False inside a call that an override makes of the method that it overrides, otherwise True."""
     outermost = trainer not in trainers
     trainers.add(trainer)
@@ -275,7 +277,7 @@ def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any)
     listener = _listeners.get(trainer)
     if listener is None:
         return calculate(trainer, *args, **kwargs)
-    with _outermost(_scoring, trainer) as outermost:
+    with outermost_call(_scoring, trainer) as outermost:
         if not outermost:
             return calculate(trainer, *args, **kwargs)
         returned: dict[int, Any] = {}
@@ -288,7 +290,9 @@ def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any)
                     _door.scored(trainer)
         finally:  # also if a reward function raised: its last calls show why
             with guard("recording what reward functions called"):
-                listener.scored(calls, args[2] if len(args) > 2 else kwargs["completions"])
+                completions = args[2] if len(args) > 2 else kwargs["completions"]
+                listener.scored(calls, completions)
+                handed(trainer, completions)
     with guard("recording rewards"):
         inputs = args[0] if args else kwargs["inputs"]
         first = trainer.accelerator.process_index * len(inputs)
@@ -325,6 +329,22 @@ def watched(trainer: Any, returned: dict[int, Any], calls: Collector | None = No
     finally:
         if trainer.reward_funcs is watching:  # a reward function may have set others
             trainer.reward_funcs = functions
+
+
+@contextmanager
+def models_watched(trainer: Any, returned: dict[int, Any]) -> Iterator[None]:
+    """Collects what each reward model returns, by its index, where the trainer shows only the sum of all rewards."""
+
+    def came_back(index: int, _model: Any, _inputs: Any, output: Any) -> None:
+        with guard("reading what a reward model returned"):
+            returned[index] = output.logits[:, 0].tolist()
+
+    with ExitStack() as hooks:
+        with guard("preparing to read what reward models return"):
+            for i, function in enumerate(trainer.reward_funcs):
+                if hasattr(function, "register_forward_hook"):
+                    hooks.callback(function.register_forward_hook(partial(came_back, i)).remove)
+        yield
 
 
 def _watching(
@@ -381,7 +401,7 @@ def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bo
 
 @patch
 def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    with _outermost(_generating, trainer) as outermost:
+    with outermost_call(_generating, trainer) as outermost:
         if not outermost:
             return _sampled_again(generate_and_score, trainer, *args, **kwargs)
         returned: dict[int, Any] = {}
@@ -390,6 +410,7 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
             if not hasattr(trainer, "_calculate_rewards"):  # before trl 0.20 rewards are calculated right here
                 calls = Collector(trainer.model)
                 inside.enter_context(watched(trainer, returned, calls))
+                inside.enter_context(models_watched(trainer, returned))
             scored = generate_and_score(trainer, *args, **kwargs)
             if _door is not None and _door.awaits_tokens(trainer):  # before trl 0.24
                 with guard("recording the tokens of a batch"):
@@ -398,6 +419,7 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
     if listener is not None and calls is not None:
         with guard("recording what a batch was scored with"):
             listener.scored(calls, [""] * len(_batches[trainer].rows))
+            handed(trainer, [""] * len(_batches[trainer].rows))
             rewards_returned(trainer, returned)
     if listener is not None and trainer not in _resampling:
         _report_advantages(listener, scored)
@@ -422,6 +444,13 @@ def _sampled_again(generate_and_score: Method, trainer: Any, /, *args: Any, **kw
 def _report_advantages(listener: Any, scored: Mapping[str, Any]) -> None:
     with guard("recording advantages"):
         listener.advantages(scored["advantages"].detach().cpu().numpy().astype(np.float64))
+
+
+def handed(trainer: Any, completions: Any) -> None:
+    """Report what reward functions are handed, in any order."""
+    listener = _listeners.get(trainer)
+    if listener is not None:
+        listener.handed(completions, are_parsed=trl_shapes.parses_answers(trainer))
 
 
 def rewards_returned(trainer: Any, returned: dict[int, Any]) -> None:
@@ -460,7 +489,7 @@ def generated(trainer: Any, tokens: dict[str, Any], prompts: list[Any] | None = 
 def _with_tokens(generate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
     if _door is None or not _door.awaits_tokens(trainer):
         return generate(trainer, *args, **kwargs)
-    with _outermost(_rolling_out, trainer) as outermost, recorded_tools(trainer):
+    with outermost_call(_rolling_out, trainer) as outermost, recorded_tools(trainer):
         result = generate(trainer, *args, **kwargs)
     if outermost:
         with guard("recording the tokens of a batch"):

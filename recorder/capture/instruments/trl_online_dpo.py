@@ -3,7 +3,7 @@
 What is relied on (trl 1.16), and what is lost without it:
     trainer.training_step(model, inputs)         when a batch begins, and its columns: nothing is recorded without it
     trainer._generate, ._generate_vllm -> (prompt_ids, prompt_mask, completion_ids, completion_mask, ...)    tokens
-    trainer._calculate_rewards_from_functions(...)    rewards are read from what the reward functions return
+    trainer._calculate_rewards_from_functions(...)    rewards are read from what reward functions and models return
 
 All first completions of the batch's prompts come before all second ones. Rows are recorded prompt by prompt.
 """
@@ -38,13 +38,16 @@ def patch_classes(trainer: Any) -> None:
 
 @patch
 def _with_batch(step: Method, trainer: Any, /, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    rows: list[Any] = []
-    with guard("opening the rows of a batch"):
-        several = (values for values in inputs.items() if isinstance(values[1], list | tuple))
-        columns = {name: values for name, values in several if len(values) == len(inputs["prompt"])}
-        rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    with trl.own_batch(trainer, [row for row in rows for _ in range(_COPIES)]):
-        return step(trainer, model, inputs, *args, **kwargs)
+    with trl.outermost_call(trl.stepping, trainer) as outermost:
+        if not outermost:
+            return step(trainer, model, inputs, *args, **kwargs)
+        rows: list[Any] = []
+        with guard("opening the rows of a batch"):
+            several = (values for values in inputs.items() if isinstance(values[1], list | tuple))
+            columns = {name: values for name, values in several if len(values) == len(inputs["prompt"])}
+            rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+        with trl.own_batch(trainer, [row for row in rows for _ in range(_COPIES)]):
+            return step(trainer, model, inputs, *args, **kwargs)
 
 
 @patch
@@ -60,9 +63,10 @@ def _with_tokens(generate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -
 @patch
 def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
     returned: dict[int, Any] = {}
-    with trl.watched(trainer, returned):
+    with trl.watched(trainer, returned), trl.models_watched(trainer, returned):
         totals = calculate(trainer, *args, **kwargs)
     with guard("recording rewards"):
+        trl.handed(trainer, args[1] if len(args) > 1 else kwargs["completions"])
         trl.rewards_returned(trainer, {index: _by_prompt(values) for index, values in returned.items()})
     return totals
 

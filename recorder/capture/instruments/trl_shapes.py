@@ -21,9 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.vocabulary import Handed
 
 _ONE_CONTRACT = (0, 29, 1)
 _REPEATED_PROMPTS = (0, 28, 0)
+_TAGS = ("</think>", "<tool_call>")  # which a parsed answer does not hold
 
 NO_ROLLOUTS = (
     "record() takes a rollout_func, and this is a reward function. To record a training without a rollout_func, call "
@@ -84,6 +86,24 @@ def only_main_calls(trainer: Any) -> bool:
     """Return True if the main process calls the rollout function for all ranks: no rank may wait for another then."""
     calls_one = getattr(trainer, "rollout_func", None) is not None
     return _trl() < _ONE_CONTRACT and calls_one and bool(trainer.use_vllm) and trainer.vllm_mode == "server"
+
+
+def parses_answers(trainer: Any) -> bool:
+    """Return True if the trainer parses answers into messages: GRPO does where the tokenizer says how."""
+    tokenizer = getattr(trainer, "_tokenizer", trainer.processing_class)
+    says_how = any(getattr(tokenizer, name, None) is not None for name in ("response_template", "response_schema"))
+    return hasattr(trainer, "tools") and says_how
+
+
+def form_of(completion: Any, *, is_parsed: bool) -> Handed:
+    """Return `TEXT` for a text, and for one message that has nothing else. If it is parsed, then only if tags are left
+    in it: TRL decodes what it cannot parse.
+    """
+    if isinstance(completion, str):
+        return Handed.TEXT
+    is_bare = len(completion) == 1 and completion[0].keys() <= {"role", "content"}
+    is_text = is_bare and (not is_parsed or any(tag in str(completion[0].get("content")) for tag in _TAGS))
+    return Handed.TEXT if is_text else Handed.MESSAGES
 
 
 def tokens_of_generated(generated: Sequence[Any]) -> dict[str, Any]:

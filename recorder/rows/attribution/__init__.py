@@ -75,11 +75,13 @@ def attribute(
     seen: Seen,
     decode: Decode = lambda _: "",
     returned: Returned = MappingProxyType({}),
+    texts: Seq[str] = (),
 ) -> Attribution:
     """Assign all calls of a rollout function that returned these token ids, an array of each for each of N rows.
 
     `decode` is called only where ids leave something open. `returned` are numbers that the function returned for each
-    row; they are used only where stronger evidence is missing.
+    row; they are used only where stronger evidence is missing. `texts` are (N) the last text of each row's prompt;
+    only failed generations need them.
     """
     if found := of_one_scope(len(prompts), seen):
         return found
@@ -88,7 +90,7 @@ def attribute(
     branches, chains = link_chains(seen, finished=True)
     chains, joined = take_joined(chains, tokens)
     state = Assignment(seen, len(tokens), branches, outside)
-    state.returned = returned
+    state.returned, state.texts = returned, texts
     matching = Matching(tokens, state, lambda index: decode(completions[index]), lambda index: decode(prompts[index]))
     state.add_scoped_calls()
     for index, chain in joined.items():

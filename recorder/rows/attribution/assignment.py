@@ -19,6 +19,7 @@ class Assignment:
         """
         self.seen, self.branches, self.prompts = seen, branches, prompts
         self.is_running = False  # True if the rows are shown while they run, and assigned again later
+        self.texts: Seq[str] = ()  # (N) the last text of each row's prompt, if the function returned
         self.returned: Returned = {}  # numbers that the function returned for each row, beside its tokens
         self.with_known_prompt: set[int] = set()  # rows of which a generation is known to hold the prompt
         self.contested: set[int] = set()  # rows for which there are more candidate generations than turns

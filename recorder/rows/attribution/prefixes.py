@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from logs_ui.recorder.capture.model_answers import Ids, Sequence
-from logs_ui.recorder.rows.attribution.text_compare import plain, texts_in
+from logs_ui.recorder.rows.text_compare import plain, texts_in
 
 
 def bytes_of(ids: Ids | None) -> bytes | None:

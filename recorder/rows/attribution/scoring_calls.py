@@ -24,7 +24,7 @@ from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.branches import Branches, place_of, row_of
 from logs_ui.recorder.rows.attribution.inferred.episodes import episodes_of
 from logs_ui.recorder.rows.attribution.row_calls import Seen
-from logs_ui.recorder.rows.attribution.text_compare import is_in, plain, texts_in
+from logs_ui.recorder.rows.text_compare import is_in, plain, texts_in
 
 Call = Generation | EnvironmentCall
 

@@ -9,7 +9,7 @@ import numpy as np
 from logs_ui.recorder.capture.model_answers import Ids, Sequence
 from logs_ui.recorder.rows.attribution.chain import Chain
 from logs_ui.recorder.rows.attribution.prefixes import texts_after_prompt
-from logs_ui.recorder.rows.attribution.text_compare import plain
+from logs_ui.recorder.rows.text_compare import plain
 
 _END_BACKWARDS = re.compile(r"(\s*>[^<>\s]*<)+")
 """Matches end tokens in reversed text: from the front, each place would be tried, in quadratic time."""
@@ -127,7 +127,7 @@ def _fit_by_parts(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit 
 def _is_whole_text(chain: Chain, text: str) -> bool:
     """Return True if the chain's texts are all of the row's text, in order, but for an end token."""
     _, last = chain.parts[-1]
-    before = texts_after_prompt(last.messages) if last.messages else [one.text for _, one in chain.parts[:-1]]
+    before = texts_after_prompt(last.messages or b"[]") or [one.text or "" for _, one in chain.parts[:-1]]
     left, end = plain(_without_end(text)), plain(_without_end(last.text or ""))
     at = 0
     for i, text_before in enumerate([*map(plain, filter(None, before))]):

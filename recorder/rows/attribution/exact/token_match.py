@@ -10,7 +10,7 @@ from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.chain import Chain
 from logs_ui.recorder.rows.attribution.exact.row_match import Fit, RowTokens, fit
 from logs_ui.recorder.rows.attribution.prefixes import prompt_texts
-from logs_ui.recorder.rows.attribution.text_compare import plain
+from logs_ui.recorder.rows.text_compare import plain
 
 
 class Matching:

@@ -22,7 +22,7 @@ from logs_ui.recorder.rows.attribution.inferred.episode_comparison import (
 )
 from logs_ui.recorder.rows.attribution.inferred.thresholds import MOST, NEARLY_ALL, SAMPLED_EPISODES
 from logs_ui.recorder.rows.attribution.row_calls import RowCalls
-from logs_ui.recorder.rows.attribution.text_compare import Leaf, is_in, leaves_of, plain
+from logs_ui.recorder.rows.text_compare import Leaf, is_in, leaves_of, plain
 
 
 class Actions(Comparison):

@@ -28,7 +28,7 @@ from logs_ui.recorder.rows.attribution.inferred.episode_comparison import (
 )
 from logs_ui.recorder.rows.attribution.prefixes import bytes_of
 from logs_ui.recorder.rows.attribution.row_calls import Returned, RowCalls, Turn
-from logs_ui.recorder.rows.attribution.text_compare import Leaf, is_in, leaves_of, plain, texts_in
+from logs_ui.recorder.rows.text_compare import Leaf, is_in, leaves_of, plain, texts_in
 
 _NAME = re.compile(
     r"((env|environment|episode|eval|final|game|last|outcome|rollout|sum|task|total)_?)*(reward|score|return)s?",

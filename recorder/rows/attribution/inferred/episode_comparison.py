@@ -13,7 +13,7 @@ from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.attribution.inferred import thresholds
 from logs_ui.recorder.rows.attribution.row_calls import RowCalls
-from logs_ui.recorder.rows.attribution.text_compare import Leaf
+from logs_ui.recorder.rows.text_compare import Leaf
 
 Episode = list[EnvironmentCall]
 """A client's calls from one reset to the next."""

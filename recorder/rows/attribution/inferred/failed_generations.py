@@ -1,35 +1,95 @@
 """Assign failed generations to rows, after the successful ones are assigned."""
 
 from collections import defaultdict
+from collections.abc import Sequence as Seq
+from itertools import pairwise
+from operator import attrgetter, itemgetter
 
+import orjson
+
+from logs_ui.recorder.capture.calls import Generation
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.rows.attribution.assignment import Assignment
 from logs_ui.recorder.rows.attribution.branches import row_of
 from logs_ui.recorder.rows.attribution.prefixes import bytes_of
+from logs_ui.recorder.rows.attribution.row_calls import Turn
 
 
 def add_failures(state: Assignment) -> None:
-    """Assigns each to the row of its scope; of its task or thread; that was asked the same, as when it tries again; or
-    that has its task's place, among tasks started in order. Others, and those that are no turn of it, are unattributed.
+    """Assigns each to the row of its scope; of its task or thread; that was asked the same, as when it tries again;
+    that has its task's place, among tasks started in order; or between whose calls it lies, in a loop that plays one
+    row after the other. Others, and those that are no turn of it, are unattributed.
     """
     failed = [generation for generation in state.seen.generations if generation.is_failure]
     if not failed:
         return
     rows_of, askers, ranked = _rows_by_branch(state), _askers(state), state.branch_of_each_row()
+    left = defaultdict(list)
     for generation in failed:
-        index, evidence = row_of(generation), "scope"
+        index, evidence, branch = row_of(generation), "scope", state.branches.of(generation)
         if index is None:
-            branch = state.branches.of(generation)
             index, evidence = _only(rows_of.get(branch)), "strand"
             if index is None and branch not in rows_of and generation.asked is not None:
                 index, evidence = _only(askers.get(generation.asked)), "context"
             if index is None and branch not in rows_of:
                 index, evidence = _by_number(branch, ranked, rows_of, len(state.rows)), "order"
-        if index is None or not 0 <= index < len(state.rows) or not state.rows[index].may_hold(generation):
-            state.unattributed += 1
+        if index is None:
+            left[branch].append(generation)
         else:
-            state.rows[index].failures.append(generation)
-            state.rows[index].lower_evidence(evidence)
+            _assign(state, index, generation, evidence)
+    for branch, several in left.items():
+        placed = _in_between(state, branch, several)
+        for generation in several:
+            _assign(state, placed.get(generation.order, -1), generation, "order")
+
+
+def _assign(state: Assignment, index: int, generation: Generation, evidence: str) -> None:
+    if not 0 <= index < len(state.rows) or not state.rows[index].may_hold(generation):
+        state.unattributed += 1
+    else:
+        state.rows[index].failures.append(generation)
+        state.rows[index].lower_evidence(evidence)
+
+
+def _in_between(state: Assignment, branch: Strand | None, failed: Seq[Generation]) -> dict[int, int]:
+    """Return the rows of failed generations of a branch, by their order, if all turns are made there, one row after the
+    other. Between two rows lie calls that go on from the first one's last turn, and then those of rows without turns,
+    one of each; without such rows, those that ask what the second one then asked again.
+    """
+    rows, found = state.rows, dict[int, int]()
+    turns = sorted([(turn.order, i, turn) for i, row in enumerate(rows) for turn in row.turns], key=itemgetter(0))
+    in_turn = all(order < after and row <= later for (order, row, _), (after, later, _) in pairwise(turns))
+    if not in_turn or any(state.branches.of(turn.generation) is not branch for _, _, turn in turns):
+        return found
+    failed = [one for one in failed if not turns or any(row.may_hold(one) for row in rows if row.turns)]
+    for (before, first, last), (after, second, then) in pairwise([(-1, -1, None), *turns, (1 << 62, len(rows), None)]):
+        between = [one for one in failed if before < one.order < after]
+        found |= {one.order: first for one in between if first == second or _goes_on(one, last)}
+        rest = [one for one in between if one.order not in found]
+        absent = [i for i in range(first + 1, second) if not rows[i].turns and not rows[i].failures]
+        if not absent and all(one.asked in _asked(then) for one in rest):
+            found |= {one.order: second for one in rest}
+        elif len(rest) == len(absent) and all(map(_may_ask, rest, (state.texts[i : i + 1] for i in absent))):
+            found |= {one.order: i for one, i in zip(rest, absent, strict=True)}
+    return found
+
+
+def _may_ask(failed: Generation, texts: Seq[str]) -> bool:
+    """Return True unless the messages of a request do not hold the text of the row's prompt: a judge's, for example."""
+    asked = failed.asked or b""
+    return not asked.startswith(b"[{") or all(orjson.dumps(text.strip())[1:-1] in asked for text in texts)  # else ids
+
+
+def _goes_on(failed: Generation, turn: Turn | None) -> bool:
+    """Return True if a request continues the one that a turn answered."""
+    asked = failed.asked or b""
+    return any(asked != before and asked.startswith(before.rstrip(b']"')) for before in _asked(turn))
+
+
+def _asked(turn: Turn | None) -> set[bytes]:
+    """Return what a turn answered: messages, ids, or both."""
+    both = () if turn is None else (turn.sequence.messages, bytes_of(turn.sequence.context))
+    return {asked for asked in both if asked is not None}
 
 
 def _rows_by_branch(state: Assignment) -> dict[Strand | None, set[int]]:
@@ -47,11 +107,9 @@ def _askers(state: Assignment) -> dict[bytes, set[int]]:
     askers: dict[bytes, set[int]] = defaultdict(set)
     first = 0 if all(row.turns for row in state.rows) else 1
     for index, row in enumerate(state.rows):
-        turns = sorted(row.turns, key=lambda turn: turn.order)
-        for sequence in (turn.sequence for turn in turns[first:]):
-            for asked in (sequence.messages, bytes_of(sequence.context)):
-                if asked is not None:
-                    askers[asked].add(index)
+        for turn in sorted(row.turns, key=attrgetter("order"))[first:]:
+            for asked in _asked(turn):
+                askers[asked].add(index)
     return askers
 
 

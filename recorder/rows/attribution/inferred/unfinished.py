@@ -19,7 +19,7 @@ from logs_ui.recorder.rows.attribution.chain import Chain
 from logs_ui.recorder.rows.attribution.exact.chains import link_chains
 from logs_ui.recorder.rows.attribution.prefixes import bytes_of
 from logs_ui.recorder.rows.attribution.row_calls import RowCalls, Seen, Turn
-from logs_ui.recorder.rows.attribution.text_compare import plain, texts_in
+from logs_ui.recorder.rows.text_compare import plain, texts_in
 
 _WIDTH = np.dtype(np.int32).itemsize
 

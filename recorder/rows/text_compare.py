@@ -2,6 +2,8 @@
 
 from typing import Any
 
+_EAST_ASIA = "\u2e80"  # the first of its characters
+
 Leaf = tuple[str, str]
 """A text or number as it was sent, and as it is compared."""
 
@@ -53,5 +55,5 @@ def is_in(value: str, text: str) -> bool:
 
 
 def _is_word(pair: str) -> bool:
-    """Return True if two neighbouring characters belong to one word."""
-    return len(pair) == 2 and pair.isalnum()
+    """Return True if two neighbouring characters belong to one word. Scripts of East Asia have no spaces."""
+    return len(pair) == 2 and pair.isalnum() and max(pair) < _EAST_ASIA
