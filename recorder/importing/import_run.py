@@ -1,13 +1,16 @@
 """Imports rollouts that another trainer or tool wrote, once or for as long as its files grow."""
 
 import os
+import sqlite3
+import zipfile
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from itertools import accumulate
+from itertools import accumulate, groupby
+from operator import itemgetter
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, Self
@@ -20,8 +23,8 @@ from logs_ui.recorder.delivery.committer import Committer
 from logs_ui.recorder.delivery.outlet import Counts
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.importing.formats import readers
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Reader
-from logs_ui.recorder.importing.imported_rows import finite_number, row_of, whole_number
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
+from logs_ui.recorder.importing.imported_rows import finite_number, row_of, step_of, whole_number
 from logs_ui.recorder.importing.source_files import (
     SUFFIXES,
     Head,
@@ -39,15 +42,16 @@ from logs_ui.recorder.snapshot import column, error_line, plain_settings, visibl
 from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.spelling import nearest
 from logs_ui.recorder.storage.address import absolute, database_address, shown
-from logs_ui.recorder.storage.changes import RunChange, ScalarsChange
+from logs_ui.recorder.storage.changes import RowChange, RunChange, ScalarsChange
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.dialects import whole_sum
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.tables import Run, StepStatistics
+from logs_ui.recorder.storage.writes.row_writes import delete_rows
 from logs_ui.recorder.upkeep.small_transactions import Progress, unseen
-from logs_ui.recorder.vocabulary import RunState
+from logs_ui.recorder.vocabulary import Lack, RunState
 
 _BATCH, _BATCH_BYTES = 2_048, 32 << 20  # rows in a transaction; bytes of their text
 _GROUPS = 20_000  # whose generations are remembered; more would be unbounded
@@ -76,6 +80,8 @@ class Imported:
         runs: ids of the runs, for `load_run()`.
         names: of these runs.
         rollouts: number of rollouts that were read and stored. Those that were there already count, too.
+        replaced: number of records whose rollouts others of the same import replaced, as they have the same keys.
+        notes: what else people should know of the import, in lines.
         new: how many of them were not there before; None if the database lies on a network and was not read.
         formats: number of files by format.
         bad: the first 20 records that could not be read.
@@ -95,6 +101,8 @@ class Imported:
     runs: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
     rollouts: int = 0
+    replaced: int = 0
+    notes: list[str] = field(default_factory=list)
     new: int | None = None
     formats: dict[str, int] = field(default_factory=dict)
     bad: list[BadRecord] = field(default_factory=list)
@@ -165,6 +173,8 @@ class _File:
     source: SourceFile
     before: str = ""  # id of what stood at its path before
     rollouts_before: int = 0  # of that
+    stale: set[tuple[str, str]] = field(default_factory=set)  # run and key of each of them, if files are followed
+    keys: set[tuple[str, str]] = field(default_factory=set)  # of those that were read
     reader: Reader | None = None  # None if no reader knows it
     lines: JsonLines | None = None  # which goes on where it ended
     id: str = ""
@@ -223,10 +233,11 @@ class Importer:
         self._readers: dict[type[Reader], Reader] = {}
         self._files: dict[tuple[int, int], _File] = {}  # by device and inode: a rotated file keeps them
         self._ids: dict[str, _File] = {}
-        self._unknown: dict[str, Path] = {}  # files that no reader knows, by `Place.name`
+        self._unknown: dict[str, tuple[Path, str | None]] = {}  # files that no reader knows, and their faults, by name
         self._uids: dict[tuple[str, str | None], str] = {}  # of runs, by format and the source's own id
         self._runs: dict[str, _Run] = {}
         self._rewards, self._numbers = set[str](), set[str]()  # names of rewards, and of these and metrics
+        self._places: dict[int, tuple[str, int]] = {}  # file and number of what was read last, by hash of run and key
         self._keys: OrderedDict[str, dict[str, int]] = OrderedDict()  # generations in a group, by the rollout's key
         self._changes: list[Any] = []  # Change or RowDraft
         self._bytes = 0
@@ -242,17 +253,20 @@ class Importer:
 
     def take(self) -> None:
         """Read and store what is new. Raises LogsUIError as `import_run`."""
+        self._places.clear()
         found = found_files(self._paths, may_lack=self._is_followed)
         files = [(it, reader) for it in map(self._opened, found) if it and (reader := it.reader)]
         self.result.formats = dict(Counter(reader.name for _, reader in files))
         # Beside files that are known, those are mostly settings and logs of the same program.
-        self.result.unknown = [name for name, it in self._unknown.items() if not files or it.suffix != ".json"]
+        unknown = self._unknown.items()
+        self.result.unknown = [name for name, (it, fault) in unknown if fault or not files or it.suffix != ".json"]
         if not files and not self._is_followed:
             raise LogsUIError(self._why_none())
         ends = [0, *accumulate(file.state()[0] for file, _ in files)]
         for (file, reader), begin in zip(files, ends, strict=False):
             self._read(file, reader, begin, ends[-1])
         self._flush(and_wait=True)
+        self.result.notes += [it for one in self._readers.values() for it in one.notes if it not in self.result.notes]
         self._committer.tick(Counts())
 
     def __enter__(self) -> Self:
@@ -315,7 +329,8 @@ class Importer:
             if key not in self._files or file.is_replaced():
                 new = _File(source)
                 if was_here:
-                    new.before, new.rollouts_before = file.id, file.counts["rollouts"]
+                    new.before, new.rollouts_before = file.id or file.before, file.counts["rollouts"]
+                    new.stale = file.keys | file.stale
                     self._uncount(file, Counter())
                     self.result.bad = [it for it in self.result.bad if it.file != source.name]
                 file = self._files[key] = new
@@ -343,7 +358,7 @@ class Importer:
         kind = self._forced or next((it for it in readers() if it.recognizes(head)), None)
         if kind is None or source.file.suffix in _PICKLES:
             if head.magic:
-                self._unknown[source.name] = source.file
+                self._unknown[source.name] = source.file, head.fault
             return None
         self._unknown.pop(source.name, None)  # it was empty, or cut off, when it was looked at before
         if kind not in self._readers:
@@ -351,7 +366,9 @@ class Importer:
         return self._readers[kind]
 
     def _why_none(self) -> str:
-        for file in self._unknown.values():
+        for file, fault in self._unknown.values():
+            if fault:
+                return f"{visible(file)}: {fault}"
             if file.suffix in _PICKLES:
                 return _PICKLED.format(visible(file), quote(visible(file)))
         if self.result.bad:
@@ -359,24 +376,29 @@ class Importer:
         if not self._unknown:
             kinds = ", ".join(sorted(SUFFIXES - _PICKLES))
             return f"{visible(self._paths[0])} holds nothing to read: no file of {kinds}, or only empty ones."
-        marks = "; ".join(f"{it.name} ({it.marks})" for it in readers())
-        names = ", ".join(map(visible, [*self._unknown][:3]))
-        return (
-            f"No reader knows {names}. Name the columns with --map (logs-ui import --suggest FILE prints a mapping), "
-            f"or the format with --as. Looked for: {marks}."
-        )
+        head = Head(next(iter(self._unknown.values()))[0])
+        path = quote(visible(head.file))
+        keys, wanted = head.keys | head.tables, [(it, marks) for it in readers() for marks in it.alternatives()]
+        near, marks = max(wanted, key=lambda it: len(it[1] & keys) / len(it[1]))
+        has = f": it has {_listed(sorted(keys))}" if keys else ""
+        lacking = f"Nearest is {near.name} ({near.marks}): it lacks {_listed(sorted(marks - keys))}."
+        return "\n".join((
+            f"No reader knows {', '.join(map(visible, [*self._unknown][:3]))}{has}.",
+            lacking if marks & keys else "It has no key by which a format is known: docs/import.md lists them.",
+            f"Name the format with --as, or columns: logs-ui import --suggest {path} > mapping.toml",
+        ))  # fmt: skip
 
     def _read(self, file: _File, reader: Reader, begin: int, total: int) -> None:
         """Read what is new in a file. `begin` and `total` are bytes of the files before it, and of all files."""
         if file.seen == (state := file.state()):
             return
         file.seen = state
-        records = file.lines or reader.records(file.source.file)
+        records = file.lines or _records_of(reader, file.source.file)
         if isinstance(records, JsonLines):
             file.lines, records.file = records, file.source.file
         self._uncount(file, file.ended)
         place = Place(*file.source, file.id, 0)
-        for number, record in _to_the_end(records):
+        for number, record in _to_the_end(records, reader):
             file.ended = file.counts.copy()
             if not file.id and not isinstance(record, RecordError):
                 file.id = self._id_of(file, record)
@@ -388,8 +410,20 @@ class Importer:
                     self._progress("importing", begin + (file.lines.offset if file.lines else 0), total)
         if file.lines is None or file.lines.number >= place.number:
             file.ended = file.counts.copy()
+        self._delete_stale(file)
         if file.lines is not None and file.lines.is_cut and not self._is_followed:
             self._leave_out(file, place._replace(number=file.lines.number + 1), "it is cut off before its end")
+
+    def _delete_stale(self, file: _File) -> None:
+        """Delete the rollouts that a file had before it was written anew, unless it or another file has them."""
+        if not file.stale or file.id != file.before or self._is_remote:
+            return
+        gone = sorted(file.stale.difference(*(it.keys for it in self._files.values())))
+        file.stale = set()
+        self._flush(and_wait=True)
+        with disposed(writing_engine(self._address)) as engine, engine.begin() as connection:
+            for uid, keys in groupby(gone, itemgetter(0)):
+                delete_rows(connection, uid, [key for _, key in keys])
 
     def _take(self, file: _File, place: Place, found: RowDraft | ScalarsChange | RecordError) -> None:
         if isinstance(found, RecordError):
@@ -405,8 +439,31 @@ class Importer:
                 self._numbers |= self._rewards | {*(change.columns["metrics"] or ())}
             arrays = vars(found.tokens).values() if found.tokens else ()
             self._bytes += len(found.content) + sum(it.nbytes for it in arrays if it is not None)
-            self.result.rollouts += 1
-            file.counts["rollouts"] += 1
+            if self._is_followed:
+                file.keys.add((change.run, change.uid))
+            if self._is_first(file, place, change):
+                self.result.rollouts += 1
+                file.counts["rollouts"] += 1
+
+    def _is_first(self, file: _File, place: Place, change: RowChange) -> bool:
+        """Return False, and say so, if a rollout replaces another of this import. Raises LogsUIError if strict."""
+        here = place.name, place.number
+        # The key of a place is its own, but for a copy of the file, which is the same rollouts.
+        if file.reader is None or file.reader.may_repeat or (place.id and change.uid.startswith(place.id)):
+            return True
+        name, number = self._places.setdefault(hash((change.run, change.uid)), here)
+        if (name, number) == here:
+            return True
+        where = f"record {number}" if name == place.name else f"record {number} of {visible(name)}"
+        key, name = visible(shortened(change.uid)), visible(place.name)
+        line = f"{name}, record {place.number}: it has the key {key!r} of {where}, too, and replaces it"
+        line += ". Map another column to `key`, or none" if file.reader.name == "map" else ""
+        if self._is_strict:
+            raise LogsUIError(f"{line}. Without --strict the later one is taken.")
+        self.result.replaced += 1
+        if self.result.replaced == 1:
+            self.result.notes.append(f"{line}.")
+        return False
 
     def _id_of(self, file: _File, record: Any) -> str:
         """Return the `Place.id` of a file that begins with a record: JSONL that is written anew at its path has that of
@@ -423,6 +480,10 @@ class Importer:
                     break
         if found != file.before:
             self.result.rollouts += file.rollouts_before
+        other = self._ids.get(found)
+        if other and other is not file and other.source.file == path:  # another file was moved to its place
+            file.before, file.stale, other.keys = found, file.stale | other.keys, set()
+            self._uncount(other, Counter())
         self._ids[found] = file
         return found
 
@@ -441,11 +502,11 @@ class Importer:
                 if isinstance(found, ImportedScalars):
                     numbers = {name: it for name, it in found.values.items() if isinstance(it, int | float | None)}
                     values = {shortened(name): finite_number(it) for name, it in numbers.items()}
-                    yield ScalarsChange(uid, whole_number(found.step) or 0, values)
+                    yield ScalarsChange(uid, step_of(found), values)
                 else:
                     yield row_of(found, uid, *self._place_in_group(uid, found), written, reader.name)
         except Exception as error:  # noqa: BLE001 - a file may contain anything
-            yield RecordError(_reason(error))
+            yield RecordError(_reason(error, reader))
 
     def _leave_out(self, file: _File, place: Place, reason: str) -> None:
         """Count a record that cannot be read. Raises LogsUIError if that stops the import."""
@@ -494,7 +555,7 @@ class Importer:
         return self._uids[key]
 
     def _described(self, run: _Run) -> dict[str, Any]:
-        (found, *others), path = [it.describe(own) for it, own in run.sources], self._paths[0].absolute()
+        (found, *others), path = [_description(it, own) for it, own in run.sources], self._paths[0].absolute()
         lacks = dict.fromkeys(
             it for of in (found, *others) for it in (*of.lacks, *map(str, of.ours.get("lacks") or ()))
         )
@@ -532,15 +593,44 @@ class Importer:
         parcel.write(Counts(), lambda _: None)
 
 
-def _to_the_end(records: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"`{visible(it[:40])}`" for it in names[:8]) + (" ..." if len(names) > 8 else "")
+
+
+def _description(reader: Reader, run: str | None) -> ImportedRun:
+    try:
+        return reader.describe(run)
+    except Exception:  # noqa: BLE001 - a file may contain anything: it costs what it says of the run
+        return ImportedRun(run, lacks=[*Lack])
+
+
+def _records_of(reader: Reader, file: Path) -> Iterable[tuple[int, Any]]:
+    try:
+        return reader.records(file)
+    except Exception as error:  # noqa: BLE001 - a file may contain anything
+        return [(1, RecordError(f"the file cannot be read: {_reason(error, reader)}"))]
+
+
+def _to_the_end(records: Iterable[tuple[int, Any]], reader: Reader) -> Iterator[tuple[int, Any]]:
     """Yield records with their numbers; in place of the rest of a file that cannot be read on, a RecordError."""
     number = 0
     try:
         for number, record in records:
             yield number, record
     except Exception as error:  # noqa: BLE001 - a file may contain anything
-        yield number + 1, RecordError(f"reading it stopped here: {_reason(error)}")
+        yield number + 1, RecordError(f"reading it stopped here: {_reason(error, reader)}")
 
 
-def _reason(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] if isinstance(error, RecordError) else error_line(error)
+def _reason(error: Exception, reader: Reader | None = None) -> str:
+    """Return why a file or a record cannot be read, in a line without the words of Python's errors."""
+    if isinstance(error, LogsUIError):
+        return " ".join(str(error).split())[:200]
+    if isinstance(error, KeyError) and error.args:
+        return f"it lacks `{visible(str(error.args[0])[:80])}`"
+    if reader is not None and not isinstance(error, OSError | sqlite3.Error | zipfile.BadZipFile):
+        return f"it is not as {reader.title} writes it"
+    if "locked" in str(error):
+        return "another program has it locked"
+    if isinstance(error, PermissionError):
+        return "its permissions do not let it be read"
+    return "it is damaged, or not what its name says"

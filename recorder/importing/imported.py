@@ -5,6 +5,7 @@ same for every format: which files are read and how far (`source_files.py`), row
 written (`import_run.py`).
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -154,7 +155,7 @@ class ImportOptions:
 class Reader:
     """Reads one format. An import has one instance of it, which sees all records in order.
 
-    A subclass sets the class attributes, and implements `recognizes` and `rollouts`; what is no JSONL, JSON or Parquet
+    A subclass sets the class attributes, and implements `rollouts`; what is no JSONL, JSON or Parquet
     also needs `records`, and one that can describe a run puts it into `runs` before it yields its first rollout. The
     same records give the same rollouts, whatever was read before them, but for `generation`.
 
@@ -165,23 +166,32 @@ class Reader:
         title: for people: "verifiers and prime-rl".
         marks: how its files are recognized, for the error about a file of an unknown format: "JSONL with `nodes`".
         lacks: of a run that is not in `runs`.
+        may_repeat: True if a later record may replace an earlier one of the same key.
         runs: by the source's own id.
+        notes: what people should know of what was read, in lines.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     marks: ClassVar[str]
+    may_repeat: ClassVar[bool] = False
     lacks: Sequence[str] = ()
 
     def __init__(self, root: Path, options: ImportOptions) -> None:
         """Make a reader; it reads nothing yet. `root` is the first path that was given."""
         self.root, self.options = root, options
         self.runs: dict[str | None, ImportedRun] = {}
+        self.notes: list[str] = []
 
     @classmethod
     def recognizes(cls, head: Head) -> bool:
-        """Return True if a file is of this format, by its content."""
-        raise NotImplementedError
+        """Return True if a file is of this format, by its content: it has the keys that `marks` has in backquotes."""
+        return any(head.keys >= keys for keys in cls.alternatives())
+
+    @classmethod
+    def alternatives(cls) -> list[set[str]]:
+        """Return the sets of keys that `marks` has in backquotes, each of which marks its files."""
+        return [keys for it in re.split("; |, or |, with ", cls.marks) if (keys := {*re.findall("`(.+?)`", it)})]
 
     def describe(self, run: str | None) -> ImportedRun:
         """Describe the run with this id of the source's own; called when its first rollout was read."""

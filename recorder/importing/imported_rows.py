@@ -1,6 +1,5 @@
 """Makes the row of an imported rollout, with the same columns and payload as one that was recorded."""
 
-import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -11,11 +10,13 @@ from typing import Any
 import orjson
 
 from logs_ui.recorder.capture.stop_causes import reason_of_text
-from logs_ui.recorder.importing.imported import ImportedRollout, Turn
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, Turn
+from logs_ui.recorder.importing.source_files import RecordError
 from logs_ui.recorder.labels import attributes_in, metrics_in, tags_in
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.attribution import RowCalls
 from logs_ui.recorder.rows.packing import RowDraft
+from logs_ui.recorder.rows.row_jobs import reward_columns
 from logs_ui.recorder.rows.row_messages import preview
 from logs_ui.recorder.rows.row_numbers import counts
 from logs_ui.recorder.rows.task_names import prompt_task
@@ -52,7 +53,7 @@ def row_of(rollout: ImportedRollout, run: str, group: str, generation: int, crea
         metadata["metrics"] = {**metadata.get("metrics", {}), **numbers}
     if rollout.tags:
         metadata["tags"] = [*metadata.get("tags", []), *rollout.tags]
-    step, policy_step = whole_number(rollout.step) or 0, whole_number(rollout.policy_step)
+    step, policy_step = step_of(rollout), whole_number(rollout.policy_step)
     created = whole_number(rollout.created, _INT8) or created
     returned = whole_number(rollout.returned, _INT8) or created
     identity = {
@@ -201,26 +202,13 @@ def _end_of(rollout: ImportedRollout, actions: Sequence[Mapping[str, Any]]) -> d
 
 
 def _rewards(rollout: ImportedRollout, scored: int) -> dict[str, Any]:
-    """Return the rewards: NaN and infinities are `odd_rewards`, as of a recorded rollout."""
+    """Return the columns of the rewards, as of a recorded rollout."""
     given = {shortened(str(name)): value for name, value in (rollout.rewards or {}).items()}
     weights = {shortened(str(name)): float(weight) for name, weight in (rollout.weights or {}).items()}
-    known = {name: value for name, value in given.items() if value is not None}
-    total = rollout.reward
-    if total is None:
-        weighted = [value * weight for name, value in known.items() if (weight := weights.get(name, 1.0))]
-        weighted = [value for value in weighted if not math.isnan(value)]
-        total = sum(weighted) if weighted else None
-    odd = {name: value for name, value in known.items() if not math.isfinite(value)}
-    if total is not None and not math.isfinite(total) and str(total) not in map(str, odd.values()):
-        odd.setdefault("reward", total)
-    found: dict[str, Any] = {
-        "reward": finite_number(total),
-        "odd_rewards": {name: str(float(value)) for name, value in odd.items()} or None,
-    }
-    if given:
-        found["rewards"] = {name: finite_number(value) for name, value in given.items()}
-        found["reward_weights"] = {name: weights.get(name, 1.0) for name in given}
-    return found if total is None and not given else {**found, "scored": scored}
+    found = reward_columns(rollout.reward, given or None, weights)
+    if rollout.reward is None and not any(weights.get(name, 1.0) for name in given if given[name] is not None):
+        found["reward"] = None  # only parts of a total that is missing
+    return {**found, "scored": scored} if given or rollout.reward is not None else found
 
 
 def _figures_of(turns: Sequence[Turn], actions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -237,6 +225,13 @@ def _figures_of(turns: Sequence[Turn], actions: Sequence[Mapping[str, Any]]) -> 
 def finite_number(value: float | None) -> float | None:
     """Return a number as the database holds it; None for NaN, infinities, and integers beyond floats."""
     return None if value is None or not abs(value) <= sys.float_info.max else float(value)
+
+
+def step_of(found: ImportedRollout | ImportedScalars) -> int:
+    """Return the step; 0 without one. Raises RecordError for one that no column can hold."""
+    if found.step is not None and whole_number(found.step) is None:
+        raise RecordError(f"its step {str(found.step)[:40]} is no whole number below {_INT4:,}")
+    return int(found.step or 0)
 
 
 def whole_number(value: Any, bound: int = _INT4) -> int | None:

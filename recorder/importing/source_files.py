@@ -8,7 +8,7 @@ import re
 import sqlite3
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from filecmp import cmp
 from functools import cached_property
@@ -16,19 +16,37 @@ from glob import glob
 from hashlib import blake2b
 from os.path import commonpath
 from pathlib import Path
+from shlex import quote
 from typing import Any, NamedTuple
+from zipfile import is_zipfile
 
 import orjson
 
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.snapshot import visible
 
-SUFFIXES = frozenset({".jsonl", ".json", ".parquet", ".db", ".sqlite", ".sqlite3", ".eval", ".pt", ".pkl", ".pickle"})
+_RECORDS = frozenset({".jsonl", ".ndjson", ".json", ".parquet"})
+_FOREIGN = {  # what is no text of ours, by its first bytes: its name, and the command that makes it one
+    b"\x1f\x8b": ("packed by gzip", "gzip -dc {0} > {1}.unpacked.jsonl"),
+    b"\x28\xb5\x2f\xfd": ("packed by zstd", "zstd -dc {0} > {1}.unpacked.jsonl"),
+    b"BZh": ("packed by bzip2", "bzip2 -dc {0} > {1}.unpacked.jsonl"),
+    b"\xfd7zXZ": ("packed by xz", "xz -dc {0} > {1}.unpacked.jsonl"),
+    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), ("UTF-16", "iconv -f UTF-16 -t UTF-8 {0} > {1}.utf8.jsonl")),
+}
+_TABLES = {".csv": ",", ".tsv": "\\t"}
+_TO_LINES = (
+    "python -c \"import pandas, sys; pandas.read_csv(sys.argv[1], sep='{2}').to_json(sys.argv[2], orient='records', "
+    'lines=True)" {0} {1}.jsonl'
+)
+_PACKED = frozenset({".gz", ".zst", ".bz2", ".xz", *_TABLES})  # suffixes
+SUFFIXES = frozenset({*_RECORDS, ".db", ".sqlite", ".sqlite3", ".eval", ".pt", ".pkl", ".pickle"})
 _ROTATED = re.compile(r"\.(\d{1,4})$")  # logrotate's app.jsonl.1; a higher number is older
 _PATIENCE = 5.0  # seconds for an SQLite file that its program has locked
 _BATCH = 256  # rows of Parquet in memory
 _SQLITE = b"SQLite format 3\0"
 _MOST = 64 << 20  # bytes of a JSON file
-_LONGEST = 256 << 20  # bytes of a line
+_LONGEST = 64 << 20  # bytes of a line
+_PIECE = 1 << 20  # bytes of a longer one that are read at once
 _END = 256  # bytes by which a file is known that goes on
 
 
@@ -71,12 +89,43 @@ class Head:
             return opened.read(16)
 
     @cached_property
+    def _begin(self) -> tuple[Any, str | None]:
+        fault = None
+        try:
+            records = records_of(self.file)
+            for _, found in records:
+                if not isinstance(found, RecordError):
+                    return found, None
+                fault = fault or str(found)
+            if isinstance(records, JsonLines) and records.is_cut:
+                fault = fault or "it is no JSON, or cut off before its end"
+            if fault and self.magic.split(b"\n")[0].strip() in (b"{", b"["):
+                written = quote(visible(self.file))
+                fault = (
+                    f"it is no JSONL. Several values over several lines become it by: jq -c . {written} > lines.jsonl"
+                )
+        except (OSError, ValueError, RecursionError, LogsUIError) as error:
+            fault = str(error) if isinstance(error, LogsUIError) else "it is damaged, or not what its name says"
+        return None, fault
+
+    @property
     def record(self) -> Any:
         """Return the first record of a JSONL, JSON or Parquet file, mostly a dict; None if it has none by now."""
-        try:
-            return next((found for _, found in records_of(self.file) if not isinstance(found, RecordError)), None)
-        except (OSError, ValueError, RecursionError, LogsUIError):
-            return None
+        return self._begin[0]
+
+    @property
+    def fault(self) -> str | None:
+        """Return why a JSONL, JSON, Parquet or zip file has no record; None if it has one, or nothing at all."""
+        written = [quote(visible(it)) for it in (self.file, self.file.with_suffix(""))]
+        for begin, (kind, command) in _FOREIGN.items():
+            if self.magic.startswith(begin):
+                return f"it is {kind}. Convert it, and import the result: {command.format(*written)}"
+        if self.magic and self.file.suffix in _TABLES:
+            made = _TO_LINES.format(*written, _TABLES[self.file.suffix])
+            return f"it is CSV. Convert it, and import the result: {made}"
+        if self.magic.startswith(b"PK") and not is_zipfile(self.file):
+            return "it is a zip archive that is damaged, or cut off before its end"
+        return self._begin[1] if self.magic and Path(_logical(self.file.name)).suffix in _RECORDS else None
 
     @property
     def keys(self) -> frozenset[str]:
@@ -140,9 +189,7 @@ def records_of(file: Path) -> Iterable[tuple[int, Any]]:
     """
     if file.suffix == ".parquet":
         return _parquet_rows(file)
-    if file.suffix == ".json":
-        return _json_items(file)
-    return JsonLines(file)
+    return JsonLines(file) if _has_lines(file) else _json_items(file)
 
 
 def open_read_only(file: Path) -> sqlite3.Connection:
@@ -191,23 +238,24 @@ class JsonLines:
         self.is_cut = False
         with self.file.open("rb") as opened:  # not kept open: a run may have thousands of files
             opened.seek(self.offset)
-            while line := opened.readline(_LONGEST):
-                size, end = len(line), line
-                while len(end) == _LONGEST and not end.endswith(b"\n"):
-                    end = opened.readline(_LONGEST)
-                    size += len(end)
+            while line := opened.readline(_LONGEST + 1):
+                size, end = len(line), line[-_END:]
+                if size > _LONGEST:  # none of it is kept
+                    line = b"too long"
+                    while not end.endswith(b"\n") and (piece := opened.readline(_PIECE)):
+                        size, end = size + len(piece), piece[-_END:]
                 written, is_ended = line.strip(), end.endswith(b"\n")
                 try:
                     found = _too_long(size) or json_value(written) if written else None
-                except (ValueError, RecursionError) as error:
+                except (ValueError, RecursionError):
                     if not is_ended:
                         self.is_cut = True
                         return
-                    found = RecordError(f"it is no JSON: {getattr(error, 'msg', error)}")
+                    found = RecordError("it is no JSON")
                 if written:
                     yield self.number + 1, found
                 if is_ended:
-                    self.offset, self._end = self.offset + size, end[-_END:]
+                    self.offset, self._end = self.offset + size, end
                     self.number += 1
 
 
@@ -215,10 +263,30 @@ def _too_long(size: int) -> RecordError | None:
     return RecordError(f"its line has more than {_LONGEST >> 20} MiB") if size > _LONGEST else None
 
 
+def _has_lines(file: Path) -> bool:
+    """Return True if a file has a JSON value in each line, rather than one over several lines, or a list of all."""
+    with file.open("rb") as opened:
+        lines = [opened.readline(_LONGEST).strip(), opened.readline(_LONGEST).strip()]
+    if len(lines[0]) == _LONGEST:  # it is refused, without being read
+        return file.suffix != ".json"
+    with suppress(ValueError, RecursionError):
+        first, is_more = json_value(lines[0]), bool(lines[1])
+        return is_more or (isinstance(first, dict) and file.suffix != ".json")
+    with suppress(ValueError, RecursionError):
+        return file.suffix != ".json" and not (file.stat().st_size <= _MOST and json_value(file.read_bytes()))
+    return file.suffix != ".json"
+
+
 def _json_items(file: Path) -> Iterator[tuple[int, Any]]:
     if file.stat().st_size > _MOST:
         raise LogsUIError(f"{file} has more than {_MOST >> 20} MiB in one JSON value. Convert it to JSONL.")
-    value = json_value(file.read_bytes())
+    try:
+        value = json_value(file.read_bytes())
+    except (ValueError, RecursionError):
+        raise RecordError("it is no JSON, or cut off before its end") from None
+    columns, rows = (value.get(it) if isinstance(value, dict) else None for it in ("columns", "data"))
+    if isinstance(columns, list) and isinstance(rows, list):  # a table of W&B
+        value = [dict(zip(map(str, columns), it, strict=False)) if isinstance(it, list) else it for it in rows]
     yield from enumerate(value if isinstance(value, list) else [value], 1)
 
 
@@ -232,7 +300,7 @@ def _parquet_rows(file: Path) -> Iterator[tuple[int, Any]]:
 def _may_be_read(file: Path, root: Path) -> bool:
     if any(part.startswith(".") for part in file.relative_to(root).parts) or not file.is_file():
         return False
-    return Path(_logical(file.name)).suffix in SUFFIXES
+    return Path(_logical(file.name)).suffix in SUFFIXES | _PACKED
 
 
 def _logical(name: str) -> str:

@@ -13,10 +13,7 @@ _READERS: tuple[str, ...] = (
     "trackio:TrackioReader",
     "trl_completions:TrlReader",
     "verifiers:VerifiersReader",
-    "flat_dumps:VerlReader",
-    "flat_dumps:ArealReader",
-    "flat_dumps:SkyrlReader",
-    "flat_dumps:OpenInstructReader",
+    "otlp_traces:OtlpReader",
     "flat_dumps:NemoReader",
     "flat_dumps:ArtReader",
 )
@@ -27,4 +24,5 @@ _READERS: tuple[str, ...] = (
 def readers() -> tuple[type[Reader], ...]:
     """Return the readers, in the order in which they are asked whether a file is theirs."""
     named = [one.split(":") for one in _READERS]
-    return tuple(getattr(import_module(f"{__name__}.{file}"), name) for file, name in named)
+    written = [getattr(import_module(f"{__name__}.{file}"), name) for file, name in named]
+    return (*import_module(f"{__name__}.mapped").declared_readers(), *written)

@@ -1,7 +1,9 @@
 """Converts values that readers of several formats meet: numbers and times as text, conversations, token arrays."""
 
 import math
+import operator
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -20,6 +22,9 @@ from logs_ui.recorder.vocabulary import Dropped, Mode, Status, StopReason
 _ROLE = re.compile(r"^(system|user|assistant)\n", re.MULTILINE)
 _BEGIN, _END, _CHATML = "<|im_start|>", "<|im_end|>", {"system", "developer", "user", "assistant", "tool"}
 _ROLES = re.compile(r"(system )?user( assistant user)* assistant")
+_SHARED = {"human": "user", "gpt": "assistant", "function_call": "assistant", "observation": "tool"}  # ShareGPT's roles
+_TEXTS = ("input_text", "output_text")  # of the Responses API
+_LONG = 1 << 20  # characters of JSON text in a column
 _WHOLE = ("step", "policy_step", "generation", "prompt_tokens", "completion_tokens")
 _KINDS: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(_WHOLE, int), "reward": float, "advantage": float}
 _KINDS |= dict.fromkeys(("prompt", "completion"), lambda it: it)
@@ -55,17 +60,18 @@ def micros(value: Any) -> int | None:
 
 
 _OURS: Mapping[str, Callable[[Any], Any]] = {
-    "mode": Mode,
-    "status": Status,
-    "stop_reason": StopReason,
-    "dropped": Dropped,
-    **dict.fromkeys(("actions", "tags"), list),
-    **dict.fromkeys(("step", "policy_step", "generation", "staleness"), whole),
-    **dict.fromkeys(("reward", "advantage", "seconds"), number),
-    **dict.fromkeys(("prompt_tokens", "completion_tokens", "created", "returned"), whole),
+    "mode": Mode, "status": Status, "stop_reason": StopReason, "dropped": Dropped,
+    **dict.fromkeys(("actions", "tags"), list), **dict.fromkeys(("reward", "advantage", "seconds"), number),
+    **dict.fromkeys((*_WHOLE, "staleness", "created", "returned"), whole),
     **dict.fromkeys(("group", "task", "eval_name", "model", "error"), str),
     **dict.fromkeys(("rewards", "metrics", "sampling", "metadata"), dict),
-}
+}  # fmt: skip
+
+
+def ending_words(program: str) -> dict[str, StopReason]:
+    """Return stop reasons by the patterns of a program's words."""
+    written = tomllib.loads(Path(__file__).with_name("format_words.toml").read_text("utf-8"))
+    return {pattern: StopReason(word) for pattern, word in written[program].items()}
 
 
 def restored(found: ImportedRollout, own: Mapping[str, Any]) -> ImportedRollout:
@@ -94,8 +100,8 @@ def decoded(written: Any) -> Any:
     try:
         written = written.encode(errors="surrogatepass") if isinstance(written, str) else written
         return json_value(written) if isinstance(written, bytes) else written
-    except (ValueError, RecursionError) as error:
-        raise RecordError(f"it is no JSON: {error}") from None
+    except (ValueError, RecursionError):
+        raise RecordError("it is no JSON") from None
 
 
 def part(record: Any, *names: str) -> dict[str, Any]:
@@ -111,9 +117,68 @@ def messages_of(value: Any, role: str = "user") -> list[dict[str, Any]] | None:
     if isinstance(value, str) and value.lstrip().startswith("[{"):
         with suppress(RecordError):  # a text that only begins like JSON
             found = decoded(value)
-    if isinstance(found, list) and all(isinstance(one, dict) and isinstance(one.get("role"), str) for one in found):
-        return found
+    if isinstance(found, list):
+        messages = [_message_of(one) for one in found if isinstance(one, dict)]
+        if len(messages) == len(found) and all(isinstance(one.get("role"), str) for one in messages):
+            is_ours = all(map(operator.is_, messages, found))
+            return found if is_ours else [*_turns_of(messages)]
     return [{"role": role, "content": value}] if isinstance(value, str) else None
+
+
+def _message_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Return a message of ShareGPT, or an item of the Responses API, in OpenAI's form; any other as it is."""
+    kind, call, parts = given.get("type"), given.get("call_id"), given.get("content")
+    if kind == "function_call":
+        called = {"id": call, "type": "function", "function": {it: given.get(it) for it in ("name", "arguments")}}
+        return {"role": "assistant", "content": "", "tool_calls": [called]}
+    if kind == "function_call_output":
+        return {"role": "tool", "tool_call_id": call, "content": given.get("output")}
+    if kind == "reasoning":
+        thought = [str(part(it).get("text", "")) for it in parts or given.get("summary") or ()]
+        return {"role": "assistant", "content": "", "reasoning_content": "\n".join(thought)}
+    if kind == "message" and isinstance(parts, list):
+        texts = [{**it, "type": "text"} if part(it).get("type") in _TEXTS else it for it in parts]
+        return {"role": given.get("role"), "content": texts}
+    if "role" in given or not isinstance(given.get("from"), str) or "value" not in given:
+        return given
+    rest = {name: one for name, one in given.items() if name not in ("from", "value")}
+    return {"role": _SHARED.get(given["from"], given["from"]), "content": given["value"], **rest}
+
+
+def _turns_of(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield messages in which what the Responses API has as several items of one answer is one."""
+    last: dict[str, Any] | None = None
+    for one in messages:
+        if (
+            last is None
+            or not one["role"] == last["role"] == "assistant"
+            or (last.get("content") and one.get("content"))
+        ):
+            yield from [last] if last else []
+            last = one
+        else:
+            calls = [*last.get("tool_calls", ()), *one.get("tool_calls", ())]
+            last = {
+                **last,
+                **one,
+                "content": last["content"] or one["content"],
+                **({"tool_calls": calls} if calls else {}),
+            }
+    yield from [last] if last else []
+
+
+def table_of(value: Any) -> dict[str, Any] | None:
+    """Return a dict, also of its JSON text, and of a list of names with values; None for anything else."""
+    if isinstance(value, str) and value[:1] == "{" and len(value) < _LONG:
+        with suppress(RecordError):
+            value = decoded(value)
+    if (
+        isinstance(value, list)
+        and value
+        and all(isinstance(one, dict) and {"name", "value"} <= one.keys() for one in value)
+    ):
+        return {str(one["name"]): one["value"] for one in value}
+    return value if isinstance(value, dict) else None
 
 
 def conversation(prompt: Any, completion: Any) -> dict[str, Any]:
@@ -146,16 +211,37 @@ def _of_chatml(text: str) -> list[dict[str, Any]]:
     return [{"role": role, "content": said} for role, said, _, _ in turns] if is_whole else []
 
 
-def repeats(prompts: Sequence[Any], size: int | None = None) -> tuple[list[tuple[int, int]], int]:
-    """Return group and generation of each row, and the size of a group: a prompt is repeated, so equal prompts
-    beside each other are a group. Adjacent groups of one prompt look like a longer group: it is cut if its length is
-    a multiple of the size. Without a size, the most frequent length is taken.
+def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
+    """Return the size of a group, by `prompt` and `advantage` of the rows of batches; None if these do not show it.
+
+    Equal prompts beside each other are a group, or several ones of a prompt. Advantages of a group have the sum 0 and,
+    where TRL divides them by their deviation, squares with the sum size - 1.
+    """
+    grouped = [(prompt, [*run]) for one in batches for prompt, run in groupby(one, lambda row: row.get("prompt"))]
+    runs = [[number(row.get("advantage")) for row in run] for _, run in grouped]
+    are_several = any(prompt != grouped[0][0] for prompt, _ in grouped)
+    counts = Counter(map(len, runs))
+    longest = max(counts, key=lambda it: (counts[it], -it), default=1)
+    unscaled = None
+    for size in (it for it in range(2, longest + 1) if longest % it == 0):
+        values = [one for run in runs if len(run) % size == 0 for one in run]
+        blocks = np.array([math.nan if it is None else it for it in values], float).reshape(-1, size)
+        told = blocks[(blocks != 0).any(axis=1)]
+        if len(told) and np.allclose(told.sum(axis=1), 0, atol=1e-3 * size):
+            if np.allclose((told**2).sum(axis=1), size - 1, rtol=0.02):
+                return size
+            unscaled = unscaled or (size if len(told) > 1 else None)
+    return longest if are_several or longest == 1 else unscaled
+
+
+def repeats(prompts: Sequence[Any], size: int | None) -> list[tuple[int, int]]:
+    """Return group and generation of each row. Adjacent groups of one prompt look like a longer group: it is cut if its
+    length is a multiple of the size. Without a size each row is a group.
     """
     lengths = [len(list(run)) for _, run in groupby(prompts)]
-    counts = Counter(lengths)
-    size = size or max(counts, key=lambda it: (counts[it], -it), default=1)
-    groups = [part for it in lengths for part in ([size] * (it // size) if it % size == 0 else [it])]
-    return [(number, i) for number, length in enumerate(groups) for i in range(length)], size
+    cut = size or 1
+    groups = [part for it in lengths for part in ([cut] * (it // cut) if it % cut == 0 else [it])]
+    return [(number, i) for number, length in enumerate(groups) for i in range(length)]
 
 
 def beside_total(
@@ -184,8 +270,8 @@ def token_arrays(prompt: Any, completion: Any, logprobs: Any = None, mask: Any =
             known = np.array(logprobs, np.float16) if logprobs else None
         ids, sampled = np.array(completion, np.int32), np.array(mask, np.uint8) if mask else None
         tokens = Tokens(np.array(prompt or [], np.int32), ids, known, sampled)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise RecordError(f"its token ids, log-probs or mask are no lists of numbers: {error}") from None
+    except (TypeError, ValueError, OverflowError):
+        raise RecordError("its token ids, log-probs or mask are no lists of numbers") from None
     if any(array is not None and array.shape != (len(completion),) for array in (known, ids, sampled)):
         raise RecordError("its log-probs or its mask are not as long as its token ids")
     return tokens

@@ -11,20 +11,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from logs_ui.recorder.importing.formats._values import (
-    beside_total,
-    decoded,
-    halves,
-    key_of,
-    messages_of,
-    micros,
-    number,
-    part,
-    restored,
-    table_rows,
-    token_arrays,
-    whole,
-)  # fmt: skip
+from logs_ui.recorder.importing.formats import _values
+from logs_ui.recorder.importing.formats._values import decoded, micros, number, part, whole
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.vocabulary import Lack, Mode, Status, StopReason
@@ -61,7 +49,7 @@ class EvalProtocolReader(Reader):
         return "evaluationrow" in head.tables or "data_json" in head.keys or has_messages
 
     def records(self, file: Path) -> Iterable[tuple[int, Any]]:
-        return enumerate(table_rows(file, *_QUERIES)) if Head(file).tables else super().records(file)
+        return enumerate(_values.table_rows(file, *_QUERIES)) if Head(file).tables else super().records(file)
 
     def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout]:
         row = part(record)
@@ -70,12 +58,12 @@ class EvalProtocolReader(Reader):
         if "data_json" in row:
             row = {name: one for name, one in row.items() if name not in _COPIES} | part(decoded(row["data_json"]))
         messages = row.get("messages", [])
-        if not row.keys() & _MARKS or isinstance(messages, str) or messages_of(messages) is None:
+        if not row.keys() & _MARKS or isinstance(messages, str) or _values.messages_of(messages) is None:
             raise RecordError("it is no row of Eval Protocol: that has `messages` with roles, and `execution_metadata`")
         execution, source, about = (part(row, f"{it}_metadata") for it in ("execution", "input", "eval"))
         extra, usage, raw = (part(execution, name) for name in ("extra", "usage", "raw_output"))
         own = part(extra, "logs_ui")
-        params, (prompt, completion) = part(source, "completion_params"), halves(messages)
+        params, (prompt, completion) = part(source, "completion_params"), _values.halves(messages)
         result = part(row, "evaluation_result") or part(row, "eval_details")
         result = {} if result.get("reason") == _UNSCORED else result
         step_rewards = [number(one) for one in extra.get("step_rewards") or ()]
@@ -86,7 +74,7 @@ class EvalProtocolReader(Reader):
         weights, rewards = self.options.weights, None
         if self.options.rewards is not None:
             parts = {name: metrics.pop(name, None) for name in self.options.rewards}
-            rewards, weights = beside_total(reward, parts, weights).values()
+            rewards, weights = _values.beside_total(reward, parts, weights).values()
         elif result or step_rewards:
             rewards = {"score" if result else "step_rewards": reward}
         run = execution.get("experiment_id") if execution.get("run_id") else None
@@ -106,11 +94,11 @@ class EvalProtocolReader(Reader):
                 ours=own,
             )
         found = ImportedRollout(
-            key=key_of(execution.get("rollout_id"), place), prompt=prompt, completion=completion, run=run,
+            key=_values.key_of(execution.get("rollout_id"), place), prompt=prompt, completion=completion, run=run,
             mode=Mode.TRAIN if is_training else Mode.EVAL, eval_name=about.get("name"), model=params.get("model"),
             task=source.get("row_id"), group=source.get("row_id"), generation=whole(extra.get("run_index")),
             reward=reward, rewards=rewards, weights=weights, metrics=metrics,
-            tokens=token_arrays(*map(ids.get, _IDS)),
+            tokens=_values.token_arrays(*map(ids.get, _IDS)),
             turns=_turns(completion, step_rewards, execution.get("finish_reason")),
             # Of several calls it is the sum of all prompts.
             prompt_tokens=whole(usage.get("prompt_tokens")) if len(completion) == 1 else None,
@@ -121,7 +109,7 @@ class EvalProtocolReader(Reader):
             seconds=number(execution.get("rollout_duration_seconds", execution.get("duration_seconds"))),
             **_end(part(row, "rollout_status"), messages, result, is_begun=is_begun),
         )  # fmt: skip
-        yield restored(found, own and own | extra)
+        yield _values.restored(found, own and own | extra)
 
 
 def _score(one: Any) -> float | None:

@@ -1,140 +1,26 @@
-"""Reads dumps of verl, AReaL, SkyRL, open-instruct, NeMo-RL and ART: one flat record a rollout."""
+"""Reads dumps of NeMo-RL and ART: one record a rollout."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from logs_ui.recorder.importing.formats._values import (
-    beside_total,
-    conversation,
-    decoded,
-    fields_of,
-    halves,
-    part,
-    token_arrays,
-)
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Reader, Turn
-from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id
-from logs_ui.recorder.vocabulary import UNNAMED, Dropped, Lack, Mode, StopReason
+from logs_ui.recorder.importing.formats._values import conversation, decoded, halves, part, token_arrays
+from logs_ui.recorder.importing.formats.mapped import MappedReader
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Turn
+from logs_ui.recorder.importing.source_files import Place, RecordError
+from logs_ui.recorder.vocabulary import Dropped, Lack, Mode
 
-_EVAL = re.compile(r"(^|[^a-z])(val|valid|validation|eval|evaluation|test)([^a-z]|$)")
 _DIFFERENCE = "sampling/sampling_logp_difference/mean"  # TRL's name, which checks know
 _NEVER = (Lack.ERRORS, Lack.POLICY_VERSIONS)
 _NO_TOKENS = ("token ids", "log-probs", "advantages")
-_IN_TEXT = "turns and tool calls (in the text of the answer, unless that is ChatML)"
 _ROLES = "roles of trained messages (inferred from the loss mask)"
 
 
-class FlatReader(Reader):
-    """Reads records with the keys that `marks` names. `table` is that of `fields_of`; `more` returns other fields.
-    Without a `group`, those with the same prompt are one.
-    """
-
-    table: ClassVar[Mapping[str, str | None]]
-
-    @classmethod
-    def recognizes(cls, head: Head) -> bool:
-        return set(re.findall("`(.+?)`", cls.marks)) <= head.keys
-
-    def rollouts(self, record: Any, place: Place) -> list[Any]:
-        fields, more = fields_of(record, self.table, self.options.rewards or ()), self.more(record, place)
-        common = {"key": place.key}
-        found: dict[str, Any] = {**common, **fields, **more, "metrics": fields["metrics"] | more.get("metrics", {})}
-        found |= beside_total(found.get("reward"), fields.get("rewards") or {}, self.options.weights)
-        found.setdefault("group", file_id("", found["prompt"]))
-        found["is_one_text"] = _IN_TEXT in self.lacks and len(found["completion"]) < 2
-        found["rewards"] = found["rewards"] or {"reward": found.get("reward")}  # each was scored, also one with null
-        return [ImportedRollout(**found)]
-
-    def more(self, row: Any, place: Place) -> dict[str, Any]:
-        raise NotImplementedError
-
-
-class VerlReader(FlatReader):
-    """Reads `trainer.rollout_data_dir` and `trainer.validation_data_dir`, by whose name it is a validation."""
-
-    name, title = "verl", "verl"
-    marks = "JSONL with `input`, `output`, `score` and `step`"
-    lacks = (*_NEVER, *_NO_TOKENS, Lack.GROUPS, Lack.TASKS, Lack.STOP_REASONS, _IN_TEXT)
-    table: ClassVar = {"input": "prompt", "output": "completion", "score": "reward", "step": "step"}
-
-    def more(self, row: Any, place: Place) -> dict[str, Any]:
-        mode = Mode.EVAL if _EVAL.search(place.file.absolute().parent.name.lower()) else Mode.TRAIN
-        uid = re.fullmatch(r"(.+)_(\d+)_[^_]*", str(row.get("uid")))  # {sample}_{rollout}_{output} of the V1 trainer
-        return {"mode": mode} | ({"group": uid[1], "generation": int(uid[2])} if uid else {})
-
-
-class ArealReader(FlatReader):
-    """Reads what `rollout.dump_to_file` writes: `{rollout,eval-rollout}/{tail_version}/{task_id}.jsonl`."""
-
-    name, title = "areal", "AReaL"
-    marks = "JSONL with `task_id`, `head_version`, `tail_version` and `completion`"
-    lacks = (Lack.ERRORS, *_NO_TOKENS, Lack.TASKS, Lack.STOP_REASONS, "the version that was trained")
-    table: ClassVar = {
-        "task_id": "group", "sample_idx": "generation", "head_version": "policy_step", "tail_version": "step",
-        "reward": "reward", "prompt_len": "prompt_tokens", "seqlen": None, "prompt": "prompt",
-        "completion": "completion",
-    }  # fmt: skip
-
-    def more(self, row: Any, place: Place) -> dict[str, Any]:
-        return {
-            "mode": Mode.EVAL if "eval-rollout" in place.file.absolute().parts else Mode.TRAIN,
-            "completion_tokens": row["seqlen"] - row["prompt_len"],
-            "staleness": row["tail_version"] - row["head_version"],
-        }
-
-
-class SkyrlReader(FlatReader):
-    """Reads `dumped_evals/global_step_{n}_evals/{dataset}.jsonl`."""
-
-    name, title = "skyrl", "SkyRL evaluations"
-    marks = "JSONL with `input_prompt`, `output_response` and `score`"
-    lacks = (*_NEVER, *_NO_TOKENS, Lack.GROUPS, Lack.TASKS, _IN_TEXT)
-    table: ClassVar = {"data_source": "eval_name", "input_prompt": "prompt", "output_response": "completion"}
-    table |= {"score": None, "stop_reason": None}
-
-    def more(self, row: Any, place: Place) -> dict[str, Any]:
-        found = re.fullmatch(r"global_step_(\d+)_evals", place.file.absolute().parent.name)
-        step, score = int(found[1]) if found else 0, row["score"]  # or a list, by token
-        return {
-            "key": f"{step}-{place.key}",  # files of several steps have one name, and may begin alike
-            "step": step,
-            "reward": None if score is None else float(sum(score) if isinstance(score, list) else score),
-            "turns": [Turn(finish=row.get("stop_reason"))],
-        }
-
-
-class OpenInstructReader(FlatReader):
-    """Reads what `--save_traces` writes: `{run}_rollouts_{shard}.jsonl`."""
-
-    name, title = "open-instruct", "open-instruct"
-    marks = "JSONL with `prompt_tokens`, `response_tokens`, `prompt_idx` and `advantage`"
-    lacks = (*_NEVER, Lack.TASKS, "texts (there are ids of tokens)", "which tokens the tools inserted")
-    table: ClassVar = {
-        "step": "step", "reward": "reward", "advantage": "advantage", "dataset": "eval_name",
-        **dict.fromkeys(("prompt_idx", "sample_idx", "prompt_tokens", "response_tokens", "logprobs", "finish_reason")),
-    }  # fmt: skip
-
-    def more(self, row: Any, place: Place) -> dict[str, Any]:
-        run = place.file.name.rpartition("_rollouts_")[0]
-        return {
-            "key": f"{run}-{row['step']}-{row['sample_idx']}",  # what a resumed training writes again replaces it
-            "group": f"{run}-{row['prompt_idx']}",
-            "run": run or None,
-            "prompt": [],
-            "completion": [],
-            "mode": Mode.TRAIN,
-            "task": UNNAMED + file_id("", row["prompt_tokens"]),
-            "tokens": token_arrays(row["prompt_tokens"], row["response_tokens"], row.get("logprobs")),
-            "stop_reason": StopReason(ended) if (ended := row["finish_reason"]) in {"stop", "length"} else None,
-        }
-
-
-class NemoReader(FlatReader):
+class NemoReader(MappedReader):
     """Reads `train_data_step{n}.jsonl`, and `val_data_step{n}.jsonl`, which has messages in place of tokens."""
 
     name, title = "nemo-rl", "NeMo-RL"
@@ -142,18 +28,19 @@ class NemoReader(FlatReader):
     lacks = (*_NEVER, Lack.GROUPS, Lack.TASKS, Lack.STOP_REASONS, _ROLES)
     _lists = ("token_ids", "token_loss_mask", "generation_logprobs", "prev_logprobs", "advantages")
     _others = ("content", "rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "idx")
-    table: ClassVar = dict.fromkeys((*_lists, *_others))
+    declared: ClassVar = {}
+    drops = (*_lists, *_others)
 
     def __init__(self, root: Path, options: ImportOptions) -> None:
         super().__init__(root, options)
         self._apart: dict[int, Any] = {}  # by step: the sum of its differences, and the number of their tokens
 
-    def rollouts(self, record: Any, place: Place) -> list[Any]:
+    def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
         # Each value is a list of one; where dynamic sampling left out a sample, the values of what was kept are empty.
         one = {key: (it or [None])[0] if isinstance(it, list) and len(it) < 2 else it for key, it in record.items()}
         (found,) = super().rollouts(one, place)
         total, count = self._apart.get(found.step, (0.0, 0))
-        return [found, ImportedScalars(found.step, {_DIFFERENCE: total / count})] if count else [found]
+        yield from [found, ImportedScalars(found.step, {_DIFFERENCE: total / count})] if count else [found]
 
     def more(self, row: Any, place: Place) -> dict[str, Any]:
         named, texts = re.search(r"_data_step(\d+)\.jsonl", place.file.name), row.get("content") or []
@@ -187,7 +74,7 @@ class NemoReader(FlatReader):
         }
 
 
-class ArtReader(FlatReader):
+class ArtReader(MappedReader):
     """Reads `trajectories/{train,val}/{step}.parquet`. Of version 2 the trajectory's JSON is read."""
 
     name, title = "art", "ART"
@@ -196,20 +83,26 @@ class ArtReader(FlatReader):
     _json = ("tools", "logs", "group_metadata", "group_metrics", "group_logs")
     _whole = ("final_policy_version", "additional_histories")
     _others = ("format_version", "group_json", "trajectory_json", "messages", "metrics", "metadata")
-    table: ClassVar = {"group_index": "group", "trajectory_index": "generation", "reward": "reward"}
-    table |= dict.fromkeys((*_json, *_others))
+    declared: ClassVar = {"group": "group_index", "generation": "trajectory_index", "reward": "reward"}
+    drops = (*_json, *_others)
 
-    def rollouts(self, record: Any, place: Place) -> list[Any]:
-        found = [] if record["reward"] is None else super().rollouts(record, place)  # a group may have exceptions only
+    def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
+        found = (
+            [] if record["reward"] is None else [*super().rollouts(record, place)]
+        )  # a group may have exceptions only
         about = {} if record.get("trajectory_index") else decoded(record.get("group_json")) or {}
-        common = {"prompt": found[0].prompt if found else [], "completion": [], "group": str(record["group_index"])}
+        common: dict[str, Any] = {
+            "prompt": found[0].prompt if found else [],
+            "completion": [],
+            "group": str(record["group_index"]),
+        }
         common |= _art_place(place)
         if None not in self.runs:
             known = self.describe(None)
             more = () if record.get("trajectory_json") else (*_NEVER, Lack.STOP_REASONS)  # of version 1
             self.runs[None] = replace(known, lacks=(*known.lacks, *more))
         texts = [f"{it['type']}: {it['message']}" for it in about.get("exceptions", ())]
-        return [*found, *(ImportedRollout(f"{place.key}-{i}", error=it, **common) for i, it in enumerate(texts))]
+        yield from [*found, *(ImportedRollout(f"{place.key}-{i}", error=it, **common) for i, it in enumerate(texts))]
 
     def more(self, row: Any, place: Place) -> dict[str, Any]:
         whole = decoded(row.get("trajectory_json")) or {}

@@ -13,7 +13,16 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from logs_ui.recorder.importing.formats._values import key_of, micros, number, part, restored, token_arrays, whole
+from logs_ui.recorder.importing.formats._values import (
+    ending_words,
+    key_of,
+    micros,
+    number,
+    part,
+    restored,
+    token_arrays,
+    whole,
+)
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError, json_value
 from logs_ui.recorder.storage.payload import Tokens
@@ -23,16 +32,7 @@ _IMAGE = 8 << 20  # bytes of an image that is taken into its message; a larger o
 _OF_TRIAL = re.compile(r"(.+?)/(?:steps/[^/]+/)?(?:user-)?agent/[^/]+")
 _SHOWN = {"source", "message", "reasoning_content", "tool_calls", "observation"}  # of a step; the rest is metadata
 _TOKENS = ("prompt_token_ids", "completion_token_ids", "logprobs")
-_ENDS = {  # by the exception's type, "" without one, as error_policy.py of harbor 0.25 classifies it
-    "$|Verifier|RewardFile": StopReason.DONE,
-    "AgentTimeout": StopReason.TURN_LIMIT,  # the agent's own time is used up: no fault of the environment
-    "(Context|Output).+Exceeded": StopReason.LENGTH,
-    "AgentSafety|ContentPolicy": StopReason.STOP,
-    "EnvironmentStart|Sandbox|AgentSetup|Healthcheck|MemoryLimit|SSH|GKE|RuntimeReq|AddTests|Download|"
-    "ServiceOp|Vercel|Dspy|MissingExtra|Regrade": StopReason.ENVIRONMENT_ERROR,
-    "Cancelled": StopReason.ABORTED,
-    "": StopReason.EXCEPTION,
-}
+_ENDS = ending_words("harbor")
 _LACKS = ("advantages", "why the model's answers ended", Lack.POLICY_VERSIONS)  # of trials
 _STATUS = {"environment_error": Status.ERROR, "exception": Status.ERROR, "aborted": Status.ABORTED}
 
@@ -83,10 +83,12 @@ class AtifReader(Reader):
         kind = str(failure.get("exception_type", ""))
         stop = next(stop for pattern, stop in _ENDS.items() if re.match(pattern, kind))
         status = _STATUS.get(stop, Status.OK)
+        stop = StopReason.TIMEOUT if "Timeout" in kind else stop
         text = folder / "verifier/reward.txt"
         written = part({"all": _json(text.with_suffix(".json"), damaged)}, "all")
         if not written and text.is_file():
             written = {"reward": text.read_text(errors="replace").strip()}
+        has_error = status != Status.OK or stop == StopReason.TIMEOUT
         lacking = {"reward": None} if kind.startswith(("Verifier", "RewardFile")) else {}
         rewards = part(result, "verifier_result").get("rewards") or written or lacking
         values = {str(name): number(value) for name, value in rewards.items()}
@@ -108,7 +110,7 @@ class AtifReader(Reader):
             f"{job.name}/{result['trial_name']}", **{"weights": self.options.weights} | found, rewards=values or None,
             group="/".join(str(one) for one in (job.name, task, agent.get("name"), agent.get("model_name")) if one),
             eval_name=result.get("source"), task=task, run=run, tags=[kind] if kind else [], status=status,
-            stop_reason=stop, error=None if status == Status.OK else f"{kind}: {failure.get('exception_message')}",
+            stop_reason=stop, error=f"{kind}: {failure.get('exception_message')}" if has_error else None,
         )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from zipfile import ZipFile, ZipInfo, is_zipfile
 import zstandard
 
 from logs_ui.recorder.importing.formats._values import key_of, micros, number, part, whole
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, Reader, Turn
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportOptions, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError, json_value, records_of
 from logs_ui.recorder.vocabulary import Lack, Status, StopReason
 
@@ -25,7 +25,8 @@ _ATTACHMENT = re.compile(r"attachment://([0-9a-f]{32})")
 _FINISH = {"max_tokens": "length", "model_length": "length", "unknown": None}
 _LIMITS = {"token": "length", "context": "length", "time": "timeout", "working": "timeout", "operator": "aborted"}
 _WORDS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0, "yes": 1.0, "true": 1.0, "no": 0.0, "false": 0.0}
-_MOST = 1 << 30  # bytes of a sample
+_MOST = 1 << 28  # bytes of a sample
+_IDS = ("run_id", "task_id", "created")  # of a log before February 2025, together
 _METRICS = ("total_time", "working_time", "turn_count", "token_limit_usage")
 
 
@@ -35,6 +36,10 @@ class InspectReader(Reader):
     name, title = "inspect", "Inspect AI"
     marks = ".eval; JSON with `eval`, `status` and `samples`"
     lacks = ("token ids", "advantages", Lack.POLICY_VERSIONS)
+
+    def __init__(self, root: Path, options: ImportOptions) -> None:
+        super().__init__(root, options)
+        self._main: dict[str, str] = {}  # the score that is the reward, by run, where there are several
 
     @classmethod
     def recognizes(cls, head: Head) -> bool:
@@ -58,12 +63,13 @@ class InspectReader(Reader):
     def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout]:
         log, sample = record
         sample = _member(place.file, sample) if isinstance(sample, ZipInfo) else sample
-        about, run = part(log, "eval"), str(log["eval"]["eval_id"])
+        about = part(log, "eval")
+        run = str(about.get("eval_id") or "/".join(str(about.get(it)) for it in _IDS))
         if run not in self.runs:
             epochs, versions = part(about, "config").get("epochs"), part(about, "packages")
             name, model = about.get("task"), about.get("model")
-            is_summed = len(self.options.rewards or sample.get("scores") or ()) > 1 and not self.options.weights
-            lacks = (*self.lacks, *([Lack.WEIGHTS] if is_summed else []))
+            are_several = len(self.options.rewards or sample.get("scores") or ()) > 1 and not self.options.weights
+            lacks = (*self.lacks, *([Lack.WEIGHTS] if are_several else []))
             self.runs[run] = ImportedRun(name, model, epochs, None, log, versions, lacks)
         rest = {name: value for name, value in sample.items() if value is not None and name != "events_data"}
         events, attachments = rest.pop("events", []), rest.pop("attachments", {})
@@ -73,7 +79,18 @@ class InspectReader(Reader):
         prompt = list(takewhile(lambda one: one.get("role") != "assistant" or one.get("source") == "input", said))
         answers = said[len(prompt) :]
         turns = _turns(answers, events, part(rest, "output"))
-        rewards, reasons = _rewards(rest.get("scores") or {})
+        rewards, reasons = _rewards(part(rest, "scores") or {name: rest[name] for name in ("score",) if name in rest})
+        weights = self.options.weights
+        if rewards and (len(rewards) > 1 or run in self._main) and self.options.rewards is None and not weights:
+            if run not in self._main:
+                main, *others = rewards
+                self._main[run] = main
+                left_out = (
+                    f"others are not added to it ({', '.join(others[:3])}). --rewards names those that are summed"
+                )
+                self.notes.append(f"{about.get('task')}: the reward is the score {main}, and {left_out}.")
+            rewards = {self._main[run]: None, **rewards}
+            weights = {name: float(name == self._main[run]) for name in rewards}
         metrics: dict[str, Any] = {name: rest[name] for name in _METRICS if name in rest}
         for used in part(rest, "model_usage").values():
             metrics |= {name: metrics.get(name, 0) + count for name, count in used.items() if count}
@@ -81,13 +98,15 @@ class InspectReader(Reader):
             metrics |= rewards
             rewards = {name: rewards.get(name) for name in self.options.rewards}
         error, limit = part(rest, "error").get("message"), part(rest, "limit").get("type")
+        stop = StopReason(_LIMITS.get(limit, "turn_limit")) if limit and not error else None
         yield ImportedRollout(
             key_of(rest.get("uuid") or f"{run}/{task}/{epoch}", place), [*map(_message, prompt)],
             [*map(_message, answers)], run=run, eval_name=about.get("task"), task=task, group=task,
             model=about.get("model"), generation=None if epoch is None else epoch - 1, turns=turns,
-            rewards=rewards or None, metrics=metrics, weights=self.options.weights,
-            status=Status.ERROR if error else Status.OK, error=error, metadata=rest,
-            stop_reason=StopReason(_LIMITS.get(limit, "turn_limit")) if limit and not error else None,
+            rewards=rewards or None, metrics=metrics, weights=weights,
+            status=Status.ERROR if error else Status.OK, metadata=rest,
+            error=error or (f"LimitExceededError: {limit} limit" if stop is StopReason.TIMEOUT else None),
+            stop_reason=stop,
             tags=[*reasons, *([f"limit:{limit}"] if limit else [])], seconds=number(rest.get("total_time")),
             completion_tokens=sum(turn.tokens or 0 for turn in turns) or None,
             sampling=part(about, "model_generate_config") | part(log, "plan", "config"),
@@ -163,17 +182,20 @@ def _member(file: Path, info: ZipInfo) -> Any:
     """Return the JSON of a zip's member. It may be packed by zstd, which Python's zipfile refuses before 3.14."""
     if info.filename.endswith("/sample.json"):  # 0.3.285 can write these, and not read them
         raise RecordError(f"{info.filename} is stored in parts, which cannot be read")
+    if max(info.file_size, info.compress_size) > _MOST:  # before any of it is unpacked
+        raise RecordError(f"{info.filename} has more than {_MOST >> 20} MiB")
     with file.open("rb") as opened:
         opened.seek(info.header_offset + 26)
         opened.seek(sum(int.from_bytes(opened.read(2), "little") for _ in "ne"), 1)  # the name and the extra fields
         packed = opened.read(info.compress_size)
+    most = min(max(info.file_size, 64 * info.compress_size), _MOST)  # a few kilobytes can become any number
     try:
         if info.compress_type == 93:
-            packed = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True).read(_MOST + 1)
+            packed = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True).read(most + 1)
         elif info.compress_type:
-            packed = zlib.decompressobj(-15).decompress(packed, _MOST + 1)
-        if len(packed) <= _MOST:  # a few kilobytes can become any number
+            packed = zlib.decompressobj(-15).decompress(packed, most + 1)
+        if len(packed) <= most:
             return json_value(packed)
-    except (ValueError, RecursionError, zlib.error, zstandard.ZstdError) as error:
-        raise RecordError(f"{info.filename} is damaged: {error}") from None
-    raise RecordError(f"{info.filename} has more than {_MOST >> 20} MiB")
+    except (ValueError, RecursionError, zlib.error, zstandard.ZstdError):
+        raise RecordError(f"{info.filename} is damaged") from None
+    raise RecordError(f"{info.filename} is larger than its archive says")

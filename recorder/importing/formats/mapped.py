@@ -1,56 +1,33 @@
-"""Reads any other JSONL, JSON or Parquet file by a mapping: TOML that names the columns which are fields of a rollout.
+"""Reads records by a mapping: TOML that names the columns which are fields of a rollout. A mapping is the user's, or
+the declaration of a format in `declared/`.
 
 `field = "column"` names one, with dots if it is nested; "column?" may be absent. `[rewards]` has such lines by name,
-`[weights]` has numbers, `[constants]` what is the same in all rollouts: `mode = "train"`. What is mapped to nothing
-becomes a metric if it is a number, else metadata.
+`[weights]` has numbers, `[constants]` what is the same in all rollouts: `mode = "train"`. `[cut]` cuts further columns
+out of one by the named groups of a pattern: `uid.group`. What is mapped to nothing becomes a metric if it is a number,
+else metadata. The columns `@path` and `@key` are the file's path and the record's own key.
 """
 
 import json
+import math
 import re
 import tomllib
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.importing.formats import _values
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportOptions, Reader
-from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id, found_files
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportOptions, Reader, Turn
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id, found_files, records_of
 from logs_ui.recorder.spelling import misspelt, shortened
-from logs_ui.recorder.vocabulary import Lack, Mode, Status, StopReason
+from logs_ui.recorder.vocabulary import UNNAMED, Mode, Status, StopReason
 
-_FIELDS = {  # the kind of each field, and the names of columns that are suggested for it
-    "messages": ("messages", "messages conversation conversations chat trajectory"),
-    "prompt": ("messages or text", "prompt prompts question problem query instruction input"),
-    "completion": (
-        "messages or text",
-        "completion completions response responses output generation generated_text answer answer.text",
-    ),
-    "key": ("an id", "rollout_id sample_id trajectory_id uuid id"),
-    "group": ("an id", "group group_id prompt_id group_index uid"),
-    "generation": ("a whole number", "generation_index rollout_index completion_index sample_index sample_idx"),
-    "step": ("a whole number", "step global_step train_step training_step iteration iter it"),
-    "policy_step": ("a whole number", "policy_step policy_version model_version weight_version"),
-    "mode": ("a word", "mode split"),
-    "task": ("text", "task task_id task_name example_id problem_id question_id"),
-    "eval_name": ("text", "eval_name env env_name environment dataset data_source"),
-    "model": ("text", "model model_name"),
-    "run": ("text", "run_id experiment_id run"),
-    "status": ("a word", "status state"),
-    "stop_reason": ("a word", "stop_reason finish_reason finish"),
-    "error": ("text", "error exception"),
-    "reward": ("a number", "reward total_reward final_reward score return"),
-    "advantage": ("a number", "advantage advantages"),
-    "prompt_ids": ("a list of numbers", "prompt_ids prompt_token_ids prompt_tokens"),
-    "completion_ids": ("a list of numbers", "completion_ids response_ids completion_token_ids output_ids"),
-    "logprobs": ("a list of numbers", "logprobs log_probs rollout_log_probs old_logprobs"),
-    "mask": ("a list of numbers", "completion_mask response_mask loss_mask mask"),
-    "prompt_tokens": ("a whole number", "prompt_tokens num_prompt_tokens prompt_length"),
-    "completion_tokens": ("a whole number", "completion_tokens num_completion_tokens completion_length answer.tokens"),
-    "created": ("a time", "created created_at timestamp time ts"),
-    "seconds": ("a number", "seconds duration_seconds duration latency"),
-}  # fmt: skip
+_KNOWN = tomllib.loads(Path(__file__).with_name("mapping_fields.toml").read_text("utf-8"))
+_FIELDS: dict[str, tuple[str, str]] = _KNOWN["fields"]
 _KINDS: dict[str, Callable[[Any], Any]] = {
     "messages": lambda it: found if (found := _values.messages_of(it)) and found[0].get("content") is not it else None,
     "messages or text": _values.messages_of,
@@ -60,114 +37,218 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
     "a number": _values.number,
     "a whole number": _values.whole,
     "a list of numbers": lambda it: it if isinstance(it, list) and isinstance(next(iter(it), 0), int | float) else None,
-    "a time": _values.micros,
+    "a time": lambda it: 0 if it == 0 else _values.micros(it),
+    "numbers by name": _values.table_of,
+    "a list of words": lambda it: [str(one) for one in it] if isinstance(it, list) else None,
 }
 _WORDS = {"mode": Mode, "status": Status, "stop_reason": StopReason}
-_SAME = dict.fromkeys(("val", "validation", "test"), "eval") | dict.fromkeys(("success", "completed"), "ok")
-_SAME |= {"training": "train", "failed": "error", "max_tokens": "length", "eos": "stop", "end_turn": "stop"}
 _TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")
 _ANSWERS = ("messages", "completion", "completion_ids")
-_LACKS: dict[str, set[str]] = {
-    Lack.ERRORS: {"error", "status"},
-    Lack.STOP_REASONS: {"stop_reason"},
-    Lack.POLICY_VERSIONS: {"policy_step"},
-}
-_LACKS |= {Lack.GROUPS: {"group"}, Lack.TASKS: {"task"}, Lack.WEIGHTS: {"weights"}}
-_LACKS |= {"steps": {"step"}, "rewards": {"reward", "rewards"}, "token ids": {"completion_ids"}}
-_LACKS |= {"log-probs": {"logprobs"}, "advantages": {"advantage"}}
-_TABLES = ("rewards", "weights", "constants")
+_MOST = 10_000  # records that a suggestion looks at
+_LONG = 300  # characters of a column's name: of longer ones, nested names would take gigabytes
+_TABLES = ("rewards", "weights", "constants", "cut")
 _REWARD = re.compile(r"(^|[._/])(rewards?|scores?)([._/]|$)|(_reward|_score)$")
+_IN_TEXT = "turns and tool calls (in the text of the answer, unless that is ChatML)"
 _quoted = partial(json.dumps, ensure_ascii=False)
 
 
 class MappedReader(Reader):
-    """Reads records as the mapping says. Making one raises LogsUIError for a mapping that does not fit the files."""
+    """Reads records as the mapping says. Making one raises LogsUIError for a mapping that does not fit the files.
+
+    Attributes:
+        declared: the mapping of a format of its own; None takes the user's.
+        drops: columns that `more` reads, or that say nothing.
+        file: a pattern of the names of its files.
+    """
 
     name, title, marks = "map", "a mapping", "any columns, with --map"
+    declared: ClassVar[Mapping[str, Any] | None] = None
+    drops: ClassVar[Sequence[str]] = ()
+    file: ClassVar[str] = ""
 
     def __init__(self, root: Path, options: ImportOptions) -> None:
         super().__init__(root, options)
-        if options.mapping is None:
-            raise LogsUIError("There is no mapping. Add --map mapping.toml; logs-ui import --suggest FILE prints one.")
-        called = options.mapping.name
-        try:
-            self._fields: dict[str, Any] = tomllib.loads(options.mapping.read_text())
-            rewards, weights, constants = ({**self._fields.pop(name, {})} for name in _TABLES)
-            self._weights = {name: float(one) for name, one in weights.items()} | dict(options.weights)
-        except (OSError, ValueError, TypeError) as error:
-            raise LogsUIError(f"{called} cannot be read as a mapping: {error}. --suggest FILE prints one.") from None
-        rewards |= {name: name for name in options.rewards or ()}
-        for name in (*self._fields, *constants):
-            if name not in _FIELDS:
-                raise misspelt("map", f"{called}: unknown field {name!r}", name, [*_FIELDS, *_TABLES])
-        first = next((it for file in found_files([root]) if isinstance(it := Head(file.file).record, dict)), {})
-        for name, column in [*self._fields.items(), *rewards.items()]:
-            if not isinstance(column, str):
-                raise LogsUIError(f"{called}: {name} must name a column in quotes, not {column!r}.")
-            if first and not column.endswith("?") and column not in _columns(first):
-                given = "--rewards" if name == column and name in (options.rewards or ()) else f"{called}: {name}"
+        self._fields: dict[str, Any] = deepcopy(dict(self.declared)) if self.declared is not None else _mapping(options)
+        rewards, weights, constants, self._cuts = (self._fields.pop(name, {}) for name in _TABLES)
+        self._weights = weights | dict(options.weights)
+        self._rewards = rewards | {name: name for name in options.rewards or ()}
+        self._constants = {name: _constant(name, one) for name, one in constants.items()}
+        if self.declared is None:
+            self._check(options.mapping.name if options.mapping else "", rewards)
+
+    def _check(self, called: str, rewards: Mapping[str, str]) -> None:
+        heads = ((it.file, Head(it.file).record) for it in found_files([self.root]))
+        file, first = next(((file, it) for file, it in heads if isinstance(it, dict)), (self.root, dict[str, Any]()))
+        place = Place(file, "", "", 1)
+        columns = self._columns_of(first, place)
+        for name, column in [*self._fields.items(), *self._rewards.items()]:
+            if first and not column.endswith("?") and column not in (*columns, "*"):
+                given = f"{called}: {name}" if name in rewards or name in self._fields else "--rewards"
                 wrong = f"{given} = {column!r}, but the first record has no such column"
-                raise misspelt("map", wrong, column, [*_columns(first)])
+                raise misspelt("map", wrong, column, [*columns])
         self._fields, self._rewards = (
-            {name: it if it in _columns(first) else it.removesuffix("?") for name, it in columns.items()}
-            for columns in (self._fields, rewards)
+            {name: it if it in columns else it.removesuffix("?") for name, it in named.items()}
+            for named in (self._fields, self._rewards)
         )
         try:
-            self._constants = {name: _converted(name, one, "[constants]") for name, one in constants.items()}
-            list(self.rollouts(first, Place(root, "", "", 1)))
+            list(self.rollouts(first, place))
         except RecordError as error:
             raise LogsUIError(f"{called} does not fit the first record: {error}. Name another column.") from None
-        if self._fields.keys().isdisjoint(_ANSWERS):
+        if self._fields.keys().isdisjoint((*_ANSWERS, "reward")) and not self._rewards:
             raise LogsUIError(f"{called} names no column with the answer: add one of {', '.join(_ANSWERS)}.")
 
     @classmethod
-    def recognizes(cls, head: Head) -> bool:  # noqa: ARG003 - no file is of it by itself
-        return False
+    def recognizes(cls, head: Head) -> bool:
+        is_named = cls.declared is not None and re.search(cls.file, head.file.name)
+        return bool(is_named) and super().recognizes(head)
 
     def describe(self, run: str | None) -> ImportedRun:
+        if self.declared is not None:
+            return super().describe(run)
         named = {**self._constants, **self._fields}
         if "group" in named and named["group"] in (named.get("prompt"), named.get("messages")):
             del named["group"]  # that is no more than without it
         has_parts = len(self._rewards) > ("reward" not in named) and not self._weights
         given = {*named, *(["rewards"] if self._rewards else []), *([] if has_parts else ["weights"])}
-        return ImportedRun(run, lacks=[it for it, names in _LACKS.items() if names.isdisjoint(given)])
+        return ImportedRun(run, lacks=[it for it, names in _KNOWN["lacks"].items() if given.isdisjoint(names)])
 
     def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout]:
         if not isinstance(record, dict):
             raise RecordError("it is no JSON object")
-        columns = _columns(record)
+        columns = self._columns_of(record, place)
         given = {name: _converted(name, columns[it], it) for name, it in self._fields.items() if it in columns}
-        rewards = {name: _converted("reward", columns[it], it) for name, it in self._rewards.items() if it in columns}
-        fields = {name: one for name, one in (self._constants | given).items() if one is not None}
-        used = {*self._rewards.values(), *(it for name, it in self._fields.items() if name not in _WORDS)}
-        rest = _values.fields_of({name: one for name, one in record.items() if name not in used}, {}, ())
+        named = self._rewards | (self._floats(record) if "*" in self._rewards else {})
+        rewards = {name: _converted("reward", columns[it], it) for name, it in named.items() if it in columns}
+        if "*" in self._rewards:
+            rewards = {name: None if it is None or math.isnan(it) else it for name, it in rewards.items()}
+        fields = self._constants | {name: one for name, one in given.items() if one is not None}
+        if "step" in fields and "advantage" in given:
+            fields.setdefault("mode", Mode.TRAIN)
+        if self.declared and (lacking := [self._fields[it] for it in _ANSWERS if it in self._fields.keys() - fields]):
+            raise RecordError(f"it lacks {lacking[0]}")
+        texts = [columns.get(self._fields.get(it, "")) for it in ("prompt", "completion")]
+        fields |= _values.conversation(*texts) if all(isinstance(it, str) for it in texts) else {}
         prompt, completion = _values.halves(fields.pop("messages", []))
-        tokens = _values.token_arrays(*(fields.pop(name, None) for name in _TOKENS))
-        key = _values.key_of(fields.pop("key", None), place)
-        known = {"prompt": prompt, "completion": completion, **rest, **fields}
-        known |= {"rewards": rewards or None, "weights": self._weights}
-        if "reward" in self._fields:
-            known |= _values.beside_total(fields.get("reward"), rewards, self._weights)
+        more = {"prompt": prompt, "completion": completion} | fields | self.more(record, place)
+        if more["completion"] and not any(it.get("content") for it in more["prompt"]):  # all stands in the completion
+            prompt, completion = _values.halves(more["completion"])
+            more |= {"prompt": prompt or more["prompt"], "completion": completion}
+        if not more["prompt"] and "prompt_ids" in more:
+            more.setdefault("task", UNNAMED + file_id("", more["prompt_ids"]))
+        tokens = _values.token_arrays(*(more.pop(name, None) for name in _TOKENS))
+        key = _values.key_of(more.pop("key", None), place)
+        if "finish" in self._fields:
+            more["turns"] = [Turn(finish=more.pop("finish", None))]
+        # A word of others stays as it is, unless it is ours.
+        read = {it for name, it in self._fields.items() if name not in _WORDS or columns.get(it) == fields.get(name)}
+        used = {*self.drops, *(part for it in (*read, *named.values()) for part in (it, *_parts(it)) if it in columns)}
+        rest = _values.fields_of(_without(record, used), {}, ())
+        known: dict[str, Any] = {"tokens": tokens, **rest, "rewards": rewards or None, "weights": self._weights, **more}
+        known["metrics"] = rest["metrics"] | (more.get("metrics") or {})
+        total = self._fields.get("reward")
+        if "reward" in more or (total and (total in columns or not rewards)):
+            known |= _values.beside_total(more.get("reward"), rewards, self._weights)
+            known["rewards"] = known["rewards"] or {"reward": more.get("reward")}  # each was scored, also one with null
         if known["prompt"]:
             known.setdefault("group", file_id("", known["prompt"]))
-        yield ImportedRollout(key, tokens=tokens, **known)
+        known["is_one_text"] = _IN_TEXT in self.lacks and len(known["completion"]) < 2
+        yield ImportedRollout(key, **known)
+
+    def _floats(self, record: dict[str, Any]) -> dict[str, str]:
+        """Return the columns of floats that are no fields, for `"*" = "*"`, in which NaN is None."""
+        mapped = {*self._fields.values()}
+        return {name: name for name, it in record.items() if isinstance(it, float) and name not in mapped}
+
+    def more(self, row: Any, place: Place) -> dict[str, Any]:  # noqa: ARG002 - of a subclass
+        """Return further fields of a record."""
+        return {}
+
+    def _columns_of(self, record: dict[str, Any], place: Place) -> dict[str, Any]:
+        """Return the values of all columns by name, with those that the mapping makes of others."""
+        columns = {"@path": place.file.absolute().as_posix(), "@key": place.key, **_columns(record)}
+        for column, pattern in self._cuts.items():
+            if parts := re.search(pattern, str(columns.get(column, ""))):
+                columns |= {f"{column}.{name}": it for name, it in parts.groupdict().items() if it is not None}
+        for made in {*self._fields.values()} - columns.keys():
+            values: list[Any] = [columns.get(it, "" if it.startswith("@") else None) for it in _parts(made)]
+            numbers = [number for it in values if (number := _values.number(it)) is not None]
+            if "{" in made and None not in values:
+                texts = re.split(r"\{.+?\}", made)
+                columns[made] = "".join(f"{text}{it}" for text, it in zip(texts, [*values, ""], strict=True))
+            elif made.startswith("sum(") and len(values) == 1:  # of a list, by token
+                listed = values[0] if isinstance(values[0], list) else []
+                known = [number for it in listed if (number := _values.number(it)) is not None]
+                columns[made] = sum(known) if known and len(known) == len(listed) else values[0]
+            elif len(numbers) == 2:
+                columns[made] = numbers[0] - numbers[1]
+        return columns
+
+
+def declared_readers() -> list[type[MappedReader]]:
+    """Return the readers of the formats that are declarations."""
+    files = sorted(Path(__file__).with_name("declared").glob("*.toml"))
+    read = {file.stem: tomllib.loads(file.read_text("utf-8")) for file in files}
+    return [
+        type(name, (MappedReader,), {"name": name, **it.pop("format"), "declared": it}) for name, it in read.items()
+    ]
+
+
+def _mapping(options: ImportOptions) -> dict[str, Any]:
+    """Return the user's mapping. Raises LogsUIError for one that is none."""
+    if options.mapping is None:
+        raise LogsUIError("There is no mapping. Add --map mapping.toml; logs-ui import --suggest FILE prints one.")
+    called = options.mapping.name
+    wrong = "{} cannot be read as a mapping: {}. logs-ui import --suggest FILE prints one."
+    try:
+        mapping = tomllib.loads(options.mapping.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        at = " ".join(["it is no TOML", *re.findall(r"at line \d+", str(error))])
+        raise LogsUIError(wrong.format(called, at)) from None
+    for name in _TABLES:
+        kinds: Any = {"weights": (int, float), "constants": object}.get(name, str)
+        table = mapping.get(name, {})
+        if not isinstance(table, dict) or not all(isinstance(it, kinds) for it in table.values()):
+            what = "numbers" if name == "weights" else "names in quotes"
+            raise LogsUIError(wrong.format(called, f"[{name}] is no table of {what}"))
+    for name, column in mapping.items():
+        if name not in _TABLES and not isinstance(column, str):
+            raise LogsUIError(f"{called}: {name} must name a column in quotes, not {column!r}.")
+    for name in (*(mapping.keys() - {*_TABLES}), *mapping.get("constants", {})):
+        if name not in _FIELDS:
+            raise misspelt("map", f"{called}: unknown field {name!r}", name, [*_FIELDS, *_TABLES])
+    return mapping
 
 
 def suggestion(file: Path) -> str:
     """Return a mapping for a file, in TOML, with an example of each column; LogsUIError if it has no columns."""
-    record = Head(file).record
-    if not isinstance(record, dict):
-        raise LogsUIError(f"{file} is missing, or has no records with columns. Name a JSONL, JSON or Parquet file.")
-    values = {name: one for name, one in _columns(record).items() if one is not None}
+    head = Head(file)
+    if not isinstance(head.record, dict):
+        fault = head.fault or "it has no records with columns. Name a JSONL, JSON or Parquet file."
+        raise LogsUIError(f"{file}: {fault}")
+    values, seen, repeated = dict[str, Any](), dict[str, set[Any]](), set[str]()
+    firsts: dict[str, Any] = {}
+    for record in islice((it for _, it in records_of(file) if isinstance(it, dict)), _MOST):
+        columns = {name: one for name, one in _columns(record).items() if one is not None}
+        firsts, values = firsts or columns, columns | values
+        short = {name: one for name, one in columns.items() if isinstance(one, int | float) or len(str(one)) < 300}
+        repeated |= {name for name, one in short.items() if str(one) in seen.setdefault(name, set())}
+        for name, one in short.items():
+            seen[name].add(str(one))
     chosen: dict[str, str] = {}
     for field, (kind, names) in _FIELDS.items():
         free = [it for it in values if it not in chosen.values() and _KINDS[kind](values[it]) is not None]
-        fitting = [it for hint in names.split() for it in free if hint in (it.lower(), it.lower().split(".")[-1])]
+        fitting = [it for hint in names.split() for it in free if hint in _short_names(it)]
+        if field in ("key", "group"):  # what repeats is no key, and what does not is no group
+            fitting = [it for it in fitting if (it in repeated) == (field == "group")]
+        if field in _WORDS:
+            fitting = [it for it in fitting if any(_converted(field, one, it) for one in seen.get(it, ()))]
         fitting += [chosen["prompt"]] if field == "group" and "prompt" in chosen else []
         if fitting and (field not in ("prompt", "completion") or "messages" not in chosen):
             chosen[field] = fitting[0]
     free = [it for it in values if it not in chosen.values() and _values.number(values[it]) is not None]
-    rewards = {_quoted(it.split(".")[-1]): it for it in free if _REWARD.search(it)}
+    scores = [it for it in free if _REWARD.search(it)]
+    lasts = Counter(it.split(".")[-1] for it in scores)
+    rewards = {_quoted(last if lasts[last := it.split(".")[-1]] == 1 else it): it for it in scores}
 
     text = [
         f"# Save this as mapping.toml, correct it, and run: logs-ui import {file.name} --map mapping.toml",
@@ -175,23 +256,56 @@ def suggestion(file: Path) -> str:
     ]
     for title, columns in (("", chosen), ("[rewards]", rewards)):
         text += ["", title] if title and columns else []
-        text += [f"{name} = {_quoted(it)}  # {shortened(repr(values[it]))}" for name, it in columns.items()]
+        for name, it in columns.items():
+            column = it if it in firsts else f"{it}?"  # it comes later
+            text.append(f"{name} = {_quoted(column)}  # {shortened(repr(values[it]))}")
     text += [] if "mode" in chosen else ["", "[constants]", 'mode = "train"  # or "eval"']
     return "\n".join([*text, "", "# No column found for: " + ", ".join(it for it in _FIELDS if it not in chosen), ""])
 
 
-def _columns(record: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of all columns by name, nested ones with dots, but for names that TOML cannot have."""
-    found = {name: one for name, one in record.items() if name.isprintable()}
-    nested = {name: _columns(one) for name, one in found.items() if isinstance(one, dict)}
+def _short_names(column: str) -> set[str]:
+    """Return the names by which a column is known: its own, and those of what it is in."""
+    *above, last = column.lower().split(".")
+    return {column.lower(), last, *(above[-1:] if last in {"text", "content", "value"} else [])}
+
+
+def _columns(record: dict[str, Any], depth: int = 8) -> dict[str, Any]:
+    """Return the values of all columns by name, nested ones with dots, but for long names, and those TOML lacks."""
+    found = {name: one for name, one in record.items() if name.isprintable() and len(name) < _LONG}
+    nested = {name: _columns(it, depth - 1) for name, one in found.items() if depth and (it := _values.table_of(one))}
     return found | {f"{name}.{inner}": one for name, it in nested.items() for inner, one in it.items()}
+
+
+def _without(record: dict[str, Any], used: Container[str]) -> dict[str, Any]:
+    """Return a record without the columns that were used, also nested ones."""
+    found = {name: one for name, one in record.items() if name not in used}
+    for name, one in found.items():
+        if isinstance(one, dict) and any(f"{name}.{inner}" in used for inner in one):
+            found[name] = {inner: it for inner, it in one.items() if f"{name}.{inner}" not in used}
+    return found
+
+
+def _parts(column: str) -> list[str]:
+    """Return the columns that one is made of: "a - b", "sum(a)", "{a}-{b}"."""
+    if "{" in column:
+        return re.findall(r"\{(.+?)\}", column)
+    return re.findall(r"^sum\((.+)\)$", column) or (column.split(" - ") if column.count(" - ") == 1 else [])
+
+
+def _constant(field: str, value: Any) -> Any:
+    """Return a field's value that a mapping gives. Raises LogsUIError for a word that is none of ours."""
+    found = _converted(field, value, "[constants]")
+    if found is None:
+        words = ", ".join(_WORDS.get(field, ()))
+        raise LogsUIError(f"[constants] {field} = {value!r:.80} is no word that it takes: use one of {words}.")
+    return found
 
 
 def _converted(field: str, value: Any, column: str) -> Any:
     """Return a field's value; None for null, and for a word that is none of ours. Raises RecordError."""
     if value is None or field in _WORDS:
         word = str(value).lower()
-        return next((it for it in _WORDS.get(field, ()) if it == _SAME.get(word, word)), None)
+        return next((it for it in _WORDS.get(field, ()) if it == _KNOWN["words"].get(word, word)), None)
     kind = _FIELDS[field][0]
     found = _values.messages_of(value, "assistant") if field == "completion" else _KINDS[kind](value)
     if found is None:

@@ -6,6 +6,7 @@ Traces are rollouts, with what TRL's AsyncGRPO writes into their metadata; so ar
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +81,18 @@ class TrackioReader(Reader):
             if part(value).get("_type") != "trackio.table" or not name.endswith("completions"):
                 continue
             key, rows = f"{run}:{row.get('id')}:{name}:0", [*map(_plain, value["_value"])]
-            places, _ = _values.repeats([it.get("prompt") for it in rows], whole(config.get("num_generations")))
+            size = whole(config.get("num_generations")) or _values.group_size([rows])
+            places = _values.repeats([it.get("prompt") for it in rows], size)
             for index, (it, (group, _)) in enumerate(zip(rows, places, strict=True)):
                 scores = functions or {name for name, one in it.items() if isinstance(one, float)}
                 kept = [name for name in it if name in scores and name not in _TABLE]
                 weights = zip(kept, config.get("reward_weights") or [1.0] * len(kept), strict=False)
+                fields = _values.fields_of(it, _TABLE, kept)
                 yield ImportedRollout(
-                    key=_values.key_of(f"{key}:{index}", place), run=run, group=f"{key}:{group}", mode=Mode.TRAIN,
-                    created=micros(row.get("timestamp")), weights=self.options.weights or dict(weights),
-                    **_values.fields_of(it, _TABLE, kept),
+                    key=_values.key_of(f"{key}:{index}", place), run=run, mode=Mode.TRAIN,
+                    group=f"{key}:{group}" if size else None, created=micros(row.get("timestamp")),
+                    weights=self.options.weights or dict(weights),
+                    **fields | {"rewards": _scored(fields.get("rewards", {})) or None},
                 )  # fmt: skip
 
 
@@ -101,7 +105,7 @@ def _traced(row: dict[str, Any], run: str, place: Place, weights: Mapping[str, f
         raise RecordError("it is no trace of a conversation: its `messages` are no list of messages")
     prompt, completion = _values.halves(messages)
     fields = _values.fields_of(about, _TRACE, [name for name in about if name.startswith("rewards/")])
-    rewards = {name.removeprefix("rewards/"): one for name, one in fields.pop("rewards", {}).items()}
+    rewards = _scored(fields.pop("rewards", {}))
     if not weights and "reward_weights" in config:
         weights = dict(zip(rewards, config["reward_weights"] or [1.0] * len(rewards), strict=False))
     fields |= _values.beside_total(fields.get("reward"), rewards, weights)
@@ -113,6 +117,11 @@ def _traced(row: dict[str, Any], run: str, place: Place, weights: Mapping[str, f
         status=Status.ERROR if has_failed else None, error=str(about["error"]) if about.get("error") else None,
         created=micros(row.get("timestamp")), seconds=None if seconds is None else seconds / 1e3, **fields,
     )  # fmt: skip
+
+
+def _scored(rewards: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Return rewards by function: TRL logs NaN for one that did not score."""
+    return {name.removeprefix("rewards/"): None if it is None or isnan(it) else it for name, it in rewards.items()}
 
 
 def _plain(values: Any) -> dict[str, Any]:

@@ -9,14 +9,22 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.importing.formats._values import fields_of, repeats, whole
+from logs_ui.recorder.importing.formats._values import fields_of, group_size, repeats, whole
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
-from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id, json_value
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id, json_value, records_of
 from logs_ui.recorder.vocabulary import Lack, Mode
 
 _FILE = re.compile(r"completions_(\d+)\.parquet")
+_MOST = 50  # files that tell the size of a group
 _GUESSED = "the names of the reward functions (all columns of floats were taken)"
 _TABLE = {name: name for name in ("step", "prompt", "completion", "advantage")}
+
+
+def _batch(file: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file; none if it is damaged, or being written: that is said where it is read."""
+    with suppress(ValueError, OSError):
+        return [row for _, row in records_of(file)]
+    return []
 
 
 class TrlReader(Reader):
@@ -24,6 +32,7 @@ class TrlReader(Reader):
 
     name, title = "trl", "TRL"
     marks = "Parquet with `step`, `prompt`, `completion` and `advantage`"
+    may_repeat = True
 
     def __init__(self, root: Path, options: ImportOptions) -> None:
         super().__init__(root, options)
@@ -72,8 +81,10 @@ class TrlReader(Reader):
             self._rewards = floats
             self._lacks.add(_GUESSED)
         rows = table.to_pylist()
-        places, size = repeats([row["prompt"] for row in rows])
-        self._size = self._size or size
+        if self._size is None:
+            named = sorted(it for it in file.parent.iterdir() if _FILE.fullmatch(it.name))
+            self._size = group_size(map(_batch, named[-_MOST:] if file in named else [file]))
+        places = repeats([row["prompt"] for row in rows], self._size)
         before = self._file_before(file)
         known = pq.read_table(before).drop_columns("step").to_pylist() if before else []
         said = table.drop_columns("step").to_pylist()
@@ -87,7 +98,8 @@ class TrlReader(Reader):
             if rows and first == len(rows):
                 yield RecordError("it repeats the file before it, and no log shows it as new: import again later")
         own = file_id(file.name, rows[:1])
-        yield from ((f"{own}-{i + 1}", f"{own}-{places[i][0]}", rows[i], places[i][1]) for i in range(first, len(rows)))
+        for i in range(first, len(rows)):
+            yield f"{own}-{i + 1}", f"{own}-{places[i][0]}" if self._size else None, rows[i], places[i][1]
 
     def rollouts(self, record: Any, place: Place) -> Iterable[ImportedRollout | ImportedScalars]:  # noqa: ARG002
         if isinstance(record, list):

@@ -17,16 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.importing.formats._values import (
-    beside_total,
-    decoded,
-    key_of,
-    messages_of,
-    micros,
-    part,
-    restored,
-    token_arrays,
-)
+from logs_ui.recorder.importing.formats import _values
+from logs_ui.recorder.importing.formats._values import decoded, ending_words, messages_of, micros, part, token_arrays
 from logs_ui.recorder.importing.imported import (
     ImportedRollout,
     ImportedRun,
@@ -50,16 +42,7 @@ _LOGGED = ("progress/", "optim/", "perf/", "loss/", "entropy/", "train/", "eval/
 _NAMES = {"optim/lr": "learning_rate", "optim/grad_norm": "grad_norm", "entropy/all/mean": "entropy"}  # as checks know
 _MARKS = ({"traces", "env"}, {"nodes", "task"}, {"example_id", "completion"}, *_ABOUT)
 _LACKS: tuple[str, ...] = ("token ids", "log-probs", "advantages", Lack.WEIGHTS)  # of results.jsonl
-_STOPS = {
-    r"max_turns(_reached)?": StopReason.TURN_LIMIT,
-    r"max_.*|prompt_too_long|context_length|compaction_failed|is_truncated": StopReason.LENGTH,
-    r".*timeout(_reached)?": StopReason.TIMEOUT,
-    r"agent_completed|completed|stop|no_tools_called": StopReason.STOP,
-    r"empty_action": StopReason.NO_ACTION,
-    r"(provider_|task_|has_)?error": StopReason.EXCEPTION,
-    r".*_error": StopReason.ENVIRONMENT_ERROR,
-    r".+": StopReason.DONE,  # an environment's own condition
-}
+_STOPS = ending_words("verifiers")
 _MEANS = {"trainer_logprobs": "trainer_logprob", "reference_logprobs": "reference_logprob", "entropies": "entropy"}
 _MEANS |= {"apart": "sampling_logp_difference"}
 _USAGE = ("cached_input_tokens", "reasoning_tokens", "cost")
@@ -71,6 +54,7 @@ class VerifiersReader(Reader):
 
     name, title = "verifiers", "verifiers and prime-rl"
     marks = "JSONL with `traces`, with `nodes`, or with `example_id` and `completion`"
+    may_repeat = True
 
     def __init__(self, root: Path, options: ImportOptions) -> None:
         super().__init__(root.absolute(), options)
@@ -114,6 +98,7 @@ class VerifiersReader(Reader):
         for trace in record.get("traces", [record]) or [{**record, "traces": None}]:  # an episode without any failed
             if subset == "all" and self._is_taken(file, int(at), trace.get("id")):
                 continue
+            trace = _with_weights(trace, file)  # noqa: PLW2901
             task, agent = trace["task"], part(trace, "agent")
             data = part(task, "data")
             ids = (data.get("name"), data.get("id"), data.get("idx"), task.get("key"), task.get("type"))
@@ -124,7 +109,9 @@ class VerifiersReader(Reader):
                 common["group"] += f"/{agent['name']}"
             is_left_out = is_judged and mode is Mode.TRAIN and agent.get("trainable", True)
             common["dropped"] = Dropped.FILTERED if is_left_out else None
-            yield from _rollouts(trace, key_of(trace.get("id"), place), common, more if "traces" in record else {})
+            yield from _rollouts(
+                trace, _values.key_of(trace.get("id"), place), common, more if "traces" in record else {}
+            )
         if subset == "effective" and every not in self._judged and self._is_given(every):
             self._judged.add(every)
             for number, one in records_of(every):
@@ -159,6 +146,30 @@ class VerifiersReader(Reader):
 def _trace_ids(file: Path, _inode: int, _size: int) -> frozenset[str]:
     found = (one for _, one in records_of(file) if isinstance(one, dict))
     return frozenset(trace.get("id") for one in found for trace in one.get("traces", [one]))
+
+
+def _with_weights(trace: Json, file: Path) -> Json:
+    """Return a trace in which a reward function that did not score has the weight that others show."""
+    rewards = part({"all": trace.get("rewards")}, "all")
+    lacking = (trace.get("rewards") or {}).keys() - rewards
+    if not lacking or not file.is_file():
+        return trace
+    known, kind = _weights(file, file.stat().st_ino, file.stat().st_size), part(trace, "task").get("type")
+    return {**trace, "rewards": {
+        name: it or {"score": None, "weight": known[kind, name]} if (kind, name) in known else it
+        for name, it in trace["rewards"].items()
+    }}  # fmt: skip
+
+
+@lru_cache(2 * _WINDOW)
+def _weights(file: Path, _inode: int, _size: int) -> dict[tuple[Any, str], float]:
+    """Return the weight of each reward function of a file, by the kind of the task and its name."""
+    found = (one for _, one in records_of(file) if isinstance(one, dict))
+    traces = (trace for one in found for trace in one.get("traces") or [one] if isinstance(trace, dict))
+    return {
+        (part(trace, "task").get("type"), name): it["weight"]
+        for trace in traces for name, it in part(trace, "rewards").items() if part(it).get("weight") is not None
+    }  # fmt: skip
 
 
 def _beside(folder: Path) -> dict[str, Any]:
@@ -240,7 +251,7 @@ def _rollouts(trace: Json, key: str, common: Json, more: Json) -> Iterator[Impor
             metadata={**{it: one for it, one in rest.items() if it not in metrics}, **kept, **more},
             created=micros(timing.get("start")), returned=micros(played.get("end")), seconds=_seconds(played), **common,
         )  # fmt: skip
-        yield restored(found, part(trace, "info", "logs_ui"))
+        yield _values.restored(found, part(trace, "info", "logs_ui"))
 
 
 def _flat_trace(record: Json, options: ImportOptions, about: Json) -> dict[str, Any]:
@@ -251,7 +262,7 @@ def _flat_trace(record: Json, options: ImportOptions, about: Json) -> dict[str, 
     metrics = usage | (record.get("metrics") or {})
     named = [name for name in options.rewards or () if name in record or name in metrics]
     parts = {name: metrics.pop(name, record.get(name)) for name in named}
-    rewards, weights = beside_total(record.get("reward"), parts, options.weights).values()
+    rewards, weights = _values.beside_total(record.get("reward"), parts, options.weights).values()
     known = {"prompt", "completion", "example_id", *metrics, *parts}
     nodes: list[dict[str, Any]] = [{"message": it} for it in asked]
     nodes += [{"message": it, "sampled": it["role"] == "assistant"} for it in said]
