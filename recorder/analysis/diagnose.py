@@ -17,7 +17,7 @@ from logs_ui.recorder.diagnosis.report import Failed
 from logs_ui.recorder.diagnosis.run_checks import all_limits, guarded
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries import Database
-from logs_ui.recorder.settings import check_thresholds
+from logs_ui.recorder.settings import check_environments, check_thresholds
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
 
@@ -50,7 +50,8 @@ def diagnose(
     Raises:
         RunNotFoundError: there is no such run.
         DatabaseError: the database is missing or cannot be read.
-        SettingsError: a threshold names no diagnostic or is out of range, or two diagnostics have the same id.
+        SettingsError: a threshold names no diagnostic or is out of range, two diagnostics have the same id, or settings
+            of an environment name no eval of the run.
 
     Examples:
         >>> import tempfile
@@ -67,6 +68,8 @@ def diagnose(
     """
     check_thresholds(settings or Settings(), all_limits(diagnostics))
     with opened(run, db) as (engine, found):
+        if settings is not None and settings.environments:
+            check_environments(settings, queries.known_values(engine, found.id or 0, ("eval",))["eval"])
         return Diagnosis(engine, found, whole=whole).now(engine, found, settings, diagnostics).report
 
 
@@ -97,14 +100,16 @@ class Diagnosis:
         of = self.columns.sample
         whole = len(rows) if of is None else of.rollouts
         calls = float(np.nansum(rows.turns) + np.nansum(rows.facts["env_steps"])) * whole / max(len(rows), 1)
+        state = queries.state_of(run, queries.now(db))
         modes = {series.mode for series in queries.step_series(db, run.id or 0)}
         report = diagnose_rows(
             rows,
             settings,
             config=run.config,
             scalars=scalars,
-            has_ended=queries.state_of(run, queries.now(db)) != RunState.RUNNING,
+            has_ended=state != RunState.RUNNING,
             attributed=calls / (calls + run.unattributed_calls) if run.unattributed_calls else 1.0,
+            error=run.error if state == RunState.FAILED else None,
             within=f"mode:{self.columns.mode}" if len(modes) > 1 else "",
             diagnostics=(*DIAGNOSTICS, *(guarded(it, failed) for it in diagnostics)),
         )
@@ -114,12 +119,20 @@ class Diagnosis:
 
 
 def settings_of(db: Database, run: Run) -> Settings:
-    """Return the settings in force: the saved ones, else the recorded ones, else the defaults.
+    """Return the settings in force: the saved ones, else the recorded ones, else the defaults. What is muted for the
+    run's project is muted, too.
 
     Settings that cannot be read count as not set.
     """
     saved = _read(queries.saved_settings(db, run.uid))
-    return recorded_settings(run) if saved is None else saved
+    own = recorded_settings(run) if saved is None else saved
+    of_project = _read(queries.saved_settings(db, of_all(run.project))) if run.project else None
+    return own if of_project is None else replace(own, muted={**of_project.muted, **own.muted})
+
+
+def of_all(project: str) -> str:
+    """Return the key of the settings of a project, which stand in the place of a run's id."""
+    return f"project:{project}"
 
 
 def recorded_settings(run: Run) -> Settings:

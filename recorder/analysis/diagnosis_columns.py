@@ -24,12 +24,13 @@ _CODED = ("group", "task", "eval_name", "reward_weights")
 _WORDS = ("status", "stop_reason", "error", "dropped")
 _ENVIRONMENT = ("env_reward_sum", "env_reward_last")
 _NUMBERS = ("reward", "advantage", "turns", "completion_tokens", "env_tokens", "seconds", "staleness", *_ENVIRONMENT)
+_FACTS = (*FACTS, "unsampled_tokens")
 _JSON = ("rewards", "reward_weights", "odd_rewards")
-_NAMES = (*_WHOLE, *_CODED, *_WORDS, *_NUMBERS, *FACTS, *TEXTS, "scored", "rewards", "odd_rewards")
+_NAMES = (*_WHOLE, *_CODED, *_WORDS, *_NUMBERS, *_FACTS, *TEXTS, "scored", "rewards", "odd_rewards")
 _KINDS: dict[str, Any] = {
     **dict.fromkeys((*_WHOLE, *_CODED), np.int64),
     **dict.fromkeys((*_WORDS, *TEXTS), object),
-    **dict.fromkeys((*_NUMBERS, *FACTS), np.float64),
+    **dict.fromkeys((*_NUMBERS, *_FACTS), np.float64),
     **dict.fromkeys(("scored", "odd_rewards"), bool),
 }
 
@@ -151,7 +152,7 @@ class RunColumns:
             parts={name: _bounded(given * factors[name][own["reward_weights"]]) for name, given in values.items()},
             values=values,
             weights={name: latest.get(name, 1.0) for name in values},
-            facts={name: own[name] for name in (*FACTS, *TEXTS)},
+            facts={name: own[name] for name in (*_FACTS, *TEXTS)},
             tasks=list(self._codes["task"]),
             evals=list(self._codes["eval_name"]),
             is_evaluation=self.mode != Mode.TRAIN,

@@ -24,7 +24,6 @@ from logs_ui.recorder.queries.rollout_columns import BY_NAME, COLUMNS, Column, K
 from logs_ui.recorder.queries.search.search_index import catch_up
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, reading_engine
-from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 if TYPE_CHECKING:
@@ -59,6 +58,12 @@ RUN_COLUMNS = (
     Column("versions", Kind.NESTED, "versions of Python, TRL, torch, ..., by package"),
     Column("unattributed_calls", Kind.WHOLE, "model and environment calls that could not be matched to a rollout"),
     Column("unattributed_scoring", Kind.WHOLE, "calls of reward functions that could not be matched to a rollout"),
+    Column(
+        "unattributed_errors", Kind.NESTED, "errors of unattributed calls that failed, each with its number of calls"
+    ),
+    Column(
+        "unseen_sampling", Kind.MAYBE_WHOLE, "rollouts that returned tokens although no call of a model was recorded"
+    ),
     Column("recorder_errors", Kind.WHOLE, "failures inside the recorder"),
     Column("dropped", Kind.WHOLE, "changes lost to a full queue or a disk error"),
     Column("dropped_payloads", Kind.WHOLE, "rollouts that lost their messages and tokens to a full queue"),
@@ -221,14 +226,20 @@ def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  #
 def chosen_rows(
     where: str | RolloutFilter | None, run: str | None = None, db: str | os.PathLike[str] | None = None
 ) -> RolloutFilter:
-    """Read a filter. Short names of what a run defines, as in `difficulty:hard`, need the run. Raises FilterError."""
+    """Read a filter. Short names of what a run defines, as in `difficulty:hard`, need the run; sets need the database.
+    Raises FilterError.
+    """
     if isinstance(where, RolloutFilter):
         return where
     try:
         return parse_where(where or "")
     except FilterError:
-        if run is None:
+        if run is None and "set" not in str(where):
             raise
+        if run is None:
+            with _database(db) as engine:
+                queries.load_sets(engine, where or "")
+            return parse_where(where or "")
         with opened(run, db) as (engine, found):
             return parse_where(queries.in_full(engine, found.id or 0, where or ""))
 
@@ -256,7 +267,6 @@ def _database(db: str | os.PathLike[str] | None, *, is_waiting: bool = True) -> 
     path = database_address(db)
     if is_waiting:  # for what this process has not written yet
         flush_before_reading(path)
-        take_in_before_reading(path)
     with errors_in_plain_words(path), disposed(reading_engine(path)) as engine:
         yield engine
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
-from logs_ui.recorder.diagnosis.waterfall import Scale, Waterfall, losses
+from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses
 from logs_ui.recorder.diagnosis.wording import exact_percent, percent
 from logs_ui.recorder.settings import Limits, Settings
 from logs_ui.recorder.vocabulary import Lack
@@ -93,6 +94,8 @@ class Card:
         since_step: the step since which the figure is beyond the threshold, or worse than before: a change point, or
             the trend's first step; None if it cannot be told, or if it is no longer so.
         since_range: the steps between which that change lies with 95% confidence; None without a change.
+        by_user: True in a report if a diagnostic of the user's found it, whose text is not ours.
+        half_step: of a figure that rose bit by bit, the step since which it is above half of its last value; else None.
         limit: the threshold, if it is one number that `trend` can be drawn against.
         explains: ids of cards that may be caused by this one, besides those whose diagnostics name it in
             `Diagnostic.explained_by`. Such a card is listed below this one if the rollouts of all cards that explain
@@ -137,11 +140,14 @@ class Card:
     is_loss: bool = True
     share: float | None = None
     since_range: tuple[int, int] | None = None
+    half_step: int | None = None
+    by_user: bool = False
 
     @property
     def began(self) -> str:
         """Return `since step 16 (14\u201319)`, `worse since ...` if it was beyond the threshold before, too, or `from
-        the first step on`; "" if the step is not known.
+        the first step on`; of a figure that rose bit by bit, also since when half of it was there; "" if the step is
+        not known.
         """
         if self.since_step is None:
             return ""
@@ -151,7 +157,8 @@ class Card:
         is_worse = self.limit is not None and bool(before) and float(np.median(before)) > self.limit
         first, last = self.since_range or (self.since_step, self.since_step)
         between = f" ({first:,}\u2013{last:,})" if first < last else ""
-        return f"{'worse ' if is_worse else ''}since step {self.since_step:,}{between}"
+        half = "" if self.half_step in {None, self.since_step} else f", half of it since step {self.half_step:,}"
+        return f"{'worse ' if is_worse else ''}since step {self.since_step:,}{between}{half}"
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,22 @@
 A property that does not lower the reward is no cause.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.mean_difference import compare
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 
-_ERRORS = 2.0  # standard errors: a larger difference is not chance
+CHANCE = 0.05
+"""The probability by chance below which a difference is one: some two standard errors."""
+SURER = 0.003
+"""The same for a difference of which many could have been found: some three standard errors."""
 _FINE_SOLVED = 0.2  # of the chosen rollouts are solved: then they do well [ours]
 _FINE_QUALITY = 0.5  # of the range of rewards: then they do well [ours]
+_HALF, _FEW_SOLVED = 0.5, 0.05  # of the rollouts are chosen; are solved [ours]
 _RISE = 0.25  # of that range, from the first third of the steps to the last: then they improve [ours]
 _FEW = 4  # rollouts: fewer have no meaningful mean
 
@@ -24,11 +30,10 @@ def gap(run: Run, chosen: Bools) -> float:
     """
     if not chosen.any():
         return 0.0
-    own, others = run.lost[chosen], run.lost[~chosen]
-    if not len(others):
-        return float(own.mean())
-    more = float(own.mean() - others.mean())
-    return more if more > _ERRORS * _error(own, others) else 0.0
+    if chosen.all():
+        return float(run.lost.mean())
+    more = shift(run.lost, chosen, run.rows.group)
+    return more.value if more.is_sure and more.value > 0 else 0.0
 
 
 def is_fine(run: Run, chosen: Bools) -> bool:
@@ -36,10 +41,14 @@ def is_fine(run: Run, chosen: Bools) -> bool:
     if not chosen.any():
         return True
     others = (~chosen).sum() >= max(_FEW, 0.05 * len(chosen))
-    if others and gap(run, chosen) > 0:
+    success, solved = run.scale.success, run.scale.success.solved(run.rows)
+    missed = shift(solved.astype(float), chosen, run.rows.group)  # what is paid beside the outcome may hide that
+    if others and (gap(run, chosen) > 0 or (missed.is_sure and missed.value < 0)):
         return False
+    wins = float(solved[chosen].mean())
+    if success.is_defined and chosen.mean() >= _HALF and solved.mean() < _FEW_SOLVED:
+        return False  # there are no others that do well
     reward = np.nan_to_num(run.rows.reward[chosen])
-    wins = float(run.scale.success.solved(run.rows)[chosen].mean())
     worst, best = _range(run)
     if best - worst <= SAME:
         return False
@@ -73,18 +82,10 @@ def _rises(run: Run, chosen: Bools, whole: float) -> bool:
     third = len(steps) // 3
     if not third:
         return False
-    reward = np.nan_to_num(run.rows.reward)
-    first, last = reward[chosen & (run.rows.step < steps[third])], reward[chosen & (run.rows.step >= steps[-third])]
-    if min(len(first), len(last)) < _FEW:
-        return False
-    return float(last.mean() - first.mean()) > max(_RISE * whole, _ERRORS * _error(first, last))
-
-
-def _error(a: Floats, b: Floats) -> float:
-    """Return the standard error of the difference of two means, with pooled variance."""
-    number = len(a) + len(b)
-    pooled = (len(a) * float(a.var()) + len(b) * float(b.var())) / max(number - 2, 1)
-    return float(np.sqrt(pooled * (1 / len(a) + 1 / len(b))))
+    rows, late = run.rows, run.rows.step >= steps[-third]
+    ends = chosen & (late | (rows.step < steps[third]))
+    gain = shift(np.where(ends, np.nan_to_num(rows.reward), np.nan), late, rows.group)
+    return gain.is_sure and gain.value > _RISE * whole
 
 
 def windows(run: Run) -> tuple[Rows, Rows] | None:
@@ -109,14 +110,25 @@ class Rise:
     before: float
     after: float
     value: float  # `after - before`; 0 if either is not known
-    is_sure: bool  # True if the change is larger than some standard errors (two by default)
+    is_sure: bool  # True if it is more than chance; False under 5 groups on either side
 
 
-def rise(before: Floats, after: Floats, *, errors: float = _ERRORS) -> Rise:
-    """Return the change between the means of the finite values."""
-    first, last = before[np.isfinite(before)], after[np.isfinite(after)]
-    if not len(first) or not len(last):
+def shift(values: Floats, late: Bools, groups: Ints, *, chance: float = CHANCE) -> Rise:
+    """Return the change between the means of the finite values, with groups as the independent units."""
+    found = compare(values, late, groups)
+    if found is None:
         return Rise(float("nan"), float("nan"), 0.0, is_sure=False)
-    value = float(last.mean() - first.mean())
-    error = float(np.sqrt(first.var() / len(first) + last.var() / len(last)))
-    return Rise(float(first.mean()), float(last.mean()), value, abs(value) > max(errors * error, 1e-9))
+    is_sure = found.chance is not None and found.chance < chance
+    return Rise(found.others, found.chosen, found.value, is_sure=is_sure)
+
+
+def rise(before: Rows, after: Rows, values: Callable[[Rows], Floats], *, chance: float = CHANCE) -> Rise:
+    """Return the change of a mean between these rollouts, as `shift` does."""
+    groups = np.concatenate([before.group, after.group + len(before.groups.size)])
+    late = np.arange(len(groups)) >= len(before)
+    return shift(np.concatenate([values(before), values(after)]), late, groups, chance=chance)
+
+
+def given_by(function: str, weight: float = 1.0) -> Callable[[Rows], Floats]:
+    """Return what `rise` takes for the values of a reward function, times a weight."""
+    return lambda rows: weight * rows.values[function]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Groups, Rows
-from logs_ui.recorder.diagnosis.waterfall import Scale
+from logs_ui.recorder.diagnosis.scale import Scale
 
 STANDSTILL = {"learning_rate": 1e-12, "grad_norm": 1e-8, "kl": 1e-9}
 """The most that each of these figures, which the trainer logs, may be while the policy does not change [ours]."""
@@ -31,7 +31,7 @@ def extent(values: Floats) -> float:
 def unsolved_groups(rows: Rows, scale: Scale) -> Bools:
     """Return (G,) True for groups not solved as a whole; without a definition, for those with a mean below the best."""
     if not scale.success.is_defined:
-        return rows.groups.mean < scale.best - SAME
+        return rows.groups.mean < rows.group_means(scale.bests(rows)) - SAME
     has_failed = np.isfinite(rows.reward) & ~scale.success.solved(rows)
     return np.bincount(rows.group[has_failed], minlength=len(rows.groups.size)) > 0
 
@@ -51,9 +51,14 @@ def dead(groups: Groups) -> Bools:
     return (groups.size > 1) & (groups.high - groups.low <= SAME)
 
 
+def sampled(rows: Rows) -> Floats:
+    """Return (N,) completion tokens that the model generated; where that is not known, all of them."""
+    return rows.completion_tokens - np.nan_to_num(rows.facts.get("unsampled_tokens", np.zeros(len(rows))))
+
+
 def lengths(rows: Rows) -> Floats:
     """Return (N,) sampled tokens per turn: an episode with more turns is not a longer answer."""
-    return rows.completion_tokens / np.where(rows.turns > 1, rows.turns, 1.0)
+    return sampled(rows) / np.where(rows.turns > 1, rows.turns, 1.0)
 
 
 def within_groups(values: Floats, rows: Rows) -> Floats:

@@ -1,12 +1,15 @@
 """Reports all findings of a run, as text, JSON and a DataFrame."""
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from logs_ui.recorder.diagnosis.card import Card
-from logs_ui.recorder.diagnosis.waterfall import LITTLE, Scale, Waterfall
+from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.waterfall import Waterfall
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.snapshot import visible
 
@@ -25,7 +28,7 @@ class Missing:
     what: str
 
 
-STATES = ("below", "cheap", "not_judged", "not_recorded")
+STATES = ("below", "cheap", "muted", "not_judged", "not_recorded")
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Checked:
     """A diagnostic that has no card.
 
     Attributes:
-        state: one of STATES. `cheap`: above its threshold, but it costs too little for a finding; `not_judged`: as for
+        state: one of STATES. `cheap`: above its threshold, but it costs too little for a finding; `muted`: a finding
+            that the settings mute; `not_judged`: as for
             too few rollouts.
         said: its figure and threshold, or the reason.
         where: a filter that opens the rollouts of that figure; empty for none.
@@ -53,6 +57,31 @@ class Failed:
     id: str
     name: str
     error: str
+
+
+class Verdict(NamedTuple):
+    """Judges a run in one line.
+
+    Attributes:
+        id: `too_early`; `failed` (with its error); `setup` or `fault` (a finding of either kind); `no_reward`;
+            `nothing_to_learn` (rewards are equal within groups); `nothing_solved`; `worse`, `level` or `unknown` (no
+            trend can be told), each without a known cause; `improving` or `reached`, which are healthy.
+        said: the verdict, with its figures.
+    """
+
+    id: str
+    said: str
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.id in {"improving", "reached"}
+
+    @property
+    def is_ill(self) -> bool:
+        return self.id in {"failed", "setup", "fault", "worse"}
+
+
+TOO_EARLY = Verdict("too_early", "Too early to judge: there are not enough rollouts yet")
 
 
 @dataclass(frozen=True)
@@ -76,6 +105,8 @@ class Report:
         attributed: the share of all recorded calls that belong to a rollout, 0 to 1.
         scored_low: explains the loss of rollouts that ended normally; None if it is less than a tenth of the
             loss, if the run does well, or if all rewards are equal.
+        verdict: the run in one line.
+        environments: the same for each eval of several, the largest first, of at most 8.
         unexplained: the part of that loss in rollouts that no card is about, in reward per rollout; else 0.
 
     Examples:
@@ -108,6 +139,8 @@ class Report:
     attributed: float = 1.0
     scored_low: Card | None = None
     unexplained: float = 0.0
+    verdict: Verdict = TOO_EARLY
+    environments: tuple[tuple[str, Verdict], ...] = ()
 
     @property
     def headline(self) -> Card | None:
@@ -121,20 +154,30 @@ class Report:
             return self.scored_low
         return most or next(iter(self.cards), None)
 
+    @property
+    def basis(self) -> str:
+        """Return how many of the checks could judge, and what most of the others lack, as recorded."""
+        of, judged = len(self.cards) + len(self.checked), [it for it in self.checked if not it.state.startswith("not_")]
+        needs = Counter(re.split(r",? (?:as|which|that|of|in) ", it.what)[0] for it in self.missing).most_common(1)
+        more = f"; {needs[0][1]} more need{'s' * (needs[0][1] == 1)} {needs[0][0]}" if needs else ""
+        return f"Judged from {len(self.cards) + len(judged)} of {of} checks{more}"
+
     def __str__(self) -> str:
         return "\n".join(" " * line.indent + line.text for line in lines(self))
 
     def as_dict(self) -> dict[str, Any]:
         """Return what `logs-ui diagnose --json` prints: lists, dicts and finite numbers; see docs/diagnosis.md."""
-        fall = self.fall
+        fall, first = self.fall, self.scale.success.marks[:1]
         return {
             "run": self.run,
             "cards": [card_values(card) for card in self.cards],
             "warming_up": self.warming_up,
+            "verdict": self.verdict._asdict(),
+            "environments": [{"eval": name, "verdict": it._asdict()} for name, it in self.environments],
             "mean": _finite(fall.mean) if self.steps else None,
             "best": None if fall.is_flat else _finite(fall.best),
             "best_is": self.scale.said,
-            "solved_at": self.scale.success.marks[0][1] if self.scale.success.is_defined else None,
+            "solved_at": first[0].at if first and first[0].eval is None else None,
             "solved_is": self.scale.success.said,
             "lost": _finite(fall.lost) if self.steps and not fall.is_flat else None,
             "steps": list(self.steps) if self.steps else None,
@@ -198,7 +241,8 @@ def lines(report: Report, address: Callable[[Card], str | None] = lambda _: None
     rest = [report.scored_low] if report.scored_low is not None else []
     for number, card in enumerate([*report.cards, *rest], 1):
         yield Line()
-        yield Line(f"{f'{number}. ' if card not in rest else ''}{visible(card.title)} [{card.id}]", "bold")
+        name = card.id + ", your own diagnostic" * card.by_user
+        yield Line(f"{f'{number}. ' if card not in rest else ''}{visible(card.title)} [{name}]", "bold")
         for line in card_lines(card, explaining(report.cards, card)):
             yield Line(line.text, line.style, 3, line.is_copied)
         if opens := address(card):
@@ -221,6 +265,8 @@ def _unfound(report: Report) -> Iterator[Line]:
         yield Line(f"Checked, below threshold: {visible(', '.join(it.name for it in found))}.", "dim")
     if found := named["cheap"]:
         yield Line(f"Above threshold, at little cost: {visible(' '.join(it.said for it in found))}", "dim")
+    if found := named["muted"]:
+        yield Line(f"Muted: {visible(' '.join(it.said for it in found))}", "dim")
     if found := named["not_judged"]:
         reasons = "; ".join(f"{it.name} ({it.said.rstrip('.')})" for it in found)
         yield Line(f"Not judged: {visible(reasons)}.", "dim")
@@ -260,7 +306,7 @@ def card_lines(card: Card, behind: str | None = None) -> list[Line]:
 
 def card_values(card: Card) -> dict[str, Any]:
     """Return the card as JSON has it."""
-    names = ("id", "title", "cost", "share", "since_step", "evidence", "suggestion", "where")
+    names = ("id", "title", "cost", "share", "since_step", "half_step", "evidence", "suggestion", "where", "by_user")
     between = list(card.since_range) if card.since_range else None
     return {name: getattr(card, name) for name in names} | {"evidence": list(card.evidence), "since_range": between}
 
@@ -272,23 +318,23 @@ def _headline(report: Report) -> Iterator[Line]:
     first, last = report.steps
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     yield Line(f"Run {visible(report.run)}, {steps}", "bold")
+    yield Line(f"{visible(report.verdict.said)}.", "bold green" if report.verdict.is_healthy else "bold yellow")
+    for name, verdict in report.environments:
+        yield Line(f"{visible(name)}: {visible(verdict.said)}.", "green" if verdict.is_healthy else "yellow", 2)
+    if report.checked:
+        yield Line(f"{visible(report.basis)}.", "dim")
     fall, best_is = report.fall, report.scale.said
     mean, best, lost = figure(fall.mean), figure(fall.best), figure(fall.lost)
     if math.isnan(fall.mean):
-        yield Line("No rollout of these steps has a reward, so why rewards are low cannot be said.", "yellow")
+        yield Line("Without a reward it cannot be said why rewards are low.", "yellow")
     elif fall.is_flat:
         yield Line(f"Mean reward {mean}, no scale: {best_is}. Shares of rollouts take the place of costs.", "bold")
     else:
         yield Line(f"Mean reward {mean}, best {best} ({best_is}): average loss {lost} per rollout.", "bold")
     yield Line(f"Solved: {visible(report.scale.success.said)}.", "dim")
-    if report.headline is not None:
-        yield Line(f"Largest cause: {visible(report.headline.title)}.", "bold")
-    if report.warming_up:
-        yield Line("Warming up: there are not enough rollouts yet to judge.", "yellow")
-    elif not report.cards and not fall.is_flat and fall.lost <= LITTLE * abs(fall.best):
-        yield Line("Healthy: no check is above its threshold.", "green")
-    elif not report.cards:
-        yield Line("No check is above its threshold; the loss is split by cause below.", "yellow")
+    most = report.headline
+    if report.cards and most is not None and most is not report.cards[0]:
+        yield Line(f"Largest cause: {visible(most.title)}.", "bold")
 
 
 def _waterfall(report: Report) -> Iterator[Line]:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from logs_ui.recorder.vocabulary import Status, StopReason
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -88,10 +90,47 @@ class Rows:
         own["group"] = np.unique(own["group"], return_inverse=True)[1]
         return replace(self, **own)
 
+    @property
+    def present(self) -> list[str]:
+        """Return the names of the evals that these rollouts are of."""
+        return [self.evals[code] for code in np.unique(self.eval).tolist()]
+
+    def in_eval(self, name: str) -> Bools:
+        """Return (N,) True for the rollouts of an eval."""
+        return np.asarray(self.eval == (self.evals.index(name) if name in self.evals else -1), bool)
+
+    def of_part(self, chosen: Bools) -> "Rows":
+        """Return the chosen rollouts, such as those of one eval or task, with the reward functions that apply to them:
+        without those that scored others only.
+        """
+        rows = self.where(chosen)
+        apply = [
+            name
+            for name, values in self.values.items()
+            if np.isfinite(values[chosen]).any() or not np.isfinite(values).any()
+        ]
+        own: dict[str, Any] = {
+            column: {name: getattr(rows, column)[name] for name in apply} for column in ("parts", "values")
+        }
+        return replace(rows, **own)
+
     @cached_property
     def steps(self) -> Ints:
         """Return (S,) the distinct steps, in order."""
         return np.unique(self.step)
+
+    @property
+    def truncated(self) -> Bools:
+        """Return (N,) True for those that stopped at a token limit, unless only a tool's answer had no room."""
+        return np.asarray((self.stop_reason == StopReason.LENGTH) & (self.facts["no_room"] != 1), bool)
+
+    @cached_property
+    def asked(self) -> tuple[Floats, Bools]:
+        """Return (N,) what was asked, True where all of the group that returned have that recorded; else the prompt."""
+        asked = self.facts["asked_key"]
+        lacks = np.bincount(self.group, np.isnan(asked) & (self.status == Status.OK)) > 0
+        is_known = np.isfinite(asked) & ~lacks[self.group]
+        return np.where(is_known, asked, self.facts["prompt_key"]), is_known
 
     @cached_property
     def groups(self) -> "Groups":

@@ -7,17 +7,22 @@ import importlib
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import checks
+from logs_ui.recorder.diagnosis.advice import IN_EVALUATION
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, Trend, uncovered
 from logs_ui.recorder.diagnosis.contrast import spread
-from logs_ui.recorder.diagnosis.report import Checked, Failed, Missing, Report
+from logs_ui.recorder.diagnosis.places import place_of
+from logs_ui.recorder.diagnosis.report import TOO_EARLY, Checked, Failed, Missing, Report, Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
-from logs_ui.recorder.diagnosis.scored_low import scored_low
-from logs_ui.recorder.diagnosis.waterfall import Scale, waterfall
+from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.scored_low import SCORED_LOW, scored_low
+from logs_ui.recorder.diagnosis.verdict import verdict
+from logs_ui.recorder.diagnosis.waterfall import waterfall
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.settings import Limits, Settings
@@ -27,6 +32,7 @@ FEW_ROLLOUTS, FEW_STEPS = 32, 2
 _FEW_OF_ENDED = 8  # rollouts are enough if no more will come
 _CHEAP = 0.01  # of the range of rewards: a finding that costs less is not worth a card
 _TENTH = 0.1  # of the loss: a fault of the set-up below this share is an accident beside the policy's faults [ours]
+_ENVIRONMENTS = 8  # that are judged each
 _HALF = 0.5  # of a card's loss: the cards that hold this share explain it
 
 
@@ -39,9 +45,11 @@ def _discovered() -> tuple[Diagnostic, ...]:
 
 
 DIAGNOSTICS = _discovered()
+_OURS = {it.id for it in DIAGNOSTICS} | {SCORED_LOW}
 T = TypeVar("T")
 
 
+@np.errstate(over="ignore", invalid="ignore")  # squares of rewards of 1e200 are infinite
 def diagnose_rows(
     rows: Rows,
     settings: Settings | None = None,
@@ -52,6 +60,7 @@ def diagnose_rows(
     within: str = "",
     attributed: float = 1.0,
     scale: Scale | None = None,
+    error: str | None = None,
     diagnostics: tuple[Diagnostic, ...] = DIAGNOSTICS,
 ) -> Report:
     """Diagnose the last steps of a run.
@@ -65,31 +74,34 @@ def diagnose_rows(
         within: a filter that selects exactly `rows` among the rollouts of their run; empty if they are all of it.
         attributed: see `Run`.
         scale: the best reward and what counts as solved; None computes them from `rows`.
+        error: the exception that ended the training; None if there was none.
         diagnostics: the checks to run.
     """
     settings = settings or Settings()
+    evals = rows.present
+    if len(evals) == 1:
+        settings = settings.of_environment(evals[0])
     last = rows.last_steps(settings.steps, FEW_ROLLOUTS)
-    scale = scale or Scale.of(rows, settings)
+    scale = (scale or Scale.of(rows, settings)).narrowed(rows)
     run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {}, attributed)
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
     span = "" if steps is None else f"step:{steps[0]}" if steps[0] == steps[1] else f"step:{steps[0]}..{steps[1]}"
     scope = " ".join(filter(None, [within, span if len(last) < len(rows) else ""]))
     is_short = len(rows) < FEW_ROLLOUTS or len(rows.steps) < FEW_STEPS
     if len(rows) < _FEW_OF_ENDED if has_ended else is_short:
-        return Report((), (), run.fall, scale, steps, scope, warming_up=True, attributed=attributed)
+        early = TOO_EARLY if error is None else verdict(run, (), error)
+        return Report((), (), run.fall, scale, steps, scope, warming_up=True, attributed=attributed, verdict=early)
     least = _CHEAP * max(run.fall.lost, spread(run))
     outcomes = [judge(it, run) for it in diagnostics]
     costly = [
         replace(card, explains=_may_explain(card, diagnostics))
         for card in outcomes
-        if isinstance(card, Card) and (card.cost or 0.0) > least
+        if isinstance(card, Card) and (card.cost or 0.0) > least and card.id not in settings.muted
     ]
     kept = {card.id for card in costly}
     names = {it.id: it.name for it in diagnostics}
     checked = tuple(
-        Checked(it.id, names[it.id], "cheap", f"{it.title}.", it.where) if isinstance(it, Card) else it
-        for it in outcomes
-        if it.id not in kept
+        _unlisted(it, names[it.id], settings) if isinstance(it, Card) else it for it in outcomes if it.id not in kept
     )
     cards = tuple(
         # A card whose filter names steps is about those steps, not about the last ones.
@@ -98,10 +110,33 @@ def diagnose_rows(
     )
     missing = tuple(Missing(it.id, it.name, it.said) for it in checked if it.state == "not_recorded")
     rest, unexplained = scored_low(run, cards)
+    of_each = partial(
+        diagnose_rows, settings=settings, config=config, scalars=scalars, has_ended=has_ended, attributed=attributed,
+        scale=scale, diagnostics=diagnostics,
+    )  # fmt: skip
     return Report(
         cards, missing, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
+        verdict=verdict(run, cards, error),
         scored_low=rest and _shown(rest, run, " ".join(filter(None, [rest.where, scope]))), unexplained=unexplained,
+        environments=_environments(rows, evals, of_each) if len(evals) > 1 else (),
     )  # fmt: skip
+
+
+def _environments(
+    rows: Rows, evals: Sequence[str], diagnose: Callable[[Rows], Report]
+) -> tuple[tuple[str, Verdict], ...]:
+    """Return the verdict on each eval, the largest first; on the largest 8 of more."""
+    sizes = {name: int(rows.in_eval(name).sum()) for name in evals}
+    largest = sorted(evals, key=lambda name: (-sizes[name], name))[:_ENVIRONMENTS]
+    return tuple((name, diagnose(rows.of_part(rows.in_eval(name))).verdict) for name in largest)
+
+
+def _unlisted(card: Card, name: str, settings: Settings) -> Checked:
+    """Return a finding that is not listed among the findings: it costs too little, or is muted."""
+    reason = settings.muted.get(card.id)
+    if reason is None:
+        return Checked(card.id, name, "cheap", f"{card.title}.", card.where)
+    return Checked(card.id, name, "muted", f"{card.title} ({reason}).", card.where)
 
 
 def judge(it: Diagnostic, run: Run) -> Card | Checked:
@@ -125,7 +160,17 @@ def _shown(card: Card, run: Run, where: str) -> Card:
     """Return a card as reports have it: no cost above that of all causes, and none for what is no loss."""
     cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, run.fall.lost + run.fall.above)
     own = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
-    return replace(card, where=where, cost=cost, share=own if card.share is None else card.share)
+    is_placed = card.own is None or any(it in card.where for it in ("task:", "family:", "eval:"))
+    place = "" if is_placed or card.own is None else place_of(run, card.own)
+    return replace(
+        card,
+        where=where,
+        cost=cost,
+        share=own if card.share is None else card.share,
+        evidence=(*card.evidence, place) if place else card.evidence,
+        by_user=card.id not in _OURS,
+        suggestion=IN_EVALUATION.get(card.id, card.suggestion) if run.rows.is_evaluation else card.suggestion,
+    )
 
 
 def _may_explain(card: Card, diagnostics: tuple[Diagnostic, ...]) -> tuple[str, ...]:

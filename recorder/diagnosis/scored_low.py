@@ -1,7 +1,7 @@
 """Explains the loss of rollouts that ended normally and scored low, which is the largest bar of most real runs.
 
-No check finds a fault in them. The card says which reward function has the headroom, since when, in which tasks or
-families, and what these rollouts do that better ones of the same group do not. [ours]
+No check finds a fault in them. The card says which reward function has the headroom, since when, and what differs most:
+over time, within groups and between tasks. [ours]
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,20 +10,20 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Run, Trend
 from logs_ui.recorder.diagnosis.change_point import change
-from logs_ui.recorder.diagnosis.measures import lengths
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, means
-from logs_ui.recorder.diagnosis.tables.task_families import by_family
+from logs_ui.recorder.diagnosis.largest_differences import differences
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools
 from logs_ui.recorder.diagnosis.waterfall import LITTLE, has_cause, judged
-from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.vocabulary import LossCause, StopReason
+
+SCORED_LOW = "scored_low"
+"""The id of its card, which is of no diagnostic."""
 
 _ENDED = "Rollouts end normally and score low"
 _UNKNOWN = 0.5  # of these rollouts [ours]
 _SHARE = 0.1  # of the loss: less needs no explanation
-_NAMED, _LITTLE = 3, 0.02  # reward functions, and tasks; of the largest shortfall: less is not named
+_NAMED, _LITTLE = 3, 0.02  # reward functions; of the largest shortfall: less is not named
 _BEST = 99  # percentile of the rewards
-_PART, _MORE = 0.1, 1.5  # of that loss, and times its share of the rollouts, for a task to be named
-_FEW, _ERRORS, _LEAST = 5, 4.0, 0.2  # groups, standard errors and relative difference, to name a habit
 
 
 def scored_low(run: Run, cards: Sequence[Card]) -> tuple[Card | None, float]:
@@ -43,23 +43,24 @@ def scored_low(run: Run, cards: Sequence[Card]) -> tuple[Card | None, float]:
     functions = _shortfalls(run, low)
     most = f", mostly in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""
     parts = ", ".join(f"{name} {figure(less)}" for name, less in functions)
-    said = [f"Compared with the best 1% of rollouts, averaged over all: {parts} less."] * (len(functions) > 1)
+    said = [f"Compared with the best 1% of rollouts, averaged over all and weighted: {parts} less."] * (
+        len(functions) > 1
+    )
     name = functions[0][0] if functions else "the reward"
     values = run.all.values.get(name, run.all.reward)
     trend = run.all.by_step(np.where(has_cause(run.all, LossCause.WRONG_ANSWER), values, np.nan))
-    said += [*_change(trend, name), *_tasks(run, low), *_habit(run, low)]
-    said += [] if said else ["No reward function, task or habit distinguishes them from the others."]
+    said += [*_change(trend, name), *differences(run, low)]
     if left < cost - SAME:
         said.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this loss.")
     is_unknown = (rows.stop_reason[low] == StopReason.NOT_RECORDED).mean() > _UNKNOWN
     ended = "Rollouts score low, and how most of them ended is not recorded" if is_unknown else _ENDED
     card = Card(
-        id="scored_low",
+        id=SCORED_LOW,
         title=f"{ended}{most}: {percent(cost / (fall.lost + fall.above))} of the loss",
         cost=cost,
         evidence=tuple(said),
         suggestion="Compare the best with the worst rollout of a group: its page shows where they diverge.",
-        where=f"cause:{LossCause.WRONG_ANSWER} -reward>={run.scale.best:.9g}",
+        where=f"cause:{LossCause.WRONG_ANSWER} {run.scale.below}",
         is_part=True,
         trend=trend,
         own=low,
@@ -88,53 +89,4 @@ def _change(trend: Trend, name: str) -> Iterator[str]:
         first, last, step = (trend[place][0] for place in (found.first, found.last, found.place))
         between = f" (between steps {first} and {last})" if first < last else ""
         fell = f"{name} fell from {figure(found.before)} to {figure(found.after)}"
-        yield f"Among these rollouts, {fell} at step {step}{between}."
-
-
-def _tasks(run: Run, low: Bools) -> Iterator[str]:
-    """Name the tasks, or their families, that have more of the loss than of the rollouts."""
-    grouped = by_family(run.all)
-    rows = (run.all if grouped is None else grouped).where(run.all.step >= run.rows.steps[0])
-    known = low & (rows.task >= 0)
-    lost = np.bincount(rows.task[known], run.lost[known], len(rows.tasks)) / max(float(run.lost[low].sum()), SAME)
-    share = np.bincount(rows.task[rows.task >= 0], minlength=len(rows.tasks)) / len(rows)
-    mean = means(rows.task[rows.task >= 0], rows.reward[rows.task >= 0], len(rows.tasks))
-    said = [
-        f"{rows.tasks[at]} ({percent(float(lost[at]))}, mean reward {figure(float(mean[at]))})"
-        for at in np.argsort(-lost, kind="stable")[:_NAMED].tolist()
-        if lost[at] >= max(_PART, _MORE * share[at])
-    ]
-    if said:
-        of_all = figure(float(np.nanmean(rows.reward)))
-        yield f"Tasks with the most of this loss: {listed(said)}; the mean reward of all scored rollouts is {of_all}."
-
-
-def _habit(run: Run, low: Bools) -> Iterator[str]:
-    """Name what these rollouts do differently from better ones of their group, if anything is sure."""
-    rows = run.rows
-    if run.scale.success.is_defined:
-        better = run.scale.success.solved(rows)
-        low = low & ~better
-    else:
-        mean = rows.groups.mean[rows.group]
-        low, better = low & (rows.reward < mean - SAME), rows.reward > mean + SAME
-    facts = rows.facts
-    figures: dict[str, Floats] = {
-        "turns": rows.turns, "tokens per turn": lengths(rows), "actions": facts["env_steps"],
-        "failed actions": facts["env_errors"], "tool calls": facts["tool_calls"], "seconds": rows.seconds,
-    }  # fmt: skip
-    count = len(rows.groups.size)
-    found = []
-    for name, values in figures.items():
-        own, other = (means(rows.group[of], values[of], count) for of in (low, better))
-        both = np.isfinite(own - other)
-        if both.sum() < _FEW:
-            continue
-        a, b = float(own[both].mean()), float(other[both].mean())
-        error = float((own - other)[both].std(ddof=1)) / np.sqrt(both.sum())
-        if abs(a - b) > max(_ERRORS * error, _LEAST * max(abs(a), abs(b))):
-            found.append((abs(a - b) / max(error, SAME), f"{figure(a)} {name}", figure(b), both.sum()))
-    if found:
-        _, theirs, others, groups = max(found)
-        of_others = f"better ones of the same groups have {others} ({groups} groups)"
-        yield f"Low rollouts have {theirs} on average; {of_others}."
+        yield f"Of rollouts that ended normally, {fell} at step {step}{between}."

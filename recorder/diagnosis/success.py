@@ -2,21 +2,21 @@
 
 Sums of rewards show no success by themselves: with a length penalty or a judge in the sum, hardly two are equal. So the
 definition is, in this order: what the user set; the upper value of a two-valued reward function that counts most or is
-named like an outcome; the environment's own report; a 1 of a graded function that is named like an outcome; a gap in
-the rewards; else it is not defined, and no statement that needs it is made. [ours]
+named like an outcome; the environment's own report; a 1 of a graded function that is named like an outcome; else it is
+not defined, and no statement that needs it is made. [ours]
 """
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.wording import figure, listed
-from logs_ui.recorder.queries.filters.terms import print_key
+from logs_ui.recorder.queries.filters.terms import print_key, print_name
 from logs_ui.recorder.settings import Settings
-from logs_ui.recorder.vocabulary import StopReason
+from logs_ui.recorder.vocabulary import Mark, StopReason
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _OUTCOME = re.compile(
@@ -26,11 +26,10 @@ _FORM = re.compile(r"format|style|tags?$|length|brev|short|long(er)?$|repe[at]|p
 _NOT = re.compile(r"no$|not$|non$|un|in(?!t)|invalid|wrong|bad|mis")
 _SHARED = 0.05  # of a function's rollouts that another one may score, too, if each has tasks of its own [ours]
 _TOP, _LEVELS = 0.05, 5  # share of the rollouts on the highest level; levels that are few [ours]
-_GAP, _OTHERS, _SIDE, _FEW = 0.3, 2.0, 0.05, 32  # of the range; times the next gap; of the rollouts; rollouts [ours]
 
 ABOVE_0 = 2 * SAME
 """The mark of a function that is named like an outcome, and gave nothing but 0 so far."""
-NOT_DEFINED = "not defined (no reward function, environment or gap in the rewards shows it; set solved_at)"
+NOT_DEFINED = "not defined (no reward function or environment shows it; set solved_at)"
 
 
 def is_form(function: str) -> bool:
@@ -55,34 +54,62 @@ class Success:
     """Defines which rollouts solved their task.
 
     Attributes:
-        marks: (column, least value of a solved rollout), the columns named as in filters: `rewards.correct`,
-            `env_success`, `env_reward_last` or `reward`. The first column that has a value for a rollout decides. Empty
-            if success is not defined.
+        marks: the first column that has a value for a rollout decides. Empty if success is not defined.
         said: the definition in words, to follow "Solved:".
+        by_eval: the definition of each eval, by its name; empty if all have the same.
 
     Examples:
-        >>> Success((("rewards.correct", 1.0),), "correct \u2265 1").where
+        >>> Success((Mark("rewards.correct", 1.0),), "correct \u2265 1").where
         'rewards.correct>=0.999999'
     """
 
-    marks: tuple[tuple[str, float], ...] = ()
+    marks: tuple[Mark, ...] = ()
     said: str = NOT_DEFINED
+    by_eval: tuple[tuple[str, "Success"], ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
     def of(cls, rows: Rows, settings: Settings) -> "Success":
-        """Return the definition for a run; `rows` are the rollouts of all its steps."""
+        """Return the definition for a run; `rows` are the rollouts of all its steps.
+
+        Evals with settings of their own, or that the run's definition says nothing of, have one of their own.
+        """
+        if len(rows.present) < 2:
+            return cls._of_all(rows, settings.of_environment(next(iter(rows.present), "")))
+        found, by_eval = cls._of_all(rows, settings), dict[str, Success]()
+        for name in rows.present:
+            here, own = rows.where(rows.in_eval(name)), settings.of_environment(name)
+            is_told = name not in settings.environments and _covers(found, here)
+            by_eval[name] = found if is_told else cls._of_all(here, own)
+        each = list(dict.fromkeys(by_eval.values()))
+        if len(each) < 2:
+            return each[0]
+        limited = (_limited(mark, name, rows, by_eval) for name, it in by_eval.items() for mark in it.marks)
+        marks = tuple(dict.fromkeys(limited))
+        names = {it: ", ".join(name for name, own in by_eval.items() if own == it) for it in each}
+        said = "; ".join(f"{names[it]}: {'not defined' if it == cls() else it.said}" for it in each)
+        return cls(marks, said, tuple(by_eval.items()))
+
+    def narrowed(self, rows: Rows) -> "Success":
+        """Return the definition for the evals of these rollouts alone."""
+        present = rows.present if self.by_eval else []
+        own = list(dict.fromkeys(it for name, it in self.by_eval if name in present))
+        return own[0] if len(own) == 1 else self
+
+    @classmethod
+    def _of_all(cls, rows: Rows, settings: Settings) -> "Success":
+        """Return one definition for all of these rollouts."""
         by, at = settings.solved_by, settings.solved_at
-        if by is not None and by not in rows.values:
-            return cls(said=f"not defined: solved_by names {by}, which is no reward function of this run")
+        if by is not None and not np.isfinite(rows.values.get(by, np.full(1, np.nan))).any():
+            return cls(said=f"not defined: solved_by names {by}, which scored no rollout")
         if by is not None:
             source = "the highest value recorded" if at is None else "as set"
             at = float(np.nanmax(rows.values[by], initial=SAME)) if at is None else at
-            return cls(((_key(by), at),), f"{by} \u2265 {figure(at)}, {source}")
+            return cls((Mark(_key(by), at),), f"{by} \u2265 {figure(at)}, {source}")
         if at is not None:
-            return cls((("reward", at),), f"reward \u2265 {figure(at)}, as set")
+            return cls((Mark("reward", at),), f"reward \u2265 {figure(at)}, as set")
         found = _by_functions(rows, _upper) or _by_environment(rows)
         found = found or _by_functions(rows, lambda name, values: _top(name, values) if is_outcome(name) else None)
-        return found or _by_gap(rows) or cls()
+        return found or cls()
 
     @property
     def is_defined(self) -> bool:
@@ -93,27 +120,54 @@ class Success:
         """Return the filter that selects the solved rollouts; "" if no single term does."""
         if len(self.marks) != 1:
             return ""
-        ((column, at),) = self.marks
-        return f"{column}:1" if column == "env_success" else f"{column}>={at - SAME:.9g}"
+        ((column, at, name),) = self.marks
+        where = f"{column}:1" if column == "env_success" else f"{column}>={at - SAME:.9g}"
+        return where if name is None else f"eval:{print_name(name)} {where}"
 
     def known(self, rows: Rows) -> Bools:
-        """Return (N,) True for rollouts that count as solved or not: if functions decide, those that one scored."""
-        columns = [values for name, values in _columns(rows).items() if name in dict(self.marks)]
-        by_function = all(name.startswith("rewards.") for name, _ in self.marks) and bool(columns)
-        if not by_function:
-            return np.ones(len(rows), bool)
-        found: Bools = np.logical_or.reduce([np.isfinite(values) for values in columns])
+        """Return (N,) True for rollouts that count as solved or not: where functions decide, those that one scored."""
+        found = np.zeros(len(rows), bool) if self.marks else np.ones(len(rows), bool)
+        for mark, values in self._deciding(rows):
+            by_function = mark.column.startswith("rewards.")
+            found |= _in_eval(rows, mark) & (np.isfinite(values) | (not by_function))
         return found
 
     def solved(self, rows: Rows) -> Bools:
         """Return (N,) True for solved rollouts; all False if success is not defined."""
         found, is_open = np.zeros(len(rows), bool), np.ones(len(rows), bool)
-        for column, at in self.marks:
-            values = _columns(rows)[column]
-            known = is_open & np.isfinite(values)
-            found |= known & (values >= at - SAME)
-            is_open &= ~known
+        for mark, values in self._deciding(rows):
+            decided = is_open & np.isfinite(values) & _in_eval(rows, mark)
+            found |= decided & (values >= mark.at - SAME)
+            is_open &= ~decided
         return found
+
+    def _deciding(self, rows: Rows) -> list[tuple[Mark, Floats]]:
+        """Return each mark with the (N,) values of its column; of a column that these rollouts lack, without any."""
+        columns = _columns(rows)
+        return [(mark, columns.get(mark.column, np.full(len(rows), np.nan))) for mark in self.marks]
+
+    def outcomes(self, rows: Rows) -> Floats:
+        """Return (N,) 1 for solved rollouts, 0 for others, NaN for those that cannot count."""
+        return np.where(self.known(rows), self.solved(rows), np.nan)
+
+
+def _covers(success: Success, rows: Rows) -> bool:
+    """Return True if any of these rollouts has a value that decides, or none has a reward yet."""
+    decide = {mark.column for mark in success.marks}
+    known = (np.isfinite(values).any() for name, values in _columns(rows).items() if name in decide)
+    return any(known) or not np.isfinite(rows.reward).any()
+
+
+def _limited(mark: Mark, name: str, rows: Rows, by_eval: Mapping[str, Success]) -> Mark:
+    """Return the mark of an eval, for its rollouts alone unless no other definition could use it for the others."""
+    others = [other for other, it in by_eval.items() if mark not in it.marks]
+    values = _columns(rows)[mark.column][np.isin(rows.eval, [rows.evals.index(it) for it in others])]
+    is_own = mark.column.startswith("rewards.") and not np.isfinite(values).any()
+    return mark if is_own else mark._replace(eval=name)
+
+
+def _in_eval(rows: Rows, mark: Mark) -> Bools:
+    return np.ones(len(rows), bool) if mark.eval is None else rows.in_eval(mark.eval)
 
 
 def _key(function: str) -> str:
@@ -127,7 +181,7 @@ def _columns(rows: Rows) -> Mapping[str, Floats]:
     return own | {_key(name): values for name, values in rows.values.items()}
 
 
-def _levels(values: Floats) -> Floats:
+def levels(values: Floats) -> Floats:
     """Return the distinct finite values, in order; those that rounding tells apart are one."""
     found: Floats = np.unique(np.round(values[np.isfinite(values)], 6))
     return found
@@ -138,21 +192,21 @@ def _upper(name: str, values: Floats) -> float | None:
 
     A function of any name may give 0 (or -1) and 1; one that is named like an outcome any two values, or only 0 so far.
     """
-    levels = _levels(values)
-    if len(levels) == 2 and (levels.tolist() in ([0, 1], [-1, 1]) or (is_outcome(name) and levels[0] <= levels[1] / 2)):
-        return float(levels[1]) if levels[1] > 0 else None
-    if is_outcome(name) and len(levels) == 1 and levels[0] in {0, 1}:
-        return float(levels[0]) or ABOVE_0
+    each = levels(values)
+    if len(each) == 2 and (each.tolist() in ([0, 1], [-1, 1]) or (is_outcome(name) and each[0] <= each[1] / 2)):
+        return float(each[1]) if each[1] > 0 else None
+    if is_outcome(name) and len(each) == 1 and each[0] in {0, 1}:
+        return float(each[0]) or ABOVE_0
     return None
 
 
 def _top(_: str, values: Floats) -> float | None:
     """Return the highest level of a function if many rollouts reach it, and it is 1 or one of a few; else None."""
-    levels = _levels(values)
-    if len(levels) < 2 or levels[-1] <= 0 or not (levels[-1] == 1 or len(levels) <= _LEVELS):
+    each = levels(values)
+    if len(each) < 2 or each[-1] <= 0 or not (each[-1] == 1 or len(each) <= _LEVELS):
         return None
     known = values[np.isfinite(values)]
-    return float(levels[-1]) if (known >= levels[-1] - SAME).mean() >= _TOP else None
+    return float(each[-1]) if (known >= each[-1] - SAME).mean() >= _TOP else None
 
 
 def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Success | None:
@@ -170,13 +224,13 @@ def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Su
             not is_form(name) and all(worth[name] >= worth[it] for it in given if (known[name] & known[it]).any())
         )
 
-    covered, marks, names = np.zeros(len(rows), bool), list[tuple[str, float]](), list[str]()
+    covered, marks, names = np.zeros(len(rows), bool), list[Mark](), list[str]()
     for name in sorted(filter(counts, given), key=lambda it: (not is_outcome(it), -worth[it], it)):
         at = mark(name, given[name])
         if at is None or (known[name] & covered).sum() > _SHARED * known[name].sum():
             continue
         covered |= known[name]
-        marks.append((_key(name) if rows.values else name, at))
+        marks.append(Mark(_key(name) if rows.values else name, at))
         names.append(f"{name} > 0" if at == ABOVE_0 else f"{name} \u2265 {figure(at)}")
     by_each = ", by the function that scores the rollout" if len(names) > 1 else ""
     return Success(tuple(marks), listed(names) + by_each) if marks else None
@@ -193,29 +247,9 @@ def _by_environment(rows: Rows) -> Success | None:
     """Return a definition by what the environment said when it ended the episode, or by its last reward, 0 or 1."""
     reported = rows.facts.get("env_success")
     if reported is not None and (reported == 0).any():  # one that never says otherwise is no verdict
-        return Success((("env_success", 1.0),), "the environment's last observation reports success")
+        return Success((Mark("env_success", 1.0),), "the environment's last observation reports success")
     done = rows.stop_reason == StopReason.DONE
-    is_clear = _levels(rows.env_reward_last[done]).tolist() in ([0, 1], [-1, 1])
+    is_clear = levels(rows.env_reward_last[done]).tolist() in ([0, 1], [-1, 1])
     if not is_clear or (rows.env_reward_last[~done] >= 1 - SAME).any():
         return None
-    return Success((("env_reward_last", 1.0),), "the environment ended the episode with a reward of 1")
-
-
-def _by_gap(rows: Rows) -> Success | None:
-    """Return the reward above the one wide gap between the rewards of rollouts that ended normally."""
-    ended = np.isin(rows.stop_reason, (StopReason.DONE, StopReason.STOP, StopReason.NOT_RECORDED))
-    reward = rows.reward[ended & np.isfinite(rows.reward)]
-    varying = [name for name, values in rows.values.items() if len(_levels(values)) > 1]
-    if len(reward) < _FEW or (rows.values and all(map(is_form, varying))):
-        return None
-    low, high = np.percentile(reward, (1, 99))
-    levels = np.unique(np.clip(reward, low, high))
-    gaps = np.diff(levels)
-    if not len(gaps):
-        return None
-    place = int(np.argmax(gaps))
-    below, at = levels[place : place + 2].tolist()
-    is_wide = gaps[place] >= max(_GAP * (high - low), _OTHERS * np.delete(gaps, place).max(initial=0.0))
-    if not is_wide or not _SIDE <= (reward >= at - SAME).mean() <= 1 - _SIDE:
-        return None
-    return Success((("reward", at),), f"reward \u2265 {figure(at)}, above the gap from {figure(below)} in the rewards")
+    return Success((Mark("env_reward_last", 1.0),), "the environment ended the episode with a reward of 1")

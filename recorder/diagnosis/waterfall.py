@@ -11,51 +11,11 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
-from logs_ui.recorder.diagnosis.success import Success
-from logs_ui.recorder.diagnosis.wording import percent
-from logs_ui.recorder.settings import Settings
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.vocabulary import BROKEN, LOOP, REPEATS, LossCause, Status, StopReason
 
-_PERCENTILE = 99
 LITTLE = 0.1  # of the best reward: a run that loses no more does well [ours]
 _FACTS = ("parse_tail", "action_tail", "repeats", "env_steps")  # that a cause depends on
-
-
-@dataclass(frozen=True)
-class Scale:
-    """Holds the best reward, and what counts as solved.
-
-    Attributes:
-        best: see `Settings.max_reward`. If all rewards are equal, it is one more than they are, so that findings can
-            be put in order; it is not shown then.
-        success: the definition of solved.
-        said: where `best` comes from, in words.
-        is_flat: True if there is no scale, because all rewards are equal and no best reward is set: a loss is then
-            counted in rollouts and not in reward.
-    """
-
-    best: float
-    success: Success
-    said: str
-    is_flat: bool = False
-
-    @classmethod
-    def of(cls, rows: Rows, settings: Settings) -> "Scale":
-        """Return the scale of a run; `rows` are the rollouts of all its steps."""
-        rewards, is_flat = rows.reward[np.isfinite(rows.reward)], False
-        if settings.max_reward is not None:
-            best = settings.max_reward
-            more = float(np.mean(rewards > best + SAME)) if len(rewards) else 0.0
-            said = "as set" if more == 0 else f"as set, though {percent(more)} of rollouts got more"
-        elif not len(rewards):
-            best, said, is_flat = 1.0, "no rollout has a reward", True
-        else:
-            best, said = float(np.percentile(rewards, _PERCENTILE)), "the run's 99th percentile"
-            if best - float(rewards.min()) <= SAME:
-                best, said = float(rewards.max()), "the run's highest, which less than 1% of rollouts got"
-            if best - float(rewards.min()) <= SAME:
-                best, said, is_flat = best + 1.0, "all rewards are equal", True
-        return cls(best, Success.of(rows, settings), said, is_flat)
 
 
 @dataclass(frozen=True)
@@ -76,9 +36,9 @@ CAUSES = (
     Cause(
         LossCause.INVALID_REWARD,
         "no valid reward",
-        "No reward function gave it a number, or one gave NaN or an infinity.",
+        "No reward function gave it a number, or one gave an infinity.",
     ),
-    Cause(LossCause.TRUNCATION, "truncated", "Its last generation hit the token limit."),
+    Cause(LossCause.TRUNCATION, "truncated", "Its last generation, or a tool's answer, hit the token limit."),
     Cause(LossCause.PARSE_FAILURE, "no action parsed", "No action was found in its last answer, which was whole."),
     Cause(
         LossCause.LOOP,
@@ -123,6 +83,7 @@ class Waterfall:
         above: the mean reward that rollouts have above the best; it reduces `lost`.
         shares: largest cost first; causes without a loss are left out.
         is_flat: True if there is no scale: see `Scale.is_flat`.
+        higher: the filter for rollouts above the best; empty for several environments.
     """
 
     best: float
@@ -131,6 +92,7 @@ class Waterfall:
     above: float
     shares: tuple[Share, ...]
     is_flat: bool = False
+    higher: str = ""
 
 
 def cause_of(row: Any) -> Cause | None:
@@ -143,7 +105,6 @@ def cause_of(row: Any) -> Cause | None:
         stop_reason=np.array([row.stop_reason], object),
         reward=np.array([row.reward], float),
         scored=np.array([row.scored is not None]),
-        odd=np.array([row.odd_rewards is not None]),
         facts={name: np.array([getattr(row, name)], float) for name in _FACTS},
     )
     if row.status == Status.RUNNING or not judged(end)[0]:
@@ -159,7 +120,7 @@ def causes(rows: Rows) -> Ints:
     looping = (facts["action_tail"] >= LOOP) | (facts["repeats"] > REPEATS)
     ended = [
         np.isin(rows.stop_reason, BROKEN) | np.isin(rows.status, (Status.ERROR, Status.ABORTED)),
-        np.isnan(rows.reward) | rows.odd,
+        np.isnan(rows.reward),
         rows.stop_reason == StopReason.LENGTH,  # before parse failures: a truncated answer often cannot be parsed
         unparsed | (rows.stop_reason == StopReason.NO_ACTION),
         (rows.stop_reason == StopReason.TURN_LIMIT) | (looping & (rows.stop_reason == StopReason.NOT_RECORDED)),
@@ -175,7 +136,9 @@ def has_cause(rows: Rows, *ids: LossCause) -> Bools:
 
 def losses(rows: Rows, scale: Scale) -> Floats:
     """Return (N,) best reward minus the rollout's; negative above the best."""
-    return scale.best - np.nan_to_num(rows.reward, nan=0.0, posinf=scale.best, neginf=0.0)
+    reward, best = rows.reward, scale.bests(rows)
+    given = np.where(np.isnan(reward), np.minimum(best, 0.0), np.nan_to_num(reward, neginf=0.0))
+    return best - np.where(reward == np.inf, best, given)
 
 
 def judged(rows: Rows) -> Bools:
@@ -193,17 +156,20 @@ def waterfall(rows: Rows, scale: Scale) -> Waterfall:
         loss = np.where((cause == len(CAUSES) - 1) & scale.success.solved(rows), 0.0, 1.0)
     short = np.maximum(loss, 0.0)
     cost = np.bincount(cause, weights=short, minlength=len(CAUSES)) / len(rows)
-    count = np.bincount(cause[short > SAME * max(abs(scale.best), 1)], minlength=len(CAUSES))
+    is_low = (short > SAME * np.maximum(abs(scale.bests(rows)), 1)) | np.isnan(rows.reward)
+    count = np.bincount(cause[is_low], minlength=len(CAUSES))
     shares = [
-        Share(*it, f"cause:{it[0].id}" + ("" if scale.is_flat else f" -reward>={scale.best:.9g}"))
+        Share(*it, f"cause:{it[0].id} {scale.below}".rstrip())
         for it in zip(CAUSES, cost.tolist(), count.tolist(), strict=True)
         if it[2] > 0
     ]
+    lost, best = float(losses(rows, scale).mean()), float(scale.bests(rows).mean())
     return Waterfall(
-        best=scale.best,
-        mean=float(np.nan_to_num(rows.reward, posinf=scale.best, neginf=0.0).mean()),
-        lost=float(losses(rows, scale).mean()),
+        best=best,
+        mean=best - lost,
+        lost=lost,
         above=float(np.maximum(-loss, 0.0).mean()),
         shares=tuple(sorted(shares, key=lambda share: -share.cost)),
         is_flat=scale.is_flat,
+        higher="" if scale.units else f"reward>{scale.best!r}",
     )

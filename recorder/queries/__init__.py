@@ -46,6 +46,7 @@ from logs_ui.recorder.queries.notes_queries import (
     annotations,
     annotations_between,
     known_tags,
+    load_sets,
     run_annotations,
     saved_settings,
     saved_views,

@@ -18,7 +18,7 @@ from logs_ui.recorder.snapshot import column
 from logs_ui.recorder.storage.address import Address, without_password
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, sidecar_engine
-from logs_ui.recorder.storage.dialects import insert
+from logs_ui.recorder.storage.dialects import array, insert, is_among
 from logs_ui.recorder.storage.notes_tables import Note, NotesTable, PersonalTag, SavedSettings, SavedView, Star
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
@@ -104,10 +104,11 @@ def noted(run_id: int, text: str = "") -> ColumnElement[bool]:
     return col(EvaluationRow.id).in_(_ids(run_id, Note, *contains))
 
 
-def tagged(run_id: int, tag: str) -> ColumnElement[bool]:
-    """Returns a condition for the run's rollouts with exactly this tag, from the rollout function or a person."""
-    recorded = select(col(RowTag.row_id)).where(col(RowTag.run_id) == run_id, col(RowTag.tag) == tag)
-    return col(EvaluationRow.id).in_(union_all(recorded, _ids(run_id, PersonalTag, col(PersonalTag.tag) == tag)))
+def tagged(run_id: int, *tags: str) -> ColumnElement[bool]:
+    """Returns a condition for the run's rollouts with any of these tags, from the rollout function or a person."""
+    is_recorded, is_personal = (is_among(col(table.tag), array(tags)) for table in (RowTag, PersonalTag))
+    recorded = select(col(RowTag.row_id)).where(col(RowTag.run_id) == run_id, is_recorded)
+    return col(EvaluationRow.id).in_(union_all(recorded, _ids(run_id, PersonalTag, is_personal)))
 
 
 def _ids(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> Select[Any]:

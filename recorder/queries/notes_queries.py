@@ -1,5 +1,6 @@
 """Reads stars, notes and tags of runs and rollouts, from people and from rollout functions."""
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import groupby
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database, distinct
+from logs_ui.recorder.queries.filters.filter_language import keep_set
 from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, SavedSettings, SavedView, Star
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
 
@@ -124,9 +126,20 @@ def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
 
 def saved_views(db: Database, run_uid: str) -> list[SavedView]:
     """Returns the saved views of a run's table, by name."""
-    saved = select(SavedView).where(col(SavedView.run) == run_uid).order_by(col(SavedView.name)).limit(_MOST_VIEWS)
+    is_view = col(SavedView.name).not_like("set:" + "_" * 12)  # see `load_sets`
+    saved = select(SavedView).where(col(SavedView.run) == run_uid, is_view)
+    saved = saved.order_by(col(SavedView.name)).limit(_MOST_VIEWS)
     with Session(db) as session:
         return list(session.scalars(saved)) if _has(session, SavedView) else []
+
+
+def load_sets(db: Database, where: str) -> None:
+    """Reads the sets that a line of the filter language names: long terms, stored among the views: see `keep_set`."""
+    names = [f"set:{name}" for name in re.findall(r"\bset\W{1,4}([0-9a-f]{12})\b", where)]
+    saved = select(col(SavedView.query)).where(col(SavedView.name).in_(names))
+    with Session(db) as session:
+        for text_of_term in session.scalars(saved) if names and _has(session, SavedView) else ():
+            keep_set(text_of_term)
 
 
 def _has(session: Session, table: type[SavedSettings | SavedView]) -> bool:

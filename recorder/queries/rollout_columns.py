@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 
-from logs_ui.recorder.vocabulary import Dropped, Mode, Status, StopReason
+from logs_ui.recorder.vocabulary import Dropped, Handed, Mode, SentPrompt, Status, StopReason
 
 _T = TypeVar("_T")
 
@@ -88,8 +88,16 @@ COLUMNS = (
     Column("staleness", Kind.MAYBE_WHOLE, "policy versions between sampling and asynchronous training", "staleness>1"),
     Column("dropped", Kind.TEXT, "why a trainer left out at least a part of it", "dropped:stale",
            words=Dropped, optional=True),
+    Column("sent_prompt", Kind.TEXT,
+           "whether the model was sent the dataset's prompt, that and more (such as tools, which the chat template "
+           "writes), or another one; absent if not known",
+           "sent_prompt:other", label="Sent prompt", words=SentPrompt, optional=True),
+    Column("handed", Kind.TEXT,
+           "whether reward functions were handed one text of all that was sampled, or messages; absent if not known",
+           "handed:messages", words=Handed, optional=True),
     Column("env_steps", Kind.MAYBE_WHOLE, "actions that were sent to the environment", "env_steps:0"),
-    Column("env_errors", Kind.MAYBE_WHOLE, "actions that the environment answered with an error", "env_errors>0"),
+    Column("env_errors", Kind.MAYBE_WHOLE, "actions and resets that failed, or that made a call that failed",
+           "env_errors>0"),
     Column("tool_calls", Kind.MAYBE_WHOLE, "tool calls in the model's messages", "tool_calls:0"),
     Column("first_action", Kind.TEXT, "the first action that was sent, 120 characters", 'first_action:"bash  ls"',
            optional=True),
@@ -113,6 +121,9 @@ COLUMNS = (
     Column("truncated_turns", Kind.MAYBE_WHOLE, "generations that hit the token limit", "truncated_turns>0"),
     Column("cut_tokens", Kind.MAYBE_WHOLE, "tokens of the last of them", "cut_tokens<100"),
     Column("cut_limit", Kind.MAYBE_WHOLE, "its token limit, as its parameters have it", "cut_limit:64"),
+    Column("no_room", Kind.MAYBE_WHOLE,
+           "1 if its last answer is whole, and the completion had no room for a tool's answer to it; else 0",
+           "no_room:1"),
     Column("compression", Kind.NUMBER, "how many times smaller zlib, or zstd below 5, makes its last 10,000 characters",
            "compression>10"),
     Column("distinct_words", Kind.NUMBER, "share of its words that are different; absent below 30 words",
@@ -128,6 +139,9 @@ COLUMNS = (
            "Tokens", 60),
     Column("env_tokens", Kind.MAYBE_WHOLE, "tokens that the environment put into the completion", "env_tokens>0",
            "Env tok.", 68, "Env tokens"),
+    Column("unsampled_tokens", Kind.MAYBE_WHOLE,
+           "of completion_tokens, those that no recorded generation sampled; absent without a recorded call",
+           "unsampled_tokens>0"),
     Column("created", Kind.TIME, "when the rollout function was called", title="Began", width=168),
     Column("returned", Kind.TIME, "when it returned, or raised"),
     Column("scored", Kind.TIME, "when the rewards arrived"),

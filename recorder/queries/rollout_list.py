@@ -284,5 +284,5 @@ def _rollout(row: EvaluationRow, packed_content: Sequence[bytes | None], tokens:
     except Exception as error:  # zstd, JSON and numpy each raise errors of their own for damaged bytes
         raise DatabaseError(
             f"The payload of rollout {row.id} is damaged ({type(error).__name__}). Restore the database from a copy, "
-            f"or delete the payload: the row with row_id {row.id} of the table rollout_payload."
+            "or save the rest of an SQLite file: logs-ui db recover OLD NEW"
         ) from error

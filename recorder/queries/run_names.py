@@ -15,7 +15,7 @@ from logs_ui.recorder.queries.filters.filter_fields import ALIASES, FIELDS
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_known, named_in
 from logs_ui.recorder.queries.filters.terms import print_key
 from logs_ui.recorder.queries.notebook import tagged
-from logs_ui.recorder.queries.notes_queries import known_tags
+from logs_ui.recorder.queries.notes_queries import known_tags, load_sets
 from logs_ui.recorder.queries.sql.matching import has_key
 from logs_ui.recorder.spelling import misspelt, shortened
 from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
@@ -39,6 +39,7 @@ def in_full(db: Database, run_id: int, where: str) -> str:
     among the newest 1,000 rollouts. Raises FilterError if several have the name, or none; in the latter case it names
     the nearest, or says that the trainer logged it by step.
     """
+    load_sets(db, where)
 
     def full(short: str) -> str:
         known = list(own_columns(db, run_id))
@@ -87,6 +88,8 @@ def _known(session: Session, run_id: int, field: str) -> list[str]:
     if field == "eval":
         evals = select(col(StepStatistics.eval_name)).where(col(StepStatistics.run_id) == run_id).distinct()
         return sorted(session.scalars(evals))
+    if field == "reward_in":
+        return sorted({*_known(session, run_id, "eval"), *_known(session, run_id, "rewards")})
     if field == "task":
         return list(session.scalars(distinct(col(row.task), of_run)))
     if field == "tag":
@@ -105,7 +108,9 @@ def _newest(db: Database, run_id: int, column: str) -> list[Any]:
 def _has(db: Database, run_id: int, field: str, value: str) -> bool:
     """Searches all rows for a name that `known_values` did not list."""
     row = EvaluationRow
-    if field == "tag":
+    if field == "reward_in":
+        is_there = has_key(col(row.rewards), value)
+    elif field == "tag":
         is_there = tagged(run_id, value)
     else:
         is_there = (

@@ -1,4 +1,4 @@
-"""Writes rollouts as trajectories of ATIF 1.7, in the folders in which Harbor keeps its trials."""
+"""Writes rollouts as trajectories of ATIF 1.8, in the folders in which Harbor keeps its trials."""
 
 import base64
 from contextlib import suppress
@@ -21,7 +21,7 @@ def trial(it: Exported) -> dict[str, bytes]:
     unclear = {name: row[name] for name in TOKENS} if any(turn.span is None for turn in it.turns) else {}
     steps = _steps(it, files) or [{"step_id": 1, "source": "system", "message": ""}]  # there must be one
     trajectory = known(
-        schema_version="ATIF-v1.7", session_id=it.run.uid, trajectory_id=it.key, steps=steps,
+        schema_version="ATIF-v1.8", session_id=it.run.uid, trajectory_id=it.key, steps=steps,
         agent=known(name=row["eval_name"], version=it.run.versions.get("logs-ui", "unknown"), model_name=row["model"]),
         final_metrics=known(total_completion_tokens=row["completion_tokens"], total_steps=len(steps)),
         extra={"logs_ui": it.columns | known(**unclear)},

@@ -23,12 +23,12 @@ from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries import Database, Rollout
 from logs_ui.recorder.storage.payload import first_answer
 from logs_ui.recorder.storage.tables import Run
-from logs_ui.recorder.vocabulary import SourceKind
+from logs_ui.recorder.vocabulary import Handed, SourceKind
 
 PromptForm = Literal["messages", "text"]
 """The form of the dataset's prompts: lists of messages, or texts."""
 
-_OURS = ("dataset", "attribution", "traceback", "server_log", "notes")
+_OURS = ("dataset", "dataset_prompt", "attribution", "traceback", "server_log", "notes")
 """Keys of a row's metadata that are not fields which the rollout function returned."""
 _NOT_COLUMNS = ("prompt", "completion", "completion_ids", "prompts", "completions")
 
@@ -79,12 +79,13 @@ class Rebuilding:
         self._form = form
         self._tokenizer = None if source is None else Tokenizer.from_buffer(source)
         self._is_whole = SourceKind.ROLLOUT in kinds
+        self._has_environment = SourceKind.ENVIRONMENT in kinds and not self._is_whole
         special = self._tokenizer.get_added_tokens_decoder() if self._tokenizer else {}
         self._special = {index for index, token in special.items() if token.special}
 
     def inputs(self, rollouts: Sequence[Rollout]) -> Inputs:
         """Return the arguments for rollouts of one step that all have messages."""
-        split = [(it, *_split(it)) for it in rollouts]
+        split = [(it, *self._split(it)) for it in rollouts]
         sample, prompt, _ = next((it for it in split if it[0].tokens), split[0])
         is_text = self._form == "text" if self._form else self.is_text(sample, prompt)  # TRL, too, looks at one of them
         columns = [_columns(it.metadata) for it in rollouts]
@@ -110,9 +111,27 @@ class Rebuilding:
         # The same text may have been tokenised in other pieces.
         return self._tokenizer.decode(own, skip_special_tokens=False).strip() == said.strip()
 
+    def handed_text(self, rollout: Rollout) -> str:
+        """Return the text that reward functions were handed of a rollout whose `handed` is `TEXT`."""
+        completion = self._completion(rollout, self._split(rollout)[1], is_text=True)
+        return completion if isinstance(completion, str) else _text_of(completion)
+
+    def _split(self, rollout: Rollout) -> tuple[list[Message], list[Message]]:
+        """Split the messages into the prompt, as TRL passed it, and what followed. That is the dataset's, whatever a
+        rollout function sent; with an environment also what it showed first, but no tools that a template wrote.
+        """
+        first = first_answer(rollout.messages, rollout.row.turns)
+        prompt, given = rollout.messages[:first], rollout.metadata.get("dataset_prompt")
+        if isinstance(given, list):
+            rest = [message for message in prompt if message.get("role") != "system"]
+            own = [message for message in given if message.get("role") == "system"]
+            prompt = [*own, *rest] if self._has_environment else given
+        return prompt, rollout.messages[first:]
+
     def _completion(self, rollout: Rollout, answered: Sequence[Message], *, is_text: bool) -> str | list[Message]:
         """Return the decoded tokens as TRL does; what was answered, if tokens or tokenizer were not recorded."""
-        if self._tokenizer is None or rollout.tokens is None or not (is_text or self._is_whole):
+        is_whole = rollout.row.handed == Handed.TEXT if rollout.row.handed else is_text or self._is_whole
+        if self._tokenizer is None or rollout.tokens is None or not is_whole:
             return _text_of(answered) if is_text else _with_tools(answered)
         whole = self._tokenizer.decode(rollout.tokens.completion_ids.tolist(), skip_special_tokens=True)
         return whole if is_text else [{"role": "assistant", "content": whole}]
@@ -120,12 +139,6 @@ class Rebuilding:
 
 def _log_nothing(*_: Any, **__: Any) -> None:
     """Replaces the trainer's `log_extra` and `log_metric`."""
-
-
-def _split(rollout: Rollout) -> tuple[list[Message], list[Message]]:
-    """Split the messages into the prompt and what followed."""
-    first = first_answer(rollout.messages, rollout.row.turns)
-    return rollout.messages[:first], rollout.messages[first:]
 
 
 def _columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,10 +153,13 @@ def _text_of(messages: Sequence[Message]) -> str:
 
 
 def _with_tools(messages: Sequence[Message]) -> list[Message]:
-    """Return messages as TRL has them: arguments of calls as dicts, and tool messages with the tool's name."""
+    """Return messages as TRL has them: arguments of calls as dicts, tool messages with the tool's name, and no empty
+    reasoning.
+    """
     called: list[str] = []
     found = []
-    for message in messages:
+    for said in messages:
+        message = {name: value for name, value in said.items() if name != "reasoning_content" or value}
         if message.get("tool_calls"):
             calls = [_call(call) for call in message["tool_calls"]]
             called = [str(call["function"].get("name")) for call in calls]

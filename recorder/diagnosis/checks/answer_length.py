@@ -7,9 +7,10 @@ import numpy as np
 from logs_ui.recorder.diagnosis import contrast, links, measures
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, quiet
 from logs_ui.recorder.diagnosis.change_point import above
-from logs_ui.recorder.diagnosis.checks.one_figure import FEW, TOKENS, Follows, R, follows
+from logs_ui.recorder.diagnosis.checks.one_figure import FEW, Follows, R, follows
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
-from logs_ui.recorder.diagnosis.contrast import rise, windows
+from logs_ui.recorder.diagnosis.contrast import given_by, rise, windows
+from logs_ui.recorder.diagnosis.features import TOKENS
 from logs_ui.recorder.diagnosis.measures import lengths, mean, shares
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -40,8 +41,7 @@ def _cut(rows: Rows, limit: float | None) -> Bools:
     """Return (N,) True for rollouts that the server reports as truncated, or, without reports, whose only answer has
     all tokens that the trainer allows.
     """
-    ended: Bools = rows.stop_reason == StopReason.LENGTH
-    return ended | (rows.facts["truncated_turns"] > 0) | _used_all(rows, limit)
+    return rows.truncated | (rows.facts["truncated_turns"] > 0) | _used_all(rows, limit)
 
 
 def _used_all(rows: Rows, limit: float | None) -> Bools:
@@ -63,7 +63,7 @@ def _look_truncation(run: Run) -> Outcome:
         alone = ["one rollout alone may be an accident"] if cut.sum() < _FEW_CUT else []
         return quiet(share, "of rollouts are truncated", limit, *alone)
     part, whole = run.cost_of("truncation"), contrast.cost(run, cut)
-    ended = (rows.stop_reason == StopReason.LENGTH) | _used_all(rows, length)
+    ended = rows.truncated | _used_all(rows, length)
     rewards = [figure(mean(rows.reward[of])) for of in (cut, ~cut)] if np.isfinite(rows.reward).any() else []
     lengths_said, advice = _limits_said(rows.where(cut), length)
     said = ["Mean reward: truncated {}, not truncated {}.".format(*rewards)] if rewards else []
@@ -152,13 +152,13 @@ def _look_length(run: Run) -> Outcome:
     known = correlation(run.rows)
     if not np.isfinite(known):
         return NotJudged("The reward or the length does not vary within groups.")
-    grown = rise(lengths(found[0]), lengths(found[1]))
+    grown = rise(*found, lengths)
     of_function = "" if name is None else f", {name}: r = {figure(r)}"
     calm = Below(
         f"Reward and tokens per turn: r = {figure(known)} within groups{of_function} (threshold "
         f"{run.threshold('length', _R):g}); mean tokens per turn {figure(grown.before)} \u2192 {figure(grown.after)}."
     )
-    changes = [rise(found[0].values[name], found[1].values[name]) for name in run.all.values]
+    changes = [rise(*found, given_by(name)) for name in run.all.values]
     # Shorter answers alone may well be an improvement.
     follow = grown.value * r > 0 and grown.is_sure and abs(grown.value) > _GROWN * max(grown.before, 1)
     follow = follow and (r > 0 or any(it.is_sure and it.value < 0 for it in changes))
@@ -204,11 +204,11 @@ def _holds(run: Run, limit: float) -> bool:
     if not all(correlation(part) >= limit for part in parts) or not _among_alike(run.all) >= _ALIKE:
         return False
     before, after = found
-    grown, gain = rise(lengths(before), lengths(after)), rise(before.reward, after.reward)
+    grown, gain = rise(before, after, lengths), rise(before, after, lambda rows: rows.reward)
     if not grown.is_sure or grown.value < _MUCH * grown.before or not gain.is_sure or gain.value <= 0:
         return False
     others = [name for name in run.all.values if not correlation(run.all, run.all.values[name]) >= limit]
-    rises = [rise(before.values[name], after.values[name]) for name in others]
+    rises = [rise(before, after, given_by(name)) for name in others]
     return not any(it.is_sure and it.value > 0 for it in rises)
 
 

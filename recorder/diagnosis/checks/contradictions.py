@@ -176,7 +176,8 @@ def _look_inconsistent(run: Run) -> Outcome:
     given = np.unique(rows.values[name][place][np.isfinite(rows.values[name][place])])
     return Card(
         id="inconsistent",
-        title=f"{listed(sorted(found))} scores the same completion differently in {percent(share)} of cases",
+        title=f"{listed(sorted(found))} score{'s' if len(found) == 1 else ''} the same completion differently in "
+        f"{percent(share)} of cases",
         cost=lost,
         evidence=(
             (

@@ -23,19 +23,18 @@ _NUMBER = re.compile(r"\w*\d[\w-]*")  # a number or an id
 _LONGEST = 200  # characters of an error that are shown
 
 
-def _errors(rows: Rows) -> tuple[Bools, Bools, Bools]:
-    """Return (N,) True for rollouts that an error ended, for others in which a call raised, and in which all did.
-
-    The model received the errors of calls.
+def _errors(run: Run, rows: Rows) -> tuple[Bools, Bools, Bools]:
+    """Return (N,) True for rollouts that an error ended, for others in which a call raised, or one that it made, and
+    for those in which all did and that are not solved.
     """
     ended, errors = has_cause(rows, LossCause.INFRASTRUCTURE), rows.facts["env_errors"]
     erred = (errors > 0) & ~ended
-    return ended, erred, erred & (errors >= rows.facts["env_steps"])
+    return ended, erred, erred & (errors >= rows.facts["env_steps"]) & ~run.scale.success.solved(rows)
 
 
 def _look(run: Run) -> Outcome:
     rows, limit = run.rows, run.threshold("infrastructure", _SHARE)
-    ended, erred, whole = _errors(rows)
+    ended, erred, whole = _errors(run, rows)
     # A single error that the policy recovers from is no fault.
     is_worse = not erred.all() and contrast.gap(run, erred) > 0
     told = erred if is_worse else whole
@@ -48,7 +47,7 @@ def _look(run: Run) -> Outcome:
     dead = [rows.tasks[task] for task in np.flatnonzero(failing).tolist()]
     if bad.sum() < _FEW or (share <= limit and not dead):
         return quiet(share, f"of rollouts failed with {of_whom}", limit, "one rollout may be an accident")
-    all_ended, all_erred, all_whole = _errors(run.all)
+    all_ended, all_erred, all_whole = _errors(run, run.all)
     return Card(
         id="infrastructure",
         title=f"{percent(share)} of rollouts failed with {of_whom}",
@@ -93,7 +92,7 @@ def _tasks(rows: Rows, bad: Bools, dead: list[str]) -> list[str]:
 def _received(whole: Bools, told: Bools) -> list[str]:
     """Describe the errors that the model received."""
     every, some = int(whole.sum()), int((told & ~whole).sum())
-    said = [f"In {every} rollouts every call raised, and the model received the errors."] if every else []
+    said = [f"In {every} rollouts every call raised, or made one that did."] if every else []
     if some:
         said.append(
             f"In {some} rollouts some calls raised, and rollouts with an error do worse than the others. The waterfall "
@@ -105,7 +104,8 @@ def _received(whole: Bools, told: Bools) -> list[str]:
 DIAGNOSTIC = Diagnostic(
     "infrastructure",
     "Environment and infrastructure",
-    "Share of rollouts that ended with an error, a timeout or a full server, or in which every call raised, above "
+    "Share of rollouts that ended with an error, a timeout or a full server, or in which every call raised or "
+    "made one that did, and that were not solved, above "
     f"{_SHARE:.0%}; or at least {_OF_TASK:.0%} of a task's rollouts, from {_ATTEMPTS} on. Rollouts in which any call "
     "raised count, too, if they do worse than the others.",
     "prime-rl; by task: ours",

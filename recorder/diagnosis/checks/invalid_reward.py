@@ -17,8 +17,8 @@ _MOSTLY = 0.5  # of a task's groups with an unscored rollout must have a scored 
 
 
 def invalid(rows: Rows) -> Bools:
-    """Return (N,) True for rollouts that all reward functions declined, or that one gave NaN or an infinity."""
-    found: Bools = rows.scored & (rows.status == Status.OK) & (np.isnan(rows.reward) | rows.odd)
+    """Return (N,) True for scored rollouts without a reward: no function gave a number, or one gave an infinity."""
+    found: Bools = rows.scored & (rows.status == Status.OK) & np.isnan(rows.reward)
     return found
 
 
@@ -54,7 +54,7 @@ def _others_rows(rows: Rows, name: str) -> Bools:
 def _look(run: Run) -> Outcome:
     bad = invalid(run.rows)
     unscored = {name: unanswered(run.rows, name) for name in run.rows.values}
-    gaps = {name: own for name, own in unscored.items() if own.mean() > _OF_ONE}
+    gaps = {name: own for name, own in unscored.items() if own.mean() > _OF_ONE or (own & run.rows.odd).any()}
     found = [_declined(run, bad)] if bad.any() else []
     found += [_answers_for_some(run, gaps)] if gaps else []
     if found:
@@ -102,17 +102,19 @@ def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
     share = float(own.mean())
     of_all = np.logical_or.reduce([unanswered(run.all, name) for name in names])
     worth = sum(float(gaps[name].mean()) * (mean(rows.parts[name]) or 0.0) for name in names)
+    odd = int((own & rows.odd).sum())
+    said = [
+        f"{name}: no number for {of_it.sum()} rollouts; elsewhere it adds {figure(mean(rows.parts[name]) or 0.0)} on "
+        "average."
+        for name, of_it in gaps.items()
+    ]
     is_all = len(names) == 1 and np.array_equal(own, np.isnan(rows.values[names[0]]))
     return Card(
         id="invalid_reward",
         title=f"{listed(names)} gave no reward to {percent(share)} of rollouts, but scored others of the same prompts",
         cost=max(share * contrast.gap(run, own), worth),
-        evidence=tuple(
-            f"{name}: no number for {own.sum()} rollouts; elsewhere it adds {figure(mean(rows.parts[name]) or 0.0)} on "
-            "average."
-            for name, own in gaps.items()
-        ),
-        suggestion="Look for exceptions or timeouts that the function hides: the trainer leaves None out of the sum, "
+        evidence=(*said, f"{odd} of these rollouts have NaN of a function.") if odd else tuple(said),
+        suggestion="Look for exceptions or timeouts that the function hides: TRL leaves None and NaN out of the sum, "
         "so these rollouts are compared with others that received more rewards.",
         where=f"{rewards(names[0])}:none" if is_all else ids(rows.id[own]),
         **above(run.all.by_step(of_all), _OF_ONE),
@@ -138,10 +140,10 @@ def _never_answers(run: Run, names: list[str]) -> Card:
 DIAGNOSTIC = Diagnostic(
     "invalid_reward",
     "Missing or NaN rewards",
-    "Shown if there is at least one: a rollout for which every reward function returned None, or one returned NaN or "
-    f"an infinity; a function that scores none of {_MANY} or more rollouts; a function that leaves more than "
-    f"{_OF_ONE:.0%} of the rollouts unscored although it scores others of the same group, unless another function "
-    "scores exactly those.",
+    "Shown if there is at least one: a rollout for which no reward function returned a number, or one returned an "
+    f"infinity; a function that scores none of {_MANY} or more rollouts; a function that leaves more than "
+    f"{_OF_ONE:.0%} of the rollouts unscored, or gives NaN to any, although it scores others of the same group, unless "
+    "another function scores exactly those.",
     "TRL PR 6427, OpenEnv PR 675",
     lambda run: None if run.rows.scored.any() else "a reward",
     _look,

@@ -113,13 +113,16 @@ def _look_idle(run: Run) -> Outcome:
     if share <= limit or contrast.is_fine(run, ended):
         return quiet(share, "of rollouts never act in their environment", limit)
     part, whole = run.cost_of("never_submitted"), contrast.cost(run, ended)
+    steps = rows.facts["env_steps"]
+    kinds = {"env_steps:0": steps == 0, "env_steps:none": np.isnan(steps)}
     return Card(
         id="never_acted",
         title=f"{percent(share)} of rollouts never act in their environment",
         cost=max(part, whole),
-        evidence=("Their answers are only text, without an action or a tool call.",),
-        suggestion="Show an example of an action in the prompt, and give no reward to answers without an action.",
-        where="env_steps=0" if part else "",
+        evidence=("No action of theirs was parsed and executed, and no tool call.",),
+        suggestion="Open some. If their answers hold a call, it is not in the form that the parser expects; if not, "
+        "show an example of an action in the prompt.",
+        where=links.selecting(rows.id, ended, kinds),
         is_part=part >= whole,
         **above(run.all.by_step(_idle(run.all, run.all)), limit),
         own=ended,

@@ -1,6 +1,6 @@
 """Finds a reward that is nothing but one recorded figure, such as the number of turns."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -8,7 +8,8 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
-from logs_ui.recorder.diagnosis.measures import correlation, correlations_by_step, lengths, shares
+from logs_ui.recorder.diagnosis.features import FEATURES, TOKENS
+from logs_ui.recorder.diagnosis.measures import correlation, correlations_by_step, shares
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.success import is_form, is_outcome
 from logs_ui.recorder.diagnosis.wording import figure
@@ -18,23 +19,11 @@ from logs_ui.recorder.vocabulary import Status, StopReason
 R = 0.95
 FEW = 32
 """Rollouts: fewer show no correlation of R for sure."""
-TOKENS = "tokens per turn"
 _SLACK = 0.05  # by which r may be lower in either half of the groups, so that no single rollout makes it
 _GRADED, _HALF = 3, 0.5  # different values in half of the groups that vary: 0 and 1 are no grades
 _MANY = 8  # different values of a run whose groups are smaller than that
 _SHARE = 0.1  # of the reward's variance within groups: the least for a function to matter
 _SOLVED = 0.8  # of the rollouts: then what is left to differ may well be one figure [ours]
-_FIGURES: Mapping[str, Callable[[Rows], Floats]] = {
-    TOKENS: lengths,
-    "completion tokens": lambda rows: rows.completion_tokens,
-    "turns": lambda rows: rows.turns,
-    "seconds": lambda rows: rows.seconds,
-    "environment steps": lambda rows: rows.facts["env_steps"],
-    "tool calls": lambda rows: rows.facts["tool_calls"],
-    "the share of distinct words": lambda rows: rows.facts["distinct_words"],
-    "the share of repeated word sequences": lambda rows: rows.facts["trigram_repeats"],
-    "the compression ratio of the text": lambda rows: rows.facts["compression"],
-}
 
 
 class Follows(NamedTuple):
@@ -69,7 +58,7 @@ def follows(run: Run) -> Follows | NotJudged:
     if run.scale.success.solved(rows).mean() >= _SOLVED:
         return NotJudged("Most rollouts are solved.")
     limit, share = run.threshold("proxy", R), shares(rows)
-    known = {name: make(rows) for name, make in _FIGURES.items()}
+    known = {it.name: it.values(rows) for it in FEATURES}
     forms = {name: values for name, values in rows.values.items() if is_form(name)}
     found = [_closest(rows, None, 1.0, limit, known | (forms if any(map(is_outcome, rows.values)) else {}))]
     names = [name for name in share if share[name] >= _SHARE and not is_form(name)]
@@ -106,7 +95,8 @@ def _look(run: Run) -> Outcome:
         return Below(f"{name} follows {found.figure} most closely: r = {r} within groups (threshold {limit:g}).")
     every = compared(run.all)
     paid = every.reward if found.function is None else every.parts[found.function]
-    values = every.values[found.figure] if found.figure in every.values else _FIGURES[found.figure](every)
+    known = {it.name: it.values for it in FEATURES}
+    values = every.values[found.figure] if found.figure in every.values else known[found.figure](every)
     return Card(
         id="proxy",
         title=f"{name} follows one figure: {found.figure} (r = {r} within groups)",

@@ -7,7 +7,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, quiet, too_few
 from logs_ui.recorder.diagnosis.change_point import above, below
-from logs_ui.recorder.diagnosis.contrast import rise
+from logs_ui.recorder.diagnosis.contrast import shift
 from logs_ui.recorder.diagnosis.entropy import FLOOR, LOW, STEPS, Entropy, entropy, logged
 from logs_ui.recorder.diagnosis.entropy import SHARE as ENTROPY_SHARE
 from logs_ui.recorder.diagnosis.measures import dead, mean, unsolved_groups
@@ -125,8 +125,7 @@ def _is_well(run: Run, begun: dict[str, Any]) -> bool:
         return True
     since = run.all.where(run.all.step >= (begun["since_step"] or run.rows.steps[0]))
     is_late = since.step >= since.steps[len(since.steps) // 2]
-    early, late = (since.group_means(np.where(own, since.reward, np.nan)) for own in (~is_late, is_late))
-    gain = rise(early, late)
+    gain = shift(since.reward, is_late, since.group)
     return gain.is_sure and gain.value > 0
 
 

@@ -1,11 +1,13 @@
 """Finds a reward function that outweighs the others, functions that cancel out, and suspected reward hacking."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
-from logs_ui.recorder.diagnosis.contrast import rise, windows
+from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, given_by, rise, windows
 from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, means
 from logs_ui.recorder.diagnosis.success import is_outcome
@@ -16,19 +18,51 @@ from logs_ui.recorder.vocabulary import Lack
 _MOST, _LEAST = 0.9, 0.1
 _LESS = 0.2  # below _MOST is enough if the other function falls [ours]
 _FALL = 0.1  # of the range of its values [ours]
-_ERRORS = 3.0  # standard errors: one of several functions may fall by chance, and others may be worth its fall
 _COMPARABLE, _LOW = 0.5, 0.25  # [ours]
+_RARE = 0.05  # of the groups of the largest set [ours]
 _SMALL = 0.1  # of the sum of all reward functions' ranges
 
 
 def _look_functions(run: Run) -> Outcome:
-    if (found := _outweighed(run) or _drowned(run) or _overruled(run) or _cancelled(run)) is not None:
-        return found
-    share = shares(run.rows)
+    units, share = _units(run), dict[str, float]()
+    for unit in units:
+        if (found := _outweighed(unit) or _drowned(unit) or _overruled(unit) or _cancelled(unit)) is not None:
+            return found if unit is run else _of_whole(run, unit, found)
+        share |= shares(unit.rows)
     if not share:
         return NotJudged("The reward does not vary within groups.")
+    if max(len(unit.rows.parts) for unit in units) < 2:
+        return NotJudged("No two reward functions score the same groups.")
     parts = [f"{name} {percent(share[name])}" for name in sorted(share, key=lambda name: -share[name])]
     return Below(f"Shares of the reward variance within groups: {listed(parts, 4)}.")
+
+
+def _units(run: Run) -> list[Run]:
+    """Return the run for each set of functions that score the same groups: environments of a mix have their own, and
+    what one gives says nothing about another's. Sets of under 5% of the groups of the largest are left out.
+    """
+    rows, count = run.all, len(run.all.groups.size)
+    applies = np.array([np.bincount(rows.group, np.isfinite(it), count) > 0 for it in rows.parts.values()])
+    kinds, kind, sizes = np.unique(applies, axis=1, return_inverse=True, return_counts=True)
+    large = np.flatnonzero((sizes >= _RARE * sizes.max()) & kinds.any(axis=0))
+    if len(large) < 2:
+        return [run]
+    units = []
+    for i in large.tolist():
+        every = rows.where(kind.reshape(-1)[rows.group] == i)
+        parts = {name: part for (name, part), has in zip(every.parts.items(), kinds[:, i], strict=True) if has}
+        every = replace(every, parts=parts)
+        last = every.where(np.isin(every.id, run.rows.id))
+        units += [replace(run, rows=last, all=every)] if len(last) else []
+    return units
+
+
+def _of_whole(run: Run, unit: Run, card: Card) -> Card:
+    """Return a unit's card as one of the run: its cost for each rollout of the run, and the rollouts it is about."""
+    chosen = np.isin(run.rows.id, unit.rows.id if card.own is None else unit.rows.id[card.own])
+    counted = f"Counted in the groups that they score: {len(unit.rows.groups.size)} of {len(run.rows.groups.size)}."
+    cost = (card.cost or 0.0) * len(unit.rows) / len(run.rows)
+    return replace(card, cost=cost, own=chosen, evidence=(*card.evidence, counted))
 
 
 def _outweighed(run: Run) -> Card | None:
@@ -57,7 +91,7 @@ def _outweighed(run: Run) -> Card | None:
 
 def _drowned(run: Run) -> Card | None:
     """Return a card if the functions that define success have nearly none of the variance, though it varies."""
-    share, marks = shares(run.rows), dict(run.scale.success.marks)
+    share, marks = shares(run.rows), {mark.column for mark in run.scale.success.marks}
     outcomes = [it for it in share if links.rewards(it) in marks and abs(run.rows.weights.get(it, 1.0)) > SAME]
     won = run.scale.success.solved(run.rows)
     varies = (means(run.rows.group, won, len(run.rows.groups.size)) % 1 > 0).mean() if outcomes else 0.0
@@ -86,7 +120,9 @@ def _missing_it(run: Run, name: str) -> str:
     """Return the filter for rollouts to which a function gave less than its best; all, if it gave each the same."""
     if (same := _only_value(run, name)) is not None:
         return f"{links.rewards(name)}<={same + SAME:.9g}"
-    return f"-{links.rewards(name)}>={float(np.nanmax(run.all.values[name])) - SAME:.9g}"
+    best_value = f"{float(np.nanmax(run.all.values[name])) - SAME:.9g}"
+    is_whole = np.isfinite(run.rows.values[name]).all()
+    return f"{links.rewards(name)}<{best_value}" if is_whole else f"-{links.rewards(name)}>={best_value}"
 
 
 def _only_value(run: Run, name: str) -> float | None:
@@ -119,10 +155,7 @@ def _overruled(run: Run) -> Card | None:
     if found is None or first is None or share[first] < run.threshold("reward_parts", _MOST) - _LESS:
         return None
     before, after = found
-    gains = {
-        name: rise(before.group_means(before.values[name]), after.group_means(after.values[name]), errors=_ERRORS)
-        for name in share
-    }
+    gains = {name: rise(before, after, given_by(name), chance=SURER) for name in share}
     if gains[first].value <= 0 or not gains[first].is_sure:
         return None
     fallen = [
@@ -183,7 +216,7 @@ def _pair_of_all(run: Run) -> tuple[str, str, dict[str, float]] | None:
 
 def _grows(run: Run, name: str) -> bool:
     found = windows(run)
-    gain = None if found is None else rise(found[0].values[name], found[1].values[name])
+    gain = None if found is None else rise(*found, given_by(name))
     return gain is not None and gain.is_sure and gain.value > 0
 
 
@@ -276,19 +309,18 @@ def _look_hacking(run: Run) -> Outcome:
     if found is None:
         return NotJudged("The run has a single step.")
     before, after = found
-    gain = rise(before.reward, after.reward)
+    gain = rise(before, after, lambda rows: rows.reward)
     moved = f"Reward, last steps vs first: {figure(gain.before)} to {figure(gain.after)}"
     if gain.value <= 0 or not gain.is_sure:
         return Below(f"{moved}: it did not rise by more than chance.")
     light = weightless(run.all)
-    gains = {name: rise(part, after.parts[name]) for name, part in before.parts.items()}
+    gains = {name: rise(before, after, given_by(name, before.weights.get(name, 1.0))) for name in before.values}
     payer = max(gains, key=lambda name: gains[name].value, default="")
-    falls = {name: rise(before.values[name], after.values[name]) for name in light}
-    # Functions named like an outcome may give way to another one. Rollouts of one prompt are not independent.
+    falls = {name: rise(before, after, given_by(name)) for name in light}
+    # Functions named like an outcome may give way to another one.
     for name in () if is_outcome(payer) else before.values:
         if is_outcome(name) and name not in light:
-            of_groups = (rows.group_means(rows.values[name]) for rows in (before, after))
-            falls[name] = rise(*of_groups, errors=_ERRORS)
+            falls[name] = rise(before, after, given_by(name), chance=SURER)
     # The fall as a share of the range of the function's values, for those that fell too far.
     limit, fallen = run.threshold("hacking", _FALL), dict[str, float]()
     for name, fall in falls.items():
@@ -337,8 +369,9 @@ REWARD_PARTS = Diagnostic(
     f"and another one that matters has {_LEAST:g} or less: it has more than {_LEAST:.0%} headroom, and is worth at "
     f"least {_COMPARABLE:.0%} as much, is named like an outcome (correct, solved, ...), or stays below {_LOW:.0%} of "
     f"its best. (2) One function has {_MOST - _LESS:g} or more over all steps and rises, while another one that "
-    f"matters falls by more than {_FALL:.0%} of its range, both by more than three standard errors of group means. "
-    f"(3) In more than {_LEAST:.0%} of groups, functions differ between rollouts, but their weighted sum does not.",
+    f"matters falls by more than {_FALL:.0%} of its range, both with a probability below {SURER:.1%} by chance. "
+    f"(3) In more than {_LEAST:.0%} of groups, functions differ between rollouts, but their weighted sum does not. "
+    "Each set of functions that score the same groups is judged for itself.",
     "TRL issue 3857; the thresholds are ours",
     lambda run: run.lacking(Lack.WEIGHTS) if len(run.rows.parts) > 1 else "two reward functions",
     _look_functions,
@@ -352,11 +385,11 @@ REWARD_PARTS = Diagnostic(
 HACKING = Diagnostic(
     "hacking",
     "Suspected hacking",
-    "The mean reward rises from the first steps to the last by more than two standard errors, while a function falls "
-    f"by more than {_FALL:.0%} of its range: (1) a function of little influence (it has the weight 0, or it is never "
-    f"negative and can make at most {_SMALL:.0%} of the difference in reward), by more than two standard errors; or "
-    f"(2) a function named like an outcome (correct, solved, ...), by more than {_ERRORS:g} standard errors of group "
-    "means, if the function that adds most to the rise is not named like an outcome.",
+    f"The mean reward rises from the first steps to the last, while a function falls by more than {_FALL:.0%} of its "
+    "range: (1) a function of little influence (it has the weight 0, or it is never negative and can make at most "
+    f"{_SMALL:.0%} of the difference in reward); or (2) a function named like an outcome (correct, solved, ...), if "
+    f"the function that adds most to the rise is not named so. Chance of each: below {CHANCE:.0%}, "
+    f"of the fall in (2) below {SURER:.1%}.",
     "ours",
     lambda run: (
         run.lacking(Lack.WEIGHTS)

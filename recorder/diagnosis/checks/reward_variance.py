@@ -5,9 +5,9 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
-from logs_ui.recorder.diagnosis.contrast import Rise, rise
+from logs_ui.recorder.diagnosis.contrast import Rise, shift
 from logs_ui.recorder.diagnosis.measures import dead, unsolved_groups
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import LossCause
@@ -102,6 +102,9 @@ def _look_dead(run: Run) -> Outcome:
         ),
         suggestion="Call the reward functions by hand on two completions of one prompt: their rewards must differ."
         if by_prompt
+        else "Call the reward functions by hand on two completions of one prompt. If their rewards differ, start with "
+        "easier tasks, raise num_generations, or add partial credit."
+        if share >= _NEARLY_ALL
         else "Filter out tasks that always fail or always pass, raise num_generations, or add partial credit.",
         where="spread:0",
         **above(trend, limit),
@@ -124,15 +127,15 @@ def _look_cliff(run: Run) -> Outcome:
         step for step, _ in (trend[-_TRAIL - _LAST :][0], trend[-_TRAIL // 2 - _LAST], trend[-_LAST])
     )
 
-    def change(step: Ints, values: Floats, begin: int) -> Rise:
-        return rise(values[(step >= begin) & (step < last)], values[step >= last])
+    def change(values: Floats, begin: int) -> Rise:
+        return shift(np.where(rows.step >= begin, values, np.nan), rows.step >= last, rows.group)
 
-    fall = change(rows.groups.step, rows.groups.std, first)
+    fall = change(rows.groups.std[rows.group], first)
     if not fall.is_sure or fall.value >= 0:
         return Below(f"{calm}; it may be chance.")  # a few groups may well all fail
     # If the last steps have higher rewards than those before, and no lower than the nearer half of them, rollouts are
     # more alike because they have learned what is rewarded, be that wanted or not.
-    whole, near = change(rows.step, rows.reward, first), change(rows.step, rows.reward, middle)
+    whole, near = change(rows.reward, first), change(rows.reward, middle)
     if whole.is_sure and whole.value > 0 and not (near.is_sure and near.value < 0):
         return Below(f"{calm}; the mean reward rose.")
     return Card(
@@ -175,7 +178,16 @@ CONSTANT_REWARD = Diagnostic(
     _look_constant,
     position=180,
     explained_by=(
-        *("infrastructure", "invalid_reward", "parse_failures", "truncation", "loops", "turn_limit", "never_acted"),
+        *(
+            "infrastructure",
+            "invalid_reward",
+            "parse_failures",
+            "truncation",
+            "no_room",
+            "loops",
+            "turn_limit",
+            "never_acted",
+        ),
         *("diversity:cold", "degenerate_text", "reward_parts:cancels"),
     ),
 )
@@ -190,7 +202,16 @@ DEAD_GROUPS = Diagnostic(
     limits=SHARE,
     position=240,
     explained_by=(
-        *("infrastructure", "invalid_reward", "disagreement", "parse_failures", "truncation", "loops", "task_mix"),
+        *(
+            "infrastructure",
+            "invalid_reward",
+            "disagreement",
+            "parse_failures",
+            "truncation",
+            "no_room",
+            "loops",
+            "task_mix",
+        ),
         *("never_solved", "turn_limit", "never_acted", "diversity", "degenerate_text", "constant_reward"),
         *("reward_parts", "forgotten", "signal_cliff"),
     ),
@@ -200,7 +221,7 @@ SIGNAL_CLIFF = Diagnostic(
     "signal_cliff",
     "Reward-variance collapse",
     f"Mean std of rewards within groups over the last {_LAST} steps, below half of its median over the {_TRAIL} steps "
-    f"before (at least {_TRAIL // 2}) and by more than two standard errors, while the mean reward is not within a "
+    f"before (at least {_TRAIL // 2}) and by more than chance, while the mean reward is not within a "
     f"tenth of the best, and has not risen against those {_TRAIL} steps, or has fallen against the last {_TRAIL // 2}.",
     "ours; RAGEN's reward variability cliff",
     _missing,
@@ -208,7 +229,15 @@ SIGNAL_CLIFF = Diagnostic(
     limits=SHARE,
     position=230,
     explained_by=(
-        *("infrastructure", "invalid_reward", "disagreement", "inconsistent", "parse_failures", "truncation"),
+        *(
+            "infrastructure",
+            "invalid_reward",
+            "disagreement",
+            "inconsistent",
+            "parse_failures",
+            "truncation",
+            "no_room",
+        ),
         *("loops", "task_mix", "never_solved", "turn_limit", "never_acted", "diversity", "degenerate_text"),
         *("hacking", "reward_parts"),
     ),

@@ -7,16 +7,17 @@ from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, 
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import spread, windows
+from logs_ui.recorder.diagnosis.mean_difference import compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, tried
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, means
-from logs_ui.recorder.diagnosis.tables.task_families import by_family
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, means
+from logs_ui.recorder.diagnosis.tables.task_families import by_family, tasks_recur
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FALLEN, FORGOTTEN_CHANCE, Label, labels
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_ONE, SHARE
 from logs_ui.recorder.vocabulary import Lack, LossCause
 
-_SHIFT, _LEAST, _ERRORS = 0.5, 0.05, 2.5  # for the mix of tasks
+_SHIFT, _LEAST, _ERRORS, _CHANCE = 0.5, 0.05, 2.5, 0.01  # for the mix of tasks
 
 
 def _look_forgotten(run: Run) -> Outcome:
@@ -89,9 +90,8 @@ def _look_never(run: Run) -> Outcome:
         return NotJudged("No task is solved at all: the cause may be other than the tasks.")
     if follows_prompt(rows):
         return NotJudged("The reward depends on the prompt alone: no completion could have changed it.")
-    lost = np.maximum(run.scale.best - np.nan_to_num(rows.reward), 0)
-    others = float(lost[~own].mean()) if (~own).any() else 0.0
-    cost = float(max(lost[own].mean() - others, 0.0) * own.mean())
+    others = float(run.lost[~own].mean()) if (~own).any() else 0.0
+    cost = float(max(run.lost[own].mean() - others, 0.0) * own.mean())
     cost = run.cost_of(LossCause.WRONG_ANSWER) if hopeless.all() else cost
     names = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
     judged = f"{often:,} tasks" + ("" if often == len(rows.tasks) else f" with {least}+ attempts")
@@ -120,44 +120,84 @@ def _look_mix(run: Run) -> Outcome:
         return NotJudged("The run has a single step.")
     before, after = found
     (n0, m0), (n1, m1) = _means(before), _means(after)
-    task, group = run.all.task[run.all.task >= 0], run.all.group[run.all.task >= 0]
-    comes_once = distinct(task, group, count=len(run.all.tasks))[task] < 2
-    if not n0.any() or not n1.any() or float(comes_once.mean()) > _SHIFT:
-        return NotJudged(
-            "Most tasks come only once, so a change of the mix cannot be separated from a change of the policy.",
-            Lack.TASKS,
-        )
-    w0, w1 = n0 / max(n0.sum(), 1), n1 / max(n1.sum(), 1)
-    m0, m1 = np.where(np.isnan(m0), m1, m0), np.where(np.isnan(m1), m0, m1)
-    mix = float(np.nansum((w1 - w0) * (m0 + m1) / 2))
-    within = float(np.nansum((m1 - m0) * (w0 + w1) / 2))
-    mean = np.nan_to_num((m0 + m1) / 2)
+    # A mean of a task that one side lacks would be a guess, and make of a collapse a harder mix.
+    is_shared = (n0 > 0) & (n1 > 0)
+    shared = min(float((n * is_shared).sum() / max(n.sum(), 1)) for n in (n0, n1))
+    if shared < _SHIFT:
+        return _look_others(run, before, after, is_shared)
+    n0, n1, m0, m1 = (np.where(is_shared, it, 0.0) for it in (n0, n1, m0, m1))
+    w0, w1 = n0 / n0.sum(), n1 / n1.sum()
+    mix, within = float(((w1 - w0) * (m0 + m1) / 2).sum()), float(((m1 - m0) * (w0 + w1) / 2).sum())
+    mean = (m0 + m1) / 2
     between = float(np.average((mean - np.average(mean, weights=n0 + n1)) ** 2, weights=n0 + n1))
-    draws = (len(np.unique(rows.group[rows.task >= 0])) for rows in found)  # each group is one draw of a task
+    draws = (len(np.unique(rows.group[np.isin(rows.task, np.flatnonzero(is_shared))])) for rows in found)  # of a task
     chance = _ERRORS * np.sqrt(between * sum(1 / max(number, 1) for number in draws))
     limit = run.threshold("task_mix", _SHIFT)
     if -mix <= max(_LEAST * spread(run), chance) or -mix < limit * (abs(mix) + abs(min(within, 0))):
         return Below(f"Since the first steps: task-mix change {figure(mix)}, within-task change {figure(within)}.")
+    of_both = "" if shared > 1 - SAME else f" among tasks of both, which have {percent(shared)} of the rollouts"
     grown = np.flatnonzero(w1 > w0)
     more = grown[np.argsort((w0 - w1)[grown] * (np.average(mean, weights=w0) - mean[grown]))][:3]
     said = [f"{run.rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]
     return Card(
         id="task_mix",
-        title=f"The task mix became harder: it lowers the mean reward by {figure(-mix)}",
-        cost=-mix,
+        title=f"The task mix became harder: it lowers the mean reward by {figure(-mix)}{of_both}",
+        cost=-mix * shared,
         evidence=(
             (
                 f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: "
                 f"within-task change {figure(within)}, task-mix change {figure(mix)}."
             ),
-            f"More frequent: {', '.join(said)}.",
+            f"More frequent{of_both}: {', '.join(said)}.",
         ),
-        suggestion="Compare task by task: the policy did not get worse; it received harder tasks.",
+        suggestion="Compare task by task: only the mean within tasks tells whether the policy changed.",
         where=links.tasks(run.rows.tasks[t] for t in more),
         **below(
-            run.all.by_step(np.where(run.all.task >= 0, mean[run.all.task], np.nan)), float(np.dot(w0 + w1, mean)) / 2
+            run.all.by_step(np.append(np.where(is_shared, mean, np.nan), np.nan)[run.all.task]),
+            float(np.dot(w0 + w1, mean)) / 2,
         ),
         own=np.isin(run.rows.task, grown),
+    )
+
+
+def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outcome:
+    """Tell of other tasks in place of the first ones; nothing shows if these are harder, or the policy is worse."""
+    rows, early, late = run.all, run.all.step <= before.steps[-1], run.all.step >= after.steps[0]
+    own = (early | late) & attempted(rows)
+    same = own & np.append(is_shared, False)[rows.task]
+    apart, alike = (compare(rows.reward[of], late[of], rows.group[of]) for of in (own & ~same, same))
+    has_fallen = alike is not None and alike.chance is not None and alike.chance <= _CHANCE and alike.value < 0
+    new = float((own & late & ~same).sum() / max((own & late).sum(), 1))
+    is_new = tasks_recur(rows) and new >= run.threshold("task_mix", _SHIFT) and not has_fallen
+    if not is_new or apart is None or apart.chance is None:
+        return NotJudged(
+            "The first steps and the last have too few tasks in common to tell a change of the mix from one of the "
+            "policy.",
+            Lack.TASKS,
+        )
+    if apart.chance > _CHANCE or -apart.value < _LEAST * spread(run):
+        return Below(
+            f"{percent(new)} of the last rollouts are of tasks that the first steps lack; their mean reward is "
+            f"{figure(apart.chosen)}, of those in their place {figure(apart.others)}."
+        )
+    names = [rows.tasks[task] for task in np.unique(rows.task[own & late & ~same]).tolist()]
+    trend = rows.by_step(np.where(attempted(rows), rows.reward, np.nan))
+    return Card(
+        id="task_mix",
+        title=f"{percent(new)} of the last rollouts are of new tasks: mean reward lower by {figure(-apart.value)}",
+        cost=-apart.value * new,
+        evidence=(
+            (
+                f"Mean reward {figure(apart.chosen)} in {apart.groups[0]} groups of tasks that the first steps lack, "
+                f"{figure(apart.others)} in {apart.groups[1]} groups of the tasks in whose place they came."
+            ),
+            "Whether the new tasks are harder or the policy became worse, these steps do not show.",
+            f"New: {listed(names)}.",
+        ),
+        suggestion="Evaluate one checkpoint on the tasks of the first steps and on those of the last.",
+        where=links.tasks(names),
+        **below(trend, (apart.chosen + apart.others) / 2),
+        own=np.isin(run.rows.task, np.unique(rows.task[own & late & ~same])),
     )
 
 
@@ -180,7 +220,15 @@ FORGOTTEN = Diagnostic(
     limits=SHARE,
     position=220,
     explained_by=(
-        *("infrastructure", "invalid_reward", "disagreement", "inconsistent", "parse_failures", "truncation"),
+        *(
+            "infrastructure",
+            "invalid_reward",
+            "disagreement",
+            "inconsistent",
+            "parse_failures",
+            "truncation",
+            "no_room",
+        ),
         *("loops", "task_mix", "turn_limit:decides", "never_acted", "diversity", "degenerate_text", "hacking"),
         *("length", "reward_parts:decides"),
     ),
@@ -197,7 +245,15 @@ NEVER_SOLVED = Diagnostic(
     limits=FROM_ONE,
     position=130,
     explained_by=(
-        *("infrastructure", "invalid_reward", "disagreement", "inconsistent", "parse_failures", "truncation"),
+        *(
+            "infrastructure",
+            "invalid_reward",
+            "disagreement",
+            "inconsistent",
+            "parse_failures",
+            "truncation",
+            "no_room",
+        ),
         *("loops", "task_mix", "turn_limit:decides", "never_acted", "diversity", "degenerate_text"),
         *("constant_reward", "hacking", "length", "reward_parts", "forgotten"),
     ),
@@ -208,7 +264,10 @@ TASK_MIX = Diagnostic(
     "Task mix",
     "The change of the mean reward since the first steps, split into change within tasks and change of the mix; shown "
     f"if the mix caused at least {_SHIFT:.0%} of the loss, at least {_LEAST:.0%} of the range of rewards, and "
-    f"{_ERRORS:g} times the standard error of drawing as many tasks at random. Silent if most tasks come only once.",
+    f"{_ERRORS:g} times the standard error of drawing as many tasks at random. Only tasks of both the first and the "
+    f"last steps are compared. If they have less than {_SHIFT:.0%} of the rollouts of either: new tasks, with at least "
+    f"{_SHIFT:.0%} of the last rollouts, whose mean reward is lower by {_LEAST:.0%} of the range, with a probability "
+    f"below {_CHANCE:.0%} of that by chance. Silent if most tasks come only once.",
     "ours, with Kitagawa's decomposition",
     _missing,
     _look_mix,

@@ -4,7 +4,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Diagnostic, NotJudged, Outcome, Run, quiet
 from logs_ui.recorder.diagnosis.links import ids
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import FIRST_PROMPT, UNNAMED, Lack, Status
@@ -18,21 +18,31 @@ _SWAPPED = 0.5  # a dataset may contain a question twice, and a step may have bo
 
 
 def mixed(rows: Rows) -> Bools:
-    """Return (G,) True for groups in which two completions answer different prompts or tasks.
-
-    Rollouts that raised are left out: they return no token ids, so their key is that of the prompt's messages.
+    """Return (G,) True for groups in which two completions answer different prompts or tasks. A task that is named by
+    its prompt does not count if what was asked is recorded: the prompt may hold what an environment showed.
     """
-    keys, returned = np.nan_to_num(rows.facts["prompt_key"], nan=-1.0), rows.status == Status.OK
-    columns = (column[returned] for column in (rows.group, keys, rows.task))
-    return distinct(*columns, count=len(rows.groups.size)) > 1
+    asked, is_known = rows.asked
+    named = np.array([*(not name.startswith(UNNAMED) for name in rows.tasks), False])  # the last: without a task
+    return _vary(rows, asked, np.where(is_known & ~named[rows.task], -1, rows.task))
+
+
+def _vary(rows: Rows, *columns: Floats | Ints) -> Bools:
+    """Return (G,) True for groups with different values of the columns. Rollouts that raised have no ids: left out."""
+    returned = rows.status == Status.OK
+    known = (np.nan_to_num(column[returned], nan=-1.0) for column in (rows.group, *columns))
+    return distinct(*known, count=len(rows.groups.size)) > 1
 
 
 def unseeded(rows: Rows) -> Bools:
-    """Return (N,) True for rollouts of mixed groups if only what an environment showed first tells their prompts apart:
-    each of these prompts is of one task, and so is each group, unless its tasks are named by their prompts.
+    """Return (N,) True for rollouts of groups whose prompts differ only by what an environment showed first: the
+    dataset's prompt is one. Where that is not recorded, each of these prompts is of one task, and so is each group,
+    unless its tasks are named by their prompts.
     """
-    keys, odd = rows.facts["prompt_key"], mixed(rows)[rows.group] & (rows.status == Status.OK)
-    tasks, found = rows.task[odd], np.zeros(len(rows), bool)
+    keys, (_, is_known), is_mixed = rows.facts["prompt_key"], rows.asked, mixed(rows)[rows.group]
+    returned = rows.status == Status.OK
+    found: Bools = _vary(rows, keys)[rows.group] & is_known & ~is_mixed & returned
+    odd = is_mixed & returned & ~is_known
+    tasks = rows.task[odd]
     if odd.any() and np.isfinite((keys + rows.facts["env_steps"])[odd]).all():
         prompt: Ints = np.unique(keys[odd], return_inverse=True)[1].reshape(-1)
         is_one_task = distinct(rows.group[odd], tasks, count=len(rows.groups.size)).max() == 1
@@ -48,7 +58,7 @@ def swapped(rows: Rows) -> Bools:
     tasks. (If a dataset contains a question twice, a step's other groups still have prompts of their own.) All False
     if the whole run has fewer prompts than tasks: prompts do not identify tasks then.
     """
-    prompt = rows.facts["prompt_key"]
+    prompt, _ = rows.asked
     known = np.isfinite(prompt) & (rows.task >= 0)
     found = np.zeros(len(rows), bool)
     if not known.any():
@@ -113,11 +123,11 @@ def _look_unseeded(run: Run) -> Outcome:
         title=f"In {percent(share)} of groups, rollouts begin with different observations",
         cost=_NOISE * run.fall.lost * share,
         evidence=(
-            "What the dataset asks is the same; what the environment's reset() returned differs.",
+            "What the dataset asks is the same; what reset() returned, or the prompt that the function built, differs.",
             "Advantages compare a completion with its group: here an easier beginning counts as a better answer.",
         ),
         suggestion=f"{_SEED}.",
-        where="prompts>1",
+        where="prompts>1" if not mixed(rows)[rows.group[~odd]].any() else ids(rows.id[odd]),
         is_loss=False,
         own=odd,
     )
@@ -172,8 +182,8 @@ FIRST_PROMPTS = Diagnostic(
 UNSEEDED = Diagnostic(
     "unseeded",
     "First observations",
-    "At least one group has rollouts with different prompt token ids, although their task is the same, and no two "
-    "tasks share one of these prompts: only what the environment showed first differs.",
+    "At least one group has rollouts with different prompt token ids, although the dataset's prompt is the same (if "
+    "that is not recorded: their task is, and no two tasks share one of these prompts): what was shown first differs.",
     "ours",
     _missing,
     _look_unseeded,

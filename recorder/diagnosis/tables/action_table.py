@@ -9,7 +9,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.links import selecting
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, means
-from logs_ui.recorder.diagnosis.waterfall import Scale
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.queries.filters.terms import print_name
 from logs_ui.recorder.vocabulary import LOOP, REPEATS
 
@@ -33,8 +33,8 @@ HABITS = (
           lambda it: it == 0),
     Habit("env_errors", "run into an error", "The environment answered at least one action with an error.",
           "env_errors", "env_errors>0", lambda it: it > 0),
-    Habit("unparsed", "answer without an action", "At least one answer of the model gave no action, truncated"
-          " ones included.", "parse_failures",
+    Habit("unparsed", "answer without an action", "At least one answer of the model gave no action. Of those who"
+          " act by calling tools, the last answer may do so.", "parse_failures",
           "parse_failures>0", lambda it: it > 0),
     Habit("streak", f"repeat an action {LOOP} times in a row", "Equal actions, one right after the other, anywhere.",
           "action_streak", f"action_streak>={LOOP}", lambda it: it >= LOOP),

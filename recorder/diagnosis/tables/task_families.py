@@ -21,18 +21,25 @@ def families(tasks: Sequence[str]) -> list[str] | None:
     """
     for separator in _SEPARATORS:
         parts = [task.split(separator) for task in tasks]
-        for depth in range(min(map(len, parts), default=1) - 1, 0, -1):
-            found = [separator.join([*it[:depth], ""]) for it in parts]
+        if min(map(len, parts), default=1) < 2:
+            continue
+        for depth in range(max(map(len, parts)) - 1, 0, -1):
+            found = [separator.join([*it[: min(depth, len(it) - 1)], ""]) for it in parts]
             if 2 <= len(set(found)) <= min(_MOST, len(tasks) / _SEVERAL):
                 return found
     return None
 
 
-def by_family(rows: Rows) -> Rows | None:
-    """Return the rollouts with families in place of tasks; None if tasks come often enough, or have no families."""
+def tasks_recur(rows: Rows) -> bool:
+    """Return True if most rollouts with a task are of tasks that come in more than two groups."""
     known = rows.task >= 0
     groups = distinct(rows.task[known], rows.group[known], count=len(rows.tasks))
-    if not known.any() or float((groups > 2)[rows.task[known]].mean()) > _OFTEN:
+    return bool(known.any()) and float((groups > 2)[rows.task[known]].mean()) > _OFTEN
+
+
+def by_family(rows: Rows) -> Rows | None:
+    """Return the rollouts with families in place of tasks; None if tasks come often enough, or have no families."""
+    if not (rows.task >= 0).any() or tasks_recur(rows):
         return None
     named = families(rows.tasks)
     if named is None:

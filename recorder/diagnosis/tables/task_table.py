@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from logs_ui.recorder.diagnosis.measures import attempted, tried
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Groups, Ints, Rows, Texts, means
-from logs_ui.recorder.diagnosis.waterfall import Scale
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.settings import Settings
 
 ATTEMPTS = 10

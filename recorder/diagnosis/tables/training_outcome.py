@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.links import exactly
 from logs_ui.recorder.diagnosis.measures import dead
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.success import Success
-from logs_ui.recorder.vocabulary import Status, StopReason
+from logs_ui.recorder.vocabulary import Status
 
 _NOISE = 0.01  # the most that rounding, divided by TRL's 1e-4, leaves in the advantages of equal rewards
 
@@ -73,7 +73,7 @@ def outcomes(rows: Rows, *, success: Success, is_running: bool, config: Mapping[
         Outcome.NO_REWARD: lacks & np.isnan(rows.reward),
         Outcome.NOT_RECORDED: lacks,
         Outcome.UNSAMPLED: rows.completion_tokens == 0,
-        Outcome.TRUNCATED: (rows.stop_reason == StopReason.LENGTH) & masks,
+        Outcome.TRUNCATED: rows.truncated & masks,
         Outcome.EQUAL_GROUP: is_alike & (not success.is_defined),
         Outcome.PASSED_GROUP: is_alike & success.solved(rows),
         Outcome.FAILED_GROUP: is_alike,

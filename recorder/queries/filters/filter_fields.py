@@ -70,13 +70,24 @@ class Field:
     is_many: bool = False  # a rollout may have several
 
     @property
+    def is_keyed(self) -> bool:
+        """True if a key follows its name: `rewards.accuracy`."""
+        return bool(self.among) or self.name == "reward_in"
+
+    @property
+    def is_listed(self) -> bool:
+        """True if many values can be looked up at once; False if each is searched or computed apart."""
+        return self.kind != Kind.TEXT and bool(self.column or self.among or self.name == "tag")
+
+    @property
     def label(self) -> str:
         """Return the field's name in messages and on chips."""
         return _LABELS.get(self.name, self.name)
 
 
 _LABELS = {
-    "stop": "stop reason", "rewards": "reward function", "metrics": "metric", "metadata": "dataset column or metadata",
+    "stop": "stop reason", "rewards": "reward function", "reward_in": "eval or reward function",
+    "metrics": "metric", "metadata": "dataset column or metadata",
     "is": "mark",
 }  # fmt: skip
 
@@ -96,6 +107,8 @@ _OTHERS = (
           "scored:no", words=Scored),
     Field("rewards", Kind.NUMBER, "one reward function's own value, by its name", "rewards.accuracy<0.5",
           among="rewards", optional=True),
+    Field("reward_in", Kind.NUMBER, "the reward, of rollouts of the eval NAME, or that the reward function NAME scored",
+          "reward_in.web>=1", optional=True),
     Field("family", Kind.NAME, "the beginning of its task's name", 'family:"webarena/shopping/"'),
     Field("prompt_key", Kind.WHOLE, "the same for equal token ids of the prompt", "prompt_key:17",
           column="prompt_key", optional=True),
@@ -131,8 +144,8 @@ _OTHERS = (
 _FIRST = (
     "eval", "mode", "status", "stop", "error", "scored", "task", "family", "group", "model", "step", "policy_step",
     "epoch",
-    "generation", "process", "reward", "rewards", "advantage", "rollout_reward", "env_reward_sum", "env_reward_last",
-    "turns", "messages", "prompt_tokens", "completion_tokens", "env_tokens", "seconds",
+    "generation", "process", "reward", "rewards", "reward_in", "advantage", "rollout_reward", "env_reward_sum",
+    "env_reward_last", "turns", "messages", "prompt_tokens", "completion_tokens", "env_tokens", "seconds",
 )  # fmt: skip
 _LAST = (
     "prompt_key", "completion_key", "staleness", "cause", "spread", "twins", "prompts", "lag", "dropped", "since",

@@ -12,7 +12,9 @@ Text in quotes may contain spaces, commas, \" and \\, \n, \r, \t and \u{202e}.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import lru_cache
+from hashlib import sha256
+from typing import Literal, NamedTuple
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters import terms
@@ -26,12 +28,18 @@ MEANT = {"errors": "env_errors", "truncated": "stop:length"}
 WHERE = "where"
 """The field that a mistake of the whole line names."""
 
+SET = "set"
+"""Written before the name of a term that is too long to be written down: see `keep_set`."""
+
+_sets: dict[str, str] = {}  # texts of terms by their names
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _OPERATOR = r"<=|>=|!=|==|[:<>=]"
 _FIELD = re.compile(rf'({_NAME})(?:\.({_QUOTED}|[^\s",:<>=!]+))?\s*({_OPERATOR})\s*', re.DOTALL)
 _VALUE = re.compile(rf'{_QUOTED}|[^\s",]+', re.DOTALL)
 _WORD = re.compile(rf'{_QUOTED}|[^\s"]+', re.DOTALL)
+_MOST_SETS = 100
+_NUMBERS = re.compile(r"(?:\d{1,18}(?:\.\.\d{1,18})?,){200,}+\d{1,18}(?:\.\.\d{1,18})?(?=\s|$)(?!\s*,)", re.ASCII)
 _SINGLE = re.compile(r"'([^']*)'(?=[\s,]|$)")
 _SPAN = re.compile(r"([\d.]+[kKM]?)(?:-|\u2013|\u2026|\.{3})([\d.]+[kKM]?)")
 _BETWEEN = re.compile(r"(?=.*\d)[-+\d.eE]*?\.\.[-+\d.eE]*")  # a range of numbers, where names are values, too
@@ -45,8 +53,7 @@ _ESCAPE = re.compile(r"\\(?:u\{([0-9a-fA-F]{1,6})\}|(.))", re.DOTALL)
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", '"': '"', "\\": "\\"}
 
 
-@dataclass(frozen=True)
-class Written:
+class Written(NamedTuple):
     """Holds a value or a key in the line: its text without quotes, and its place with them."""
 
     text: str
@@ -90,10 +97,33 @@ def parse_terms(text: str, *, now: int | None = None) -> list[terms.Term]:
     return [_read(text, token, now) for token in _joined(text, list(_tokens(text)))]
 
 
+def keep_set(text: str) -> str:
+    """Returns a short name for the text of one term, which is then read as `set:NAME`, too. Equal texts have the same
+    name, in any process, but each process has to be told the text.
+    """
+    name = sha256(text.encode()).hexdigest()[:12]
+    _sets.pop(name, None)  # the last that was named stays longest
+    _sets[name] = text
+    if len(_sets) > _MOST_SETS:
+        del _sets[next(iter(_sets))]
+    return name
+
+
+@lru_cache(maxsize=32)
+def _term_of_set(name: str, *, negated: bool) -> terms.Term:
+    if name not in _sets:
+        why = "its run was deleted, or it is of another database. Apply the filter anew"
+        raise FilterError(SET, f"the database has no set {shortened(name)!r}: {why}")
+    (term,) = parse_terms("-" * negated + _sets[name])
+    object.__setattr__(term, "saved_as", name)
+    return term
+
+
 def in_full(text: str, full: Callable[[str], str | None]) -> str:
     """Returns the line with `full` of each name in place of the names that are not a field's; None keeps the name."""
     try:
-        tokens = [it for it in _tokens(text) if it.name is not None and not {it.name, ALIASES.get(it.name)} & {*FIELDS}]
+        known = {*FIELDS, *ALIASES, SET}
+        tokens = [it for it in _tokens(text) if it.name is not None and it.name not in known]
     except FilterError:  # `parse_terms` will raise it
         return text
     for token in reversed(tokens):
@@ -121,7 +151,7 @@ def split_name(text: str) -> tuple[Field, str | None] | None:
     """Reads a field's name, with a key if it has one. Returns the field and the key; None if it is no such name."""
     found = _FIELD.fullmatch(f"{text}:")
     field = FIELDS.get(ALIASES.get(found[1], found[1])) if found else None
-    if found is None or field is None or bool(found[2]) != bool(field.among):
+    if found is None or field is None or bool(found[2]) != field.is_keyed:
         return None
     return field, found[2] and _unquoted(found[2])
 
@@ -214,7 +244,11 @@ def _token(text: str, start: int, *, lenient: bool) -> Token:
             _check_word_alone(text, start, word)
         return Token(start, word.end, negated, None, None, None, (word,))
     key = found[2] and Written(_unquoted(found[2]), found.start(2), found.end(2), is_quoted=found[2][0] == '"')
-    values = [_written(text, found.end(), _VALUE, lenient=lenient)]
+    field, numbers = FIELDS.get(ALIASES.get(found[1], found[1])), _NUMBERS.match(text, found.end())
+    is_list = numbers is not None and field is not None and field.kind == Kind.WHOLE and not lenient
+    # A long list of numbers stays one text: `_read` divides it, five times faster.
+    pattern = _NUMBERS if is_list else _VALUE
+    values = [_written(text, found.end(), pattern, lenient=lenient)]
     while comma := _COMMA.match(text, values[-1].end):
         values.append(_written(text, comma.end(), _VALUE, lenient=lenient))
     token = Token(start, values[-1].end, negated, found[1], key or None, found[3], tuple(values))
@@ -296,11 +330,16 @@ def _read(text: str, token: Token, now: int | None) -> terms.Term:
             (word,) = token.values
             if word.text.endswith("*") and len(word.text) > 1:
                 return terms.Term("family", (word.text[:-1],), negated=token.negated != (operator == "!="))
+        if name == SET:
+            return _term_of_set(token.values[0].text, negated=token.negated != (operator == "!="))
         if name not in FIELDS:
             raise misspelt(shortened(name), f"unknown field {shortened(name)!r}", name, list(FIELDS), MEANT.get(name))
         field = FIELDS[name]
         if operator[0] in "<>":
             values: tuple[terms.Value, ...] = (_compared(field, operator, token),)
+        elif field.kind == Kind.WHOLE and not token.values[0].is_quoted and "," in token.values[0].text:
+            ends = (it.partition("..") for it in token.values[0].text.split(","))
+            values = tuple(terms.Range(int(low), int(high or low)) for low, _, high in ends)
         else:
             key = "" if token.key is None else f".{terms.print_key(token.key.text)}"
             values = tuple(_value(field, name + key, it, now) for it in token.values)

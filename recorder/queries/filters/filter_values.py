@@ -59,10 +59,10 @@ def read_time(name: str, text: str, now: int | None) -> int:
 
 def check_number(name: str, value: float, *, low: float = -math.inf, high: float = math.inf) -> None:
     """Raises FilterError if the number is not finite, or out of range."""
-    if not math.isfinite(value):
+    if isinstance(value, float) and not math.isfinite(value):  # of a large integer it fails
         raise FilterError(name, f"{name} {value} is not a finite number")
     if not low <= value <= high:
-        raise FilterError(name, f"{name} {value} is out of range: {low} to {high}")
+        raise FilterError(name, f"{name} {shortened(str(value))} is out of range: {low} to {high}")
 
 
 def print_time(moment: int) -> str:

@@ -307,7 +307,8 @@ def _both(one: Term, other: Term) -> Term:
         if common := tuple(value for value in one.values if value in other.values):
             return replace(one, values=common)
         either = Term(one.field, (*one.values, *other.values))
-        raise FilterError(one.field, f"{one} and {other} exclude one another: for either, write {either}")
+        one_said, other_said, meant = (shortened(str(it)) for it in (one, other, either))
+        raise FilterError(one.field, f"{one_said} and {other_said} exclude one another: for either, write {meant}")
     return _narrowed(one, one.range.within(other.range))
 
 

@@ -3,9 +3,10 @@
 import math
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from dataclasses import field as attribute
+from typing import Any, NamedTuple
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, SEARCHED, SYNONYMS, Field, Kind
@@ -18,6 +19,10 @@ ABSENT = "none"
 OPERATORS_OF_OTHERS = ("AND", "OR", "NOT")
 """Words with which other query languages join terms."""
 
+MANY = 200
+"""More values than this are one list, which a form does not show, and SQL takes as one parameter."""
+
+_MOST_SEARCHED = 500  # SQLite refuses expressions that are nested 1,000 deep
 _BARE_VALUE = re.compile(r'[^\s",]+')
 _BARE_KEY = re.compile(r'[^\s",:<>=!]+')
 _BARE_WORD = re.compile(r'[^\s":<>=(!#-][^\s":<>=~]*')
@@ -31,8 +36,7 @@ def _slack(value: float, *, is_exact: bool) -> float:
     return (1e-12 * abs(value) if value % 1 else 0) if is_exact else max(1e-9, 1e-6 * abs(value))
 
 
-@dataclass(frozen=True)
-class Range:
+class Range(NamedTuple):
     """Holds numbers, or times in µs since the epoch, between two ends; an end that is None is open."""
 
     low: float | None = None
@@ -88,15 +92,17 @@ Value = str | Range | None
 class Term:
     """Describes a condition on one field. A rollout satisfies it by any of its values; if negated, by none of them.
 
-    The values are sorted: texts or ranges, as the field's kind requires, or None for absence. A range that excludes an
-    end is the only value, and has one end if the term is negated. Raises FilterError for an unknown word, a number out
-    of range, or a value that does not suit the field.
+    The values are sorted: texts or ranges, as the field's kind requires, or None for absence. Ranges that overlap are
+    joined, and so are neighbours of whole numbers. A range that excludes an end is the only value, and has one end if
+    the term is negated. Raises FilterError for an unknown word, a number out of range, a value that does not suit the
+    field, or too many texts to search for.
     """
 
     field: str  # a name in FIELDS
     values: tuple[Value, ...]
     key: str | None = None  # for `rewards` and `metrics`, the name of one of the run's own; None for other fields
     negated: bool = False
+    saved_as: str = attribute(default="", init=False, compare=False)  # the name of its set: see `keep_set`
 
     def __post_init__(self) -> None:
         check_word(shortened(self.field), "field", self.field, list(FIELDS))
@@ -111,7 +117,12 @@ class Term:
         if not all(it.is_closed for it in ranges) and (len(values) > 1 or (self.negated and len(ranges[0].ends) == 2)):
             message = f"{self.field} takes only one range if an end of it is excluded: write two terms"
             raise FilterError(self.field, message)
-        object.__setattr__(self, "values", tuple(sorted(values, key=_order_of(field))))
+        if len(values) > _MOST_SEARCHED and not field.is_listed:
+            raise FilterError(self.field, f"{self.field} takes at most {_MOST_SEARCHED} values: each is searched apart")
+        object.__setattr__(self, "values", tuple(_join(sorted(values, key=_order_of(field)), field.kind)))
+
+    def __hash__(self) -> int:  # of few values: a page asks for it at each of its links
+        return hash((self.field, self.key, self.negated, len(self.values), self.values[:3], self.values[-3:]))
 
     @property
     def name(self) -> str:
@@ -126,16 +137,18 @@ class Term:
 
     @property
     def is_plain(self) -> bool:
-        """True if a form can show it: one range, or alternatives of a field that has a single value, not negated. Two
-        such terms of one field can be merged into one.
+        """True if a form can show it: one range, or few alternatives of a field that has a single value, not negated.
+        Two such terms of one field can be merged into one.
         """
         field = FIELDS[self.field]
-        has_words = field.kind in {Kind.WORD, Kind.NAME} and not field.is_many
+        has_words = field.kind in {Kind.WORD, Kind.NAME} and not field.is_many and len(self.values) <= MANY
         return self.range is not None or (has_words and not self.negated and None not in self.values)
 
     def __str__(self) -> str:
         """Prints it in the filter language."""
         minus, only = "-" if self.negated else "", self.values[0] if len(self.values) == 1 else None
+        if self.saved_as:
+            return f"{minus}set:{self.saved_as}"
         if isinstance(only, Range) and FIELDS[self.field].kind == Kind.TIME:
             return f"{minus}{self.field}:{_print_time(only)}"
         if isinstance(only, Range):
@@ -151,8 +164,10 @@ class Term:
         if field.kind == Kind.TIME and isinstance(self.values[0], Range):
             return f"{self.field} {_print_time(self.values[0]).replace('T', ' ').replace('Z', ' UTC')}"
         name = field.label if self.key is None else f"{self.field}.{self.key}"
-        values = " or ".join(_in_words(value) for value in self.values)
-        colon = "" if isinstance(self.values[0], Range) else ":"
+        values = " or ".join(_in_words(value) for value in self.values[:MANY])
+        if len(self.values) > MANY:
+            values = f"{len(self.values):,} values and ranges, {shortened(str(self))}"
+        colon = "" if isinstance(self.values[0], Range) and len(self.values) <= MANY else ":"
         return f"{'not ' if self.negated else ''}{name}{colon} {values}"
 
 
@@ -174,6 +189,11 @@ def print_key(key: str) -> str:
     return key if _BARE_KEY.fullmatch(key) and key.isprintable() else _quoted(key)
 
 
+def is_id(text: str) -> bool:
+    """True for a number that an id can be."""
+    return text.isascii() and text.isdigit() and len(text) < 19
+
+
 def check_text(name: str, value: str) -> None:
     """Raises FilterError if the text has an unpaired surrogate, which neither a database nor a page accepts."""
     try:
@@ -193,10 +213,10 @@ def plain_number(name: str, value: Any, convert: Callable[[Any], float]) -> floa
 
 
 def _check_key(field: Field, key: str | None) -> None:
-    if field.among and not key:
+    if field.is_keyed and not key:
         raise FilterError(field.name, f"{field.name} needs the name of one of them, for example {field.example}")
     if key is not None:
-        if not field.among:
+        if not field.is_keyed:
             raise FilterError(field.name, f"{field.name} has no parts: leave out .{shortened(key)}")
         check_text(field.name, key)
 
@@ -227,6 +247,14 @@ def _checked(field: Field, value: Value) -> Value:
 
 
 def _checked_range(field: Field, given: Range) -> Range:
+    is_whole = field.kind == Kind.WHOLE and given.is_closed
+    if (
+        is_whole
+        and type(given.low) is int
+        and type(given.high) is int
+        and -INT64_MAX <= given.low <= given.high <= INT64_MAX
+    ):
+        return given  # at once: a list may have very many
     convert = float if field.kind in {Kind.NUMBER, Kind.ANY} else operator.index
     low, high = (plain_number(field.name, end, convert) for end in (given.low, given.high))
     most = INT64_MAX if field.kind == Kind.WHOLE else math.inf
@@ -240,6 +268,21 @@ def _checked_range(field: Field, given: Range) -> Range:
         raise FilterError(field.name, f"{field.name} needs a value, for example {field.example}")
     if found.is_empty and low is not None and high is not None:
         raise FilterError(field.name, f"{field.name} {print_number(low)} is above {print_number(high)}: swap them")
+    return found
+
+
+def _join(values: Iterable[Value], kind: Kind) -> list[Value]:
+    """Joins sorted ranges that overlap, and of whole numbers neighbours too, but never to a range without ends."""
+    found: list[Value] = []
+    for value in values:
+        before = found[-1] if found and kind != Kind.TIME else None
+        if not isinstance(value, Range) or not isinstance(before, Range) or before.low is value.high is None:
+            found.append(value)
+        elif before.high is None or value.low is None or value.low <= before.high + (kind == Kind.WHOLE):
+            high = None if before.high is None or value.high is None else max(before.high, value.high)
+            found[-1] = Range(before.low, high)
+        else:
+            found.append(value)
     return found
 
 

@@ -1,9 +1,8 @@
 """Hides how the full-text index differs between SQLite and PostgreSQL: locking, and writing of texts."""
 
-import fcntl
 import os
 from collections.abc import Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, Text, bindparam, cast, delete, insert, select, text
@@ -11,6 +10,7 @@ from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from logs_ui.recorder.queries.search.search_text import Parts
 from logs_ui.recorder.queries.search.search_words import vectors
+from logs_ui.recorder.storage import portable
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, sidecar_engine
 from logs_ui.recorder.storage.file_system import network_kind
@@ -115,7 +115,7 @@ class _SqliteTexts(Texts):
         path = self._path.with_name(self._path.name + "-lock")
         with path.open("w") as lock:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                portable.lock(lock)
                 is_there = os.path.samestat(os.fstat(lock.fileno()), path.stat())
             except (BlockingIOError, FileNotFoundError):
                 is_there = False
@@ -125,7 +125,8 @@ class _SqliteTexts(Texts):
             try:
                 yield True
             finally:
-                path.unlink(missing_ok=True)
+                with suppress(OSError):  # Windows deletes no open file
+                    path.unlink()
 
     def _set_up(self, engine: Engine) -> None:
         """Sets the journal mode. With a write-ahead log, readers do not wait for the writer, and a power failure costs

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, and_, case, cast, func, null, or_, select, tuple_
+from sqlalchemy import ColumnElement, and_, case, func, null, or_, select, tuple_
 from sqlmodel import col
 
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
@@ -21,14 +21,13 @@ def cause() -> ColumnElement[Any]:
     """
     looping = or_(col(_Row.action_tail) >= LOOP, col(_Row.repeats) > REPEATS)
     stop, status = col(_Row.stop_reason), col(_Row.status)
-    odd = cast(col(_Row.odd_rewards), String) != "null"  # the JSON value null, not SQL's
     return case(
         (or_(status == Status.RUNNING, and_(col(_Row.scored).is_(None), status != Status.ERROR)), null()),
         (
             or_(stop.in_([it.value for it in BROKEN]), status.in_((Status.ERROR, Status.ABORTED))),
             LossCause.INFRASTRUCTURE,
         ),
-        (or_(col(_Row.reward).is_(None), odd), LossCause.INVALID_REWARD),
+        (col(_Row.reward).is_(None), LossCause.INVALID_REWARD),
         (stop == StopReason.LENGTH, LossCause.TRUNCATION),
         (or_(col(_Row.parse_tail) > 0, stop == StopReason.NO_ACTION), LossCause.PARSE_FAILURE),
         (or_(stop == StopReason.TURN_LIMIT, and_(stop == StopReason.NOT_RECORDED, looping)), LossCause.LOOP),

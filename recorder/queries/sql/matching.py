@@ -3,9 +3,10 @@
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, and_, case, cast, not_, or_, select, true
+from sqlalchemy import JSON, ColumnElement, Integer, and_, case, cast, func, literal, not_, or_, select, true
 from sqlmodel import col
 
 from logs_ui.recorder.errors import FilterError
@@ -13,17 +14,18 @@ from logs_ui.recorder.queries import notebook
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Field, Kind
 from logs_ui.recorder.queries.filters.filter_language import parse_terms
 from logs_ui.recorder.queries.filters.filter_values import read_number
-from logs_ui.recorder.queries.filters.terms import Range, Term, Value
+from logs_ui.recorder.queries.filters.terms import Range, Term, Value, is_id
 from logs_ui.recorder.queries.search import full_text
-from logs_ui.recorder.storage.dialects import json_each, number_in, text_in
+from logs_ui.recorder.storage.dialects import array, is_among, is_within, json_each, number_in, text_in
 from logs_ui.recorder.storage.notes_tables import PersonalTag
-from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run
-from logs_ui.recorder.vocabulary import StopReason
+from logs_ui.recorder.storage.tables import EvaluationRow, RowTag, Run, StepStatistics
+from logs_ui.recorder.vocabulary import Mark, StopReason
 
+_MOST_LISTED = 100_000  # whole numbers of one parameter
 ALIKE = 1e-6
 """Rewards that differ by no more than this count as equal: they give no advantage."""
-Marks = Sequence[tuple[str, float]]
-"""Says what is solved: (column as in filters, least value). The first column that has a value decides."""
+Marks = Sequence[Mark]
+"""Says what is solved. The first column that has a value decides."""
 LOST_ERROR = "The process ended in the middle of the rollout"
 """The error shown for a rollout whose process died; a process that can still write records the same text."""
 
@@ -63,6 +65,12 @@ def stored_elsewhere(
     term: Term, value: Value, run_id: int, within: full_text.Within | None = None
 ) -> ColumnElement[bool]:  # fmt: skip
     """Returns a condition on a field that is stored outside the row's columns; `within` are the first and last id."""
+    if term.field == "reward_in":
+        row, key = EvaluationRow, str(term.key)
+        evals = select(col(StepStatistics.eval_name)).where(col(StepStatistics.run_id) == run_id)
+        by_function = and_(number_in(col(row.rewards), key).is_not(None), literal(key).not_in(evals))
+        here = or_(col(row.eval_name) == key, by_function)
+        return and_(here, is_value(col(row.reward), value.loose() if isinstance(value, Range) else value))
     if term.key is not None:
         field = FIELDS[term.field]
         return _has_value(getattr(EvaluationRow, field.among), term.key, value, is_exact=field.kind == Kind.ANY)
@@ -80,12 +88,44 @@ def _has_value(column: Any, key: str, value: Value, *, is_exact: bool) -> Column
     if isinstance(value, Range):
         return in_range(number_in(column, key), value.loose(is_exact=is_exact))
     text: ColumnElement[bool] = is_value(text_in(column, key), value)
+    number = _number_of(value or "")
+    return text if number is None else or_(text, in_range(number_in(column, key), number.loose(is_exact=is_exact)))
+
+
+def _number_of(text: str) -> Range | None:
+    """Returns the number that a text is, as a range."""
     with suppress(FilterError):
-        number = read_number("", value or "")
+        number = read_number("", text)
         # From 2**53 on, different whole numbers are the same float.
-        if math.isfinite(number) and not ((value or "").lstrip("-").isdigit() and 2**53 <= abs(number) < 2**63):
-            return or_(text, in_range(number_in(column, key), Range(number, number).loose(is_exact=is_exact)))
-    return text
+        if math.isfinite(number) and not (text.lstrip("-").isdigit() and 2**53 <= abs(number) < 2**63):
+            return Range(number, number)
+    return None
+
+
+@lru_cache(maxsize=32)  # all queries of a page ask for the same
+def in_list(term: Term, run_id: int) -> ColumnElement[bool]:
+    """Returns a condition on the texts and ranges of a term, of any number: each of its parameters is a whole list."""
+    field = FIELDS[term.field]
+    texts = [it for it in term.values if isinstance(it, str)]
+    if field.name == "tag":
+        return notebook.tagged(run_id, *texts)
+    number, text = (stored(field, term.key, is_text=is_text) for is_text in (False, True))
+    if field.name not in {"id", "group"}:  # an index would yield rows that have to be collected and sorted
+        number, text = func.coalesce(number, number), func.coalesce(text, text)
+    found: list[Any] = [is_among(text, array(texts))] if texts else []
+    if numbers := [int(it) for it in texts if field.name == "group" and is_id(it)]:
+        found.append(text.in_(select(col(EvaluationRow.group)).where(is_among(col(EvaluationRow.id), array(numbers)))))
+    ranges = [it for it in term.values if isinstance(it, Range)]
+    ranges += [it for it in map(_number_of, texts) if it is not None and field.kind == Kind.ANY]
+    if field.kind != Kind.WHOLE:
+        ranges = [it.loose(is_exact=field.kind == Kind.ANY) for it in ranges]
+    found += [in_range(number, it) for it in ranges if it.low is None or it.high is None]
+    closed = [(it.low, it.high) for it in ranges if it.low is not None and it.high is not None]
+    if field.kind == Kind.WHOLE and sum(high - low + 1 for low, high in closed) <= _MOST_LISTED:
+        found.append(is_among(number, array([it for low, high in closed for it in range(int(low), int(high) + 1)])))
+    elif closed:
+        found.append(is_within(number, literal(closed, JSON()), run_id))
+    return or_(*found)
 
 
 def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -102,11 +142,12 @@ def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
 
 def is_solved(marks: Marks) -> ColumnElement[int | None]:
     """Returns 1 for a solved rollout, 0 for another; NULL without a reward, or without a value that decides."""
-    terms = [(term, at) for column, at in marks for term in parse_terms(f"{column}:1")]
-    values = [
-        (number_in(col(EvaluationRow.rewards), it.key) if it.key else column_of(it.field), at) for it, at in terms
-    ]
-    won = [(value.is_not(None), case((value >= at - ALIKE, 1), else_=0)) for value, at in values]
+    won: list[Any] = []
+    for mark in marks:
+        (term,) = parse_terms(f"{mark.column}:1")
+        value = number_in(col(EvaluationRow.rewards), term.key) if term.key else column_of(term.field)
+        here = true() if mark.eval is None else col(EvaluationRow.eval_name) == mark.eval
+        won.append((and_(here, value.is_not(None)), case((value >= mark.at - ALIKE, 1), else_=0)))
     return cast(case((col(EvaluationRow.reward).is_(None), None), *won), Integer)
 
 

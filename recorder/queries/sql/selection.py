@@ -17,9 +17,9 @@ from sqlmodel import col
 
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Kind
 from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, RolloutFilter, Scored, Sort
-from logs_ui.recorder.queries.filters.terms import Range, Term, Value
+from logs_ui.recorder.queries.filters.terms import MANY, Range, Term, Value, is_id
 from logs_ui.recorder.queries.search import full_text
-from logs_ui.recorder.queries.sql import derived
+from logs_ui.recorder.queries.sql import derived, matching
 from logs_ui.recorder.queries.sql.matching import any_of, column_of, has_error, in_range, stored, stored_elsewhere
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import server_clock
@@ -98,8 +98,9 @@ def conditions(
     """
     # A group, or a list of ids, selects fewer rows than any index that begins with the run.
     within = span or _ids_of_steps(run_id, filter)
-    names_group = any(it.field == "group" and not it.negated for it in filter.terms)
-    is_small = span is not None or is_listed(filter) or names_group
+    few = {"group", *(it.field for it in filter.terms if it.field == "id" and len(it.values) > MANY)}
+    names_few = any(it.field in few and not it.negated for it in filter.terms)
+    is_small = span is not None or is_listed(filter) or names_few
     run: Any = col(EvaluationRow.run_id) + 0 if is_small else col(EvaluationRow.run_id)
     found: list[ColumnElement[bool]] = [run == run_id]
     if span is not None:
@@ -252,6 +253,9 @@ def _ids_of_steps(run_id: int, filter: RolloutFilter) -> full_text.Within | None
 def _term(
     term: Term, run_id: int, filter: RolloutFilter, use: Use, within: full_text.Within | None  # noqa: A002
 ) -> Any:  # fmt: skip
+    if len(term.values) > MANY and FIELDS[term.field].is_listed:
+        absent = [_value(term, None, run_id, filter, use, within)] if None in term.values else []
+        return any_of(term, [matching.in_list(term, run_id), *absent])
     if not term.is_plain or term.range is not None or FIELDS[term.field].column is None:
         return any_of(term, [_value(term, value, run_id, filter, use, within) for value in term.values])
     column = column_of(term.field)
@@ -332,7 +336,7 @@ def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa
 def _of_kind(column: Any, field: str, values: tuple[str, ...], lost: ColumnElement[bool]) -> Any:
     """Returns a condition on a status or the like; `values` are as pages show them, where lost rows are aborted."""
     if field == "group":  # pages name a group by the number of one of its rollouts
-        numbers = [int(it) for it in values if it.isascii() and it.isdigit() and len(it) < 19]
+        numbers = [int(it) for it in values if is_id(it)]
         groups = [select(col(EvaluationRow.group)).where(_ID.in_([it])).scalar_subquery() for it in numbers]
         return column.in_([*values, *groups])
     stored = column == values[0] if len(values) == 1 else column.in_(values)

@@ -1,0 +1,168 @@
+"""Sets the scale that a run's rewards are judged by: the best reward of each environment, and what counts as solved."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, means
+from logs_ui.recorder.diagnosis.success import Success, is_outcome, levels
+from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.queries.filters.terms import print_key
+from logs_ui.recorder.settings import Settings
+
+_PERCENTILE = 99
+_RARE = 0.05  # of an environment's groups: a rarer set of reward functions is none of its own [ours]
+_MOST = 90  # environments: a filter has at most 100 terms; beyond that all share the run's scale
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Holds the best reward of one environment: an eval, or a part of one that reward functions of its own score.
+
+    Attributes:
+        name: the eval, or the function that scores this part of it alone.
+        eval: the eval.
+        best: see `Settings.max_reward`.
+        said: where `best` comes from, in words.
+        is_guess: True if its rewards show none, since all are equal and not above 0: it is the least of the others.
+    """
+
+    name: str
+    eval: str
+    best: float
+    said: str
+    is_guess: bool = False
+
+    def holds(self, rows: Rows) -> Bools:
+        """Return (N,) True for its rollouts."""
+        here = rows.in_eval(self.eval)
+        if self.name == self.eval:
+            return here
+        scored = means(rows.group, np.isfinite(rows.values[self.name]), len(rows.groups.size)) > 0
+        return here & scored[rows.group]
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Holds the best reward, and what counts as solved.
+
+    Attributes:
+        best: see `Settings.max_reward`; with several environments the mean over their rollouts. If all rewards are
+            equal, it is one more than they are, so that findings can be put in order; it is not shown then.
+        success: the definition of solved.
+        said: where `best` comes from, in words.
+        is_flat: True if there is no scale, because all rewards are equal and no best reward is set: a loss is then
+            counted in rollouts and not in reward.
+        units: the environments, if they differ in their best reward; else empty.
+    """
+
+    best: float
+    success: Success
+    said: str
+    is_flat: bool = False
+    units: tuple[Unit, ...] = ()
+
+    @classmethod
+    def of(cls, rows: Rows, settings: Settings) -> "Scale":
+        """Return the scale of a run; `rows` are the rollouts of all its steps."""
+        success = Success.of(rows, settings)
+        best, said, is_flat = _best(rows.reward[np.isfinite(rows.reward)], settings, "the run's")
+        units = _units(rows, settings)
+        if len({it.best for it in units}) < 2:
+            if units and settings.environments:
+                best, said, is_flat = units[0].best, ", ".join(dict.fromkeys(it.said for it in units)), False
+            return cls(best, success, said, is_flat)
+        each = ", ".join(f"{it.name} {figure(it.best)}{' (a guess)' if it.is_guess else ''}" for it in units)
+        found = cls(best, success, f"by environment: {each}", units=units)
+        return replace(found, best=float(found.bests(rows).mean()))
+
+    def bests(self, rows: Rows) -> Floats:
+        """Return (N,) the best reward of each rollout's environment; of several parts that score it, the least."""
+        found = np.full(len(rows), np.inf)
+        for unit in self.units:
+            found = np.where(unit.holds(rows), np.minimum(found, unit.best), found)
+        return np.where(np.isinf(found), self.best, found)
+
+    def narrowed(self, rows: Rows) -> "Scale":
+        """Return the scale of these rollouts alone, which may be of one environment of several."""
+        units, success = tuple(it for it in self.units if it.holds(rows).any()), self.success.narrowed(rows)
+        if len(units) == 1:
+            return Scale(units[0].best, success, units[0].said)
+        best = float(self.bests(rows).mean()) if units and len(rows) else self.best
+        return replace(self, best=best, success=success, units=units)
+
+    @property
+    def below(self) -> str:
+        """Return the filter for rollouts that got less than the best reward."""
+        if self.is_flat:
+            return ""
+        if not self.units:
+            return f"-reward>={self.best:.9g}"
+        return " ".join(f"-reward_in.{print_key(it.name)}>={it.best:.9g}" for it in self.units)
+
+
+def _best(rewards: Floats, settings: Settings, whose: str) -> tuple[float, str, bool]:
+    """Return the best reward, where it comes from, and True if all of these finite rewards are equal."""
+    if settings.max_reward is not None:
+        best = settings.max_reward
+        more = float(np.mean(rewards > best + SAME)) if len(rewards) else 0.0
+        return best, "as set" if more == 0 else f"as set, though {percent(more)} of rollouts got more", False
+    if not len(rewards):
+        return 1.0, "no rollout has a reward", True
+    best, said = float(np.percentile(rewards, _PERCENTILE)), f"{whose} 99th percentile"
+    if best - float(rewards.min()) <= SAME:
+        best, said = float(rewards.max()), f"{whose} highest, which less than 1% of rollouts got"
+    if best - float(rewards.min()) <= SAME:
+        return best + 1.0, "all rewards are equal", True
+    return best, said, False
+
+
+def _units(rows: Rows, settings: Settings) -> tuple[Unit, ...]:
+    """Return the environments, each with its best reward; none for more than filters can name."""
+    evals = rows.present
+    parts = _parts(rows) if len(evals) == 1 else []
+    found = []
+    for name in parts or evals:
+        unit = Unit(name, evals[0] if parts else name, np.nan, "")
+        holds, own = unit.holds(rows), settings.of_environment(unit.eval)
+        best, said, is_flat = _best(rows.reward[holds & np.isfinite(rows.reward)], own, "its")
+        if own.max_reward is None and (unpaid := _unpaid(rows, holds)) > 0:
+            best, said, is_flat = best - is_flat + unpaid, "what its functions give", False
+        if is_flat and best > 1:  # all have the same reward above 0
+            best, said, is_flat = best - 1, "its only reward", False
+        found.append(replace(unit, best=best, said=said, is_guess=is_flat))
+    least = min((it.best for it in found if not it.is_guess), default=np.nan)
+    told = [replace(it, best=least, said="the least of the other environments'") if it.is_guess else it for it in found]
+    return tuple(told) if len(found) <= _MOST and not np.isnan(least) else ()
+
+
+def _unpaid(rows: Rows, holds: Bools) -> float:
+    """Return what the functions that score these rollouts could have paid, and never did: two-valued ones their upper
+    value, and those named like an outcome that gave nothing but 0 so far their weight.
+    """
+    unpaid = 0.0
+    for name, part in rows.parts.items():
+        here, every, weight = levels(part[holds]), levels(part), rows.weights.get(name, 1.0)
+        is_zero = is_outcome(name) and not every.any()
+        highest = every[1] if len(every) == 2 else weight if is_zero else np.nan
+        unpaid += float(np.nan_to_num(highest - here[-1])) if len(here) and weight > 0 else 0.0
+    return unpaid
+
+
+def _parts(rows: Rows) -> list[str]:
+    """Return a function for each part of an eval's rollouts that functions of its own score; none for a single part.
+
+    A function applies to a group of which any rollout has a number of it. Sets of functions that are rare are left
+    out; if a set has no function that no other set has, there are no parts.
+    """
+    names, count = list(rows.values), len(rows.groups.size)
+    if len(names) < 2 or not set(names).isdisjoint(rows.evals):
+        return []
+    applies = np.stack([means(rows.group, np.isfinite(rows.values[name]), count) > 0 for name in names], axis=1)
+    sets, sizes = np.unique(applies[applies.any(axis=1)], axis=0, return_counts=True)
+    sets = sets[sizes >= _RARE * sizes.sum()]
+    if len(sets) < 2:
+        return []
+    often = np.array([np.isfinite(rows.values[name]).sum() for name in names])
+    only = (sets & (sets.sum(axis=0) == 1)) * often
+    return [names[int(own.argmax())] for own in only] if only.any(axis=1).all() else []

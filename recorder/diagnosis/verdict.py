@@ -1,0 +1,145 @@
+"""Judges a run in one line. A run is called healthy on positive evidence only, and not for lack of findings.
+
+Such evidence is an outcome that rises beyond chance, with groups as the independent units, or that most rollouts reach.
+A reward near the run's own 99th percentile is none: that may be far below what the functions can give. [ours]
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Card, Run
+from logs_ui.recorder.diagnosis.largest_differences import time_sides
+from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
+from logs_ui.recorder.diagnosis.measures import dead, mean
+from logs_ui.recorder.diagnosis.report import Verdict
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats
+from logs_ui.recorder.diagnosis.success import is_outcome
+from logs_ui.recorder.diagnosis.waterfall import LITTLE
+from logs_ui.recorder.diagnosis.wording import figure, percent
+
+_SURE, _FALL = 0.05, 0.01  # probability by chance below which a rise is told, and a fall, which is an alarm
+_LEFT = 0.1  # of the loss: findings that cost no more do not make a run sick that improves
+_REWARD = "mean reward"
+_LEAST = 0.02  # of the range of values: a smaller change does not matter
+_MOST = 0.5  # of the rollouts are solved: most reach the outcome
+_NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
+_WHOLE = 0.8  # of the rollouts can count as solved: fewer are said
+_EQUAL = 0.95  # of the groups have equal rewards: there is nothing to learn from
+
+
+def verdict(run: Run, cards: Sequence[Card], error: str | None) -> Verdict:
+    """Return the verdict on a run with these findings; `error` is the exception that ended it, None for none."""
+    if error is not None:
+        return Verdict("failed", f"The training failed: {error}")
+    if cards and cards[0].is_setup:
+        return Verdict("setup", f"Fault of the set-up: {cards[0].title}")
+    outcome = _outcome(run)
+    if cards:
+        is_left = max(np.inf if it.cost is None else it.cost for it in cards) <= _LEFT * run.fall.lost
+        if is_left and outcome.is_sure(1, _SURE):
+            return Verdict("improving", f"Healthy, improving: {outcome.course}; what is left: {cards[0].title}")
+        return Verdict("fault", cards[0].title)
+    if not np.isfinite(run.rows.reward).any():
+        return Verdict("no_reward", "No rollout of these steps has a reward")
+    return _fallen(run, outcome) or _without_signal(run, outcome) or _reached(run, outcome)
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """A mean over rollouts: in the last steps, and how it changed."""
+
+    name: str
+    level: float | None  # of the last steps; None if it is not known there
+    change: Difference | None  # from the first steps to the last; None for a single step
+    steps: str  # that are compared
+    least: float  # a smaller change does not matter
+    is_share: bool
+
+    def is_sure(self, sign: int, chance: float) -> bool:
+        """Return True if it rose (sign 1) or fell (-1) by what matters, and beyond chance."""
+        if self.change is None or self.change.chance is None:
+            return False
+        return self.change.chance < chance and sign * self.change.value >= self.least
+
+    @property
+    def now(self) -> str:
+        return f"{self.name} {'not known' if self.level is None else self._written(self.level)}"
+
+    @property
+    def course(self) -> str:
+        if self.change is None:
+            return self.now
+        before, after = self._written(self.change.others), self._written(self.change.chosen)
+        return f"{self.name} {before} \u2192 {after} ({self.steps})"
+
+    def _written(self, value: float) -> str:
+        return percent(value) if self.is_share else figure(value)
+
+
+def _measured(run: Run, name: str, values: Floats, *, is_share: bool = False) -> _Measure:
+    """Measure (N,) values of all steps."""
+    sides, known = time_sides(run), values[np.isfinite(values)]
+    change = sides and compare(np.where(sides.among, values, np.nan), sides.late, run.all.group, sides.strata)
+    extent = float(np.ptp(np.percentile(known, (1, 99)))) if len(known) else 0.0
+    level = mean(values[run.all.step >= run.rows.steps[0]])
+    return _Measure(name, level, change, sides.said if sides else "", max(_LEAST * extent, SAME), is_share)
+
+
+def _outcome(run: Run) -> _Measure:
+    """Return what rollouts are to reach: the solved share, else the function that is named like an outcome and has the
+    largest weight, else the reward.
+    """
+    rows, success = run.all, run.scale.success
+    if success.is_defined:
+        whole = float(success.known(rows).mean())
+        name = "solved" if whole >= _WHOLE else f"solved (of the {percent(whole)} that can count)"
+        return _measured(run, name, success.outcomes(rows), is_share=True)
+    named = [name for name in rows.values if is_outcome(name) and rows.weights.get(name, 1.0) >= 0]
+    if not named:
+        return _measured(run, _REWARD, rows.reward)
+    name = max(named, key=lambda it: rows.weights.get(it, 1.0))
+    return _measured(run, f"mean {name}", rows.values[name])
+
+
+def _fallen(run: Run, outcome: _Measure) -> Verdict | None:
+    paid = _measured(run, _REWARD, run.all.reward)
+    if outcome.is_sure(-1, _FALL):
+        rises = ", while the reward rises" if paid.is_sure(1, _SURE) else ""
+        return Verdict("worse", f"Getting worse, cause unknown: {outcome.course}{rises}")
+    if paid.is_sure(-1, _FALL):  # the outcome may be known of some rollouts only
+        return Verdict("worse", f"Getting worse, cause unknown: {paid.course}; {outcome.now}")
+    return None
+
+
+def _without_signal(run: Run, outcome: _Measure) -> Verdict | None:
+    """Return the verdict on a run that has nothing to learn from; None for others."""
+    if outcome.is_share and outcome.level is not None and outcome.level <= _NONE:
+        return Verdict("nothing_solved", f"{percent(outcome.level)} of rollouts are solved; no check found why")
+    groups = run.rows.groups
+    whole = groups.size > 1
+    equal = float(dead(groups)[whole].mean()) if whole.any() and not run.rows.is_evaluation else 0.0
+    if equal < _EQUAL or _is_high(run, outcome):
+        return None
+    return Verdict("nothing_to_learn", f"Nothing to learn: rewards are equal within {percent(equal)} of groups")
+
+
+def _is_high(run: Run, outcome: _Measure) -> bool:
+    """Return True if most rollouts are solved; without an outcome, if the reward is near the best that was set."""
+    if outcome.is_share:
+        return outcome.level is not None and outcome.level >= _MOST
+    is_near = run.settings.max_reward is not None and run.fall.lost <= LITTLE * abs(run.fall.best)
+    return is_near and outcome.name == _REWARD
+
+
+def _reached(run: Run, outcome: _Measure) -> Verdict:
+    if outcome.is_sure(1, _SURE):
+        return Verdict("improving", f"Healthy, improving: {outcome.course}")
+    is_judged = outcome.change is not None and outcome.change.chance is not None
+    if _is_high(run, outcome):
+        return Verdict("reached", f"Healthy{', at its plateau' if is_judged else ''}: {outcome.now}")
+    if is_judged:
+        return Verdict("level", f"No cause found; no clear change: {outcome.course}")
+    few = "; too few groups to tell a trend" if outcome.steps and not run.rows.is_evaluation else ""
+    return Verdict("unknown", f"No cause found{few}: {outcome.now}")
