@@ -1,5 +1,6 @@
 """Records the rollouts of a TRL training, and reads them back."""
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,6 +33,9 @@ if TYPE_CHECKING:
     )
     from logs_ui.recorder.importing.import_run import Imported, import_run
     from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+
+if __name__ == "recorder":  # from the root of the source: a second copy, whose classes are not those of the first
+    raise ImportError("Import logs_ui.recorder: the folder recorder is a part of the package logs_ui.")
 
 __all__ = [
     "Card",
@@ -115,6 +119,10 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 def __getattr__(name: str) -> Any:
     """Imports a public name on its first use: a training that records does not load what reads and diagnoses."""
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("logs-ui")
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
@@ -126,3 +134,35 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     """Return all names, also those that were not used yet: for completion and help()."""
     return sorted({*globals(), *__all__})
+
+
+class _AtTransformers:
+    """A finder of modules that finds none. It has transformers know `report_to="logs_ui"` once that is imported."""
+
+    waits = True
+
+    def find_spec(self, name: str, _path: Any = None, _target: Any = None) -> None:
+        if self.waits and name == "transformers":
+            self.waits = False
+            # Here: they take longer to import than all of this file.
+            from logs_ui.recorder.guard import guard
+
+            with guard("waiting for transformers"):
+                from wrapt import register_post_import_hook
+
+                register_post_import_hook(_make_known, "transformers.integrations.integration_utils")
+
+
+def _make_known(module: Any) -> None:
+    from logs_ui.recorder.guard import guard
+
+    with guard("making report_to known"):
+        from logs_ui.recorder.api.record_trainer import make_known
+
+        make_known(module)
+
+
+if "transformers" in sys.modules:
+    _AtTransformers().find_spec("transformers")
+else:
+    sys.meta_path.insert(0, _AtTransformers())

@@ -16,11 +16,11 @@ _EMPTY: tuple[Any, ...] = (None, {}, [], "")
 
 def tool_of(action: Any) -> str | None:
     """Return the tool's name of a tool call; None for any other action."""
-    if not isinstance(action, Mapping):
+    if not isinstance(action, dict) or action.keys().isdisjoint(TOOL_KEYS):
         return None
     for key in TOOL_KEYS:
         value = action.get(key)
-        if isinstance(value, Mapping):
+        if isinstance(value, dict):
             value = value.get("name")
         if isinstance(value, str) and value and (key != "name" or any(it in action for it in ARGUMENTS)):
             return value
@@ -45,14 +45,14 @@ def written_action(action: Any) -> str:
     'guess=3'
     """
     action = _parsed(action)
-    if not isinstance(action, Mapping):
+    if not isinstance(action, dict):
         return action.strip() if isinstance(action, str) else _json(action)
     tool = tool_of(action)
     if tool is None:
         return _pairs(bare(action)) or "{}"
-    nested = next((it for key in TOOL_KEYS if isinstance(it := action.get(key), Mapping)), action)
+    nested = next((it for key in TOOL_KEYS if isinstance(it := action.get(key), dict)), action)
     given = next((it for key in ARGUMENTS if (it := _parsed(nested.get(key))) not in _EMPTY), None)
-    arguments = "" if given is None else _pairs(given) if isinstance(given, Mapping) else _value(given, is_alone=True)
+    arguments = "" if given is None else _pairs(given) if isinstance(given, dict) else _value(given, is_alone=True)
     return f"{tool}  {arguments}".rstrip()
 
 

@@ -80,4 +80,5 @@ class _Guarded:
 guard = Guard()
 """The guard of this process."""
 
-os.register_at_fork(after_in_child=guard.renew_lock)
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=guard.renew_lock)

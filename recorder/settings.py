@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from logs_ui.recorder.errors import SettingsError
@@ -13,6 +13,9 @@ Limits = tuple[float, float]
 SHARE: Limits = (0.0, 1.0)
 FROM_NOTHING: Limits = (0.0, math.inf)
 FROM_ONE: Limits = (1.0, math.inf)
+_SOLVED = ("solved_at", "solved_by")
+_PER_ENVIRONMENT = ("max_reward", *_SOLVED)
+"""Settings that may be set for one environment alone."""
 
 
 @dataclass(frozen=True)
@@ -26,14 +29,18 @@ class Settings:
         solved_by: Reward function that `solved_at` applies to. None: the whole reward.
         steps: Number of last steps that are diagnosed.
         thresholds: Thresholds by id of a diagnostic, which replace its default: see docs/diagnosis.md.
+        environments: `max_reward`, `solved_at` and `solved_by` for the rollouts of one eval, by its name, in place of
+            those above: `{"web": {"solved_by": "success"}}`.
+        muted: Reasons by id of a diagnostic whose finding is not one here: it is listed below the findings.
 
     Raises:
-        SettingsError: a value is not a finite number, `steps` is below 1, or `solved_at` is above `max_reward`.
+        SettingsError: a value is not a finite number, `steps` is below 1, `solved_at` is above `max_reward`, or an
+            environment has another setting than these three.
 
     Examples:
         >>> from logs_ui.recorder import Settings
-        >>> Settings(max_reward=1.0, solved_at=0.9, thresholds={"truncation": 0.2}).as_dict()
-        {'max_reward': 1.0, 'solved_at': 0.9, 'steps': 10, 'thresholds': {'truncation': 0.2}, 'solved_by': None}
+        >>> Settings(max_reward=1.0, environments={"game": {"max_reward": 21}}).of_environment("game").max_reward
+        21.0
     """
 
     max_reward: float | None = None
@@ -41,6 +48,8 @@ class Settings:
     steps: int = 10
     thresholds: Mapping[str, float] = field(default_factory=dict)
     solved_by: str | None = None
+    environments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    muted: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not isinstance(self.thresholds, Mapping):
@@ -64,6 +73,33 @@ class Settings:
                 f"solved_at {on_reward:g} is above max_reward {self.max_reward:g}, which no rollout could reach: "
                 "lower the one, or raise the other."
             )
+        if not isinstance(self.muted, Mapping) or not all(str(reason).strip() for reason in self.muted.values()):
+            raise SettingsError(f"muted must be a dict of reasons by diagnostic, not {self.muted!r:.80}.")
+        object.__setattr__(self, "muted", {str(name): shortened(str(it)) for name, it in self.muted.items()})
+        if not isinstance(self.environments, Mapping):
+            raise SettingsError(f"environments must be a dict of settings by eval, not {self.environments!r:.80}.")
+        checked = {str(name): self._of_one(str(name), given) for name, given in self.environments.items()}
+        object.__setattr__(self, "environments", checked)
+
+    def of_environment(self, name: str) -> "Settings":
+        """Return the settings that apply to the rollouts of one eval."""
+        return self._with(self.environments.get(name, {}))
+
+    def _with(self, own: Mapping[str, Any]) -> "Settings":
+        together = {} if own.keys().isdisjoint(_SOLVED) else dict.fromkeys(_SOLVED)  # they define solved together
+        return replace(self, **{**together, **own}, environments={})
+
+    def _of_one(self, name: str, given: Any) -> dict[str, Any]:
+        """Check the settings of one environment, together with the run's."""
+        if not isinstance(given, Mapping) or not given.keys() <= set(_PER_ENVIRONMENT):
+            raise SettingsError(
+                f"environments[{name!r:.80}] must be a dict of {', '.join(_PER_ENVIRONMENT)}, not {given!r:.80}."
+            )
+        try:
+            own = self._with(given)
+        except SettingsError as error:
+            raise SettingsError(f"environments[{name!r:.80}]: {error}") from None
+        return {key: getattr(own, key) for key in given}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values by name, as JSON values."""
@@ -77,8 +113,12 @@ class Settings:
 
 def check_thresholds(settings: Settings, known: Mapping[str, Limits | None]) -> None:
     """Check the thresholds of settings; `known` has least and greatest value by id, None for any number. Raises
-    SettingsError if a diagnostic is unknown (the message names the nearest), or a threshold is out of its range.
+    SettingsError if a diagnostic is unknown, also one that is muted (the message names the nearest), or a threshold is
+    out of its range.
     """
+    for name in settings.muted:
+        if name not in known:
+            raise unknown_diagnostic(name, known)
     for name, value in settings.thresholds.items():
         if name not in known:
             raise unknown_diagnostic(name, known)
@@ -94,6 +134,16 @@ def unknown_diagnostic(name: str, known: Iterable[str]) -> SettingsError:
     near = nearest(name, names)
     meant = f"did you mean {near!r}?" if near else f"choose from {', '.join(names)}."
     return SettingsError(f"There is no diagnostic {shortened(name)!r}: {meant}")
+
+
+def check_environments(settings: Settings, evals: Iterable[str]) -> None:
+    """Check that settings name evals of the run only. Raises SettingsError, which names the nearest."""
+    names = sorted(evals)
+    for name in settings.environments:
+        if name not in names:
+            near = nearest(name, names)
+            meant = f"did you mean {near!r}?" if near else f"choose from {', '.join(names)}."
+            raise SettingsError(f"The run has no eval {shortened(name)!r}: {meant}")
 
 
 def _number(name: str, value: Any) -> float:

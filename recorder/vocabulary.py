@@ -4,6 +4,7 @@ Every room imports it; it imports nothing of this package.
 """
 
 from enum import StrEnum
+from typing import NamedTuple
 
 UNNAMED = "prompt-"
 """What the name of a task begins with that is made from its prompt."""
@@ -13,6 +14,20 @@ FIRST_PROMPT = "rollouts/first_prompt"
 
 TAG_LENGTH = 100
 """Most characters of a tag, from a rollout function or a person."""
+
+
+class Mark(NamedTuple):
+    """The least value of a solved rollout, in one column.
+
+    Attributes:
+        column: named as in filters: `rewards.correct`, `env_success`, `env_reward_last` or `reward`.
+        at: the least value.
+        eval: the environment whose rollouts it decides on; None for all.
+    """
+
+    column: str
+    at: float
+    eval: str | None = None
 
 
 class Mode(StrEnum):
@@ -99,6 +114,26 @@ class Dropped(StrEnum):
     """It did not fit into `token_budget`."""
     FILTERED = "filtered"
     """It is in the trainer's dump of all rollouts, and not in its dump of those that were trained on."""
+
+
+class SentPrompt(StrEnum):
+    """Tells how far the prompt that was sent to the model is the dataset's."""
+
+    DATASET = "dataset"
+    """It is the dataset's, and nothing else."""
+    EXTENDED = "extended"
+    """It holds the dataset's, and more: in its messages, or in further ones, such as a system message."""
+    OTHER = "other"
+    """It does not hold all of the dataset's."""
+
+
+class Handed(StrEnum):
+    """Tells in which form reward functions were handed a completion."""
+
+    TEXT = "text"
+    """One text: all that was sampled, without special tokens."""
+    MESSAGES = "messages"
+    """Messages, with what was parsed: reasoning, calls of tools, the tools' answers."""
 
 
 class Lack(StrEnum):

@@ -1,5 +1,6 @@
 """`record_trainer()` records a trainer of TRL; `LogsUICallback` does it from within."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self, TypeVar, Unpack
 
@@ -14,6 +15,7 @@ from logs_ui.recorder.api.trainer_run import Recordings
 from logs_ui.recorder.capture.instruments import install, trl, trl_online_dpo
 from logs_ui.recorder.capture.instruments.trl_callback import as_trainer_callback
 from logs_ui.recorder.delivery.writer import writer_for
+from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import Parse
 from logs_ui.recorder.rows.task_names import Task
 from logs_ui.recorder.snapshot import name as shortened
@@ -120,13 +122,14 @@ def record_every_trainer(**options: Unpack[RecordOptions]) -> None:
     For the options, and what is raised, see `record_trainer()`.
     """
     checked_options(record_every_trainer, options)
-
-    def prepare(trainer: Any) -> None:
-        if samples_completions(trainer):
-            record_trainer(trainer, **options)
-
-    trl.at_start(prepare)
+    trl.at_start(lambda trainer: _record_by_callback(trainer, options))
     install()
+
+
+def make_known(module: Any) -> None:
+    """Let transformers' `integration_utils` know `LogsUICallback` as `report_to="logs_ui"`."""
+    with guard("registering report_to"):
+        module.INTEGRATION_TO_CALLBACK.setdefault("logs_ui", LogsUICallback)
 
 
 def _eval_name(trainer: Any) -> str:
@@ -143,7 +146,9 @@ class LogsUICallback:
     """A trainer callback that records the trainer it is handed to. It is a `transformers.TrainerCallback`.
 
     It does what `record_trainer()` does, with `task`, `parse` and `announce` as there, for those who hand callbacks to
-    a trainer that another program makes. A trainer that samples no completions trains as without it, unrecorded.
+    a trainer that another program makes. A trainer that samples no completions trains as without it, unrecorded. Of
+    several the first with options counts. `report_to="logs_ui"` in a trainer's arguments hands over one without options
+    in each program that has imported `logs_ui.recorder`, and under `logs-ui run`.
 
     Args:
         **options: The options in `RecordOptions`.
@@ -171,12 +176,16 @@ class LogsUICallback:
         **options: Unpack[RecordOptions],
     ) -> None:
         writer_for(checked_options(type(self), options).address)
-        self._options: dict[str, Any] = {"task": task, "parse": parse, "announce": announce, **options}
+        given = {"task": task, "parse": parse, "announce": announce and None, **options}
+        self._options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         trl.at_start(_record_by_callback)
         install()
 
 
-def _record_by_callback(trainer: Any) -> None:
-    for callback in getattr(getattr(trainer, "callback_handler", None), "callbacks", ()):
-        if isinstance(callback, LogsUICallback) and samples_completions(trainer):
-            record_trainer(trainer, **callback._options)  # noqa: SLF001 - of this file
+def _record_by_callback(trainer: Any, otherwise: Mapping[str, Any] | None = None) -> None:
+    """Record a trainer as its callbacks say, or as `otherwise` does; the first options that are given count."""
+    callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
+    asked = [callback._options for callback in callbacks if isinstance(callback, LogsUICallback)]  # noqa: SLF001 - of this file
+    asked += [] if otherwise is None else [dict(otherwise)]
+    if asked and samples_completions(trainer):
+        record_trainer(trainer, **next(filter(None, asked), {}))

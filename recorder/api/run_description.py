@@ -72,8 +72,8 @@ def _taken(address: Address) -> set[str]:
     from sqlalchemy import select  # only a run that is named by LOGS_UI_RUN reads
     from sqlmodel import col
 
+    from logs_ui.recorder.delivery.committer import take_in_before_reading
     from logs_ui.recorder.storage.database import disposed, reading_engine
-    from logs_ui.recorder.storage.spool.spool_ingest import take_in_before_reading
     from logs_ui.recorder.storage.tables import Run
 
     take_in_before_reading(address)

@@ -13,7 +13,7 @@ import numpy as np
 
 from logs_ui.recorder.api.run_description import RunName, git, project_of, versions
 from logs_ui.recorder.capture.source_code import Part, changes, read
-from logs_ui.recorder.delivery.writer import Writer
+from logs_ui.recorder.delivery.writer import LATE, Writer
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import TokenizerSource
 from logs_ui.recorder.snapshot import column, error_line, one_line, trace, visible
@@ -89,7 +89,7 @@ class RunRecord:
             command = f"logs-ui serve{db_option(self._writer.address)}"
             sys.stderr.write(f"logs-ui: recording run {self.uid}{name}; browse it with: {command}\n")
         # git may take seconds on a large tree: neither the training nor the rows wait for it.
-        threading.Thread(target=self._describe_code, args=(Path.cwd(),), name="logs-ui git", daemon=True).start()
+        threading.Thread(target=self._describe_code, args=(Path.cwd(),), name=LATE, daemon=True).start()
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Write scalars of a step; values that are not numbers are left out."""
@@ -134,7 +134,6 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def finite(value: float) -> float | None:
-    """Return the number; None for NaN and infinities, which JSON and SQL do not have."""
-    number = float(value)
-    return number if np.isfinite(number) else None
+def finite(value: float | None) -> float | None:
+    """Return the number; None for NaN and infinities, which JSON and SQL do not have, and for None."""
+    return None if value is None or not np.isfinite(number := float(value)) else number

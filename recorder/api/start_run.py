@@ -4,12 +4,12 @@ import itertools
 import os
 import pickle
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self, Unpack
+from typing import Any, Self, TypeVar, Unpack
 
 from logs_ui.recorder.api.options import CheckedOptions, RecordOptions, checked_options, takes_record_options
 from logs_ui.recorder.api.row_scope import CurrentRow
@@ -27,7 +27,7 @@ from logs_ui.recorder.errors import DatabaseError, LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.rollout_call import OpenCall, Parse, RolloutCall, RowOptions, TokenizerSource
-from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, RunningJob
+from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, RunningJob, reward_columns
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.snapshot import column, one_line, plain_settings, snapshot
 from logs_ui.recorder.snapshot import name as shortened
@@ -36,6 +36,7 @@ from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.vocabulary import Mode, RunState, StopReason
 
+T = TypeVar("T")
 _INT8 = 2**63
 _ROLLOUT_BITS = 32  # a forked process numbers its rollouts from its pid times 2**32: none has its parent's number
 _TICKET_SECONDS = 5.0  # pickling a rollout that was written to waits so long until that is durable
@@ -118,7 +119,7 @@ class OpenRun:
         instruments.install()
         self._joins, self._checked = joins is not None, replace(options, address=self._writer.address)  # absolute
         self._record = RunRecord(self._writer, name_run(options.address) if joins is None else join_run(joins[0]))
-        self._eval_name, self._model, self._options = options.eval_name or "rollouts", model, options.rows
+        self._eval_name, self._model, self._options = shortened(options.eval_name or "rollouts"), model, options.rows
         self._numbers, self._process = itertools.count(), os.getpid()
         self._unbegun: set[OpenRollout] = set()  # written to, but never entered
         self._tokenizer: TokenizerSource | None = tokenizer if self._joins else None
@@ -169,7 +170,8 @@ class OpenRun:
         Args:
             prompt: A list of messages, or a text.
             eval_name: Name of the evaluation. None takes the run's.
-            task: Name of the task, or any value whose `str()` names it. None takes a hash of the prompt.
+            task: Name of the task, or any value whose `str()` names it. None, or a value whose `str()` fails, takes a
+                hash of the prompt.
             step: Step of the optimizer, a whole number; 0 outside of a training.
             mode: "train" or "eval".
             group: Name of the group of rollouts that this one is compared with, unique within the run. None makes it a
@@ -192,20 +194,20 @@ class OpenRun:
         call = OpenCall(
             run=self.id,
             launch=self._record.launch,
-            eval_name=shortened(str(eval_name or self._eval_name)),
+            eval_name=_name_of(eval_name) or self._eval_name,
             mode=Mode(mode),
             step=step,
             policy_step=step if policy_step is None else _whole("policy_step", policy_step),
             batch=number,
             model=self._model,
             prompts=[written],
-            tasks=[prompt_task(written) if task is None else shortened(str(task))],
+            tasks=[prompt_task(written) if (named := _name_of(task)) is None else named],
             source=self._tokenizer,
             options=self._options,
-            group=None if group is None else f"{self.id}/{mode}/{shortened(str(group))}",
+            group=None if (named := _name_of(group)) is None else f"{self.id}/{mode}/{named}",
             generation=generation,
         )
-        row = OpenRollout(self._writer, call, snapshot(dict(metadata or {})), self._unbegun)
+        row = OpenRollout(self._writer, call, snapshot(_converted(dict, metadata) or {}), self._unbegun)
         if staleness is not None:
             row._end_columns["staleness"] = _whole("staleness", staleness)  # noqa: SLF001
         return row
@@ -339,7 +341,7 @@ class OpenRollout(CurrentRow):
             observation: What the environment returned. None if it returned nothing.
             reward: The environment's reward for this action; None if it gave none.
             done: True if the environment says that the episode is over; None if it does not say.
-            seconds: Time that the environment took, in seconds.
+            seconds: Time that the environment took, in seconds; None, or 0, if it is not known.
             error: The environment's error in one line; None if it answered.
             tokens: Number of tokens of the answer; None if it is not known.
             max_tokens: Token limit of the model call; None if it is not known.
@@ -348,11 +350,11 @@ class OpenRollout(CurrentRow):
             if not self._is_open_for("turn"):
                 return
             log = self._call.collector
-            if text is not None:
+            said, counted, limit = _converted(str, text), _converted(int, tokens), _converted(int, max_tokens)
+            if said is not None:
                 begun = log.begin(self._strand, "generation", seam="turn")
-                counted = None if tokens is None else int(tokens)
-                answer = Answer(None, None, finish and str(finish), text=str(text), completion_tokens=counted)
-                sampling = {} if max_tokens is None else {"max_tokens": int(max_tokens)}
+                answer = Answer(None, None, _converted(str, finish), text=said, completion_tokens=counted)
+                sampling = {} if limit is None else {"max_tokens": limit}
                 log.add(Generation(begun.order, begun.began, 0.0, [answer], sampling, "turn", self._strand))
             if any(value is not None for value in (action, observation, reward, done, error)):
                 begun = log.begin(self._strand, "step", self, snapshot(action))
@@ -360,10 +362,9 @@ class OpenRollout(CurrentRow):
                     heard, images = (None, None) if observation is None else observed(observation)
                     log.add(
                         EnvironmentCall(
-                            begun.order, begun.began, float(seconds or 0.0), begun.client, "step",
-                            begun.sent or b"null", heard, None if reward is None else float(reward),
-                            None if done is None else bool(done), None,
-                            None if error is None else one_line(str(error)), self._strand, None, images,
+                            begun.order, begun.began, _converted(float, seconds) or 0.0, begun.client, "step",
+                            begun.sent or b"null", heard, _converted(float, reward), _converted(bool, done), None,
+                            _converted(lambda it: one_line(str(it)), error), self._strand, None, images,
                         )
                     )  # fmt: skip
             self._store_if_received()
@@ -401,26 +402,23 @@ class OpenRollout(CurrentRow):
         weights: Mapping[str, float] | None = None,
         advantage: float | None = None,
     ) -> None:
-        """Record rewards, at any time, also after the `with`. An argument that is None changes nothing.
+        """Record rewards, at any time, also after the `with`. An argument that is None changes nothing; a
+        value that is no number counts as None.
 
         Args:
-            reward: The total reward. None takes the weighted sum of `rewards`, of those that are not None.
+            reward: The total reward. None takes the weighted sum of `rewards` that are neither None nor NaN; an
+                infinite sum is no reward.
             rewards: Reward by reward function; None for a function that gave none.
             weights: Weight by reward function; 1 for a function that is missing.
             advantage: The advantage that the trainer uses.
         """
         with guard("recording a reward"):
-            columns: dict[str, Any] = {} if advantage is None else {"advantage": finite(advantage)}
-            if rewards is not None:
-                values = {name: None if value is None else finite(value) for name, value in rewards.items()}
-                weight = {name: float((weights or {}).get(name, 1.0)) for name in values}
-                weighted = [value * weight[name] for name, value in values.items() if value is not None]
-                odd = {name: str(float(value)) for name, value in rewards.items() if value is not None}
-                columns |= {"rewards": values, "reward_weights": weight, "scored": now_us()}
-                columns["odd_rewards"] = {name: odd[name] for name in odd if values[name] is None} or None
-                columns["reward"] = sum(weighted) if weighted else None
-            if reward is not None:
-                columns |= {"reward": finite(reward), "scored": now_us()}
+            columns: dict[str, Any] = {} if advantage is None else {"advantage": finite(_converted(float, advantage))}
+            total, scores = _converted(float, reward), _converted(_numbers, rewards)
+            if total is not None or scores is not None:
+                given = _converted(_numbers, weights) or {}
+                known = {name: weight for name, weight in given.items() if weight is not None}
+                columns |= {**reward_columns(total, scores, known), "scored": now_us()}
             if not self._call.settled:
                 self._is_open_for("score")
             self._writer.put(ColumnsJob(self._call, [columns]))
@@ -538,6 +536,22 @@ def _whole(name: str, value: Any) -> int:
         if -_INT8 <= int(value) < _INT8 and int(value) == value:
             return int(value)
     raise ValueError(f"{name} must be a whole number of at most 64 bits, not {value!r}")
+
+
+def _converted(convert: Callable[[Any], T], value: Any) -> T | None:
+    """Convert a value; None for None, and for a value with which that raises, which is logged once."""
+    if value is not None:
+        with guard("reading what was given of a rollout"):
+            return convert(value)
+    return None
+
+
+def _name_of(value: object) -> str | None:
+    return _converted(lambda it: shortened(str(it)), value)
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, float | None]:
+    return {name: _converted(float, value) for name, value in values.items()}
 
 
 def _misused(how: str) -> None:

@@ -1,11 +1,11 @@
 """Records one trainer's run: opens rows for its rollout calls, and takes what the trainer reports afterwards."""
 
 import atexit
-import os
 import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from logs_ui.recorder.api.options import CheckedOptions
 from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.api.run_record import RunRecord, finite
 from logs_ui.recorder.capture.calls import CallRecords, Collector
-from logs_ui.recorder.capture.instruments import trl, trl_parts
+from logs_ui.recorder.capture.instruments import trl, trl_parts, trl_shapes
 from logs_ui.recorder.capture.instruments.trl_parts import distinct
 from logs_ui.recorder.capture.rollout_output import OutputError, checked_output
 from logs_ui.recorder.capture.source_code import Part
@@ -27,11 +27,12 @@ from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.rollout_call import OpenCall, TokenizerSource
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob
-from logs_ui.recorder.rows.task_names import name_task, prompt_task, returned_tasks
+from logs_ui.recorder.rows.task_names import asked_key, name_task, prompt_task, returned_tasks
 from logs_ui.recorder.snapshot import plain_settings, snapshot
 from logs_ui.recorder.storage.changes import RunChange
 from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.vocabulary import FIRST_PROMPT, Mode, RunState, Status
+from logs_ui.recorder.storage.portable import on_fork
+from logs_ui.recorder.vocabulary import FIRST_PROMPT, Handed, Mode, RunState, Status
 
 
 class Recording:
@@ -48,6 +49,7 @@ class Recording:
         self._running: OpenCall | None = None
         self._returned: ReturnedJob | None = None  # the rows of the last call, until they are scored
         self._scores: tuple[bytes, CallRecords, dict[int, str]] | None = None  # completions, calls, functions
+        self._handed: list[Handed] = []  # the form of each of the last call's completions
         self._training = False
         # First, and on every rank: this waits for all ranks, so one that failed before would leave the others waiting.
         self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.address)))
@@ -97,6 +99,7 @@ class Recording:
             call.columns = [snapshot({k: v for k, v in row.items() if k != "prompt"}) for row in batch.rows]
         self._running = self._awaiting = call
         self._returned = self._scores = None
+        self._handed = []
         _recordings.add(self)  # again, if training had ended
         self._training = self._training or where["mode"] == Mode.TRAIN
         running = RunningJob(call)
@@ -107,6 +110,7 @@ class Recording:
     def prompted(self, call: OpenCall, prompts: Sequence[Any], trainer: Any) -> None:
         """Store the prompts after the environments' resets. A row without a prompt of its own is named a task anew."""
         was_empty = [orjson.loads(prompt) == trl.NO_PROMPT for prompt in call.prompts]
+        call.asked = list(map(cache(asked_key), call.prompts))
         call.prompts = [snapshot(prompt) for prompt in prompts]
         batch = trl.current_batch(trainer, len(prompts))
         if any(was_empty) and batch is not None:
@@ -141,6 +145,12 @@ class Recording:
         call.collector.close()
         self._settle(call, FailedJob.of(call, error))
         self._writer.flush_at_end()  # unless the error is caught the process ends next, with what is still in memory
+
+    def handed(self, completions: Any, *, are_parsed: bool) -> None:
+        """Take the form of the completions that reward functions were handed, to be written with the rewards.
+        `are_parsed` is False if the trainer only decodes answers.
+        """
+        self._handed = [trl_shapes.form_of(completion, is_parsed=are_parsed) for completion in completions]
 
     def scored(self, calls: Collector, completions: Any) -> None:
         """Write the last call's rows once more, with what reward functions called for them, unless that is nothing."""
@@ -185,6 +195,8 @@ class Recording:
             }
             for row, none, total, task, prompt in zip(values, declined, totals, tasks, call.prompts, strict=True)
         ]
+        for row_columns, handed in zip(columns, self._handed, strict=False):
+            row_columns["handed"] = handed
         self._writer.put(ColumnsJob(call, columns))
 
     def advantages(self, values: NDArray[np.float64]) -> None:
@@ -310,5 +322,5 @@ def _forked() -> None:
     _opening = threading.RLock()
 
 
-os.register_at_fork(after_in_child=_forked)
+on_fork(after_in_child=_forked)
 atexit.register(_process_ends)  # runs before the writer's, which was registered earlier

@@ -30,7 +30,7 @@ from logs_ui.recorder.api.options import RecordOptions, checked_options
 from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
 from logs_ui.recorder.capture.calls import Generation, answered, generating_strand, generation
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
-from logs_ui.recorder.capture.instruments import openenv_harness, trl, trl_async
+from logs_ui.recorder.capture.instruments import openenv_harness, trl, trl_async, trl_shapes
 from logs_ui.recorder.capture.instruments.trl_tools import players
 from logs_ui.recorder.capture.model_answers import Sequence, finish_of
 from logs_ui.recorder.capture.strands import Strand, current_strand, within
@@ -274,6 +274,7 @@ class _Recorded:
             policy={"version": first, "turns": rollout.versions, "staleness": now - first},
             training_rows=len(sequences),  # several if tokenizing again gave other ids than sampled
         )
+        row._end_columns["handed"] = trl_shapes.form_of(completion, is_parsed=True)  # noqa: SLF001
         self._finished[id(completion)] = completion, rollout
 
     async def _generate_one_turn(self, prompt_ids: list[int], *args: Any, **kwargs: Any) -> Any:
