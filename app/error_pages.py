@@ -7,6 +7,7 @@ import sqlalchemy.exc
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from logs_ui.app.pages.rollouts.export_jobs import ExportNotFoundError, TooManyExportsError
 from logs_ui.app.parts.filter_form import mended
@@ -14,6 +15,7 @@ from logs_ui.app.web import htmx
 from logs_ui.app.web.security import add_headers
 from logs_ui.app.web.urls import at, home, rollouts, why, with_query
 from logs_ui.recorder import errors
+from logs_ui.recorder.spelling import shortened
 
 _log = logging.getLogger(__name__)
 # Polls repeat by themselves, and the page shows that the connection is lost: no error page for these targets.
@@ -54,6 +56,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(errors.DatabaseError, lambda request, error: _answer(request, 503, str(error)))
     app.add_exception_handler(sqlalchemy.exc.DatabaseError, _database_trouble)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, lambda *_: Response(status_code=400))  # broke off: nobody reads this
     app.add_exception_handler(Exception, _broken)
 
 
@@ -77,10 +80,11 @@ def _no_rollout(request: Request, error: Exception) -> Response:
 def _wrong_filter(request: Request, error: Exception) -> Response:
     assert isinstance(error, errors.FilterError)  # noqa: S101 - installed for these alone
     meant = mended(request.query_params.multi_items(), error)
-    if meant is None:
+    if not meant:  # none, or the filter was posted
         back = "Clear the filter" if "where" in request.query_params else "Open the page without parameters"
         return _answer(request, 422, str(error), back=(at(request.url.path), back))
-    return _answer(request, 422, str(error), back=(with_query(request.url.path, meant), f"Use {error.meant!r}"))
+    back = f"Use {shortened(error.meant or '')!r}"
+    return _answer(request, 422, str(error), back=(with_query(request.url.path, meant), back))
 
 
 def _wrong_settings(request: Request, error: Exception) -> Response:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from logs_ui.rollout.models.token_episode import Answer
     from logs_ui.rollout.play.processor import Processor
 
+if __name__ == "rollout":  # from the root of the source: a second copy, whose classes are not those of the first
+    raise ImportError("Import logs_ui.rollout: the folder rollout is a part of the package logs_ui.")
+
 __all__ = [
     "Answer",
     "Evaluation",

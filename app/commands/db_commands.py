@@ -16,14 +16,18 @@ if TYPE_CHECKING:
     from logs_ui.recorder.storage.spool.spool_ingest import TakenIn
     from logs_ui.recorder.upkeep.info import Info
     from logs_ui.recorder.upkeep.merge import MergedRun
+    from logs_ui.recorder.upkeep.recover import Recovered
 
-db = typer.Typer(help="Show, check, vacuum, merge or migrate a database, or delete a run.")
+db = typer.Typer(help="Show, check, vacuum, merge, recover or migrate a database, or delete a run.")
 
 _DELETE_STOPPED = "Stopped. What is deleted stays deleted; the same command continues with the rest."
 _MERGE_STOPPED = "Stopped. What was copied stays; the same command continues with the rest."
+_FACTS_STOPPED = "Stopped. What was computed stays; the same command computes the rest."
 _NO_RUN = "There is no run to merge."
 _VACUUM_STOPPED = "Stopped. The database is as it was."
+_RECOVER_STOPPED = "Stopped. Nothing was written; the same command begins anew."
 _DAMAGED = 1
+_INCOMPLETE = 3
 _PAUSE = 1.0  # seconds between two looks for recordings
 _SKIPPED = 3  # skipped tables that are named
 
@@ -39,10 +43,11 @@ def ingest(
     """Store recordings that wait on disk in the database: made on a network file system, or while the database was
     away. The dashboard and load_run() do the same.
     """
+    from logs_ui.recorder.delivery.committer import entry_of
     from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 
     address = database_address(db)
-    ingester = Ingester(address)
+    ingester = Ingester(address, entry_of)
     taken = ingester.take_in()
     if taken.is_all and not taken.entries:
         terminal.say_plainly(f"Nothing waits for {shown(address)} in {ingester.folder}.")
@@ -163,22 +168,59 @@ def _became(run: "MergedRun") -> str:
     return f"brought up to date, {plural(run.rollouts, 'rollout')}" if run.rollouts else "already up to date"
 
 
+@db.command(short_help="Read what can be read of a damaged SQLite file into a new one.")
+def recover(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The damaged file; it stays as it is.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The file to write, which must not exist.")],
+) -> None:
+    """Read what can be read of a damaged SQLite file, and of the -wal beside it, row by row into a new file, and print
+    what is missing. Exits with 3 if something is.
+    """
+    from logs_ui.recorder.upkeep.recover import recover as recovered
+
+    with terminal.interruptible(_RECOVER_STOPPED), terminal.working() as progress:
+        found = recovered(old, new, progress)
+    terminal.facts([(it.name, _read_of(it)) for it in found])
+    is_all = all(it.is_sure and not it.missing for it in found)
+    terminal.say_plainly(
+        f"{'Everything was' if is_all else 'What can be read is'} written to {shown(database_address(new))}."
+    )
+    raise typer.Exit(0 if is_all else _INCOMPLETE)
+
+
+def _read_of(table: "Recovered") -> str:
+    missing = f"; {table.missing:,} missing" if table.missing else ""
+    return f"{plural(table.rows, 'row')}{missing}" + ("" if table.is_sure else "; more may be missing")
+
+
 @db.command(short_help="Bring a database of an earlier logs-ui up to date.")
-def migrate(db: terminal.Database = None) -> None:
-    """Bring a database of an earlier schema up to date. Each migration is one transaction. Most can run while a
+def migrate(
+    facts: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--facts", help="Compute facts that were not recorded from the stored texts, too.")
+    ] = False,
+    db: terminal.Database = None,
+) -> None:
+    """Bring a database of an earlier logs-ui up to date. Each change is one transaction. Most can run while a
     training records; for the others, stop all recording first. In an empty PostgreSQL database, create the tables.
     """
+    from logs_ui.recorder.upkeep.fill_facts import fill_facts
     from logs_ui.recorder.upkeep.migrate import migrate_database
 
     made: list[bool] = []
     version = migrate_database(
         db,
-        applied=lambda step: terminal.say_plainly(f"schema {step.number}: {step.what}"),
+        applied=lambda it: terminal.say_plainly(
+            f"schema {it.number}: {it.what}" if it.number > 1 else f"added: {it.what}"
+        ),
         made=lambda: made.append(True),
     )
     where = shown(database_address(db))
     said = f"{where} had no tables of logs-ui. They are created" if made else f"{where} is up to date"
     terminal.say_plainly(f"{said}: schema {version}.")
+    if facts:
+        with terminal.interruptible(_FACTS_STOPPED), terminal.working() as progress:
+            filled = fill_facts(db, progress=progress)
+        terminal.say_plainly(f"Facts of {plural(filled, 'rollout')} computed from their texts.")
 
 
 @db.command(short_help="Delete a run with everything that belongs to it.")

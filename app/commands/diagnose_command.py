@@ -3,7 +3,8 @@
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -13,7 +14,8 @@ from rich.text import Text
 
 from logs_ui.app.commands.terminal import Database, RunName, err, out, say
 from logs_ui.app.web.urls import matching, why
-from logs_ui.recorder.analysis.diagnose import Diagnosis, recorded_settings, settings_of
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import Diagnosis, of_all, recorded_settings, settings_of
 from logs_ui.recorder.analysis.frames import opened
 from logs_ui.recorder.analysis.user_modules import imported
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
@@ -21,7 +23,7 @@ from logs_ui.recorder.diagnosis.report import Line, lines
 from logs_ui.recorder.diagnosis.run_checks import all_limits
 from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.recorder.queries.notebook import Notebook
-from logs_ui.recorder.settings import check_thresholds
+from logs_ui.recorder.settings import check_environments, check_thresholds
 from logs_ui.recorder.snapshot import visible
 from logs_ui.recorder.storage.address import Address, database_address, db_option
 
@@ -32,18 +34,25 @@ def diagnose(
     run: RunName,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.")] = False,  # noqa: FBT002 - a flag
     max_reward: Annotated[
-        float | None, typer.Option(metavar="X", help="Reward of a perfect rollout. Default: the run's 99th percentile.")
+        list[str] | None,
+        typer.Option(metavar="X", help="Reward of a perfect rollout. Default: each environment's 99th percentile."),
     ] = None,
     solved_at: Annotated[
-        float | None,
+        list[str] | None,
         typer.Option(metavar="X", help="Lowest reward that counts as solved. Default: see docs/diagnosis.md."),
     ] = None,
     solved_by: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="Reward function that --solved-at applies to. Default: the whole reward."),
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Reward function that --solved-at applies to. For one eval: web=success, as with the two above.",
+        ),
     ] = None,
     threshold: Annotated[
         list[str] | None, typer.Option(metavar="ID=VALUE", help="Threshold of one diagnostic; may be repeated.")
+    ] = None,
+    mute: Annotated[
+        list[str] | None, typer.Option(metavar="ID=REASON", help="Do not count this finding; may be repeated.")
     ] = None,
     steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Diagnose the last N steps.")] = None,
     diagnostics: Annotated[
@@ -56,27 +65,49 @@ def diagnose(
     reset: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--reset", help="Delete the settings stored with the run.")
     ] = False,
+    for_project: Annotated[  # noqa: FBT002 - a flag
+        bool, typer.Option("--for-project", help="With --save or --reset: what is muted, for all runs of its project.")
+    ] = False,
     db: Database = None,
 ) -> None:
     """Diagnose why the rewards of a run are low: findings, highest cost first, with evidence and rollouts.
 
-    Exits with 0 without a finding, with 3 if there is one, and with 1 if the run could not be judged.
+    Exits with 3 if the verdict is a fault, a failure, or getting worse, else with 0; with 1 if a diagnostic failed.
     docs/diagnosis.md describes each diagnostic.
     """
     own = _own(diagnostics or ())
     known = all_limits(own)
-    values = {"max_reward": max_reward, "solved_at": solved_at, "solved_by": solved_by, "steps": steps}
-    given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
-    asked = Settings(**given, thresholds=_thresholds(threshold or ()))
-    check_thresholds(asked, known)
+    written = {"max_reward": max_reward, "solved_at": solved_at, "solved_by": solved_by}
+    thresholds = Settings(thresholds=_thresholds(threshold or ()), muted=_reasons(mute or ()))
+    check_thresholds(thresholds, known)
     with opened(run, db) as (engine, found):
+        names = queries.known_values(engine, found.id or 0, ("eval", "rewards"))
+        given, environments = _settings(written, names["rewards"])
+        given |= {} if steps is None else {"steps": steps}
+        asked = replace(thresholds, **given, environments=environments)
+        check_environments(asked, names["eval"])
         before = recorded_settings(found) if reset else settings_of(engine, found)
-        settings = replace(before, **given, thresholds={**before.thresholds, **asked.thresholds})
+        settings = replace(
+            before,
+            **given,
+            thresholds={**before.thresholds, **asked.thresholds},
+            muted={**before.muted, **asked.muted},
+            environments={
+                name: {**before.environments.get(name, {}), **asked.environments.get(name, {})}
+                for name in {**before.environments, **asked.environments}
+            },
+        )
         report = Diagnosis(engine, found, whole=everything).now(engine, found, settings, own).report
     if save or reset:
         notebook = Notebook(database_address(db))
-        notebook.diagnosis(found.uid, settings if save else None)
-        said = f"Stored with the run, in {notebook.place}" if save else "The run's settings are reset."
+        whose, kept = found.uid, settings
+        if for_project:
+            if not found.project:
+                raise SettingsError("--for-project: this run has no project, see record(project=...).")
+            whose, kept = of_all(found.project), Settings(muted=settings.muted)
+        notebook.diagnosis(whose, kept if save else None)
+        owner = "project" if for_project else "run"
+        said = f"Stored with the {owner}, in {notebook.place}" if save else f"The {owner}'s settings are reset."
         err.print(said, soft_wrap=True, markup=False)
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=2, allow_nan=False))
@@ -90,9 +121,36 @@ def _code(report: Report) -> int:
     if report.failed:
         worst = report.failed[0]
         say(f"The diagnostic {visible(worst.id)} failed: {visible(worst.error)}", _FAILED)
-    if report.cards:
+    if report.verdict.is_ill:
         return _ILL
     return _FAILED if report.failed else 0
+
+
+def _settings(
+    written: Mapping[str, Sequence[str] | None], functions: Sequence[str]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Reads settings that are written as VALUE, for the run, or as EVAL=VALUE; a reward function's name may have an
+    equals sign, too.
+    """
+    of_run, of_evals = dict[str, Any](), dict[str, dict[str, Any]]()
+    for name, values in written.items():
+        for text in values or ():
+            eval_name, equals, value = ("", "", text) if text in functions else text.partition("=")
+            value = value if equals else text
+            given: Any = value.strip()
+            if name != "solved_by":
+                with suppress(ValueError):  # Settings refuses what is no number
+                    given = float(given)
+            (of_evals.setdefault(eval_name.strip(), {}) if equals else of_run)[name] = given
+    return of_run, of_evals
+
+
+def _reasons(written: Sequence[str]) -> dict[str, str]:
+    """Reads what is muted, written as ID=REASON. Raises SettingsError."""
+    named = {name.strip(): reason.strip() for name, _, reason in (text.partition("=") for text in written)}
+    if not all(named.values()):
+        raise SettingsError('--mute needs a reason: write it as dead_groups="easy tasks, on purpose".')
+    return named
 
 
 def _thresholds(written: Sequence[str]) -> dict[str, float]:

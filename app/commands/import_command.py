@@ -72,8 +72,10 @@ def import_rollouts(
             raise LogsUIError(f"{suggest} is no file. Name one file of records; --suggest takes no folder.")
         from logs_ui.recorder.importing.formats.mapped import suggestion
 
-        say_plainly(suggestion(suggest))
-        return
+        with suppress(RecursionError):
+            say_plainly(suggestion(suggest))
+            return
+        raise LogsUIError(f"{suggest} has values that are nested too deeply for a mapping.")
     if not paths:
         raise LogsUIError("Name what to import: a file, a folder, or a glob in quotes.")
     given = None if rewards is None else tuple(rewards.split(","))
@@ -102,7 +104,7 @@ def import_rollouts(
         if follow:
             _follow(importer, option)
     _say(importer.result, option)
-    if importer.result.bad_count and not importer.result.rollouts:
+    if (importer.result.replaced and not follow) or (importer.result.bad_count and not importer.result.rollouts):
         raise typer.Exit(1)
 
 
@@ -138,10 +140,15 @@ def _say(found: "Imported", option: str) -> None:
         also = f" ({more:,} more than are shown)" if more else ""
         faults = f"{plural(found.bad_count, 'record')} had faults{also}: what could not be read was left out."
         err.print(faults, soft_wrap=True, markup=False)
+    for line in found.notes:
+        err.print(line, soft_wrap=True, markup=False)
+    if found.replaced:
+        lost = f"{plural(found.replaced, 'record')} replaced others with the same key: {found.rollouts:,} are left."
+        err.print(lost, soft_wrap=True, markup=False)
     if found.unknown:
         others = f" and {len(found.unknown) - 3:,} more" if len(found.unknown) > 3 else ""
         names = ", ".join(map(visible, found.unknown[:3])) + others
-        err.print(f"Not recognized: {names}. Import it alone to see what to do.", soft_wrap=True, markup=False)
+        err.print(f"Not recognized: {names}. Import one alone to see what to do.", soft_wrap=True, markup=False)
     for name, instead in found.unused.items():
         line = f"No rollout has a reward {visible(name)!r}: {visible(instead)}"
         err.print(line, soft_wrap=True, markup=False)

@@ -19,6 +19,7 @@ from logs_ui.app.commands.run_hook import logs_ui_run_hook as hook
 from logs_ui.app.commands.terminal import Database, err
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import Address, as_text, database_address
+from logs_ui.recorder.storage.portable import IS_WINDOWS
 
 _HOOK = Path(hook.__file__)
 
@@ -45,6 +46,8 @@ def run(
     The program behaves as without logs-ui run: its arguments, input, output, signals and exit code are the same.
     Processes that it starts are recorded too, such as the ranks of `accelerate launch`. Options come before the script.
     """
+    if IS_WINDOWS:
+        raise LogsUIError("logs-ui run needs Linux, macOS or WSL. On Windows, call record_trainer() in the script.")
     from logs_ui.recorder.delivery.writer import check_settings
     from logs_ui.recorder.storage.database import refuse_hopeless
 

@@ -15,6 +15,8 @@ from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed, Diagnosis, settings_of
 from logs_ui.recorder.diagnosis import Card, Report, Rows
+from logs_ui.recorder.diagnosis.measures import mean
+from logs_ui.recorder.diagnosis.report import Verdict
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.waterfall import judged
 from logs_ui.recorder.queries.run_totals import RECENT_STEPS
@@ -67,11 +69,13 @@ def success_of(db: Connection, run: Run) -> Success:
 
 
 def solved_share(db: Connection, run: Run) -> float | None:
-    """Returns the share of the last steps' rollouts with a reward that are solved; None if solved is not defined."""
+    """Returns the share of the last steps' rollouts with a reward that are solved, of those that can count as solved;
+    None if there are none, or solved is not defined.
+    """
     known = diagnosed(db, run)
     rows, success = known.rows.where(np.isfinite(known.rows.reward)), known.report.scale.success
     recent = rows.where(np.isin(rows.step, np.unique(rows.step)[-RECENT_STEPS:]))
-    return float(success.solved(recent).mean()) if success.is_defined and len(recent) else None
+    return mean(success.outcomes(recent)) if success.is_defined else None
 
 
 def is_diagnosed(db: Connection, run: Run) -> bool:
@@ -115,6 +119,7 @@ class ShortDiagnosis(NamedTuple):
     cards: list[Card]
     more: int
     too_few: bool
+    verdict: Verdict
 
 
 def in_short(run: str, known: Diagnosed) -> ShortDiagnosis:
@@ -128,6 +133,7 @@ def in_short(run: str, known: Diagnosed) -> ShortDiagnosis:
         cards=cards[:_TOP],
         more=len(report.cards) - len(cards[:_TOP]),
         too_few=report.warming_up,
+        verdict=report.verdict,
     )
 
 

@@ -30,6 +30,7 @@ from logs_ui.recorder.vocabulary import RunState, Status
 TYPED = ("step_min", "step_max", "since", "until", "reward_min", "reward_max")
 """Fields of the column that are typed into."""
 
+_LONGEST = 8_000  # characters of a line in an address: proxies accept no more, and a page has hundreds of addresses
 _COLUMN = ("eval", "status", "stop", "scored", "task", "step", "reward", "since", "until")
 """Fields that the column always shows."""
 
@@ -118,10 +119,15 @@ def _tasks_found(db: Connection, summary: RunSummary, chosen: RolloutFilter, fin
     return [(task, counted[task]) for task in named if task in counted]
 
 
-def checked_filter(db: Connection, run: Run, given: Pairs) -> RolloutFilter:
+def checked_filter(db: Connection, run: Run, given: Pairs, *, longest: float = _LONGEST) -> RolloutFilter:
     """Reads the filter of a URL. An order by metadata is one of texts where the newest values are no numbers. Raises
-    FilterError as `parse_filter` does, and if the run has no such eval, task, tag, ...
+    FilterError as `parse_filter` does, if the run has no such eval, task, tag, ..., and for a line that is too long.
     """
+    if (length := sum(len(it) for name, it in given if name == where.WHERE)) > longest:
+        message = (
+            f"this filter has {length:,} characters, and an address at most {longest:,}: apply it in the filter's box"
+        )
+        raise FilterError(where.WHERE, message)
     given = [(name, queries.in_full(db, id_of(run), it) if name == where.WHERE else it) for name, it in given]
     chosen = parse_filter(given)
     queries.check_names(db, id_of(run), chosen)

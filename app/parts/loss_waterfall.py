@@ -97,12 +97,11 @@ def _stairs(
         "best", "Best reward", f"{said[:1].upper()}{said[1:]}.", "flag", fall.best, None, None,
         *_bar(zero, scale.at(fall.best)), None, scale.at(fall.best), None,
     )  # fmt: skip
-    best = f"{fall.best!r}"
     if fall.above > _UNSEEN * min(abs(fall.best), 1.0):
         yield Stair(
             "above", "Above the best", "Rewards above the best reward.", "arrow-up", fall.above, None, None,
             *_bar(scale.at(ends[0]), scale.at(ends[1])), scale.at(ends[0]), scale.at(ends[1]),
-            urls.matching(run, f"{where} reward>{best}"),
+            urls.matching(run, f"{where} {fall.higher}") if fall.higher else None,
         )  # fmt: skip
     losses = fall.lost + fall.above
     for share, before, after in zip(fall.shares, ends[1:-1], ends[2:], strict=True):

@@ -108,7 +108,7 @@ def _notebook(request: Request) -> Notebook:
     return notebook
 
 
-def _writable(request: Request, source: SourceOfPages) -> Notebook:
+def writable_notebook(request: Request, source: SourceOfPages) -> Notebook:
     """Returns the notebook if it can be written. Raises HTTPException or DatabaseError."""
     source.rights()
     if (refusal := source.refusal()) is not None:
@@ -118,7 +118,7 @@ def _writable(request: Request, source: SourceOfPages) -> Notebook:
 
 NotebookOfPages = Annotated[Notebook, Depends(_notebook)]
 """The notebook, for reading."""
-WritableNotebook = Annotated[Notebook, Depends(_writable)]
+WritableNotebook = Annotated[Notebook, Depends(writable_notebook)]
 """The notebook, for writing."""
 FormOfPages = Annotated[Mapping[str, str], Depends(_form)]
 """The fields of a form, by name."""

@@ -70,6 +70,7 @@ class CallResult:
     pictures: list[Picture] = field(default_factory=list)
     tool: str = ""  # name of the tool, if the action is a tool call: `action` has its arguments
     is_called: bool = False  # True if the action equals a tool call of the model's message, which shows it
+    is_unread: bool = False  # True if a tool returned it, and the model was sent an empty message
     # True if a parser found no action in the answer, or the answer does not contain this one: the rollout function may
     # have sent a default. None if that is not known.
     is_fallback: bool | None = None
@@ -303,11 +304,13 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
     recorded = {name: without_pictures(action[name]) for name in named if action.get(name)}
     seen, sent = action.get("observation"), action.get("action")
     tool, given = (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == CALL else ("", sent)
+    is_unread = isinstance(seen, list) and isinstance(it := action.get("metadata"), dict) and it.get("sent") == ""
+    unread = [("", Text(f"{part}-observation", safe_text.shown(seen)))] if is_unread else []  # an empty list, too
     answer = CallResult(
         turn=turn,
         action=_fields(f"{part}-action", given or ("" if tool else action.get("text"))) if turn else [],
         tool=safe_text.label(tool, 80),
-        observation=_fields(f"{part}-observation", without_pictures(seen), beside=("done", "reward")),
+        observation=_fields(f"{part}-observation", without_pictures(seen), beside=("done", "reward")) or unread,
         whole=Text(f"{part}-whole", safe_text.as_json(recorded))
         if any(_is_more(value) for name, value in recorded.items() if name != "action" or not tool)
         else None,
@@ -316,6 +319,7 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
         seconds=_float(ended.get("seconds")),
         error=Text(f"{part}-error", error) if error else None,
         is_waited_for=_is_waited_for(action),
+        is_unread=is_unread,
         pictures=pictures_of(seen, action.get("metadata")),
         is_fallback=None if sent is not None and _is_parsed([action]) is None else _is_parsed([action]) is False,
     )
@@ -334,7 +338,8 @@ def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
         step = waiting.pop(0)
         if step.answer and _says_the_same(card, step.answer):
             # In place of pictures the message has references: then the observation is shown.
-            heard, content = (step.answer.observation, None) if step.answer.pictures else ([], card.content)
+            is_apart = step.answer.pictures or step.answer.is_unread
+            heard, content = (step.answer.observation, None) if is_apart else ([], card.content)
             answer = replace(step.answer, observation=heard, shown_as=f"{card.role} {card.name}".strip())
             return [*before, replace(step, anchor=card.anchor, content=content, answer=answer)]
         before.append(step)
@@ -344,7 +349,7 @@ def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
 def _says_the_same(card: Card, answer: CallResult) -> bool:
     """True if the message contains the observation or one of its texts; very short texts occur in any message."""
     if card.content is None or not answer.observation:
-        return False
+        return card.role == "tool" and card.content is None and answer.is_unread
     message = card.content.value.strip()
     values = [value.value.strip() for name, value in answer.observation]
     return any(value == message or (len(value) > 3 and value in message) for value in values)
@@ -361,7 +366,7 @@ def _with_calls(cards: list[Card]) -> list[Card]:
             is_text = text is not None and any(not name and text in value.value for name, value in answer.action)
             is_called = is_text or any(_is_same(call, answer) for call in message.calls)
             is_fallback = answer.is_fallback
-            if is_fallback is None:
+            if is_fallback is None and answer.tool != "get_reward":  # the trainer asks for that
                 # An answer without tool calls may name the tool in its text, with arguments in a form of its own.
                 values = [] if answer.tool and not message.calls else [value.value for _, value in answer.action]
                 sent = [answer.tool, *values]
@@ -426,6 +431,8 @@ def _with_anomaly(cards: list[Card], rollout: Rollout) -> list[Card]:
         replace(card, anomaly=_RAISED[card.role]) if card.answer and card.answer.error else card for card in cards
     ]
     reason = next((why for stop, why in _AT_THE_LAST_TURN.items() if stop == rollout.row.stop_reason), None)
+    if rollout.row.no_room:
+        reason = "no room for the tool's answer"
     own = [index for index, card in enumerate(marked) if card.role == "assistant" and card.turn]
     if reason and own and not (marked[own[-1]].anomaly and rollout.row.stop_reason == StopReason.NO_ACTION):
         marked[own[-1]] = replace(marked[own[-1]], anomaly=reason)

@@ -11,7 +11,7 @@ from logs_ui.recorder.queries import Dimension, GroupSort, Kind, Measure, RunSum
 from logs_ui.recorder.queries.filters.filter_chips import FilterPart
 from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, Scored, Sort, read_sort
 from logs_ui.recorder.storage.tables import EvaluationRow
-from logs_ui.recorder.vocabulary import LossCause, RunState, Status, StopReason
+from logs_ui.recorder.vocabulary import LossCause, RunState, SentPrompt, Status, StopReason
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ STOP_REASONS = {
         "stop", "check", "quiet", "The model ended its answer: without an environment, or without another tool call."
     ),
     StopReason.LENGTH: Word(
-        "length", "scissors", "warn", "The last generation hit its token limit: the rollout is truncated."
+        "length", "scissors", "warn", "The last generation hit its limit, or a tool's answer had no room (no_room:1)."
     ),
     StopReason.TURN_LIMIT: Word(
         "turn limit", "repeat", "warn", "The rollout function stopped before the episode was over."
@@ -116,6 +116,20 @@ DROPPED = {
     "filtered": Word("dropped: filtered", "circle-slash", "warn", "Not trained on: in the dump of all rollouts only."),
 }
 """Rollouts that a trainer dropped."""
+
+SENT_PROMPTS: dict[str, Word] = {
+    SentPrompt.EXTENDED: Word(
+        "more was sent", "list", "quiet",
+        "The model was sent the dataset's prompt and more, such as a list of tools, which chat templates write. "
+        "All of it is shown.",
+    ),
+    SentPrompt.OTHER: Word(
+        "other prompt", "triangle-alert", "warn",
+        "The model was sent another prompt than the dataset's, or not all of it. What was sent is shown. "
+        "Check that rewards judge what was asked: a trainer hands functions the dataset's row.",
+    ),
+}  # fmt: skip
+"""Rollouts whose prompt is not just the dataset's."""
 
 OUTCOMES = {
     Outcome.TRAINED: Word("trained on", "check", "good", "Non-zero advantage, and tokens to train on."),

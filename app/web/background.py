@@ -4,6 +4,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 
+from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
@@ -58,7 +59,7 @@ class Ingesting(Background):
 
     def __init__(self, address: Address) -> None:
         super().__init__("logs-ui-ingest", pause=1.0)
-        self._ingester = Ingester(address)
+        self._ingester = Ingester(address, entry_of)
 
     def _look(self) -> bool:
         self._ingester.take_in(self._stop.is_set)

@@ -18,6 +18,7 @@ from logs_ui.recorder.queries.search.full_text import planning
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine
 from logs_ui.recorder.storage.database import identity as identity_of
+from logs_ui.recorder.storage.missing_columns import is_outdated
 from logs_ui.recorder.storage.postgres.postgres_rights import NONE, Rights, rights_of
 from logs_ui.recorder.storage.sidecars import FileIdentity
 from logs_ui.recorder.storage.tables import Run
@@ -72,20 +73,26 @@ class Source:
 
     def _opened(self) -> Engine:
         with ExitStack() as behind_the_lock, self._lock:
-            identity = identity_of(self.address)
-            if self._engine is None or identity[0] is None or identity != self._identity:
+            identity, before = identity_of(self.address), self._identity
+            if before[1:2] == (None,):  # to read an SQLite file that has no log begins one
+                before = before[0], *identity[1:2], *before[2:]
+            is_same = self._engine is not None and identity[0] is not None and identity == before
+            if self._engine is None or not is_same or is_outdated(self._engine):
                 behind_the_lock.callback(_close, self._engine)
+                if self._engine is not None:  # else new connections would share its index of an earlier log
+                    self._engine.dispose()
                 self._engine = None
                 self._engine = reading_engine(self.address)
                 background_refresh.begin(self._engine)
                 self._rights = NONE if self._read_only else rights_of(self._engine)
-                self._identity = identity
+            self._identity = identity
             return self._engine
 
     def exists(self) -> bool:
         """True if there is a database. Raises DatabaseError if there is one, but not one of ours."""
         try:
-            self._opened()
+            with errors_in_plain_words(self.address):
+                self._opened()
         except NoDatabaseError:
             return False
         return True

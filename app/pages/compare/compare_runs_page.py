@@ -18,14 +18,14 @@ from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
-from logs_ui.recorder.diagnosis import Card
+from logs_ui.recorder.diagnosis import Report
 from logs_ui.recorder.diagnosis.success import ABOVE_0, Success
 from logs_ui.recorder.diagnosis.wording import figure as short
 from logs_ui.recorder.errors import FilterError, RunNotFoundError
 from logs_ui.recorder.queries import GroupResult, ListedRun, RunFilter, RunSummary
 from logs_ui.recorder.queries.comparison import MOST_ROLLOUTS
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
-from logs_ui.recorder.vocabulary import Mode
+from logs_ui.recorder.vocabulary import Mark, Mode
 
 MOST_RUNS = 6
 REWARD = "mean reward"
@@ -93,7 +93,7 @@ class ComparePage:
     choice: CompareChoice
     mode: str
     runs: list[ComparedRun]
-    headlines: dict[str, Card]  # the largest finding by uid, of runs that are diagnosed already and have one
+    reports: dict[str, Report]  # by uid, of runs that are diagnosed already
     others: list[ListedRun]  # runs that could be added
     figures: list[str]  # names of the figures of rollouts that can be drawn, REWARD first
     logged: list[str]  # names of the metrics that at least two runs logged
@@ -196,7 +196,7 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
         choice=choice,
         mode=mode,
         runs=runs,
-        headlines={uid: it for uid, one in known.items() if one and (it := one.report.headline)},
+        reports={uid: it.report for uid, it in known.items() if it and not it.report.warming_up},
         others=[each for each in recent if each.summary.run.uid not in choice.runs],
         figures=[REWARD, *filter(_is_of_rollouts, tasks.figures if tasks else ())],
         logged=sorted(name for name, count in names.items() if count > 1 and not _is_of_rollouts(name)),
@@ -271,12 +271,15 @@ def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) 
     A function that gave nothing but 0 so far has the mark ABOVE_0, which any other mark of it agrees with.
     """
     if solved is not None:
-        return Success((("reward", solved),), f"reward \u2265 {short(solved)}, as set on this page")
+        return Success((Mark("reward", solved),), f"reward \u2265 {short(solved)}, as set on this page")
     own = [success_of(db, run.summary.run) for run in runs]
-    most = max(own, key=lambda it: it.marks, default=Success())
-    known = [(column, {at, ABOVE_0}) for column, at in most.marks]
+    most = max(own, key=lambda it: [(mark.column, mark.at) for mark in it.marks], default=Success())
+    known = [(mark.column, mark.eval, {mark.at, ABOVE_0}) for mark in most.marks]
     for it in own:
-        agree = [name == column and at in ats for (name, at), (column, ats) in zip(it.marks, known, strict=False)]
+        agree = [
+            (mark.column, mark.eval) == (column, name) and mark.at in ats
+            for mark, (column, name, ats) in zip(it.marks, known, strict=False)
+        ]
         if len(it.marks) != len(known) or not all(agree):
             each = "; ".join(f"{run.letter}: {it.said}" for run, it in zip(runs, own, strict=True))
             return Success(said=f"not defined alike in these runs. {each}")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from logs_ui.recorder.diagnosis.mean_difference import Mean, chance, chance_limit
 from logs_ui.recorder.queries import GroupResult
 from logs_ui.recorder.queries.common import BOUND
 
@@ -21,16 +22,13 @@ class Estimate(NamedTuple):
     error: float | None  # standard error by groups; None with fewer than two groups
     rollouts: int
     groups: int
+    effective: float = 0.0  # number of groups of equal size that would tell as much; see `mean_difference.Mean`
     pass_at: float | None = None  # pass@k, from 0 to 1; None if no group has k rollouts, or what is solved is not known
+    is_clear: bool = False  # True if it differs from the first run's by more than chance; see `marked`
 
     def error_from(self, other: "Estimate") -> float | None:
         """Returns the standard error of the difference between the two means."""
         return None if self.error is None or other.error is None else math.hypot(self.error, other.error)
-
-    def differs(self, other: "Estimate") -> bool:
-        """Returns True if the means differ by more than 1.96 standard errors."""
-        error = self.error_from(other)
-        return error is not None and abs(self.mean - other.mean) > 1.96 * error
 
 
 def estimate(groups: Sequence[tuple[int, float]]) -> Estimate | None:
@@ -47,7 +45,25 @@ def estimate(groups: Sequence[tuple[int, float]]) -> Estimate | None:
     mean = sum(total for _, total in known) / n
     off = [total - number * mean for number, total in known]
     error = math.sqrt(count / (count - 1) * sum(it * it for it in off)) / n if count > 1 else None
-    return Estimate(mean, error, n, count)
+    return Estimate(mean, error, n, count, n * n / sum(number * number for number, _ in known))
+
+
+def marked(lines: Sequence[list[Estimate | None]], apart: Sequence[int] = ()) -> list[list[Estimate | None]]:
+    """Returns the lines of a table, each with the cells of all runs, with `is_clear` where a run differs from the first
+    one. All comparisons that the table shows count, so that most marks are true; runs `apart` are not compared.
+    """
+    chances = [[None if i == 0 or i in apart else _chance(line[0], it) for i, it in enumerate(line)] for line in lines]
+    limit = chance_limit([p for of_line in chances for p in of_line if p is not None])
+    return [
+        [it and it._replace(is_clear=p is not None and p <= limit) for it, p in zip(line, of_line, strict=True)]
+        for line, of_line in zip(lines, chances, strict=True)
+    ]
+
+
+def _chance(a: Estimate | None, b: Estimate | None) -> float | None:
+    if a is None or b is None or a.error is None or b.error is None:
+        return None
+    return chance(*(Mean(it.mean, error, it.groups, it.effective) for it, error in ((a, a.error), (b, b.error))))
 
 
 def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
@@ -59,20 +75,27 @@ def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
     return [common if tasks & own[0] else tasks for tasks in own]
 
 
+def runs_apart(compared: Sequence[set[str]]) -> list[int]:
+    """Returns the places of the runs that share no task with the first one, from the `compared_tasks` of each."""
+    return [i for i, tasks in enumerate(compared) if tasks != compared[0]]
+
+
 def figures_of(
     results: Sequence[Results], weights: Sequence[Mapping[str, float]], part: str
 ) -> dict[str, list[Estimate | None]]:  # fmt: skip
     """Returns each run's estimates by figure: reward, shares solved, truncated and failed, turns, tokens, reward
     functions; None without a value. A figure that no run has is left out. `part` is one of PARTS.
     """
-    tasks = zip(results, compared_tasks(results), strict=True)
-    groups = [[it for task in chosen for it in run.get(task, ())] for run, chosen in tasks]
+    compared = compared_tasks(results)
+    apart = runs_apart(compared)
+    groups = [[it for task in tasks for it in run.get(task, ())] for run, tasks in zip(results, compared, strict=True)]
     functions = {name for run in groups for group in run for name in group.sums if name.startswith("rewards.")}
     names = ("reward", "solved", "truncated", "errors", "turns", "tokens", *sorted(functions))
     found = {
         name: [_cell(run, name, of_run, part) for run, of_run in zip(groups, weights, strict=True)] for name in names
     }
-    return {name: cells for name, cells in found.items() if any(cells)}
+    found = {name: cells for name, cells in found.items() if any(cells)}
+    return dict(zip(found, marked(list(found.values()), apart), strict=True))
 
 
 def _cell(groups: Sequence[GroupResult], name: str, weights: Mapping[str, float], part: str) -> Estimate | None:

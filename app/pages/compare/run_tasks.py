@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from logs_ui.app.pages.compare.run_figures import Estimate, Results, compared_tasks, estimate
+from logs_ui.app.pages.compare.run_figures import Estimate, Results, compared_tasks, estimate, marked, runs_apart
 from logs_ui.app.parts.charts import Bar, Scale
 from logs_ui.recorder.diagnosis.tables.task_table import pass_at
 from logs_ui.recorder.queries import GroupResult
@@ -40,14 +40,14 @@ def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> Tas
     `mean1` to `mean6`; `limit` is the maximum number of lines.
     """
     tasks = sorted(set(chain.from_iterable(results)))
-    lines = [_line(task, [_cell(run.get(task, ()), k) for run in results]) for task in tasks]
-    lines = [line for line in lines if any(line.cells)]
+    cells = [[_cell(run.get(task, ()), k) for run in results] for task in tasks]
+    lines = [_line(task, of_task) for task, of_task in zip(tasks, marked(cells), strict=True) if any(of_task)]
     lines.sort(key=lambda line: _place(line, sort))
     differences = [abs(line.difference) for line in lines[:limit] if line.difference is not None]
     largest = max(differences, default=0.0) or 1.0
     scale = Scale(-largest, largest)
     compared = compared_tasks(results)
-    apart = [i for i, of_run in enumerate(compared) if of_run != compared[0]]
+    apart = runs_apart(compared)
     of_all = [
         [it for task in of_run for it in run.get(task, ())] for run, of_run in zip(results, compared, strict=True)
     ]

@@ -131,11 +131,13 @@ def _mean_of(name: str) -> Figure:
 
 def _solved(judged: Diagnosed, eval_name: str) -> _Kind:
     rows, success = judged.rows, judged.report.scale.success
-    rows = rows.where(np.isfinite(rows.reward) & (np.array([*rows.evals, ""])[rows.eval] == eval_name))
+    rows = rows.where(
+        np.isfinite(rows.reward) & success.known(rows) & (np.array([*rows.evals, ""])[rows.eval] == eval_name)
+    )
     number, won = Counter(rows.step.tolist()), Counter(rows.step[success.solved(rows)].tolist())
 
     def share(steps: Sequence[Step]) -> float | None:
         return mean(sum(won[step.step] for step in steps), sum(number[step.step] for step in steps))
 
-    meaning = f"Share of the rollouts with a reward that solved their task. Solved: {success.said}."
+    meaning = f"Share of the rollouts that solved their task. Solved: {success.said}."
     return _Kind("Solved", Form.SHARE, share, meaning, is_better_high=True)

@@ -29,6 +29,7 @@ from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of
 from logs_ui.recorder.analysis.export.exported import iso
+from logs_ui.recorder.analysis.rescore.reward_inputs import Rebuilding
 from logs_ui.recorder.diagnosis.rollout_rows import SAME
 from logs_ui.recorder.diagnosis.tables.one_rollout import Training, training
 from logs_ui.recorder.diagnosis.waterfall import cause_of
@@ -39,8 +40,9 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check
 from logs_ui.recorder.queries.notebook import Notebook
 from logs_ui.recorder.queries.search.search_hits import searches
 from logs_ui.recorder.queries.search.search_words import place_of
+from logs_ui.recorder.storage.payload import first_answer
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
-from logs_ui.recorder.vocabulary import LossCause, Mode, RunState, Status
+from logs_ui.recorder.vocabulary import Handed, LossCause, Mode, RunState, Status
 
 router = APIRouter()
 
@@ -55,7 +57,7 @@ text.
 _IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp")
 """Media types that cannot contain a script."""
 _IMAGE_HEADERS = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Content-Disposition": "inline"}
-_OWN_PANEL = ("traceback", "server_log")
+_OWN_PANEL = ("traceback", "server_log", "dataset_prompt")
 """Metadata that has a panel of its own."""
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _AS_COLUMNS = {"env_reward": "rollout_reward", "turns": "turns", "error": "error"}
@@ -103,6 +105,9 @@ class RolloutPage:
     most_tokens: int
     traceback: Text | None
     server_log: Text | None  # end of the environment server's log, for a failed rollout that names a log
+    sent_prompt: Word | None  # how the prompt that was sent differs from the dataset's
+    dataset_prompt: Text | None  # that prompt, if it does
+    is_parsed: bool  # True if reward functions were handed another text than the messages show
     # The weakest evidence of its call attribution, and its meaning; None without calls.
     evidence: tuple[str, str] | None
     marks: Marks
@@ -148,9 +153,9 @@ def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anch
     """Returns what a page left out of a folded card: its reasoning, or its output."""
     with source.reading_run(name) as (db, run):
         found = queries.rollout(db, id_of(run), storable(row_id))
+        piece = _panel(db, run, found, anchor)
     named = anchor.removesuffix("-reasoning")
     card = next((card for card in timeline.make_timeline(found) if card.anchor == named), None)
-    piece = next((it for it in _panels(found) if it.part == anchor), None)
     if card is None and piece is None:
         raise RolloutNotFoundError(f"rollout {row_id} has no message called {anchor[:60]!r}: load its page again")
     own = {"card": card, "piece": piece, "is_reasoning": anchor != named}
@@ -163,13 +168,14 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
     """Returns one text of a rollout as plain text, or an image that a message contains, such as a VLM's prompt."""
     with source.reading_run(name) as (db, run):
         found = queries.rollout(db, id_of(run), storable(row_id))
+        panel = _panel(db, run, found, part)
     cards = [*timeline.make_timeline(found), *timeline.make_scoring(found)]
     if image := next((it for card in cards for it in card.pictures if it.data and it.part == part), None):
         return Response(image.data, media_type=image.media_type, headers=_IMAGE_HEADERS | {"Cache-Control": "no-cache"})
     if part == "raw":
         value: str | None = safe_text.as_json(_record(found, token_limit=None))
     else:
-        value = {**timeline.texts(cards), **{it.part: it.value for it in _panels(found)}}.get(part)
+        value = panel.value if panel else timeline.texts(cards).get(part)
     if value is None:
         raise RolloutNotFoundError(f"rollout {row_id} has no text called {part[:60]!r}")
     return htmx.plain_text(value)
@@ -258,6 +264,9 @@ def _page(
         most_tokens=max([card.tokens or 0 for card in cards if card.role == "assistant"], default=0) or 1,
         traceback=_metadata_text(found, "traceback"),
         server_log=_metadata_text(found, "server_log"),
+        sent_prompt=words.SENT_PROMPTS.get(row.sent_prompt or ""),
+        dataset_prompt=_metadata_text(found, "dataset_prompt"),
+        is_parsed=_is_parsed(found) and run.tokenizer is not None,
         evidence=_evidence(found),
         marks=notes.of_rollout(db, notebook, run, found),
         metrics=_named(found.metadata.get("metrics")),
@@ -287,7 +296,7 @@ def _loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
     best, solved = None, ""
     if known is not None and len(own := known.rows.where(known.rows.id == row.id)):  # it may not be in the sample
         scale = known.report.scale
-        best = None if scale.is_flat else scale.best
+        best = None if scale.is_flat else float(scale.bests(known.rows)[known.rows.id == row.id][0])
         solved = scale.success.said if scale.success.solved(own).any() else ""
     lost = None if best is None else max(best - (row.reward or 0.0), 0.0)
     if lost is not None and lost <= SAME * max(abs(best or 0.0), 1):
@@ -324,8 +333,19 @@ def _metadata_text(found: Rollout, name: str) -> Text | None:
     return Text(name, safe_text.shown(value)) if value else None
 
 
-def _panels(found: Rollout) -> list[Text]:
-    return [it for it in (*(_metadata_text(found, name) for name in _OWN_PANEL), _metadata(found)) if it]
+def _panel(db: Connection, run: Run, found: Rollout, part: str) -> Text | None:
+    """Returns a text that stands in no message; None if there is none of that name."""
+    if part == "handed" and _is_parsed(found):
+        return Text(part, safe_text.shown(Rebuilding(db, run).handed_text(found)))
+    return _metadata(found) if part == "metadata" else _metadata_text(found, part) if part in _OWN_PANEL else None
+
+
+def _is_parsed(found: Rollout) -> bool:
+    """Returns True if reward functions were handed one text, of which the messages show several parts."""
+    answered = found.messages[first_answer(found.messages, found.row.turns) :]
+    said = answered[0] if answered else {}
+    is_parted = len(answered) > 1 or said.get("reasoning_content") is not None or bool(said.get("tool_calls"))
+    return found.row.handed == Handed.TEXT and found.tokens is not None and is_parted
 
 
 def _evidence(found: Rollout) -> tuple[str, str] | None:

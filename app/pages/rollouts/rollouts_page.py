@@ -23,7 +23,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Count, Cursor, RunSummary
 from logs_ui.recorder.queries.filters.filter_chips import FilterPart, filter_parts
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_filter, print_filter, print_where
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, print_filter, print_where
 from logs_ui.recorder.storage.address import Address, absolute, without_password
 from logs_ui.recorder.storage.notes_tables import SavedView
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
@@ -200,7 +200,7 @@ def live(request: Request, source: SourceOfPages, name: str) -> Response:
     """Returns what changed since the table was made; 204 if nothing did."""
     with source.reading_run(name) as (db, run):
         shown, pairs = split(request.query_params.multi_items())
-        view, chosen = parse_view(shown), parse_filter(pair for pair in pairs if pair[0] not in _OF_LIVE)
+        view, chosen = parse_view(shown), checked_filter(db, run, [it for it in pairs if it[0] not in _OF_LIVE])
         urls.showing(print_view(view))
         newest, seen = urls.parse_whole(request.query_params.get("newest", "0")), request.query_params.get("seen", "")
         follows = "follow" in request.query_params and chosen.sort == Sort.NEWEST and not view.is_pivot

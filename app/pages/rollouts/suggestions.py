@@ -96,7 +96,7 @@ def _names(db: Connection, summary: RunSummary, written: str) -> Iterator[_Candi
     for field in FIELDS.values():
         meaning = field.meaning.replace("`", "")
         if not field.among or not written.startswith(field.name):
-            sign = "." if field.among else "" if field.kind in NUMERIC else ":"
+            sign = "." if field.is_keyed else "" if field.kind in NUMERIC else ":"
             yield _Candidate(field.name, field.name + sign, meaning, goes_on=bool(sign))
     yield from (_Candidate(name, name, FIELDS[name.partition(".")[0]].meaning) for name in own)
 
@@ -132,7 +132,7 @@ def _facets(db: Connection, summary: RunSummary, place: Place) -> Facets | None:
     if summary.rollouts > _COUNTED:
         return None
     try:
-        beside = parse_where(place.beside)
+        beside = parse_where(queries.in_full(db, id_of(summary.run), place.beside))
         queries.check_names(db, id_of(summary.run), beside)
     except FilterError:
         beside = RolloutFilter()

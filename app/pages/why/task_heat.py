@@ -10,6 +10,7 @@ from logs_ui.app.parts import figures as said
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.tables.task_table import (
     ATTEMPTS,
     EASY,
@@ -23,7 +24,6 @@ from logs_ui.recorder.diagnosis.tables.task_table import (
     Reach,
     cells,
 )
-from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.queries.filters.rollout_filter import Scored
 

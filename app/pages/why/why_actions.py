@@ -87,7 +87,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
 def _tiles(uid: str, here: StepWindow, firsts: Sequence[Tally]) -> list[ActionTile]:
     rows = here.rows
     steps, errors, calls = (rows.facts[name] for name in ("env_steps", "env_errors", "tool_calls"))
-    acted, known = int((steps > 0).sum()), int((~np.isnan(steps)).sum())
+    acted, erred, known = int((steps > 0).sum()), int((errors > 0).sum()), int((~np.isnan(steps)).sum())
     taken = [it for it in firsts if it.value is not None]
     return [
         ActionTile(
@@ -104,9 +104,9 @@ def _tiles(uid: str, here: StepWindow, firsts: Sequence[Tally]) -> list[ActionTi
             _of_action(uid, here.only(), "first_action", taken[0].value) if taken else None,
         ),
         ActionTile(
-            "Actions with an error",
-            percent(float(np.nansum(errors) / np.nansum(steps))) if np.nansum(steps) else None,
-            f"{int(np.nansum(errors)):,} of {int(np.nansum(steps)):,}",
+            "Rollouts with an error",
+            percent(erred / known) if known else None,
+            f"{erred:,} of {known:,}",
             urls.rollouts(uid, here.only("env_errors>0")),
         ),
         ActionTile(

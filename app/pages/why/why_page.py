@@ -21,7 +21,7 @@ from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import Diagnostic, Report, Rows, diagnose_rows, waterfall
-from logs_ui.recorder.diagnosis.report import Checked
+from logs_ui.recorder.diagnosis.report import Checked, Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
 from logs_ui.recorder.diagnosis.run_checks import FEW_ROLLOUTS, FEW_STEPS
 from logs_ui.recorder.errors import FilterError
@@ -66,7 +66,7 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
     """Diagnoses the selection on the scale of the whole run. Raises FilterError if it has no rollout."""
     if chosen == Slice():
         return known.report, looked_at(known.rows, known.report)
-    before = known.rows.where(_up_to(known.rows, chosen))
+    before = known.rows.of_part(_up_to(known.rows, chosen))
     selected = before if chosen.step_min is None else before.where(before.step >= chosen.step_min)
     if not len(selected):
         read = f"; of this large run a sample is read: {known.report.sample}" if known.report.sample else ""
@@ -74,7 +74,7 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
     several = len({series.mode for series in queries.step_series(db, id_of(run))}) > 1
     mode = [f"mode:{queries.mode_of(db, id_of(run))}"] if several else []
     within = " ".join([*mode, *_terms(chosen)])
-    scale = known.report.scale
+    scale = known.report.scale.narrowed(before)
     if len(selected) < FEW_ROLLOUTS:
         steps = int(selected.steps[0]), int(selected.steps[-1])
         report = Report((), (), waterfall(selected, scale), scale, steps, within, warming_up=True)
@@ -119,12 +119,13 @@ class Why(NamedTuple):
     fall: Fall
     looked: Coverage
     cards: list[ShownCard]
-    headline: ShownCard | None  # the cause with the largest share of the loss; None if nothing is lost
-    setup: ShownCard | None  # a fault of the set-up that is listed first, if it is not the headline
+    largest: ShownCard | None  # the cause with the largest share of the loss, if it is not listed first
     rest: ShownCard | None  # what rollouts lost that ended normally; None if it is little
     number: int  # of cards, including those that follow from others
     checked: dict[str, list[tuple[Checked, Diagnostic | None]]]
     too_few: bool  # True if there are too few rollouts to tell causes apart
+    verdict: Verdict
+    environments: list[tuple[str, Verdict, str]]  # each eval of several, its verdict, and the address of its page
     said: str  # source of the best reward
     success: str
 
@@ -207,19 +208,20 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
     cards = make_cards(report.cards, lost, known.settings, run.uid, count)
     more = (report.scored_low,) if report.scored_low else ()
     rest = make_cards(more, lost, known.settings, run.uid, count)
-    first = report.headline
-    headline = next((it for it in [*cards, *rest] if first and it.card.id == first.id), None)
-    is_setup = bool(cards) and (cards[0].card.is_setup or cards[0].card.cost is None)
+    most = report.headline
     return Why(
         fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, looked.rollouts),
         looked=looked,
         cards=cards,
-        headline=headline,
-        setup=cards[0] if is_setup and cards[0] is not headline else None,
+        largest=next((it for it in [*cards[1:], *rest] if most and it.card.id == most.id), None),
         rest=rest[0] if rest else None,
         number=len(report.cards),
         checked=checked(report),
         too_few=report.warming_up,
+        verdict=report.verdict,
+        environments=[
+            (name, it, urls.why(run.uid, **vars(replace(chosen, eval=name)))) for name, it in report.environments
+        ],
         said=report.scale.said,
         success=report.scale.success.said,
     )

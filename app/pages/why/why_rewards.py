@@ -203,7 +203,8 @@ def _line(run: str, it: Function, here: StepWindow) -> FunctionLine:
 
 def _sums(run: str, here: StepWindow, known: Diagnosed) -> list[SumLine]:
     rows, every = here.rows, known.rows
-    best = known.report.scale.best
+    scale = known.report.scale
+    best, below = float(scale.bests(rows).mean()), "" if scale.units else f"reward<{scale.best:.9g}"
     wanted = [(name, _FIELDS[name], getattr(rows, _FIELDS[name])) for name in (REWARD, ENVIRONMENT)]
     return [
         SumLine(
@@ -212,7 +213,7 @@ def _sums(run: str, here: StepWindow, known: Diagnosed) -> list[SumLine]:
             mean=average,
             nothing=mean(np.where(rows.scored, np.isnan(values), np.nan)),
             left=max(best - average, 0.0) if name == REWARD else None,
-            below=urls.rollouts(run, here.only(f"reward<{best:.9g}")) if name == REWARD else None,
+            below=urls.rollouts(run, here.only(below)) if name == REWARD and below else None,
             sparkline=_sparkline(every.by_step(getattr(every, field))),
             all=urls.rollouts(run, here.only("scored:yes" if name == REWARD else f"-{field}:none")),
             without=urls.rollouts(run, here.only("scored:no" if name == REWARD else f"{field}:none")),

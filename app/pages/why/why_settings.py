@@ -43,7 +43,7 @@ class Panel(NamedTuple):
 def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
     """Builds the form from the settings in force."""
     own, scale = known.settings, known.report.scale
-    best = "" if scale.is_flat else brief(round(scale.best, 6))
+    best = "" if scale.is_flat or scale.units else brief(round(scale.best, 6))
     limits = {card.id: card.limit for card in known.report.cards if card.limit is not None} | dict(own.thresholds)
     return Panel(
         fields=[
@@ -87,6 +87,8 @@ def _settings(form: Mapping[str, str], before: Settings) -> Settings:
         max_reward=_number(form, "max_reward"),
         solved_at=_number(form, "solved_at"),
         solved_by=form.get("solved_by", "").strip() or None,
+        environments=before.environments,
+        muted=before.muted,
         thresholds=kept | set_here,
         **more,
     )

@@ -12,6 +12,7 @@
   let typed = false; // something was written since it opened: then Tab takes what is offered first
   let due = false; // Tab was pressed before its list had come
   let sent = null;
+  const isLong = () => box().value.length > 2000; // for an address: the form is posted, and nothing is suggested
 
   const show = (open) => {
     if (!list()) return;
@@ -27,6 +28,7 @@
     else box().removeAttribute("aria-activedescendant");
   };
   const ask = () => {
+    if (isLong()) return show(false);
     wanted = true;
     htmx.process(box()); // a key may come before htmx has seen to the page
     box().dispatchEvent(new CustomEvent("suggest"));
@@ -93,6 +95,11 @@
   });
   document.addEventListener("submit", (event) => {
     if (event.target.id !== "where-form") return;
+    if (isLong()) {
+      event.preventDefault();
+      event.stopPropagation(); // before htmx gets it
+      htmx.ajax("POST", event.target.action, { source: event.target });
+    }
     sent = box().value;
     typed = false;
     show(false);
