@@ -4,7 +4,9 @@ Tests share what is slow to make: each process runs whole files, so that a serve
 only read is made once.
 """
 
+import asyncio
 import gc
+import inspect
 import os
 import signal
 import sys
@@ -21,23 +23,22 @@ from sqlalchemy import URL
 
 from logs_ui.recorder.capture import strands
 from logs_ui.recorder.delivery import writer
-from logs_ui.recorder.delivery.committer import CommitterParcel
-from logs_ui.recorder.delivery.job_queue import Job
-from logs_ui.recorder.delivery.wire.wire_jobs import Wire, is_plain
+from logs_ui.recorder.delivery.helper import spawn
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.storage.address import Address
-from tests.support import exhaustive
+from tests.support import exhaustive, zygote
 from tests.support.chromium import chromium
+from tests.support.model_server import ModelServer, model_server
 from tests.support.postgres import DATABASES, drop_database, fresh_database, make_database
 from tests.support.writers import ending_writers
 
 if TYPE_CHECKING:
-    from playwright.sync_api import BrowserContext, Page
-    from starlette.testclient import TestClient
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
 os.environ["OMP_NUM_THREADS"] = "1"  # two torch threads on a busy machine are ten times slower than one
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
 
 # Some hundred processes are started, and each would compile all that it imports anew, which takes it a second.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -81,12 +82,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     is_whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not hasattr(config, "workerinput")
     is_open = config.getoption("numprocesses", 0) is None and not config.option.usepdb
     if is_whole and is_open and not config.option.collectonly:
-        config.option.numprocesses = _processes()  # xdist reads it in the same hook, after this
+        config.option.numprocesses = pytest_xdist_auto_num_workers()  # xdist reads it in the same hook, after this
 
 
-def _processes() -> int:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
     """Return two more than there are cores, and eight at most, since each takes 1 GB: one has the browser tests, and
-    the others wait for servers and other processes.
+    the others wait for servers and other processes. `-n auto` says so too, which `--cov` has to see.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores + 2, 8)
@@ -140,10 +142,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Files(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Moves browser tests to the end: from the first on, Playwright keeps an event loop running in the main thread. A
-    browser test that fails runs once more, and is reported: on a busy machine a browser's timing varies.
+    """Moves browser tests to the end: from the first on, Playwright keeps an event loop running in the main thread.
 
     Leaves out the tests marked `exhaustive` unless all are asked for, or tests are chosen by name or mark. A test that
     runs on each kind of database is one of them on PostgreSQL, except where rows are stored.
@@ -155,17 +166,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not asked_for and (left_out := [item for item in items if item.get_closest_marker("exhaustive")]):
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
-    if config.pluginmanager.hasplugin("rerunfailures"):
-        for item in filter(_needs_browser, items):
-            item.add_marker(pytest.mark.flaky(reruns=1))
     yield
     items.sort(key=lambda item: (_needs_browser(item), item.path.stem not in _LONG))
 
 
 def pytest_collection_finish() -> None:
     """Takes what was imported, a million objects, out of the garbage collector's sight: each training begins with a
-    collection, which would take a second. Lets all dashboards of this process share compiled templates.
+    collection, which would take a second. Lets all dashboards of this process share compiled templates. Refuses what
+    each process would import for itself.
     """
+    if loaded := {"torch", "trl", "transformers", "datasets", "openenv"} & sys.modules.keys():
+        raise pytest.UsageError(f"{loaded} take seconds to import: test files import them from tests.support.late")
     gc.collect()
     gc.freeze()
     if "logs_ui.app.main" in sys.modules:
@@ -223,23 +234,14 @@ def _own_database(_folders: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(autouse=True)
-def _written_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writes what a test records in a thread, through the bytes that would go to the helper process: to start one for
-    each test takes a second. `test_helper.py`, and every process that a test starts, has a helper process.
-    """
+def _helpers_are_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawn, "subprocess", zygote)
+
+
+@pytest.fixture
+def in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a thread of this process write, for tests that take parts of the writing away, or look into it."""
     monkeypatch.setattr(writer, "is_wanted", lambda: False)
-    add = CommitterParcel.add
-
-    def by_wire(parcel: CommitterParcel, job: Job) -> None:
-        if is_plain(job):
-            there = Wire()
-            jobs = [there.job(frame) for frame in Wire().frames(job)[0]]
-        else:
-            jobs = [job]
-        for made in filter(None, jobs):
-            add(parcel, made)
-
-    monkeypatch.setattr(CommitterParcel, "add", by_wire)
 
 
 @pytest.fixture(autouse=True)
@@ -298,6 +300,19 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Address]
         yield address
 
 
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    """Return the path of a database that is not there yet."""
+    return tmp_path / "a.db"
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    """Return a model's server whose replies a test gives."""
+    with model_server() as server:
+        yield server
+
+
 @pytest.fixture(scope="session")
 def base_url() -> None:
     """Return None: tests write addresses in full. (pytest warns about pytest-playwright's own fixture.)"""
@@ -341,13 +356,9 @@ def quiet_page(page: "Page") -> Iterator["Page"]:
     assert said == []
 
 
-@pytest.fixture(scope="module")
-def client(request: pytest.FixtureRequest) -> Iterator["TestClient"]:
-    """The dashboard of a module's database, which is at its `path` and which its `engine` has filled."""
-    from starlette.testclient import TestClient
-
-    from logs_ui.app.main import create_app
-
-    request.getfixturevalue("engine")
-    with TestClient(create_app(request.getfixturevalue("path")), base_url="http://127.0.0.1") as client:
-        yield client
+@pytest.fixture
+def scriptless_page(browser: "Browser") -> Iterator["Page"]:
+    """Return a page of a browser that runs no scripts."""
+    context = browser.new_context(java_script_enabled=False)
+    yield context.new_page()
+    context.close()

@@ -47,7 +47,7 @@ def causes_table() -> str:
 def fields_table() -> str:
     """One a row, in the order in which the terms of a filter are printed."""
     rows: list[tuple[str, ...]] = [
-        (f"`{it.name}.NAME`" if it.among else f"`{it.name}`", _taken_by(it), it.meaning, f"`{it.example}`")
+        (f"`{it.name}.NAME`" if it.is_keyed else f"`{it.name}`", _taken_by(it), it.meaning, f"`{it.example}`")
         for it in FIELDS.values()
     ]
     return _table(("name", "takes", "is", "for example"), rows)

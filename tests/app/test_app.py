@@ -14,9 +14,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from sqlalchemy import Engine, func, insert, select, update
+from sqlalchemy import Engine, func, select
 from sqlmodel import col
 from starlette.testclient import TestClient
 
@@ -39,10 +38,11 @@ from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries import background_refresh
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_filter
 from logs_ui.recorder.queries.search.full_text import search_state
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState, Status
-from tests.support.factory import HOSTILE_TASK, make_run
+from tests.support.dashboard import add_rollouts, changed, dashboard, first_row, fragment, poll_of, row_ids
+from tests.support.factory import HOSTILE_TASK, make_run, make_run_at
 
 TOKEN = "s3cret-ä"  # noqa: S105 - nobody's
 RUN, LIVE = "main-run-1234", "live-run-5678"
@@ -50,34 +50,10 @@ FOLDER = Path(__file__).parents[2]
 VENDOR = FOLDER / "app" / "static" / "vendor"
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("app") / "logs-ui.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     now = time.time_ns() // 1000
     make_run(engine, uid=RUN, name="a run", steps=12, state=RunState.FINISHED)
     make_run(engine, uid=LIVE, name="another", steps=3, created=now - 200_000_000, heartbeat=now + 600_000_000)
-    yield engine
-    engine.dispose()
-
-
-def fragment(target: str) -> dict[str, str]:
-    """What htmx sends when the answer is to go into `#target`."""
-    return {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": f"div#{target}"}
-
-
-def first_row(engine: Engine, run: str, *conditions: Any) -> int:
-    of_run = col(EvaluationRow.run_id) == select(col(Run.id)).where(col(Run.uid) == run).scalar_subquery()
-    with engine.connect() as connection:
-        return int(connection.scalars(select(col(EvaluationRow.id)).where(of_run, *conditions)).first() or 0)
-
-
-def row_ids(html: str) -> list[int]:
-    return [int(found) for found in re.findall(r'<tr id="row-(\d+)"', html)]
 
 
 # --- Pages and fragments
@@ -90,6 +66,9 @@ def row_ids(html: str) -> list[int]:
         (f"/runs/{RUN}", "results"),
         (f"/runs/{RUN}/overview", "overview"),
         (f"/runs/{RUN}/rollouts/1", "rollout"),
+        (f"/runs/{RUN}/groups", "groups"),
+        (f"/runs/{RUN}/groups/1", "group"),
+        (f"/compare?run={RUN}&run={LIVE}", "compare"),
     ],
 )
 def test_a_fragment_is_a_piece_of_its_page_and_no_cache_keeps_it(client: TestClient, address: str, target: str) -> None:
@@ -109,64 +88,45 @@ def test_back_is_given_a_whole_page(client: TestClient) -> None:
     assert "hx-push-url" not in answer.headers  # it would cut off the way forward
 
 
-def test_runs_are_listed_with_their_state(client: TestClient) -> None:
-    html = client.get("/").text
-    assert html.index("another") < html.index("a run")
-    assert "running" in html
-    assert "finished" in html
-    assert html.count('class="sparkline"') == 2
-
-
-def test_a_poll_is_answered_with_nothing_when_nothing_is_new(client: TestClient, engine: Engine) -> None:
-    html = client.get("/").text
-    runs = re.search(r'hx-get="(/live[^"]+)"', html)
-    assert runs
-    shown = "".join(f"&open={run}" for run in re.findall(r'name="open" value="(\d+)"', html))
-    assert client.get(unescape(runs[1]) + shown, headers=fragment("live")).status_code == 204
-    live = re.search(r'hx-get="(/runs/[^"]+/live[^"]+)"', client.get(f"/runs/{LIVE}").text)
-    assert live
-    address = unescape(live[1])
-    assert client.get(address, headers=fragment("live")).status_code == 204
-    with engine.begin() as connection:
-        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=50))
-    assert client.get(address, headers=fragment("live")).status_code == 200
-
-
-def test_a_run_that_ended_is_not_polled(client: TestClient) -> None:
-    assert "data-poll" not in client.get(f"/runs/{RUN}").text
-    assert "data-poll" in client.get(f"/runs/{LIVE}").text
+@pytest.mark.parametrize(
+    ("page", "target"),
+    [
+        ("", "live"),
+        ("/overview", "overview"),
+        ("/groups", "live"),
+        ("/groups/{}", "group"),
+        ("/rollouts/{}", "rollout"),
+    ],
+)
+def test_a_page_of_a_living_run_asks_for_news_and_gets_none_unless_there_are(
+    client: TestClient, engine: Engine, page: str, target: str
+) -> None:
+    running = first_row(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
+    address = poll_of(client.get(f"/runs/{LIVE}{page.format(running)}").text)
+    assert client.get(address, headers=fragment(target)).status_code == 204
+    with live_run(engine, changed=50), changed(engine, EvaluationRow, col(EvaluationRow.id) == running, changed=50):
+        assert client.get(address, headers=fragment(target)).status_code == 200
+    assert "data-poll" not in client.get(f"/runs/{RUN}{page.format(1)}").text, "a run that is over"
 
 
 @pytest.mark.parametrize("name", ["latest", "another", LIVE[:6]])
-def test_a_run_is_found_by_its_other_names_and_shown_under_its_own(client: TestClient, name: str) -> None:
-    answer = client.get(f"/runs/{name}?status=ok", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{LIVE}?where=status:ok")
+@pytest.mark.parametrize("page", ["?status=ok", *(f"/why/{tab}?steps=all" for tab in ("tasks", "rewards", "actions"))])
+def test_a_run_is_found_by_its_other_names_and_shown_under_its_own(client: TestClient, name: str, page: str) -> None:
+    answer = client.get(f"/runs/{name}{page}", follow_redirects=False)
+    page = page.replace("?status=ok", "?where=status:ok")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{LIVE}{page}")
 
 
 def test_awaiting_and_not_scored_are_told_apart(client: TestClient, engine: Engine) -> None:
     assert ">awaiting<" in client.get(f"/runs/{LIVE}").text
     one = first_row(engine, RUN, col(EvaluationRow.status) == Status.OK)
-    with engine.begin() as connection:
-        before = connection.scalar(select(col(EvaluationRow.reward)).where(col(EvaluationRow.id) == one))
-        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(reward=None))
-    assert "no reward" in client.get(f"/runs/{RUN}/rollouts/{one}").text
-    with engine.begin() as connection:
-        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(reward=before))
+    with changed(engine, EvaluationRow, col(EvaluationRow.id) == one, reward=None):
+        assert "no reward" in client.get(f"/runs/{RUN}/rollouts/{one}").text
 
 
-@contextmanager
-def live_run(engine: Engine, **values: Any) -> Iterator[None]:
+def live_run(engine: Engine, **values: Any) -> AbstractContextManager[None]:
     """Of other values for a while."""
-    of_run = update(Run).where(col(Run.uid) == LIVE)
-    columns = [getattr(Run, name) for name in values]
-    with engine.begin() as connection:
-        before = dict(connection.execute(select(*columns).where(col(Run.uid) == LIVE)).mappings().one())
-        connection.execute(of_run.values(**values))
-    try:
-        yield
-    finally:
-        with engine.begin() as connection:
-            connection.execute(of_run.values(**before))
+    return changed(engine, Run, col(Run.uid) == LIVE, **values)
 
 
 def shown(html: str, word: str) -> int:
@@ -197,10 +157,8 @@ def test_a_run_that_dies_while_its_pages_are_open_is_seen_to(client: TestClient,
 
     def polls(page: str) -> str:
         html = client.get(page).text
-        found = re.search(r'data-poll hx-get="([^"]+)"', html)
-        assert found
         opened = re.findall(r'<input type="hidden" name="open" value="(\d+)">', html)
-        return unescape(found[1]) + "".join(f"&open={row_id}" for row_id in opened)
+        return poll_of(html) + "".join(f"&open={row_id}" for row_id in opened)
 
     addresses = {target: polls(page) for page, target in pages.items()}
     following = addresses["live"] + "&follow=1"
@@ -228,37 +186,26 @@ def test_an_evaluation_after_the_training_runs_until_its_process_ends(client: Te
     with live_run(engine, state=RunState.FINISHED, finished=created - 1):
         html = client.get(f"/runs/{LIVE}/rollouts/{one}").text
         assert "is still running" in html
-        poll = re.search(r'data-poll hx-get="([^"]+)"', html)
-        assert poll
         with live_run(engine, heartbeat=0):
-            html = client.get(unescape(poll[1]), headers=fragment("rollout")).text
+            html = client.get(poll_of(html), headers=fragment("rollout")).text
             assert "The process ended in the middle" in html
             assert "data-poll" not in html
 
 
 def test_a_reward_that_was_no_number_is_told_from_one_that_was_not_given(client: TestClient, engine: Engine) -> None:
     one = first_row(engine, RUN, col(EvaluationRow.status) == Status.OK)
-    with engine.begin() as connection:
-        kept = select(col(EvaluationRow.rewards)).where(col(EvaluationRow.id) == one)
-        before = connection.execute(kept).scalar_one()
-        values = {"rewards": {"a": None, "b": None}, "odd_rewards": {"b": "nan"}}
-        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(**values))
-    html = client.get(f"/runs/{RUN}/rollouts/{one}").text
-    assert re.findall(r'title="The reward function returned None[^>]*>(—)<|>(nan)</dd>', html) == [
-        ("—", ""),
-        ("", "nan"),
-    ]
-    with engine.begin() as connection:
-        restored = {"rewards": before, "odd_rewards": None}
-        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == one).values(**restored))
+    values = {"rewards": {"a": None, "b": None}, "odd_rewards": {"b": "nan"}}
+    with changed(engine, EvaluationRow, col(EvaluationRow.id) == one, **values):
+        html = client.get(f"/runs/{RUN}/rollouts/{one}").text
+    shown = re.findall(r'title="The reward function returned None[^>]*>(—)<|>(nan)</dd>', html)
+    assert shown == [("—", ""), ("", "nan")]
 
 
 def test_what_the_recorder_gave_up_is_said(client: TestClient, engine: Engine) -> None:
     assert "had trouble" not in client.get(f"/runs/{LIVE}").text
-    with engine.begin() as connection:
-        trouble = {"dropped": 7, "dropped_payloads": 5, "recorder_errors": 1, "last_recorder_error": "disk full <b>"}
-        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(**trouble))
-    html = client.get(f"/runs/{LIVE}").text
+    trouble = {"dropped": 7, "dropped_payloads": 5, "recorder_errors": 1, "last_recorder_error": "disk full <b>"}
+    with live_run(engine, **trouble):
+        html = client.get(f"/runs/{LIVE}").text
     assert "7 changes lost" in html
     assert "5 rollouts lost messages and tokens because the queue was full" in html
     assert "1 error inside the recorder" in html
@@ -289,16 +236,6 @@ def test_walking_the_pages_gives_each_row_once(client: TestClient, filter_: str)
     assert len(ids) == len(set(ids)) == int(wanted[1])
 
 
-def test_next_page_without_javascript_is_a_page(client: TestClient) -> None:
-    html = client.get(f"/runs/{RUN}").text
-    more = re.search(r'<a href="([^"]+)">Next rollouts', html)
-    assert more
-    following = client.get(unescape(more[1])).text
-    assert following.startswith("<!doctype html>")
-    assert set(row_ids(html)).isdisjoint(row_ids(following))
-    assert "Back to the first rollouts" in following
-
-
 @pytest.mark.parametrize(
     ("query", "said", "mend"),
     [
@@ -307,11 +244,7 @@ def test_next_page_without_javascript_is_a_page(client: TestClient) -> None:
         ("statsu=ok&step_min=2", "did you mean status?", "?status=ok&step_min=2"),
         ("stop=lenght&stop=done", "did you mean length?", "?stop=length&stop=done"),
         ("task=find+the+largest+fille", "did you mean find the largest file?", "?task=find%20the%20largest%20file"),
-        (
-            "where=statsu:ok+step:2",
-            "unknown field 'statsu': did you mean status?",
-            "?where=status:ok%20step:2",
-        ),
+        ("where=statsu:ok+step:2", "unknown field 'statsu': did you mean status?", "?where=status:ok%20step:2"),
         ("where=step:2+stop:lenght,done", "did you mean length?", "?where=step:2%20stop:length,done"),
         ("where=rewards.solvd<1", "no reward function 'solvd': did you mean solved?", "?where=rewards.solved%3C1"),
         ("where=tag:nosuch+step:2", "this run has no tag 'nosuch'", "?where=step:2"),
@@ -362,24 +295,56 @@ def test_where_no_single_part_keeps_all_away_it_says_so(client: TestClient) -> N
     assert "Clear all filters" in html
 
 
-def test_a_filter_that_is_misspelt_on_a_rollouts_page_leads_back_to_it(client: TestClient) -> None:
-    answer = client.get(f"/runs/{RUN}/rollouts/1?stop=lenght")
-    assert answer.status_code == 422
-    assert f'href="/runs/{RUN}/rollouts/1?stop=length"' in answer.text
+PAIR = f"/compare?run={RUN}&run={LIVE}"
 
 
 @pytest.mark.parametrize(
     ("address", "said"),
     [
+        ("/?state=finishd", "did you mean 'finished'"),
+        ("/?stat=died", "did you mean 'state'"),
+        ("/?sort=-stps", "'steps'"),
+        ("/?col=rewrd", "'reward'"),
+        ("/?by=modl", "'model'"),
+        (f"{PAIR}&x=stpe", "did you mean 'step'"),
+        (f"{PAIR}&k=many", "k 'many' is not a number"),
+        (f"{PAIR}&solved=nan", "solved 'nan' is not a number"),
+        (f"{PAIR}&figures=kl", "did you mean 'figure'"),
+        (f"{PAIR}&figure=los", "did you mean 'loss'"),
+        (f"{PAIR}&sort=reward", "unknown sort"),
         ("overview?x=1", "unknown parameter 'x': choose from mode, eval, q<"),
+        ("overview?mode=eval&eval=shell-agent", "shell-agent held-out"),
+        ("overview/steps?of=rewrd", "did you mean 'reward'?"),
+        ("?view=pivot&rows=taks", "task"),
+        ("?view=pivot&of=spread", "unknown value of of 'spread'"),
+        ("?view=pivot&of=twins", "unknown value of of 'twins'"),
+        ("?view=pivot&of=lag", "unknown value of of 'lag'"),
+        ("?view=pivot&of=prompts", "unknown value of of 'prompts'"),
+        ("rollouts/1?stop=lenght", f'href="/runs/{RUN}/rollouts/1?stop=length"'),
         ("rollouts/3?view=rwa", "unknown view 'rwa': did you mean 'raw'?"),
         ("rollouts/3?view=zz&stop=length", "unknown view 'zz': choose from timeline, tokens, raw"),
         ("rollouts/3?task=nosuch", "this run has no task 'nosuch'"),
         ("rollouts/3?step_min=1_0", "step_min '1_0' is not a whole number"),
+        ("groups?where=stop:lenght", f'href="/runs/{RUN}/groups?where=stop:length"'),
+        ("groups?where=stop:lenght", 'value="stop:lenght"'),
+        ("groups?kind=ded", "did you mean"),
+        ("groups?sort=newst", "did you mean"),
+        ("groups/1?sort=largest", "did you mean 'largest-std'"),
+        ("compare?a=1", "b is missing"),
+        ("compare?wher=x&a=1&b=2", "did you mean"),
+        ("why/tasks?sort=wrost", "did you mean 'worst'"),
+        ("why/tasks?label=never", "unknown label 'never'"),
+        ("why/tasks?steps=some", "step 'some' is not a whole number"),
+        ("why/tasks?tsak=1", "unknown parameter 'tsak'"),
+        ("why/rewards?steps=some", "step 'some' is not a whole number"),
+        ("why/rewards?step=all", "did you mean 'steps'"),
+        ("why/actions?steps=some", "step 'some' is not a whole number"),
+        ("why/actions?step=all", "did you mean 'steps'"),
     ],
 )
 def test_an_address_that_is_wrong_does_not_pass_in_silence(client: TestClient, address: str, said: str) -> None:
-    answer = client.get(f"/runs/{RUN}/{address}")
+    of_run = f"/runs/{RUN}{'' if address[0] == '?' else '/'}{address}"
+    answer = client.get(address if address[0] == "/" else of_run)
     assert answer.status_code == 422
     assert said in unescape(answer.text)
 
@@ -434,26 +399,12 @@ def test_previous_and_next_follow_the_filter(client: TestClient, engine: Engine)
 
 
 def live_address(client: TestClient, query: str = "") -> str:
-    found = re.search(r'hx-get="(/runs/[^"]+/live[^"]+)"', client.get(f"/runs/{LIVE}{query}").text)
-    assert found
-    return unescape(found[1])
-
-
-def a_new_row(engine: Engine) -> int:
-    """One more rollout of the live run, like its last."""
-    run_id = queries.find_run(engine, LIVE).id or 0
-    with engine.begin() as connection:
-        last = select(EvaluationRow.__table__).where(col(EvaluationRow.run_id) == run_id)  # type: ignore[attr-defined]
-        row = dict(connection.execute(last.order_by(col(EvaluationRow.id).desc()).limit(1)).mappings().one())
-        top = int(connection.scalar(select(func.max(col(EvaluationRow.id)))) or 0)
-        connection.execute(insert(EvaluationRow), row | {"id": top + 1, "uid": f"new-{top}"})
-        connection.execute(update(Run).where(col(Run.id) == run_id).values(changed=col(Run.changed) + 1))
-    return top + 1
+    return poll_of(client.get(f"/runs/{LIVE}{query}").text)
 
 
 def test_news_come_with_the_counts_and_wait_behind_the_pill(client: TestClient, engine: Engine) -> None:
     address = live_address(client)
-    a_new_row(engine)
+    add_rollouts(engine, LIVE)
     html = client.get(address, headers=fragment("live")).text
     count = queries.count(engine, queries.find_run(engine, LIVE).id or 0, RolloutFilter()).value
     assert "1 new" in html
@@ -464,13 +415,13 @@ def test_news_come_with_the_counts_and_wait_behind_the_pill(client: TestClient, 
 
 def test_a_table_that_follows_gets_the_news_in_place(client: TestClient, engine: Engine) -> None:
     address = live_address(client)
-    new = a_new_row(engine)
+    new = add_rollouts(engine, LIVE)
     html = client.get(f"{address}&follow=1", headers=fragment("live")).text
     assert 'class="pill"' not in html
     assert row_ids(html)[0] == new
     assert live_address(client).split("newest=")[1].startswith(f"{new}&")
     lowest = live_address(client, "?sort=lowest-reward")
-    a_new_row(engine)
+    add_rollouts(engine, LIVE)
     assert 'class="pill"' in client.get(f"{lowest}&follow=1", headers=fragment("live")).text
 
 
@@ -482,7 +433,7 @@ def test_a_page_is_of_one_moment(
     run_id = queries.find_run(engine, LIVE).id or 0
     if address.startswith("live"):
         address = live_address(client) + address.removeprefix("live")
-        a_new_row(engine)
+        add_rollouts(engine, LIVE)
     else:
         address = f"/runs/{LIVE}{address}"
     before = queries.count(engine, run_id, RolloutFilter()).value
@@ -491,7 +442,7 @@ def test_a_page_is_of_one_moment(
     def interrupted(question: Any) -> Any:
         def ask(*args: Any, **kwargs: Any) -> Any:
             answer = question(*args, **kwargs)
-            a_new_row(engine)
+            add_rollouts(engine, LIVE)
             return answer
 
         return ask
@@ -519,16 +470,13 @@ def test_a_mistaken_filter_is_not_refreshed_away(client: TestClient) -> None:
 
 
 def test_what_ended_a_run_is_said_with_its_traceback(client: TestClient, engine: Engine) -> None:
-    with engine.begin() as connection:
-        why = {"error": "ValueError: <b>no</b>", "traceback": "Traceback: line 7"}
-        connection.execute(update(Run).where(col(Run.uid) == RUN).values(**why))
-    for address in (f"/runs/{RUN}", f"/runs/{RUN}/overview"):
-        html = client.get(address).text
-        assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in html
-        assert "Traceback: line 7" in html
-    assert "ValueError: &lt;b&gt;no" in client.get("/").text
-    with engine.begin() as connection:
-        connection.execute(update(Run).where(col(Run.uid) == RUN).values(error=None, traceback=None))
+    why = {"error": "ValueError: <b>no</b>", "traceback": "Traceback: line 7"}
+    with changed(engine, Run, col(Run.uid) == RUN, **why):
+        for address in (f"/runs/{RUN}", f"/runs/{RUN}/overview"):
+            html = client.get(address).text
+            assert "ValueError: &lt;b&gt;no&lt;/b&gt;" in html
+            assert "Traceback: line 7" in html
+        assert "ValueError: &lt;b&gt;no" in client.get("/").text
 
 
 @pytest.mark.parametrize(
@@ -562,16 +510,6 @@ def test_a_failed_rollout_says_why_before_anything_else(client: TestClient, engi
     failed = first_row(engine, RUN, col(EvaluationRow.status) == Status.ERROR)
     html = client.get(f"/runs/{RUN}/rollouts/{failed}").text
     assert html.index("Traceback (most recent call last)") < html.index('id="message-0"')
-
-
-def test_a_running_rollout_looks_for_news_and_a_settled_one_does_not(client: TestClient, engine: Engine) -> None:
-    running = first_row(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
-    html = client.get(f"/runs/{LIVE}/rollouts/{running}").text
-    poll = re.search(r'data-poll hx-get="([^"]+)"', html)
-    assert poll
-    assert "is still running" in html
-    assert client.get(unescape(poll[1]), headers=fragment("rollout")).status_code == 204
-    assert "data-poll" not in client.get(f"/runs/{RUN}/rollouts/1").text
 
 
 def test_an_observation_that_became_a_message_is_shown_once(engine: Engine) -> None:
@@ -613,25 +551,7 @@ def test_a_long_text_is_cut_and_had_whole_elsewhere(client: TestClient, engine: 
         assert 'class="whole"' not in html
 
 
-def test_a_text_that_does_not_exist_is_not_found(client: TestClient) -> None:
-    assert client.get(f"/runs/{RUN}/rollouts/1/text/message-99").status_code == 404
-
-
 # --- Text of models
-
-
-def test_nothing_that_a_model_wrote_becomes_markup(client: TestClient, engine: Engine) -> None:
-    hostile = first_row(engine, RUN, col(EvaluationRow.task) == HOSTILE_TASK)
-    for address in (
-        f"/runs/{RUN}?sort=oldest",
-        f"/runs/{RUN}/rollouts/{hostile}",
-        f"/runs/{RUN}/rollouts/{hostile}?view=raw",
-    ):
-        html = client.get(address).text
-        assert "&lt;img src=x" in html
-        assert "<img" not in html
-        assert "alert('owned')" not in html
-        assert not set(html) & {"\u202e", "\u202c", "\u200b", "\ufeff", "\x00", "\x1b"}
 
 
 @pytest.mark.parametrize(
@@ -703,8 +623,10 @@ def test_errors_are_pages_that_say_what_to_do(client: TestClient) -> None:
     gone = client.get(f"/runs/{RUN}/rollouts/999999")
     assert gone.status_code == 404
     assert f'href="/runs/{RUN}"' in gone.text
-    for address in ("/nothing/here", f"/runs/{RUN}/rollouts/first", f"/runs/{RUN}/rollouts/{2**70}"):
-        assert client.get(address).status_code == 404
+    rollouts = [f"rollouts/{it}" for it in ("first", 2**70, "1/text/message-99")]
+    of_run = (*rollouts, "groups/99999999", f"groups/{2**70}", "compare?a=1&b=99999999")
+    for address in ("/nothing/here", *(f"/runs/{RUN}/{it}" for it in of_run)):
+        assert client.get(address).status_code == 404, address
     assert client.post("/", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 405
 
 
@@ -731,7 +653,7 @@ def test_a_bug_is_a_page_with_our_headers_and_no_traceback(path: Path, monkeypat
 
 def test_a_database_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("these are not the rollouts that you look for")
-    client = TestClient(create_app(tmp_path / "text.db"), base_url="http://127.0.0.1")
+    client = dashboard(tmp_path / "text.db")
     answer = client.get("/")
     assert answer.status_code == 503
     assert "is not an SQLite database" in answer.text
@@ -740,15 +662,14 @@ def test_a_database_that_cannot_be_read_is_one_line(tmp_path: Path) -> None:
 
 def test_the_database_may_come_late_go_and_be_replaced(tmp_path: Path) -> None:
     file = tmp_path / "later.db"
-    client = TestClient(create_app(file), base_url="http://127.0.0.1")
+    client = dashboard(file)
     assert "No recording yet" in client.get("/").text
     assert re.search(rf"{file}</bdi></code> does not exist yet", client.get("/").text)
     assert client.get("/runs/latest").status_code == 503
     for name in ("first life", "second life"):
-        engine = writing_engine(file)
-        assert "No runs yet" in client.get("/").text
-        make_run(engine, name=name, steps=2)
-        engine.dispose()
+        with disposed(writing_engine(file)) as engine:
+            assert "No runs yet" in client.get("/").text
+            make_run(engine, name=name, steps=2)
         assert name in client.get("/").text
         for leftover in tmp_path.iterdir():
             leftover.unlink()
@@ -840,10 +761,8 @@ def test_the_welcome_leads_nowhere_else(path: Path) -> None:
 
 def test_a_dashboard_leaves_nothing_beside_the_index(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
-    engine = writing_engine(path)
-    make_run(engine, uid="one", steps=2)
-    engine.dispose()
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+    make_run_at(path, uid="one", steps=2)
+    with dashboard(path) as client:
         deadline = time.monotonic() + 60
         while not _is_indexed(path):
             assert time.monotonic() < deadline
@@ -854,10 +773,8 @@ def test_a_dashboard_leaves_nothing_beside_the_index(tmp_path: Path) -> None:
 
 
 def _is_indexed(path: Path) -> bool:
-    engine = reading_engine(path)
-    with engine.connect() as connection:
+    with disposed(reading_engine(path)) as engine, engine.connect() as connection:
         state = search_state(connection, 1)
-    engine.dispose()
     return state.indexed > 0 and not state.behind
 
 
@@ -885,16 +802,6 @@ def test_the_command_says_where_it_is_and_ends_quietly(path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, complaints = process.communicate(timeout=60)
     assert (process.returncode, complaints) == (0, "")
-
-
-@pytest.mark.exhaustive
-def test_the_command_says_that_the_database_is_not_there_yet(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", _SERVE, str(tmp_path / "later.db")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout
-        assert "later.db" in process.stdout.readline()
-        assert "does not exist yet. The pages update" in process.stdout.readline()
-        process.send_signal(signal.SIGINT)
 
 
 def test_a_port_in_use_is_one_line(path: Path) -> None:
@@ -995,9 +902,7 @@ def test_what_is_written_into_a_folder_that_this_user_may_only_read_is_seen(
     monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK and access(path, mode))
 
     def record(uid: str) -> None:
-        engine = writing_engine(db)
-        make_run(engine, uid=uid, steps=1, groups_per_step=1)
-        engine.dispose()  # which takes the write-ahead log away
+        make_run_at(db, uid=uid, steps=1, groups_per_step=1)
 
     def runs() -> int | None:
         with source.reading() as connection:
@@ -1015,6 +920,14 @@ def test_what_is_written_into_a_folder_that_this_user_may_only_read_is_seen(
         with source.reading() as reading:
             assert set(reading.scalars(select(col(Run.name)))) == {"c"}
     connection.close()
+    source.close()
+
+
+def test_a_log_that_reading_begins_does_not_open_the_database_again(tmp_path: Path) -> None:
+    writing_engine(tmp_path / "a.db").dispose()  # which takes the write-ahead log away
+    source = Source(tmp_path / "a.db")
+    with source.reading() as first, source.reading() as second, source.reading() as third:
+        assert first.engine is second.engine is third.engine
     source.close()
 
 

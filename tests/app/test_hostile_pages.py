@@ -10,9 +10,9 @@ from playwright.sync_api import Page
 from starlette.testclient import TestClient
 
 from logs_ui.app.commands.serve_command import BackgroundServer
-from logs_ui.app.main import create_app
 from logs_ui.app.web import urls
 from tests.faults.realistic.registry import RUNS
+from tests.support.dashboard import dashboard
 from tests.support.hostile import record_huge, record_many
 from tests.support.page_text import read
 from tests.support.site import pages
@@ -40,7 +40,7 @@ def runs(db: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def client(db: Path, runs: dict[str, str]) -> Iterator[TestClient]:
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+    with dashboard(db) as client:
         for run in runs.values():
             client.get(urls.why(run, wait="1"))  # the first request may only say that it is computed
         yield client

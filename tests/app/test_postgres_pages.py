@@ -21,18 +21,19 @@ from sqlalchemy.pool import NullPool
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.cli import main, serve
+from logs_ui.app.commands.cli import serve
 from logs_ui.app.main import create_app
 from logs_ui.recorder import load_run
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage.address import Address, as_text, without_password
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState
+from tests.support.command import typed
 from tests.support.exhaustive import cases
-from tests.support.factory import make_run
+from tests.support.factory import make_run_at
 from tests.support.postgres import drop_database, make_database, server
 from tests.support.site import pages
 
@@ -59,14 +60,11 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
 
 
 def _fill(address: Address) -> None:
-    engine = writing_engine(address)
-    make_run(engine, uid=MAIN, name="shell-agent lr=1e-6", steps=20, seed=1, state=RunState.FINISHED)
-    make_run(engine, uid="failed-p2vd", name="shell-agent lr=1e-4", steps=5, seed=2, state=RunState.FAILED)
-    make_run(engine, uid=LIVE, name="resumed", steps=6, seed=3, heartbeat=time.time_ns() // 1000, parent=MAIN)
-    engine.dispose()
-    engine = reading_engine(address)
-    SearchIndex(address, engine.begin).fill()
-    engine.dispose()
+    make_run_at(address, uid=MAIN, name="shell-agent lr=1e-6", steps=20, seed=1, state=RunState.FINISHED)
+    make_run_at(address, uid="failed-p2vd", name="shell-agent lr=1e-4", steps=5, seed=2, state=RunState.FAILED)
+    make_run_at(address, uid=LIVE, name="resumed", steps=6, seed=3, heartbeat=time.time_ns() // 1000, parent=MAIN)
+    with disposed(reading_engine(address)) as engine:
+        SearchIndex(address, engine.begin).fill()
     book = Notebook(address)
     book.star(Subject(MAIN), starred=True)
     book.tag(Subject(MAIN), "baseline")
@@ -126,12 +124,10 @@ def test_what_comes_in_shows_live(places: Places, client: TestClient) -> None:
     (live,) = re.findall(r'hx-get="(/runs/[^"]+/live[^"]+)"', page)
     headers = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "div#live"}
     assert client.get(html.unescape(live), headers=headers).status_code == 204
-    engine = writing_engine(places.server)
-    with engine.begin() as connection:
+    with disposed(writing_engine(places.server)) as engine, engine.begin() as connection:
         connection.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=1000))
         row = connection.scalar(select(func.max(col(EvaluationRow.id))))
         connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == row).values(turns=77, changed=1000))
-    engine.dispose()
     assert client.get(html.unescape(live), headers=headers).status_code == 200
 
 
@@ -170,31 +166,22 @@ def test_a_server_that_goes_away_is_one_clear_line_and_the_pages_come_back(place
     assert client.get(f"/runs/{MAIN}/overview").status_code == 200
 
 
-def test_commands_take_a_server_and_say_no_password(
-    places: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def logs_ui(*arguments: object) -> tuple[Any, str]:
-        monkeypatch.setattr("sys.argv", ["logs-ui", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        assert "s3cret" not in said.out + said.err
-        return ended.value.code, said.out + said.err
-
+def test_commands_take_a_server_and_say_no_password(places: Places, tmp_path: Path) -> None:
     url = as_text(places.server)
-    code, _ = logs_ui("export", MAIN, "-o", tmp_path / "a.parquet", "--db", url)
-    assert not code
+    exported = typed("export", MAIN, "-o", tmp_path / "a.parquet", "--db", url)
+    assert exported.returncode == 0
     assert len(pd.read_parquet(tmp_path / "a.parquet")) == 20 * 12 + 16
-    monkeypatch.setenv("LOGS_UI_DB", url)
-    code, said = logs_ui("diagnose", MAIN, "--save", "--max-reward", "1.3")
-    assert code == 3  # there are findings
+    diagnosed = typed("diagnose", MAIN, "--save", "--max-reward", "1.3", LOGS_UI_DB=url)
+    assert diagnosed.returncode == 3  # there are findings
+    said = diagnosed.stdout + diagnosed.stderr
     assert f"{places.server.database}?" in said
     assert ", schema notes" in said
     shown = re.search(r"--db '?(postgresql://[^\s']*)", said)
     assert shown is None or "***" not in shown[1]
-    code, said = logs_ui("export", "nobody", "-o", tmp_path / "b.csv")
-    assert code == 1
-    assert "There is no run 'nobody'" in said
+    missing = typed("export", "nobody", "-o", tmp_path / "b.csv", LOGS_UI_DB=url)
+    assert (missing.returncode, "There is no run 'nobody'" in missing.stderr) == (1, True)
+    for done in (exported, diagnosed, missing):
+        assert "s3cret" not in done.stdout + done.stderr
 
 
 @pytest.mark.exhaustive
@@ -273,10 +260,10 @@ def test_a_database_that_is_not_there_yet_is_not_called_read_only(tmp_path: Path
 
 def test_a_read_only_dashboard_writes_no_file(tmp_path: Path) -> None:
     db = tmp_path / "runs.db"
-    engine = writing_engine(db)
-    make_run(engine, uid=MAIN, steps=1)
-    engine.dispose()
+    make_run_at(db, uid=MAIN, steps=1)
+    deadline = time.monotonic() + 60
     with _client(db, read_only=True) as client:
-        said = client.get(f"/runs/{MAIN}?where=guess").text
-    assert "this dashboard is read-only" in said
+        while "this dashboard is read-only" not in client.get(f"/runs/{MAIN}?where=guess").text:
+            assert time.monotonic() < deadline, "the thread that would index has not said why it cannot"
+            time.sleep(0.05)
     assert {file.name for file in tmp_path.iterdir()} <= {"runs.db", "runs.db-wal", "runs.db-shm"}

@@ -50,7 +50,7 @@ def calls_in(code: str) -> Iterator[tuple[Any, ast.Call]]:
                 yield getattr(objects[name], attribute), call
 
 
-@pytest.mark.parametrize("code", blocks("python"))
+@pytest.mark.parametrize("code", [*blocks("python")])
 def test_names_and_keywords_are_known(code: str) -> None:
     for what, call in calls_in(code):
         known = inspect.signature(what).parameters
@@ -70,7 +70,7 @@ def commands() -> Iterator[Any]:
                 yield pytest.param(typed, id=f"{page.name}:{number} {typed[:40]}")
 
 
-@pytest.mark.parametrize("typed", commands())
+@pytest.mark.parametrize("typed", [*commands()])
 def test_commands_and_options_are_known(typed: str) -> None:
     command, words = COMMAND, shlex.split(typed.replace("...", ""))[1:]
     while words and hasattr(command, "commands") and not words[0].startswith("-"):

@@ -7,32 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openenv.core.env_server.mcp_types import Tool
-from openenv.core.harness import (
-    HarnessRunLimits,
-    MCPHarnessAdapter,
-    ModelStepResult,
-    ResourceSession,
-    ResourceSessionFactory,
-    StepEnvSessionAdapter,
-    ToolResult,
-    VerifyResult,
-    build_harness_rollout_func,
-)
-from openenv.core.llm_client import LLMResponse, ToolCall
 
 from logs_ui.recorder import load_run, record
-from logs_ui.rollout.demo.guess_env import TURNS, GuessAction, GuessEnv
-from logs_ui.rollout.demo.guess_rollout import feedback, parse_guess
-from tests.support.training import GROUP, ROWS, game_of, generate, guess_server, make_trainer
+from tests.support.late import guess_env, guess_rollout, harness, llm_client
+from tests.support.training import GROUP, ROWS, game_of, generate, guess_server, make_trainer, tool
 
 pytestmark = pytest.mark.versions
-
-GUESS = Tool(
-    name="guess",
-    description="Guess the number.",
-    input_schema={"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]},
-)
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +21,18 @@ def server() -> Iterator[str]:
         yield url
 
 
-class Games(ResourceSessionFactory):  # type: ignore[misc]
+class Games:
     """A game of its own for each prompt, through OpenEnv's adapter for clients."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> ResourceSession:
-        return StepEnvSessionAdapter(
-            GuessEnv(base_url=self.url),
+    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Any:
+        return harness.StepEnvSessionAdapter(
+            guess_env.GuessEnv(base_url=self.url),
             task=task,
-            tool_specs=[GUESS],
-            action_builder=lambda _, arguments: GuessAction(guess=arguments["number"]),
+            tool_specs=[tool("guess", "number", "integer")],
+            action_builder=lambda _, arguments: guess_env.GuessAction(guess=arguments["number"]),
             initial_messages_builder=lambda _, messages: [dict(message) for message in messages],
             tool_result_builder=heard,
             verify_builder=verified,
@@ -63,35 +43,36 @@ class Games(ResourceSessionFactory):  # type: ignore[misc]
 class CheckedGames(Games):
     """As a user may have it: what it overrides is called."""
 
-    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> ResourceSession:
+    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Any:
         return super().create(task, seed, episode_id)
 
 
-def heard(name: str, arguments: dict[str, Any], result: Any, state: Any) -> ToolResult:
-    told = None if result.done else feedback(result.observation)
-    return ToolResult(told, done=result.done, metadata={"reward": result.reward}, error=None)
+def heard(name: str, arguments: dict[str, Any], result: Any, state: Any) -> Any:
+    told = None if result.done else guess_rollout.feedback(result.observation)
+    return harness.ToolResult(told, done=result.done, metadata={"reward": result.reward}, error=None)
 
 
-def verified(messages: list[dict[str, Any]], final: Any, last: Any, state: Any) -> VerifyResult:
+def verified(messages: list[dict[str, Any]], final: Any, last: Any, state: Any) -> Any:
     tries = sum(message["role"] == "tool" for message in messages)
-    return VerifyResult(0.0 if last is None else last.reward, metrics={"tries": tries})
+    return harness.VerifyResult(0.0 if last is None else last.reward, metrics={"tries": tries})
 
 
-def playing(seen: list[Any]) -> Callable[[Any, ResourceSession], Callable[..., ModelStepResult]]:
+def playing(seen: list[Any]) -> Callable[[Any, Any], Callable[..., Any]]:
     """Builds model steps; `seen` collects, a list for each session, the context, the answer and the text of each."""
 
-    def build(trainer: Any, session: ResourceSession) -> Callable[..., ModelStepResult]:
+    def build(trainer: Any, session: Any) -> Callable[..., Any]:
         tokenizer = trainer.processing_class
         steps: list[Any] = []
         seen.append(steps)
 
-        def step(messages: Any, tools: Any, sampling: Any) -> ModelStepResult:
+        def step(messages: Any, tools: Any, sampling: Any) -> Any:
             context = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
             (answer,) = generate(trainer, [context])
             steps.append((context, answer.ids, answer.text))
-            guess = parse_guess(answer.text)
-            calls = [] if guess is None else [ToolCall(f"call-{len(steps)}", "guess", {"number": guess})]
-            return ModelStepResult(LLMResponse(answer.text, calls), context, answer.ids, answer.logprobs)
+            guess = guess_rollout.parse_guess(answer.text)
+            calls = [] if guess is None else [llm_client.ToolCall(f"call-{len(steps)}", "guess", {"number": guess})]
+            said = llm_client.LLMResponse(answer.text, calls)
+            return harness.ModelStepResult(said, context, answer.ids, answer.logprobs)
 
         return step
 
@@ -101,18 +82,17 @@ def playing(seen: list[Any]) -> Callable[[Any, ResourceSession], Callable[..., M
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("factory", "reward_key"), [(CheckedGames, "score"), (Games, "env_reward")])
 def test_turns_tools_metrics_and_reward_are_on_their_rows(
-    server: str, tmp_path: Path, factory: type[Games], reward_key: str
+    server: str, db: Path, tmp_path: Path, factory: type[Games], reward_key: str
 ) -> None:
     seen: list[Any] = []
     returned: list[dict[str, Any]] = []
-    rollout_func = build_harness_rollout_func(
+    rollout_func = harness.build_harness_rollout_func(
         session_factory=factory(server),
-        harness_adapter=MCPHarnessAdapter(),
+        harness_adapter=harness.MCPHarnessAdapter(),
         model_step_builder=playing(seen),
-        limits=HarnessRunLimits(max_turns=TURNS),
+        limits=harness.HarnessRunLimits(max_turns=guess_env.TURNS),
         reward_key=reward_key,
     )
-    db = tmp_path / "a.db"
 
     @functools.wraps(rollout_func)
     def decorated(*args: Any) -> Any:
@@ -143,7 +123,7 @@ def test_turns_tools_metrics_and_reward_are_on_their_rows(
         assert row["turns"] == len(steps)
         turns = [action for action in row["actions"] if action["turn"] > 0]
         assert [action["text"] for action in turns] == [text for *_, text in steps]
-        guesses = [parse_guess(text) for *_, text in steps]
+        guesses = [guess_rollout.parse_guess(text) for *_, text in steps]
         assert [action["action"] for action in turns] == [
             None if guess is None else {"name": "guess", "arguments": {"number": guess}} for guess in guesses
         ]
@@ -173,7 +153,7 @@ def feedback_of(observation: dict[str, Any]) -> str:
     return f"{observation['hint']}. {observation['turns_left']} left, {observation['low']} to {observation['high']}"
 
 
-class Broken(ResourceSession):  # type: ignore[misc]
+class Broken:
     """A session that is no client of OpenEnv's, and whose tool fails twice: it says so, then it raises."""
 
     def __init__(self, messages: Any) -> None:
@@ -184,35 +164,35 @@ class Broken(ResourceSession):  # type: ignore[misc]
         return [dict(message) for message in self.messages]
 
     def list_tools(self) -> Any:
-        return [GUESS]
+        return [tool("guess", "number", "integer")]
 
-    def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+    def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
         self.calls += 1
         if self.calls == 2:
             raise OSError("the table broke")
-        return ToolResult({"reward": 0.25}, error="not your turn")
+        return harness.ToolResult({"reward": 0.25}, error="not your turn")
 
-    def verify(self, transcript: Any, final_state: Any = None) -> VerifyResult:
-        return VerifyResult()
+    def verify(self, transcript: Any, final_state: Any = None) -> Any:
+        return harness.VerifyResult()
 
     def close(self) -> None:
         """Nothing to close."""
 
 
-class Tables(ResourceSessionFactory):  # type: ignore[misc]
-    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> ResourceSession:
+class Tables:
+    def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Any:
         return Broken(task)
 
 
-def test_tools_that_fail_are_on_the_row_that_they_failed_in(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_tools_that_fail_are_on_the_row_that_they_failed_in(db: Path, tmp_path: Path) -> None:
 
-    def build(trainer: Any, session: ResourceSession) -> Callable[..., ModelStepResult]:
-        return lambda *_: ModelStepResult(LLMResponse("", [ToolCall("1", "guess", {"number": 7})]), [1], [2], [0.0])
+    def build(trainer: Any, session: Any) -> Callable[..., Any]:
+        response = llm_client.LLMResponse("", [llm_client.ToolCall("1", "guess", {"number": 7})])
+        return lambda *_: harness.ModelStepResult(response, [1], [2], [0.0])
 
     rollout_func = record(
-        build_harness_rollout_func(
-            session_factory=Tables(), harness_adapter=MCPHarnessAdapter(), model_step_builder=build
+        harness.build_harness_rollout_func(
+            session_factory=Tables(), harness_adapter=harness.MCPHarnessAdapter(), model_step_builder=build
         ),
         db=db,
     )
@@ -230,17 +210,16 @@ def test_tools_that_fail_are_on_the_row_that_they_failed_in(tmp_path: Path) -> N
     assert rows.stop_reason[0] == "environment_error"
 
 
-def test_a_function_of_ones_own_may_use_the_same_parts_in_any_order(server: str, tmp_path: Path) -> None:
+def test_a_function_of_ones_own_may_use_the_same_parts_in_any_order(server: str, db: Path, tmp_path: Path) -> None:
     """Rows are told by the sessions' order in the harness's own function alone."""
-    db = tmp_path / "a.db"
-    build, adapter, games = playing([]), MCPHarnessAdapter(), Games(server)
+    build, adapter, games = playing([]), harness.MCPHarnessAdapter(), Games(server)
 
     @record(db=db)
     def backwards(prompts: Any, trainer: Any) -> Any:
         rows = []
         for prompt in reversed(prompts):
             session = games.create(prompt)
-            result = adapter.run_white_box(build(trainer, session), session, HarnessRunLimits(max_turns=1))
+            result = adapter.run_white_box(build(trainer, session), session, harness.HarnessRunLimits(max_turns=1))
             rows.append((result.prompt_ids, result.completion_ids, result.logprobs))
             session.close()
         columns = zip(*reversed(rows), strict=True)

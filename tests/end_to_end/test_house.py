@@ -64,8 +64,7 @@ def test_no_file_imports_itself_through_others() -> None:
 
 
 @pytest.mark.parametrize("there", ["nothing", "a database"])
-def test_a_training_loads_few_modules_and_no_sql(tmp_path: Path, there: str) -> None:
-    db = tmp_path / "a.db"
+def test_a_training_loads_few_modules_and_no_sql(db: Path, there: str) -> None:
     if there == "a database":
         writing_engine(db).dispose()
     record = f"from logs_ui.recorder import record; record(lambda prompts, trainer: {{}}, db={str(db)!r})"

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from openenv.core import GenericEnvClient
 
-from examples.miniwob_env import BrowserGymAction, BrowserGymEnv
+from tests.support.late import miniwob_env, openenv
 from tests.support.miniwob import miniwob_server
 
 pytestmark = pytest.mark.exhaustive  # it makes an environment of its own, and drives two browsers
@@ -27,7 +26,7 @@ def bid_of_button(page: str, name: str) -> str:
 
 
 def test_two_tasks_in_rotation_are_solved_by_what_the_page_says(server: str) -> None:
-    with GenericEnvClient(base_url=server).sync() as client:
+    with openenv.GenericEnvClient(base_url=server).sync() as client:
         for task, seed in (("click-test", 1), ("click-button", 1), ("click-test", 2), ("click-button", 2)):
             begun = client.reset(task=task, seed=seed)
             page, goal = begun.observation["text"], begun.observation["goal"]
@@ -37,24 +36,24 @@ def test_two_tasks_in_rotation_are_solved_by_what_the_page_says(server: str) -> 
 
 
 def test_an_action_that_cannot_be_carried_out_is_told_and_the_episode_goes_on(server: str) -> None:
-    with BrowserGymEnv(base_url=server).sync() as client:
+    with miniwob_env.BrowserGymEnv(base_url=server).sync() as client:
         button = bid_of_button(client.reset(task="click-test").observation.text, "Click Me!")
         for action, error in (
             ("click('999')", "Could not find element"),
             ("I shall click", "empty action"),
             ("goto('file:///etc/passwd')", "Invalid action type 'goto'"),
         ):
-            result = client.step(BrowserGymAction(action_str=action))
+            result = client.step(miniwob_env.BrowserGymAction(action_str=action))
             assert error in result.observation.error
             assert (result.observation.last_action_error, result.done, result.reward) == (True, False, 0.0)
-        assert client.step(BrowserGymAction(action_str=f"click('{button}')")).reward == 1.0
+        assert client.step(miniwob_env.BrowserGymAction(action_str=f"click('{button}')")).reward == 1.0
         state = client.state()
         assert (state.task_name, state.step_count, state.cum_reward) == ("click-test", 4, 1.0)
 
 
 def test_sessions_play_at_once_and_a_seed_is_the_same_page_in_each(server: str) -> None:
     def page(seed: int) -> tuple[str, str]:
-        with GenericEnvClient(base_url=server).sync() as client:
+        with openenv.GenericEnvClient(base_url=server).sync() as client:
             observation = client.reset(task="click-button", seed=seed).observation
             return observation["goal"], observation["text"]
 
@@ -65,7 +64,7 @@ def test_sessions_play_at_once_and_a_seed_is_the_same_page_in_each(server: str) 
 
 
 def test_an_unknown_task_is_refused_and_the_session_goes_on(server: str) -> None:
-    with GenericEnvClient(base_url=server).sync() as client:
+    with openenv.GenericEnvClient(base_url=server).sync() as client:
         with pytest.raises(RuntimeError, match=r"Unknown task 'click-tset'; MiniWoB\+\+ has ascending-numbers, "):
             client.reset(task="click-tset")
         assert client.reset(task_name="click-test").observation["goal"] == "Click the button."

@@ -1,8 +1,14 @@
 """Two ranks on the CPU write one run."""
 
+import os
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
+from tests.support.ports import free_port
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import guess_server
 
@@ -21,8 +27,7 @@ make_trainer(
 """
 
 
-def test_two_ranks_write_one_run_and_a_group_that_straddles_them_is_one_group(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_two_ranks_write_one_run_and_a_group_that_straddles_them_is_one_group(db: Path, tmp_path: Path) -> None:
     with guess_server() as url:
         run_on_two_ranks(RANK, tmp_path, url, db, tmp_path / "out")
     with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
@@ -39,3 +44,51 @@ def test_two_ranks_write_one_run_and_a_group_that_straddles_them_is_one_group(tm
         assert (tasks, scored, balanced) == (1, 4, 1), (step, group)
         expected = {"0": "0,0,0,0", "1": "0,0,1,1", "2": "1,1,1,1"}[group.rsplit("/", 1)[1]]
         assert processes == expected
+
+
+FAILING = """
+import os, sys
+from pathlib import Path
+from logs_ui.recorder import record_trainer
+from tests.support.training import make_trainer
+
+batches = []
+
+def length(completions, **_):
+    batches.append(len(completions))
+    if len(batches) == 2 and os.environ["RANK"] == sys.argv[1]:
+        raise ValueError("no length here")
+    return [float(len(one[0]["content"])) for one in completions]
+
+trainer = make_trainer(
+    None, Path(sys.argv[3]), reward_funcs=(length,), warm=0, max_completion_length=8, per_device_train_batch_size=4
+)
+record_trainer(trainer, db=sys.argv[2]).train()
+"""
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("failing", [0, 1])
+def test_of_ranks_that_fail_the_first_failure_is_shown(failing: int, db: Path, tmp_path: Path) -> None:
+    """Without a launcher, which would stop the other rank before it can notice."""
+    path = tmp_path / "rank.py"
+    path.write_text(FAILING)
+    same = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    same |= {"ACCELERATE_USE_CPU": "1", "GLOO_SOCKET_IFNAME": "lo", "LOGS_UI_RAISE": "0"}
+    same["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, path, str(failing), db, tmp_path / "out"],
+            env={**os.environ, **same, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    said = [rank.communicate(timeout=200)[1] for rank in ranks]
+    assert "ValueError: no length here" in said[failing]
+    assert "Connection closed by peer" in said[1 - failing], "which is what the other one raises"
+    with sqlite3.connect(f"file:{db}?mode=ro", uri=True) as connection:
+        ((state, error, traceback),) = connection.execute("select state, error, traceback from run").fetchall()
+    assert (state, error) == ("failed", "ValueError: no length here")
+    assert "in length" in traceback

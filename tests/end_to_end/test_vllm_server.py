@@ -9,6 +9,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,15 @@ import openai
 import pandas as pd
 import pytest
 import requests
-import torch
-from trl import GRPOConfig, GRPOTrainer
-from trl.generation import vllm_client, vllm_generation
 
 from logs_ui.recorder import flush, load_run, load_runs, load_scalars, record, trace_client
 from logs_ui.recorder.capture.instruments import install
 from logs_ui.recorder.capture.model_answers import Sequence
 from logs_ui.rollout import GenerationError, Sampling, environment_reward, openenv_rollout_func
-from logs_ui.rollout.demo.guess_env import TASKS, GuessEnv
-from logs_ui.rollout.demo.guess_model import make_tokenizer
-from logs_ui.rollout.demo.guess_rollout import Messages, act, observe
 from logs_ui.rollout.models.server_model import ChatModel, ServerModel
 from logs_ui.rollout.models.token_episode import Answer
 from logs_ui.rollout.play.tasks_and_seeds import Seeded
+from tests.support.late import guess_env, guess_model, guess_rollout, torch, trl
 from tests.support.model_server import recording
 from tests.support.training import GROUP, ROWS, dataset, guess_server, numbered, solved
 from tests.support.vllm_server import LENGTH, NAME, Served, vllm_server
@@ -46,7 +42,11 @@ EXACT = 1e-4
 """Nats that a log-prob may differ: two implementations in float32 differ by some 1e-6."""
 KEPT = 2e-3
 """The same where it was recorded: as a half-precision number, relative to its size."""
-PROMPTS: list[Messages] = [numbered(task, game) for task in TASKS for game in (1, 2)]
+
+
+@cache
+def prompts() -> list[Any]:
+    return [numbered(task, game) for task in guess_env.TASKS for game in (1, 2)]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def served() -> Iterator[Served]:
 def contexts(served: Served) -> list[list[int]]:
     return [
         served.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
-        for messages in PROMPTS
+        for messages in prompts()
     ]
 
 
@@ -148,7 +148,7 @@ def test_a_preflight_passes_and_tells_another_name_or_tokenizer(served: Served) 
         asyncio.run(ServerModel(served.url, NAME).preflight(served.tokenizer, sampling))
     with pytest.raises(GenerationError, match=f"does not serve 'huge'. It serves {NAME}: name one of these."):
         asyncio.run(ServerModel(served.url, "huge").preflight(served.tokenizer, sampling))
-    other = make_tokenizer()
+    other = guess_model.make_tokenizer()
     other.add_tokens(["Hello"])
     with pytest.raises(GenerationError, match="tokenises text differently from the trainer's tokenizer"):
         asyncio.run(ServerModel(served.url, NAME).preflight(other, sampling))
@@ -159,11 +159,11 @@ def test_a_chat_model_is_given_messages_and_gives_one(served: Served, contexts: 
     model = ChatModel(served.url, NAME)
 
     async def everyone() -> list[Any]:
-        for i in range(len(PROMPTS)):
+        for i in range(len(prompts())):
             model.enter(i)
-        replies = [model.reply(messages, Sampling(12, temperature=0.0)) for messages in PROMPTS]
+        replies = [model.reply(messages, Sampling(12, temperature=0.0)) for messages in prompts()]
         answers = await asyncio.gather(*replies)
-        for i in range(len(PROMPTS)):
+        for i in range(len(prompts())):
             await model.leave(i)
         return answers
 
@@ -173,13 +173,13 @@ def test_a_chat_model_is_given_messages_and_gives_one(served: Served, contexts: 
     assert [(reply.text, reply.finish) for reply in replies] == [(one.text, one.finish) for one in expected]
     assert {reply.message["role"] for reply in replies} == {"assistant"}
     texts = {one.sequences[0].text for one in generations}
-    assert (len(generations), texts) == (len(PROMPTS), {reply.text for reply in replies})
+    assert (len(generations), texts) == (len(prompts()), {reply.text for reply in replies})
 
 
 BODY: dict[str, Any] = {"model": NAME, "max_tokens": 12, "temperature": 1.0, "return_token_ids": True}
 
 
-def by_requests(served: Served, messages: Messages) -> tuple[list[int], list[int]]:
+def by_requests(served: Served, messages: Any) -> tuple[list[int], list[int]]:
     """A text completion, its prompt in ids."""
     ids = served.tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     with trace_client(requests.Session()) as session:
@@ -187,7 +187,7 @@ def by_requests(served: Served, messages: Messages) -> tuple[list[int], list[int
     return ids, answer.json()["choices"][0]["token_ids"]
 
 
-def by_httpx(served: Served, messages: Messages) -> tuple[list[int], list[int]]:
+def by_httpx(served: Served, messages: Any) -> tuple[list[int], list[int]]:
     with trace_client(httpx.Client(timeout=60)) as client:
         body = {**BODY, "messages": messages, "logprobs": True}
         reply = client.post(f"{served.url}/chat/completions", json=body).json()
@@ -238,7 +238,7 @@ def test_a_users_own_calls_are_recorded_with_ids_and_log_probs(
 ) -> None:
     install()
     with recording() as generations:
-        replies = [way(served, messages) for messages in PROMPTS]
+        replies = [way(served, messages) for messages in prompts()]
     assert [context for context, _ in replies] == contexts
     for (context, sampled), generation in zip(replies, generations, strict=True):
         (sequence,) = generation.sequences
@@ -262,10 +262,10 @@ def train(served: Served, rollout_func: Any, folder: Path, reward: Any, **config
         "gradient_checkpointing": False,
         **config,
     }
-    trainer = GRPOTrainer(
+    trainer = trl.GRPOTrainer(
         copy.deepcopy(served.model),
         reward_funcs=[reward],
-        args=GRPOConfig(**settings),
+        args=trl.GRPOConfig(**settings),
         train_dataset=dataset(),
         processing_class=served.tokenizer,
         rollout_func=rollout_func,
@@ -278,7 +278,7 @@ def train(served: Served, rollout_func: Any, folder: Path, reward: Any, **config
 
 @pytest.mark.parametrize("way", WAYS)
 def test_calls_of_a_users_rollout_function_find_their_rows(served: Served, tmp_path: Path, way: Way) -> None:
-    def rollout_func(prompts: list[Messages], trainer: Any) -> dict[str, Any]:
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         with ThreadPoolExecutor(3) as pool:
             replies = list(pool.map(lambda messages: way(served, messages), prompts))
         columns = {"prompt_ids": [context for context, _ in replies], "completion_ids": [ids for _, ids in replies]}
@@ -299,13 +299,13 @@ def train_on_games(served: Served, folder: Path, model: dict[str, Any], **config
     batches: list[dict[str, Any]] = []
     with guess_server() as url:
         rollouts = openenv_rollout_func(
-            environment=GuessEnv,
+            environment=guess_env.GuessEnv,
             base_url=url,
-            act=act,
-            observe=observe,
+            act=guess_rollout.act,
+            observe=guess_rollout.observe,
             on_unparsable="retry",
             max_turns=3,
-            tasks=list(TASKS),
+            tasks=list(guess_env.TASKS),
             sampling={"max_tokens": 8, "temperature": 1.0},
             **model,
         )
@@ -347,6 +347,8 @@ def test_a_training_on_its_answers_is_exact_and_recorded(
 
 def without_weights_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What TRL does with its server, but for the transfer of weights, which needs CUDA."""
+    from trl.generation import vllm_client, vllm_generation
+
     for module in (vllm_client, vllm_generation):
         monkeypatch.setattr(module, "is_vllm_available", lambda *_, **__: True)
     monkeypatch.setattr(vllm_client.VLLMClient, "init_communicator", lambda *_, **__: None)
@@ -376,11 +378,11 @@ def test_answers_to_trls_client_are_recorded_with_ids_and_log_probs(
 ) -> None:
     install()
     without_weights_transfer(monkeypatch)
-    client = vllm_client.VLLMClient(base_url=served.url.removesuffix("/v1"))
+    client = trl.generation.vllm_client.VLLMClient(base_url=served.url.removesuffix("/v1"))
     with recording() as generations:
         replies = [
             client.generate(contexts, n=2, max_tokens=12, temperature=0.7),
-            client.chat(PROMPTS, n=2, max_tokens=12, temperature=0.7),
+            client.chat(prompts(), n=2, max_tokens=12, temperature=0.7),
         ]
     for reply, generation in zip(replies, generations, strict=True):
         assert generation.seam == "trl-vllm"

@@ -11,9 +11,9 @@ from playwright.sync_api import Page, expect
 
 from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.recorder import flush, record
-from logs_ui.rollout.demo import guess_model
 from logs_ui.rollout.demo.demo import DemoSettings, train_demo
 from tests.support.axe import violations
+from tests.support.late import guess_model
 from tests.support.site import pages
 
 pytestmark = pytest.mark.exhaustive  # tests/app/test_browser.py walks over generated runs
@@ -30,7 +30,7 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
         assert flush()
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(1) as thread:  # Playwright's loop runs in this one
-        patch.setattr(guess_model, "warm_up", partial(guess_model.warm_up, steps=50))  # some answers are enough here
+        patch.setattr("logs_ui.rollout.demo.guess_model.warm_up", partial(guess_model.warm_up, steps=50))  # enough
         thread.submit(train).result()
     return db
 

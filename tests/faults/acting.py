@@ -4,8 +4,10 @@ import math
 from collections.abc import Callable, Iterable
 from functools import partial
 
+from logs_ui.recorder.vocabulary import Mode
 from tests.faults import Fault
-from tests.faults.scripts import Place, Played, Script, Shape, Turn, play
+from tests.faults.runs import Turn
+from tests.faults.scripts import Place, Played, Script, Shape, generated
 
 WORDS = [
     "north",
@@ -29,7 +31,7 @@ SHAPES = {
     "8 rollouts": Shape(steps=1, groups=1, size=8),
     "256 rollouts": Shape(steps=8, groups=4, size=8),
     "still running": Shape(ended=False),
-    "evaluation": Shape(steps=1, groups=16, mode="eval"),
+    "evaluation": Shape(steps=1, groups=16, mode=Mode.EVAL),
     "one task": Shape(tasks=1),
     "no task": Shape(tasks=0),
     "many tasks": Shape(tasks=16, groups=8),
@@ -37,7 +39,6 @@ SHAPES = {
     "0 to 100": Shape(high=100.0),
     "without tokens": Shape(tokens=False),
 }
-FEW = ("32 rollouts", "256 rollouts", "-1 to 1", "without tokens")
 
 
 def said(place: Place, count: int = 6) -> str:
@@ -50,11 +51,11 @@ def half(place: Place) -> float:
     return float(place.random.random() < 0.5)
 
 
-def well(place: Place, quality: float | None) -> Played:
+def well(place: Place, quality: float | None, *, is_hit: bool = False) -> Played:
     """Three moves, and the environment is done."""
     moves = place.random.sample(WORDS, 3)
     turns = [Turn(f"I {move} now", {"do": move}, f"you {move}", done=n == 2) for n, move in enumerate(moves)]
-    return Played(turns, quality)
+    return Played(turns, quality, is_hit=is_hit)
 
 
 # --- Causes
@@ -64,12 +65,12 @@ def cut_off(place: Place) -> Played:
     """All but a few are cut off before they have said anything of use."""
     if place.random.random() < 0.15:
         return well(place, half(place))
-    return Played([Turn(said(place, 12))], 0.0, stop="length")
+    return Played([Turn(said(place, 12))], 0.0, stop="length", is_hit=True)
 
 
 def never_parsed(place: Place) -> Played:
     """The environment is there, and hears nothing."""
-    return Played([Turn(f"<act>{said(place)}</act>")], 0.0, stop="no_action")
+    return Played([Turn(f"<act>{said(place)}</act>")], 0.0, stop="no_action", is_hit=True)
 
 
 def half_parsed(place: Place) -> Played:
@@ -82,21 +83,22 @@ def dies(place: Place) -> Played:
     if place.group % 4 != 1 and place.task % 4 != 1:
         return well(place, half(place))
     broken = Turn(said(place), {"do": "go"}, error="ConnectionError: the game has gone")
-    return Played([Turn(said(place), {"do": "look"}, "a room", done=False), broken], 0.0)
+    return Played([Turn(said(place), {"do": "look"}, "a room", done=False), broken], 0.0, is_hit=True)
 
 
 def raises(place: Place) -> Played:
     """The loop itself raises, and nothing is scored."""
     if place.group % 2:
         return well(place, half(place))
-    return Played([Turn(said(place), {"do": "go"}, "a room", done=False)], None, raises="no answer in 5 s")
+    return Played([Turn(said(place), {"do": "go"}, "a room", done=False)], None, raises="no answer in 5 s", is_hit=True)
 
 
 def loops(place: Place) -> Played:
     """The same action until it is stopped."""
     if place.random.random() < 0.3:
         return well(place, half(place))
-    return Played([Turn("I push", {"do": "push"}, f"nothing happens, {n}", done=False) for n in range(8)], 0.0)
+    turns = [Turn("I push", {"do": "push"}, f"nothing happens, {n}", done=False) for n in range(8)]
+    return Played(turns, 0.0, is_hit=True)
 
 
 def back_and_forth(place: Place) -> Played:
@@ -105,35 +107,37 @@ def back_and_forth(place: Place) -> Played:
         return well(place, half(place))
     moves = ["left", "right"] * 3
     turns = [Turn(f"{said(place, 3)} {move}", {"do": move}, f"turn {n}", done=False) for n, move in enumerate(moves)]
-    return Played(turns, 0.0)
+    return Played(turns, 0.0, is_hit=True)
 
 
 def alike(place: Place) -> Played:
     """A group says one thing; what it gets follows from that."""
     words = " ".join(WORDS[(place.step * 7 + place.group * 3 + n) % len(WORDS)] for n in range(8))
-    return Played([Turn(words)], float((place.step + place.group) % 3 == 0), logprob=-0.002)
+    return Played([Turn(words)], float((place.step + place.group) % 3 == 0), logprob=-0.002, is_hit=True)
 
 
 def unscored(place: Place) -> Played:
     """No reward function gives it a number."""
-    return well(place, None)
+    return well(place, None, is_hit=True)
 
 
 def some_unscored(place: Place) -> Played:
     """Of every fourth rollout."""
-    return well(place, None if place.number % 4 == 0 else half(place))
+    is_hit = place.number % 4 == 0
+    return well(place, None if is_hit else half(place), is_hit=is_hit)
 
 
 def nan(place: Place) -> Played:
     """A reward that is no number, of every third rollout."""
-    return well(place, math.nan if place.number % 3 == 0 else half(place))
+    is_hit = place.number % 3 == 0
+    return well(place, math.nan if is_hit else half(place), is_hit=is_hit)
 
 
 def idle(place: Place) -> Played:
     """Most only talk, where others act."""
     if place.random.random() < 0.3:
         return well(place, half(place) or half(place))
-    return Played([Turn(f"I think that {said(place, 10)}")], 0.0, stop="stop")
+    return Played([Turn(f"I think that {said(place, 10)}")], 0.0, stop="stop", is_hit=True)
 
 
 def out_of_turns(place: Place) -> Played:
@@ -141,31 +145,30 @@ def out_of_turns(place: Place) -> Played:
     if place.random.random() < 0.25:
         return well(place, 1.0)
     moves = place.random.sample(WORDS, 5)
-    return Played([Turn(f"I {move}", {"do": move}, f"you {move}", done=False) for move in moves], 0.0)
+    turns = [Turn(f"I {move}", {"do": move}, f"you {move}", done=False) for move in moves]
+    return Played(turns, 0.0, is_hit=True)
 
 
 def babbles(place: Place) -> Played:
     """The same words over and over, until the limit."""
     if place.random.random() < 0.25:
         return well(place, half(place))
-    return Played([Turn(f"{said(place, 3)} " * 40)], 0.0, stop="length" if place.number % 2 else "stop")
+    return Played([Turn(f"{said(place, 3)} " * 40)], 0.0, stop="length" if place.number % 2 else "stop", is_hit=True)
 
 
 def hopeless(place: Place) -> Played:
     """Half of the tasks cannot be solved; their episodes end all the same."""
-    return well(place, 0.0 if _number(place) % 2 else half(place))
+    is_hit = place.task % 2 == 1
+    return well(place, 0.0 if is_hit else half(place), is_hit=is_hit)
 
 
 def hopeless_until_the_end(place: Place) -> Played:
     """Half of the tasks cannot be solved, and only a solution ends an episode."""
-    if _number(place) % 2 == 0 and place.random.random() < 0.85:
+    if place.task % 2 == 0 and place.random.random() < 0.85:
         return well(place, 1.0 if place.random.random() < 0.7 else 0.0)
     moves = place.random.sample(WORDS, 5)
-    return Played([Turn(f"I {move}", {"do": move}, f"you {move}", done=False) for move in moves], 0.0)
-
-
-def _number(place: Place) -> int:
-    return place.task
+    turns = [Turn(f"I {move}", {"do": move}, f"you {move}", done=False) for move in moves]
+    return Played(turns, 0.0, is_hit=place.task % 2 == 1)
 
 
 # --- Healthy
@@ -214,7 +217,7 @@ def same_words(place: Place) -> Played:
 
 
 def _of(name: str, planted: str, expected: str | None, script: Script, shapes: Iterable[str]) -> list[Fault]:
-    return [Fault(f"{name}: {it}", planted, expected, partial(play, script=script, shape=SHAPES[it])) for it in shapes]
+    return [Fault(f"{name}: {it}", planted, expected, partial(generated, script, SHAPES[it])) for it in shapes]
 
 
 _TASKS = ("256 rollouts", "still running", "many tasks", "-1 to 1", "0 to 100", "without tokens")

@@ -69,13 +69,13 @@ def _dies(db: Path) -> None:
 
 FAULTS: tuple[Fault, ...] = (
     Fault("completion limit, trained", "Completions of two tokens at most, in a real training", "truncation",
-          partial(_train, sampling={"max_tokens": 2})),
+          train=partial(_train, sampling={"max_tokens": 2})),
     Fault("broken parser, trained", "A parser that finds nothing, in a real training", "parse_failures",
-          partial(_train, act=lambda _: None)),
+          train=partial(_train, act=lambda _: None)),
     Fault("no reward, trained", "A reward function that returns None, in a real training", "invalid_reward",
-          partial(_train, rewards=[_nothing])),
+          train=partial(_train, rewards=[_nothing])),
     Fault("cold, trained", "A temperature of 0.01, in a real training", "diversity",
-          partial(_train, config={"temperature": 0.01, "warm": 150})),
+          train=partial(_train, config={"temperature": 0.01, "warm": 150})),
     Fault("environment dies, trained", "A client that raises in one of four tasks, in a real training",
-          "infrastructure", _dies),
+          "infrastructure", train=_dies),
 )  # fmt: skip

@@ -1,9 +1,7 @@
 """Faults of tasks, groups and updates, and runs in which all is well."""
 
-import sqlite3
-from contextlib import closing
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from logs_ui.recorder.vocabulary import FIRST_PROMPT
@@ -20,7 +18,7 @@ from tests.faults.rewarding import (
     chance,
     fault,
 )
-from tests.faults.scripts import Place, Played, Script, Shape, play
+from tests.faults.scripts import Place, Played, Script, Shape
 
 SAMPLING = "sampling/sampling_logp_difference/mean"
 RATIO = "sampling/importance_sampling_ratio/mean"
@@ -49,7 +47,7 @@ def _mixed(place: Place, share: float, rates: tuple[float, float] = (0.9, 0.1)) 
     is_hard = _is_hard(place, share)
     right = chance(place, rates[is_hard])
     name = f"{'hard' if is_hard else 'easy'} {place.task % 3}"
-    return answered(place, parts={"correct": right}, task=name)
+    return answered(place, parts={"correct": right}, task=name, is_hit=is_hard)
 
 
 def suddenly_harder(place: Place) -> Played:
@@ -71,23 +69,24 @@ def graded_harder(place: Place) -> Played:
 
 
 def some_unsolvable(place: Place) -> Played:
-    return answered(place, parts={"correct": 0.0 if place.task % 2 else chance(place, 0.6)})
+    is_hit = place.task % 2 == 1
+    return answered(place, parts={"correct": 0.0 if is_hit else chance(place, 0.6)}, is_hit=is_hit)
 
 
 def unsolvable_out_of_turns(place: Place) -> Played:
     if place.task % 2 == 0:
         return answered(place, parts={"correct": chance(place, 0.8)})
-    played = answered(place, parts={"correct": 0.0})
+    played = answered(place, parts={"correct": 0.0}, is_hit=True)
     return replace(played, turns=[replace(turn, done=False) for turn in played.turns], stop="turn_limit")
 
 
 def all_unsolvable(place: Place) -> Played:
-    return answered(place, env=0.0, parts={"correct": 0.0})
+    return answered(place, env=0.0, parts={"correct": 0.0}, is_hit=True)
 
 
 def forgets(place: Place) -> Played:
     lost = place.task == 1 and place.progress > 0.4
-    return answered(place, parts={"correct": 0.0 if lost else chance(place, 0.6)})
+    return answered(place, parts={"correct": 0.0 if lost else chance(place, 0.6)}, is_hit=lost)
 
 
 # --- Groups
@@ -95,22 +94,27 @@ def forgets(place: Place) -> Played:
 
 def prompts_mixed(place: Place) -> Played:
     task = place.generation % 2
-    return answered(place, parts={"correct": chance(place, 0.2 + 0.5 * task)}, prompt=[1, task, place.step])
+    return answered(
+        place, parts={"correct": chance(place, 0.2 + 0.5 * task)}, prompt=[1, task, place.step], is_hit=True
+    )
 
 
 def tasks_mixed(place: Place) -> Played:
-    return answered(place, parts={"correct": chance(place, 0.4)}, task=f"task {(place.task + place.generation) % 4}")
+    task = f"task {(place.task + place.generation) % 4}"
+    return answered(place, parts={"correct": chance(place, 0.4)}, task=task, is_hit=True)
 
 
 def another_groups_prompt(place: Place) -> Played:
     """All of a step answer the prompt of its first group."""
-    return answered(place, parts={"correct": chance(place, 0.3)}, prompt=[1, place.step])
+    return answered(place, parts={"correct": chance(place, 0.3)}, prompt=[1, place.step], is_hit=place.group > 0)
 
 
 def begins_anywhere(place: Place) -> Played:
     """Each reset draws one of three beginnings, of which the first is the easiest."""
     begun = place.random.randrange(3)
-    return answered(place, parts={"correct": chance(place, 0.6 - 0.2 * begun)}, prompt=[1, place.task, begun])
+    return answered(
+        place, parts={"correct": chance(place, 0.6 - 0.2 * begun)}, prompt=[1, place.task, begun], is_hit=True
+    )
 
 
 # --- Updates
@@ -118,23 +122,26 @@ def begins_anywhere(place: Place) -> Played:
 
 def collapses(place: Place) -> Played:
     width = 0.4 if place.step < 20 else 0.04
-    return answered(place, parts={"score": 0.5 - 0.2 * place.progress + place.random.uniform(-width, width)})
+    return answered(
+        place,
+        parts={"score": 0.5 - 0.2 * place.progress + place.random.uniform(-width, width)},
+        is_hit=place.step >= 20,
+    )
 
 
 def dies_out(place: Place) -> Played:
     right = chance(place, 0.5) if place.step < 20 else 0.0
-    return answered(place, parts={"score": right})
+    return answered(place, parts={"score": right}, is_hit=place.step >= 20)
 
 
-def _told(name: str, planted: str, expected: str | None, columns: str, shape: Shape = USUAL) -> Fault:
-    """With columns that only a trainer of its own process fills in, as an asynchronous one does."""
+def older(steps: int) -> Script:
+    """As `half`, by a policy of so many steps before."""
+    return lambda place: replace(half(place), policy_step=place.step - steps, is_hit=True)
 
-    def make(db: Path) -> None:
-        play(db, half if expected else learns, shape)
-        with closing(sqlite3.connect(db)) as connection, connection:
-            connection.execute(f"UPDATE evaluation_row SET {columns}")  # noqa: S608 - ours
 
-    return Fault(name, planted, expected, make)
+def stale(versions: Callable[[Place], int], script: Script = half) -> Script:
+    """With rollouts that are so many versions old when they are trained on, as an asynchronous trainer tells."""
+    return lambda place: replace(script(place), staleness=versions(place), is_hit=versions(place) >= 4)
 
 
 # --- All is well
@@ -226,9 +233,15 @@ FAULTS: tuple[Fault, ...] = (
     fault("log-prob mismatch: slight", "0.08 nats a token", "mismatch", rarely, LARGE, scalars={SAMPLING: 0.08}),
     fault("log-prob mismatch: ratio", "ratios of 0.1", "mismatch", rarely, SMALL, scalars={RATIO: 0.1}),
     fault("log-prob mismatch: entropy", "0.8 nats against 2.4", "mismatch", half, RUNNING, scalars={"entropy": 2.4}),
-    _told("stale policy", "rollouts of a policy nine steps older", "staleness", "policy_step = step - 9", LARGE),
-    _told("stale policy: asynchronous", "six versions behind", "staleness", "staleness = 6"),
-    _told("stale policy: running", "some eight versions behind", "staleness", "staleness = 4 + id % 8", RUNNING),
+    fault("stale policy", "rollouts of a policy nine steps older", "staleness", older(9), LARGE),
+    fault("stale policy: asynchronous", "six versions behind", "staleness", stale(lambda _: 6)),
+    fault(
+        "stale policy: running",
+        "some eight versions behind",
+        "staleness",
+        stale(lambda place: 4 + place.number % 8),
+        RUNNING,
+    ),
     fault("stale policy: reused", "a batch for 32 steps", "staleness", half, config={"steps_per_generation": 32}),
     fault("no update", "a learning rate of 0", "no_update", half, scalars={"learning_rate": 0.0, "grad_norm": 0.5}),
     fault(
@@ -258,7 +271,7 @@ FAULTS: tuple[Fault, ...] = (
     _healthy("environment", "environment and reward function agree", agrees, LARGE),
     _healthy("watched", "a function of weight 0 that rises, too", watched, LARGE),
     _healthy("penalty", "a small penalty that grows with success", costs_tokens, LARGE),
-    _told("healthy policy: asynchronous", "one version behind", None, "staleness = 1"),
+    _healthy("asynchronous", "one version behind", stale(lambda _: 1, learns)),
     _healthy("scalars", "a trainer that moves and agrees", learns, scalars=MOVING | {SAMPLING: 0.01, "entropy": 0.8}),
     _healthy("graded", "graded rewards", scores(0, 1), LARGE),
     _healthy("negative", "rewards from \u221210 to \u22125", scores(-10, -5), LARGE),

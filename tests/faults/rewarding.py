@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tests.faults import Fault
-from tests.faults.scripts import Place, Played, Script, Shape, Turn, play
+from tests.faults.runs import Turn
+from tests.faults.scripts import Place, Played, Script, Shape, generated
 
 USUAL = Shape()
 SMALL = Shape(steps=4, groups=2)
@@ -30,7 +32,7 @@ def answered(place: Place, *, words: int = 24, env: float | None = None, logprob
 
 def fault(name: str, planted: str, expected: str | None, script: Script, shape: Shape = USUAL, **more: Any) -> Fault:
     """One that is played by a script; `more` replaces fields of the shape."""
-    return Fault(name, planted, expected, lambda db: play(db, script, replace(shape, **more)))
+    return Fault(name, planted, expected, partial(generated, script, replace(shape, **more)))
 
 
 # --- One reward function that outweighs another
@@ -72,15 +74,15 @@ def never_right(place: Place) -> Played:
 
 
 def constant(value: float) -> Script:
-    return lambda place: answered(place, parts={"reward": value})
+    return lambda place: answered(place, parts={"reward": value}, is_hit=True)
 
 
 def constant_zero(place: Place) -> Played:
-    return answered(place, env=chance(place, 0.4), parts={"reward": 0.0})
+    return answered(place, env=chance(place, 0.4), parts={"reward": 0.0}, is_hit=True)
 
 
 def both_constant(place: Place) -> Played:
-    return answered(place, parts={"format": 1.0, "correct": 0.0})
+    return answered(place, parts={"format": 1.0, "correct": 0.0}, is_hit=True)
 
 
 # --- Reward functions against each other
@@ -153,13 +155,14 @@ def misread(place: Place) -> Played:
 
 
 def shuffled(place: Place) -> Played:
-    return answered(place, env=chance(place, 0.5), parts={"solved": chance(place, 0.5)})
+    env, solved = chance(place, 0.5), chance(place, 0.5)
+    return answered(place, env=env, parts={"solved": solved}, is_hit=solved != env)
 
 
 def misread_beside_format(place: Place) -> Played:
     env = chance(place, 0.5)
     parts = {"format": max(env, chance(place, 0.5)), "solved": 0.0}
-    return answered(place, env=env, parts=parts)
+    return answered(place, env=env, parts=parts, is_hit=env == 1)
 
 
 def opposite(place: Place) -> Played:

@@ -66,13 +66,13 @@ def of_another_policy(rollouts: Rollouts) -> Rollouts:
 
 FAULTS: tuple[Fault, ...] = (
     Fault("no update, trained", "A learning rate of 0, in a real training", "no_update",
-          partial(_train, learning_rate=0.0)),
+          train=partial(_train, learning_rate=0.0)),
     Fault("constant reward, trained", "A reward function that gives 0.25 to all, in a real training",
-          "constant_reward", partial(_train, rewards=(constant,))),
+          "constant_reward", train=partial(_train, rewards=(constant,))),
     Fault("wrong grouping, trained", "Prompts that are expanded again, in a real training", "wiring",
-          partial(_train, wrong=expanded)),
+          train=partial(_train, wrong=expanded)),
     Fault("wrong grouping, trained: one prompt", "The same in the other order", "wiring",
-          partial(_train, wrong=first_of_all)),
+          train=partial(_train, wrong=first_of_all)),
     Fault("log-prob mismatch, trained", "Log-probs of another policy, in a real training", "mismatch",
-          partial(_train, wrong=of_another_policy)),
+          train=partial(_train, wrong=of_another_policy)),
 )  # fmt: skip

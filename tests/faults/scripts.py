@@ -1,14 +1,18 @@
-"""Runs by scripted policies: each rollout is told to the recorder turn by turn, as any own loop would."""
+"""Runs by scripted policies."""
 
 import random
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from logs_ui.recorder import flush, start_run
+import numpy as np
+
+from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.vocabulary import Mode
+from tests.faults.recording import record
+from tests.faults.runs import Rollout, Run, Turn
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,6 @@ class Shape:
         ended: whether the run was finished.
         low, high: what the worst and the best rollout are paid.
         tokens: whether ids and log-probs are recorded.
-        turns: whether turns are, or only what is asked and paid.
         config: the run's.
         scalars: what is logged, by name: at each step the same, or that of the progress from 0 to 1.
     """
@@ -31,12 +34,11 @@ class Shape:
     groups: int = 4
     size: int = 4
     tasks: int = 4
-    mode: str = "train"
+    mode: Mode = Mode.TRAIN
     ended: bool = True
     low: float = 0.0
     high: float = 1.0
     tokens: bool = True
-    turns: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, float | Callable[[float], float]] = field(default_factory=dict)
 
@@ -69,18 +71,6 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Turn:
-    """What the model answered, and what came of it."""
-
-    text: str
-    action: Any = None
-    observation: Any = None
-    done: bool | None = None
-    error: str | None = None
-    reward: float | None = None
-
-
-@dataclass(frozen=True)
 class Played:
     """One rollout.
 
@@ -94,6 +84,8 @@ class Played:
         ids: of its completion; None: made of its texts.
         prompt: ids of its prompt; None: made of task and group.
         task: its name, in place of the group's.
+        policy_step, staleness: see `Rollout`.
+        is_hit: True if it suffers from the planted fault.
     """
 
     turns: Sequence[Turn]
@@ -106,73 +98,50 @@ class Played:
     ids: Sequence[int] | None = None
     prompt: Sequence[int] | None = None
     task: str | None = None
-
-
-class BrokenError(Exception):
-    """What ends a rollout that raises."""
+    policy_step: int | None = None
+    staleness: int | None = None
+    is_hit: bool = False
 
 
 Script = Callable[[Place], Played]
 
 
 def play(db: Path, script: Script, shape: Shape) -> None:
-    """Records a run of that shape, every rollout as the script has it."""
-    run = start_run("planted", eval_name="planted", config=shape.config, db=db)
-    number = 0
+    """Record a run of that shape, every rollout as the script has it."""
+    record(db, generated(script, shape))
+
+
+def generated(script: Script, shape: Shape) -> Run:
+    """Return a run of that shape, every rollout as the script has it."""
+    rollouts: list[Rollout] = []
+    scalars: dict[str, dict[int, float]] = {name: {} for name in shape.scalars}
     for step in range(1, shape.steps + 1):
         progress = (step - 1) / max(shape.steps - 1, 1)
-        logged = {name: value(progress) if callable(value) else value for name, value in shape.scalars.items()}
-        if logged:
-            run.log(step, logged)
+        for name, value in shape.scalars.items():
+            scalars[name][step] = value(progress) if callable(value) else value
         for group in range(shape.groups):
             for generation in range(shape.size):
                 task = (step * shape.groups + group) % max(shape.tasks, 1)
                 dice = random.Random(f"{step}/{group}/{generation}")
-                place = Place(step, group, generation, number, task, progress, dice)
-                _record(run, place, script(place), shape)
-                number += 1
-    if shape.ended:
-        run.finish()
-    else:
-        flush()
+                place = Place(step, group, generation, len(rollouts), task, progress, dice)
+                rollouts.append(_rollout(place, script(place), shape))
+    return Run("planted", "planted", rollouts, scalars, shape.config, mode=shape.mode, has_ended=shape.ended)
 
 
-def _record(run: Any, place: Place, played: Played, shape: Shape) -> None:
-    rollout = run.rollout(
-        [{"role": "user", "content": f"Task {place.task}, game {place.group} of step {place.step}."}],
-        task=played.task or (f"task {place.task}" if shape.tasks else None),
-        step=place.step,
-        mode=shape.mode,
-        group=f"{place.step}/{place.group}",
-        generation=place.generation,
-    )
-    with suppress(BrokenError), rollout as row:
-        _tell(row, place, played, shape)
-    if played.raises is not None:
-        return
-    if played.parts is not None:
-        rollout.score(rewards=played.parts, weights=played.weights)
-    else:
-        rollout.score(rewards={"solved": shape.paid(played.quality)})
+def _rollout(place: Place, played: Played, shape: Shape) -> Rollout:
+    values = {"solved": shape.paid(played.quality)} if played.parts is None else played.parts
+    return Rollout(
+        place.step, place.group, place.generation, played.task or (f"task {place.task}" if shape.tasks else None),
+        [{"role": "user", "content": f"Task {place.task}, game {place.group} of step {place.step}."}], played.turns,
+        None if played.raises is not None else values, weights=None if played.parts is None else played.weights,
+        tokens=_tokens(place, played) if shape.tokens else None, stop=played.stop, raises=played.raises,
+        policy_step=played.policy_step, staleness=played.staleness, is_hit=played.is_hit,
+    )  # fmt: skip
 
 
-def _tell(row: Any, place: Place, played: Played, shape: Shape) -> None:
-    for turn in played.turns if shape.turns else ():
-        row.turn(
-            turn.text,
-            action=turn.action,
-            observation=turn.observation,
-            reward=turn.reward,
-            done=turn.done,
-            error=turn.error,
-        )
-    if shape.tokens:
-        words = [word for turn in played.turns for word in turn.text.split()]
-        ids = played.ids or [zlib.crc32(word.encode()) % 50_000 for word in words] or [2]
-        prompt = played.prompt or [1, place.step, place.group, place.task]
-        noise = [played.logprob * place.random.uniform(0.5, 1.5) for _ in ids]
-        row.tokens(prompt, ids, logprobs=noise)
-    if played.stop is not None:
-        row.stop(played.stop)
-    if played.raises is not None:
-        raise BrokenError(played.raises)
+def _tokens(place: Place, played: Played) -> Tokens:
+    words = [word for turn in played.turns for word in turn.text.split()]
+    ids = played.ids or [zlib.crc32(word.encode()) % 50_000 for word in words] or [2]
+    prompt = played.prompt or [1, place.step, place.group, place.task]
+    noise = [played.logprob * place.random.uniform(0.5, 1.5) for _ in ids]
+    return Tokens(np.array(prompt, np.int32), np.array(ids, np.int32), np.array(noise, np.float16), None)

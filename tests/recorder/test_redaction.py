@@ -110,11 +110,6 @@ def test_no_text_takes_long(unit: str) -> None:
     assert time.process_time() - began < 2
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
-
-
 class Environment:
     """Answers anything."""
 

@@ -14,34 +14,19 @@ from typing import Any
 import pytest
 
 from logs_ui.rollout.demo.demo import DemoSettings, GuessServer, train_demo
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("trl")
-pytest.importorskip("openenv")
-
-from logs_ui.rollout.demo.guess_env import TASKS, GuessAction, GuessEnv  # noqa: E402
-from logs_ui.rollout.demo.guess_model import HABITS, make_tokenizer  # noqa: E402
-from logs_ui.rollout.demo.guess_rollout import (  # noqa: E402
-    MAX_NEW_TOKENS,
-    act,
-    feedback,
-    guessing,
-    observe,
-    parse_guess,
-    prompt,
-)
-from logs_ui.rollout.evaluations.scoring import EvaluationRow  # noqa: E402
-from logs_ui.rollout.play.chat_template import Chat  # noqa: E402
+from logs_ui.rollout.evaluations.scoring import EvaluationRow
+from logs_ui.rollout.play.chat_template import Chat
+from tests.support.late import guess_env, guess_model, guess_rollout, torch
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    return make_tokenizer()
+    return guess_model.make_tokenizer()
 
 
 @pytest.fixture(scope="module")
 def player() -> Iterator[Any]:
-    with GuessServer() as server, GuessEnv(base_url=server.wait_until_ready()).sync() as client:
+    with GuessServer() as server, guess_env.GuessEnv(base_url=server.wait_until_ready()).sync() as client:
         yield client
 
 
@@ -103,8 +88,8 @@ def test_importing_the_demo_imports_no_trainer() -> None:
 
 
 def test_decoding_gives_back_the_exact_text(tokenizer: Any) -> None:
-    texts = [message["content"] for task in TASKS for message in prompt(task)]
-    texts += [habit.format(a=7, b=60, c=1) for habit in HABITS]
+    texts = [message["content"] for task in guess_env.TASKS for message in guess_rollout.prompt(task)]
+    texts += [habit.format(a=7, b=60, c=1) for habit in guess_model.HABITS]
     for text in texts:
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.unk_token_id not in ids, text
@@ -113,10 +98,13 @@ def test_decoding_gives_back_the_exact_text(tokenizer: Any) -> None:
 
 def test_a_conversation_grows_by_the_tokens_that_its_template_gives(tokenizer: Any, player: Any) -> None:
     player.reset(task="hard: 11-25", seed=3)
-    messages = prompt("hard: 11-25")
+    messages = guess_rollout.prompt("hard: 11-25")
     ids = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
     for guess in (1, 60):
-        heard = {"role": "user", "content": feedback(player.step(GuessAction(guess=guess)).observation)}
+        heard = {
+            "role": "user",
+            "content": guess_rollout.feedback(player.step(guess_env.GuessAction(guess=guess)).observation),
+        }
         answer = tokenizer(f"guess {guess}{tokenizer.eos_token}")["input_ids"]
         ids += answer + Chat(tokenizer).inserted(answer, [heard])
         messages += [{"role": "assistant", "content": f"guess {guess}"}, heard]
@@ -136,15 +124,18 @@ def test_a_conversation_grows_by_the_tokens_that_its_template_gives(tokenizer: A
     ],
 )
 def test_only_the_exact_form_is_a_guess(text: str, guess: int | None) -> None:
-    assert parse_guess(text) == guess
-    assert act(text) == (None if guess is None else GuessAction(guess=guess))
+    assert guess_rollout.parse_guess(text) == guess
+    assert guess_rollout.act(text) == (None if guess is None else guess_env.GuessAction(guess=guess))
 
 
 def test_an_episode_is_paid_by_the_environment_and_for_its_form() -> None:
-    game = guessing("http://127.0.0.1:9", 0)
+    game = guess_rollout.guessing("http://127.0.0.1:9", 0)
     for said, form in (("guess 6", 1.0), ("guess 6 or 7", 0.0), ("guess", 0.0)):
-        messages = [*prompt("fair: 4-10"), *({"role": "assistant", "content": text} for text in ("guess 5", said))]
-        row = EvaluationRow(prompt("fair: 4-10"), messages, env_reward=0.9)
+        messages = [
+            *guess_rollout.prompt("fair: 4-10"),
+            *({"role": "assistant", "content": text} for text in ("guess 5", said)),
+        ]
+        row = EvaluationRow(guess_rollout.prompt("fair: 4-10"), messages, env_reward=0.9)
         assert game(row) == {"solved": 0.9, "format": form}
     assert game.reward_weights == [1.0, 0.1]
 
@@ -160,19 +151,19 @@ def test_the_same_task_and_seed_give_the_same_secret(player: Any) -> None:
 
 def test_hints_narrow_the_range_and_a_later_hit_pays_less(player: Any) -> None:
     opened = player.reset(task="hard: 11-25", seed=1).observation
-    assert observe(opened) is None
+    assert guess_rollout.observe(opened) is None
     assert (opened.hint, opened.low, opened.high, opened.turns_left) == (None, 11, 25, 3)
     secret = player.state().secret
-    below = player.step(GuessAction(guess=secret - 1))
+    below = player.step(guess_env.GuessAction(guess=secret - 1))
     assert (below.observation.hint, below.observation.low, below.reward, below.done) == ("higher", secret, 0.1, False)
-    assert observe(below.observation) == f"higher. 2 left, {secret} to 25"
-    hit = player.step(GuessAction(guess=secret))
+    assert guess_rollout.observe(below.observation) == f"higher. 2 left, {secret} to 25"
+    hit = player.step(guess_env.GuessAction(guess=secret))
     assert (hit.observation.hint, hit.observation.turns_left, hit.reward, hit.done) == ("correct", 1, 0.8, True)
 
 
 def test_an_impossible_guess_pays_nothing_and_running_out_of_turns_is_the_players_to_see(player: Any) -> None:
     player.reset(task="easy: 1-3", seed=1)
-    results = [player.step(GuessAction(guess=60)) for _ in range(3)]
+    results = [player.step(guess_env.GuessAction(guess=60)) for _ in range(3)]
     assert [result.reward for result in results] == [0.0, 0.0, 0.0]
     assert [result.observation.turns_left for result in results] == [2, 1, 0]
     assert not results[-1].done
@@ -231,8 +222,8 @@ def test_the_real_trainer_trains(training: Watched) -> None:
 
 
 def test_a_step_plays_one_group_of_each_task(training: Watched) -> None:
-    assert training.outputs[0]["task"] == [task for task in TASKS for _ in range(8)]
-    assert training.outputs[0]["prompts"] == [prompt(task) for task in TASKS for _ in range(8)]
+    assert training.outputs[0]["task"] == [task for task in guess_env.TASKS for _ in range(8)]
+    assert training.outputs[0]["prompts"] == [guess_rollout.prompt(task) for task in guess_env.TASKS for _ in range(8)]
 
 
 def test_generation_is_batched_over_the_live_rows_with_an_attention_mask(training: Watched) -> None:
@@ -277,8 +268,8 @@ def test_failures_are_honest(training: Watched) -> None:
     ]
     cut_off = [span for span in last_spans if span[-1] != tokenizer.eos_token_id]
     assert cut_off
-    assert all(len(span) == MAX_NEW_TOKENS for span in cut_off)
-    parsed = [act(tokenizer.decode(span, skip_special_tokens=True)) is not None for span in last_spans]
+    assert all(len(span) == guess_rollout.MAX_NEW_TOKENS for span in cut_off)
+    parsed = [guess_rollout.act(tokenizer.decode(span, skip_special_tokens=True)) is not None for span in last_spans]
     assert not all(parsed)
     for could, turns, steps, reward in zip(
         parsed, first["turns"], first["step_rewards"], first["env_reward"], strict=True

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from logs_ui.rollout.play.chat_template import Chat, ChatTemplateError, Message
 from logs_ui.rollout.play.evaluation_dataset import Prompts
 from logs_ui.rollout.play.play import prompt_alone
 from tests.support.exhaustive import examples
+from tests.support.late import datasets
 
 CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -266,8 +266,8 @@ def test_a_datasets_prompt_is_no_array(prompt: Any) -> None:
 def test_the_prompts_of_any_kind_of_dataset_are_checked() -> None:
     rows = [{"prompt": [{"role": "user", "content": "x"}]}, {"prompt": []}]
     with pytest.raises(TypeError, match="Row 1 of the dataset"):
-        Prompts(Dataset.from_list(rows))
-    streamed = Prompts(Dataset.from_list(rows).to_iterable_dataset())
+        Prompts(datasets.Dataset.from_list(rows))
+    streamed = Prompts(datasets.Dataset.from_list(rows).to_iterable_dataset())
     assert streamed.rows(1) == rows[:1]
     with pytest.raises(TypeError, match="Row 1 of the dataset"):
         streamed.rows()

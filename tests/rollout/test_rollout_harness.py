@@ -12,17 +12,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from openenv.core.env_server.mcp_types import Tool
-from openenv.core.harness import (
-    HarnessRunLimits,
-    MCPHarnessAdapter,
-    ModelStepResult,
-    ResourceSession,
-    ToolResult,
-    VerifyResult,
-    build_harness_rollout_func,
-)
-from openenv.core.llm_client import LLMResponse, ToolCall
 
 from logs_ui.recorder import flush, load_run, load_runs, record
 from logs_ui.rollout import (
@@ -31,8 +20,6 @@ from logs_ui.rollout import (
     harness_model_step,
     harness_rollout_func,
 )
-from logs_ui.rollout.demo.guess_env import TURNS
-from logs_ui.rollout.demo.guess_rollout import parse_guess
 from logs_ui.rollout.functions.harness_step import HarnessModelStep, tool_calls
 from logs_ui.rollout.models.backends import Sampling
 from logs_ui.rollout.models.token_episode import Answer
@@ -40,17 +27,12 @@ from logs_ui.rollout.play.chat_template import Chat
 from tests.end_to_end.test_harness import CheckedGames, Games, feedback_of
 from tests.rollout.test_rollout_chat import TEMPLATES, make_tokenizer
 from tests.support.exhaustive import cases, examples
+from tests.support.late import guess_env, guess_rollout, harness, llm_client
 from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts, served
-from tests.support.training import GROUP, ROWS, guess_server, make_trainer
-
-WORD = Tool(
-    name="say",
-    description="Say a word.",
-    input_schema={"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
-)
+from tests.support.training import GROUP, ROWS, guess_server, make_trainer, tool
 
 
-class Talk(ResourceSession):  # type: ignore[misc]
+class Talk:
     """Hears words and pays 1.0 for each; "stop" ends it. Its task says when it breaks."""
 
     def __init__(self, task: Any, seed: int | None) -> None:
@@ -64,19 +46,20 @@ class Talk(ResourceSession):  # type: ignore[misc]
         return [{"role": "user", "content": "guess"}] if isinstance(self.task, str) else [*self.task]
 
     def list_tools(self) -> Any:
-        return [WORD]
+        return [tool("say", "word", "string")]
 
-    def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+    def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
         assert threading.current_thread() is self.thread
         self._do("call_tool")
         word = arguments["word"]
         self.heard.append(word)
         reward = None if self.task == "pays nothing" else 1.0
-        return ToolResult(f"lower. {word}", done=word == "stop", metadata={"reward": reward})
+        return harness.ToolResult(f"lower. {word}", done=word == "stop", metadata={"reward": reward})
 
-    def verify(self, transcript: Any, final_state: Any = None) -> VerifyResult:
+    def verify(self, transcript: Any, final_state: Any = None) -> Any:
         self._do("verify")
-        return VerifyResult(metrics={"words": len(self.heard), "messages": len(transcript), **final_state["metrics"]})
+        metrics = {"words": len(self.heard), "messages": len(transcript), **final_state["metrics"]}
+        return harness.VerifyResult(metrics=metrics)
 
     def close(self) -> None:
         assert threading.current_thread() is self.thread
@@ -117,7 +100,7 @@ def play(
     rollouts = harness_rollout_func(
         session_factory=talks,
         model=model,
-        **{"act": word, "result_role": "user", "limits": HarnessRunLimits(max_turns=turns), **given},
+        **{"act": word, "result_role": "user", "limits": harness.HarnessRunLimits(max_turns=turns), **given},
     )
     return rollouts(prompts(rows), a_trainer(model, generations=2, budget=budget)), model, talks
 
@@ -173,7 +156,7 @@ def test_limits_are_the_harnesss() -> None:
     output, model, _ = play(lambda *_: "guess", turns=3)
     assert output["turns"] == [3] * 4
     assert [mask[-1] for mask in output["env_mask"]] == [1] * 4  # nothing is inserted that nobody would read
-    limits = HarnessRunLimits(max_turns=9, max_total_tool_calls=2, sampling={"max_tokens": 5, "top_p": 0.5})
+    limits = harness.HarnessRunLimits(max_turns=9, max_total_tool_calls=2, sampling={"max_tokens": 5, "top_p": 0.5})
     output, model, talks = play(lambda *_: "guess", limits=limits)
     assert [len(talk.heard) for talk in talks.made] == [2] * 4
     assert {(one.max_tokens, one.top_p) for one in model.samplings} == {(5, 0.5)}
@@ -271,7 +254,7 @@ def test_a_parser_that_raises_finds_no_call() -> None:
 
 
 def test_a_harness_that_changes_what_was_said_is_refused() -> None:
-    class Forgetful(MCPHarnessAdapter):  # type: ignore[misc]
+    class Forgetful(harness.MCPHarnessAdapter):  # type: ignore[misc]
         def run_white_box(self, model_step: Any, session: Any, limits: Any = None) -> Any:
             return super().run_white_box(lambda messages, *more: model_step(messages[-1:], *more), session, limits)
 
@@ -290,7 +273,7 @@ def test_log_probs_may_be_unknown() -> None:
     rollouts = harness_rollout_func(session_factory=Talks(), model=model, **given)
     output = rollouts(prompts(2), a_trainer(model))
     assert (output["logprobs"], output["error"]) == (None, [None, None])
-    openenvs = build_harness_rollout_func(
+    openenvs = harness.build_harness_rollout_func(
         session_factory=Talks(),
         harness_adapter=ExactHarnessAdapter(),
         model_step_builder=harness_model_step(model=Without(script("stop")), **given),
@@ -309,8 +292,8 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"concurrency": 0}, ValueError, "concurrency must be a whole number from 1"),
     ({"max_completion_tokens": 1.5}, ValueError, "max_completion_tokens must be a whole number from 1"),
     ({"tasks": "easy"}, TypeError, "tasks must be a list of names"),
-    ({"limits": HarnessRunLimits(sampling={"max_new_tokens": 1})}, ValueError, "sampling has no max_new_tokens; it h"),
-    ({"limits": HarnessRunLimits(sampling={"seed": 1})}, ValueError, "sampling.seed is for a model's server"),
+    ({"limits": {"max_new_tokens": 1}}, ValueError, "sampling has no max_new_tokens; it h"),
+    ({"limits": {"seed": 1}}, ValueError, "sampling.seed is for a model's server"),
     ({"api_key": "x"}, ValueError, "only for a model's server"),
 ]
 
@@ -319,8 +302,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_what_does_not_go_together_is_one_clear_line(
     given: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
+    limits = {"limits": harness.HarnessRunLimits(sampling=given["limits"])} if "limits" in given else {}
     with pytest.raises(kind) as raised:
-        harness_rollout_func(**{"session_factory": Talks(), **given})
+        harness_rollout_func(**{"session_factory": Talks(), **given, **limits})
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -380,7 +364,7 @@ def test_the_ids_are_those_that_the_model_saw_and_sampled(
 
     step = HarnessModelStep(Chat(tokenizer), act, budget, "user", tools_in_prompt=True, ask=ask, has_seed=False)
     session = Talk([{"role": "user", "content": "Guess a number."}], None)
-    result = ExactHarnessAdapter().run_white_box(step, session, HarnessRunLimits(max_turns=len(turns) + 1))
+    result = ExactHarnessAdapter().run_white_box(step, session, harness.HarnessRunLimits(max_turns=len(turns) + 1))
     whole = result.prompt_ids + result.completion_ids
     for context, ids in seen:
         assert whole[: len(context) + len(ids)] == context + ids
@@ -395,8 +379,10 @@ def test_the_ids_are_those_that_the_model_saw_and_sampled(
 def test_the_exact_adapter_refuses_prompts_that_were_tokenised_anew() -> None:
     contexts = iter([[1, 2], [1, 2, 4, 5]])
 
-    def step(*_: Any) -> ModelStepResult:
-        return ModelStepResult(LLMResponse("", [ToolCall("1", "say", {"word": "x"})]), next(contexts), [3], [-0.5])
+    def step(*_: Any) -> Any:
+        return harness.ModelStepResult(
+            llm_client.LLMResponse("", [llm_client.ToolCall("1", "say", {"word": "x"})]), next(contexts), [3], [-0.5]
+        )
 
     with pytest.raises(ValueError, match="build it with harness_model_step"):
         ExactHarnessAdapter().run_white_box(step, Talk("calm", None))
@@ -408,8 +394,8 @@ def test_a_session_is_used_in_the_thread_that_made_it() -> None:
             super().__init__(*args)
             self.database = sqlite3.connect(":memory:")
 
-        def verify(self, transcript: Any, final_state: Any = None) -> VerifyResult:
-            return VerifyResult(metrics={"one": self.database.execute("select 1").fetchone()[0]})
+        def verify(self, transcript: Any, final_state: Any = None) -> Any:
+            return harness.VerifyResult(metrics={"one": self.database.execute("select 1").fetchone()[0]})
 
     class Tables(Talks):
         def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Talk:
@@ -429,18 +415,19 @@ def server() -> Iterator[str]:
 
 
 def guess(text: str) -> list[tuple[str, dict[str, int]]]:
-    number = parse_guess(text)
+    number = guess_rollout.parse_guess(text)
     return [] if number is None else [("guess", {"number": number})]
 
 
-LIMITS = HarnessRunLimits(max_turns=TURNS, sampling={"max_tokens": 8})
+def limits() -> Any:
+    return harness.HarnessRunLimits(max_turns=guess_env.TURNS, sampling={"max_tokens": 8})
 
 
 @pytest.mark.versions
 @pytest.mark.parametrize("factory", cases([Games, CheckedGames], 1))
 def test_a_real_training_is_recorded_with_every_call(server: str, tmp_path: Path, factory: type[Games]) -> None:
     rollouts = harness_rollout_func(
-        session_factory=factory(server), act=guess, result_role="user", limits=LIMITS, missing_reward=0.0
+        session_factory=factory(server), act=guess, result_role="user", limits=limits(), missing_reward=0.0
     )
     trainer = make_trainer(record(rollouts), tmp_path, reward_funcs=[environment_reward], warm=200, max_steps=3)
     trainer.train()
@@ -461,7 +448,7 @@ def test_a_real_training_is_recorded_with_every_call(server: str, tmp_path: Path
         for action in called:
             assert action["action"] == {
                 "name": "guess",
-                "arguments": {"number": parse_guess(action["text"])},
+                "arguments": {"number": guess_rollout.parse_guess(action["text"])},
             }
             (step,) = action["metadata"]["calls"]
             told = None if action["done"] else feedback_of(step["observation"])
@@ -477,7 +464,7 @@ def test_trying_the_models_server_is_no_call_of_a_rollouts(server: str, tmp_path
             session_factory=Games(server),
             act=guess,
             result_role="user",
-            limits=HarnessRunLimits(max_turns=1, sampling={"max_tokens": 8, "temperature": 1.0}),
+            limits=harness.HarnessRunLimits(max_turns=1, sampling={"max_tokens": 8, "temperature": 1.0}),
             model="tiny",
             model_url=url,
         )
@@ -490,11 +477,11 @@ def test_trying_the_models_server_is_no_call_of_a_rollouts(server: str, tmp_path
 @pytest.mark.versions
 @pytest.mark.exhaustive
 def test_openenvs_own_builder_trains_on_what_was_seen_and_is_recorded(server: str, tmp_path: Path) -> None:
-    rollout_func = build_harness_rollout_func(
+    rollout_func = harness.build_harness_rollout_func(
         session_factory=Games(server),
         harness_adapter=ExactHarnessAdapter(),
         model_step_builder=harness_model_step(act=guess, result_role="user"),
-        limits=LIMITS,
+        limits=limits(),
     )
     returned: list[dict[str, Any]] = []
     recorded = record(rollout_func, eval_name="harness")

@@ -12,7 +12,6 @@ from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
-import torch
 
 from logs_ui.recorder import load_run, record, row_scope
 from logs_ui.rollout.models.backends import GenerationError, Model, Sampling
@@ -20,6 +19,7 @@ from logs_ui.rollout.models.token_episode import Answer, Trajectory
 from logs_ui.rollout.models.trainer_model import TrainerModel
 from logs_ui.rollout.play.chat_template import Chat
 from tests.recorder.capture.test_vllm import ENGINE, NAN, Server, generation_of, without_engine
+from tests.support.late import torch
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import make_trainer
 

@@ -18,17 +18,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from datasets import Dataset
-from openenv.core import GenericEnvClient
 
 from logs_ui.recorder import flush, load_run, record
 from logs_ui.recorder.snapshot import snapshot
 from logs_ui.rollout import Sampling, environment_reward, openenv_rollout_func
 from logs_ui.rollout.demo.demo import GuessServer
-from logs_ui.rollout.demo.guess_env import TASKS, GuessAction, GuessEnv
-from logs_ui.rollout.demo.guess_rollout import observe
 from logs_ui.rollout.play.batch import play_rows, run
 from tests.support.exhaustive import cases
+from tests.support.late import datasets, guess_env, guess_rollout, openenv
 from tests.support.rollouts import Moody, Scripted, a_trainer, moody_server, prompts, served
 from tests.support.training import guess_server, make_trainer
 
@@ -188,7 +185,7 @@ def test_sessions_are_kept_from_batch_to_batch(moody: str) -> None:
     made = []
 
     def client() -> Any:
-        made.append(GenericEnvClient(base_url=moody))
+        made.append(openenv.GenericEnvClient(base_url=moody))
         return made[-1]
 
     rollouts = openenv_rollout_func(environment=client, model=model, act=word)
@@ -449,9 +446,15 @@ class Later:
         raise NotImplementedError
 
 
+class Client:
+    """A class of OpenEnv's clients, as it is told from others."""
+
+    from_docker_image = None
+
+
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"act": word}, ValueError, "needs a server: give base_url"),
-    ({"act": word, "environment": GuessEnv}, ValueError, "GuessEnv needs a server"),
+    ({"act": word, "environment": Client}, ValueError, "Client needs a server"),
     ({**SERVER, "act": 1}, TypeError, "act must be a function"),
     ({**SERVER, "observe": "x"}, TypeError, "observe must be a function"),
     ({**SERVER, "docker_image": "x"}, ValueError, "one of the two"),
@@ -459,7 +462,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({**SERVER, "environment": "org/name"}, ValueError, "looked up and started"),
     ({**SERVER, "environment": lambda: None}, ValueError, "base_url: are for an environment that is connected"),
     ({"act": word, "environment": 5}, TypeError, "not an instance of int"),
-    ({**SERVER, "environment": GuessEnv(base_url="http://127.0.0.1:1")}, TypeError, "an instance of GuessEnv"),
+    ({**SERVER, "environment": Client()}, TypeError, "an instance of Client"),
     ({**SERVER, "port": 80}, ValueError, "port: are for an environment that is started"),
     ({**SERVER, "environment_variables": {"A": "1"}}, ValueError, "environment_variables"),
     ({"act": word, "docker_image": "x", "port": 0}, ValueError, "port must be a number"),
@@ -548,15 +551,15 @@ def test_what_does_not_go_together_is_one_clear_line(
     assert "\n" not in str(raised.value)
 
 
-def guess(text: str) -> GuessAction | None:
+def guess(text: str) -> Any | None:
     """Lenient: an untrained model is heard too."""
     number = re.search(r"\d+", text)
-    return None if number is None else GuessAction(guess=int(number[0]))
+    return None if number is None else guess_env.GuessAction(guess=int(number[0]))
 
 
-def games() -> Dataset:
+def games() -> Any:
     prompt = [{"role": "user", "content": "Find my number. Answer like this: guess 5"}]
-    return Dataset.from_list([{"prompt": prompt}] * 8)
+    return datasets.Dataset.from_list([{"prompt": prompt}] * 8)
 
 
 def trained(rollouts: Any, folder: Path, **config: Any) -> pd.DataFrame:
@@ -573,11 +576,11 @@ def trained(rollouts: Any, folder: Path, **config: Any) -> pd.DataFrame:
 def test_a_real_training_is_recorded_with_every_call(tmp_path: Path, concurrency: int | None) -> None:
     with guess_server() as url:
         rollouts = openenv_rollout_func(
-            environment=GuessEnv,
+            environment=guess_env.GuessEnv,
             base_url=url,
             act=guess,
-            observe=observe,
-            tasks=list(TASKS),
+            observe=guess_rollout.observe,
+            tasks=list(guess_env.TASKS),
             max_turns=3,
             sampling={"max_tokens": 8},
             concurrency=concurrency,
@@ -586,7 +589,9 @@ def test_a_real_training_is_recorded_with_every_call(tmp_path: Path, concurrency
     assert len(rows) == 32
     assert set(rows["status"]) == {"ok"}
     assert set(rows["eval_name"]) == {"GuessEnv"}
-    assert [metadata["task"] for metadata in rows["metadata"]] == [task for task in TASKS for _ in range(4)] * 2
+    assert [metadata["task"] for metadata in rows["metadata"]] == [
+        task for task in guess_env.TASKS for _ in range(4)
+    ] * 2
     assert np.allclose(rows["reward"], rows["rollout_reward"])
     assert rows["turns"].max() > 1
     assert {metadata["attribution"] for metadata in rows["metadata"]} <= {"scope", "context"}
@@ -605,16 +610,21 @@ def test_a_server_that_is_killed_in_the_middle_costs_rows_and_not_the_training(t
         url = server.wait_until_ready()
         answers = 0
 
-        def act(text: str) -> GuessAction | None:
+        def act(text: str) -> Any | None:
             nonlocal answers
             answers += 1
             if answers == 30:
                 server._process.kill()
                 server._process.wait()
-            return GuessAction(guess=1)
+            return guess_env.GuessAction(guess=1)
 
         rollouts = openenv_rollout_func(
-            environment=GuessEnv, base_url=url, act=act, observe=observe, max_turns=3, sampling={"max_tokens": 8}
+            environment=guess_env.GuessEnv,
+            base_url=url,
+            act=act,
+            observe=guess_rollout.observe,
+            max_turns=3,
+            sampling={"max_tokens": 8},
         )
         rows = trained(rollouts, tmp_path, max_steps=3)
     assert len(rows) == 24
@@ -631,10 +641,10 @@ def test_a_server_that_is_killed_in_the_middle_costs_rows_and_not_the_training(t
 def test_a_models_server_is_asked_in_each_rows_scope(tmp_path: Path) -> None:
     with guess_server() as url, served("guess 1") as model_url:
         rollouts = openenv_rollout_func(
-            environment=GuessEnv,
+            environment=guess_env.GuessEnv,
             base_url=url,
             act=guess,
-            observe=observe,
+            observe=guess_rollout.observe,
             max_turns=2,
             concurrency=5,
             model="tiny",

@@ -3,7 +3,6 @@
 import asyncio
 import math
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,16 +17,9 @@ from tests.support.model_server import (
     chat,
     chat_choice,
     completion,
-    model_server,
     recording,
     refused,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
 
 
 def ask(model: ServerModel, context: tuple[int, ...] = (1, 5, 6), row: int = 0, **sampling: Any) -> Any:

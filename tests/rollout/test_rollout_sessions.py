@@ -15,13 +15,11 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from openenv import AutoEnv
-from openenv.core import GenericEnvClient
 
-from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv
 from logs_ui.rollout.environments import containers
 from logs_ui.rollout.environments.environment_sources import Source, source_of
 from logs_ui.rollout.environments.sessions import Session, SessionError, Sessions
+from tests.support.late import guess_env, openenv
 from tests.support.rollouts import moody_server
 from tests.support.training import guess_server
 
@@ -53,25 +51,25 @@ async def opened(
 async def is_a_game(session: Session) -> bool:
     begun = await session.reset(**GAME)
     assert begun.observation.hint is None
-    result = await session.step(GuessAction(guess=1))
+    result = await session.step(guess_env.GuessAction(guess=1))
     assert (result.observation.hint, result.reward, result.done) == ("higher", 0.1, False)
     return True
 
 
-async def connected(url: str) -> GuessEnv:
-    client = GuessEnv(base_url=url)
+async def connected(url: str) -> Any:
+    client = guess_env.GuessEnv(base_url=url)
     await client.connect()
     return client
 
 
-async def not_connected(url: str) -> GuessEnv:
-    return GuessEnv(base_url=url)
+async def not_connected(url: str) -> Any:
+    return guess_env.GuessEnv(base_url=url)
 
 
 FACTORIES: list[Callable[[str], Any]] = [
-    lambda url: GuessEnv(base_url=url),
-    lambda url: GuessEnv(base_url=url).sync(),
-    lambda url: GuessEnv(base_url=url).sync().connect(),
+    lambda url: guess_env.GuessEnv(base_url=url),
+    lambda url: guess_env.GuessEnv(base_url=url).sync(),
+    lambda url: guess_env.GuessEnv(base_url=url).sync().connect(),
     not_connected,
     connected,
 ]
@@ -79,37 +77,28 @@ FACTORIES: list[Callable[[str], Any]] = [
 
 @pytest.mark.versions
 @pytest.mark.parametrize("factory", FACTORIES)
-def test_a_factory_may_give_a_client_of_any_kind(server: str, factory: Callable[[str], Any]) -> None:
-    async def play() -> None:
-        async with opened(lambda: factory(server)) as session:
-            assert await is_a_game(session)
-            assert await is_a_game(session)  # a reset begins another episode
-
-    asyncio.run(play())
+async def test_a_factory_may_give_a_client_of_any_kind(server: str, factory: Callable[[str], Any]) -> None:
+    async with opened(lambda: factory(server)) as session:
+        assert await is_a_game(session)
+        assert await is_a_game(session)  # a reset begins another episode
 
 
 @pytest.mark.versions
-def test_a_class_and_an_address_make_sessions(server: str) -> None:
-    async def play() -> None:
-        async with opened(GuessEnv, base_url=server) as session:
-            assert await is_a_game(session)
-
-    asyncio.run(play())
+async def test_a_class_and_an_address_make_sessions(server: str) -> None:
+    async with opened(guess_env.GuessEnv, base_url=server) as session:
+        assert await is_a_game(session)
 
 
-def test_an_address_alone_makes_sessions_of_dicts(server: str) -> None:
-    async def play() -> None:
-        async with opened(base_url=server) as session:
-            await session.reset(**GAME)
-            assert (await session.step({"guess": 1})).observation["hint"] == "higher"
-
-    asyncio.run(play())
+async def test_an_address_alone_makes_sessions_of_dicts(server: str) -> None:
+    async with opened(base_url=server) as session:
+        await session.reset(**GAME)
+        assert (await session.step({"guess": 1})).observation["hint"] == "higher"
 
 
 def test_clients_of_a_class_are_made_in_the_event_loop_in_the_order_of_the_rows(server: str) -> None:
     made: list[int] = []
 
-    class Counting(GenericEnvClient):  # type: ignore[misc]
+    class Counting(openenv.GenericEnvClient):  # type: ignore[misc]
         def __init__(self, **settings: Any) -> None:
             super().__init__(**settings)
             asyncio.get_running_loop()
@@ -127,7 +116,7 @@ def test_clients_of_a_class_are_made_in_the_event_loop_in_the_order_of_the_rows(
 
 
 def test_headers_open_the_connection() -> None:
-    client = asyncio.run(source(GuessEnv, base_url="http://127.0.0.1:1", headers={"A": "b"}).client({}))
+    client = asyncio.run(source(guess_env.GuessEnv, base_url="http://127.0.0.1:1", headers={"A": "b"}).client({}))
     assert client._headers == {"A": "b"}
     assert client._message_timeout == client._connect_timeout == 5.0
 
@@ -162,26 +151,20 @@ class Awaiting(Blocking):
 
 
 @pytest.mark.parametrize("kind", [Blocking, Awaiting])
-def test_calls_keep_the_callers_context(kind: Any) -> None:
-    async def play() -> None:
-        async with opened(kind) as session:
-            PERSON.set("me")
-            assert (await session.reset()).observation == "me"
-
-    asyncio.run(play())
+async def test_calls_keep_the_callers_context(kind: Any) -> None:
+    async with opened(kind) as session:
+        PERSON.set("me")
+        assert (await session.reset()).observation == "me"
 
 
-def test_calls_that_block_do_so_in_threads_of_their_own() -> None:
-    async def play() -> None:
-        sessions = Sessions(source(Blocking), 5.0)
-        many = [await sessions.open({}) for _ in range(40)]
-        began = time.perf_counter()
-        results = await asyncio.gather(*(session.step("0.3") for session in many))
-        assert time.perf_counter() - began < 8, "12 s one after another"
-        assert len({result.observation for result in results}) == 40
-        sessions.close()
-
-    asyncio.run(play())
+async def test_calls_that_block_do_so_in_threads_of_their_own() -> None:
+    sessions = Sessions(source(Blocking), 5.0)
+    many = [await sessions.open({}) for _ in range(40)]
+    began = time.perf_counter()
+    results = await asyncio.gather(*(session.step("0.3") for session in many))
+    assert time.perf_counter() - began < 8, "12 s one after another"
+    assert len({result.observation for result in results}) == 40
+    sessions.close()
 
 
 def test_a_call_that_blocks_for_ever_is_given_up_and_does_not_keep_the_interpreter() -> None:
@@ -203,8 +186,8 @@ def test_a_call_that_blocks_for_ever_is_given_up_and_does_not_keep_the_interpret
 
 
 @pytest.mark.versions
-def test_a_call_that_hangs_is_given_up() -> None:
-    async def play(url: str) -> None:
+async def test_a_call_that_hangs_is_given_up() -> None:
+    with moody_server() as url:
         async with opened(base_url=url, seconds=0.5) as session:
             await session.reset(task="hangs at step")
             began = time.perf_counter()
@@ -212,101 +195,79 @@ def test_a_call_that_hangs_is_given_up() -> None:
                 await session.step({"message": "guess"})
             assert time.perf_counter() - began < 10
 
+
+async def test_what_the_environment_raises_is_said_with_the_call() -> None:
     with moody_server() as url:
-        asyncio.run(play(url))
-
-
-def test_what_the_environment_raises_is_said_with_the_call() -> None:
-    async def play(url: str) -> None:
         async with opened(base_url=url) as session:
             await session.reset(task="fails at step")
             with pytest.raises(SessionError, match=r"step\(\) failed: RuntimeError: Server error: out of order"):
                 await session.step({"message": "guess"})
 
-    with moody_server() as url:
-        asyncio.run(play(url))
-
-
-class Late(GenericEnvClient):  # type: ignore[misc]
-    """Asks as a client of openenv 0.4 does, once a server that has no session has closed the connection."""
-
-    async def _send_and_receive(self, message: dict[str, Any]) -> dict[str, Any]:
-        await self._ensure_connected()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._ws.wait_closed(), 1.0)
-        await self._ws.send(json.dumps(message))
-        response: dict[str, Any] = await self._receive()
-        return response
-
 
 @pytest.mark.versions
-@pytest.mark.parametrize("client", [GenericEnvClient, Late])
-def test_a_full_server_is_told_from_a_broken_one(client: Any) -> None:
-    async def play(url: str) -> None:
-        sessions = Sessions(source(client, base_url=url), 5.0)
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_a_full_server_is_told_from_a_broken_one(*, is_late: bool) -> None:
+    class Late(openenv.GenericEnvClient):  # type: ignore[misc]
+        """Asks as a client of openenv 0.4 does, once a server that has no session has closed the connection."""
+
+        async def _send_and_receive(self, message: dict[str, Any]) -> dict[str, Any]:
+            await self._ensure_connected()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ws.wait_closed(), 1.0)
+            await self._ws.send(json.dumps(message))
+            response: dict[str, Any] = await self._receive()
+            return response
+
+    with moody_server(sessions=1) as url:
+        sessions = Sessions(source(Late if is_late else openenv.GenericEnvClient, base_url=url), 5.0)
         await (await sessions.open({})).reset()
         with pytest.raises(SessionError) as raised:
             await (await sessions.open({})).reset()
         assert raised.value.is_full
         sessions.close()
 
-    with moody_server(sessions=1) as url:
-        asyncio.run(play(url))
-
 
 @pytest.mark.versions
-def test_a_connection_that_is_lost_ends_the_episode_and_the_next_reset_connects_anew() -> None:
-    async def play() -> None:
-        with moody_server() as url:
-            sessions = Sessions(source(base_url=url), 5.0)
-            session = await sessions.open({})
-            await session.reset()
-        with moody_server(port=int(url.rpartition(":")[2])):
-            with pytest.raises(SessionError, match=r"step\(\) failed: Connection"):
-                await session.step({"message": "guess"})
-            again = await sessions.open({})
-            await again.reset()
-            assert (await again.step({"message": "guess"})).reward == 1.0
-        sessions.close()
-
-    asyncio.run(play())
+async def test_a_connection_that_is_lost_ends_the_episode_and_the_next_reset_connects_anew() -> None:
+    with moody_server() as url:
+        sessions = Sessions(source(base_url=url), 5.0)
+        session = await sessions.open({})
+        await session.reset()
+    with moody_server(port=int(url.rpartition(":")[2])):
+        with pytest.raises(SessionError, match=r"step\(\) failed: Connection"):
+            await session.step({"message": "guess"})
+        again = await sessions.open({})
+        await again.reset()
+        assert (await again.step({"message": "guess"})).reward == 1.0
+    sessions.close()
 
 
-def test_a_session_that_was_kept_is_given_out_again_to_the_same_environment_alone() -> None:
-    async def play() -> None:
-        sessions = Sessions(source(Blocking), 5.0)
-        first = await sessions.open({"TASK": "a"})
-        sessions.keep(first)
-        assert await sessions.open({"TASK": "b"}) is not first
-        assert await sessions.open({"TASK": "a"}, fresh=True) is not first
-        assert await sessions.open({"TASK": "a"}) is first
-        assert await sessions.open({"TASK": "a"}) is not first
-        sessions.close()
-
-    asyncio.run(play())
+async def test_a_session_that_was_kept_is_given_out_again_to_the_same_environment_alone() -> None:
+    sessions = Sessions(source(Blocking), 5.0)
+    first = await sessions.open({"TASK": "a"})
+    sessions.keep(first)
+    assert await sessions.open({"TASK": "b"}) is not first
+    assert await sessions.open({"TASK": "a"}, fresh=True) is not first
+    assert await sessions.open({"TASK": "a"}) is first
+    assert await sessions.open({"TASK": "a"}) is not first
+    sessions.close()
 
 
-def test_closing_frees_the_servers_sessions() -> None:
-    async def play(url: str) -> None:
+async def test_closing_frees_the_servers_sessions() -> None:
+    with moody_server(sessions=1) as url:
         for _ in range(3):
             async with opened(base_url=url) as session:
                 await session.reset()
             await asyncio.sleep(0.1)
 
-    with moody_server(sessions=1) as url:
-        asyncio.run(play(url))
 
-
-def test_a_factory_that_raises_is_said() -> None:
+async def test_a_factory_that_raises_is_said() -> None:
     def broken() -> None:
         raise OSError("no such place")
 
-    async def play() -> None:
-        with pytest.raises(SessionError, match="did not start: OSError: no such place"):
-            async with opened(broken):
-                pass
-
-    asyncio.run(play())
+    with pytest.raises(SessionError, match="did not start: OSError: no such place"):
+        async with opened(broken):
+            pass
 
 
 FAKE_DOCKER = f"""#!{sys.executable}
@@ -340,41 +301,25 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list
     return lambda: log.read_text().splitlines()
 
 
-def test_a_container_is_started_once_for_each_set_of_variables(docker: Callable[[], list[str]]) -> None:
-    async def play() -> None:
-        sessions = Sessions(source(GuessEnv, docker_image="org/guess:1", several=True), 60.0)
-        wanted = [{"TASK": "a"}, {"TASK": "a"}, {"TASK": "b"}, {"TASK": "a"}]
-        many = await asyncio.gather(*(sessions.open(variables) for variables in wanted))
-        assert all(await asyncio.gather(*(is_a_game(session) for session in many)))
-        runs = [line for line in docker() if line.startswith("run")]
-        assert sorted(line.split("-e ")[1] for line in runs) == ["TASK=a org/guess:1", "TASK=b org/guess:1"]
-        assert not any(line.startswith("stop") for line in docker())
-        sessions.close()
-        assert sum(line.startswith("stop") for line in docker()) == 2
-
-    asyncio.run(play())
-
-
-def test_containers_start_one_after_another(docker: Callable[[], list[str]]) -> None:
+async def test_a_container_is_started_once_for_each_set_of_variables_and_one_after_another(
+    docker: Callable[[], list[str]],
+) -> None:
     """They are named by the millisecond; the command takes a tenth of a second."""
+    sessions = Sessions(source(guess_env.GuessEnv, docker_image="org/guess:1", several=True), 60.0)
+    wanted = [{"TASK": "a"}, {"TASK": "a"}, {"TASK": "b"}, {"TASK": "a"}]
+    many = await asyncio.gather(*(sessions.open(variables) for variables in wanted))
+    assert all(await asyncio.gather(*(is_a_game(session) for session in many)))
+    runs = [line for line in docker() if line.startswith("run")]
+    assert sorted(line.split("-e ")[1] for line in runs) == ["TASK=a org/guess:1", "TASK=b org/guess:1"]
+    assert [line[:3] for line in docker() if line.startswith(("run", "ran"))] == ["run", "ran"] * 2
+    sessions.close()
+    assert sum(line.startswith("stop") for line in docker()) == 2
 
-    async def play() -> None:
-        sessions = Sessions(source(GuessEnv, docker_image="guess", several=True), 60.0)
-        await asyncio.gather(*(sessions.open({"TASK": str(i)}) for i in range(3)))
-        sessions.close()
 
-    asyncio.run(play())
-    runs = [line.split()[0] for line in docker() if line.startswith(("run", "ran"))]
-    assert runs == ["run", "ran"] * 3
-
-
-def test_a_container_has_the_port_that_was_asked_for(docker: Callable[[], list[str]], free_port: int) -> None:
-    async def play() -> None:
-        async with opened(docker_image="guess", port=free_port) as session:
-            await session.reset(**GAME)
-        assert f" -p {free_port}:8000 guess" in next(line for line in docker() if line.startswith("run"))
-
-    asyncio.run(play())
+async def test_a_container_has_the_port_that_was_asked_for(docker: Callable[[], list[str]], free_port: int) -> None:
+    async with opened(docker_image="guess", port=free_port) as session:
+        await session.reset(**GAME)
+    assert f" -p {free_port}:8000 guess" in next(line for line in docker() if line.startswith("run"))
 
 
 @pytest.fixture
@@ -385,15 +330,12 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
-def test_docker_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_docker_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
 
-    async def play() -> None:
-        with pytest.raises(SessionError, match="did not start: RuntimeError: Docker is not available"):
-            async with opened(GuessEnv, docker_image="guess"):
-                pass
-
-    asyncio.run(play())
+    with pytest.raises(SessionError, match="did not start: RuntimeError: Docker is not available"):
+        async with opened(guess_env.GuessEnv, docker_image="guess"):
+            pass
 
 
 class Cloud:
@@ -415,17 +357,14 @@ class Cloud:
 
 
 @pytest.mark.parametrize("instance", [False, True])
-def test_a_provider_of_ones_own_starts_it(server: str, instance: bool) -> None:  # noqa: FBT001
+async def test_a_provider_of_ones_own_starts_it(server: str, instance: bool) -> None:  # noqa: FBT001
     Cloud.url, Cloud.started, Cloud.stopped = server, [], 0
 
-    async def play() -> None:
-        provider = Cloud() if instance else Cloud
-        async with opened(GuessEnv, docker_image="guess", provider=provider, variables={"A": "1"}) as session:
-            assert await is_a_game(session)
-            assert Cloud.started == [("guess", {"env_vars": {"A": "1"}})]
-        assert Cloud.stopped == 1
-
-    asyncio.run(play())
+    provider = Cloud() if instance else Cloud
+    async with opened(guess_env.GuessEnv, docker_image="guess", provider=provider, variables={"A": "1"}) as session:
+        assert await is_a_game(session)
+        assert Cloud.started == [("guess", {"env_vars": {"A": "1"}})]
+    assert Cloud.stopped == 1
 
 
 class Fleet(Cloud):
@@ -447,7 +386,7 @@ class Fleet(Cloud):
 @pytest.fixture
 def fleet(server: str) -> Sessions:
     Cloud.url, Cloud.started, Fleet.running, Fleet.seconds = server, [], [], 0.0
-    return Sessions(source(GuessEnv, docker_image="guess", provider=Fleet, several=True), 60.0)
+    return Sessions(source(guess_env.GuessEnv, docker_image="guess", provider=Fleet, several=True), 60.0)
 
 
 async def until(is_so: Callable[[], bool]) -> None:
@@ -456,61 +395,51 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.02)
 
 
-def test_environments_that_no_row_needs_end_those_that_rest_for_longest_first(fleet: Sessions) -> None:
-    async def play() -> None:
-        for i in range(12):
-            fleet.keep(await fleet.open({"TASK": str(i)}))
-            fleet.keep(await fleet.open({"TASK": "0"}))  # as is used again and again
-        await until(lambda: len(Fleet.running) == 8)
-        assert Fleet.running == ["0", *(str(i) for i in range(5, 12))]
-        assert await is_a_game(await fleet.open({"TASK": "1"}))
-        assert Fleet.running[-1] == "1"
-        fleet.close()
-        assert Fleet.running == []
-
-    asyncio.run(play())
+async def test_environments_that_no_row_needs_end_those_that_rest_for_longest_first(fleet: Sessions) -> None:
+    for i in range(12):
+        fleet.keep(await fleet.open({"TASK": str(i)}))
+        fleet.keep(await fleet.open({"TASK": "0"}))  # as is used again and again
+    await until(lambda: len(Fleet.running) == 8)
+    assert Fleet.running == ["0", *(str(i) for i in range(5, 12))]
+    assert await is_a_game(await fleet.open({"TASK": "1"}))
+    assert Fleet.running[-1] == "1"
+    fleet.close()
+    assert Fleet.running == []
 
 
-def test_as_many_environments_run_as_rows_are_played_at_a_time(fleet: Sessions) -> None:
-    async def play() -> None:
-        for _ in range(2):
-            many = await asyncio.gather(*(fleet.open({"TASK": str(i)}) for i in range(12)))
-            assert all(await asyncio.gather(*(is_a_game(session) for session in many)))
-            for session in many[1:]:
-                fleet.keep(session)
-            fleet.drop(many[0])
-        assert len(Cloud.started) == 12
-        await fleet.open({"TASK": "one more"})
-        await until(lambda: len(Fleet.running) == 12)
-        assert "0" not in Fleet.running  # its session was dropped, so that it is not in use
-        fleet.close()
-
-    asyncio.run(play())
+async def test_as_many_environments_run_as_rows_are_played_at_a_time(fleet: Sessions) -> None:
+    for _ in range(2):
+        many = await asyncio.gather(*(fleet.open({"TASK": str(i)}) for i in range(12)))
+        assert all(await asyncio.gather(*(is_a_game(session) for session in many)))
+        for session in many[1:]:
+            fleet.keep(session)
+        fleet.drop(many[0])
+    assert len(Cloud.started) == 12
+    await fleet.open({"TASK": "one more"})
+    await until(lambda: len(Fleet.running) == 12)
+    assert "0" not in Fleet.running  # its session was dropped, so that it is not in use
+    fleet.close()
 
 
-def test_environments_end_at_the_same_time(fleet: Sessions) -> None:
-    async def play() -> None:
-        await asyncio.gather(*(fleet.open({"TASK": str(i)}) for i in range(8)))
-        Fleet.seconds = 1
-        began = time.perf_counter()
-        fleet.close()
-        assert time.perf_counter() - began < 6, "8 s one after another"
-        assert Fleet.running == []
-
-    asyncio.run(play())
+async def test_environments_end_at_the_same_time(fleet: Sessions) -> None:
+    await asyncio.gather(*(fleet.open({"TASK": str(i)}) for i in range(8)))
+    Fleet.seconds = 1
+    began = time.perf_counter()
+    fleet.close()
+    assert time.perf_counter() - began < 6, "8 s one after another"
+    assert Fleet.running == []
 
 
-def test_an_environment_that_does_not_stop_is_left_alone(fleet: Sessions, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_environment_that_does_not_stop_is_left_alone(
+    fleet: Sessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(containers, "_STOP_SECONDS", 0.2)
 
-    async def play() -> None:
-        await fleet.open({"TASK": "a"})
-        Fleet.seconds = 8
-        began = time.perf_counter()
-        fleet.close()
-        assert time.perf_counter() - began < 6
-
-    asyncio.run(play())
+    await fleet.open({"TASK": "a"})
+    Fleet.seconds = 8
+    began = time.perf_counter()
+    fleet.close()
+    assert time.perf_counter() - began < 6
 
 
 def test_all_is_closed_at_the_end_of_an_interpreter_that_starts_no_thread_any_more() -> None:
@@ -548,7 +477,7 @@ def test_what_starts_an_environment_takes_no_session_of_it() -> None:
         asyncio.run(play())
 
 
-def test_an_environment_that_did_not_start_is_tried_anew(server: str) -> None:
+async def test_an_environment_that_did_not_start_is_tried_anew(server: str) -> None:
     class Late(Cloud):
         def start_container(self, image: str, **options: Any) -> str:
             url = super().start_container(image, **options)
@@ -558,36 +487,28 @@ def test_an_environment_that_did_not_start_is_tried_anew(server: str) -> None:
 
     Cloud.url, Cloud.started = server, []
 
-    async def play() -> None:
-        sessions = Sessions(source(GuessEnv, docker_image="guess", provider=Late), 5.0)
-        with pytest.raises(SessionError, match="no machine is free"):
-            await sessions.open({})
-        assert await is_a_game(await sessions.open({}))
-        sessions.close()
-
-    asyncio.run(play())
+    sessions = Sessions(source(guess_env.GuessEnv, docker_image="guess", provider=Late), 5.0)
+    with pytest.raises(SessionError, match="no machine is free"):
+        await sessions.open({})
+    assert await is_a_game(await sessions.open({}))
+    sessions.close()
 
 
-def test_a_hub_id_is_given_to_openenv(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hub_id_is_given_to_openenv(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def from_env(name: str, **options: Any) -> Any:
         asked.append((name, options))
-        return GuessEnv(base_url=server)
+        return guess_env.GuessEnv(base_url=server)
 
-    monkeypatch.setattr(AutoEnv, "from_env", from_env)
+    monkeypatch.setattr("openenv.AutoEnv.from_env", from_env)
 
-    async def play() -> None:
-        async with opened("org/guess", docker_image="guess:2") as session:
-            assert await is_a_game(session)
-            assert asked == [("org/guess", {"container_provider": None, "env_vars": {}, "docker_image": "guess:2"})]
-        with pytest.raises(
-            SessionError, match="runs in its Hugging Face Space, which accepts no environment variables"
-        ):
-            async with opened("org/guess", variables={"TASK": "a"}):
-                pass
-
-    asyncio.run(play())
+    async with opened("org/guess", docker_image="guess:2") as session:
+        assert await is_a_game(session)
+        assert asked == [("org/guess", {"container_provider": None, "env_vars": {}, "docker_image": "guess:2"})]
+    with pytest.raises(SessionError, match="runs in its Hugging Face Space, which accepts no environment variables"):
+        async with opened("org/guess", variables={"TASK": "a"}):
+            pass
 
 
 def test_the_hubs_environments_are_found_one_after_another(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -599,7 +520,7 @@ def test_the_hubs_environments_are_found_one_after_another(server: str, monkeypa
         said.append("ends")
         return SimpleNamespace(_provider=1, base_url=server, disconnect=_nothing, close=_nothing)
 
-    monkeypatch.setattr(AutoEnv, "from_env", from_env)
+    monkeypatch.setattr("openenv.AutoEnv.from_env", from_env)
 
     async def play() -> None:
         started = source("org/guess", several=True)
@@ -613,13 +534,10 @@ def test_the_hubs_environments_are_found_one_after_another(server: str, monkeypa
 async def _nothing() -> None: ...
 
 
-def test_a_name_that_openenv_does_not_know_is_said_in_its_words() -> None:
-    async def play() -> None:
-        with pytest.raises(SessionError, match=r"did not start: ValueError: (No OpenEnv|Unknown) environment"):
-            async with opened("no-such-game"):
-                pass
-
-    asyncio.run(play())
+async def test_a_name_that_openenv_does_not_know_is_said_in_its_words() -> None:
+    with pytest.raises(SessionError, match=r"did not start: ValueError: (No OpenEnv|Unknown) environment"):
+        async with opened("no-such-game"):
+            pass
 
 
 def test_importing_it_needs_no_trainer_and_no_openenv() -> None:
@@ -642,7 +560,7 @@ def test_the_public_face_is_sorted_and_whole() -> None:
 
 @pytest.mark.versions
 def test_what_is_used_of_openenvs_client_is_there() -> None:
-    client = GenericEnvClient(base_url="http://127.0.0.1:1")
+    client = openenv.GenericEnvClient(base_url="http://127.0.0.1:1")
     assert (client._execution_mode, client._ws, client._provider) == (None, None, None)
     assert asyncio.iscoroutinefunction(client._ensure_connected)
     assert client.sync().async_client is client

@@ -14,10 +14,9 @@ import pytest
 
 from logs_ui.recorder import flush, load_run, record
 from logs_ui.rollout import environment_reward, text_rollout_func
-from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnvironment
-from logs_ui.rollout.demo.guess_rollout import feedback, parse_guess
 from logs_ui.rollout.environments import sessions
 from logs_ui.rollout.functions.text_rollouts import _Client
+from tests.support.late import guess_env, guess_rollout
 from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts
 from tests.support.training import GROUP, ROWS, make_trainer
 
@@ -375,7 +374,7 @@ class Guess:
     """The demo's game as a text environment."""
 
     def __init__(self) -> None:
-        self._game = GuessEnvironment()
+        self._game = guess_env.GuessEnvironment()
         self.reward, self.alive = 0.0, False
 
     def reset(self, seed: int) -> tuple["Guess", str]:
@@ -384,14 +383,14 @@ class Guess:
         return self, "3 guesses, 1 to 3"
 
     def step(self, action: str) -> tuple["Guess", str]:
-        number = parse_guess(action)
+        number = guess_rollout.parse_guess(action)
         if number is None:
             self.alive = False
             return self, "That is no guess"
-        heard = self._game.step(GuessAction(guess=number))
+        heard = self._game.step(guess_env.GuessAction(guess=number))
         self.reward += heard.reward
         self.alive = not heard.done and heard.turns_left > 0
-        return self, feedback(heard)
+        return self, guess_rollout.feedback(heard)
 
 
 @pytest.mark.versions

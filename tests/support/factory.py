@@ -9,6 +9,7 @@ import json
 import random
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, pstdev
@@ -21,8 +22,9 @@ from sqlmodel import col
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import Batch
-from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Scalar, StepStatistics, Tokenizer
 from logs_ui.recorder.storage.writes.step_writes import write_details
@@ -140,11 +142,34 @@ def make_run(
     return run_id
 
 
+def make_run_at(address: Address, **settings: Any) -> int:
+    """Write a run into the database at that address, as `make_run` does, and leave it closed."""
+    with disposed(writing_engine(address)) as engine:
+        return make_run(engine, **settings)
+
+
 def insert_run(connection: Connection, run: dict[str, Any]) -> int:
     """Writes the run's own row, and returns its id."""
     key = connection.execute(insert(Run), run).inserted_primary_key
     assert key is not None
     return int(key[0])
+
+
+ROW = {
+    "eval_name": "e", "mode": Mode.TRAIN, "step": 1, "policy_step": 0, "group": "g", "generation": 0, "process": 0,
+    "created": 1, "changed": 1, "status": Status.OK, "message_count": 0,
+}  # fmt: skip
+"""What each row has at least."""
+
+
+def insert_rows(connection: Connection, rows: Sequence[dict[str, Any]], uid: str = "r", **run: Any) -> int:
+    """Write a finished run of exactly these rows, each completed by `ROW`; return the run's id."""
+    plain = {"uid": uid, "name": uid, "created": 0, "heartbeat": 0, "state": RunState.FINISHED, "changed": 1}
+    run_id = insert_run(connection, plain | {"config": {}, "versions": {}} | run)
+    made = [ROW | {"run_id": run_id, "uid": str(place)} | row for place, row in enumerate(rows)]
+    if made:
+        connection.execute(insert(EvaluationRow), made)
+    return run_id
 
 
 def _store_tokenizer(connection: Connection) -> None:

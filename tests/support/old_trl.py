@@ -5,16 +5,15 @@ in their place, which TRL 0.29 does not set: there it fails at the first call, w
 """
 
 import importlib
-import importlib.resources
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from examples import tiny_model
-
-IS_OLD = not (importlib.resources.files("trl") / "chat_templates").is_dir()
+IS_OLD = not (Path(find_spec("trl").origin).parent / "chat_templates").is_dir()  # type: ignore[union-attr, arg-type]
 
 _THINKS = r"""
         {{- '<|im_start|>' + message.role + '\n<think>\n' + reasoning_content.strip('\n') + '\n</think>\n\n' """
@@ -27,7 +26,7 @@ def templates() -> Iterator[None]:
     """Lets `examples.tiny_model` find its template in TRL 0.29, too."""
     with pytest.MonkeyPatch.context() as patched:
         if IS_OLD:
-            patched.setattr(tiny_model, "template", lambda _: _instruct())
+            patched.setattr("examples.tiny_model.template", lambda _: _instruct())
         yield
 
 

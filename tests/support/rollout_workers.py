@@ -33,7 +33,7 @@ def begin(row: OpenRollout) -> OpenRollout:
 
 
 def go_on(row: OpenRollout) -> OpenRollout:
-    row.turn("second", action=2, observation="yes", reward=1.0, done=True)
+    row.turn("second", action=2, observation="yes", reward=1.0, done=True, seconds=0.1)
     row.tag("gone on")
     return row
 

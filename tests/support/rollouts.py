@@ -14,72 +14,24 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import uvicorn
-from openenv.core.env_server.http_server import create_app
-from openenv.core.env_server.interfaces import Environment
-from openenv.core.env_server.types import Action, Observation, State
 
-from logs_ui.rollout.demo.guess_model import make_tokenizer
 from logs_ui.rollout.models.backends import Sampling
 from logs_ui.rollout.models.token_episode import Answer
+from tests.support.late import guess_model
 
 FOR_EVER = 60.0
 
 
-class Said(Action):  # type: ignore[misc]
-    message: str = ""
+class Moody:
+    """What the moody environments were asked for."""
 
-
-class Heard(Observation):  # type: ignore[misc]
-    message: str = ""
-
-
-class Moody(Environment):  # type: ignore[misc]
-    """Echoes, and pays 1.0 for each word; "stop" ends the episode. Its task says when it hangs or fails."""
-
-    SUPPORTS_CONCURRENT_SESSIONS = True
     played: ClassVar[list[tuple[str, str]]] = []  # (task, message) of each step, over all sessions
     begun: ClassVar[Counter[str]] = Counter()  # resets, by task
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._task = ""
-
-    async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Heard:
-        self._task = options.get("task", "calm")
-        Moody.begun[self._task] += 1
-        await self._mood("reset")
-        return Heard(message=f"{self._task} {seed}")
-
-    async def step_async(self, action: Said, timeout_s: float | None = None, **_: Any) -> Heard:
-        Moody.played.append((self._task, action.message))
-        await self._mood("step")
-        return Heard(message=f"heard {action.message}", reward=1.0, done=action.message == "stop")
-
-    async def _mood(self, call: str) -> None:
-        if self._task == f"hangs at {call}":
-            await asyncio.sleep(FOR_EVER)
-        if self._task == f"hangs once at {call}" and Moody.begun[self._task] == 1:
-            await asyncio.sleep(FOR_EVER)
-        if self._task == f"fails at {call}":
-            raise ValueError("out of order")
-
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Heard:
-        raise NotImplementedError
-
-    def step(self, action: Said, timeout_s: float | None = None, **_: Any) -> Heard:
-        raise NotImplementedError
-
-    @property
-    def state(self) -> State:
-        return State(episode_id="1")
-
 
 @contextmanager
-def moody_server(sessions: int = 64, port: int = 0) -> Iterator[str]:
-    """Yield the address of the server."""
-    Moody.played.clear()
-    Moody.begun.clear()
-    app = create_app(Moody, Said, Heard, env_name="moody", max_concurrent_envs=sessions)
+def served_app(app: Any, port: int = 0) -> Iterator[str]:
+    """Yield the address at which an application is served in a thread; port 0 is any that is free."""
     config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="critical")
     listener = config.bind_socket()
     server = uvicorn.Server(config)
@@ -95,6 +47,17 @@ def moody_server(sessions: int = 64, port: int = 0) -> Iterator[str]:
         listener.close()
 
 
+@contextmanager
+def moody_server(sessions: int = 64, port: int = 0) -> Iterator[str]:
+    """Yield the address of the server."""
+    Moody.played.clear()
+    Moody.begun.clear()
+    from tests.support.moody import moody_app
+
+    with served_app(moody_app(sessions), port) as url:
+        yield url
+
+
 class Scripted:
     """A `Model` that answers row `row`'s n-th turn, from 0, with `says(row, n)`, once all rows that it knows of wait.
 
@@ -105,7 +68,7 @@ class Scripted:
     """
 
     def __init__(self, says: Callable[[int, int], str]) -> None:
-        self.tokenizer = make_tokenizer()
+        self.tokenizer = guess_model.make_tokenizer()
         self.batches: list[list[int]] = []
         self.sequences: dict[int, list[int]] = {}
         self.limits: list[int] = []
@@ -150,7 +113,7 @@ class Scripted:
 @contextmanager
 def served(says: str) -> Iterator[str]:
     """Yield the address of a server of the model "tiny", which always says the same, with token ids as vLLM's."""
-    tokenizer = make_tokenizer()
+    tokenizer = guess_model.make_tokenizer()
     ids = [*tokenizer(says)["input_ids"], tokenizer.eos_token_id]
 
     class Handler(BaseHTTPRequestHandler):

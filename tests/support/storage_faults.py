@@ -13,7 +13,6 @@ import argparse
 import hashlib
 import os
 import random
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -27,12 +26,16 @@ import psutil
 from sqlalchemy import URL, text
 
 from logs_ui.recorder.api.run_record import ChangesJob
+from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.storage.address import Address, as_text, database_address
-from logs_ui.recorder.storage.changes import Change, RowChange, RunChange
-from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.changes import RunChange
+from logs_ui.recorder.storage.database import disposed, reading_engine
 from logs_ui.recorder.storage.payload import unpack_content
+from logs_ui.recorder.storage.spool.spool_files import spool_files
+from logs_ui.recorder.storage.spool.spool_format import FORMAT
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from tests.support.changes import BEGUN, begun, job, locked, row, stored, wait_until
 from tests.support.payloads import pack_content
 
 ROOT = Path(__file__).parents[2]
@@ -43,11 +46,6 @@ WAITS = "waits"
 """The process prints this about rows that were not written within a second."""
 
 
-def begun() -> ChangesJob:
-    """Return the change that begins the run."""
-    return ChangesJob(lambda: [RunChange(RUN, {"name": RUN, "created": 1, "heartbeat": 1})])
-
-
 def words_of(uid: str) -> str:
     """Return the text of the row of this name."""
     return hashlib.sha256(uid.encode()).hexdigest() * 20
@@ -55,18 +53,22 @@ def words_of(uid: str) -> str:
 
 def row_job(uid: str, number: int) -> ChangesJob:
     """Return a row, and one more on a counter of its run, which shows whether the row was written once."""
-    identity = {"eval_name": "e", "mode": "train", "step": number // _PER_STEP, "policy_step": 0, "created": number + 1}
-    identity |= {"group": f"g{number // 8}", "generation": number % 8, "process": 0}
+    place = {"step": number // _PER_STEP, "group": f"g{number // 8}", "generation": number % 8, "created": number + 1}
     content = pack_content({"messages": [{"role": "user", "content": words_of(uid)}]})
     columns = {"status": "ok", "reward": number % 7 / 8}
-    changes: list[Change] = [RowChange(RUN, uid, identity, columns, content), RunChange(RUN, {}, unattributed_calls=1)]
-    return ChangesJob(lambda: changes, 4_000)
+    return job(row(uid, columns, content, **place), RunChange(RUN, {}, unattributed_calls=1), size=4_000)
+
+
+def put_rows(writer: Writer, name: str, numbers: range) -> None:
+    """Rows `name/number`."""
+    for number in numbers:
+        writer.put(row_job(f"{name}/{number}", number))
 
 
 def record(writer: Writer, name: str, numbers: range) -> None:
-    """Return the job that writes rows `name/number`."""
-    for number in numbers:
-        writer.put(row_job(f"{name}/{number}", number))
+    """Until they are flushed."""
+    put_rows(writer, name, numbers)
+    assert writer.flush(60)
 
 
 @dataclass
@@ -86,11 +88,11 @@ class Recording:
 
     def wait_until_it_waits(self) -> None:
         """Wait until it has recorded rows that it cannot flush now."""
-        said = self.said.read_text()
-        deadline = time.monotonic() + 60
-        while WAITS not in self.said.read_text()[len(said) :]:
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.01)
+        start = len(self.said.read_text())
+        wait_until(lambda: WAITS in self.said.read_text()[start:], self.log)
+
+    def wait_until_it_says(self, words: str) -> None:
+        wait_until(lambda: words in self.log.read_text(), self.log)
 
     def wait_for(self, rows: int, seconds: float = 180) -> None:
         """Wait until so many rows are acknowledged."""
@@ -139,11 +141,7 @@ def recording(
         environment: names without `LOGS_UI_`, and their values.
     """
     said, log = folder / f"{name}.said", folder / f"{name}.log"
-    variables = {
-        "LOGS_UI_RAISE": "0",
-        _NAME: str(said),
-        **{f"LOGS_UI_{key}": value for key, value in environment.items()},
-    }
+    variables = {_NAME: str(said), "LOGS_UI_RAISE": "0"} | {f"LOGS_UI_{key}": it for key, it in environment.items()}
     code = f"{prelude}\nfrom tests.support.storage_faults import go_on; go_on()"
     with said.open("w") as out, log.open("w") as errors:
         process = subprocess.Popen(
@@ -171,20 +169,25 @@ def go_on() -> None:
 
     address, name = database_address(sys.argv[1]), sys.argv[2]
     writer = writer_for(address)
-    writer.put(begun())
+    writer.put(job(BEGUN))
     done = 0
 
     def is_over() -> bool:
         return bool(select.select([sys.stdin], [], [], 0)[0])
 
     while not is_over():
-        record(writer, name, range(done, done + 20))
+        put_rows(writer, name, range(done, done + 20))
         while not (is_durable := writer.flush(1)) and not is_over():
             print(WAITS, flush=True)
         if is_durable:
             done += 20
             print(done, flush=True)
         time.sleep(0.01)  # faster than any training even so
+
+
+def holds_nothing(folder: Path) -> bool:
+    """True if no entry is left in the spools of a folder."""
+    return all(file.path.stat().st_size <= len(FORMAT) for file in spool_files(folder))
 
 
 def check(address: Address, acknowledged: Mapping[str, int], *, exactly: bool = False) -> int:
@@ -195,42 +198,24 @@ def check(address: Address, acknowledged: Mapping[str, int], *, exactly: bool = 
         acknowledged: how many rows of each process are to be there.
         exactly: whether no other may be.
     """
-    assert Ingester(address).take_in().is_all
-    engine = reading_engine(address)
-    try:
-        with engine.connect() as connection:
-            content = "SELECT uid, content FROM evaluation_row LEFT JOIN rollout_payload ON row_id = id"
-            rows = connection.execute(text(content)).all()
-            found = {uid for uid, _ in rows}
-            wanted = {f"{name}/{number}" for name, count in acknowledged.items() for number in range(count)}
-            assert wanted <= found, f"{len(wanted - found)} of {len(wanted)} are lost"
-            assert not exactly or found == wanted
-            assert len(found) == len(rows)
-            for uid, packed in rows:
-                assert unpack_content(packed)["messages"][0]["content"] == words_of(uid)
-            once = connection.execute(text("SELECT unattributed_calls FROM run")).scalars().all()
-            assert sum(once) == len(rows), f"{sum(once)} times for {len(rows)} rows"
-            sums = "step, count(*), count(reward), coalesce(sum(reward), 0) FROM evaluation_row GROUP BY step"
-            of_rows = connection.execute(text(f"SELECT {sums} ORDER BY step")).all()
-            kept = "SELECT step, rollouts, scored, reward_sum FROM step_statistics ORDER BY step"
-            assert connection.execute(text(kept)).all() == of_rows
-            if not isinstance(address, URL):
-                assert connection.execute(text("PRAGMA integrity_check")).scalars().all() == ["ok"]
-    finally:
-        engine.dispose()
+    assert Ingester(address, entry_of).take_in().is_all
+    content = "SELECT uid, content FROM evaluation_row LEFT JOIN rollout_payload ON row_id = id"
+    rows = stored(address, content)
+    uids = {uid for uid, _ in rows}
+    wanted = {f"{name}/{number}" for name, count in acknowledged.items() for number in range(count)}
+    assert wanted <= uids, f"{len(wanted - uids)} of {len(wanted)} are lost"
+    assert not exactly or uids == wanted
+    assert len(uids) == len(rows)
+    for uid, packed in rows:
+        assert unpack_content(packed)["messages"][0]["content"] == words_of(uid)
+    times = sum(count for (count,) in stored(address, "SELECT unattributed_calls FROM run"))
+    assert times == len(rows), f"{times} times for {len(rows)} rows"
+    sums = "step, count(*), count(reward), coalesce(sum(reward), 0) FROM evaluation_row GROUP BY step"
+    kept = "SELECT step, rollouts, scored, reward_sum FROM step_statistics ORDER BY step"
+    assert stored(address, kept) == stored(address, f"SELECT {sums} ORDER BY step")
+    if not isinstance(address, URL):
+        assert stored(address, "PRAGMA integrity_check") == [("ok",)]
     return len(rows)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Keeps everybody else from writing the SQLite file, and from opening it anew."""
-    other = sqlite3.connect(path, isolation_level=None, timeout=60)
-    try:
-        other.execute("BEGIN EXCLUSIVE")
-        yield
-        other.execute("ROLLBACK")
-    finally:
-        other.close()
 
 
 def kill_at_random(address: Address, folder: Path, kills: int, chance: random.Random) -> int:
@@ -260,21 +245,14 @@ def kill_at_random(address: Address, folder: Path, kills: int, chance: random.Ra
 
 def hold_a_moment(address: Address, rows: int) -> int:
     """A reader sees the database as it was at first while so many rows are written; returns what it saw at the end."""
-    writer = Writer(address)
-    writer.put(begun())
+    writer = begun(address)
     record(writer, "before", range(10))
-    assert writer.flush(60)
     count = text("SELECT count(*) FROM evaluation_row")
-    engine = reading_engine(address)
-    try:
-        with engine.begin() as reader:
-            assert reader.scalar(count) == 10
-            for start in range(0, rows, 5_000):
-                record(writer, "after", range(start, min(rows, start + 5_000)))
-                assert writer.flush(120)
-            seen = reader.scalar(count)
-    finally:
-        engine.dispose()
+    with disposed(reading_engine(address)) as engine, engine.begin() as reader:
+        assert reader.scalar(count) == 10
+        for start in range(0, rows, 5_000):
+            record(writer, "after", range(start, min(rows, start + 5_000)))
+        seen = reader.scalar(count)
     assert check(address, {"before": 10, "after": rows}, exactly=True) == rows + 10
     assert seen is not None
     return int(seen)
@@ -297,10 +275,8 @@ def main() -> None:
             for kind, address in addresses.items():
                 began = time.monotonic()
                 rows = kill_at_random(address, folder, given.kills, random.Random(given.seed))
-                print(
-                    f"{kind}: {given.kills} kills, {rows:,} rows, none lost, {time.monotonic() - began:.0f} s",
-                    flush=True,
-                )
+                seconds = time.monotonic() - began
+                print(f"{kind}: {given.kills} kills, {rows:,} rows, none lost, {seconds:.0f} s", flush=True)
             began = time.monotonic()
             assert hold_a_moment(folder / "b.db", given.rows) == 10
             print(f"SQLite: a reader through {given.rows:,} rows, {time.monotonic() - began:.0f} s")

@@ -36,7 +36,7 @@ _WORDS = TEXTS.map(lambda text: f"w{text}")
 def terms(draw: st.DrawFn) -> Term:
     """Return a strategy for terms of any field."""
     field = draw(st.sampled_from([field for field in FIELDS.values() if field.kind != Kind.TIME]))
-    key = draw(TEXTS.filter(bool)) if field.among else None
+    key = draw(TEXTS.filter(bool)) if field.is_keyed else None
     negated = draw(st.booleans())
     values = st.lists(_value(field), min_size=1, max_size=3).map(tuple)
     if field.kind in COMPARED:

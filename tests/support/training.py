@@ -9,17 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
-from datasets import Dataset
-from trl import GRPOConfig, GRPOTrainer
 
 from logs_ui.rollout.demo.demo import GuessServer
-from logs_ui.rollout.demo.guess_env import TASKS, TURNS, GuessEnv
-from logs_ui.rollout.demo.guess_model import make_model, make_tokenizer, warm_up
-from logs_ui.rollout.demo.guess_rollout import MAX_NEW_TOKENS, Messages, act, feedback, prompt
 from logs_ui.rollout.models.token_episode import Answer, Trajectory
 from logs_ui.rollout.play.batch import trainer_columns
 from logs_ui.rollout.play.chat_template import Chat
+from tests.support.late import datasets, guess_env, guess_model, guess_rollout, mcp_types, torch, trl
 
 ROWS = 8
 GROUP = 4
@@ -46,21 +41,31 @@ def guess_server() -> Iterator[str]:
                 _clients.pop().close()
 
 
-def numbered(task: str, game: int) -> Messages:
+def numbered(task: str, game: int) -> Any:
     """Return the demo's prompt, with the number of the game in it."""
-    system, rules = prompt(task)
+    system, rules = guess_rollout.prompt(task)
     return [system, {**rules, "content": f"Find number {game}. {rules['content']}"}]
 
 
-def game_of(messages: Messages) -> dict[str, Any]:
+def game_of(messages: Any) -> dict[str, Any]:
     """Return the environment's `reset` arguments for such a prompt: its task, and the number as its seed."""
     game, _, low, high = (int(number) for number in re.findall(r"\d+", messages[-1]["content"]))
-    return {"task": next(task for task, bounds in TASKS.items() if bounds == (low, high)), "seed": game}
+    return {"task": next(task for task, bounds in guess_env.TASKS.items() if bounds == (low, high)), "seed": game}
 
 
-def dataset(games: int = 8) -> Dataset:
-    rows = [{"prompt": numbered(task, game), "task": task, "answer": game} for game in range(games) for task in TASKS]
-    return Dataset.from_list(rows)
+def dataset(games: int = 8) -> Any:
+    rows = [
+        {"prompt": numbered(task, game), "task": task, "answer": game}
+        for game in range(games)
+        for task in guess_env.TASKS
+    ]
+    return datasets.Dataset.from_list(rows)
+
+
+def tool(name: str, argument: str, kind: str) -> Any:
+    """Return a tool of OpenEnv's, with one argument of a kind of JSON's."""
+    schema = {"type": "object", "properties": {argument: {"type": kind}}, "required": [argument]}
+    return mcp_types.Tool(name=name, description=f"The tool {name}.", input_schema=schema)
 
 
 def solved(env_reward: list[float], **_: Any) -> list[float]:
@@ -70,7 +75,7 @@ def solved(env_reward: list[float], **_: Any) -> list[float]:
 def _warm_model(steps: int) -> Any:
     """Return a new model that is warmed up for so many steps, and set torch's random state as it is then."""
     weights, dice = _warmed(steps)
-    model = make_model(make_tokenizer(), 0)
+    model = guess_model.make_model(guess_model.make_tokenizer(), 0)
     model.load_state_dict(weights)
     model.train()
     torch.set_rng_state(dice)
@@ -78,13 +83,13 @@ def _warm_model(steps: int) -> Any:
 
 
 @cache
-def _warmed(steps: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+def _warmed(steps: int) -> tuple[dict[str, Any], Any]:
     """Return weights, and torch's random state, after a warm-up, which takes seconds and is the same in every test."""
     torch.manual_seed(0)
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer, 0)
+    tokenizer = guess_model.make_tokenizer()
+    model = guess_model.make_model(tokenizer, 0)
     if steps:
-        warm_up(model, tokenizer, seed=0, steps=steps)
+        guess_model.warm_up(model, tokenizer, seed=0, steps=steps)
     return {name: it.detach().clone() for name, it in model.state_dict().items()}, torch.get_rng_state()
 
 
@@ -94,8 +99,8 @@ def make_trainer(
     *,
     reward_funcs: Sequence[Callable[..., Any]] = (solved,),
     warm: int = 40,
-    kind: Any = GRPOTrainer,
-    arguments: Any = GRPOConfig,
+    kind: Any = None,
+    arguments: Any = None,
     callbacks: Sequence[Any] = (),
     **config: Any,
 ) -> Any:
@@ -103,7 +108,7 @@ def make_trainer(
     rollout function it rolls out itself.
     """
     torch.set_num_threads(1)
-    tokenizer, model = make_tokenizer(), _warm_model(warm)
+    tokenizer, model = guess_model.make_tokenizer(), _warm_model(warm)
     settings: dict[str, Any] = {
         "output_dir": str(folder),
         "seed": 0,
@@ -123,11 +128,11 @@ def make_trainer(
         "gradient_checkpointing": False,
         **config,
     }
-    return kind(
+    return (kind or trl.GRPOTrainer)(
         model=model,
         processing_class=tokenizer,
         reward_funcs=list(reward_funcs),
-        args=arguments(**settings),
+        args=(arguments or trl.GRPOConfig)(**settings),
         train_dataset=dataset(),
         eval_dataset=dataset(1),
         callbacks=list(callbacks),
@@ -140,7 +145,7 @@ def sequential(url: str, seen: list[Any] | None = None) -> Callable[..., dict[st
 
     `seen` collects what the function itself knows of each row: sampled texts, hints heard, log-probs.
     """
-    client = GuessEnv(base_url=url).sync()
+    client = guess_env.GuessEnv(base_url=url).sync()
     client.connect()
     _clients.append(client)
 
@@ -176,7 +181,7 @@ def batched(clients: Sequence[Any]) -> Callable[..., dict[str, Any]]:
 class Game:
     """One game, with its exact tokens."""
 
-    def __init__(self, client: Any, messages: Messages, tokenizer: Any) -> None:
+    def __init__(self, client: Any, messages: Any, tokenizer: Any) -> None:
         self._client = client
         self._messages = messages
         self._chat = Chat(tokenizer)
@@ -192,16 +197,16 @@ class Game:
     def play(self, answer: Answer) -> None:
         self.trajectory.sample(answer)
         self.texts.append(answer.text)
-        action = act(answer.text)
+        action = guess_rollout.act(answer.text)
         if action is None:
             self.over = True
             return
         result = self._client.step(action)
         self.hints.append(result.observation.hint)
         self.reward += result.reward
-        self.over = result.done or len(self.texts) == TURNS
+        self.over = result.done or len(self.texts) == guess_env.TURNS
         if not self.over:
-            heard = {"role": "user", "content": feedback(result.observation)}
+            heard = {"role": "user", "content": guess_rollout.feedback(result.observation)}
             self.trajectory.insert(self._chat.inserted(answer.ids, [heard]))
 
 
@@ -217,7 +222,7 @@ def generate(trainer: Any, contexts: Sequence[list[int]]) -> list[Answer]:
     output = model.generate(
         input_ids=batch["input_ids"],
         attention_mask=batch["attention_mask"],
-        max_new_tokens=MAX_NEW_TOKENS,
+        max_new_tokens=guess_rollout.MAX_NEW_TOKENS,
         do_sample=True,
         temperature=1.0,
         top_k=0,

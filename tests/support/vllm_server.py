@@ -14,11 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import Qwen3Config, Qwen3ForCausalLM
-
-from logs_ui.rollout.demo.guess_model import make_tokenizer, warm_up
 from tests.support.environments import python_of
+from tests.support.late import guess_model, torch, transformers
 
 NAME = "guess"
 LENGTH = 256
@@ -50,12 +47,12 @@ class Served:
     model: Any
     tokenizer: Any
 
-    @torch.no_grad()
     def logprobs(
         self, context: Sequence[int], sampled: Sequence[int], *, temperature: float = 1.0, top_k: int | None = None
     ) -> list[float]:
         """Return (S,) log-probs of `sampled` after `context`, computed by transformers."""
-        logits = self.model(torch.tensor([[*context, *sampled]])).logits[0, len(context) - 1 : -1] / temperature
+        with torch.no_grad():
+            logits = self.model(torch.tensor([[*context, *sampled]])).logits[0, len(context) - 1 : -1] / temperature
         if top_k is not None:
             logits[logits < logits.topk(top_k).values[:, -1:]] = -torch.inf
         values: list[float] = logits.log_softmax(-1).gather(-1, torch.tensor(sampled)[:, None])[:, 0].tolist()
@@ -95,8 +92,8 @@ def _save_model(folder: Path) -> tuple[Any, Any]:
     """Return a model as the demo's, but with heads of a size that vLLM's attention takes."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    tokenizer = make_tokenizer()
-    config = Qwen3Config(
+    tokenizer = guess_model.make_tokenizer()
+    config = transformers.Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=64,
         intermediate_size=96,
@@ -111,8 +108,8 @@ def _save_model(folder: Path) -> tuple[Any, Any]:
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
     )
-    model = Qwen3ForCausalLM(config)
-    warm_up(model, tokenizer, seed=0, steps=150)
+    model = transformers.Qwen3ForCausalLM(config)
+    guess_model.warm_up(model, tokenizer, seed=0, steps=150)
     model.eval()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

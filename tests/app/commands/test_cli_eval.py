@@ -4,7 +4,6 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from logs_ui.recorder import load_run, load_runs
 from tests.support.command import LOGS_UI, typed
-from tests.support.model_server import ModelServer, Reply, chat, chat_choice, model_server, refused
+from tests.support.model_server import ModelServer, Reply, chat, chat_choice, refused
 
 MODULE = """
 from logs_ui.rollout import evaluation
@@ -36,12 +35,6 @@ def parts(row):
 def some(row):
     return None if row.answer == "?" else 1.0
 """
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def test_it_says_what_it_left_out_and_where_to_look(tmp_path: Path) -> None:
     assert "logs-ui serve --db" in found.stdout
     assert "1.jsonl, record 3: it is no JSON" in found.stderr
     assert "1 record had faults: what could not be read was left out." in found.stderr
-    assert "Not recognized: notes.jsonl. Import it alone to see what to do." in found.stderr
+    assert "Not recognized: notes.jsonl. Import one alone to see what to do." in found.stderr
     rows = load_run("latest", tmp_path / "runs.db")
     assert rows.rewards.tolist() == [{"acc": 0.0}, {"acc": 1.0}, {"acc": 0.0}]
     assert "No rollout has a reward 'acc" not in found.stderr
@@ -141,6 +141,16 @@ def test_the_times_of_a_run_are_those_of_its_rollouts(tmp_path: Path) -> None:
     assert [int(runs[name][0].timestamp()) for name in ("created", "finished")] == [1_700_000_060, 1_700_000_180]
     unnamed = typed("import", str(tmp_path / "*.jsonl"), "--db", db)
     assert f" ({tmp_path.name}). Browse it" in unnamed.stdout
+
+
+def test_rollouts_that_others_replaced_are_said_and_fail_the_command(tmp_path: Path) -> None:
+    (tmp_path / "m.toml").write_text('prompt = "q"\ncompletion = "a"\nkey = "id"')
+    (tmp_path / "a.jsonl").write_text("".join(f'{{"q": "q", "a": "{i}", "id": {i % 4}}}\n' for i in range(48)))
+    found = typed("import", tmp_path / "a.jsonl", "--map", tmp_path / "m.toml", "--db", tmp_path / "a.db")
+    assert found.returncode == 1
+    assert "Imported 4 rollouts from 1 file of map." in found.stdout
+    assert "a.jsonl, record 5: it has the key '0' of record 1, too, and replaces it." in found.stderr
+    assert "44 records replaced others with the same key: 4 are left." in found.stderr
 
 
 def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:

@@ -34,11 +34,7 @@ noted = []
 def length(completions, **_):
     rewards = [len(one) / 8 + random.random() / 100 for one in completions]
     noted.extend(zip(completions, rewards))
-    if fails:
-        raise RuntimeError("no more")
     return rewards
-
-fails = "fail" in sys.argv
 
 def train(folder="out"):
     tokenizer = make_tokenizer([([{"role": "user", "content": "one two three"}], [])])
@@ -50,8 +46,7 @@ def train(folder="out"):
     if "own" in sys.argv:
         from logs_ui.recorder import record_trainer
         record_trainer(trainer, eval_name="mine")
-    if "idle" not in sys.argv:
-        trainer.train()
+    trainer.train()
     rank = os.environ.get("RANK", "0")
     with open(f"noted-{rank}-{os.getpid()}.json", "w") as file:
         json.dump(noted, file)
@@ -236,17 +231,6 @@ def test_an_error_shows_no_frames_of_the_recorder() -> None:
     assert shown == ["test_an_error_shows_no_frames_of_the_recorder", "fails"]
 
 
-@pytest.mark.exhaustive
-def test_a_training_that_fails_shows_its_own_frames_only(tmp_path: Path) -> None:
-    script(tmp_path, TRAINING + "train()\n")
-    plain = started(tmp_path, sys.executable, "train.py", "fail")
-    ours = run(tmp_path, "train.py", "fail")
-    assert plain.returncode == ours.returncode == 1
-    traces = [done.stderr[done.stderr.index("Traceback (most recent call last)") :] for done in (plain, ours)]
-    assert traces[0] == traces[1]
-    assert "RuntimeError: no more" in traces[0]
-
-
 WATCHED = """
     import multiprocessing, subprocess, sys
 
@@ -318,18 +302,6 @@ def test_two_ranks_of_accelerate_launch_are_one_run(tmp_path: Path) -> None:
     assert done.stderr.count("logs-ui: ") == 1
 
 
-@pytest.mark.exhaustive
-def test_a_trainer_that_never_trains_is_no_failure(tmp_path: Path) -> None:
-    script(tmp_path, TRAINING + "train()\n")
-    done = run(tmp_path, "train.py", "idle")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == (
-        "logs-ui: nothing was recorded: TRL's trainers were imported, but neither train() nor evaluate() of one was "
-        "called."
-    )
-    assert not (tmp_path / "a.db").exists()
-
-
 @pytest.mark.parametrize(
     ("came", "why"),
     [
@@ -381,6 +353,26 @@ def test_a_trainer_that_the_script_records_is_recorded_once(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert len(load_runs(db=tmp_path / "a.db")) == 1
     assert set(load_run("latest", db=tmp_path / "a.db").eval_name) == {"mine"}
+    assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
+
+
+CALLBACK = 'callbacks=[__import__("logs_ui.recorder").recorder.LogsUICallback(eval_name="mine")], reward_funcs=length'
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("written", "instead", "name"),
+    [('report_to="none"', 'report_to="logs_ui"', "ours"), ("reward_funcs=length", CALLBACK, "mine")],
+)
+def test_a_script_that_hands_over_a_callback_is_recorded_once(
+    tmp_path: Path, written: str, instead: str, name: str
+) -> None:
+    assert TRAINING.count(written) == 1
+    script(tmp_path, TRAINING.replace(written, instead) + "train()\n")
+    done = run(tmp_path, "--eval-name", "ours", "train.py")
+    assert done.returncode == 0, done.stderr
+    assert len(load_runs(db=tmp_path / "a.db")) == 1
+    assert set(load_run("latest", db=tmp_path / "a.db").eval_name) == {name}
     assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
 
 

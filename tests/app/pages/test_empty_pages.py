@@ -2,15 +2,16 @@
 
 import re
 import time
-from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine
 
-from logs_ui.app.main import create_app
-from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.vocabulary import RunState
+from tests.support.dashboard import dashboard
 from tests.support.factory import insert_run, make_run
 
 PAGES = {
@@ -26,13 +27,10 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    path = tmp_path_factory.mktemp("empty") / "runs.db"
-    engine, now = writing_engine(path), time.time_ns() // 1000
+def fill(engine: Engine) -> None:
     make_run(engine, uid="full", steps=2, state=RunState.FINISHED)
     runs = {
-        "live": {"heartbeat": now + 10**12, "state": RunState.RUNNING},
+        "live": {"heartbeat": time.time_ns() // 1000 + 10**12, "state": RunState.RUNNING},
         "crashed": {"heartbeat": 1, "state": RunState.RUNNING},
         "over": {"heartbeat": 1, "finished": 2, "state": RunState.FINISHED},
         "failed": {"heartbeat": 1, "finished": 2, "state": RunState.FAILED, "error": "OutOfMemoryError: <b>CUDA</b>"},
@@ -40,9 +38,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     with engine.begin() as db:
         for uid, values in runs.items():
             insert_run(db, {"uid": uid, "name": uid, "created": 1, **values})
-    engine.dispose()
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        yield client
 
 
 def said(client: TestClient, address: str) -> tuple[str, str]:
@@ -98,3 +93,12 @@ def test_an_error_that_is_no_filters_offers_to_clear_no_filter(client: TestClien
     assert "Clear the filter" not in text
     assert "Open the page without parameters" in text
     assert "choose from , " not in client.get("/runs/full/why/tasks?label=xyzzy").text
+
+
+def test_two_rollouts_without_messages_are_compared(tmp_path: Path) -> None:
+    with disposed(writing_engine(tmp_path / "a.db")) as engine:
+        make_run(engine, uid="bare", steps=1)
+        with engine.begin() as db:
+            db.exec_driver_sql("DELETE FROM rollout_payload")
+    with dashboard(tmp_path / "a.db") as client:
+        assert client.get("/runs/bare/compare?a=1&b=2").status_code == 200

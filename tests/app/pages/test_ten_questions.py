@@ -105,7 +105,7 @@ def test_ten_questions_take_three_clicks_each_and_are_answered(
     # 5. When did the entropy collapse?
     person.begin(collapsed)
     person.tab("Why")
-    assert re.search("Entropy collapsed: .*since step 14", person.text(".setup-fault"))
+    assert re.search("Entropy collapsed: .*since step 14", person.text(".verdict"))
 
     # 6. Is it the environment, or the policy?
     person.begin(run)

@@ -16,16 +16,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow
 from tests.support.factory import HOSTILE_TEXT
 
 ROW = EvaluationRow(
-    uid="a",
-    run_id=1,
-    eval_name="e",
-    mode="train",
-    step=1,
-    policy_step=0,
-    group="g",
-    generation=0,
-    process=0,
-    created=1,
+    uid="a", run_id=1, eval_name="e", mode="train", step=1, policy_step=0, group="g", generation=0, process=0, created=1
 )
 
 
@@ -223,3 +214,28 @@ def test_what_is_said_of_a_model_call_may_be_anything(call: Any) -> None:
     action = {"turn": 1, "text": "a", "generation": call}
     said = [card.content.value for card in cards([assistant("a")], actions=[action]) if card.content]
     assert said == ["a"]
+
+
+def test_a_trainers_request_for_a_reward_is_no_action_that_the_answer_lacks() -> None:
+    for name, is_fallback in (("get_reward", None), ("look", True)):
+        entry = {"turn": 1, "text": None, "action": {"name": name, "arguments": {}}, "observation": None, "reward": 1.0}
+        (shown,) = [it.answer for it in cards([assistant("done")], actions=[entry]) if it.answer]
+        assert shown.is_fallback is is_fallback
+
+
+@pytest.mark.parametrize("seen", [["a lamp", "a door"], []])
+def test_a_list_of_which_the_model_was_sent_nothing_is_shown_beside_the_empty_message(seen: list[str]) -> None:
+    call = {"name": "look", "arguments": {}}
+    asked = assistant("", tool_calls=[{"id": "0", "type": "function", "function": {"name": "look", "arguments": "{}"}}])
+    messages = [asked, {"role": "tool", "content": ""}, assistant("ok")]
+    entry = {"turn": 1, "text": "", "action": call, "observation": seen, "metadata": {"sent": ""}}
+    shown = cards(messages, actions=[entry])
+    assert [card.role for card in shown] == ["assistant", "environment", "assistant"]
+    answer = shown[1].answer
+    assert answer is not None
+    assert (answer.is_unread, answer.shown_as) == (True, "tool")
+    assert [value.value for _, value in answer.observation] == [safe_text.shown(seen)]
+    page = make_templates().get_template("rollout/_output.html").render(card=shown[1], run=None, row=ROW, show=())
+    assert "the model was sent an empty message" in page
+    entry["metadata"] = None
+    assert [card.role for card in cards(messages, actions=[entry])] == ["assistant", "environment", "tool", "assistant"]

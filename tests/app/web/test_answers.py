@@ -1,34 +1,21 @@
 """Answers as browsers and proxies get them: compressed, for HEAD, and for the icon that browsers look for."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import Engine
 
-from logs_ui.app.main import create_app
-from logs_ui.recorder.storage.database import writing_engine
 from tests.support import site
+from tests.support.dashboard import dashboard, fragment
 from tests.support.factory import make_run
 
 UID = "20260101-100000-abcd"
+OURS = {"Sec-Fetch-Site": "same-origin"}
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("answers") / "runs.db"
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     make_run(engine, uid=UID, steps=3)
-    engine.dispose()
-    return path
-
-
-@pytest.fixture(scope="module")
-def client(path: Path) -> Iterator[TestClient]:
-    headers = {"Sec-Fetch-Site": "same-origin"}
-    with TestClient(create_app(path), base_url="http://127.0.0.1", headers=headers) as client:
-        yield client
 
 
 def test_pages_are_compressed_for_browsers_that_can_and_for_no_other(client: TestClient) -> None:
@@ -44,19 +31,14 @@ def test_pages_are_compressed_for_browsers_that_can_and_for_no_other(client: Tes
 
 
 def test_a_fragment_is_compressed_and_a_poll_without_news_has_no_body(client: TestClient) -> None:
-    headers = {
-        "HX-Request": "true",
-        "HX-Request-Type": "partial",
-        "HX-Target": "main#listed",
-        "Accept-Encoding": "gzip",
-    }
+    headers = fragment("listed") | {"Accept-Encoding": "gzip"}
     assert client.get("/", headers=headers).headers["content-encoding"] == "gzip"
     page = client.get("/", headers={**headers, "HX-Target": "div#runs"}).text
     assert 'id="runs"' in page
 
 
 def test_an_exported_file_comes_with_its_size_and_uncompressed(client: TestClient) -> None:
-    begun = client.post(f"/runs/{UID}/exports?format=csv", follow_redirects=False).headers["location"]
+    begun = client.post(f"/runs/{UID}/exports?format=csv", headers=OURS, follow_redirects=False).headers["location"]
     address, _, query = begun.partition("?")
     address = address if address.endswith("/file") else f"{address}/file"
     for _ in range(200):
@@ -78,5 +60,5 @@ def test_every_page_answers_head_like_get(client: TestClient, path: Path) -> Non
 
 def test_browsers_find_the_icon(client: TestClient, path: Path) -> None:
     assert client.get("/favicon.ico").headers["content-type"].startswith("image/svg+xml")
-    with TestClient(create_app(path, token=UID), base_url="http://127.0.0.1") as locked:
+    with dashboard(path, token=UID) as locked:
         assert locked.get("/favicon.ico").status_code == 200

@@ -14,7 +14,7 @@ from logs_ui.app.web import page_cache
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Count, Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState, Status
 from tests.support.factory import make_run
@@ -24,18 +24,16 @@ EVERYTHING = RolloutFilter()
 
 @pytest.fixture
 def writer(tmp_path: Path) -> Iterator[Engine]:
-    engine = writing_engine(tmp_path / "runs.db")
-    make_run(engine, uid="ended", steps=2, state=RunState.FINISHED)
-    make_run(engine, uid="alive", steps=2, heartbeat=time.time_ns() // 1000)
-    yield engine
-    engine.dispose()
+    with disposed(writing_engine(tmp_path / "runs.db")) as engine:
+        make_run(engine, uid="ended", steps=2, state=RunState.FINISHED)
+        make_run(engine, uid="alive", steps=2, heartbeat=time.time_ns() // 1000)
+        yield engine
 
 
 @pytest.fixture
 def reader(writer: Engine, tmp_path: Path) -> Iterator[Engine]:
-    engine = reading_engine(tmp_path / "runs.db")
-    yield engine
-    engine.dispose()
+    with disposed(reading_engine(tmp_path / "runs.db")) as engine:
+        yield engine
 
 
 class Counting:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
+from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
 from logs_ui.app.commands.serve_command import BackgroundServer
-from logs_ui.app.main import create_app
-from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.vocabulary import RunState
+from tests.support.dashboard import dashboard
 from tests.support.factory import make_run
 
 PREFIX, RUN = "/user/ann%40home/proxy/7070", "a-run-1"
@@ -22,18 +22,13 @@ ADDRESS = re.compile(r"""\s([\w-]+)=["'](/[^"']*)["']""")
 MOST = 60  # pages looked at
 
 
-@pytest.fixture(scope="module")
-def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("prefix") / "logs-ui.db"
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     make_run(engine, uid=RUN, name="a run", steps=6, state=RunState.FINISHED)
-    engine.dispose()
-    return path
 
 
 @pytest.fixture(scope="module")
-def client(db: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(db, prefix=PREFIX), base_url="http://127.0.0.1") as client:
+def client(engine: Engine, path: Path) -> Iterator[TestClient]:
+    with dashboard(path, prefix=PREFIX) as client:
         yield client
 
 
@@ -76,19 +71,19 @@ def test_other_paths_that_only_begin_alike_are_not_cut(client: TestClient) -> No
     assert client.get(f"{PREFIX}1/").status_code == 404
 
 
-def test_the_tokens_cookie_is_for_the_prefix_alone(db: Path) -> None:
-    with TestClient(create_app(db, prefix=PREFIX, token=TOKEN), base_url="http://127.0.0.1") as client:
+def test_the_tokens_cookie_is_for_the_prefix_alone(engine: Engine, path: Path) -> None:
+    with dashboard(path, prefix=PREFIX, token=TOKEN) as client:
         welcome = client.get(f"{PREFIX}/runs/{RUN}?token={TOKEN}", follow_redirects=False)
         assert welcome.headers["location"] == f"{PREFIX}/runs/{RUN}"
         assert f"path={PREFIX}/" in welcome.headers["set-cookie"].lower()
         assert client.get(f"{PREFIX}/runs/{RUN}").status_code == 200
 
 
-def test_a_browser_finds_everything_under_the_prefix(page: Page, db: Path) -> None:
+def test_a_browser_finds_everything_under_the_prefix(page: Page, engine: Engine, path: Path) -> None:
     failed: list[str] = []
     page.on("response", lambda response: failed.append(response.url) if response.status >= 400 else None)
     page.on("pageerror", lambda error: failed.append(str(error)))
-    with BackgroundServer(db, prefix=PREFIX) as server:
+    with BackgroundServer(path, prefix=PREFIX) as server:
         page.goto(f"{server.url}{PREFIX}/")
         page.get_by_role("link", name="a run").first.click()
         page.get_by_role("link", name="Rollouts", exact=True).click()

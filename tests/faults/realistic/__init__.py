@@ -1,43 +1,29 @@
 """Generated runs of the kinds that people train, healthy and with one or two planted causes, each with its truth.
 
-They are recorded by the public API. What the generator meant is kept beside it, so that a test can count without the
+What the generator meant is kept beside it, so that a test can count without the
 product: which rollouts were solved, truncated, failed or stale, and what each reward function gave.
-
-`python -m tests.faults.realistic` lists them, and `python -m tests.faults.realistic --db runs.db coding-regressed`
-records one.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tests.faults import Fault
+from tests.faults import Fault, runs
+from tests.faults.recording import record
 
 
 @dataclass(frozen=True)
-class Turn:
+class Turn(runs.Turn):
     """One answer of the model and the environment's response.
 
     Attributes:
-        text: the model's answer.
-        tokens: number of tokens that were sampled for it.
-        finish: the reason why the answer ended, as the server reports it.
-        limit: `max_tokens` of this call, which is then made by a traced HTTP client; None: the answer is recorded by
-            hand, and no limit of the call is known.
         heard: number of tokens of the observation in the next prompt.
         is_fallback: True if the answer has no action, and the loop sent a default one.
     """
 
-    text: str
-    action: Any = None
-    observation: Any = None
-    done: bool | None = None
-    reward: float | None = None
-    error: str | None = None
     tokens: int = 40
     finish: str | None = "stop"
-    limit: int | None = None
     heard: int = 40
     is_fallback: bool = False
 
@@ -78,10 +64,10 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Truth:
-    """What is true of a recorded run.
+    """What is true of a run.
 
     Attributes:
-        run: its id.
+        run: its id; empty until it is recorded.
         expected: id of the card that must come first; None: there must be no card.
         since: the step from which the cause acts; None: from the first on, or there is no cause.
         also: ids of other causes that were planted, and their steps.
@@ -120,25 +106,22 @@ class Realistic:
         id: `kind-cause`.
         planted: what was planted, in one sentence.
         expected, since, also: see `Truth`.
-        make: records it into that database, which is not there yet.
+        make: generates it, and what is true of it.
     """
 
     id: str
     kind: str
     planted: str
     expected: str | None
-    make: Callable[[Path, "Realistic"], Truth] = field(repr=False)
+    make: Callable[["Realistic"], tuple[runs.Run, Truth]] = field(repr=False)
     since: int | None = None
     also: Mapping[str, int | None] = field(default_factory=dict)
 
     def as_fault(self) -> Fault:
         """Return it as the first shelf has it, without its truth."""
-
-        def make(db: Path) -> None:
-            self.record(db)
-
-        return Fault(self.id, self.planted, self.expected, make)
+        return Fault(self.id, self.planted, self.expected, lambda: self.make(self)[0])
 
     def record(self, db: Path) -> Truth:
         """Record it, and return what is true of it."""
-        return self.make(db, self)
+        run, truth = self.make(self)
+        return replace(truth, run=record(db, run))

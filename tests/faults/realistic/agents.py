@@ -5,7 +5,6 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,7 +12,8 @@ import numpy as np
 
 from logs_ui.recorder.capture.observed_images import png
 from tests.faults.realistic import Realistic, Rollout, Truth, Turn
-from tests.faults.realistic.writing import Place, Shape, observed, write
+from tests.faults.realistic.generating import Place, Shape, generate, observed
+from tests.faults.runs import Run
 
 CODING_TASKS = {
     "django-13551": 0.65, "pytest-7432": 0.85, "sympy-20590": 0.45, "scikit-learn-14087": 0.6, "flask-5014": 0.75,
@@ -121,10 +121,10 @@ def _coding_logged(causes: frozenset[str], step: int) -> dict[str, float]:
     return {"entropy": entropy, "grad_norm": dice.uniform(0.2, 0.4), "learning_rate": 1e-6, "kl": 0.001 * step}
 
 
-def _make_coding(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+def _make_coding(run: Realistic, causes: frozenset[str] = frozenset()) -> tuple[Run, Truth]:
     config = {"learning_rate": 1e-6, "max_completion_length": 2_048, "num_generations": 8, "temperature": 1.0}
     shape = Shape(24, 4, 8, WEIGHTS, config, partial(_coding_logged, causes))
-    return write(db, run, shape, lambda place: coding(place, causes))
+    return generate(run, shape, lambda place: coding(place, causes))
 
 
 # --- Forty turns
@@ -157,10 +157,10 @@ def forty_turns(place: Place, causes: frozenset[str]) -> Rollout:
     return Rollout(task, prompt, [*turns[:20], *again, *turns[20:], end], values, solved)
 
 
-def _make_forty(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+def _make_forty(run: Realistic, causes: frozenset[str] = frozenset()) -> tuple[Run, Truth]:
     config = {"learning_rate": 1e-6, "max_completion_length": 16_384, "num_generations": 8}
     shape = Shape(14, 1, 8, {"check_passes": 1.0, "uses_tools": 0.1}, config)
-    return write(db, run, shape, lambda place: forty_turns(place, causes))
+    return generate(run, shape, lambda place: forty_turns(place, causes))
 
 
 # --- Two hundred turns
@@ -228,9 +228,9 @@ def two_hundred(place: Place) -> Rollout:
     return Rollout(task, prompt, turns, values, place.generation == 0, raises=raises)
 
 
-def _make_two_hundred(db: Path, run: Realistic) -> Truth:
+def _make_two_hundred(run: Realistic) -> tuple[Run, Truth]:
     config = {"learning_rate": 1e-6, "max_completion_length": 32_768, "num_generations": 4}
-    return write(db, run, Shape(1, 2, 4, {"done": 1.0, "judge": 0.2}, config), two_hundred)
+    return generate(run, Shape(1, 2, 4, {"done": 1.0, "judge": 0.2}, config), two_hundred)
 
 
 LONG = Realistic(
@@ -240,7 +240,7 @@ LONG = Realistic(
 """It is too small to be diagnosed, and so is not one of `RUNS`."""
 
 
-def runs(make: Callable[..., Truth], *described: tuple[Any, ...]) -> tuple[Realistic, ...]:
+def runs(make: Callable[..., tuple[Run, Truth]], *described: tuple[Any, ...]) -> tuple[Realistic, ...]:
     """Return runs of one kind, from (id, what is planted, expected card, since step, other cards and their steps)."""
     found = []
     for name, planted, expected, *more in described:

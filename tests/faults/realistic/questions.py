@@ -4,13 +4,13 @@ import base64
 import struct
 import zlib
 from functools import cache, partial
-from pathlib import Path
 from random import Random
 from typing import Any
 
 from tests.faults.realistic import Realistic, Rollout, Truth, Turn
 from tests.faults.realistic.agents import runs
-from tests.faults.realistic.writing import Place, Shape, write
+from tests.faults.realistic.generating import Place, Shape, generate
+from tests.faults.runs import Run
 
 GSM8K_TASKS = 125
 GSM8K_WEIGHTS = dict.fromkeys(
@@ -74,11 +74,11 @@ def gsm8k(place: Place, causes: frozenset[str]) -> Rollout:
     return Rollout(task, prompt, turns, values, solved, family="gsm8k", nll=0.7, causes=causes_of_it)
 
 
-def _make_gsm8k(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+def _make_gsm8k(run: Realistic, causes: frozenset[str] = frozenset()) -> tuple[Run, Truth]:
     config = {"learning_rate": 1e-6, "max_completion_length": 512, "num_generations": 8, "temperature": 1.0}
     weights = DROWNED if "reward_parts" in causes else GSM8K_WEIGHTS
     shape = Shape(32, 5, 8, weights, config, partial(_steadily, "gsm8k", entropy=0.7))
-    return write(db, run, shape, lambda place: gsm8k(place, causes))
+    return generate(run, shape, lambda place: gsm8k(place, causes))
 
 
 # --- A judge is the only reward
@@ -105,10 +105,10 @@ def judged(place: Place, causes: frozenset[str]) -> Rollout:
     return Rollout(task, prompt, turns, values, None, family="writing", nll=0.9, ids=ids, causes=causes)
 
 
-def _make_judged(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+def _make_judged(run: Realistic, causes: frozenset[str] = frozenset()) -> tuple[Run, Truth]:
     config = {"learning_rate": 1e-6, "max_completion_length": 512, "num_generations": 8, "temperature": 1.0}
     shape = Shape(16, 4, 8, {"judge": 1.0}, config, partial(_steadily, "judge", entropy=0.9))
-    return write(db, run, shape, lambda place: judged(place, causes))
+    return generate(run, shape, lambda place: judged(place, causes))
 
 
 # --- Images in the prompt
@@ -154,10 +154,10 @@ def seen(place: Place, causes: frozenset[str]) -> Rollout:
     return Rollout(task, prompt, [Turn(text, tokens=words, limit=limit)], values, solved, nll=0.6)
 
 
-def _make_seen(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+def _make_seen(run: Realistic, causes: frozenset[str] = frozenset()) -> tuple[Run, Truth]:
     config = {"learning_rate": 1e-6, "max_completion_length": 1_024, "num_generations": 8, "temperature": 1.0}
     shape = Shape(16, 3, 8, {"answer_correct": 1.0, "boxed": 0.2}, config, partial(_steadily, "vlm", entropy=0.6))
-    return write(db, run, shape, lambda place: seen(place, causes))
+    return generate(run, shape, lambda place: seen(place, causes))
 
 
 RUNS = (

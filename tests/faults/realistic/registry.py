@@ -1,6 +1,6 @@
 """All runs of the second shelf."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import pytest
 
@@ -12,12 +12,24 @@ RUNS: tuple[Realistic, ...] = (*agents.RUNS, *questions.RUNS, *worlds.RUNS)
 PAGES: tuple[Realistic, ...] = (agents.LONG,)
 """Runs for tests of pages; they are too small to be diagnosed."""
 
-_FIRST = ("gsm8k-healthy", "gsm8k-drowned", "judge-length", "shaped-regressed", "mix-unscored")
-"""Runs that every suite makes; they are made quickly. The others, as agents with tools, are made exhaustively."""
+_FIRST = ("shaped-regressed", "vlm-healthy", "judge-length", "mix-unscored")
+"""Runs that every suite records; that takes little. The others, as agents with tools, are recorded exhaustively."""
+_LARGE = ("coding", "web")
+"""Kinds that take a second to generate: they are judged exhaustively."""
+
+
+def each(runs: Iterable[Realistic]) -> pytest.MarkDecorator:
+    """Return the parameters of a test that judges runs from columns: all but large ones."""
+    ordered = sorted(runs, key=lambda run: run.kind in _LARGE)
+    few = max(sum(run.kind not in _LARGE for run in ordered), 1)
+    return _parameters(exhaustive.cases(ordered, few))
 
 
 def of(runs: Iterable[Realistic], few: int = len(_FIRST)) -> pytest.MarkDecorator:
-    """Return the parameters of a test: the runs, or a few of them."""
-    ordered = sorted(runs, key=lambda run: run.id not in _FIRST)
-    chosen = exhaustive.cases(ordered, min(max(sum(run.id in _FIRST for run in ordered), 1), few))
-    return pytest.mark.parametrize("run", chosen, ids=lambda run: run.id)
+    """Return the parameters of a test that reads recorded runs: a few."""
+    ordered = sorted(runs, key=lambda run: _FIRST.index(run.id) if run.id in _FIRST else len(_FIRST))
+    return _parameters(exhaustive.cases(ordered, min(max(sum(run.id in _FIRST for run in ordered), 1), few)))
+
+
+def _parameters(runs: Sequence[Realistic]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("run", runs, ids=lambda run: run.id)

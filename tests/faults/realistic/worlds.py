@@ -1,13 +1,13 @@
 """Environments: a web of 3,000 tasks, a shaped game, contests trained asynchronously, and a mix of three."""
 
 from functools import cache
-from pathlib import Path
 from random import Random
 
 from tests.faults.realistic import Realistic, Rollout, Truth, Turn
 from tests.faults.realistic.agents import OUT_OF_MEMORY, runs
+from tests.faults.realistic.generating import Place, Shape, generate, observed
 from tests.faults.realistic.questions import reasoned
-from tests.faults.realistic.writing import Place, Shape, observed, write
+from tests.faults.runs import Run
 
 FAMILIES = {"shopping_admin": 0.6, "shopping": 0.55, "reddit": 0.5, "gitlab": 0.45, "map": 0.4}
 WEB_TASKS, WEB_SINCE, REGRESSED_FAMILY = 3_000, 21, "shopping_admin"
@@ -62,9 +62,9 @@ def web(place: Place, causes: frozenset[str]) -> Rollout:
     return Rollout(task, prompt, turns, values, solved, family=family, causes=frozenset(mine))
 
 
-def _make_web(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+def _make_web(run: Realistic, causes: frozenset[str] = frozenset()) -> tuple[Run, Truth]:
     shape = Shape(40, 80, 2, {"success": 1.0, "format": 0.1}, {"learning_rate": 1e-6, "num_generations": 2})
-    return write(db, run, shape, lambda place: web(place, causes))
+    return generate(run, shape, lambda place: web(place, causes))
 
 
 # --- Shaped rewards of an environment
@@ -105,9 +105,9 @@ def shaped(place: Place, causes: frozenset[str]) -> Rollout:
     return Rollout(task, prompt, turns, values, solved, family="cooking", causes=frozenset(mine))
 
 
-def _make_shaped(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+def _make_shaped(run: Realistic, causes: frozenset[str] = frozenset()) -> tuple[Run, Truth]:
     shape = Shape(22, 4, 8, {"environment_reward": 1.0}, {"learning_rate": 1e-6, "num_generations": 8})
-    return write(db, run, shape, lambda place: shaped(place, causes))
+    return generate(run, shape, lambda place: shaped(place, causes))
 
 
 # --- Trained asynchronously
@@ -134,10 +134,10 @@ def contest(place: Place, causes: frozenset[str]) -> Rollout:
     )  # fmt: skip
 
 
-def _make_contest(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+def _make_contest(run: Realistic, causes: frozenset[str] = frozenset()) -> tuple[Run, Truth]:
     config = {"learning_rate": 1e-6, "max_staleness": MAX_STALENESS, "num_generations": 8}
     shape = Shape(20, 4, 8, {"all_passed": 1.0, "share_passed": 0.3}, config)
-    return write(db, run, shape, lambda place: contest(place, causes))
+    return generate(run, shape, lambda place: contest(place, causes))
 
 
 # --- A mix of three, each with its own reward function
@@ -179,10 +179,10 @@ def mixed(place: Place, causes: frozenset[str]) -> Rollout:
     return Rollout(task, prompt, turns, given, solved, family=family, raises=raises, causes=frozenset(mine))
 
 
-def _make_mixed(db: Path, run: Realistic, causes: frozenset[str] = frozenset()) -> Truth:
+def _make_mixed(run: Realistic, causes: frozenset[str] = frozenset()) -> tuple[Run, Truth]:
     weights = {"math_correct": 1.0, "code_tests": 1.0, "web_success": 1.0}
     shape = Shape(20, 6, 6, weights, {"learning_rate": 1e-6, "max_completion_length": 128, "num_generations": 6})
-    return write(db, run, shape, lambda place: mixed(place, causes))
+    return generate(run, shape, lambda place: mixed(place, causes))
 
 
 RUNS = (

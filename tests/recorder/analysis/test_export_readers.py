@@ -13,16 +13,13 @@ from typing import Any
 import pytest
 
 from logs_ui.recorder import export_run, load_run
-from logs_ui.recorder.storage.database import writing_engine
-from tests.support.factory import make_run
+from tests.support.factory import make_run_at
 
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("readers") / "runs.db"
-    engine = writing_engine(path)
-    make_run(engine, uid="run", steps=10, groups_per_step=2, generations=4)
-    engine.dispose()
+    make_run_at(path, uid="run", steps=10, groups_per_step=2, generations=4)
     return path
 
 

@@ -27,10 +27,9 @@ from logs_ui.recorder.analysis.export.exported import Exported
 from logs_ui.recorder.analysis.export.otlp import trace
 from logs_ui.recorder.analysis.export.verifiers_episodes import episode
 from logs_ui.recorder.queries.rollout_columns import COLUMNS
-from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import Lack
-from tests.support.factory import make_run
+from tests.support.factory import make_run_at
 
 US = 1_767_261_600_000_000
 NAN, INF = math.nan, math.inf
@@ -39,9 +38,7 @@ NAN, INF = math.nan, math.inf
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("shapes") / "runs.db"
-    made = writing_engine(path)
-    make_run(made, uid="run", steps=10, groups_per_step=2, generations=4)
-    made.dispose()
+    make_run_at(path, uid="run", steps=10, groups_per_step=2, generations=4)
     return path
 
 
@@ -184,7 +181,7 @@ def test_a_trajectory_has_steps_with_observations_and_tokens() -> None:
     assert files.keys() == {"7/agent/trajectory.json", "7/verifier/reward.json"}
     assert json.loads(files["7/verifier/reward.json"]) == {"solved": 0.0, "format": 0.5, "reward": 0.5}
     made = json.loads(files["7/agent/trajectory.json"])
-    assert (made["schema_version"], made["session_id"], made["trajectory_id"]) == ("ATIF-v1.7", "run", "run/7")
+    assert (made["schema_version"], made["session_id"], made["trajectory_id"]) == ("ATIF-v1.8", "run", "run/7")
     assert made["agent"] == {"name": "sums", "version": "0.0.1", "model_name": "tiny"}
     assert made["final_metrics"] == {"total_completion_tokens": 4, "total_steps": 4}
     told = made["extra"]["logs_ui"]

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from datasets import Dataset
 
-from examples.tiny_model import answer, call, make_model, make_tokenizer, teach
-from logs_ui.recorder import LogsUIError, load_run, record, record_environment, rescore, start_run
+from logs_ui.recorder import LogsUIError, load_run, record, record_environment, record_trainer, rescore, start_run
 from logs_ui.recorder.analysis.rescore.rescore import RESCORED_COLUMNS
 from logs_ui.recorder.analysis.rescore.rescore_comparison import compare, ranks
 from tests.support.command import logs_ui, typed
+from tests.support.late import datasets, tiny_model
 from tests.support.training import ROWS, guess_server, make_trainer, sequential
 
 QUESTION = [{"role": "user", "content": "2 + 2?"}]
@@ -46,11 +45,6 @@ class Seen:
 def server() -> Iterator[str]:
     with guess_server() as url:
         yield url
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
 
 
 def write(db: Path, groups: Sequence[Sequence[float | None]]) -> None:
@@ -97,7 +91,7 @@ def test_prompts_that_are_texts_are_given_as_texts(tmp_path: Path, db: Path) -> 
 
     trainer = make_trainer(record(rollout_func, db=db), tmp_path / "out", reward_funcs=[then], warm=0)
     rows = [{"prompt": f"guess {i}", "task": "t", "answer": i} for i in range(8)]
-    trainer.train_dataset = Dataset.from_list(rows)
+    trainer.train_dataset = datasets.Dataset.from_list(rows)
     trainer.train()
     rescore("latest", now, db)
     assert isinstance(now.rows[0]["completions"], str)
@@ -127,11 +121,15 @@ class Adding:
 def test_messages_and_tools_of_an_environment_are_given_as_the_trainer_gave_them(tmp_path: Path, db: Path) -> None:
     from trl import GRPOConfig, GRPOTrainer
 
-    talk = [{"role": "user", "content": "Add. Now."}, call("add", number=2), answer("add", "more than 2")]
+    talk = [
+        {"role": "user", "content": "Add. Now."},
+        tiny_model.call("add", number=2),
+        tiny_model.answer("add", "more than 2"),
+    ]
     lessons = [([*talk, {"role": "assistant", "content": "ok"}], [Adding.add])] * 50
-    tokenizer = make_tokenizer(lessons)
-    model = make_model(tokenizer)
-    teach(model, tokenizer, lessons, steps=60)
+    tokenizer = tiny_model.make_tokenizer(lessons)
+    model = tiny_model.make_model(tokenizer)
+    tiny_model.teach(model, tokenizer, lessons, steps=60)
     then, now = Seen(), Seen()
     settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 1, "max_completion_length": 100}
     quiet = {"report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no", "disable_tqdm": True}
@@ -141,13 +139,54 @@ def test_messages_and_tools_of_an_environment_are_given_as_the_trainer_gave_them
         reward_funcs=[then],
         environment_factory=record_environment(Adding, db=db),
         args=GRPOConfig(str(tmp_path / "out"), gradient_checkpointing=False, **settings, **quiet),
-        train_dataset=Dataset.from_list(
+        train_dataset=datasets.Dataset.from_list(
             [{"prompt": [{"role": "user", "content": "Add."}], "task": "t", "answer": 3}] * 4
         ),
     ).train()
     rescore("latest", now, db)
     assert any(message["role"] == "tool" for row in then.rows for message in row["completions"])
     assert [{n: row[n] for n in then.rows[0]} for row in now.rows] == then.rows
+
+
+@pytest.mark.parametrize(
+    ("said", "handed", "expected"),
+    [
+        ("take 1 and 4\n</think>\n9", "text", {"role": "assistant", "content": "take 1 and 4\n</think>\n9"}),
+        ("<think>take 1</think>9", "messages", {"role": "assistant", "reasoning_content": "take 1", "content": "9"}),
+        ("<think>\n\n</think>\n\n9", "messages", {"role": "assistant", "content": "9"}),
+    ],
+)
+def test_reasoning_is_given_as_the_trainer_gave_it(
+    tmp_path: Path, db: Path, said: str, handed: str, expected: dict[str, str]
+) -> None:
+    """In the text if TRL decodes it, beside it if it parses it, which the tokenizer decides."""
+    from trl import GRPOConfig, GRPOTrainer
+    from trl.chat_template_utils import qwen3_template
+
+    asked = [{"role": "user", "content": "Add."}]
+    lessons = [([*asked, {"role": "assistant", "content": said}], None)] * 50
+    tokenizer = tiny_model.make_tokenizer(lessons)
+    tokenizer.response_template = qwen3_template if handed == "messages" else None
+    model = tiny_model.make_model(tokenizer)
+    tiny_model.teach(model, tokenizer, lessons, steps=60)
+    then, now = Seen(), Seen()
+    settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 1, "max_completion_length": 100}
+    quiet = {"report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no", "disable_tqdm": True}
+    trainer = GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=[then],
+        args=GRPOConfig(str(tmp_path / "out"), gradient_checkpointing=False, **settings, **quiet),
+        train_dataset=datasets.Dataset.from_list([{"prompt": asked, "task": "t", "answer": 3}] * 4),
+    )
+    record_trainer(trainer, db=db)
+    trainer.train()
+    rescore("latest", now, db)
+    assert expected in [row["completions"][0] for row in then.rows]
+    assert [{n: row[n] for n in then.rows[0]} for row in now.rows] == then.rows
+    rows = load_run(db=db)
+    assert handed in set(rows["handed"])
+    assert all("</think>" not in messages[-1]["content"] for messages in rows["messages"])
 
 
 def test_nothing_that_is_stored_changes(db: Path) -> None:

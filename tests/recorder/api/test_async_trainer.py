@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from datasets import Dataset
 
-from examples.tiny_model import make_model
 from logs_ui.recorder import load_run, load_runs, load_scalars, record_worker, start_run
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
 from logs_ui.recorder.capture.instruments import trl_async
@@ -25,12 +23,12 @@ from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.queries import find_run
 from logs_ui.recorder.storage.changes import RowChange
 from logs_ui.recorder.storage.database import reading_engine
-from tests.recorder.api.test_record_worker import GROUP, Policy, async_rollout_worker, make_worker
+from tests.recorder.api.test_record_worker import GROUP, Policy, make_worker
+from tests.recorder.api.test_record_worker import _has_async_grpo as _has_async_grpo  # noqa: PLC0414 - a fixture
 from tests.recorder.api.test_record_worker import policy as policy  # noqa: PLC0414 - the fixture
+from tests.support.late import async_grpo, async_grpo_trainer, async_rollout_worker, datasets, tiny_model
 
 pytestmark = pytest.mark.versions
-async_grpo = pytest.importorskip("trl.experimental.async_grpo", reason="this release of TRL has no AsyncGRPO")
-async_grpo_trainer = pytest.importorskip("trl.experimental.async_grpo.async_grpo_trainer")
 
 STEPS = 4
 BUDGET = 10
@@ -46,31 +44,33 @@ class NoTransfer:
     def destroy(self) -> None: ...
 
 
-class Forwardless(async_grpo.AsyncGRPOTrainer):  # type: ignore[misc, name-defined]
-    """All but the forward. Keeps what TRL itself counts of the samples that it takes and drops."""
-
-    breaks = False
-    taken: Counter[float]
-    stale: int
-
-    def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        if self.breaks:
-            raise ArithmeticError("the loss is no number")
-        deadline = time.monotonic() + 60
-        while self.rollout_queue.qsize() < 2 * GROUP and time.monotonic() < deadline:  # so that some become stale
-            time.sleep(0.05)
-        return sum(parameter.sum() for parameter in model.parameters()) * 0.0
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        sink = self._metrics["train"]
-        self.taken.update(sink.get("sample/staleness_mean", []))
-        self.stale += len(sink.get("sample/dropped_stale_total", []))
-        super().log(logs, *args, **kwargs)
-
-
 def make_trainer(worker: Any, model: Policy, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(async_grpo_trainer, "get_peak_flops_per_device", lambda *_: None)  # it asks CUDA
-    make_model(model.tokenizer).save_pretrained(folder / "model")
+    monkeypatch.setattr(
+        "trl.experimental.async_grpo.async_grpo_trainer.get_peak_flops_per_device", lambda *_: None
+    )  # it asks CUDA
+
+    class Forwardless(async_grpo.AsyncGRPOTrainer):  # type: ignore[misc]
+        """All but the forward. Keeps what TRL itself counts of the samples that it takes and drops."""
+
+        breaks = False
+        taken: Counter[float]
+        stale: int
+
+        def compute_loss(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if self.breaks:
+                raise ArithmeticError("the loss is no number")
+            deadline = time.monotonic() + 60
+            while self.rollout_queue.qsize() < 2 * GROUP and time.monotonic() < deadline:  # so that some become stale
+                time.sleep(0.05)
+            return sum(parameter.sum() for parameter in model.parameters()) * 0.0
+
+        def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+            sink = self._metrics["train"]
+            self.taken.update(sink.get("sample/staleness_mean", []))
+            self.stale += len(sink.get("sample/dropped_stale_total", []))
+            super().log(logs, *args, **kwargs)
+
+    tiny_model.make_model(model.tokenizer).save_pretrained(folder / "model")
     model.worker = worker
     trainer = Forwardless(
         model=str(folder / "model"),
@@ -90,7 +90,7 @@ def make_trainer(worker: Any, model: Policy, folder: Path, monkeypatch: pytest.M
             bf16=False,
             gradient_checkpointing=False,
         ),
-        train_dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "Guess."}]}]),
+        train_dataset=datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": "Guess."}]}]),
         processing_class=model.tokenizer,
         rollout_worker=worker,
         weight_transfer=NoTransfer(),
@@ -101,9 +101,8 @@ def make_trainer(worker: Any, model: Policy, folder: Path, monkeypatch: pytest.M
 
 @pytest.mark.exhaustive
 def test_rows_know_how_stale_they_were_when_the_trainer_took_them_and_whether_it_dropped_them(
-    policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: tuple[Policy, str], db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = tmp_path / "a.db"
     model, url = policy
     trainer = make_trainer(make_worker(model, url, None, monkeypatch), model, tmp_path, monkeypatch)
     record_worker(trainer.rollout_worker, name="mine", db=db)
@@ -134,9 +133,8 @@ def is_taken(row: Mapping[Any, Any]) -> bool:
 
 @pytest.mark.exhaustive
 def test_an_exception_that_ends_the_training_ends_the_run(
-    policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: tuple[Policy, str], db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = tmp_path / "a.db"
     model, url = policy
     trainer = make_trainer(make_worker(model, url, None, monkeypatch), model, tmp_path, monkeypatch)
     trainer.breaks = True
@@ -238,11 +236,10 @@ def test_samples_of_nobody_pass_and_so_do_all_where_trl_changed(worker: Any, mon
     assert len(all_of(broken)) == 1, "what fails is the recorder's, not the trainer's"
 
 
-def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_where_one_is(tmp_path: Path) -> None:
+def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_where_one_is(db: Path) -> None:
     class Loss(float):
         """A number whose class no other process has."""
 
-    db = tmp_path / "a.db"
     channel, run = TrainerChannel(), start_run("r", db=db)
     with run.rollout("Guess.", group="0") as row:
         row.note(mine=1)
@@ -270,8 +267,7 @@ def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_whe
         (ArithmeticError("no number"), "failed", "ArithmeticError: no number"),
     ],
 )
-def test_what_ends_the_trainer_ends_the_run(tmp_path: Path, error: BaseException, state: str, line: str) -> None:
-    db = tmp_path / "a.db"
+def test_what_ends_the_trainer_ends_the_run(db: Path, error: BaseException, state: str, line: str) -> None:
     channel, run = TrainerChannel(), start_run("r", db=db)
     channel.ended(error)
     with pytest.raises(TrainerRaised) as raised, run, TrainerListener(channel, run, db, {"config": {}}):

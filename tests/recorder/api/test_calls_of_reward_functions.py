@@ -15,19 +15,15 @@ import openai
 import pandas as pd
 import pytest
 import requests
-from sqlmodel import Session, col, select
-from trl import GRPOConfig, GRPOTrainer
 
 from logs_ui.recorder import flush, load_run, record, record_trainer, row_scope, trace_client, trace_env
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, ReturnedJob
-from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.storage.tables import Run
-from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv
-from logs_ui.rollout.demo.guess_model import make_tokenizer
 from tests.support import training
 from tests.support.exhaustive import cases
+from tests.support.late import guess_env, guess_model, trl
 from tests.support.model_server import chat, chat_choice
+from tests.support.stored import last_run
 from tests.support.training import GROUP, ROWS, game_of, guess_server, make_trainer, solved
 
 pytestmark = pytest.mark.versions
@@ -55,21 +51,21 @@ def text_of(completion: Any) -> str:
     return completion if isinstance(completion, str) else completion[-1]["content"]
 
 
-def by_rollout_function(functions: list[Function], folder: Path) -> GRPOTrainer:
+def by_rollout_function(functions: list[Function], folder: Path) -> Any:
     return make_trainer(
         record(answers, eval_name="scored", db=folder / "runs.db"), folder, reward_funcs=[solved, *functions], warm=0
     )
 
 
-def plain(functions: list[Function], folder: Path) -> GRPOTrainer:
-    config = GRPOConfig(
+def plain(functions: list[Function], folder: Path) -> Any:
+    config = trl.GRPOConfig(
         output_dir=str(folder), seed=0, max_steps=2, per_device_train_batch_size=ROWS, num_generations=GROUP,
         max_completion_length=8, logging_steps=50, save_strategy="no", report_to="none", disable_tqdm=True,
         use_cpu=True, bf16=False, gradient_checkpointing=False,
     )  # fmt: skip
-    trainer = GRPOTrainer(
+    trainer = trl.GRPOTrainer(
         model=training._warm_model(0),
-        processing_class=make_tokenizer(),
+        processing_class=guess_model.make_tokenizer(),
         reward_funcs=list(functions),
         args=config,
         train_dataset=training.dataset(),
@@ -80,7 +76,7 @@ def plain(functions: list[Function], folder: Path) -> GRPOTrainer:
 ways = pytest.mark.parametrize("make", [by_rollout_function, plain], ids=lambda it: it.__name__)
 
 
-def recorded(trainer: GRPOTrainer, folder: Path) -> tuple[pd.DataFrame, int]:
+def recorded(trainer: Any, folder: Path) -> tuple[pd.DataFrame, int]:
     """Train, and return the rows with the number of unattributed calls."""
     trainer.train()
     return stored(folder)
@@ -88,10 +84,9 @@ def recorded(trainer: GRPOTrainer, folder: Path) -> tuple[pd.DataFrame, int]:
 
 def stored(folder: Path) -> tuple[pd.DataFrame, int]:
     assert flush()
-    with Session(reading_engine(folder / "runs.db")) as session:
-        lost = session.exec(select(Run).order_by(col(Run.id).desc())).first()
-        assert lost is None or not lost.unattributed_calls  # checks of actions look at these
-    return load_run("latest", db=folder / "runs.db"), lost.unattributed_scoring if lost else -1
+    run = last_run(folder / "runs.db")
+    assert not run.unattributed_calls  # checks of actions look at these
+    return load_run("latest", db=folder / "runs.db"), run.unattributed_scoring
 
 
 def scoring(rows: pd.DataFrame) -> list[list[dict[str, Any]]]:
@@ -149,24 +144,24 @@ def test_a_sandbox_behind_any_address(library: str, tmp_path: Path) -> None:
 def test_an_environment_that_is_stepped_to_score(make: Any, *, is_async: bool, tmp_path: Path) -> None:
     noted: Noted = []
     with guess_server() as url:
-        clients = [GuessEnv(base_url=url) for _ in range(1 if not is_async else ROWS)]
+        clients = [guess_env.GuessEnv(base_url=url) for _ in range(1 if not is_async else ROWS)]
 
         def stepped(prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
             client = clients[0].sync()
             rewards = []
             for row, prompt in enumerate(prompts):
                 client.reset(**game_of(prompt))
-                result = client.step(GuessAction(guess=row + 1))
+                result = client.step(guess_env.GuessAction(guess=row + 1))
                 noted.append((result.observation.hint, result.reward))
                 rewards.append(result.reward)
             return rewards
 
         async def stepped_async(prompts: list[Any], completions: list[Any], **_: Any) -> list[float]:
             async def one(row: int, prompt: Any) -> Any:
-                async with GuessEnv(base_url=url) as client:
+                async with guess_env.GuessEnv(base_url=url) as client:
                     await client.reset(**game_of(prompt))
                     await asyncio.sleep((ROWS - row) / 200)
-                    result = await client.step(GuessAction(guess=row + 1))
+                    result = await client.step(guess_env.GuessAction(guess=row + 1))
                     return result.observation.hint, result.reward
 
             found = await asyncio.gather(*(one(row, prompt) for row, prompt in enumerate(prompts)))

@@ -15,19 +15,15 @@ import pytest
 
 from logs_ui.recorder import flush, record, row_scope, start_run, trace_env
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
-from logs_ui.rollout.demo.guess_model import make_tokenizer
-from tests.recorder.api.test_start_run import QUESTION, only_run, rows_of
+from tests.recorder.api.test_start_run import QUESTION, rows_of
+from tests.support.late import guess_model
 from tests.support.model_server import ModelServer, chat, chat_choice, model_server
 from tests.support.old_calls import call_as_025
+from tests.support.stored import only_run
 
 IDS: Any = {"return_token_ids": True}
 P, Q = [1, 5, 6], [1, 9, 9, 9, 9]
 """Prompts: a planner's and an actor's."""
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
 
 
 @contextmanager
@@ -108,7 +104,7 @@ def test_of_several_answers_the_one_that_a_later_context_goes_on_from_is_the_tur
 
 
 def test_of_several_answers_of_which_none_is_known_to_be_used_the_first_is_told(db: Path) -> None:
-    row = recorded(db, answer(P, [7, 2], [8, 8, 2]), tokenizer=make_tokenizer())
+    row = recorded(db, answer(P, [7, 2], [8, 8, 2]), tokenizer=guess_model.make_tokenizer())
     assert arrays(row) == [P, [7, 2], [1, 1]]
     assert (row["turns"], row["completion_tokens"]) == (1, 5)
     (entry,) = row["actions"]

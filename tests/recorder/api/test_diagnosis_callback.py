@@ -14,7 +14,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from transformers import TrainerCallback
 
 from logs_ui.recorder import (
     Card,
@@ -27,11 +26,11 @@ from logs_ui.recorder import (
     record,
 )
 from logs_ui.recorder.api.alerts import News
+from tests.support.card_keys import CARD_KEYS
 from tests.support.exhaustive import cases
+from tests.support.late import transformers
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import guess_server, make_trainer, sequential
-
-CARD = {"id", "title", "cost", "share", "since_step", "since_range", "evidence", "suggestion", "where"}
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +106,7 @@ def test_a_card_is_printed_and_sent_once_when_it_first_fires(
     assert sent["Authorization"] == "Bearer abcdefgh"
     assert sent["Content-Type"] == "application/json"
     assert set(body) == {"run", "step", "text", "card"}
-    assert set(body["card"]) == CARD
+    assert set(body["card"]) == CARD_KEYS
     assert body["run"] == load_runs(tmp_path / "a.db").run[0]
 
 
@@ -219,7 +218,7 @@ def test_it_is_a_callback_of_the_trainer_and_can_be_derived_from() -> None:
     class Mine(DiagnosisCallback):
         """With a thing of its own."""
 
-    assert isinstance(Mine(every_seconds=60.0), TrainerCallback)
+    assert isinstance(Mine(every_seconds=60.0), transformers.TrainerCallback)
     assert isinstance(DiagnosisCallback(settings=Settings(max_reward=1.0)), DiagnosisCallback)
 
 

@@ -11,19 +11,17 @@ from logs_ui.app.main import create_app
 from logs_ui.recorder import flush, load_run, load_runs, queries, start_run
 from logs_ui.recorder.queries import RunFilter
 from logs_ui.recorder.storage.address import Address, as_text
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.vocabulary import TAG_LENGTH
-from tests.support.factory import make_run
+from tests.support.factory import make_run_at
 
 HOSTILE = '"><img src=x onerror=alert(1)>'
 
 
 @pytest.fixture
 def db(address: Address) -> Address:
-    engine = writing_engine(address)
     for uid, project in (("a", "Vision 2"), ("b", "Vision 2"), ("c", "maze"), ("d", None), ("e", HOSTILE)):
-        make_run(engine, uid=uid, name=f"run {uid}", steps=1, groups_per_step=1, project=project)
-    engine.dispose()
+        make_run_at(address, uid=uid, name=f"run {uid}", steps=1, groups_per_step=1, project=project)
     return address
 
 

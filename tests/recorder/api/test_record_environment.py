@@ -14,22 +14,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import torch
-from datasets import Dataset
 from pydantic import BaseModel
-from sqlmodel import Session, col, select
-from transformers.utils import get_json_schema
-from trl import GRPOConfig, GRPOTrainer
 
-from examples.tiny_model import Lesson, answer, call, make_model, make_tokenizer, teach
 from logs_ui.recorder import Settings, load_run, record_environment, record_trainer
-from logs_ui.recorder.capture.instruments import trl
+from logs_ui.recorder.capture.instruments.trl import NO_PROMPT
 from logs_ui.recorder.capture.instruments.trl_shapes import tokens_of_generated
-from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.storage.tables import Run
-from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv
 from tests.support import old_trl
+from tests.support.late import datasets, guess_env, tiny_model, torch, transformers, trl
 from tests.support.ranks import run_on_two_ranks
+from tests.support.stored import only_run
 from tests.support.training import guess_server
 
 pytestmark = pytest.mark.versions
@@ -48,7 +41,7 @@ class Guessing:
     clients: ClassVar[list[Any]] = []
 
     def __init__(self) -> None:
-        self.client = GuessEnv(base_url=self.url).sync()
+        self.client = guess_env.GuessEnv(base_url=self.url).sync()
         self.client.connect()
         self.clients.append(self.client)
         self.episode: list[tuple[str, Any, Any]] = []
@@ -78,7 +71,7 @@ class Guessing:
         if self.done:
             self.episode.append(("guess", {"number": number}, "ValueError: The game is over"))
             raise ValueError("The game is over")
-        result = self.client.step(GuessAction(guess=number))
+        result = self.client.step(guess_env.GuessAction(guess=number))
         self.done = result.done
         self.reward += result.reward
         said = str(result.observation.hint)
@@ -140,19 +133,27 @@ class Counting:
         return ["one", "two", "three"][number - 1]
 
 
-def lessons() -> list[Lesson]:
+def lessons() -> list[Any]:
     """Conversations in which the tools are called, with arguments drawn at random."""
     dice = random.Random(0)
-    taught: list[Lesson] = []
+    taught: list[Any] = []
     done = {"role": "assistant", "content": "ok"}
     for _ in range(200):
         messages = [{"role": "user", "content": f"Guess. Game {dice.randint(0, 7)}."}]
         for _ in range(dice.randint(1, 4)):
-            messages += [call("guess", number=dice.randint(1, 3)), answer("guess", dice.choice(["higher", "correct"]))]
+            messages += [
+                tiny_model.call("guess", number=dice.randint(1, 3)),
+                tiny_model.answer("guess", dice.choice(["higher", "correct"])),
+            ]
         taught.append(([*messages, done], [Guessing.guess]))
         name = dice.choice(["count", "count", "name"])
         number = dice.randint(2 if name == "count" else 1, 3)
-        messages = [{"role": "user", "content": "Count."}, call(name, number=number), answer(name, "1 2"), done]
+        messages = [
+            {"role": "user", "content": "Count."},
+            tiny_model.call(name, number=number),
+            tiny_model.answer(name, "1 2"),
+            done,
+        ]
         taught.append((messages, [Counting.count, Counting.name]))
     return taught
 
@@ -161,9 +162,9 @@ def lessons() -> list[Lesson]:
 def taught() -> tuple[Any, Any]:
     """A tokenizer, and a model that calls the tools."""
     with old_trl.templates():
-        tokenizer = make_tokenizer(lessons())
-        model = make_model(tokenizer)
-        teach(model, tokenizer, lessons(), steps=100)
+        tokenizer = tiny_model.make_tokenizer(lessons())
+        model = tiny_model.make_model(tokenizer)
+        tiny_model.teach(model, tokenizer, lessons(), steps=100)
     return old_trl.readable(tokenizer), model
 
 
@@ -174,9 +175,9 @@ def _server() -> Iterator[None]:
         yield
 
 
-def guessing_rows() -> Dataset:
+def guessing_rows() -> Any:
     rows = [{"prompt": [{"role": "user", "content": "Guess."}], "task": EASY, "answer": game} for game in range(8)]
-    return Dataset.from_list(rows)
+    return datasets.Dataset.from_list(rows)
 
 
 @pytest.fixture(autouse=True)
@@ -187,18 +188,18 @@ def _sessions_end() -> Iterator[None]:
         Guessing.clients.pop().close()
 
 
-def no_rows() -> Dataset:
+def no_rows() -> Any:
     """As TRL makes them where the environment has all data."""
-    return Dataset.from_dict({"prompt": [trl.NO_PROMPT] * 8})
+    return datasets.Dataset.from_dict({"prompt": [NO_PROMPT] * 8})
 
 
-def mixed_rows() -> Dataset:
+def mixed_rows() -> Any:
     rows = []
     for game in range(8):
         columns = {"task": EASY, "answer": game}
         rows.append({"prompt": [{"role": "user", "content": "Guess."}], "environment": "guessing", **columns})
         rows.append({"prompt": [{"role": "user", "content": "Count."}], "environment": "counting", **columns})
-    return Dataset.from_list(rows)
+    return datasets.Dataset.from_list(rows)
 
 
 @dataclass
@@ -222,7 +223,7 @@ class Seen:
         return rewards
 
 
-def make_trainer(taught: tuple[Any, Any], factory: Any, folder: Path, seen: Seen, **config: Any) -> GRPOTrainer:
+def make_trainer(taught: tuple[Any, Any], factory: Any, folder: Path, seen: Seen, **config: Any) -> Any:
     """For 3 steps of 8 rollouts in groups of 4, unless `config` says otherwise."""
     tokenizer, model = taught
     tools = config.pop("tools", None)
@@ -246,13 +247,13 @@ def make_trainer(taught: tuple[Any, Any], factory: Any, folder: Path, seen: Seen
         "gradient_checkpointing": False,
         **config,
     }
-    return GRPOTrainer(
+    return trl.GRPOTrainer(
         model=copy.deepcopy(model),
         processing_class=copy.deepcopy(tokenizer),
         reward_funcs=[seen.paid],
         environment_factory=factory,
         tools=tools,
-        args=GRPOConfig(**settings),
+        args=trl.GRPOConfig(**settings),
         train_dataset=dataset,
         eval_dataset=dataset.select(range(2)),
     )
@@ -281,7 +282,9 @@ class Toolless:
 
 
 @pytest.mark.parametrize("environment", [None, Toolless])
-def test_tools_are_recorded_with_and_without_environments(environment: Any, taught: Any, tmp_path: Path) -> None:
+def test_tools_are_recorded_with_and_without_environments(
+    environment: Any, taught: Any, db: Path, tmp_path: Path
+) -> None:
     """Tool calls of `tools=`, noted by the tools themselves, whatever row asked for them."""
     calls: list[Any] = []
 
@@ -290,8 +293,9 @@ def test_tools_are_recorded_with_and_without_environments(environment: Any, taug
         calls.append(("guess", number))
         return guess(number)
 
-    db = tmp_path / "a.db"
-    rows = Dataset.from_list([{"prompt": [{"role": "user", "content": f"Guess. Game {i}."}]} for i in range(8)])
+    rows = datasets.Dataset.from_list(
+        [{"prompt": [{"role": "user", "content": f"Guess. Game {i}."}]} for i in range(8)]
+    )
     trainer = make_trainer(taught, environment, tmp_path / "out", Seen(), tools=[noting], dataset=rows)
     record_trainer(trainer, db=db)
     trainer.train()
@@ -315,13 +319,6 @@ def test_tools_are_recorded_with_and_without_environments(environment: Any, taug
         assert len(asked) >= sum(action["action"] is not None for action in row["actions"] if action["turn"])
     parsed = [(action["metadata"] or {}).get("parsed") for action in made]
     assert False not in parsed, "what was executed is no parse failure"
-
-
-def only_run(db: Path) -> Run:
-    with Session(reading_engine(db)) as session:
-        run = session.exec(select(Run).order_by(col(Run.id).desc())).one()
-    assert run is not None
-    return run
 
 
 def played(row: Mapping[Any, Any]) -> list[tuple[str, Any, Any]]:
@@ -372,7 +369,8 @@ def test_rows_hold_what_their_environments_noted(by: str, taught: Any, tmp_path:
     ):
         assert played(row) == noted(episode)
         assert list(row["completion_ids"]) == ids
-        assert row["messages"][0]["content"] == "Guess." + episode[0][2], "the prompt is what the reset made of it"
+        assert row["messages"][1]["content"] == "Guess." + episode[0][2], "the prompt is what the reset made of it"
+        assert (row["messages"][0]["role"], row["sent_prompt"]) == ("system", "extended"), "with the tools"
         assert row["rewards"] == pytest.approx({"paid": paid, **dict.fromkeys(OWN_REWARD, paid + 0.25)})
         assert row["rollout_reward"] == pytest.approx(paid + 0.25 if OWN_REWARD else math.nan, nan_ok=True)
         assert row["metadata"]["environment"] == "Guessing"
@@ -415,7 +413,7 @@ def test_training_is_the_same_with_the_recorder_and_without(taught: Any, tmp_pat
 def test_each_row_of_a_dict_of_environments_holds_its_own(taught: Any, tmp_path: Path) -> None:
     db, seen = tmp_path / "a.db", Seen()
     factories = record_environment({"guessing": Guessing, "counting": Counting}, db=db)
-    make_trainer(taught, factories, tmp_path / "out", seen, dataset=mixed_rows(), max_steps=4).train()
+    make_trainer(taught, factories, tmp_path / "out", seen, dataset=mixed_rows(), max_steps=8).train()
     rows = load_run(db=db)
     kinds = [type(environment).__name__ for environment in seen.environments]
     assert set(kinds) == {"Guessing", "Counting"}
@@ -504,7 +502,7 @@ def test_environments_of_two_ranks_are_of_one_run(taught: Any, tmp_path: Path) -
         assert row["rewards"]["paid"] == pytest.approx(sum(paid))
 
 
-def test_a_reset_that_raises_is_on_its_row(taught: Any, tmp_path: Path) -> None:
+def test_a_reset_that_raises_is_on_its_row(taught: Any, db: Path, tmp_path: Path) -> None:
     class Broken(Guessing):
         """Fails in its third row."""
 
@@ -520,7 +518,6 @@ def test_a_reset_that_raises_is_on_its_row(taught: Any, tmp_path: Path) -> None:
                 raise ConnectionError("no server")
             return super().reset(task, answer, **columns)
 
-    db = tmp_path / "a.db"
     with pytest.raises(ConnectionError):
         make_trainer(taught, record_environment(Broken, db=db), tmp_path / "out", Seen()).train()
     rows = load_run(db=db)
@@ -531,7 +528,7 @@ def test_a_reset_that_raises_is_on_its_row(taught: Any, tmp_path: Path) -> None:
 
 
 @asks_for_rewards
-def test_a_get_reward_that_raises_leaves_the_tokens(taught: Any, tmp_path: Path) -> None:
+def test_a_get_reward_that_raises_leaves_the_tokens(taught: Any, db: Path, tmp_path: Path) -> None:
     class Unworthy(Guessing):
         """Cannot say what it is worth; asynchronously."""
 
@@ -541,7 +538,6 @@ def test_a_get_reward_that_raises_leaves_the_tokens(taught: Any, tmp_path: Path)
                 raise RuntimeError("not worth it")
             return 0.0
 
-    db = tmp_path / "a.db"
     with pytest.raises(RuntimeError):
         make_trainer(taught, record_environment(Unworthy, db=db), tmp_path / "out", Seen()).train()
     rows = load_run(db=db)
@@ -552,18 +548,17 @@ def test_a_get_reward_that_raises_leaves_the_tokens(taught: Any, tmp_path: Path)
     assert only_run(db).error == "RuntimeError: not worth it"
 
 
-def test_the_environments_own_prompts_tell_tasks_apart(taught: Any, tmp_path: Path) -> None:
+def test_the_environments_own_prompts_tell_tasks_apart(taught: Any, db: Path, tmp_path: Path) -> None:
     class Own(Guessing):
         """Brings its prompts."""
 
         def reset(self, **columns: Any) -> str:  # type: ignore[override]
             return "Guess." + super().reset(EASY, self.resets % 2)
 
-    db = tmp_path / "a.db"
     trainer = make_trainer(taught, record_environment(Own, db=db), tmp_path / "out", Seen(), dataset=no_rows())
     trainer.train()
     rows = load_run(db=db)
-    assert [row["messages"][0]["content"] for row in rows.to_dict("records")] == [
+    assert [row["messages"][1]["content"] for row in rows.to_dict("records")] == [
         f"Guess. Game {step % 2}." for step in range(3) for _ in range(ROWS)
     ]
     assert rows.task.nunique() == 2
@@ -625,7 +620,7 @@ def described(kind: type) -> list[Any]:
             found += [str(inspect.signature(member)), inspect.getdoc(function), function.__qualname__]
             found += [member.__annotations__, member.__module__]
         if name in {"wait", "spell", "guess", "count", "name"}:
-            found.append(get_json_schema(member))
+            found.append(transformers.utils.get_json_schema(member))
     return found
 
 
@@ -714,7 +709,7 @@ def test_it_is_pickled_and_copied_as_what_it_is(kind: Any, tmp_path: Path) -> No
 
 
 @asks_for_rewards
-def test_a_reward_function_may_compare_exact_types(taught: Any, tmp_path: Path) -> None:
+def test_a_reward_function_may_compare_exact_types(taught: Any, db: Path, tmp_path: Path) -> None:
     """As TRL's own `get_reward` does, and one of its tests."""
     seen_types: set[type] = set()
 
@@ -722,7 +717,6 @@ def test_a_reward_function_may_compare_exact_types(taught: Any, tmp_path: Path) 
         seen_types.update(map(type, environments))
         return [1.0 if type(it) is Guessing else None for it in environments]
 
-    db = tmp_path / "a.db"
     trainer = make_trainer(taught, record_environment(Guessing, db=db), tmp_path / "out", Seen(), max_steps=1)
     trainer.reward_funcs[0] = by_type
     trainer.train()

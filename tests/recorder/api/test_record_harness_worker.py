@@ -8,56 +8,38 @@ from typing import Any
 
 import numpy as np
 import pytest
-from accelerate.state import PartialState
-from datasets import Dataset
 
-from examples.tiny_model import call
 from logs_ui.recorder import load_run, load_runs, record_worker
 from tests.recorder.api import test_record_worker
 from tests.recorder.api.test_record_worker import GROUP, Policy
-
-worker_module = pytest.importorskip(
-    "trl.experimental.async_grpo.openenv_harness", reason="this release of TRL has no HarnessRolloutWorker"
-)
-from openenv.core.env_server.mcp_types import Tool  # noqa: E402
-from openenv.core.harness import (  # noqa: E402
-    MCPHarnessAdapter,
-    ResourceSession,
-    ResourceSessionFactory,
-    ToolResult,
-    TrainingTrace,
-    VerifyResult,
-)
-from openenv.core.harness.training import TrainingTurn  # noqa: E402
+from tests.support.late import accelerate, datasets, harness, tiny_model
+from tests.support.training import tool
 
 policy = test_record_worker.policy
-GUESS = Tool(
-    name="guess",
-    description="Guess the number.",
-    input_schema={"type": "object", "properties": {"number": {"type": "integer"}}, "required": ["number"]},
-)
+
+ASKED = "Find my number."  # and not what the dataset asks
 
 
-class Game(ResourceSession):  # type: ignore[misc]
+class Game:
     """One game; its number says how it goes wrong."""
 
     def __init__(self, number: int, tokenizer: Any) -> None:
         self.number, self.guesses, self.tokenizer = number, 0, tokenizer
 
     def initial_messages(self) -> list[Any]:
-        return [{"role": "user", "content": "Guess."}]
+        return [{"role": "user", "content": ASKED}]
 
-    def list_tools(self) -> list[Tool]:
-        return [GUESS]
+    def list_tools(self) -> list[Any]:
+        return [tool("guess", "number", "integer")]
 
-    def call_tool(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+    def call_tool(self, name: str, arguments: dict[str, Any]) -> Any:
         self.guesses += arguments["number"]
-        return ToolResult("higher", done=False, metadata={"reward": 0.25})
+        return harness.ToolResult("higher", done=False, metadata={"reward": 0.25})
 
-    def verify(self, transcript: list[Any], final_state: Any = None) -> VerifyResult:
+    def verify(self, transcript: list[Any], final_state: Any = None) -> Any:
         if self.number == 2:
             raise ConnectionError("the verifier is gone")
-        return VerifyResult(self.guesses / 10, done=True, metrics={"guesses": self.guesses})
+        return harness.VerifyResult(self.guesses / 10, done=True, metrics={"guesses": self.guesses})
 
     def close(self) -> None:
         pass
@@ -73,15 +55,15 @@ class AgentsGame(Game):
             raise OSError("the sandbox is gone")
         return 0
 
-    def fetch_training_trace(self) -> TrainingTrace:
-        asked: list[Any] = [{"role": "user", "content": "Guess."}]
-        turns: list[TrainingTurn] = []
-        for message in (call("guess", number=2), {"role": "assistant", "content": "I give up."}):
+    def fetch_training_trace(self) -> Any:
+        asked: list[Any] = [{"role": "user", "content": ASKED}]
+        turns: list[Any] = []
+        for message in (tiny_model.call("guess", number=2), {"role": "assistant", "content": "I give up."}):
             ids = self.tokenizer.apply_chat_template(asked, add_generation_prompt=True, return_dict=False)
             whole = self.tokenizer.apply_chat_template([*asked, message], return_dict=False)
             sampled = whole[len(ids) : whole.index(self.tokenizer.eos_token_id, len(ids)) + 1]
             turns.append(
-                TrainingTurn(
+                harness.TrainingTurn(
                     node_id=str(len(turns)),
                     prompt_token_ids=ids,
                     completion_token_ids=sampled,
@@ -92,10 +74,10 @@ class AgentsGame(Game):
                 )
             )
             asked += [message, {"role": "tool", "name": "guess", "content": "higher"}]
-        return TrainingTrace(turns=turns)
+        return harness.TrainingTrace(turns=turns)
 
 
-class Games(ResourceSessionFactory):  # type: ignore[misc]
+class Games:
     def __init__(self, kind: type[Game], tokenizer: Any, **_: Any) -> None:
         self.kind, self.tokenizer = kind, tokenizer
 
@@ -113,12 +95,14 @@ def trained(
     policy: tuple[Policy, str], kind: type[Game], db: Path, monkeypatch: pytest.MonkeyPatch, **loop: Any
 ) -> tuple[dict[int, list[Any]], dict[int, list[Any]]]:
     """Run a recorded worker; return its samples and its rows by group."""
-    monkeypatch.setattr(test_record_worker.async_rollout_worker, "is_vllm_available", lambda: True)
-    PartialState(cpu=True)  # as a trainer makes it
+    monkeypatch.setattr("trl.experimental.async_grpo.async_rollout_worker.is_vllm_available", lambda: True)
+    accelerate.PartialState(cpu=True)  # as a trainer makes it
     model, url = policy
+    name = "trl.experimental.async_grpo.openenv_harness"
+    worker_module = pytest.importorskip(name, reason="this release of TRL has no HarnessRolloutWorker")
     worker = worker_module.HarnessRolloutWorker(
         model_name="tiny",
-        dataset=Dataset.from_list([{"prompt": [{"role": "user", "content": "Guess."}]}]),
+        dataset=datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": "Guess."}]}]),
         reward_funcs=[],
         processing_class=model.tokenizer,
         eos_token_ids=[model.tokenizer.eos_token_id],
@@ -136,7 +120,7 @@ def trained(
     worker.start()
     samples: dict[int, list[Any]] = {}
     try:
-        while not any(group > 5 for group in samples):
+        while len(samples.get(5, [])) < GROUP or max(samples) == 5:  # the next may end before
             sample = worker.rollout_buffer.get(timeout=120)
             samples.setdefault(sample.group_id, []).append(sample)
             worker.check_health(60)
@@ -158,22 +142,25 @@ def check(rows: list[Any], samples: list[Any]) -> None:
         np.testing.assert_array_equal(row["mask"], sample.completion_mask[start:])
         np.testing.assert_allclose(row["logprobs"], sample.old_log_probs[start:], rtol=2**-11)
         assert (row["status"], row["advantage"]) == ("ok", sample.advantage)
+        asked = next(message["content"] for message in row["messages"] if message["role"] == "user")
+        assert (asked, row["sent_prompt"]) == (ASKED, "other")
+        assert row["metadata"]["dataset_prompt"] == [{"role": "user", "content": "Guess."}]
         assert row["reward"] == pytest.approx(sample.metrics["reward"])
         assert row["rewards"] == {"harness_reward": pytest.approx(sample.metrics["rewards/harness_reward"])}
 
 
 @pytest.mark.exhaustive
 def test_an_adapters_turns_tools_and_verdict_are_recorded(
-    policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: tuple[Policy, str], db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = tmp_path / "a.db"
-    samples, rows = trained(policy, Game, db, monkeypatch, harness_adapter=MCPHarnessAdapter())
+    samples, rows = trained(policy, Game, db, monkeypatch, harness_adapter=harness.MCPHarnessAdapter())
     (run,) = load_runs(db=db).to_dict("records")
     assert (run["state"], run["unattributed_calls"], run["recorder_errors"]) == ("finished", 0, 0)
     for group in (0, 1, 3, 5):
         check(rows[group], samples[group])
     for row in rows[0]:
-        assert [message["role"] for message in row["messages"]] == ["user", *["assistant", "tool"] * 3, "assistant"]
+        roles = [message["role"] for message in row["messages"]]
+        assert roles == ["system", "user", *["assistant", "tool"] * 3, "assistant"], "the first has the tools"
         assert (row["turns"], row["tool_calls"]) == (4, 3)
         tools = [entry["action"] for entry in row["actions"] if entry["text"] and entry["action"]]
         assert tools == [{"name": "guess", "arguments": {"number": number}} for number in (1, 2, 3)]
@@ -190,9 +177,8 @@ def test_an_adapters_turns_tools_and_verdict_are_recorded(
 
 
 def test_the_turns_of_an_agent_that_owns_its_loop_are_recorded(
-    policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: tuple[Policy, str], db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = tmp_path / "a.db"
     samples, rows = trained(policy, AgentsGame, db, monkeypatch, rollout_reward_fn=doubled)
     (run,) = load_runs(db=db).to_dict("records")
     assert (run["state"], run["unattributed_calls"], run["recorder_errors"]) == ("finished", 0, 0)

@@ -44,8 +44,7 @@ def _plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GUESS_KEY", "sk-x")
 
 
-def test_rollouts_of_an_environment_are_recorded(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_rollouts_of_an_environment_are_recorded(db: Path) -> None:
     called = chat_choice(tool_calls=[TOOL_CALL], content=None, reasoning_content="Low")
     traces, rows = played(db, chat(called), chat(), chat(), chat(), Reply(refused(), status=400))
     (run,) = load_runs(db=db).to_dict("records")

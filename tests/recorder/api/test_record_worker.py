@@ -14,25 +14,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-import uvicorn
-from accelerate.state import PartialState
-from datasets import Dataset
 from fastapi import FastAPI
 
-from examples.tiny_model import call, make_tokenizer
 from logs_ui.recorder import Settings, diagnose, load_run, load_runs, record_trainer, record_worker
 from logs_ui.recorder.api.record_trainer import is_recorded_trainer
 from logs_ui.recorder.errors import LogsUIError, SettingsError
-from logs_ui.rollout.demo.guess_env import TURNS, GuessAction, GuessEnv
+from tests.support.late import accelerate, async_rollout_worker, datasets, guess_env, tiny_model
+from tests.support.rollouts import served_app
 from tests.support.training import guess_server
 
 pytestmark = pytest.mark.versions
-async_rollout_worker = pytest.importorskip(
-    "trl.experimental.async_grpo.async_rollout_worker", reason="this release of TRL has no AsyncGRPO"
-)
 
 GROUP = 2
 GAMES = 3
+
+
+@pytest.fixture(autouse=True)
+def _has_async_grpo() -> None:
+    pytest.importorskip("trl.experimental.async_grpo", reason="this release of TRL has no AsyncGRPO")
 
 
 class Guessing:
@@ -46,7 +45,7 @@ class Guessing:
         return Guessing(self.url)
 
     def reset(self, answer: int, **_: Any) -> None:
-        self.client = GuessEnv(base_url=self.url).sync()
+        self.client = guess_env.GuessEnv(base_url=self.url).sync()
         self.client.connect()
         self.client.reset(task="easy: 1-3", seed=answer)
 
@@ -61,7 +60,7 @@ class Guessing:
         """
         if number == 2:
             raise ValueError("two is unlucky")
-        hint = self.client.step(GuessAction(guess=number)).observation.hint
+        hint = self.client.step(guess_env.GuessAction(guess=number)).observation.hint
         return str(hint)
 
 
@@ -149,7 +148,7 @@ class Policy:
         tries = self.tokenizer.decode(request["prompt"]).count("<tool_response>")
         if tries == 1 and self.worker.model_version == 0:
             self.worker.update_model_version(1)
-        text = "I give up." if tries == TURNS else self.called(tries + 1)
+        text = "I give up." if tries == guess_env.TURNS else self.called(tries + 1)
         ids = self.tokenizer(text + "<|im_end|>", add_special_tokens=False)["input_ids"]
         logprobs = [-0.25 * (i + 1) for i in range(len(ids))]
         return {"choices": [{"token_ids": ids, "text": text, "logprobs": {"token_logprobs": logprobs}}]}
@@ -160,29 +159,24 @@ class Policy:
 
 @pytest.fixture
 def policy() -> Iterator[tuple[Policy, str]]:
-    lesson = [{"role": "user", "content": "Guess."}, call("guess", number=1)]
-    policy = Policy(make_tokenizer([(lesson, [Guessing("").guess])] * 4))
-    server = uvicorn.Server(uvicorn.Config(policy.app, host="127.0.0.1", port=0, log_level="warning"))
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    while not server.started:
-        time.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    yield policy, f"http://127.0.0.1:{port}"
-    server.should_exit = True
-    thread.join()
+    lesson = [{"role": "user", "content": "Guess."}, tiny_model.call("guess", number=1)]
+    policy = Policy(tiny_model.make_tokenizer([(lesson, [Guessing("").guess])] * 4))
+    with served_app(policy.app) as url:
+        yield policy, url
 
 
 def make_worker(policy: Policy, url: str, environment: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr(async_rollout_worker, "is_vllm_available", lambda: True)  # only its server is asked
-    PartialState(cpu=True)  # as a trainer makes it
+    monkeypatch.setattr(
+        "trl.experimental.async_grpo.async_rollout_worker.is_vllm_available", lambda: True
+    )  # only its server is asked
+    accelerate.PartialState(cpu=True)  # as a trainer makes it
     rows = [
         {"prompt": [{"role": "user", "content": "Guess."}], "task": f"game {game}", "answer": game}
         for game in range(GAMES)
     ]
     return async_rollout_worker.AsyncRolloutWorker(
         model_name="tiny",
-        dataset=Dataset.from_list(rows),
+        dataset=datasets.Dataset.from_list(rows),
         reward_funcs=[talks, declines],
         processing_class=policy.tokenizer,
         eos_token_ids=[policy.tokenizer.eos_token_id],
@@ -199,9 +193,8 @@ def make_worker(policy: Policy, url: str, environment: Any, monkeypatch: pytest.
 
 @pytest.mark.exhaustive
 def test_rollouts_of_a_spawned_worker_are_recorded_where_they_are_made(
-    policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: tuple[Policy, str], db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = tmp_path / "a.db"
     model, url = policy
     with guess_server() as environment:
         worker = make_worker(model, url, Guessing(environment), monkeypatch)
@@ -237,7 +230,7 @@ def test_rollouts_of_a_spawned_worker_are_recorded_where_they_are_made(
             assert row["status"] == "ok"
             assert row["eval_name"] == "guess"
             assert (row["reward"], row["rewards"]) == (3.0, {"talks": 3.0, "declines": None})
-            assert row["turns"] == TURNS + 1
+            assert row["turns"] == guess_env.TURNS + 1
             assert row["metadata"]["dataset"]["answer"] == game
             whole = np.concatenate([row["prompt_ids"], row["completion_ids"]])
             sample = next(sample for sample in made if np.array_equal(sample.input_ids, whole))
@@ -266,9 +259,8 @@ def test_rollouts_of_a_spawned_worker_are_recorded_where_they_are_made(
 
 
 def test_a_worker_that_fails_says_so_on_its_run(
-    policy: tuple[Policy, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    policy: tuple[Policy, str], db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    db = tmp_path / "a.db"
     model, url = policy
     model.broken = True
     trainer = SimpleNamespace(rollout_worker=make_worker(model, url, None, monkeypatch))  # its forward needs a GPU
@@ -329,11 +321,11 @@ def test_what_an_environment_pays_is_a_call_of_its_rollout(
     for row in rows[rows.scored.notna()].to_dict("records"):
         assert (row["status"], row["stop_reason"]) == ("ok", "no_action"), "the parser finds none in the last words"
         assert row["rewards"] == {"talks": 3.0, "declines": None, "Slotted": 0.6}
-        assert (row["rollout_reward"], row["metadata"]["env_reward"]) == (0.6, 0.6)
+        assert (row["rollout_reward"], row["metadata"]["env_reward"], row["handed"]) == (0.6, 0.6, "messages")
         reset, *_, last = row["actions"]
         assert (reset["turn"], reset["observation"]) == (0, " Begin.")
         assert (last["reward"], last["action"]["name"]) == (0.6, "get_reward")
-        assert row["messages"][0]["content"] == "Guess. Begin."
+        assert row["messages"][1]["content"] == "Guess. Begin."
         assert row["metadata"]["environment"] == "Slotted"
     assert not {"running"} & set(rows.status)
 

@@ -17,8 +17,7 @@ from logs_ui.recorder import load_run, start_run
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.storage.address import Address, as_text
-from logs_ui.rollout.demo.guess_model import make_tokenizer
-from tests.recorder.api.test_start_run import only_run
+from tests.support.late import guess_model
 from tests.support.model_server import chat, model_server
 from tests.support.rollout_workers import (
     QUESTION,
@@ -30,13 +29,9 @@ from tests.support.rollout_workers import (
     play,
     score,
 )
+from tests.support.stored import only_run
 
 SPAWN = multiprocessing.get_context("spawn")
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
 
 
 @contextmanager
@@ -58,7 +53,7 @@ def texts(row: dict[str, Any]) -> list[Any]:
 @pytest.mark.exhaustive
 def test_a_driver_scores_what_its_workers_played(address: Address) -> None:
     with (
-        start_run("verl", eval_name="sums", db=as_text(address), tokenizer=make_tokenizer()) as run,
+        start_run("verl", eval_name="sums", db=as_text(address), tokenizer=guess_model.make_tokenizer()) as run,
         workers() as spread,
     ):
         played = spread(open_and_play, [run] * 4, "0123")
@@ -95,7 +90,7 @@ def test_workers_play_what_the_driver_opened(address: Address) -> None:
 
 
 def test_what_two_processes_recorded_is_one_row(address: Address) -> None:
-    with start_run(db=as_text(address), tokenizer=make_tokenizer()) as run, workers(1) as spread:
+    with start_run(db=as_text(address), tokenizer=guess_model.make_tokenizer()) as run, workers(1) as spread:
         (row,) = spread(begin, [run.rollout(QUESTION, task="t", metadata={"n": 1})])
         go_on(row)
         (row,) = spread(go_on, [row])  # and back

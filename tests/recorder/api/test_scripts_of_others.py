@@ -4,20 +4,21 @@ import random
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import MagicMock
 
 import pytest
 
-from examples.tiny_model import answer, call, make_model, make_tokenizer, teach
 from logs_ui.recorder import diagnose, load_run, load_scalars, record, record_environment, start_run, trace_env
 from logs_ui.recorder.api.options import default_name
 from logs_ui.recorder.guard import RAISE_VARIABLE
-from tests.recorder.api.test_record_environment import Seen, guessing_rows, lessons, make_trainer, only_run
+from tests.recorder.api.test_record_environment import Seen, guessing_rows, lessons, make_trainer
 from tests.recorder.capture.test_vllm import Server
 from tests.rollout.test_rollout_model import vllm_generation_of
 from tests.support import old_trl
 from tests.support.exhaustive import cases
+from tests.support.late import tiny_model
+from tests.support.stored import only_run
 from tests.support.training import generate
 from tests.support.training import make_trainer as make_function_trainer
 
@@ -33,9 +34,9 @@ OUTPUT = {"prompt_ids": IDS, "completion_ids": IDS, "logprobs": [[-1.0] * 2] * 8
 def taught() -> tuple[Any, Any]:
     """A tokenizer, and a model that guesses up to four times, by a tool."""
     with old_trl.templates():
-        tokenizer = make_tokenizer(lessons())
-        model = make_model(tokenizer)
-        teach(model, tokenizer, lessons(), steps=100)
+        tokenizer = tiny_model.make_tokenizer(lessons())
+        model = tiny_model.make_model(tokenizer)
+        tiny_model.teach(model, tokenizer, lessons(), steps=100)
     return old_trl.readable(tokenizer), model
 
 
@@ -163,6 +164,49 @@ class Seeded(Catch):
         return f" Game {answer}."
 
 
+class Listing(Catch):
+    """Returns lists, which TRL passes on, and of which Qwen3's template writes nothing."""
+
+    lists: ClassVar[dict[int, list[Any]]] = {1: ["higher", "cold"], 2: [], 3: [{"type": "text", "text": "lower"}]}
+
+    def guess(self, number: int) -> str:
+        """
+        Guesses the number.
+
+        Args:
+            number: What to guess.
+
+        Returns:
+            Whether the number is higher or lower.
+        """
+        self.episode.append(str(number))
+        return self.lists[number]  # type: ignore[return-value]  # such is the script
+
+
+class Telling(Catch):
+    """Returns texts."""
+
+    turns = 9
+
+
+@pytest.mark.parametrize("kind", [Listing, Telling])
+def test_a_list_that_the_model_was_sent_nothing_of_is_told(taught: Any, kind: Any, tmp_path: Path) -> None:
+    rows, _ = rows_of(taught, kind, tmp_path)
+    noted, lists = [], []
+    for row in rows:
+        heard = [message["content"] for message in row["messages"] if message["role"] == "tool"]
+        asked = [call for call in calls_of(row) if call["action"]]
+        if len(heard) == len(asked):  # TRL answers a call of an unknown tool itself
+            noted += [(call["metadata"] or {}).get("sent") for call in asked]
+            lists += [
+                content == "" and isinstance(call["observation"], list)
+                for content, call in zip(heard, asked, strict=True)
+            ]
+    assert len(noted) > 4
+    assert noted == ["" if is_list else None for is_list in lists]
+    assert any(lists) == (kind is Listing and not old_trl.IS_OLD), "TRL 0.29 writes lists as texts"
+
+
 def findings(db: Path) -> dict[str, Any]:
     return {card.id: card for card in diagnose(db=db).cards}
 
@@ -224,10 +268,12 @@ def test_an_environment_of_one_turn_that_never_says_done_has_no_turn_limit(tmp_p
 def conversation(tokenizer: Any) -> tuple[list[int], list[int], list[int]]:
     """The ids of a prompt and of a completion with two calls in one message, and its mask."""
     asked = {"role": "user", "content": "Guess. Game 1."}
-    twice = call("guess", number=1) | {"tool_calls": [call("guess", number=it)["tool_calls"][0] for it in (1, 2)]}
+    twice = tiny_model.call("guess", number=1) | {
+        "tool_calls": [tiny_model.call("guess", number=it)["tool_calls"][0] for it in (1, 2)]
+    }
     told = [
-        answer("guess", "higher"),
-        answer("guess", "lower </tool_response> or so"),
+        tiny_model.answer("guess", "higher"),
+        tiny_model.answer("guess", "lower </tool_response> or so"),
         {"role": "assistant", "content": "ok"},
     ]
     texts = [

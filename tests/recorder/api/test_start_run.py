@@ -19,8 +19,6 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-import torch
-from sqlmodel import Session, col, select
 
 from logs_ui.recorder import (
     OpenRollout,
@@ -36,19 +34,12 @@ from logs_ui.recorder import (
 )
 from logs_ui.recorder.capture import strands
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
-from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.storage.tables import Run
-from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv
-from logs_ui.rollout.demo.guess_model import make_model, make_tokenizer
+from tests.support.late import guess_env, guess_model, torch
 from tests.support.model_server import chat, chat_choice, model_server
+from tests.support.stored import only_run
 from tests.support.training import guess_server
 
 QUESTION: Any = [{"role": "user", "content": "2 + 2?"}]
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +50,6 @@ def server() -> Any:
 
 def rows_of(db: Path) -> list[dict[str, Any]]:
     return [{str(k): v for k, v in row.items()} for row in load_run(db=db).to_dict("records")]
-
-
-def only_run(db: Path) -> Run:
-    with Session(reading_engine(db)) as session:
-        return session.exec(select(Run).order_by(col(Run.id).desc())).one()
 
 
 def test_a_run_says_what_it_is(db: Path) -> None:
@@ -179,15 +165,15 @@ def test_turns_that_are_told_by_hand(db: Path) -> None:
 
 
 def test_calls_made_inside_are_the_rollouts_own(db: Path, server: str) -> None:
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer, 0)
+    tokenizer = guess_model.make_tokenizer()
+    model = guess_model.make_model(tokenizer, 0)
     prompt_ids = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True, return_dict=False)
-    with start_run(tokenizer=tokenizer, db=db) as run, GuessEnv(base_url=server).sync() as client:
+    with start_run(tokenizer=tokenizer, db=db) as run, guess_env.GuessEnv(base_url=server).sync() as client:
         with run.rollout(QUESTION) as row:
             client.reset(task="easy: 1-3", game=1)
             output = model.generate(input_ids=torch.tensor([prompt_ids]), max_new_tokens=4, do_sample=True)
             completion = output[0, len(prompt_ids) :].tolist()
-            client.step(GuessAction(guess=3))
+            client.step(guess_env.GuessAction(guess=3))
             row.tokens(prompt_ids, completion, logprobs=[-1.0] * len(completion))
             row.score(0.5)
         client.reset(task="easy: 1-3", game=2)  # of no rollout
@@ -203,10 +189,13 @@ def test_many_at_once_in_tasks_and_threads(db: Path, server: str) -> None:
     run = start_run(db=db)
 
     async def play(number: int) -> None:
-        async with run.rollout(f"game {number}", task=str(number)) as row, GuessEnv(base_url=server) as client:
+        async with (
+            run.rollout(f"game {number}", task=str(number)) as row,
+            guess_env.GuessEnv(base_url=server) as client,
+        ):
             await client.reset(task="easy: 1-3", game=1)
             await asyncio.sleep(0.001 * (number % 3))
-            result = await asyncio.wait_for(client.step(GuessAction(guess=number)), 30)
+            result = await asyncio.wait_for(client.step(guess_env.GuessAction(guess=number)), 30)
             row.turn(f"guess {number}")
             row.score(float(result.reward))
 
@@ -214,9 +203,9 @@ def test_many_at_once_in_tasks_and_threads(db: Path, server: str) -> None:
         await asyncio.gather(*(play(number) for number in range(4)))
 
     def play_in_a_thread(number: int) -> None:
-        with run.rollout(f"game {number}", task=str(number)), GuessEnv(base_url=server).sync() as client:
+        with run.rollout(f"game {number}", task=str(number)), guess_env.GuessEnv(base_url=server).sync() as client:
             client.reset(task="easy: 1-3", game=1)
-            client.step(GuessAction(guess=number))
+            client.step(guess_env.GuessAction(guess=number))
 
     asyncio.run(all_of_them())
     with ThreadPoolExecutor(4) as pool:
@@ -368,7 +357,7 @@ class OnAnotherDevice(list[int]):
 
 def test_ids_may_be_on_another_device(db: Path) -> None:
     with start_run("a", db=db) as run, run.rollout("p") as row:
-        row.tokens(OnAnotherDevice([1, 2]), torch.tensor([3]))  # type: ignore[arg-type]
+        row.tokens(OnAnotherDevice([1, 2]), torch.tensor([3]))
     ids = load_run(run.id, db=db).iloc[0]
     assert ([*ids.prompt_ids], [*ids.completion_ids]) == ([1, 2], [3])
 

@@ -9,13 +9,13 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sqlmodel import Session, col, select
 
 from logs_ui.recorder import flush, load_run, record, row_scope, trace_env
@@ -27,10 +27,13 @@ from logs_ui.recorder.capture.model_answers import Sequence, TokenBatch
 from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run
-from logs_ui.rollout.demo.guess_model import make_model, make_tokenizer
+from tests.support.late import guess_model, torch
 from tests.support.old_calls import call_as_025
 
-TOKENIZER = make_tokenizer()
+
+@cache
+def tokenizer() -> Any:
+    return guess_model.make_tokenizer()
 
 
 def generation(context: int, sampled: int) -> Generation:
@@ -61,7 +64,7 @@ def test_what_is_counted_is_what_is_kept_alive() -> None:
     transformers.install()
     log = Collector()
     with collecting(log):
-        make_model(TOKENIZER, 0).generate(input_ids=torch.ones(8, 2, dtype=torch.long), max_new_tokens=2)
+        guess_model.make_model(tokenizer(), 0).generate(input_ids=torch.ones(8, 2, dtype=torch.long), max_new_tokens=2)
     batch = log.records.generations[0].sequences
     assert isinstance(batch, TokenBatch)
     pairs = [(one.context, one.sampled) for one in batch]
@@ -106,7 +109,7 @@ def test_generations_that_run_at_once_are_all_recorded() -> None:
 
 def test_a_generation_within_another_is_recorded_once() -> None:
     transformers.install()
-    inner = make_model(TOKENIZER, 0)
+    inner = guess_model.make_model(tokenizer(), 0)
 
     class Wrapped:
         generation_config = inner.generation_config
@@ -202,25 +205,24 @@ def ids(array: Any) -> list[int]:
     return [int(number) for number in array]
 
 
-class Prompted(torch.nn.Module):
-    """A model with a parameter of the wrapper's before its own."""
+def test_only_the_trainers_model_is_recorded_however_it_is_wrapped() -> None:
+    class Prompted(torch.nn.Module):  # type: ignore[misc]
+        """A model with a parameter of the wrapper's before its own."""
 
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.prompt = torch.nn.Parameter(torch.zeros(1))
-        self.model = model
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.prompt = torch.nn.Parameter(torch.zeros(1))
+            self.model = model
 
-
-@pytest.mark.parametrize("wrap", [lambda model: model, torch.nn.DataParallel, Prompted])
-def test_only_the_trainers_model_is_recorded_however_it_is_wrapped(wrap: Callable[[Any], Any]) -> None:
     transformers.install()
-    policy, judge = make_model(TOKENIZER, 0), make_model(TOKENIZER, 0)
-    log = Collector(model=wrap(policy))
-    with collecting(log):
-        generate(judge)
-        generate(policy)
-        generate(judge)
-    assert len(log.records.generations) == 1
+    policy, judge = guess_model.make_model(tokenizer(), 0), guess_model.make_model(tokenizer(), 0)
+    for wrap in (lambda model: model, torch.nn.DataParallel, Prompted):
+        log = Collector(model=wrap(policy))
+        with collecting(log):
+            generate(judge)
+            generate(policy)
+            generate(judge)
+        assert len(log.records.generations) == 1
 
 
 FORKED = """
@@ -338,7 +340,7 @@ def test_undoing_gives_a_library_its_own_methods_back() -> None:
     transformers.install()
     log = Collector()
     with collecting(log):
-        generate(make_model(TOKENIZER, 0))
+        generate(guess_model.make_model(tokenizer(), 0))
     assert len(log.records.generations) == 1
 
 
@@ -431,7 +433,7 @@ def test_a_function_that_goes_on_after_it_leaves_it_on_the_row(hung: threading.E
         transformers.install()
         env = trace_env(Hangs(hung))
         env.reset()
-        output = generate(make_model(TOKENIZER, 0))[0, 2:].tolist()
+        output = generate(guess_model.make_model(tokenizer(), 0))[0, 2:].tolist()
         with pytest.raises(TimeoutError):
             give_up(env.step, "go")
         return {"prompt_ids": [[1, 2]], "completion_ids": [output], "logprobs": None}

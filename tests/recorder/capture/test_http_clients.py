@@ -31,7 +31,6 @@ from tests.support.model_server import (
     chat_stream,
     completion,
     events,
-    model_server,
     recording,
     refused,
     response,
@@ -43,12 +42,6 @@ ASKED: Any = {"model": "tiny", "messages": MESSAGES, "temperature": 0.5, "return
 CHAT = "/v1/chat/completions"
 Answer = tuple[int, bytes]
 """Status and body."""
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
 
 
 def by_requests(url: str, body: Any) -> Answer:
@@ -327,11 +320,11 @@ def test_vllms_tokens_in_and_tokens_out_are_recorded(server: ModelServer) -> Non
 
 @pytest.mark.parametrize("logprobs", [[[-0.5, -0.25], [-1.0]], [[[-0.5], [-0.25]], [[-1.0]]]])
 @pytest.mark.parametrize(
-    ("path", "sent"),
-    [("/generate/", {"prompts": ["Guess", "3"]}), ("/chat/", {"messages": [MESSAGES, MESSAGES]})],
+    ("path", "sent", "asked"),
+    [("/generate/", {"prompts": ["Guess", "3"]}, "3"), ("/chat/", {"messages": [MESSAGES, MESSAGES]}, MESSAGES)],
 )
 def test_the_older_server_of_trl_is_known(
-    server: ModelServer, path: str, sent: dict[str, Any], logprobs: list[Any]
+    server: ModelServer, path: str, sent: dict[str, Any], asked: Any, logprobs: list[Any]
 ) -> None:
     server.gives({"prompt_ids": [[1], [3, 4]], "completion_ids": [[7, 2], [8]], "logprobs": logprobs})
     with recording() as seen:
@@ -343,7 +336,7 @@ def test_the_older_server_of_trl_is_known(
         [-0.5, -0.25],
     ]
     assert second.sampled is not None
-    assert (second.sampled.tolist(), second.finish, second.messages is not None) == ([8], None, path == "/chat/")
+    assert (second.sampled.tolist(), second.finish, orjson.loads(second.messages or b"")) == ([8], None, asked)
     assert seen[0].sampling == {"n": 1, "max_tokens": 4, "seed": 3}
 
 

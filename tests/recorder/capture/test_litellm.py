@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ from tests.support.model_server import (  # noqa: E402
     chat,
     chat_choice,
     chat_stream,
-    model_server,
     recording,
     refused,
     streamed,
@@ -37,12 +36,6 @@ PROVIDERS = {"hosted_vllm": "litellm", "openai": "openai"}
 def _installed() -> None:
     for library in (concurrency, openai_instrument, instrument):
         library.install()
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
 
 
 def ask(server: ModelServer, provider: str, **more: Any) -> Any:

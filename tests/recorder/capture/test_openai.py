@@ -31,7 +31,6 @@ from tests.support.model_server import (
     completion,
     completion_stream,
     events,
-    model_server,
     recording,
     refused,
     response,
@@ -46,12 +45,6 @@ EXTRA = {"return_token_ids": True, "top_k": 5}
 def _installed() -> None:
     concurrency.install()
     instrument.install()
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
 
 
 @pytest.fixture
@@ -134,14 +127,14 @@ def test_tool_calls_and_reasoning_are_in_the_reply(server: ModelServer, client: 
     }
 
 
-@pytest.mark.parametrize("prompt", ["Guess.", [1, 5, 6]])
-def test_completions_are_recorded(server: ModelServer, client: openai.OpenAI, prompt: Any) -> None:
+@pytest.mark.parametrize(("prompt", "words"), [("Guess.", b'"Guess."'), ([1, 5, 6], None)])
+def test_completions_are_recorded(server: ModelServer, client: openai.OpenAI, prompt: Any, words: bytes | None) -> None:
     server.gives(completion("guess"))
     with recording() as seen:
         client.completions.create(model="tiny", prompt=prompt, logprobs=1, extra_body=EXTRA)
     _, sequence = only(seen)
     assert as_lists(sequence.context, sequence.sampled, sequence.logprobs) == [[1, 5, 6], [7, 2], [-0.25, -0.5]]
-    assert (sequence.text, sequence.finish, sequence.messages) == ("guess", "length", None)
+    assert (sequence.text, sequence.finish, sequence.messages) == ("guess", "length", words)
 
 
 def test_ids_that_were_sent_are_known_without_the_server(server: ModelServer, client: openai.OpenAI) -> None:
@@ -309,6 +302,54 @@ def test_parsed_answers_and_helpers_are_recorded(server: ModelServer, client: op
     assert answer.choices[0].message.parsed == Guess(n=4)
     assert [generation.sequences[0].text for generation in seen] == ['{"n": 4}', "I say 4"]
     assert seen[0].sequences[0].reply is None
+
+
+CUT = {"content": '{"n": 4', "finish": "length"}
+MISSHAPEN = {"content": '{"m": 4}', "finish": "stop"}
+WITHHELD = {"content": "", "finish": "content_filter"}
+
+
+@pytest.mark.parametrize("given", [CUT, MISSHAPEN, WITHHELD])
+@pytest.mark.parametrize("how", ["parse", "async", "raw", "stream"])
+def test_an_answer_that_its_client_refuses_is_the_answer(
+    server: ModelServer, client: openai.OpenAI, given: dict[str, str], how: str
+) -> None:
+    reply = chat(chat_choice(content=given["content"]) | {"finish_reason": given["finish"]})
+    parts = chat_chunk(content=given["content"], ids=[7, 2], finish=given["finish"])
+    server.gives(
+        streamed(chat_chunk(role="assistant") | {"prompt_token_ids": [1, 5, 6]}, parts) if how == "stream" else reply
+    )
+    asked = {"model": "tiny", "messages": MESSAGES, "response_format": Guess}
+
+    async def main() -> None:
+        async with openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="sk-secret") as other:
+            await other.chat.completions.parse(**asked)
+
+    def ask_for_json() -> None:
+        if how == "async":
+            asyncio.run(main())
+        elif how == "raw":
+            client.chat.completions.with_raw_response.parse(**asked).parse()
+        elif how == "stream":
+            with client.chat.completions.stream(**asked) as events_of_answer:
+                events_of_answer.get_final_completion()
+        else:
+            client.chat.completions.parse(**asked)
+
+    with recording() as seen, pytest.raises((openai.OpenAIError, ValueError)):
+        ask_for_json()
+    generation, sequence = only(seen)
+    assert (generation.error, generation.reason) == (None, None)
+    assert as_lists(sequence.context, sequence.sampled) == [[1, 5, 6], [7, 2]]
+    assert (sequence.text, sequence.finish) == (given["content"], given["finish"])
+
+
+def test_a_response_that_its_client_refuses_is_the_answer(server: ModelServer, client: openai.OpenAI) -> None:
+    server.gives(response())  # its text is no JSON
+    with recording() as seen, pytest.raises(ValueError, match="Guess"):
+        client.responses.parse(model="tiny", input="Guess.", text_format=Guess)
+    generation, sequence = only(seen)
+    assert (generation.error, sequence.text, sequence.finish) == (None, "4", "stop")
 
 
 def test_async_clients_are_recorded_each_call_on_its_own_strand(server: ModelServer) -> None:

@@ -3,28 +3,20 @@ of their exact shape (each was run against its own server when this was written)
 """
 
 import asyncio
-import threading
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import orjson
 import pytest
-import uvicorn
 from fastmcp import FastMCP
-from openenv.core.client_types import StepResult
-from openenv.core.env_server.http_server import create_app
-from openenv.core.env_server.mcp_environment import MCPEnvironment
-from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
-from openenv.core.env_server.types import Observation, State
-from openenv.core.mcp_client import MCPToolClient
 
 from logs_ui.recorder import trace_env
 from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, collecting
 from logs_ui.recorder.capture.instruments import concurrency, openenv
 from logs_ui.recorder.capture.instruments.patch import patches
-from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv
+from tests.support.late import guess_env, mcp_types
+from tests.support.rollouts import served_app
 from tests.support.training import guess_server
 
 pytestmark = pytest.mark.versions
@@ -44,28 +36,6 @@ def server() -> Iterator[str]:
         yield url
 
 
-class Calculator(MCPEnvironment):  # type: ignore[misc]
-    """Two tools."""
-
-    SUPPORTS_CONCURRENT_SESSIONS = True
-
-    def __init__(self) -> None:
-        tools = FastMCP("calculator")
-        tools.tool()(add)
-        tools.tool()(broken)
-        super().__init__(tools)
-
-    def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Observation:
-        return Observation(done=False)
-
-    def _step_impl(self, action: Any, timeout_s: float | None = None, **_: Any) -> Observation:
-        return Observation(done=False)
-
-    @property
-    def state(self) -> State:
-        return State(episode_id="1")
-
-
 def add(a: int, b: int) -> int:
     return a + b
 
@@ -76,17 +46,34 @@ def broken() -> str:
 
 @pytest.fixture(scope="module")
 def calculator() -> Iterator[str]:
-    app = create_app(Calculator, CallToolAction, CallToolObservation, env_name="calculator", max_concurrent_envs=4)
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical")
-    listener = config.bind_socket()
-    uvicorn_server = uvicorn.Server(config)
-    thread = threading.Thread(target=uvicorn_server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    while not uvicorn_server.started:
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    uvicorn_server.should_exit = True
-    thread.join()
+    from openenv.core.env_server.http_server import create_app
+    from openenv.core.env_server.mcp_environment import MCPEnvironment
+    from openenv.core.env_server.types import Observation, State
+
+    class Calculator(MCPEnvironment):  # type: ignore[misc]
+        """Two tools."""
+
+        SUPPORTS_CONCURRENT_SESSIONS = True
+
+        def __init__(self) -> None:
+            tools = FastMCP("calculator")
+            tools.tool()(add)
+            tools.tool()(broken)
+            super().__init__(tools)
+
+        def reset(self, seed: int | None = None, episode_id: str | None = None, **_: Any) -> Any:
+            return Observation(done=False)
+
+        def _step_impl(self, action: Any, timeout_s: float | None = None, **_: Any) -> Any:
+            return Observation(done=False)
+
+        @property
+        def state(self) -> Any:
+            return State(episode_id="1")
+
+    kinds = mcp_types.CallToolAction, mcp_types.CallToolObservation
+    with served_app(create_app(Calculator, *kinds, env_name="calculator", max_concurrent_envs=4)) as url:
+        yield url
 
 
 def recorded(play: Callable[[], Any]) -> list[EnvironmentCall]:
@@ -120,9 +107,9 @@ def is_a_game(calls: list[EnvironmentCall]) -> bool:
 
 def test_a_sync_client_is_recorded(server: str) -> None:
     def play() -> None:
-        with GuessEnv(base_url=server).sync() as env:
+        with guess_env.GuessEnv(base_url=server).sync() as env:
             env.reset(**GAME)
-            assert env.step(GuessAction(guess=1)).reward == 0.1
+            assert env.step(guess_env.GuessAction(guess=1)).reward == 0.1
             env.state()  # no call of the rollout's
 
     assert is_a_game(recorded(play))
@@ -130,9 +117,9 @@ def test_a_sync_client_is_recorded(server: str) -> None:
 
 def test_a_bare_client_is_recorded(server: str) -> None:
     def play() -> None:
-        env = GuessEnv(base_url=server)
+        env = guess_env.GuessEnv(base_url=server)
         env.reset(**GAME)
-        env.step(GuessAction(guess=1))
+        env.step(guess_env.GuessAction(guess=1))
         env.close()
 
     assert is_a_game(recorded(play))
@@ -140,9 +127,9 @@ def test_a_bare_client_is_recorded(server: str) -> None:
 
 def test_an_async_client_is_recorded(server: str) -> None:
     async def play() -> None:
-        async with GuessEnv(base_url=server) as env:
+        async with guess_env.GuessEnv(base_url=server) as env:
             await env.reset(**GAME)
-            await env.step(GuessAction(guess=1))
+            await env.step(guess_env.GuessAction(guess=1))
             await env.state()
 
     assert is_a_game(recorded(lambda: asyncio.run(play())))
@@ -152,13 +139,13 @@ def test_a_call_that_nobody_awaits_is_recorded_when_it_runs(server: str) -> None
     log = Collector()
 
     async def play() -> None:
-        env = GuessEnv(base_url=server)
+        env = guess_env.GuessEnv(base_url=server)
         result = env.reset(**GAME)
         assert log.so_far().environment_calls == []
         assert result.done is False  # reading it is what makes the call
         assert len(log.records.environment_calls) == 1
         assert result.observation.hint is None
-        assert env.step(GuessAction(guess=1)).reward == 0.1
+        assert env.step(guess_env.GuessAction(guess=1)).reward == 0.1
         env.close()
 
     with collecting(log):
@@ -168,7 +155,7 @@ def test_a_call_that_nobody_awaits_is_recorded_when_it_runs(server: str) -> None
 
 def test_an_error_of_the_server_is_recorded_and_raised(server: str) -> None:
     def play() -> None:
-        with GuessEnv(base_url=server).sync() as env, pytest.raises(RuntimeError, match="Unknown task"):
+        with guess_env.GuessEnv(base_url=server).sync() as env, pytest.raises(RuntimeError, match="Unknown task"):
             env.reset(task="none such")
 
     (call,) = recorded(play)
@@ -179,6 +166,8 @@ def test_an_error_of_the_server_is_recorded_and_raised(server: str) -> None:
 
 def test_calls_of_a_tool_client_are_actions_by_their_names(calculator: str) -> None:
     def play() -> None:
+        from openenv.core.mcp_client import MCPToolClient
+
         with MCPToolClient(base_url=calculator).sync() as env:
             env.reset()
             env.list_tools()
@@ -200,12 +189,12 @@ def test_calls_of_a_tool_client_are_actions_by_their_names(calculator: str) -> N
 
 
 def test_a_step_within_a_tool_is_the_tools_child(server: str) -> None:
-    with GuessEnv(base_url=server).sync() as env:
+    with guess_env.GuessEnv(base_url=server).sync() as env:
         env.reset(**GAME)
 
         @trace_env
         def guess(number: int) -> str:
-            hint: str = env.step(GuessAction(guess=number)).observation.hint
+            hint: str = env.step(guess_env.GuessAction(guess=number)).observation.hint
             return hint
 
         tool, step = recorded(lambda: guess(1))
@@ -309,5 +298,5 @@ def test_clients_of_0_2_2_to_0_3_are_recorded() -> None:
 
 
 def test_outside_of_a_rollout_nothing_is_kept_and_all_works(server: str) -> None:
-    with GuessEnv(base_url=server).sync() as env:
-        assert isinstance(env.reset(**GAME), StepResult)
+    with guess_env.GuessEnv(base_url=server).sync() as env:
+        assert isinstance(env.reset(**GAME), guess_env.StepResult)

@@ -1,6 +1,6 @@
 """A loop that does not send reasoning back, as loops usually do not: every turn's stands on its message."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from tests.support.model_server import (
     chat,
     chat_choice,
     chat_chunk,
-    model_server,
     response,
     streamed,
 )
@@ -32,12 +31,6 @@ THOUGHTS = ("Halve the rest.", "A little lower.", "It must be seven.")
 CALLS = [{"id": f"call_{n}", "type": "function", "function": {"name": "guess", "arguments": "{}"}} for n in range(3)]
 
 Ask = Callable[[str, list[Any]], dict[str, Any]]
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
 
 
 def by_chat(server: ModelServer, url: str, messages: list[Any]) -> dict[str, Any]:
@@ -139,8 +132,7 @@ def test_of_a_window_the_answers_are_known_by_their_calls(tmp_path: Path, server
     assert thoughts(stored(tmp_path / "a.db", server, "chat", "reasoning", _windowed)) == [None, *THOUGHTS[1:]]
 
 
-def test_pages_search_and_raw_have_it(tmp_path: Path, server: ModelServer) -> None:
-    db = tmp_path / "a.db"
+def test_pages_search_and_raw_have_it(db: Path, server: ModelServer) -> None:
     row = stored(db, server, "chat", "reasoning")
     assert len(load_run(row.run, db=db, where='"halve the rest"')) == 1
     with TestClient(create_app(db), base_url="http://127.0.0.1") as client:

@@ -162,8 +162,7 @@ def test_outside_of_a_repository_nothing_is_kept(tmp_path: Path) -> None:
         source_code.changes(tmp_path)
 
 
-def test_runs_share_a_text_and_the_list_of_runs_never_reads_it(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_runs_share_a_text_and_the_list_of_runs_never_reads_it(db: Path) -> None:
     writer = Writer(db)
     for uid in ("one", "two"):
         record = RunRecord(writer, RunName(uid, "abcd"))
@@ -203,11 +202,10 @@ def test_a_run_that_begins_does_not_wait_for_git(tmp_path: Path, monkeypatch: py
     assert writer.flush(60)
 
 
-def test_a_run_in_a_changed_tree_stores_what_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_in_a_changed_tree_stores_what_changed(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = repository(tmp_path)
     (folder / "train.py").write_text("lr = 1e-4\n")
     monkeypatch.chdir(folder)
-    db = tmp_path / "a.db"
     writer = Writer(db)
     RunRecord(writer, RunName("one", "abcd")).begin({}, announce=False)
     kinds: set[str] = set()
@@ -240,11 +238,10 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_a_mistaken_variable_costs_only_the_sources(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(RAISE_VARIABLE, raising=False)
     monkeypatch.setenv(CODE_VARIABLE, "everything")
-    db = tmp_path / "a.db"
     writer = Writer(db)
     record = RunRecord(writer, RunName("one", "abcd"))
     record.begin({"model": "m"}, parts=[Part(SourceKind.REWARD, "solved", solved)], announce=False)

@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset
-from sqlmodel import Session, select
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
 
 from logs_ui.recorder import flush, load_run, record, record_trainer, trace_env
-from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.storage.tables import Run
+from tests.support.late import datasets, transformers, trl
+from tests.support.stored import only_run
 
 TRL = importlib.metadata.version("trl")
 pytestmark = pytest.mark.skipif(not TRL.startswith("0."), reason="old releases of TRL in an environment of their own")
@@ -30,7 +26,7 @@ Batches = list[tuple[list[str], dict[str, Any]]]
 def answering(batches: Batches) -> Callable[..., dict[str, Any]]:
     """A function of that release's shape: N prompts in, N prompts' ids and N x G completions out."""
 
-    def rollout_func(prompts: list[str], args: GRPOConfig, processing_class: Any) -> dict[str, Any]:
+    def rollout_func(prompts: list[str], args: Any, processing_class: Any) -> dict[str, Any]:
         ids = [processing_class(f"guess {copy}")["input_ids"] for _ in prompts for copy in range(args.num_generations)]
         output = {
             "prompt_ids": [processing_class(prompt)["input_ids"] for prompt in prompts],
@@ -60,31 +56,31 @@ def make_tokenizer() -> Any:
         "{% if add_generation_prompt %}<assistant>{% endif %}"
     )
     special = {"eos_token": "<end>", "pad_token": "<pad>"}
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, chat_template=template, padding_side="left", **special)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, chat_template=template, padding_side="left", **special
+    )
 
 
 def make_model(tokenizer: Any) -> Any:
-    config = Qwen3Config(
+    config = transformers.Qwen3Config(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2, head_dim=16, max_position_embeddings=128, eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )  # fmt: skip
-    return Qwen3ForCausalLM(config)
+    return transformers.Qwen3ForCausalLM(config)
 
 
-def make_trainer(
-    rollout_func: Callable[..., Any], folder: Path, reward: Callable[..., list[float]] = solved
-) -> GRPOTrainer:
+def make_trainer(rollout_func: Callable[..., Any], folder: Path, reward: Callable[..., list[float]] = solved) -> Any:
     """Return a trainer that seems to have a vLLM server: this release calls rollout functions only then."""
     tokenizer = make_tokenizer()
     rows = [{"prompt": [{"role": "user", "content": f"Find number {i}."}], "task": f"number {i}"} for i in range(6)]
-    args = GRPOConfig(
+    args = trl.GRPOConfig(
         output_dir=str(folder), run_name="oldest", seed=0, max_steps=STEPS, per_device_train_batch_size=ROWS,
         num_generations=GROUP, learning_rate=1e-3, logging_steps=1, save_strategy="no", report_to="none",
         disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, max_completion_length=16,
     )  # fmt: skip
-    trainer = GRPOTrainer(
-        make_model(tokenizer), reward_funcs=[reward], args=args, train_dataset=Dataset.from_list(rows),
+    trainer = trl.GRPOTrainer(
+        make_model(tokenizer), reward_funcs=[reward], args=args, train_dataset=datasets.Dataset.from_list(rows),
         processing_class=tokenizer, rollout_func=rollout_func,
     )  # fmt: skip
     trainer.use_vllm, trainer.vllm_mode, trainer._last_loaded_step = True, "server", -1
@@ -94,8 +90,7 @@ def make_trainer(
 
 
 @by_rollout_func
-def test_a_training_with_its_own_trainer_is_recorded_row_by_row(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_a_training_with_its_own_trainer_is_recorded_row_by_row(db: Path, tmp_path: Path) -> None:
     batches: Batches = []
     trainer = make_trainer(record(answering(batches), eval_name="guess", db=db), tmp_path / "out")
     trainer.train()
@@ -125,15 +120,13 @@ def test_a_training_with_its_own_trainer_is_recorded_row_by_row(tmp_path: Path) 
         assert abs(group.advantage.sum()) < 1e-4
         assert group.advantage.abs().min() > 0.1
     assert rows.group.nunique() == STEPS * PROMPTS
-    with Session(reading_engine(db)) as session:
-        run = session.exec(select(Run)).one()
+    run = only_run(db)
     assert (run.name, run.state, run.num_generations, run.recorder_errors) == ("oldest", "finished", GROUP, 0)
     assert run.versions["trl"] == TRL
 
 
 @by_rollout_func
-def test_what_a_reward_function_calls_is_on_the_row_that_is_scored(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_what_a_reward_function_calls_is_on_the_row_that_is_scored(db: Path, tmp_path: Path) -> None:
     check: Any = trace_env(lambda number: number + 1)
 
     def checked(completions: list[Any], **_: Any) -> list[float]:
@@ -148,11 +141,10 @@ def test_what_a_reward_function_calls_is_on_the_row_that_is_scored(tmp_path: Pat
 
 
 @by_rollout_func
-def test_a_function_that_raises_leaves_a_failed_row_for_each_completion(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_a_function_that_raises_leaves_a_failed_row_for_each_completion(db: Path, tmp_path: Path) -> None:
 
     @record(db=db)
-    def broken(prompts: list[str], args: GRPOConfig, processing_class: Any) -> dict[str, Any]:
+    def broken(prompts: list[str], args: Any, processing_class: Any) -> dict[str, Any]:
         raise OSError("no server")
 
     trainer = make_trainer(broken, tmp_path / "out")
@@ -165,15 +157,14 @@ def test_a_function_that_raises_leaves_a_failed_row_for_each_completion(tmp_path
 
 
 @pytest.mark.parametrize("masks", ["all", "truncated"])
-def test_a_training_with_reward_functions_only(masks: str, tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_a_training_with_reward_functions_only(masks: str, db: Path, tmp_path: Path) -> None:
     advantages: list[float] = []
     ids: list[list[int]] = []
     letters: list[float] = []
 
     size: Any = trace_env(len)
 
-    class Noting(GRPOTrainer):  # type: ignore[misc]
+    class Noting(trl.GRPOTrainer):  # type: ignore[misc]
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             scored = super()._generate_and_score_completions(inputs)
             advantages.extend(scored["advantages"].tolist())
@@ -191,15 +182,15 @@ def test_a_training_with_reward_functions_only(masks: str, tmp_path: Path) -> No
     tokenizer = make_tokenizer()
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     rows = [{"prompt": [{"role": "user", "content": f"Find number {i}."}], "task": f"number {i}"} for i in range(6)]
-    args = GRPOConfig(
+    args = trl.GRPOConfig(
         output_dir=str(tmp_path / "out"), seed=0, max_steps=STEPS, per_device_train_batch_size=ROWS,
         num_generations=GROUP, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
         bf16=False, gradient_checkpointing=False, max_completion_length=12, reward_weights=[1.0, 0.25],
         mask_truncated_completions=masks == "truncated",
     )  # fmt: skip
     trainer = Noting(
-        make_model(tokenizer), reward_funcs=[length, sometimes], args=args, train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
+        make_model(tokenizer), reward_funcs=[length, sometimes], args=args,
+        train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer,
     )  # fmt: skip
     record_trainer(trainer, db=db).train()
     flush()
@@ -219,3 +210,40 @@ def test_a_training_with_reward_functions_only(masks: str, tmp_path: Path) -> No
     for ids_of_prompt, messages in zip(recorded.prompt_ids, recorded.messages, strict=True):
         text = tokenizer.apply_chat_template(messages[:1], tokenize=False, add_generation_prompt=True)
         assert list(ids_of_prompt) == tokenizer(text)["input_ids"]
+
+
+def test_rewards_of_a_model(db: Path, tmp_path: Path) -> None:
+    given: list[float] = []
+
+    class Judge(transformers.Qwen3ForSequenceClassification):  # type: ignore[misc]
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            output = super().forward(*args, **kwargs)
+            given.extend(output.logits[:, 0].tolist())
+            return output
+
+    def length(completions: list[Any], **_: Any) -> list[float]:
+        return [len(completion[0]["content"]) / 128 for completion in completions]
+
+    tokenizer = make_tokenizer()
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    config = make_model(tokenizer).config
+    config.num_labels, config._name_or_path = 1, "makers/judge"
+    judge = Judge(config)
+    rows = [{"prompt": [{"role": "user", "content": f"Find number {i}."}]} for i in range(6)]
+    args = trl.GRPOConfig(
+        output_dir=str(tmp_path / "out"), seed=0, max_steps=STEPS, per_device_train_batch_size=ROWS,
+        num_generations=GROUP, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
+        bf16=False, gradient_checkpointing=False, max_completion_length=12,
+    )  # fmt: skip
+    trainer = trl.GRPOTrainer(
+        make_model(tokenizer), reward_funcs=[length, judge], args=args, processing_class=tokenizer,
+        train_dataset=datasets.Dataset.from_list(rows), reward_processing_classes=[None, tokenizer],
+    )  # fmt: skip
+    trainer.model.eval()
+    record_trainer(trainer, db=db).train()
+    flush()
+    recorded = load_run(db=db)
+    assert set(recorded["mode"]) == {"train"}
+    assert len(given) == len(recorded) == STEPS * ROWS
+    assert [row["judge"] for row in recorded.rewards] == pytest.approx(given)
+    assert list(recorded.reward) == pytest.approx([row["length"] + row["judge"] for row in recorded.rewards])

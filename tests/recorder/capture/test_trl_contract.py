@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from transformers import Trainer, TrainerCallback
-from trl import GRPOTrainer
 
+from tests.support.late import torch, transformers, trl
 from tests.support.training import GROUP, ROWS, make_trainer
 
 pytestmark = pytest.mark.versions
@@ -53,41 +51,19 @@ class Seen:
 seen = Seen()
 
 
-class Watched(GRPOTrainer):  # type: ignore[misc]
-    """Keeps what passes through the private methods that the recorder patches."""
-
-    def _generate_and_score_completions(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-        seen.generating = True
-        seen.batches.append(inputs)
-        scored = super()._generate_and_score_completions(inputs, *args, **kwargs)
-        seen.scored.append(scored)
-        seen.generating = False
-        return scored
-
-    def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
-        gathered = super()._calculate_rewards(*args, **kwargs)
-        seen.rewarded.append((args, kwargs, gathered))
-        return gathered
-
-    def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        generated = super()._generate(*args, **kwargs)
-        seen.generated.append((args, generated))
-        return generated
-
-
-class Listening(TrainerCallback):  # type: ignore[misc]
-    """Added in the middle of the training, as the recorder adds its own."""
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-        seen.logged.append((state.global_step, set(logs)))
-
-    def on_train_end(self, *_: Any, **__: Any) -> None:
-        seen.ended += 1
-
-
 def rolled_out(*args: Any, **kwargs: Any) -> dict[str, Any]:
     trainer = args[1] if len(args) == 2 else seen.trainer
     if not seen.rollouts:
+
+        class Listening(transformers.TrainerCallback):  # type: ignore[misc]
+            """Added in the middle of the training, as the recorder adds its own."""
+
+            def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+                seen.logged.append((state.global_step, set(logs)))
+
+            def on_train_end(self, *_: Any, **__: Any) -> None:
+                seen.ended += 1
+
         trainer.add_callback(Listening())
     state = trainer.state
     where = (bool(trainer.model.training), state.global_step, state.epoch, seen.generating)
@@ -116,6 +92,28 @@ def declines(env_reward: list[float], **_: Any) -> list[float | None]:
 @pytest.fixture(scope="module", autouse=True)
 def training(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     """Two steps of training, an evaluation after each."""
+
+    class Watched(trl.GRPOTrainer):  # type: ignore[misc]
+        """Keeps what passes through the private methods that the recorder patches."""
+
+        def _generate_and_score_completions(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            seen.generating = True
+            seen.batches.append(inputs)
+            scored = super()._generate_and_score_completions(inputs, *args, **kwargs)
+            seen.scored.append(scored)
+            seen.generating = False
+            return scored
+
+        def _calculate_rewards(self, *args: Any, **kwargs: Any) -> Any:
+            gathered = super()._calculate_rewards(*args, **kwargs)
+            seen.rewarded.append((args, kwargs, gathered))
+            return gathered
+
+        def _generate(self, *args: Any, **kwargs: Any) -> Any:
+            generated = super()._generate(*args, **kwargs)
+            seen.generated.append((args, generated))
+            return generated
+
     global seen  # noqa: PLW0603
     seen = Seen()
     seen.trainer = make_trainer(
@@ -159,7 +157,7 @@ def test_each_prompt_comes_num_generations_times_in_a_row_and_without_the_templa
 def test_the_batch_method_is_on_the_stack_of_the_rollout_function() -> None:
     assert seen.batches, "_generate_and_score_completions is gone: no advantages, no dataset columns, no batch number"
     assert all(call.generating for call in seen.rollouts), "the batch is not known while the rollout function runs"
-    parameters = list(inspect.signature(GRPOTrainer._generate_and_score_completions).parameters)
+    parameters = list(inspect.signature(trl.GRPOTrainer._generate_and_score_completions).parameters)
     assert parameters == ["self", "inputs"], "_generate_and_score_completions takes something else"
 
 
@@ -178,7 +176,7 @@ def test_advantages_are_a_rows_own_number_each() -> None:
 
 def test_rewards_come_by_row_and_function() -> None:
     assert seen.rewarded, "_calculate_rewards is gone: no rewards by function"
-    parameters = list(inspect.signature(GRPOTrainer._calculate_rewards).parameters)
+    parameters = list(inspect.signature(trl.GRPOTrainer._calculate_rewards).parameters)
     assert parameters == ["self", "inputs", "prompts", "completions", "completion_ids_list"], "other arguments"
     for args, kwargs, gathered in seen.rewarded:
         assert len(args) == 4, "_calculate_rewards(inputs, prompts, ...) is not called by position: rewards are lost"
@@ -203,7 +201,7 @@ def test_reward_functions_are_called_from_the_list_of_them() -> None:
     seen.trainer.reward_funcs = [counting, declines]
     try:
         args, kwargs, _ = seen.rewarded[0]
-        GRPOTrainer._calculate_rewards(seen.trainer, *args, **kwargs)
+        trl.GRPOTrainer._calculate_rewards(seen.trainer, *args, **kwargs)
     finally:
         seen.trainer.reward_funcs = functions
     assert called, "reward functions are not taken from trainer.reward_funcs: None and NaN look alike"
@@ -280,7 +278,7 @@ def test_a_callback_that_is_added_in_the_middle_hears_the_rest() -> None:
 
 def test_training_and_evaluation_begin_in_methods_of_the_trainer_of_transformers() -> None:
     for name, lost in (("train", "what ended a training is not known"), ("evaluate", "first batches of subclasses")):
-        assert name in vars(Trainer), f"transformers.Trainer.{name}: {lost}"
+        assert name in vars(transformers.Trainer), f"transformers.Trainer.{name}: {lost}"
 
 
 def test_the_backend_of_a_trainer_can_be_told() -> None:

@@ -7,19 +7,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlmodel import Session, col, select
 
 from logs_ui.recorder import flush, load_run, record
 from logs_ui.recorder.api import trainer_run
 from logs_ui.recorder.api.run_description import name_run
 from logs_ui.recorder.capture.instruments import trl_shapes
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
-from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.storage.tables import Run
-from logs_ui.rollout.demo.guess_env import TASKS
-from logs_ui.rollout.demo.guess_model import make_tokenizer
 from tests.support.exhaustive import cases
+from tests.support.late import guess_env, guess_model
 from tests.support.old_calls import StandInTrainer, call_as_025, generating
+from tests.support.stored import last_run
 from tests.support.training import GROUP, ROWS, make_trainer, numbered, solved
 
 pytestmark = pytest.mark.versions
@@ -46,16 +43,11 @@ def echo(seen: list[Any]) -> Callable[..., dict[str, Any]]:
 def texts(tokenizer: Any, count: int = GAMES) -> list[str]:
     """Prompts as those versions hand them over: strings, the template applied."""
     return [
-        tokenizer.apply_chat_template(numbered(next(iter(TASKS)), game), tokenize=False, add_generation_prompt=True)
+        tokenizer.apply_chat_template(
+            numbered(next(iter(guess_env.TASKS)), game), tokenize=False, add_generation_prompt=True
+        )
         for game in range(count)
     ]
-
-
-def last_run(db: Path) -> Run:
-    with Session(reading_engine(db)) as session:
-        run = session.exec(select(Run).order_by(col(Run.id).desc())).first()
-    assert run is not None
-    return run
 
 
 def called_by_025(recorded: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
@@ -79,7 +71,7 @@ def test_a_call_that_no_trainer_makes_is_passed_on_and_said_not_to_be_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(RAISE_VARIABLE, "0")
-    tokenizer = make_tokenizer()
+    tokenizer = guess_model.make_tokenizer()
     seen: list[Any] = []
     given = (texts(tokenizer), SimpleNamespace(num_generations=GROUP), tokenizer)
     output = record(echo(seen), db=tmp_path / "a.db")(*given)
@@ -91,11 +83,10 @@ def test_a_call_that_no_trainer_makes_is_passed_on_and_said_not_to_be_recorded(
 
 @pytest.mark.parametrize("alone", [False, True])
 def test_the_trainer_that_is_generating_is_found_by_its_arguments(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, alone: bool
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, alone: bool
 ) -> None:
     """`alone`: with vLLM's server, where the main process calls it for all ranks, and rewards are of all of them."""
     monkeypatch.setattr(trl_shapes, "only_main_calls", lambda _: alone)
-    db = tmp_path / "a.db"
     trainer = make_trainer(called_by_025(record(echo([]), db=db)), tmp_path / "out", reward_funcs=[solved], warm=0)
     trainer.train()
     flush()
@@ -114,7 +105,7 @@ def test_the_trainer_that_is_generating_is_found_by_its_arguments(
 
 
 def test_an_older_function_that_raises_leaves_a_row_for_each_completion(tmp_path: Path) -> None:
-    db, tokenizer = tmp_path / "a.db", make_tokenizer()
+    db, tokenizer = tmp_path / "a.db", guess_model.make_tokenizer()
 
     @record(db=db)
     def broken(prompts: Any, args: Any, processing_class: Any) -> Any:
@@ -140,7 +131,7 @@ def test_first_calls_from_two_threads_are_of_one_run(tmp_path: Path, monkeypatch
         return name_run(address)
 
     monkeypatch.setattr(trainer_run, "name_run", name)
-    db, tokenizer = tmp_path / "a.db", make_tokenizer()
+    db, tokenizer = tmp_path / "a.db", guess_model.make_tokenizer()
     recorded, trainer = record(echo([]), db=db), StandInTrainer(num_generations=2)
     threads = [threading.Thread(target=recorded, args=(texts(tokenizer, 1), trainer.args, tokenizer)) for _ in range(2)]
     with generating(trainer):
@@ -199,10 +190,9 @@ def with_vllm(trainer: Any, mode: str) -> Any:
 @pytest.mark.parametrize("mode", ["server", "colocate"])
 @pytest.mark.parametrize("version", cases([(0, 26, 2), (0, 29, 1), (1, 16, 0), (0, 27, 2), (0, 28, 0), (0, 29, 0)], 3))
 def test_rows_are_whole_whatever_the_release_hands_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], mode: str
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], mode: str
 ) -> None:
     monkeypatch.setattr(trl_shapes, "_trl", lambda: version)
-    db = tmp_path / "a.db"
     function = called_by(version, mode, record(wanted(version, mode), db=db))
     trainer = with_vllm(make_trainer(function, tmp_path / "out", reward_funcs=[solved], warm=0), mode)
     trainer.train()

@@ -24,42 +24,55 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from logs_ui.recorder import LogsUIError, current_row, load_run, load_runs, start_run
 from logs_ui.recorder.capture.calls import CallRecords, Generation
-from logs_ui.recorder.delivery import writer as writers
 from logs_ui.recorder.delivery.committer import Committer
+from logs_ui.recorder.delivery.helper import spawn
 from logs_ui.recorder.delivery.helper.helper_client import HelperClient
 from logs_ui.recorder.delivery.helper.helper_process import _Training, _Work
 from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.redaction import masked
-from logs_ui.recorder.storage.address import Address
+from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.storage.changes import RunChange
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.payload import unpacked_content
+from logs_ui.recorder.storage.spool.spool_files import spool_files
 from logs_ui.recorder.storage.spool_folder import spool_folder
-from tests.recorder.delivery.test_writer import BEGUN, job, row, stored, wait_until
+from tests.support.changes import BEGUN, begun, flushes, in_child, job, locked, row, stored, wait_until, write
+from tests.support.storage_faults import check, holds_nothing
 
 TIMES = {"id", "created", "returned", "scored", "seconds", "run", "group"}
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
-def _written_by_a_process(monkeypatch: pytest.MonkeyPatch, _written_in_a_thread: None) -> None:
-    monkeypatch.setattr(writers, "is_wanted", lambda: True)
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
+def _started_as_by_a_training(monkeypatch: pytest.MonkeyPatch, _helpers_are_forked: None) -> None:
+    monkeypatch.setattr(spawn, "subprocess", subprocess)
 
 
 @pytest.fixture
 def writer(db: Path) -> Iterator[Writer]:
     """Begun, and its process with it."""
-    writer = Writer(db)
-    writer.put(job(BEGUN))
-    assert writer.flush(60)
+    writer = begun(db)
     yield writer
     writer.close()
+
+
+def run_python(code: str, *arguments: object, **variables: str) -> "subprocess.CompletedProcess[str]":
+    """In a new process; variables are LOGS_UI's."""
+    environment = os.environ | {f"LOGS_UI_{name}": value for name, value in variables.items()}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    return subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False, process_group=0
+    )
+
+
+def end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets every helper process that starts from now on end before it does anything."""
+    monkeypatch.setattr(spawn, "_CODE", "{0}; import os; os._exit(3)")
+
+
+def kill_helper(writer: Writer) -> None:
+    os.kill(pid_of(writer), signal.SIGKILL)
 
 
 def helper_of(writer: Writer) -> HelperClient:
@@ -115,7 +128,7 @@ def played(db: Path) -> "pd.DataFrame":
 
 def test_all_that_a_thread_writes_a_process_writes_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     beside = played(tmp_path / "process.db")
-    monkeypatch.setattr(writers, "is_wanted", lambda: False)
+    monkeypatch.setenv("LOGS_UI_WRITER", "thread")
     within = played(tmp_path / "thread.db")
     same = [name for name in within.columns if name not in TIMES]
     for one, other in zip(beside[same].to_dict("records"), within[same].to_dict("records"), strict=True):
@@ -136,9 +149,7 @@ def without_times(value: Any) -> Any:
 
 
 def test_it_is_there_on_both_databases(address: Address) -> None:
-    writer = Writer(address)
-    writer.put(job(BEGUN, row("a", {"reward": 0.5}, b"text")))
-    assert writer.flush(60)
+    writer = begun(address, row("a", {"reward": 0.5}, b"text"))
     assert isinstance(writer._outlet, HelperClient)
     assert stored(address, "select uid, reward from evaluation_row") == [("a", 0.5)]
     pid = pid_of(writer)
@@ -161,10 +172,9 @@ def test_the_users_own_functions_are_called_where_they_are(db: Path) -> None:
         for prompt in ("keep", "drop"):
             with run.rollout(prompt) as rollout:
                 rollout.turn("no move", observation="?", action=None)
-    found = load_run(run.id, db=db)
-    assert [(len(found), found.parse_failures[0], found.preview[0] if "preview" in found else "edited")] == [
-        (1, 1, "edited")
-    ]
+    rows = load_run(run.id, db=db)
+    assert (len(rows), rows.parse_failures[0]) == (1, 1)
+    assert stored(db, "select preview from evaluation_row") == [("edited",)]
     assert set(asked) == {os.getpid()}
 
 
@@ -186,22 +196,12 @@ def test_one_that_is_killed_costs_nothing_and_nothing_is_written_twice(
     assert "has ended too early" in caplog.text
 
 
-def test_what_it_wrote_without_a_chance_to_say_so_is_not_written_again(
-    writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    helper, heard = helper_of(writer), HelperClient._heard
-
-    def deaf(self: HelperClient, message: list[Any]) -> None:
-        if message[0] != "done":
-            heard(self, message)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(helper, "_heard", deaf)
-        patch.setattr(helper._process, "_heard", lambda message: deaf(helper, message))
-        writer.put(job(row("a", {}), RunChange("r", {}, unattributed_calls=1)))
-        wait_until(lambda: stored(db, "select count(*) from evaluation_row") == [(1,)])
-        assert not writer.flush(0.2), "it is not known here yet"
-        os.kill(pid_of(writer), signal.SIGKILL)
+def test_what_it_wrote_without_a_chance_to_say_so_is_not_written_again(writer: Writer, db: Path) -> None:
+    hear_nothing_of(writer, "done")
+    writer.put(job(row("a"), RunChange("r", {}, unattributed_calls=1)))
+    wait_until(lambda: stored(db, "select count(*) from evaluation_row") == [(1,)])
+    assert not writer.flush(0.2), "it is not known here yet"
+    kill_helper(writer)
     assert writer.flush(60)
     assert stored(db, "select unattributed_calls from run") == [(1,)]
 
@@ -217,15 +217,11 @@ def test_what_crashes_compiled_code_is_given_up_and_never_tried_in_the_training(
     db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
-    monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", CRASHING)
-    writer = Writer(db)
-    writer.put(job(BEGUN, row("before", {})))
-    assert writer.flush(60)
-    writer.put(job(row("poison", {}), row("with it", {})))
-    assert writer.flush(60)
+    monkeypatch.setattr(spawn, "_CODE", CRASHING)
+    writer = begun(db, row("before"))
+    write(writer, row("poison"), row("with it", {}))
     assert isinstance(writer._outlet, HelperClient)
-    writer.put(job(row("after", {})))
-    assert writer.flush(60)
+    write(writer, row("after"))
     assert stored(db, "select uid from evaluation_row order by uid") == [("after",), ("before",)]
     wait_until(lambda: stored(db, "select recorder_errors, dropped from run") == [(1, 3)])
     assert "3 recorded changes were given up: the helper process ended 3 times" in caplog.text
@@ -235,10 +231,8 @@ def test_what_crashes_compiled_code_is_given_up_and_never_tried_in_the_training(
 
 @pytest.mark.exhaustive
 def test_where_it_always_ends_a_thread_writes_all(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", CRASHING)
-    writer = Writer(db)
-    writer.put(job(BEGUN, row("poison", {})))
-    assert writer.flush(60)
+    monkeypatch.setattr(spawn, "_CODE", CRASHING)
+    writer = begun(db, row("poison"))
     assert isinstance(writer._outlet, Committer)
     assert stored(db, "select uid from evaluation_row") == [("poison",)]
     writer.close()
@@ -250,11 +244,10 @@ def test_what_is_dropped_adds_up_over_processes_and_a_thread_in_their_place(
     monkeypatch.delenv(RAISE_VARIABLE)
     for number in range(3):
         if number == 2:
-            monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", "{0}; import os; os._exit(3)")
+            end_at_once(monkeypatch)
         if number:
-            os.kill(pid_of(writer), signal.SIGKILL)
-        writer.put(job(row("bad", {"no_such_column": 1})))
-        assert writer.flush(60)
+            kill_helper(writer)
+        write(writer, row("bad", {"no_such_column": 1}))
     assert isinstance(writer._outlet, Committer)
     assert writer._queue.dropped + writer._dropped_before + writer._outlet.dropped == 3
 
@@ -277,8 +270,7 @@ except ChildProcessError:
 
 
 def test_it_is_no_child_of_the_training(db: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", ALONE, str(db)], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "nobody's child\n"
+    assert run_python(ALONE, db).stdout == "nobody's child\n"
 
 
 POOL = """
@@ -301,8 +293,7 @@ print(len(load_run(run.id, db=sys.argv[1])))
 
 
 def test_a_child_that_multiprocessing_forked_loses_nothing_at_its_end(db: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", POOL, str(db)], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout == "6\n"
+    assert run_python(POOL, db).stdout == "6\n"
 
 
 @dataclass
@@ -326,14 +317,15 @@ def test_what_json_lacks_is_stored_alike_by_a_process_and_by_a_thread() -> None:
     assert there.sampling["exactly"] == "Decimal('0.50')"
 
 
-def test_changes_that_cannot_be_sent_are_counted(writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fails_in_it_and_what_cannot_be_sent_is_counted_on_the_run_and_said(
+    writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
-    unsendable = RunChange("r", {"config": object()})
-    writer.put(job(row("good", {}), unsendable))
-    assert writer.flush(60)
-    writer.put(job(row("next", {})))
-    wait_until(lambda: stored(db, "select dropped from run") == [(1,)])
+    write(writer, row("bad", {"no_such_column": 1}), row("good"), RunChange("r", {"config": object()}))
+    write(writer, row("next"))
+    wait_until(lambda: stored(db, "select dropped, recorder_errors > 0 from run") == [(2, 1)])
     assert stored(db, "select uid from evaluation_row order by uid") == [("good",), ("next",)]
+    assert "recording failed" in caplog.text
 
 
 def test_the_end_of_a_training_waits_no_longer_than_it_may_in_all(
@@ -353,7 +345,7 @@ def test_the_end_of_a_training_waits_no_longer_than_it_may_in_all(
     assert writer.hurry() == writer._limits.end_seconds
     assert not writer.flush_at_end()
     assert writer.hurry() == 0
-    writer.put(job(row("a", {})))
+    writer.put(job(row("a")))
     assert writer.hurry() == writer._limits.end_seconds
 
 
@@ -381,14 +373,11 @@ from contextlib import closing
 from logs_ui.recorder.delivery.helper import spawn
 patience = "import logs_ui.recorder.delivery.helper.helper_process as it; it._LEAST_PATIENCE = 1.0; main(int("
 spawn._CODE = spawn._CODE.replace("main(int(", patience)
-from logs_ui.recorder.delivery.writer import Writer
 from pathlib import Path
-from tests.recorder.delivery.test_helper import job, pid_of, row
-writer = Writer(Path(sys.argv[1]))
-writer.put(job(row("first", {})))
-assert writer.flush(60)
-print(pid_of(writer), flush=True)
-writer.put(job(row("slow", {})))
+from tests.support.changes import begun, job, row
+writer = begun(Path(sys.argv[1]), row("first"))
+print(writer._outlet.pid, flush=True)
+writer.put(job(row("slow")))
 locked = 0  # times that it was, one after the other: a heartbeat's transaction is short
 with closing(sqlite3.connect(sys.argv[1], timeout=0, isolation_level=None)) as other:
     while locked < 30:
@@ -409,26 +398,25 @@ def test_a_transaction_that_goes_on_is_not_cut_off_however_long_it_takes(writer:
         other.executemany("INSERT INTO many VALUES (?)", [(n,) for n in range(500)])
         other.execute(SLOW)
         other.commit()
-    environment = os.environ | {"LOGS_UI_END_SECONDS": "0"}
-    command = [sys.executable, "-c", UNDER_WAY, str(db)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = run_python(UNDER_WAY, db, END_SECONDS="0")
     wait_until(lambda: not is_alive(int(done.stdout)))
     assert stored(db, "select uid from evaluation_row order by uid") == [("first",), ("slow",)]
 
 
-def test_where_it_ends_again_and_again_a_thread_writes(
+def test_where_it_ends_again_and_again_a_thread_writes_what_it_had_not(
     writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", "{0}; import os; os._exit(3)")
-    os.kill(pid_of(writer), signal.SIGKILL)
-    for i in range(3):
-        writer.put(job(row(str(i), {})))
-    assert writer.flush(60)
+    hear_nothing_of(writer, "done")
+    writer.put(job(row("a"), RunChange("r", {}, unattributed_calls=1)))
+    wait_until(lambda: stored(db, "select count(*) from evaluation_row") == [(1,)])
+    end_at_once(monkeypatch)
+    kill_helper(writer)
+    write(writer, row("b"))
     assert isinstance(writer._outlet, Committer)
-    assert stored(db, "select count(*) from evaluation_row") == [(3,)]
+    assert stored(db, "select uid from evaluation_row") == [("a",), ("b",)]
+    assert stored(db, "select unattributed_calls from run") == [(1,)]
     assert "a thread of the training writes" in caplog.text
-    writer.put(job(row("later", {})))
-    assert writer.flush(60)
+    write(writer, row("later"))
 
 
 def test_where_none_can_be_started_a_thread_writes_all_of_it(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,7 +428,7 @@ def test_where_none_can_be_started_a_thread_writes_all_of_it(db: Path, monkeypat
     assert isinstance(writer_for(db)._outlet, Committer)
 
 
-def heard_but_for(writer: Writer, kind: str) -> None:
+def hear_nothing_of(writer: Writer, kind: str) -> None:
     """From now on this side does not hear what its process says of that kind."""
     helper = helper_of(writer)
     process, heard = helper._process, helper._heard
@@ -448,35 +436,19 @@ def heard_but_for(writer: Writer, kind: str) -> None:
     process._heard = lambda message: None if message[0] == kind else heard(message)
 
 
-def test_what_it_wrote_without_saying_so_a_thread_in_its_place_does_not_write_again(
-    writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard_but_for(writer, "done")
-    writer.put(job(row("a", {}), RunChange("r", {}, unattributed_calls=1)))
-    wait_until(lambda: stored(db, "select count(*) from evaluation_row") == [(1,)])
-    monkeypatch.setattr("logs_ui.recorder.delivery.helper.spawn._CODE", "{0}; import os; os._exit(3)")
-    os.kill(pid_of(writer), signal.SIGKILL)
-    assert writer.flush(60)
-    assert isinstance(writer._outlet, Committer)
-    assert stored(db, "select unattributed_calls from run") == [(1,)]
-
-
 def test_what_a_killed_one_left_on_disk_goes_in_before_what_is_newer(db: Path) -> None:
-    writer = Writer(db, Limits(spool_seconds=0.3))
-    writer.put(job(BEGUN, row("a", {"status": "running"})))
-    assert writer.flush(60)
-    with closing(sqlite3.connect(db, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
+    writer = begun(db, row("a", {"status": "running"}), limits=Limits(spool_seconds=0.3))
+    with locked(db):
+        (file,) = spool_files(spool_folder(db))
+        before = file.path.stat().st_size
         writer.put(job(row("a", {"status": "running", "turns": 1}), RunChange("r", {}, unattributed_calls=1)))
-        heard_but_for(writer, "done")
-        wait_until(lambda: any(spool_folder(db).glob("*.spool")))
+        hear_nothing_of(writer, "done")
+        wait_until(lambda: file.path.stat().st_size > before)
         killed = pid_of(writer)
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: pid_of(writer) != killed)
-        writer.put(job(row("a", {"status": "ok", "turns": 2})))
-        assert writer.flush(60)
-        other.execute("ROLLBACK")
-    wait_until(lambda: not spool_folder(db).exists())
+        write(writer, row("a", {"status": "ok", "turns": 2}))
+    wait_until(lambda: holds_nothing(spool_folder(db)))
     assert stored(db, "select status, turns from evaluation_row") == [("ok", 2)]
     assert stored(db, "select unattributed_calls from run") == [(1,)]
     writer.close()
@@ -488,8 +460,7 @@ def test_one_in_the_place_of_another_goes_on_with_its_heartbeat_and_tells_no_err
     monkeypatch.delenv(RAISE_VARIABLE)
     writer = Writer(db)
     guard.caught("trying", ValueError("no"))
-    writer.put(job(BEGUN))
-    assert writer.flush(60)
+    write(writer, BEGUN)
     killed = pid_of(writer)
     os.kill(killed, signal.SIGKILL)
     wait_until(lambda: pid_of(writer) != killed)
@@ -500,9 +471,7 @@ def test_one_in_the_place_of_another_goes_on_with_its_heartbeat_and_tells_no_err
 
 
 def test_a_stopped_one_keeps_nobody_waiting_at_the_end(db: Path) -> None:
-    writer = Writer(db, Limits(end_seconds=0.5))
-    writer.put(job(BEGUN))
-    assert writer.flush(60)
+    writer = begun(db, limits=Limits(end_seconds=0.5))
     os.kill(pid_of(writer), signal.SIGSTOP)
     writer.put(job(row("a", {}, os.urandom(2_000_000))))
     wait_until(lambda: bool(helper_of(writer).outstanding))
@@ -521,32 +490,25 @@ def test_logging_that_raises_and_a_path_that_is_no_text_stop_nothing(db: Path, m
         return True
 
     monkeypatch.setattr(sys, "path", [*sys.path, Path("/nowhere")])
-    writer = Writer(db, Limits(spool_seconds=0.3))
-    writer.put(job(BEGUN))
-    assert writer.flush(60)
+    writer = begun(db, limits=Limits(spool_seconds=0.3))
     assert isinstance(writer._outlet, HelperClient)
     monkeypatch.setattr(logging.getLogger("logs_ui"), "filters", [refuse])
-    with closing(sqlite3.connect(db, isolation_level=None)) as other:
-        other.execute("BEGIN IMMEDIATE")
-        writer.put(job(row("a", {})))
+    with locked(db):
+        writer.put(job(row("a")))
         assert writer.flush(60), "on disk, which is said"
     assert writer.flush(60)
-    writer.put(job(row("b", {})))
-    assert writer.flush(60)
+    write(writer, row("b"))
     writer.close()
 
 
 NOBODY_READS = """
 import os, sys
-from logs_ui.recorder.delivery.writer import Writer
 from pathlib import Path
-from tests.recorder.delivery.test_helper import BEGUN, job, pid_of, row
-writer = Writer(Path(sys.argv[1]))
-writer.put(job(BEGUN))
-assert writer.flush(60)
-print(pid_of(writer), flush=True)
+from tests.support.changes import begun, job, row
+writer = begun(Path(sys.argv[1]))
+print(writer._outlet.pid, flush=True)
 input()
-writer.put(job(row("a", {})))
+writer.put(job(row("a")))
 while not writer._outlet.outstanding:
     pass
 os._exit(1)
@@ -565,38 +527,9 @@ def test_it_ends_where_nothing_can_be_written_and_nobody_reads_that(db: Path) ->
         assert training.stderr is not None
         pid = int(training.stdout.readline())
         training.stderr.close()
-        with closing(sqlite3.connect(db, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with locked(db):
             training.communicate("\n")
             wait_until(lambda: not is_alive(pid))
-
-
-def test_a_failure_in_it_is_counted_on_the_run_and_said(
-    writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.delenv(RAISE_VARIABLE)
-    writer.put(job(row("bad", {"no_such_column": 1}), row("good", {"turns": 1})))
-    assert writer.flush(60)
-    writer.put(job(row("next", {})))
-    assert writer.flush(60)
-    assert stored(db, "select uid from evaluation_row order by uid") == [("good",), ("next",)]
-    assert stored(db, "select recorder_errors > 0 from run") == [(1,)]
-    assert "recording failed" in caplog.text
-
-
-@pytest.mark.exhaustive
-def test_what_it_says_of_a_locked_database_is_heard_while_it_waits(
-    writer: Writer, db: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    other = sqlite3.connect(db, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with caplog.at_level(logging.WARNING):
-        writer.put(job(row("a", {})))
-        wait_until(lambda: "locked" in caplog.text)
-    assert not writer.flush(0.1)
-    other.execute("ROLLBACK")
-    other.close()
-    assert writer.flush(60)
 
 
 def test_what_can_never_be_written_is_given_up_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -641,8 +574,7 @@ os._exit(1)
 
 @pytest.mark.parametrize("end", ["killed", "with a child", "interrupted"])
 def test_it_writes_what_it_was_given_and_ends_whatever_became_of_the_training(db: Path, end: str) -> None:
-    command = [sys.executable, "-c", ENDS, str(db), end]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, start_new_session=True)
+    done = run_python(ENDS, db, end)
     wait_until(lambda: db.exists() and bool(stored_if_there(db)))
     assert stored_if_there(db) == [("ok",)]
     if end == "with a child":
@@ -661,13 +593,13 @@ def stored_if_there(db: Path) -> list[tuple[Any, ...]]:
 
 def test_a_forked_child_has_one_of_its_own(writer: Writer, db: Path) -> None:
     parents = pid_of(writer)
-    if (child := os.fork()) == 0:
+
+    def write_in_child() -> bool:
         writer.after_fork()
-        writer.put(job(row("child", {})))
-        os._exit(0 if writer.flush(60) and pid_of(writer) != parents else 1)
-    assert os.waitpid(child, 0)[1] == 0
-    writer.put(job(row("parent", {})))
-    assert writer.flush(60)
+        return flushes(writer, row("child")) and pid_of(writer) != parents
+
+    in_child(write_in_child)
+    write(writer, row("parent"))
     assert pid_of(writer) == parents
     assert stored(db, "select uid from evaluation_row order by uid") == [("child",), ("parent",)]
 
@@ -677,13 +609,6 @@ def test_a_way_to_write_that_there_is_not_is_refused(db: Path, monkeypatch: pyte
     monkeypatch.setenv("LOGS_UI_WRITER", "fork")
     with pytest.raises(LogsUIError, match="LOGS_UI_WRITER is 'fork', where process"):
         Writer(db)
-
-
-def test_the_run_is_alive_while_it_is(db: Path) -> None:
-    with start_run(db=db):
-        assert writer_for(db).flush(60)
-        assert load_runs(db=db).state.tolist() == ["running"]
-    assert load_runs(db=db).state.tolist() == ["finished"]
 
 
 QUIET = """
@@ -697,36 +622,59 @@ os._exit(1)
 
 
 def test_a_training_that_was_quiet_before_it_died_has_lost_nothing_and_is_not_told_so(db: Path) -> None:
-    command = [sys.executable, "-c", QUIET, str(db)]
-    environment = os.environ | {"LOGS_UI_END_SECONDS": "0"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert "never written" not in done.stderr
+    assert "were not written" not in run_python(QUIET, db, END_SECONDS="0").stderr
     wait_until(lambda: not db.with_name("a.db-wal").exists())
 
 
-STUCK = """
-import os, signal, sys, time
-from logs_ui.recorder import flush, start_run
-from logs_ui.recorder.delivery import writer as writers
+LEFT = """
+import logging, os, signal, sys
+from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.storage.address import database_address
-run = start_run(db=sys.argv[1])
-flush()
-(writer,) = writers._by_address.values()
-pid = writer._outlet.pid
-os.kill(pid, signal.SIGSTOP)
-for number in range(6):
-    with run.rollout(str(number)) as row:
-        row.turn("there")
-    time.sleep(0.3)  # a parcel each
-print(pid, flush=True)
+from tests.support.changes import BEGUN, write
+from tests.support.storage_faults import put_rows, record
+logging.basicConfig(format="%(message)s")
+writer = writer_for(database_address(sys.argv[1]))
+write(writer, BEGUN)
+record(writer, "a", range(20))
+os.kill(writer._outlet.pid, signal.SIGSTOP)
+put_rows(writer, "a", range(20, 1_500))  # more than fits into the connection
+writer._queue.dropped += 7
+print(writer._outlet.pid)
 """
 
 
-def test_all_that_waits_is_sent_before_the_training_ends(db: Path) -> None:
-    command = [sys.executable, "-c", STUCK, str(db)]
-    environment = os.environ | {"LOGS_UI_END_SECONDS": "0.5"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True, timeout=60)
-    assert "still being written, by a process that goes on as long as it can" in done.stderr
-    assert "never written" not in done.stderr
-    os.kill(int(done.stdout), signal.SIGCONT)
-    wait_until(lambda: len(stored_if_there(db)) == 6)
+def test_what_a_stopped_one_has_not_written_waits_on_disk_and_is_stored_once(
+    address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGS_UI_SPOOL", str(tmp_path / "spools"))
+    done = run_python(LEFT, as_text(address), END_SECONDS="0.5")
+    assert done.stderr.startswith(f"logs-ui: the last recorded data waits in {spool_folder(address)}. The next")
+    wait_until(lambda: not is_alive(int(done.stdout)))
+    check(address, {"a": 1_500}, exactly=True)
+    assert stored(address, "select recorder_errors, dropped from run") == [(0, 7)]
+
+
+def test_what_waits_on_disk_is_as_if_it_had_been_written(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGS_UI_END_SECONDS", "0.5")
+    with start_run(db=db, tokenizer=words()) as run:
+        writer = writer_for(db)
+        assert writer.flush(60)
+        os.kill(pid_of(writer), signal.SIGSTOP)
+        helper_of(writer).close(0)
+        with run.rollout("hello") as rollout:
+            rollout.tokens([0], [1, 2])
+        rollout.score(rewards={"solved": 1.0})
+    helper_of(writer)._spool.close()  # as the end of this process would do
+    found = load_run(run.id, db=db)
+    assert list(found.messages[0][1].values()) == ["assistant", "b c"]
+    assert [*found.reward, *load_runs(db=db).state] == [1.0, "finished"]
+
+
+def test_where_the_disk_takes_nothing_either_that_is_said(db: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = begun(db, limits=Limits(end_seconds=0, spool_bytes=0))
+    os.kill(pid_of(writer), signal.SIGSTOP)
+    writer.put(job(row("a")))
+    writer.close()
+    kill_helper(writer)
+    said = f"before the process ended: {spool_folder(db)} takes no more: LOGS_UI_SPOOL_MB is reached."
+    assert f"1 recorded changes were not written {said}" in caplog.text

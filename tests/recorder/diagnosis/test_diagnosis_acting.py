@@ -7,8 +7,9 @@ import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.report import Report
+from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.rows.text_facts import facts
-from logs_ui.recorder.vocabulary import Status, StopReason
+from logs_ui.recorder.vocabulary import LossCause, Status, StopReason
 from tests.recorder.diagnosis.test_diagnosis import GROUP, PLACE, QUARTER, card, entry, rows_of
 
 NAN = float("nan")
@@ -81,7 +82,7 @@ def test_loops_that_do_as_well_as_the_others_are_no_fault() -> None:
 
 def test_truncation_of_a_rising_run_is_no_fault() -> None:
     reward = np.where(PLACE < 16, 0.0, np.where(PLACE < 32, 0.2 + PLACE % 4 / 20, 0.4 + PLACE % 4 / 20))
-    rows = rows_of(reward=reward, stop_reason=StopReason.LENGTH)
+    rows = rows_of(reward=reward, stop_reason=StopReason.LENGTH, group=PLACE // 2)
     assert "truncation" not in ids(diagnose_rows(rows, Settings(max_reward=1.0)))
 
 
@@ -113,14 +114,15 @@ def test_a_tool_that_always_raises_is_the_environments_fault() -> None:
     found = card(diagnose_rows(rows), "infrastructure")
     # They get 0, the others 24 of 36: a quarter of the rollouts lose 2/3.
     assert found.cost == pytest.approx(1 / 6)
-    assert found.evidence[-1] == "In 12 rollouts every call raised, and the model received the errors."
+    assert found.evidence[-1] == "In 12 rollouts every call raised, or made one that did."
 
 
 @pytest.mark.parametrize("hard", [True, False])
 def test_a_tool_that_raises_on_some_tasks_is_the_environments_fault(*, hard: bool) -> None:
     erred = TASK == 0  # 16 of 48, one call of two
     reward = np.where(erred & hard, 0.0, PLACE % 2)
-    report = diagnose_rows(rows_of(env_steps=2.0, env_errors=erred.astype(float), reward=reward))
+    rows = rows_of(env_steps=2.0, env_errors=erred.astype(float), reward=reward, group=PLACE // 2)
+    report = diagnose_rows(rows)
     if not hard:
         assert report.cards == ()
         return
@@ -221,7 +223,33 @@ def test_generations_that_were_cut_in_the_middle_are_told_from_the_end() -> None
 
 def test_who_says_nothing_to_an_environment_that_others_act_in_is_idle() -> None:
     rows = rows_of(env_steps=np.where(QUARTER, NAN, 2.0), tool_calls=0.0)
-    assert card(diagnose_rows(rows), "never_acted").cost == pytest.approx(1 / 6)
+    found = card(diagnose_rows(rows), "never_acted")
+    assert found.cost == pytest.approx(1 / 6)
+    assert found.where == "env_steps:none"
+
+
+def test_a_tools_answer_without_room_is_no_truncated_generation() -> None:
+    given = {"stop_reason": np.where(QUARTER, "length", StopReason.DONE), "no_room": QUARTER, "truncated_turns": 0.0}
+    rows = rows_of(**given, tool_calls=1.0, reward=np.where(QUARTER, 0.0, PLACE % 2), group=PLACE // 2)
+    report = diagnose_rows(rows, config={"max_completion_length": 80})
+    assert ids(report) == ["no_room"]
+    found = report.cards[0]
+    assert (found.title, found.where) == ("25% of rollouts end because a tool's answer had no room", "no_room:1")
+    assert (
+        found.evidence[1]
+        == "The completion, of max_completion_length=80 tokens, had no room for what the tool answered."
+    )
+
+
+def test_what_takes_the_outcome_away_is_found_though_a_bonus_hides_it() -> None:
+    cut, place = np.arange(96) % 4 > 0, np.arange(96)
+    given: dict[str, Any] = {"stop_reason": np.where(cut, "length", StopReason.DONE), "truncated_turns": cut * 1.0}
+    parts = {"correct": np.where(cut, 0.0, place % 8 == 0), "length": np.where(cut, 0.6, 0.1)}
+    report = diagnose_rows(rows_of(96, **given, parts=parts, reward=sum(parts.values())))
+    assert "truncation" in ids(report)
+    never = {"correct": 0.0 * place, "length": 0.2 - 0.1 * (place % 4 == 0) + 0.001 * (place % 5)}
+    nothing = diagnose_rows(rows_of(96, **given, parts=never, reward=sum(never.values())))
+    assert "truncation" in ids(nothing), "of none that is solved, nothing does as well"
 
 
 def test_a_function_that_never_answers_is_named() -> None:
@@ -246,6 +274,23 @@ def test_a_function_that_never_answers_for_a_task_is_only_blamed_for_the_others(
     assert np.array_equal(found.own, (TASK != 0) & (PLACE % 2 == 0))
     by_task = {"right": np.where(TASK == 0, NAN, PLACE % 2), "format": np.where(TASK == 0, PLACE % 2, 0.0)}
     assert diagnose_rows(rows_of(parts=by_task)).cards == ()
+
+
+def test_nan_of_the_other_environments_function_is_no_missing_reward() -> None:
+    """Each rollout has a number of its own function, and NaN of the other."""
+    is_web = PLACE // GROUP % 2 == 1
+    parts = {"game": np.where(is_web, NAN, PLACE % 2), "web": np.where(is_web, PLACE % 2, NAN)}
+    rows = rows_of(parts=parts, reward=PLACE % 2, odd=np.full(48, fill_value=True))
+    assert "invalid_reward" not in [it.id for it in diagnose_rows(rows).cards]
+    assert not has_cause(rows, LossCause.INVALID_REWARD).any()
+
+
+def test_one_nan_beside_numbers_of_its_group_is_named_for_what_it_is() -> None:
+    right = np.where(PLACE == 5, NAN, PLACE % 2)
+    rows = rows_of(parts={"right": right, "format": np.ones(48)}, odd=PLACE == 5)
+    found = card(diagnose_rows(rows), "invalid_reward")
+    assert found.title == "right gave no reward to 2% of rollouts, but scored others of the same prompts"
+    assert found.evidence[-1] == "1 of these rollouts have NaN of a function."
 
 
 def test_functions_that_have_rows_of_their_own_within_a_group_are_healthy() -> None:

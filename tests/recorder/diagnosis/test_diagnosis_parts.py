@@ -67,6 +67,32 @@ def test_a_function_that_decides_alone_is_no_fault_where_none_falls_for_it(
     assert "reward_parts" not in ids(diagnose_rows(rows))
 
 
+def mix(**parts: Floats) -> Rows:
+    """Every second group is a web task's, which its own function scores, as `web` has it."""
+    is_web = PLACES // GROUP % 2 == 1
+    own = {name: np.where(is_web == (name == "web"), given, np.nan) for name, given in parts.items()}
+    return rows_of(MANY, steps=STEPS, reward=np.nansum(list(own.values()), axis=0), parts=own)
+
+
+def test_functions_that_score_other_groups_do_not_outweigh_each_other() -> None:
+    """One environment's test is 0 or 1, and the other's judge hardly varies."""
+    rows = mix(tests=drawn(0.4 + 0 * TIME, 0), web=0.4 + 0.05 * drawn(0.4 + 0 * TIME, 1))
+    assert shares(rows)["tests"] > 0.95
+    report = diagnose_rows(rows)
+    assert "reward_parts" not in ids(report)
+    assert "No two reward functions score the same groups." in str(report.as_dict())
+
+
+def test_a_function_that_outweighs_another_in_one_environment_is_found_there() -> None:
+    correct = 0.1 * drawn(0.3 + 0 * TIME, 1)
+    rows = mix(format=drawn(0.5 + 0 * TIME, 0), correct=correct, web=drawn(0.5 + 0 * TIME, 2))
+    found = card(diagnose_rows(rows), "reward_parts")
+    assert found.title.startswith("format explains >99% of the reward variance within groups, correct ")
+    assert found.evidence[-1] == "Counted in the groups that they score: 20 of 40."
+    assert found.share == 0.5
+    assert found.where == "rewards.correct<0.099999 step:21..30"
+
+
 def test_an_outcome_that_rises_while_a_form_or_a_penalty_falls_is_healthy() -> None:
     up, down = drawn(0.3 + 0.45 * TIME, 0), drawn(0.5 - 0.35 * TIME, 1)
     assert "reward_parts" not in ids(diagnose_rows(of_two(up, down, ("correct", "format"))))

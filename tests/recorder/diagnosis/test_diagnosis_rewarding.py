@@ -11,11 +11,11 @@ from logs_ui.recorder.diagnosis.checks.contradictions import against, spreads, t
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.checks.wiring import swapped
 from logs_ui.recorder.diagnosis.links import ids
-from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.task_table import alikeness, chance_of_few
-from logs_ui.recorder.diagnosis.waterfall import Scale
+from logs_ui.recorder.vocabulary import Mark
 from tests.recorder.diagnosis.test_diagnosis import GROUP, NAN, PLACE, card, rows_of
 
 HALF = (PLACE % 2).astype(float)
@@ -27,7 +27,7 @@ def test_a_weightless_function_that_falls_while_the_reward_rises_is_suspected() 
     paid, real = np.where(LATE, 1.0, HALF), np.where(LATE, 0.0, HALF)
     rows = rows_of(
         reward=paid, parts={"judge": paid, "real": 0 * real}, values={"judge": paid, "real": real},
-        weights={"judge": 1.0, "real": 0.0},
+        weights={"judge": 1.0, "real": 0.0}, group=PLACE // 2,
     )  # fmt: skip
     found = card(diagnose_rows(rows), "hacking")
     # The reward rose by a half, and `real` fell by a half: more than all that was lost, by 12 of 48 rollouts.
@@ -49,7 +49,7 @@ def test_a_function_that_counts_may_fall(weight: float, expected: bool) -> None:
     paid, real = np.where(LATE, 1.0, HALF), np.where(LATE, 0.0, HALF)
     rows = rows_of(
         reward=2 * paid + weight * real, parts={"judge": 2 * paid, "real": weight * real},
-        weights={"judge": 2.0, "real": weight},
+        weights={"judge": 2.0, "real": weight}, group=PLACE // 2,
     )  # fmt: skip
     assert ("hacking" in {it.id for it in diagnose_rows(rows).cards}) is expected
 
@@ -59,8 +59,11 @@ def test_a_function_that_counts_may_fall(weight: float, expected: bool) -> None:
     [("format", "correct", True), ("correct", "format", False), ("solved", "correct", False)],
 )
 def test_an_outcome_that_counts_may_not_fall_for_anything_else(paid: str, falls: str, *, expected: bool) -> None:
-    parts = {paid: np.where(LATE, 2.0, 1.0), falls: np.where(LATE, (PLACE % GROUP == 0) * 1.0, HALF)}
-    found = {it.id: it for it in diagnose_rows(rows_of(reward=sum(parts.values()), parts=parts)).cards}
+    place = np.arange(96)
+    late = place >= 48
+    parts = {paid: np.where(late, 2.0, 1.0), falls: np.where(late, place % GROUP == 0, place % 2)}
+    rows = rows_of(96, reward=sum(parts.values()), parts=parts)
+    found = {it.id: it for it in diagnose_rows(rows).cards}
     assert ("hacking" in found) is expected
     if expected:
         # Values of each group's four: 0.5 of them before, 0.25 since; the reward from 1.5 to 2.25.
@@ -84,7 +87,7 @@ def test_rollouts_that_are_more_alike_since_they_are_better_have_lost_nothing(th
     sign = np.where(place % 2, 1.0, -1.0)
     before = 0.3 + 0.3 * (place // 4) / 20 + 0.3 * sign
     reward = np.where(place >= 84, then + 0.03 * sign, before)
-    rows = rows_of(96, steps=24, reward=reward)
+    rows = rows_of(96, steps=24, reward=reward, group=place // 2)
     found = diagnose_rows(rows, Settings(max_reward=3.0))
     assert ("signal_cliff" in {it.id for it in found.cards}) is expected
 
@@ -166,13 +169,15 @@ def test_a_task_that_is_not_solved_any_more_is_found() -> None:
 def test_groups_that_pass_or_fail_as_a_whole_are_one_attempt_each() -> None:
     # Three of six groups passed, then six failed, of two tasks: C(6, 3) / C(12, 3) = 1 / 11 of cases.
     rows = _forgotten((np.arange(96) // GROUP // 2 % 2 == 0).astype(float))
-    assert alikeness(rows, Scale(1.0, Success((("reward", 1.0),)), "")) == 1
+    assert alikeness(rows, Scale(1.0, Success((Mark("reward", 1.0),)), "")) == 1
     assert chance_of_few(3, 6, 6, 0) == pytest.approx(1 / 11)
     assert "forgotten" not in {it.id for it in diagnose_rows(rows, Settings(max_reward=1.0)).cards}
 
 
 def test_rollouts_that_do_not_end_alike_count_each() -> None:
-    assert alikeness(_forgotten((np.arange(96) % 2).astype(float)), Scale(1.0, Success((("reward", 1.0),)), "")) == 0
+    assert (
+        alikeness(_forgotten((np.arange(96) % 2).astype(float)), Scale(1.0, Success((Mark("reward", 1.0),)), "")) == 0
+    )
 
 
 def _forgotten(reward: Floats) -> Rows:
@@ -188,12 +193,6 @@ def test_a_constant_reward_where_the_environment_tells_apart_explains_all() -> N
     assert "The environment rewards 50% of them above its minimum." in report.cards[0].evidence
 
 
-def test_where_the_environment_rewards_nothing_either_the_tasks_are_too_hard() -> None:
-    report = diagnose_rows(rows_of(reward=0.0, env_reward_sum=0.0, env_steps=1))
-    assert report.cards[0].id == "never_solved"
-    assert report.cards[0].title == "3 of 3 tasks are never solved"
-
-
 def test_functions_that_cancel_out_explain_a_constant_reward() -> None:
     rows = rows_of(reward=0.0, parts={"a": HALF, "b": -HALF})
     assert cancels(rows).all()
@@ -202,18 +201,14 @@ def test_functions_that_cancel_out_explain_a_constant_reward() -> None:
     assert report.cards[0].where == "spread:0"
 
 
-def test_a_small_reward_beside_an_outcome_is_meant_to_be_small() -> None:
-    style = 0.1 * (PLACE % 3 == 0)
-    rows = rows_of(reward=HALF + style, parts={"correct": HALF, "style": style}, weights={"correct": 1.0, "style": 0.1})
-    assert shares(rows)["correct"] > 0.9
-    assert diagnose_rows(rows).cards == ()
-
-
 def test_what_is_paid_by_one_function_for_length_is_found() -> None:
-    tokens = 100.0 + 40 * (PLACE // 8) + 10 * (PLACE // 2 % 2)
-    right = HALF
+    place = np.arange(96)
+    tokens = 100.0 + 40 * (place // 16) + 10 * (place // 2 % 2)
+    right = (place % 2).astype(float)
     detail = tokens / 10
-    rows = rows_of(reward=right + detail, parts={"right": right, "detail": detail}, completion_tokens=tokens, turns=1)
+    rows = rows_of(
+        96, reward=right + detail, parts={"right": right, "detail": detail}, completion_tokens=tokens, turns=1
+    )
     assert correlation(rows, rows.parts["detail"]) == pytest.approx(1.0)
     # Within groups: a variance of 1/4 of `right`, 1/4 of `detail`, and no covariance.
     assert correlation(rows) == pytest.approx(0.5**0.5)

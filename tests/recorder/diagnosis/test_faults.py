@@ -1,37 +1,54 @@
 """The first card names what was planted, and a healthy run has none."""
 
-import itertools
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from logs_ui.recorder import diagnose
+from logs_ui.recorder.diagnosis import Card
 from tests.faults import Fault
-from tests.faults.__main__ import found
+from tests.faults.columns import diagnosed
+from tests.faults.realistic.registry import RUNS
+from tests.faults.recording import record
 from tests.faults.registry import FAULTS
 from tests.support.exhaustive import cases
 
-
-def _variants() -> list[Fault]:
-    """Return one variant of each cause, another one from cause to cause, so that each kind of run occurs with some
-    cause. Exhaustively, return all variants, and the runs that are really trained.
-    """
-    trained = [fault for fault in FAULTS if ", trained" in fault.id]
-    chosen = [*cases(trained, 0)]
-    others = [fault for fault in FAULTS if fault not in trained]
-    for number, (_, found_with) in enumerate(itertools.groupby(others, lambda fault: fault.id.partition(":")[0])):
-        variants = list(found_with)
-        turn = number % len(variants)
-        chosen += cases([*variants[turn:], *variants[:turn]], 1)
-    return chosen
+GENERATED = [fault for fault in FAULTS if fault.made is not None]
+TRAINED = [fault for fault in FAULTS if fault.train is not None]
+FIRSTS = {fault.expected: fault for fault in reversed(GENERATED)}.values()  # one of each check
+OTHERS = [*(fault for fault in GENERATED if fault not in FIRSTS), *(run.as_fault() for run in RUNS)]
 
 
-@pytest.mark.parametrize("fault", _variants(), ids=lambda fault: fault.id)
-def test_the_first_card_names_what_was_planted(fault: Fault, tmp_path: Path) -> None:
-    report = found(fault, tmp_path)
+@pytest.mark.parametrize("fault", GENERATED, ids=lambda fault: fault.id)
+def test_the_first_card_names_what_was_planted(fault: Fault) -> None:
+    assert fault.made is not None
+    report = diagnosed(fault.made()).report
     assert not report.warming_up
     cards = [(card.id, card.cost, card.title) for card in report.cards]
-    first = cards[0][0] if cards else None
-    assert first == fault.expected, cards
+    assert (cards[0][0] if cards else None) == fault.expected, cards
+
+
+@pytest.mark.parametrize("fault", cases([*FIRSTS, *OTHERS], len(FIRSTS)), ids=lambda fault: fault.id)
+def test_a_recorded_run_has_the_cards_of_its_columns(fault: Fault, tmp_path: Path) -> None:
+    assert fault.made is not None
+    run = fault.made()
+    record(tmp_path / "a.db", run)
+    assert comparable(diagnose(db=tmp_path / "a.db").cards) == comparable(diagnosed(run).report.cards)
+
+
+def comparable(cards: Iterable[Card]) -> list[Any]:
+    """Return of each card what does not depend on ids, nor on the order in which a database returns rows."""
+    return [(it.id, it.title, it.share, it.since_step, it.own is None or it.own.tolist()) for it in cards]
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("fault", TRAINED, ids=lambda fault: fault.id)
+def test_the_first_card_names_what_was_trained(fault: Fault, tmp_path: Path) -> None:
+    fault.record(tmp_path / "a.db")
+    cards = diagnose(db=tmp_path / "a.db").cards
+    assert [card.id for card in cards][:1] == [fault.expected]
 
 
 def test_no_two_faults_share_an_id() -> None:

@@ -12,24 +12,20 @@ import pytest
 
 from logs_ui.recorder import load_run
 from logs_ui.recorder.diagnosis import Card
-from logs_ui.recorder.diagnosis.tables.task_table import EASY, Label, figures, labels
+from logs_ui.recorder.diagnosis.tables.task_table import Label, figures, labels
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.vocabulary import LossCause
-from tests.faults.realistic import Realistic, Truth
-from tests.faults.realistic.recorded import Recorded, recorded
-from tests.faults.realistic.registry import RUNS, of
+from tests.faults.realistic import Realistic, Truth, counting
+from tests.faults.realistic.counting import ATTEMPTS, SAME, by, cause_of, is_dead, tried, twins
+from tests.faults.realistic.recorded import Judged, Recorded, judged, recorded
+from tests.faults.realistic.registry import RUNS, each, of
 
 PLANTED = [run for run in RUNS if run.expected is not None]
 WITH_OUTCOME = [run for run in RUNS if run.kind != "judge"]
-ATTEMPTS = 10
-LITTLE = 1e-6
-HABIT = re.compile(
-    r"Low rollouts have ([\d,.]+) (turns|actions) on average; "
-    r"better ones of the same groups have ([\d,.]*\d) \((\d+) groups\)"
-)
+HABIT = re.compile(r"In low rollouts of (\d+) groups: (?:.*?; )?(turns) ([\d,.]+), in better ones ([\d,.]*\d)[.;]")
 
 
-def card_of(found: Recorded, cause: str | None = None) -> Card:
+def card_of(found: Judged, cause: str | None = None) -> Card:
     """Return the card of a cause, by default the one that must come first."""
     cards = {card.id: card for card in found.diagnosed.report.cards}
     name = cause or found.truth.expected
@@ -66,40 +62,35 @@ def has_number(text: str, value: float) -> bool:
     return any(re.search(rf"(?<![\d.]){re.escape(form)}(?![\d]|\.\d)", text) for form in forms)
 
 
-def mean_reward(rollouts: Iterable[Mapping[str, Any]]) -> float:
-    """Return the mean of the rewards that were given."""
-    return fmean(it["reward"] for it in rollouts if it["reward"] is not None)
-
-
 # --- Cards
 
 
-@of(RUNS)
+@each(RUNS)
 def test_the_first_card_names_the_cause(run: Realistic) -> None:
-    report = recorded(run.id).diagnosed.report
+    report = judged(run.id).diagnosed.report
     assert not report.warming_up
     cards = [(card.id, card.title) for card in report.cards]
     assert (cards[0][0] if cards else None) == run.expected, cards
 
 
-@of([run for run in PLANTED if run.also])
+@each([run for run in PLANTED if run.also])
 def test_the_other_planted_causes_have_a_card_too(run: Realistic) -> None:
-    found = recorded(run.id)
+    found = judged(run.id)
     for cause, step in run.also.items():
         card = card_of(found, cause)
         assert step is None or abs((card.since_step or 0) - step) <= 2, card.since_step
 
 
-@of(RUNS)
+@each(RUNS)
 def test_each_card_is_a_planted_cause_or_its_result(run: Realistic) -> None:
     results = {"dead_groups", "signal_cliff"} if run.expected else set()
-    said = {card.id: card.title for card in recorded(run.id).diagnosed.report.cards}
+    said = {card.id: card.title for card in judged(run.id).diagnosed.report.cards}
     assert said.keys() <= {run.expected, *run.also, *results}, said
 
 
-@of(PLANTED)
+@each(PLANTED)
 def test_its_step_is_the_planted_one(run: Realistic) -> None:
-    card = card_of(recorded(run.id))
+    card = card_of(judged(run.id))
     if run.since is None:
         assert card.since_step is None or card.since_step <= 3, card.since_step
     else:
@@ -107,18 +98,18 @@ def test_its_step_is_the_planted_one(run: Realistic) -> None:
         assert abs(card.since_step - run.since) <= 2, card.since_step
 
 
-@of(PLANTED)
+@each(PLANTED)
 def test_its_figures_are_those_of_the_truth(run: Realistic) -> None:
-    found = recorded(run.id)
+    found = judged(run.id)
     FIGURES[run.expected or ""](found, card_of(found))
 
 
-def _truncation(found: Recorded, card: Card) -> None:
+def _truncation(found: Judged, card: Card) -> None:
     cut = [it for it in found.last_steps if it["truncated"]]
     others = [it for it in found.last_steps if not it["truncated"]]
     assert percent(len(cut) / len(found.last_steps)) in card.title
-    assert has_number(shown(card), mean_reward(cut))
-    assert has_number(shown(card), mean_reward(others))
+    assert has_number(shown(card), fmean(it["reward"] for it in tried(cut)))
+    assert has_number(shown(card), fmean(it["reward"] for it in tried(others)))
     assert has_number(shown(card), fmean(it["cut_tokens"] for it in cut))
     if limits := {it["limit"] for it in cut} - {None}:
         assert has_number(card.suggestion, limits.pop())
@@ -126,7 +117,7 @@ def _truncation(found: Recorded, card: Card) -> None:
         assert not has_number(card.suggestion, given), "it is not the limit that was hit"
 
 
-def _forgotten(found: Recorded, card: Card) -> None:
+def _forgotten(found: Judged, card: Card) -> None:
     truth, since = found.truth, card.since_step
     assert since is not None
     tasks = {it["task"] for it in truth.of("forgotten")}
@@ -143,7 +134,7 @@ def _forgotten(found: Recorded, card: Card) -> None:
     assert percent(fmean(after)) in card.title
 
 
-def _infrastructure(found: Recorded, card: Card) -> None:
+def _infrastructure(found: Judged, card: Card) -> None:
     broken = [it for it in found.last_steps if it["errored"]]
     assert percent(len(broken) / len(found.last_steps)) in card.title
     assert "out of memory" in shown(card)
@@ -151,43 +142,31 @@ def _infrastructure(found: Recorded, card: Card) -> None:
     assert all(it["task"] in shown(card) for it in broken)
 
 
-def _diversity(found: Recorded, card: Card) -> None:
+def _diversity(found: Judged, card: Card) -> None:
     entropy = found.truth.scalars["entropy"]
     assert has_number(shown(card), entropy[max(entropy)]) or has_number(shown(card), fmean(list(entropy.values())[-3:]))
     assert "sampler" not in shown(card), "no log-probs are recorded"
 
 
-def _reward_parts(found: Recorded, card: Card) -> None:
+def _reward_parts(found: Judged, card: Card) -> None:
     name = "correctness_reward_func"
     assert name in shown(card)
     assert has_number(shown(card), found.truth.weights[name])
 
 
-def _length(found: Recorded, card: Card) -> None:
+def _length(found: Judged, card: Card) -> None:
     assert re.search(r"r = (1|0\.99\d*|>0\.99)\b", shown(card))
     assert "answers follow" not in card.title, "answers do not grow"
 
 
-def _inconsistent(found: Recorded, card: Card) -> None:
-    twins, differing = _twins(found.last_steps)
-    assert percent(len(differing) / len(twins)) in card.title
-    assert has_number(shown(card), len(twins))
+def _inconsistent(found: Judged, card: Card) -> None:
+    alike, differing = twins(found.last_steps)
+    assert percent(len(differing) / len(alike)) in card.title
+    assert has_number(shown(card), len(alike))
     assert has_number(shown(card), len(differing))
 
 
-def _twins(rollouts: list[Any]) -> tuple[list[Any], list[Any]]:
-    """Return the rollouts that have a duplicate, and those whose scores differ by more than 1% of the range."""
-    by_text = defaultdict(list)
-    for it in rollouts:
-        by_text[it["task"], it["text"]].append(it["values"]["judge"])
-    given = {key: max(values) - min(values) for key, values in by_text.items() if len(values) > 1}
-    every = [it["values"]["judge"] for it in rollouts]
-    least = 0.01 * (max(every) - min(every))
-    twins = [it for it in rollouts if (it["task"], it["text"]) in given]
-    return twins, [it for it in twins if given[it["task"], it["text"]] > least]
-
-
-def _parse_failures(found: Recorded, card: Card) -> None:
+def _parse_failures(found: Judged, card: Card) -> None:
     turns = sum(it["turns"] for it in found.last_steps)
     share = sum(it["fallbacks"] for it in found.last_steps) / turns
     rollouts = fmean(it["fallbacks"] > 0 for it in found.last_steps)
@@ -195,28 +174,28 @@ def _parse_failures(found: Recorded, card: Card) -> None:
     assert "noop" in shown(card)
 
 
-def _staleness(found: Recorded, card: Card) -> None:
+def _staleness(found: Judged, card: Card) -> None:
     assert percent(fmean(it["staleness"] >= 4 for it in found.last_steps)) in card.title
     assert has_number(shown(card), fmean(it["staleness"] for it in found.last_steps))
     assert has_number(shown(card), max(it["staleness"] for it in found.last_steps))
     assert has_number(shown(card), sum(it["dropped"] for it in found.last_steps))
 
 
-def _invalid_reward(found: Recorded, card: Card) -> None:
+def _invalid_reward(found: Judged, card: Card) -> None:
     bad = [it for it in found.last_steps if it["reward"] is None]
     assert percent(len(bad) / len(found.last_steps)) in card.title
     assert has_number(shown(card), len(bad))
     assert "code_tests" in shown(card)
 
 
-FIGURES: dict[str, Callable[[Recorded, Card], None]] = {
+FIGURES: dict[str, Callable[[Judged, Card], None]] = {
     "truncation": _truncation, "forgotten": _forgotten, "infrastructure": _infrastructure, "diversity": _diversity,
     "reward_parts": _reward_parts, "length": _length, "inconsistent": _inconsistent,
     "parse_failures": _parse_failures, "staleness": _staleness, "invalid_reward": _invalid_reward,
 }  # fmt: skip
 
 
-@of(PLANTED)
+@of(PLANTED, 2)
 def test_its_link_opens_exactly_its_rollouts(run: Realistic) -> None:
     found = recorded(run.id)
     card = card_of(found)
@@ -234,12 +213,12 @@ def test_its_link_opens_exactly_its_rollouts(run: Realistic) -> None:
         tasks, since = {it["task"] for it in found.truth.of("forgotten")}, run.since or 1
         assert rollouts == keys(it for it in within if it["task"] in tasks and (it["step"] >= since or first < since))
     elif run.expected == "inconsistent":
-        assert rollouts == keys(_twins(within)[1])
+        assert rollouts == keys(twins(within)[1])
     else:
         assert rollouts == keys(it for it in within if run.expected in it["causes"])
 
 
-def _steps(found: Recorded, card: Card) -> tuple[int, int]:
+def _steps(found: Judged, card: Card) -> tuple[int, int]:
     steps = found.diagnosed.report.steps
     assert steps is not None
     named = re.search(r"step:(\d+)\.\.(\d+)", card.where)
@@ -252,11 +231,11 @@ def _steps(found: Recorded, card: Card) -> tuple[int, int]:
 # --- The loss of rollouts that ended by themselves
 
 
-@of(RUNS)
+@of(RUNS, 2)
 def test_what_is_said_of_low_rollouts_is_true(run: Realistic) -> None:
     found = recorded(run.id)
     report, rows = found.diagnosed.report, found.last_steps
-    low = [it for it in rows if cause_of(it) == LossCause.WRONG_ANSWER and it["reward"] < report.fall.best - LITTLE]
+    low = [it for it in rows if cause_of(it) == LossCause.WRONG_ANSWER and it["reward"] < report.fall.best - SAME]
     lost = sum(report.fall.best - it["reward"] for it in low)
     card = report.scored_low
     if card is None:
@@ -265,21 +244,20 @@ def test_what_is_said_of_low_rollouts_is_true(run: Realistic) -> None:
     assert opened(found, card.where) == keys(low)
     assert percent(min(lost / len(rows) / report.fall.lost, 1.0)) in card.title
     evidence = " ".join(card.evidence)
-    by_name = {it["task"]: it["task"] for it in rows}
-    for name, share, mean in re.findall(r"(\S+) \(([\d<>]+%), mean reward ([\d.\u2212]+)\)", evidence):
-        of_task = [it for it in rows if it["task"] == name or (name not in by_name and name.strip("/") in it["task"])]
-        assert share == percent(sum(report.fall.best - it["reward"] for it in low if it in of_task) / lost)
-        assert mean == figure(mean_reward(of_task)), name
-    parts = re.search(r"best 1% of rollouts, averaged over all: (.+?) less\.", evidence)
+    ended = [it for it in rows if it["reward"] is not None and cause_of(it) == LossCause.WRONG_ANSWER]
+    for name, mean in re.findall(r"(\S+) \(mean reward ([\d.\u2212]+)\)", evidence):
+        of_task = [it["reward"] for it in ended if it["task"] == name or it["task"].startswith(name)]
+        assert mean == figure(fmean(of_task)), name
+    parts = re.search(r"best 1% of rollouts, averaged over all and weighted: (.+?) less\.", evidence)
     assert parts or run.kind != "coding", evidence
     if parts:
         for name, less in re.findall(r"(\w+) ([\d.\u2212]+)", parts[1]):
             assert less == figure(_shortfall(found, low, name)), name
-    for theirs, what, others, groups in HABIT.findall(evidence) if run.kind != "judge" else ():
+    for groups, what, theirs, others in HABIT.findall(evidence) if run.kind != "judge" else ():
         assert (theirs, others, int(groups)) == _habit(found, low, what)
 
 
-def _shortfall(found: Recorded, low: list[Mapping[str, Any]], name: str) -> float:
+def _shortfall(found: Judged, low: list[Mapping[str, Any]], name: str) -> float:
     """Return how much less the low rollouts get of a function than the best hundredth of the run, per rollout."""
     rewards = [-math.inf if it["reward"] is None else it["reward"] for it in found.truth.rollouts]
     least = float(np.percentile(rewards, 99))
@@ -288,23 +266,30 @@ def _shortfall(found: Recorded, low: list[Mapping[str, Any]], name: str) -> floa
     return more * found.truth.weights[name] * len(low) / len(found.last_steps)
 
 
-def _habit(found: Recorded, low: list[Mapping[str, Any]], what: str) -> tuple[str, str, int]:
-    """Return means over groups that have both, of their low rollouts and of those that solved the task."""
+def _habit(found: Judged, low: list[Mapping[str, Any]], what: str) -> tuple[str, str, int]:
+    """Return the means of low rollouts and of those that solved the task, and the number of groups that have both. A
+    group with m and n of them has the weight mn / (m + n).
+    """
     low_keys = keys(low)
     sides: dict[str, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
     for it in found.last_steps:
         if it["solved"] or ((it["group"], it["generation"]) in low_keys):
             sides[it["group"]][it["solved"]].append(it[what])
-    both = [(fmean(ours), fmean(theirs)) for ours, theirs in sides.values() if ours and theirs]
-    return figure(fmean(one for one, _ in both)), figure(fmean(other for _, other in both)), len(both)
+    both = [
+        (one, other, len(one) * len(other) / (len(one) + len(other))) for one, other in sides.values() if one and other
+    ]
+    weights = sum(weight for *_, weight in both)
+    ours = sum(fmean(one) * weight for one, _, weight in both) / weights
+    theirs = sum(fmean(other) * weight for _, other, weight in both) / weights
+    return figure(ours), figure(theirs), len(both)
 
 
 # --- Checks without a card
 
 
-@of(RUNS)
+@each(RUNS)
 def test_the_figures_of_checks_without_a_card_are_true(run: Realistic) -> None:
-    found = recorded(run.id)
+    found = judged(run.id)
     wrong = {}
     for it in found.diagnosed.report.checked:
         if it.state == "below" and (expected := BELOW.get(it.id)) is not None:
@@ -323,58 +308,42 @@ def numbers(text: str) -> list[float]:
     return found
 
 
-def _share(found: Recorded, is_so: Callable[[Mapping[str, Any]], bool]) -> list[float]:
+def _share(found: Judged, is_so: Callable[[Mapping[str, Any]], bool]) -> list[float]:
     return [fmean(is_so(it) for it in found.last_steps)]
 
 
-def groups_of(rollouts: Iterable[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """Return the scored rollouts of each group with at least two of them."""
-    found = defaultdict(list)
-    for it in rollouts:
-        if it["reward"] is not None:
-            found[it["group"]].append(it)
-    return [group for group in found.values() if len(group) > 1]
+def _zero_variance(found: Judged) -> list[float]:
+    groups = [group for group in by("group", tried(found.last_steps)).values() if len(group) > 1]
+    all_fail = [fmean(is_dead(it) and not any(one["solved"] for one in it) for it in groups)]
+    return [fmean(map(is_dead, groups)), *(all_fail if found.truth.kind != "judge" else [])]
 
 
-def _is_dead(group: list[Mapping[str, Any]]) -> bool:
-    rewards = [it["reward"] for it in group]
-    return bool(max(rewards) - min(rewards) <= LITTLE)
-
-
-def _zero_variance(found: Recorded) -> list[float]:
-    groups = groups_of(found.last_steps)
-    all_fail = [fmean(_is_dead(it) and not any(one["solved"] for one in it) for it in groups)]
-    return [fmean(map(_is_dead, groups)), *(all_fail if found.truth.kind != "judge" else [])]
-
-
-def _length_r(found: Recorded) -> list[float]:
+def _length_r(found: Judged) -> list[float]:
     pairs = []
-    for group in groups_of(it for it in found.last_steps if not it["errored"]):
+    for group in by("group", tried(it for it in found.last_steps if not it["errored"])).values():
         lengths, rewards = [it["tokens"] / it["turns"] for it in group], [it["reward"] for it in group]
         pairs += [(x - fmean(lengths), y - fmean(rewards)) for x, y in zip(lengths, rewards, strict=True)]
     norm = (sum(x * x for x, _ in pairs) * sum(y * y for _, y in pairs)) ** 0.5
     return [sum(x * y for x, y in pairs) / norm] if norm else []
 
 
-def _many_attempts(found: Recorded) -> list[float]:
-    attempts = Counter(it["task"] for it in found.truth.rollouts if it["reward"] is not None)
-    return [sum(number >= ATTEMPTS for number in attempts.values())]
+def _many_attempts(found: Judged) -> list[float]:
+    return [sum(len(mine) >= ATTEMPTS for mine in by("task", tried(found.truth.rollouts)).values())]
 
 
-def _families(found: Recorded) -> list[float]:
+def _families(found: Judged) -> list[float]:
     """Count tasks with many attempts; families, if tasks come once or twice."""
     if any(often := _many_attempts(found)):
         return often
-    attempts = Counter(it["family"] for it in found.truth.rollouts if it["reward"] is not None)
-    return [sum(number >= ATTEMPTS for number in attempts.values())]
+    return [sum(len(mine) >= ATTEMPTS for mine in by("family", tried(found.truth.rollouts)).values())]
 
 
-def _range(found: Recorded) -> list[float]:
+def _range(found: Judged) -> list[float]:
     rewards = [it["reward"] for it in found.last_steps if it["reward"] is not None]
     return [min(rewards), max(rewards)]
 
 
-BELOW: dict[str, Callable[[Recorded], list[float]]] = {
+BELOW: dict[str, Callable[[Judged], list[float]]] = {
     "infrastructure": lambda found: _share(found, lambda it: it["errored"]),
     "invalid_reward": lambda found: [sum(it["values"] is not None for it in found.last_steps)],
     "parse_failures": lambda found: [
@@ -396,27 +365,14 @@ BELOW: dict[str, Callable[[Recorded], list[float]]] = {
 # --- The loss
 
 
-@of(RUNS)
+@each(RUNS)
 def test_no_cost_is_above_the_loss(run: Realistic) -> None:
-    report = recorded(run.id).diagnosed.report
+    report = judged(run.id).diagnosed.report
     costs = {card.id: card.cost for card in report.cards if card.cost is not None}
-    assert all(0 <= cost <= report.fall.lost + LITTLE for cost in costs.values()), (costs, report.fall.lost)
+    assert all(0 <= cost <= report.fall.lost + SAME for cost in costs.values()), (costs, report.fall.lost)
 
 
-def cause_of(it: Mapping[str, Any]) -> LossCause:
-    """Return what ended a rollout, by the generator."""
-    if it["errored"]:
-        return LossCause.INFRASTRUCTURE
-    if it["reward"] is None:
-        return LossCause.INVALID_REWARD
-    if it["truncated"]:
-        return LossCause.TRUNCATION
-    if it["ends_in_streak"] and not it["done"]:
-        return LossCause.LOOP
-    return LossCause.WRONG_ANSWER
-
-
-@of(RUNS)
+@of(RUNS, 2)
 def test_the_parts_of_the_loss_add_up_and_hold_the_rollouts_of_the_truth(run: Realistic) -> None:
     found = recorded(run.id)
     fall = found.diagnosed.report.fall
@@ -424,7 +380,7 @@ def test_the_parts_of_the_loss_add_up_and_hold_the_rollouts_of_the_truth(run: Re
     assert fall.mean == pytest.approx(fmean(rewards))
     assert fall.lost == pytest.approx(fall.best - fmean(rewards))
     assert sum(share.cost for share in fall.shares) - fall.above == pytest.approx(fall.lost)
-    lost = [it for it in found.last_steps if (it["reward"] or 0.0) < fall.best - LITTLE]
+    lost = [it for it in found.last_steps if (it["reward"] or 0.0) < fall.best - SAME]
     assert {share.cause.id: share.rollouts for share in fall.shares} == Counter(map(cause_of, lost))
     scope = found.diagnosed.report.scope
     for share in fall.shares:
@@ -437,50 +393,31 @@ def test_the_parts_of_the_loss_add_up_and_hold_the_rollouts_of_the_truth(run: Re
 
 def shares_of(truth: Truth) -> dict[str, float]:
     """Return the share of the attempts at each task that solved it."""
-    won = defaultdict(list)
-    for it in truth.rollouts:
-        if it["reward"] is not None:
-            won[it["task"]].append(it["solved"])
-    return {task: fmean(values) for task, values in won.items()}
+    return {task: fmean(it["solved"] for it in mine) for task, mine in by("task", tried(truth.rollouts)).items()}
 
 
-@of(WITH_OUTCOME)
+@each(WITH_OUTCOME)
 def test_solved_is_what_the_generator_means(run: Realistic) -> None:
-    found = recorded(run.id)
+    found = judged(run.id)
     rows, scale = found.diagnosed.rows, found.diagnosed.report.scale
     share = figures(rows, scale, found.truth.size).share
     assert dict(zip(rows.tasks, share.tolist(), strict=True)) == pytest.approx(shares_of(found.truth))
 
 
-@of([run for run in RUNS if run.kind == "judge"])
+@each([run for run in RUNS if run.kind == "judge"])
 def test_without_an_outcome_no_task_is_said_to_be_solved_or_not(run: Realistic) -> None:
-    found = recorded(run.id)
+    found = judged(run.id)
     rows, scale = found.diagnosed.rows, found.diagnosed.report.scale
     said = set(labels(rows, scale).label.tolist())
     assert said.isdisjoint({Label.NEVER, Label.FORGOTTEN, Label.SATURATED}), said
 
 
-@of(WITH_OUTCOME)
+@each(WITH_OUTCOME)
 def test_labels_are_true(run: Realistic) -> None:
-    found = recorded(run.id)
+    found = judged(run.id)
     rows, scale = found.diagnosed.rows, found.diagnosed.report.scale
     said = dict(zip(rows.tasks, labels(rows, scale).label.tolist(), strict=True))
-    assert said == {task: label_of(found.truth, task) for task in said}
-
-
-def label_of(truth: Truth, task: str) -> Label:
-    """Return a task's label: regressed if that was planted, the others by the definitions that the page prints."""
-    tried = [it for it in truth.rollouts if it["task"] == task and it["reward"] is not None]
-    won = [it["step"] for it in tried if it["solved"]]
-    if len(tried) < ATTEMPTS:
-        return Label.FEW
-    if not won:
-        return Label.NEVER
-    if any("forgotten" in it["causes"] for it in tried):
-        return Label.FORGOTTEN
-    begins = sorted(it["step"] for it in tried)[-ATTEMPTS]
-    late = [it["solved"] for it in tried if it["step"] >= begins]
-    return Label.SATURATED if fmean(late) >= EASY else Label.LEARNING
+    assert said == counting.labels(found.truth)
 
 
 # --- The shelf

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, Report, diagnose_rows
+from logs_ui.recorder import SettingsError
+from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, Report, Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.advice import IN_EVALUATION
 from logs_ui.recorder.diagnosis.report import Checked
 from logs_ui.recorder.vocabulary import Status, StopReason
-from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
+from tests.recorder.diagnosis.test_diagnosis import NAN, QUARTER, rows_of
 
 PLACE = np.arange(320)
 WHOLE = rows_of(
@@ -116,3 +118,33 @@ def test_a_users_check_may_return_none() -> None:
     own = Diagnostic("mine", "Mine", "d", "s", lambda _: None, lambda _: None)
     found = checked(diagnose_rows(WHOLE, diagnostics=(*DIAGNOSTICS, own)), "mine")
     assert (found.state, found.said) == ("below", "Below threshold.")
+
+
+def test_a_muted_finding_is_listed_below_with_its_reason_and_judges_nothing() -> None:
+    rows = rows_of(stop_reason=np.where(QUARTER, "length", "done"), truncated_turns=QUARTER.astype(float))
+    heard, muted = (diagnose_rows(rows, Settings(muted=it), has_ended=True) for it in ({}, {"truncation": "64 tokens"}))
+    assert [card.id for card in heard.cards][:1] == ["truncation"]
+    assert "truncation" not in {card.id for card in muted.cards}
+    assert [it.said for it in muted.checked if it.state == "muted"] == [
+        "25% of rollouts are truncated at the token limit (64 tokens)."
+    ]
+    assert "Muted: 25% of rollouts are truncated at the token limit (64 tokens)." in str(muted).splitlines()
+    assert (heard.verdict.id, muted.verdict.id) == ("fault", "reached")
+
+
+@pytest.mark.parametrize("muted", [["truncation"], {"truncation": " "}])
+def test_what_is_muted_needs_a_reason(muted: object) -> None:
+    with pytest.raises(SettingsError, match="muted must be a dict of reasons by diagnostic"):
+        Settings(muted=muted)  # type: ignore[arg-type]
+
+
+def test_a_report_says_from_how_many_checks_it_judges_and_what_most_others_lack() -> None:
+    assert diagnose_rows(rows_of()).basis == "Judged from 12 of 28 checks; 2 more need actions"
+
+
+def test_an_evaluation_gets_no_advice_for_training() -> None:
+    rows = rows_of(stop_reason=np.where(QUARTER, "length", "done"), truncated_turns=QUARTER.astype(float))
+    trained, evaluated = (diagnose_rows(replace(rows, is_evaluation=it)).cards[0] for it in (False, True))
+    assert trained.suggestion.endswith("or reward completions that finish within the limit.")
+    assert evaluated.suggestion == IN_EVALUATION["truncation"]
+    assert set(IN_EVALUATION) <= {it.id for it in DIAGNOSTICS}

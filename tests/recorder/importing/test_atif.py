@@ -177,9 +177,9 @@ def test_a_continued_trajectory_is_read_to_its_end(trials: Rollouts) -> None:
     assert said == ["Say hello.", "First.", "Nothing.", "Second."]
     assert not any(step.get("is_copied_context") for step in one.metadata["steps"])
     assert (one.stop_reason, one.status, one.error, one.tags) == (
-        StopReason.TURN_LIMIT,
+        StopReason.TIMEOUT,
         Status.OK,
-        None,
+        "AgentTimeoutError: no reward",
         ["AgentTimeoutError"],
     )
     assert one.metadata["exception_info"]["exception_message"] == "no reward"
@@ -210,13 +210,12 @@ def test_steps_of_a_task_are_one_rollout(trials: Rollouts) -> None:
 
 @pytest.mark.parametrize(("kind", "cause"), json.loads((HERE / "causes.json").read_text()).items())
 def test_exceptions_end_rollouts_as_harbor_classifies_them(job: Path, kind: str, cause: str) -> None:
-    budget = StopReason.TURN_LIMIT if kind == "AgentTimeoutError" else StopReason.LENGTH
     ends = {
         "sandbox_failed": (Status.ERROR, StopReason.ENVIRONMENT_ERROR),
         "harbor_failed": (Status.ERROR, StopReason.ENVIRONMENT_ERROR),
         "model_provider_failed": (Status.ERROR, StopReason.EXCEPTION),
         "unclassified": (Status.ERROR, StopReason.EXCEPTION),
-        "agent_exhausted_budget": (Status.OK, budget),
+        "agent_exhausted_budget": (Status.OK, StopReason.LENGTH),
         "agent_refused_task": (Status.OK, StopReason.STOP),
         "verifier_failed": (Status.OK, StopReason.DONE),
         "cancelled": (Status.ABORTED, StopReason.ABORTED),
@@ -226,9 +225,10 @@ def test_exceptions_end_rollouts_as_harbor_classifies_them(job: Path, kind: str,
     written["exception_info"]["exception_type"] = kind
     result.write_text(json.dumps(written))
     (one,) = _read(result)
-    assert (one.status, one.stop_reason) == ends[cause]
+    is_late = "Timeout" in kind
+    assert (one.status, one.stop_reason) == (ends[cause][0], StopReason.TIMEOUT if is_late else ends[cause][1])
     assert one.tags == [kind]
-    assert one.error == (None if one.status == Status.OK else f"{kind}: no reward")
+    assert one.error == (None if one.status == Status.OK and not is_late else f"{kind}: no reward")
     assert one.rewards == ({"reward": None} if cause == "verifier_failed" else None)
 
 
@@ -330,7 +330,7 @@ def test_a_job_is_a_run_and_its_trials_are_rows(job: Path) -> None:
     assert row.actions[0]["action"] == {"name": "bash_command", "arguments": {"keystrokes": "ls\n"}}
     assert row.actions[0]["observation"] == "hello.txt"
     assert frame.generation.tolist() == [0, 1, 2, 3, 4]
-    assert frame[frame.stop_reason == "turn_limit"].reward.tolist() == [1.25]
+    assert frame[frame.stop_reason == "timeout"].reward.tolist() == [1.25]
 
 
 def test_a_trial_that_runs_is_replaced_when_its_result_is_written(job: Path) -> None:

@@ -1,9 +1,12 @@
 """What is true of each import, whatever the format: nothing is lost or doubled, and a fault costs itself alone."""
 
+import gzip
 import json
 import math
 import os
 import sqlite3
+import subprocess
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -14,14 +17,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import zstandard
 
-from logs_ui.recorder import LogsUIError, import_run, load_run
+from logs_ui.recorder import LogsUIError, import_run, load_run, load_runs
+from logs_ui.recorder.importing import formats, source_files
 from logs_ui.recorder.importing import import_run as importing
-from logs_ui.recorder.importing import source_files
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Mode
+
+_SKYRL = "`input_prompt`, `output_response`"
+_PACKED = gzip.compress(b'{"text": "a"}\n', mtime=0)
 
 
 class _Plain(Reader):
@@ -155,17 +162,110 @@ def test_a_run_with_a_name_goes_on_when_its_first_files_are_deleted(tmp_path: Pa
     assert _rows(db, first.runs[0]).step.tolist() == [1, 2, 10]
 
 
-def test_a_file_written_anew_replaces_what_it_repeats(tmp_path: Path) -> None:
-    file = _write(tmp_path / "logs/1.jsonl", *({"text": f"{i}", "reward": 0.0} for i in range(4)))
-    importer = importing.Importer([file], ImportOptions(), db=tmp_path / "runs.db", is_followed=True)
-    importer.take()
-    _write(file, {"text": "0", "reward": 0.0}, {"text": "1", "reward": 0.5})
-    importer.take()
+def _rewritten(folder: Path, *contents: str, moved: bool = False, name: str = "1.jsonl") -> importing.Importer:
+    """Follow a file that is written anew, with each content in turn."""
+    file = folder / "logs" / name
+    file.parent.mkdir()
+    importer = importing.Importer([file.parent], ImportOptions(), db=folder / "runs.db", is_followed=True)
+    for content in contents:
+        if moved:
+            file.with_suffix(".part").write_text(content)
+            file.with_suffix(".part").replace(file)
+        else:
+            file.write_text(content)
+        importer.take()
     importer.close()
+    return importer
+
+
+@pytest.mark.parametrize("moved", [False, True])
+@pytest.mark.parametrize("between", [[], [""], ['{"text": "0", "reward": 0.0}\n']])
+def test_a_file_written_anew_and_shorter_replaces_its_rollouts(
+    tmp_path: Path, between: list[str], *, moved: bool
+) -> None:
+    before = "".join(f'{{"text": "{i}", "reward": 0.0, "step": {i}, "tag": "t"}}\n' for i in range(4))
+    after = '{"text": "0", "reward": 0.0, "step": 0, "tag": "t"}\n{"text": "1", "reward": 0.5, "step": 1}\n'
+    between = [it.replace("0.0}", '0.0, "step": 0, "tag": "t"}') for it in between]
+    importer = _rewritten(tmp_path, before, *between, after, moved=moved)
     rows = _rows(tmp_path / "runs.db", importer.result.runs[0])
-    assert len(rows) == 4
-    assert sorted(rows.reward) == [0.0, 0.0, 0.0, 0.5]
-    assert sorted(rows.generation) == [0, 1, 2, 3]
+    assert (sorted(rows.reward), importer.result.rollouts, importer.result.new) == ([0.0, 0.5], 2, 2)
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection:
+        sums = connection.execute("SELECT step, rollouts FROM step_statistics WHERE rollouts > 0 ORDER BY step")
+        assert sums.fetchall() == [(0, 1), (1, 1)]
+        assert connection.execute("SELECT COUNT(*) FROM rollout_payload").fetchone() == (2,)
+
+
+def test_a_json_list_written_anew_and_shorter_replaces_its_rollouts(tmp_path: Path) -> None:
+    contents = (json.dumps([{"text": str(i)} for i in range(count)]) for count in (3, 5, 2))
+    importer = _rewritten(tmp_path, *contents, name="1.json")
+    assert len(_rows(tmp_path / "runs.db", importer.result.runs[0])) == importer.result.rollouts == 2
+
+
+def test_a_rollout_that_another_file_has_stays(tmp_path: Path) -> None:
+    (tmp_path / "logs").mkdir()
+    own = {"text": "one", "run": "r"}
+    first = _write(tmp_path / "logs/a.jsonl", {"text": "zero", "run": "r"}, own)
+    importer = importing.Importer([tmp_path / "logs"], ImportOptions(), db=tmp_path / "a.db", is_followed=True)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Place, "key", property(lambda it: f"{it.id}-{it.number % 3}"))
+        importer.take()
+        (tmp_path / "logs/a.jsonl.1").write_bytes(first.read_bytes())
+        _write(first, {"text": "new", "run": "r"})
+        importer.take()
+    importer.close()
+    assert len(_rows(tmp_path / "a.db", importer.result.runs[0])) == 3
+
+
+@pytest.mark.parametrize("step", [2**31, 10**400, -(2**40), 1.5, math.inf, math.nan])
+def test_a_step_that_no_column_holds_is_no_step_0(tmp_path: Path, step: float) -> None:
+    file = _write(tmp_path / "a.jsonl", {"text": "one", "step": step}, {"text": "two", "step": 2})
+    found = import_run(file, db=tmp_path / "runs.db")
+    assert _rows(tmp_path / "runs.db", found.runs[0]).step.tolist() == [2]
+    assert [it.number for it in found.bad] == [1]
+    assert found.bad[0].reason.endswith("is no whole number below 2,147,483,648")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.parquet", b"PAR1 cut off"), ("a.eval", b"PK\3\4 cut off"), ("a.json", b'[{"text": "o'),
+        ("a.jsonl", b"\x00\x01\x02\n"), ("a.ndjson", b'{"text": '),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_named_and_marks_no_run(tmp_path: Path, name: str, content: bytes) -> None:
+    _write(tmp_path / "logs/b.jsonl", {"text": "one"})
+    (tmp_path / "logs" / name).write_bytes(content)
+    found = import_run(tmp_path / "logs", db=tmp_path / "runs.db")
+    assert (found.rollouts, found.unknown) == (1, [name])
+    assert load_runs(tmp_path / "runs.db").state.tolist() == ["finished"]
+    with pytest.raises(LogsUIError, match=f"{name}: it is (no JSON|damaged|a zip archive)") as caught:
+        import_run(tmp_path / "logs" / name, db=tmp_path / "runs.db")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("fails", ["records", "rollouts", "describe"])
+def test_a_reader_that_fails_marks_nobody_elses_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    class _Fails(_Plain):
+        name, title = "fails", "fails"
+
+        @classmethod
+        def recognizes(cls, head: Head) -> bool:
+            return "fail" in head.keys
+
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(_Fails, fails, fail)
+    monkeypatch.setattr(importing, "readers", lambda: (_Plain, _Fails))
+    for name, key in (("a", "fail"), ("b", "text"), ("c", "fail")):
+        _write(tmp_path / "logs" / f"{name}.jsonl", {key: "x", **({"text": "x"} if fails == "describe" else {})})
+    monkeypatch.setattr(_Plain, "recognizes", lambda head: "fail" not in head.keys)
+    found = import_run(tmp_path / "logs", db=tmp_path / "runs.db")
+    assert {*load_runs(tmp_path / "runs.db").state} == {"finished"}
+    assert [it.file for it in found.bad] == ([] if fails == "describe" else ["a.jsonl", "c.jsonl"])
+    assert not any("Zero" in it.reason for it in found.bad)
 
 
 def test_what_is_imported_again_moves_to_its_step(tmp_path: Path) -> None:
@@ -222,7 +322,8 @@ def test_a_bad_record_costs_itself(tmp_path: Path) -> None:
     found = import_run(file, db=tmp_path / "runs.db")
     assert found.rollouts == 3
     assert [(it.number, it.reason.partition(":")[0]) for it in found.bad] == [
-        (2, "it is marked as bad"), (3, "KeyError"), (5, "it is no JSON"), (6, "TypeError"),
+        (2, "it is marked as bad"), (3, "it lacks `text`"), (5, "it is no JSON"),
+        (6, "it is not as plain writes it"),
     ]  # fmt: skip
     assert found.bad_count == 4
     with pytest.raises(LogsUIError, match=r"^a\.jsonl, record 2: it is marked as bad"):
@@ -413,9 +514,7 @@ def test_runs_of_their_own_and_a_name_for_all(tmp_path: Path) -> None:
 
 def test_what_no_reader_knows_gets_one_line(tmp_path: Path) -> None:
     file = _write(tmp_path / "a.jsonl", {"nothing": 1})
-    with pytest.raises(
-        LogsUIError, match=r"No reader knows a\.jsonl\. Name the columns .+ Looked for: plain \(JSONL with `text`\)"
-    ):
+    with pytest.raises(LogsUIError, match=r"No reader knows a\.jsonl: it has `nothing`\.\nIt has no key by which"):
         import_run(file, db=tmp_path / "runs.db")
     with pytest.raises(LogsUIError, match=r"There is nothing at .*none"):
         import_run(tmp_path / "none", db=tmp_path / "runs.db")
@@ -432,3 +531,78 @@ def test_what_no_reader_knows_gets_one_line(tmp_path: Path) -> None:
     pickle.rename(tmp_path / "mixed/c.pt")
     found = import_run(tmp_path / "mixed", db=tmp_path / "runs.db")
     assert (found.rollouts, found.unknown) == (1, ["b.jsonl", "c.pt"])
+
+
+@pytest.mark.parametrize(
+    ("keys", "near"),
+    [
+        (("input", "output", "score"), "verl (JSONL with `input`, `output`, `score` and `step`): it lacks `step`."),
+        (("input_prompt", "score"), f"skyrl (JSONL with {_SKYRL} and `score`): it lacks `output_response`."),
+        (("content", "rewards"), "nemo-rl (JSONL with `content`, `rewards` and `idx`): it lacks `idx`."),
+    ],
+)  # fmt: skip
+def test_the_nearest_format_is_named_with_the_key_that_it_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...], near: str
+) -> None:
+    monkeypatch.setattr(importing, "readers", formats.readers)
+    file = _write(tmp_path / "a.jsonl", dict.fromkeys(keys, 1))
+    with pytest.raises(LogsUIError) as caught:
+        import_run(file, db=tmp_path / "runs.db")
+    first, second, third = str(caught.value).splitlines()
+    assert first == "No reader knows a.jsonl: it has " + ", ".join(f"`{it}`" for it in sorted(keys)) + "."
+    assert second == f"Nearest is {near}"
+    assert third == f"Name the format with --as, or columns: logs-ui import --suggest {file} > mapping.toml"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("a.jsonl.gz", _PACKED, "it is packed by gzip. Convert it, and import the result: gzip -dc "),
+        ("a.jsonl", _PACKED, "it is packed by gzip."),
+        ("a.jsonl.zst", zstandard.compress(b"{}"), "it is packed by zstd. Convert it, and import the result: zstd "),
+        ("a.jsonl", '{"text": "a"}\n'.encode("utf-16"), "it is UTF-16. Convert it, and import the result: iconv "),
+        ("a.csv", b"text,reward\na,1\n", "it is CSV. Convert it, and import the result: python -c "),
+        ("a.jsonl", b'{\n "text": "a"\n}\n{\n "text": "b"\n}\n', "become it by: jq -c . "),
+    ],
+)  # fmt: skip
+def test_what_is_no_jsonl_is_named_with_the_line_that_converts_it(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs" / name).write_bytes(content)
+    with pytest.raises(LogsUIError) as caught:
+        import_run(tmp_path / "logs" / name, db=tmp_path / "runs.db")
+    assert said in str(caught.value)
+    _write(tmp_path / "logs/b.jsonl", {"text": "one"})
+    assert import_run(tmp_path / "logs", db=tmp_path / "runs.db").unknown == [name]
+    line = str(caught.value).rpartition("result: ")[2]
+    if "pandas" in line or "gzip" in line or "iconv" in line:
+        subprocess.run(line, shell=True, check=True)  # noqa: S602 - it is ours
+        (made,) = {*(tmp_path / "logs").iterdir()} - {tmp_path / "logs" / name, tmp_path / "logs/b.jsonl"}
+        assert import_run(made, db=tmp_path / "runs.db").rollouts == 1, line
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.ndjson", '{"text": "a"}\n{"text": "b"}\n'), ("a.json", '{"text": "a"}\n{"text": "b"}\n'),
+        ("a.json", '[{"text": "a"},\n {"text": "b"}]'), ("a.jsonl", '[{"text": "a"}, {"text": "b"}]\n'),
+        ("a.jsonl", '[\n {\n  "text": "a"\n },\n {\n  "text": "b"\n }\n]\n'),
+        ("a.jsonl", '\ufeff{"text": "a"}\n{"text": "b"}'),
+    ],
+)  # fmt: skip
+def test_other_ways_to_write_json_are_read(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    found = import_run(tmp_path, db=tmp_path / "runs.db")
+    assert (found.rollouts, found.bad, found.unknown) == (2, [], [])
+
+
+def test_a_line_is_refused_before_it_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_files, "_LONGEST", 1 << 20)
+    file = _write(tmp_path / "a.jsonl", {"text": "one"}, {"text": "x" * (40 << 20)}, {"text": "three"})
+    tracemalloc.start()
+    numbers = [number for number, it in source_files.JsonLines(file) if not isinstance(it, RecordError)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert numbers == [1, 3]
+    assert peak < 8 << 20

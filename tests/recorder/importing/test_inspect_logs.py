@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+import tracemalloc
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,47 @@ def test_other_limits_are_stop_reasons(limit: str, stop: str, tmp_path: Path) ->
     log = json.loads((HERE / "log.json").read_text())
     log["samples"][0]["limit"] = {"type": limit, "limit": 1}
     (tmp_path / "log.json").write_text(json.dumps(log))
-    assert _read(tmp_path / "log.json")[0].stop_reason == stop
+    (first, *_) = _read(tmp_path / "log.json")
+    assert first.stop_reason == stop
+    assert first.error == (f"LimitExceededError: {limit} limit" if stop == "timeout" else None)
+
+
+@pytest.mark.parametrize("form", ["json", "eval"])
+def test_logs_before_february_2025_have_no_eval_id(tmp_path: Path, form: str) -> None:
+    runs = []
+    for created in ("2024-06-01T00:00:00", "2024-06-02T00:00:00"):
+        log = json.loads((HERE / "log.json").read_text())
+        log["eval"] = {name: it for name, it in log["eval"].items() if name != "eval_id"} | {"created": created}
+        samples = [{**it, "score": it["scores"]["match"]} for it in log.pop("samples")]
+        samples = [{name: it for name, it in one.items() if name not in ("uuid", "scores")} for one in samples]
+        file = tmp_path / f"{created[:10]}.{form}"
+        if form == "json":
+            file.write_text(json.dumps({**log, "samples": samples}))
+        else:
+            with zipfile.ZipFile(file, "w") as made:
+                made.writestr("header.json", json.dumps(log))
+                for one in samples:
+                    made.writestr(f"samples/{one['id']}_epoch_{one['epoch']}.json", json.dumps(one))
+        found = import_run(file, db=tmp_path / "runs.db")
+        assert (found.rollouts, found.bad) == (len(samples), [])
+        runs += found.runs
+    assert len({*runs}) == 2
+    assert load_run(runs[0], db=tmp_path / "runs.db").rewards[0] == {"score": 0.0}
+
+
+def test_several_scores_are_summed_when_asked_and_one_is_the_reward(tmp_path: Path) -> None:
+    for options in ({"rewards": ["match", "judge"]}, {"weights": {"match": 1.0, "judge": 1.0}}):
+        found = import_run(HERE / "log.json", db=tmp_path / "runs.db", **options)
+        assert found.notes == []
+        log = json.loads((HERE / "log.json").read_text())
+    log["samples"][0]["scores"] = {"judge": {"value": 0.25}}
+    log["samples"].append(
+        {**log["samples"][0], "uuid": "other", "scores": {"judge": {"value": 1}, "b": {"value": 0.5}}}
+    )
+    (tmp_path / "log.json").write_text(json.dumps(log))
+    first, second = _read(tmp_path / "log.json")[:1] + _read(tmp_path / "log.json")[-1:]
+    assert (first.rewards, first.weights) == ({"judge": 0.25}, {})
+    assert (second.rewards, second.weights) == ({"judge": 1.0, "b": 0.5}, {"judge": 1.0, "b": 0.0})
 
 
 @pytest.mark.parametrize("name", ["deflate.eval", "unfinished.eval"])
@@ -301,7 +342,10 @@ def test_a_log_is_a_run_and_its_samples_are_rows(tmp_path: Path) -> None:
     frame = load_run(found.runs[0], db=tmp_path / "runs.db")
     assert len(frame) == 16
     row = frame[(frame.task == "tool") & (frame.generation == 0)].iloc[0]
-    assert row.reward == pytest.approx(3.0)
+    assert (row.reward, row.rewards["parts.length"]) == (1.0, 1.0), "the first score"
+    assert row.reward_weights == {"match": 1.0, "parts.format": 0.0, "parts.length": 0.0, "judge": 0.0}
+    said = "others are not added to it (parts.format, parts.length, judge). --rewards names those that are summed."
+    assert found.notes == [f"adding: the reward is the score match, and {said}"]
     assert (row.status, row.stop_reason, row.turns, row.env_steps) == ("ok", "stop", 2, 1)
     assert row.actions[0]["action"] == {"name": "add", "arguments": {"x": 2, "y": 3}}
     assert row.actions[0]["observation"] == "5"
@@ -324,3 +368,21 @@ def test_the_header_describes_the_run(samples: Samples) -> None:
     assert (eval_spec["task_version"], eval_spec["tags"], eval_spec["metadata"]) == (3, ["tiny"], {"owner": "tests"})
     assert described.config["status"] == "success"
     assert described.config["results"]["scores"]
+
+
+@pytest.mark.parametrize("declared", [None, 7])
+def test_a_zip_bomb_is_refused_before_it_is_in_memory(tmp_path: Path, declared: int | None) -> None:
+    file = tmp_path / "a.eval"
+    with zipfile.ZipFile(HERE / "deflate.eval") as given, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
+        made.writestr("header.json", given.read("header.json"))
+        made.writestr("samples/7_epoch_1.json", b" " * (400 << 20))
+    if declared is not None:  # a lie: the directory at the end says that it is small
+        file.write_bytes(file.read_bytes().replace((400 << 20).to_bytes(4, "little"), declared.to_bytes(4, "little")))
+    tracemalloc.start()
+    found = import_run(file, db=tmp_path / "runs.db")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (found.rollouts, [it.reason for it in found.bad]) == (
+        0, [f"samples/7_epoch_1.json {'is larger than its archive says' if declared else 'has more than 256 MiB'}"],
+    )  # fmt: skip
+    assert peak < 60 << 20

@@ -15,6 +15,7 @@ from logs_ui.recorder.importing.formats.mapped import MappedReader, suggestion
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.vocabulary import Lack, Mode, Status, StopReason
+from tests.recorder.importing.flat_reading import write_lines
 
 _ROWS: list[dict[str, Any]] = [
     {
@@ -78,7 +79,8 @@ def test_a_suggestion_works_at_once(tmp_path: Path) -> None:
     assert "prompt = \"question\"  # '2 + 3?\\nThink.'\n" in text
     given = tomllib.loads(text)
     assert given["rewards"] == {"format_score": "extra.format_score"}
-    first, second = _read(file, 'error = "error?"\n' + text)  # the first record has none
+    first, second = _read(file, text)
+    assert given["error"] == "error?", "the first record has none"
     assert first.prompt == [{"role": "user", "content": "2 + 3?\nThink."}]
     assert first.completion == [{"role": "assistant", "content": "5"}]
     assert (first.step, first.group, first.mode, second.mode) == (1, "u1", Mode.EVAL, Mode.TRAIN)
@@ -165,6 +167,10 @@ def test_every_field_can_be_named(tmp_path: Path) -> None:
     [
         ('promt = "question"', "mapping.toml: unknown field 'promt': did you mean 'prompt'?"),
         ('[constants]\nmodus = "train"', "mapping.toml: unknown field 'modus': did you mean 'mode'?"),
+        (
+            '[constants]\nmode = "bananas"',
+            "[constants] mode = 'bananas' is no word that it takes: use one of train, eval.",
+        ),
         ('prompt = "qestion"', "prompt = 'qestion', but the first record has no such column: did you mean 'question'?"),
         ('reward = "extra.rewrd"', "the first record has no such column: did you mean 'extra.reward'?"),
         ('reward = "response_ids"', "does not fit the first record: reward must be a number, and response_ids has "),
@@ -283,3 +289,108 @@ def test_parquet_and_rewards_of_the_command_line(tmp_path: Path) -> None:
     (tmp_path / "m.toml").write_text('question = "prompt"')
     with pytest.raises(LogsUIError, match="unknown field"):
         import_run(file, mapping=tmp_path / "m.toml", db=tmp_path / "r.db")
+
+
+def _guess(folder: Path, *rows: dict[str, Any]) -> dict[str, Any]:
+    return tomllib.loads(suggestion(_file(folder, list(rows))))
+
+
+@pytest.mark.parametrize("name", ["sample_id", "id", "metadata.uuid", "trajectory_id"])
+def test_a_column_that_repeats_is_no_key(tmp_path: Path, name: str) -> None:
+    outer, _, inner = name.partition(".")
+    rows = [{"prompt": "q", "answer": str(i), outer: {inner: i % 4} if inner else i % 4} for i in range(48)]
+    assert "key" not in _guess(tmp_path, *rows)
+    (tmp_path / "m.toml").write_text(suggestion(tmp_path / "rows.jsonl"))
+    found = import_run(tmp_path / "rows.jsonl", mapping=tmp_path / "m.toml", db=tmp_path / "a.db")
+    assert len(load_run(found.runs[0], db=tmp_path / "a.db")) == 48
+    unique = [{"prompt": "q", "answer": "a", outer: {inner: i} if inner else i} for i in range(3)]
+    assert _guess(tmp_path, *unique)["key"] == name
+
+
+def test_a_column_that_repeats_after_the_first_records_is_no_key(tmp_path: Path) -> None:
+    rows = [{"prompt": f"q{i}", "answer": "a", "uid": i % 900, "rollout_id": None} for i in range(1_000)]
+    given = _guess(tmp_path, *rows)
+    assert (given.get("key"), given["group"]) == (None, "uid")
+
+
+def test_two_rows_with_one_key_are_said(tmp_path: Path) -> None:
+    for name, keys in (("a", "xyx"), ("b", "zx")):
+        write_lines(tmp_path / "rows" / f"{name}.jsonl", *({"q": "q", "a": str(i), "k": k} for i, k in enumerate(keys)))
+    (tmp_path / "m.toml").write_text('prompt = "q"\ncompletion = "a"\nkey = "k"')
+    found = import_run(tmp_path / "rows", mapping=tmp_path / "m.toml", db=tmp_path / "a.db")
+    assert (found.rollouts, found.replaced, found.bad_count) == (3, 2, 0)
+    assert found.notes == [
+        "a.jsonl, record 3: it has the key 'x' of record 1, too, and replaces it. Map another column to `key`, or none."
+    ]
+    with pytest.raises(LogsUIError, match=r"a\.jsonl, record 3: .+ Without --strict the later one is taken"):
+        import_run(tmp_path / "rows", mapping=tmp_path / "m.toml", strict=True, db=tmp_path / "b.db")
+
+
+def test_nested_columns_are_suggested(tmp_path: Path) -> None:
+    row = {
+        "question": {"text": "2 + 3?", "id": "q1"}, "answer": {"content": "5"}, "metadata": {"step": 3},
+        "scores": [{"name": "acc", "value": 1.0}, {"name": "my_score", "value": 0.5}], "more": '{"reward": 0.75}',
+    }  # fmt: skip
+    given = _guess(tmp_path, row, row)
+    assert (given["prompt"], given["completion"], given["step"]) == ("question.text", "answer.content", "metadata.step")
+    assert (given["reward"], given["task"]) == ("more.reward", "question.id")
+    assert given["rewards"] == {"acc": "scores.acc", "my_score": "scores.my_score"}
+    first, _ = _read(_file(tmp_path, [row, row]), suggestion(tmp_path / "rows.jsonl"))
+    assert (first.reward, first.rewards, first.step) == (0.75, {"acc": 1.0, "my_score": 0.5, "reward": 0.75}, 3)
+
+
+def test_conversations_of_sharegpt_are_messages(tmp_path: Path) -> None:
+    said = [("system", "s"), ("human", "q"), ("function_call", "{}"), ("observation", "5"), ("gpt", "a")]
+    row = {"conversations": [{"from": name, "value": text} for name, text in said], "reward": 1}
+    (found,) = _read(_file(tmp_path, [row]), suggestion(_file(tmp_path, [row])))
+    roles = [it["role"] for it in [*found.prompt, *found.completion]]
+    assert (roles, len(found.prompt)) == (["system", "user", "assistant", "tool", "assistant"], 2)
+    assert found.completion[-1] == {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    "mapped", ['step = "step"\nadvantage = "adv"\n', 'mode = "split"\nstep = "step"\nadvantage = "adv"\n']
+)
+def test_what_has_a_step_and_an_advantage_is_training(tmp_path: Path, mapped: str) -> None:
+    row = {"prompt": "q", "answer": "a", "step": 3, "adv": 0.5, "split": "gsm8k"}
+    (found,) = _read(_file(tmp_path, [row]), 'prompt = "prompt"\ncompletion = "answer"\n' + mapped)
+    assert found.mode == Mode.TRAIN
+    given = _guess(tmp_path, {**row, "advantage": 0.5})
+    assert (given.get("mode"), given["constants"]) == (None, {"mode": "train"}), "gsm8k is no mode"
+
+
+@pytest.mark.parametrize("row", [{"group": 0, "total_reward": 0.5}, {"metrics": {"my_score": 1.0}, "step": 2}])
+def test_rows_without_text_are_taken(tmp_path: Path, row: dict[str, Any]) -> None:
+    (tmp_path / "m.toml").write_text(suggestion(_file(tmp_path, [row, row])))
+    found = import_run(tmp_path / "rows.jsonl", mapping=tmp_path / "m.toml", db=tmp_path / "a.db")
+    rows = load_run(found.runs[0], db=tmp_path / "a.db")
+    assert rows.reward.tolist() == [row.get("total_reward", 1.0)] * 2
+    assert rows.messages.tolist() == [[], []]
+    assert "texts" in rows_lacks(tmp_path)
+
+
+def rows_lacks(folder: Path) -> list[str]:
+    return [*MappedReader(folder / "rows.jsonl", ImportOptions(mapping=folder / "m.toml")).describe(None).lacks]
+
+
+def test_a_column_that_comes_later_may_be_absent(tmp_path: Path) -> None:
+    given = _guess(tmp_path, {"prompt": "q", "error": None}, {"prompt": "q", "completion": "a", "error": "late"})
+    assert (given["completion"], given["error"]) == ("completion?", "error?")
+
+
+@pytest.mark.parametrize(
+    "content", ['["prompt"]\n["b"]\n', "{\n", '{"a":' * 3_000, "a,b\n1,2\n", "\x1f\x8b", "[]", "7\n8\n", ""]
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "csv", "parquet"])
+def test_a_suggestion_for_what_has_no_columns_is_one_line(tmp_path: Path, suffix: str, content: str) -> None:
+    file = tmp_path / f"rows.{suffix}"
+    file.write_text(content, "latin-1")
+    with pytest.raises(LogsUIError) as caught:
+        suggestion(file)
+    assert "\n" not in str(caught.value)
+
+
+def test_long_names_are_no_columns(tmp_path: Path) -> None:
+    row = {"answer": "5", "k" * 1_000: {str(place): place for place in range(9)}}
+    (found,) = _read(_file(tmp_path, [row]), 'completion = "answer"')
+    assert found.completion[0]["content"] == "5"

@@ -62,7 +62,7 @@ def test_what_async_grpo_traces_is_a_rollout(name: str) -> None:
     assert (first.reward, first.advantage, second.advantage, third.reward) == (1.0, 0.5, -0.5, math.inf)
     assert first.rewards is not None
     assert first.rewards["exact"] == 1.0
-    assert math.isnan(first.rewards["format"] or 0.0)
+    assert first.rewards["format"] is None, "Trackio writes NaN for a function that did not score"
     assert (first.prompt_tokens, first.completion_tokens) == (5, 4)
     assert first.metrics == {"reward_std": 0.5, "tools/call_frequency": 2.0, "tools/failure_frequency": 0.5}
     assert first.created is not None
@@ -77,7 +77,7 @@ def test_a_table_of_completions_is_rollouts_with_weights_of_the_settings() -> No
     assert [it.group for it in rows][::2] == sorted({it.group or "" for it in rows})  # two groups of num_generations
     assert {it.step for it in rows} == {2}
     assert rows[0].rewards == {"exact": 1.0, "format": 1.0}
-    assert math.isnan((rows[3].rewards or {})["exact"] or 0.0)
+    assert (rows[3].rewards or {})["exact"] is None
     assert rows[0].weights == {"exact": 1.0, "format": 0.5}
     assert (rows[0].metrics, rows[0].metadata) == ({"length": 1}, {"answer": "5"})
 
@@ -143,6 +143,16 @@ def test_a_key_tells_an_evaluation_by_its_first_word(key: str, mode: str) -> Non
     (found,) = _trace(key=key)
     assert isinstance(found, ImportedRollout)
     assert found.mode == mode
+
+
+@pytest.mark.parametrize("written", ['"NaN"', "NaN", "null"])
+def test_a_function_that_did_not_score_is_none_and_a_total_stays_what_it_is(written: str) -> None:
+    about = f'{{"rewards/a": {written}, "rewards/b": 0.5, "reward": "NaN"}}'
+    (one,) = _trace(metadata=about, messages='[{"role": "user", "content": "q"}]')
+    assert isinstance(one, ImportedRollout)
+    assert one.rewards is not None
+    assert (one.rewards["a"], one.rewards["b"]) == (None, 0.5)
+    assert math.isnan(one.reward or 0.0)
 
 
 def test_hostile_values_pass_or_cost_themselves() -> None:

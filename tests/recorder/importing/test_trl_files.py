@@ -1,16 +1,19 @@
 """Reads the files that TRL wrote with `log_completions`, and compares them with what was recorded of the training."""
 
 import json
+import math
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
-from logs_ui.recorder import import_run, load_run, load_scalars
+from logs_ui.recorder import diagnose, import_run, load_run, load_scalars
 from logs_ui.recorder.importing.formats.trl_completions import TrlReader
 from logs_ui.recorder.importing.import_run import Importer
 from logs_ui.recorder.importing.imported import ImportOptions
@@ -108,7 +111,7 @@ def test_without_the_state_columns_of_floats_are_rewards_and_the_mode_is_unknown
 
 def completions(folder: Path, step: int, rows: list[dict[str, Any]]) -> None:
     folder.mkdir(exist_ok=True)
-    frame = pd.DataFrame([{"step": step, **row, "advantage": 0.0} for row in rows])
+    frame = pd.DataFrame([{"step": step, "advantage": 0.0, **row} for row in rows])
     frame.to_parquet(folder / f"completions_{step:05d}.parquet")
 
 
@@ -126,6 +129,64 @@ def test_a_group_is_a_run_of_equal_prompts_cut_where_two_stand_beside_each_other
     assert read.rollouts[0].rewards == {"f": 0.0}
     assert read.reader is not None
     assert "the rollouts between two logs of the trainer (this is a sample)" in read.reader.describe(None).lacks
+
+
+def graded(rewards: Sequence[float], size: int, scale: str, prompt: Any = "q") -> list[dict[str, Any]]:
+    """Rows of one prompt, with the advantages that TRL gives the groups of `size` of them."""
+    groups = np.array(rewards, float).reshape(-1, size)
+    apart = groups - groups.mean(axis=1, keepdims=True)
+    deviations = {"group": groups.std(axis=1, ddof=1, keepdims=True), "batch": groups.std(ddof=1), "none": 1.0}
+    advantages = apart / (deviations[scale] + (1e-4 if scale != "none" else 0.0))
+    return [
+        {"prompt": prompt, "completion": str(i), "f": it, "advantage": a}
+        for i, (it, a) in enumerate(zip(rewards, advantages.ravel(), strict=True))
+    ]
+
+
+def sizes(read: Read) -> list[int]:
+    return sorted(Counter(it.group for it in read.rollouts if it.group).values())
+
+
+@pytest.mark.parametrize("prompt", ["q", [{"role": "user", "content": "q"}]])
+@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize(
+    ("size", "rewards"), [(4, "1000 1110 0000 1010"), (2, "10 01 00 11"), (8, "10011001 11111110")]
+)
+def test_one_prompt_in_all_groups_is_cut_by_their_advantages(
+    tmp_path: Path, size: int, rewards: str, scale: str, prompt: Any
+) -> None:
+    values = [float(it) for it in rewards.replace(" ", "")]
+    completions(tmp_path, 1, graded(values, size, scale, prompt))
+    read = Read(tmp_path)
+    assert sizes(read) == [size] * (len(values) // size)
+    assert read.rollouts[size].generation == 0
+    assert read.reader is not None
+    assert read.reader.describe(None).num_generations == size
+
+
+def test_all_files_tell_the_size_of_a_group(tmp_path: Path) -> None:
+    completions(tmp_path, 1, graded([0.0] * 16, 4, "group"))
+    completions(tmp_path, 2, graded([1.0, 0, 0, 0, *[0.0] * 12], 4, "group"))
+    assert sizes(Read(tmp_path)) == [4] * 8
+    completions(tmp_path, 2, [{"prompt": it, "completion": it, "f": 0.0} for it in "aaaabbbbccccdddd"])
+    assert sizes(Read(tmp_path)) == [4] * 8, "by the prompts of the second one"
+
+
+@pytest.mark.parametrize("advantage", [0.0, None, math.nan])
+@pytest.mark.parametrize("steps", [[1], [1, 2]])
+def test_groups_that_cannot_be_told_are_not_recorded(tmp_path: Path, steps: list[int], advantage: float | None) -> None:
+    for step in steps:
+        rows = [{"prompt": "q", "completion": f"{step} {i}", "f": 1.0, "advantage": advantage} for i in range(16)]
+        completions(tmp_path, step, rows)
+    read = Read(tmp_path)
+    assert {it.group for it in read.rollouts} == {None}
+    assert read.reader is not None
+    described = read.reader.describe(None)
+    assert (described.num_generations, Lack.GROUPS in described.lacks) == (None, True)
+    frame = stored(tmp_path, tmp_path / "a.db")
+    assert frame.groupby("group").size().eq(1).all()
+    report = diagnose("latest", db=tmp_path / "a.db")
+    assert not [it.id for it in report.cards if "group" in it.id]
 
 
 def test_rows_that_an_evaluation_left_in_the_file_are_read_once(tmp_path: Path) -> None:

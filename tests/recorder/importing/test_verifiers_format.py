@@ -459,12 +459,27 @@ def test_what_is_absent_null_and_zero_stays_apart(tmp_path: Path) -> None:
     assert nothing.tokens is not None
     assert nothing.tokens.logprobs is None
     assert (zero.advantage, zero.reward, zero.rewards) == (0.0, 0.0, {"a": 0.0})
-    assert (null.reward, null.rewards, null.weights) == (1.0, {"a": None, "b": 2.0}, {"b": 0.5})
+    assert (null.reward, null.rewards, null.weights) == (1.0, {"a": None, "b": 2.0}, {"a": 1.0, "b": 0.5})
     assert null.tokens is not None
     assert null.tokens.logprobs is not None
     assert np.isnan(null.tokens.logprobs).all()
     (odd,) = rollouts(tmp_path, trace(rewards={"a": {"score": float("nan"), "weight": 1.0}}))
     assert odd.reward != odd.reward
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_function_that_did_not_score_keeps_the_weight_of_its_environment(tmp_path: Path, order: int) -> None:
+    def of(kind: str, score: float | None, **more: Any) -> dict[str, Any]:
+        reward = None if score is None else {"score": score, "weight": {"Sum": 0.25, "Word": 3.0}[kind]}
+        return trace(id=f"{kind} {score}", task={"type": kind, "data": {}}, rewards={"a": reward}, **more)
+
+    traces = [of("Sum", None), of("Word", None), of("Sum", 1.0), of("Word", 2.0)]
+    found = {it.key: it.weights for it in rollouts(tmp_path, *traces[::order])}
+    assert (found["Sum None"], found["Word None"]) == ({"a": 0.25}, {"a": 3.0})
+    episode = {"env": {"id": "e"}, "traces": traces[::order]}
+    assert {it.key: it.weights for it in rollouts(tmp_path, episode)} == found
+    (alone,) = rollouts(tmp_path, of("Sum", None))
+    assert (alone.weights, alone.rewards) == ({}, {"a": None})
 
 
 def test_rough_text_passes_and_a_broken_trace_costs_itself(tmp_path: Path) -> None:
@@ -506,8 +521,7 @@ def test_an_episode_without_traces_is_a_rollout_that_failed(tmp_path: Path) -> N
     assert [it["content"] for it in found.prompt] == ["Count.", "2 + 3?"]
 
 
-def test_a_whole_folder_becomes_runs_once(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_a_whole_folder_becomes_runs_once(db: Path) -> None:
     assert VerifiersReader in readers()
     done = import_run(FIXTURES, db=db)
     assert (done.rollouts, done.bad_count, done.unknown) == (21, 0, [])

@@ -16,9 +16,9 @@ from logs_ui.recorder.labels import attributes_in
 from logs_ui.recorder.queries.filters.filter_language import mended
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where, print_where, read_sort
 from logs_ui.recorder.storage.address import Address, as_text
-from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Scalar
-from logs_ui.recorder.vocabulary import Mode, Status, StopReason
+from logs_ui.recorder.vocabulary import StopReason
 from tests.support import factory
 from tests.support.postgres import DATABASES, fresh_database
 
@@ -26,7 +26,7 @@ COUNT = 240
 Row = dict[str, Any]
 
 
-def rows_of(run_id: int) -> list[Row]:
+def rows_of() -> list[Row]:
     draw = random.Random(7)
 
     def attributes(number: int) -> Row | None:
@@ -40,9 +40,8 @@ def rows_of(run_id: int) -> list[Row]:
 
     return [
         {
-            "run_id": run_id, "uid": str(number), "changed": 1, "eval_name": "e", "mode": Mode.TRAIN,
-            "step": number // 24, "policy_step": number // 24, "group": f"r/train/{number // 4}", "generation": 0,
-            "process": 0, "created": number, "message_count": 0, "status": Status.OK, "stop_reason": StopReason.DONE,
+            "step": number // 24, "policy_step": number // 24, "group": f"r/train/{number // 4}", "created": number,
+            "stop_reason": StopReason.DONE,
             "reward": number % 3 / 2, "scored": 1, "task": draw.choice(["django-1", "flask-2", None]),
             "rewards": {"tests_passed": draw.choice([0.0, 1.0, None]), "my style": 0.5, "level": 0.0},
             "metrics": {"patch_lines": draw.choice([3.0, 70.0, None])} if number % 5 else None,
@@ -55,32 +54,21 @@ def rows_of(run_id: int) -> list[Row]:
 
 @contextmanager
 def run_of(address: Address, rows: list[Row]) -> Iterator[tuple[Engine, int]]:
-    """Makes a run of these rows, each completed with what every row has."""
-    common = rows_of(1)[0]
-    engine = writing_engine(address)
-    try:
+    """Make a run of these rows."""
+    with disposed(writing_engine(address)) as engine:
         with engine.begin() as connection:
-            made = {"uid": "r", "name": "r", "created": 0, "heartbeat": 0, "state": "finished", "changed": 1}
-            run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
-            each = [common | {"run_id": run_id, "uid": f"u{place}"} | row for place, row in enumerate(rows)]
-            connection.execute(insert(EvaluationRow), each)
+            run_id = factory.insert_rows(connection, rows)
         yield engine, run_id
-    finally:
-        engine.dispose()
 
 
 @pytest.fixture(scope="module", params=DATABASES)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, int]]:
-    with fresh_database(request.param, tmp_path_factory.mktemp("columns")) as address:
-        engine = writing_engine(address)
+    folder = tmp_path_factory.mktemp("columns")
+    with fresh_database(request.param, folder) as address, run_of(address, rows_of()) as (engine, run_id):
         with engine.begin() as connection:
-            made = {"uid": "r", "name": "r", "created": 0, "heartbeat": 0, "state": "finished", "changed": 1}
-            run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
-            connection.execute(insert(EvaluationRow), rows_of(run_id))
             logged = [{"run_id": run_id, "step": step, "name": "train/kl", "value": 0.1} for step in (1, 2)]
             connection.execute(insert(Scalar), logged)
         yield engine, run_id
-        engine.dispose()
 
 
 def found(run: tuple[Engine, int], where: str) -> list[EvaluationRow]:

@@ -14,9 +14,10 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.diagnosis import CAUSES, Rows, Settings, waterfall
 from logs_ui.recorder.diagnosis.checks.policy import lag
-from logs_ui.recorder.diagnosis.waterfall import Scale, cause_of, causes, judged
+from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.waterfall import cause_of, causes, judged
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
-from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 from tests.support import factory
@@ -27,26 +28,22 @@ COUNT = 400
 
 @pytest.fixture(scope="module", params=DATABASES)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, int]]:
-    with fresh_database(request.param, tmp_path_factory.mktemp("derived")) as address:
-        engine = writing_engine(address)
+    folder = tmp_path_factory.mktemp("derived")
+    with fresh_database(request.param, folder) as address, disposed(writing_engine(address)) as engine:
         with engine.begin() as connection:
-            made = {"uid": "r", "name": "r", "created": 0, "heartbeat": 0, "state": "finished", "changed": 1}
-            run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
-            connection.execute(insert(EvaluationRow), rows_of(run_id, range(COUNT), changed=1))
+            run_id = factory.insert_rows(connection, rows_of(range(COUNT)))
         yield engine, run_id
-        engine.dispose()
 
 
-def rows_of(run_id: int, numbers: range, *, changed: int, seed: int = 0) -> list[dict[str, Any]]:
+def rows_of(numbers: range, seed: int = 0) -> list[dict[str, Any]]:
     """Of every kind, in groups of four."""
     draw = random.Random(seed)
 
     def row(number: int) -> dict[str, Any]:
         reward = draw.choice([0.0, 0.5, 1.0, 1.0, None])
         return {
-            "run_id": run_id, "uid": str(number), "changed": changed, "eval_name": "e", "mode": Mode.TRAIN,
-            "step": 1 + number // 40, "policy_step": draw.choice([0, number // 40]), "group": str(number // 4),
-            "generation": number % 4, "process": 0, "created": number, "message_count": 0,
+            "uid": str(number), "step": 1 + number // 40, "policy_step": draw.choice([0, number // 40]),
+            "group": str(number // 4), "generation": number % 4, "created": number,
             "status": draw.choice([*Status, Status.OK, Status.OK, Status.OK]),
             "stop_reason": draw.choice([*StopReason]),
             "reward": reward, "scored": draw.choice([1, 1, 1, None]) if reward is None else 1,
@@ -131,15 +128,14 @@ def test_lag(run: tuple[Engine, int]) -> None:
 def test_columns_are_kept_up_as_if_they_were_read_anew(tmp_path: Path) -> None:
     engine = writing_engine(tmp_path / "a.db")
     with engine.begin() as connection:
-        made = {"uid": "r", "name": "r", "created": 0, "heartbeat": 0, "state": "running", "changed": 1}
-        run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
-        connection.execute(insert(EvaluationRow), rows_of(run_id, range(0, COUNT, 2), changed=1))
+        run_id = factory.insert_rows(connection, rows_of(range(0, COUNT, 2)), state="running")
     kept = RunColumns(run_id, Mode.TRAIN)
     same(kept.refresh(engine), RunColumns(run_id, Mode.TRAIN).refresh(engine))
     assert kept.refresh(engine) is kept.refresh(engine), "nothing has changed"
     row = EvaluationRow
     with Session(engine) as session:
-        session.execute(insert(row), rows_of(run_id, range(1, COUNT, 2), changed=2, seed=1))
+        more = {**factory.ROW, "run_id": run_id, "changed": 2}
+        session.execute(insert(row), [more | it for it in rows_of(range(1, COUNT, 2), seed=1)])
         anew = {"changed": 2, "reward": 0.25, "task": "z", "rewards": {"c": 0.25}, "status": Status.OK}
         session.execute(update(row).where(col(row.uid).in_(["0", "10", "100"])).values(**anew))
         session.execute(update(Run).values(changed=2))

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,7 +14,6 @@ from logs_ui.recorder.queries.filters.filter_language import mended, parse_terms
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where, print_where
 from logs_ui.recorder.queries.filters.terms import Range, Term
 from tests.support.exhaustive import examples
-from tests.support.terms import terms
 
 NOW = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
 
@@ -23,12 +23,6 @@ def refusal(text: str) -> FilterError:
         parse_where(text)
     assert "\n" not in str(caught.value)
     return caught.value
-
-
-@settings(deadline=None, max_examples=examples(300))
-@given(terms())
-def test_what_a_term_prints_is_read_as_that_term(term: Term) -> None:
-    assert RolloutFilter(terms=parse_terms(str(term))) == RolloutFilter(terms=(term,))
 
 
 @settings(deadline=None, max_examples=examples(200))
@@ -159,12 +153,7 @@ def test_what_a_filters_own_fields_can_say_stands_there() -> None:
         ("step:3 stop=lenght x", "stop", "did you mean 'length'?", "step:3 stop=length x"),
         ("is:stared", "is", "is:stared: unknown mark 'stared': did you mean 'starred'?", "is:starred"),
         ("http://x", "http", "unknown field 'http'", "text://x"),
-        (
-            "ok step:>=100",
-            "step",
-            "step:>=100: >= after a colon: did you mean 'step>=100'?",
-            "ok step>=100",
-        ),
+        ("ok step:>=100", "step", "step:>=100: >= after a colon: did you mean 'step>=100'?", "ok step>=100"),
         ("-rewards.fine:<0.5", "rewards", "did you mean 'rewards.fine<0.5'?", "-rewards.fine<0.5"),
         ("step:>=x", "step", "did you mean 'step>=x'?", "step>=x"),
         ("task:'a b' ok", "where", "'a b': use double quotes: did you mean \"a b\"?", 'task:"a b" ok'),
@@ -212,10 +201,7 @@ def test_a_misspelt_term_names_the_nearest(text: str, field: str, message: str, 
         ('task:"abc', '"abc: the opening quote has no closing quote'),
         ('task:"a"b', "put a space after the closing quote"),
         ('task:a"b"', "put a space after the closing quote"),
-        (
-            "status:ok or turns>3",
-            "name:one,other accepts either, of one field: apply status:ok and turns>3 apart",
-        ),
+        ("status:ok or turns>3", "name:one,other accepts either, of one field: apply status:ok and turns>3 apart"),
         ("kl < 0.1 OR", "unknown field 'kl'"),
         (":ok", ":ok: no field's name before the sign"),
         ("1<2", "1<2: no field's name before the sign"),
@@ -227,7 +213,7 @@ def test_a_misspelt_term_names_the_nearest(text: str, field: str, message: str, 
         ("since:2026-02-01 until:2026-01-01", "swap them"),
         ("since>2h", "since does not support >"),
         ("since:1h,2h", "since takes one time"),
-        (" ".join(f"turns:{i},{i + 1}" for i in range(200)), "this filter has 200 terms; at most 100 are possible"),
+        (" ".join(f"turns:{i},{i + 2}" for i in range(200)), "this filter has 200 terms; at most 100 are possible"),
     ],
 )
 def test_what_cannot_be_meant_says_why(text: str, message: str) -> None:
@@ -240,19 +226,21 @@ def test_an_apostrophe_is_no_quote() -> None:
 
 
 def test_a_very_long_line_does_not_fill_the_message() -> None:
-    for text in ("x" * 100_000 + ":1", "status:" + "x" * 100_000, '"' + "x" * 100_000):
+    names = ",".join(f"task-{it}" for it in range(200))
+    exclusive = f"task:{names} task:{names.replace('k', 'K')}"
+    for text in ("x" * 100_000 + ":1", "status:" + "x" * 100_000, '"' + "x" * 100_000, "id:" + "9" * 4_000, exclusive):
         assert len(str(refusal(text))) < 500
 
 
 def test_what_python_cannot_write_down_is_refused() -> None:
-    with pytest.raises(FilterError, match="write two terms"):
-        Term("reward", (Range(0, 1, above=True),), negated=True)
-    with pytest.raises(FilterError, match="write two terms"):
-        Term("reward", (Range(0, 1, above=True), Range(5, 5)))
-    with pytest.raises(FilterError, match="needs a value"):
-        Term("status", ())
-    with pytest.raises(FilterError, match="takes a number or a range"):
-        Term("reward", ("high",))
+    cases: list[tuple[str, tuple[Any, ...], str, bool]] = [
+        ("reward", (Range(0, 1, above=True),), "write two terms", True),
+        ("reward", (Range(0, 1, above=True), Range(5, 5)), "write two terms", False),
+        ("status", (), "needs a value", False), ("reward", ("high",), "takes a number or a range", False),
+    ]  # fmt: skip
+    for field, values, message, negated in cases:
+        with pytest.raises(FilterError, match=message):
+            Term(field, values, negated=negated)
 
 
 @pytest.mark.parametrize(

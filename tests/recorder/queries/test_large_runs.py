@@ -17,10 +17,8 @@ import pytest
 from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, event, select, update
 from sqlmodel import col
-from starlette.testclient import TestClient
 
 from logs_ui.app.commands.serve_command import BackgroundServer
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.rollouts import rollout_table
 from logs_ui.app.parts import waiting_page
 from logs_ui.app.web import page_cache
@@ -33,10 +31,11 @@ from logs_ui.recorder.queries.facets import _edge
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where, read_sort
 from logs_ui.recorder.queries.run_totals import totals
 from logs_ui.recorder.queries.sql.selection import sections
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Mode, RunState
-from tests.support.factory import make_run
+from tests.support.dashboard import dashboard
+from tests.support.factory import make_run_at
 
 STEPS, WINDOW = 40, 100
 ALL = RolloutFilter()
@@ -46,9 +45,7 @@ ALL = RolloutFilter()
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """40 steps of 12 rollouts, and 8 more after every tenth."""
     path = tmp_path_factory.mktemp("made") / "large.db"
-    engine = writing_engine(path)
-    make_run(engine, uid="large", steps=STEPS, state=RunState.FINISHED)
-    engine.dispose()  # which leaves one file
+    make_run_at(path, uid="large", steps=STEPS, state=RunState.FINISHED)
     return path
 
 
@@ -60,9 +57,8 @@ def db(made: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reader(db: Path) -> Iterator[Engine]:
-    engine = reading_engine(db)
-    yield engine
-    engine.dispose()
+    with disposed(reading_engine(db)) as engine:
+        yield engine
 
 
 @pytest.fixture(autouse=True)
@@ -120,7 +116,7 @@ def test_neighbours_that_are_found_in_time_are_the_same(reader: Engine, where: s
 
 def test_a_rollout_says_of_which_neighbours_nobody_knows_yet(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "neighbours_in_time", partial(queries.neighbours_in_time, seconds=0.0))
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+    with dashboard(db) as client:
         said = {row: client.get(f"/runs/large/rollouts/{row}?where=turns%3E%3D99").text for row in (1, 250)}
     assert "previous and next not found nearby" in said[250]
     assert "previous not found nearby" in said[1], "there is surely no next, as it is the oldest"
@@ -134,7 +130,7 @@ def test_neighbours_in_an_order_that_no_index_has_are_of_the_newest_rollouts(rea
 
 
 def test_a_rollout_of_a_filter_that_no_index_serves_says_so_much(db: Path) -> None:
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+    with dashboard(db) as client:
         address = re.search(
             r'href="(/runs/large/rollouts/\d+[^"]*)"', client.get("/runs/large?where=turns%3E%3D1").text
         )
@@ -190,7 +186,7 @@ def test_what_no_index_has_is_counted_in_the_newest_rollouts_of_the_filters_step
 
 
 def test_pages_say_what_they_looked_at(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+    with dashboard(db) as client:
         assert "in the newest 100" in client.get("/runs/large?where=turns%3E%3D1").text
         assert "in the newest" not in client.get("/runs/large").text
         assert "100 newest rollouts" in client.get("/runs/large?sort=longest").text
@@ -200,12 +196,9 @@ def test_pages_say_what_they_looked_at(db: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_page_says_how_far_it_has_looked_and_goes_on_by_itself(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_FIRST_SECONDS", "_MORE_SECONDS"):
         monkeypatch.setattr(rollout_table, name, 0.0)
-    looked, more = (
-        "{} of 512 rollouts scanned",
-        r'<tr id="more" class="more" hx-get="([^"]+)" hx-trigger="revealed"',
-    )
+    looked, more = ("{} of 512 rollouts scanned", r'<tr id="more" class="more" hx-get="([^"]+)" hx-trigger="revealed"')
     headers = {"HX-Request-Type": "partial", "HX-Target": "tr#more"}
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+    with dashboard(db) as client:
         part = client.get("/runs/large?where=turns%3E%3D99").text
         for number in range(10, 520, 10):
             assert looked.format(min(number, 512)) in part
@@ -225,18 +218,17 @@ def test_a_figure_of_a_large_run_that_took_long_is_shown_for_a_while(db: Path) -
         time.sleep(0.05)
         return asked
 
-    engine = reading_engine(db)
-    for changed in (1, 2):
+    with disposed(reading_engine(db)) as engine:
+        for changed in (1, 2):
+            with writer.begin() as connection:
+                connection.execute(update(Run).values(changed=col(Run.changed) + changed))
+            with engine.begin() as connection:
+                summary = queries.run_summary(connection, 1)
+                assert page_cache.figure(connection, summary, slow, ALL) == 1
         with writer.begin() as connection:
-            connection.execute(update(Run).values(changed=col(Run.changed) + changed))
+            connection.execute(update(Run).values(state=RunState.FAILED))
         with engine.begin() as connection:
-            summary = queries.run_summary(connection, 1)
-            assert page_cache.figure(connection, summary, slow, ALL) == 1
-    with writer.begin() as connection:
-        connection.execute(update(Run).values(state=RunState.FAILED))
-    with engine.begin() as connection:
-        assert page_cache.figure(connection, queries.run_summary(connection, 1), slow, ALL) == 2
-    engine.dispose()
+            assert page_cache.figure(connection, queries.run_summary(connection, 1), slow, ALL) == 2
     writer.dispose()
 
 
@@ -260,7 +252,7 @@ def test_what_the_table_shows_is_not_said_to_be_new(db: Path, monkeypatch: pytes
     with writer.begin() as connection:
         connection.execute(update(Run).values(state=RunState.RUNNING, heartbeat=now))
     writer.dispose()
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+    with dashboard(db) as client:
         page = client.get("/runs/large?where=mode%3Atrain").text
     top = max(int(row) for row in re.findall(r"/runs/large/rollouts/(\d+)", page))
     assert re.findall(r"/live[^\"]*newest=(\d+)", page) == [str(top)]
@@ -290,7 +282,8 @@ def test_what_took_long_is_asked_again_in_the_background(db: Path, monkeypatch: 
 
     found = [asked() for _ in range(3)]
     source.close()  # which waits for the answer
-    assert found == [1, 1, 1]
+    assert found[:2] == [1, 1]
+    assert found[2] in {1, 2}, "the answer in the background may have come"
     assert ask.by[0] == here
     assert set(ask.by[1:]) == {"logs-ui-figures_0"}
     monkeypatch.setattr(page_cache, "_LATE", 0.0)
@@ -386,22 +379,21 @@ def test_a_reward_at_an_edge_is_counted_where_a_filters_histogram_counts_it(low:
 
 
 def test_a_diagnosis_reads_the_newest_steps_and_some_of_those_before(db: Path) -> None:
-    engine = reading_engine(db)
-    columns = RunColumns(1, Mode.TRAIN)
-    rows = columns.refresh(engine)
-    sample = columns.sample
-    assert sample is not None
-    steps = set(rows.steps.tolist())
-    assert steps == {step for step in range(1, STEPS + 1) if step >= sample.recent or step % sample.every == 0}
-    assert 60 <= len(rows) <= 200
-    report = diagnose("large", db)
-    assert report.sample == f"{len(rows)} of {sample.rollouts} rollouts: {sample}"
-    assert f"diagnosed from a sample: {report.sample}" in str(report)
-    assert sample.rollouts > 400
-    whole = RunColumns(1, Mode.TRAIN, whole=True)
-    assert (len(whole.refresh(engine)), whole.sample) == (sample.rollouts, None)
-    assert diagnose("large", db, whole=True).sample is None
-    engine.dispose()
+    with disposed(reading_engine(db)) as engine:
+        columns = RunColumns(1, Mode.TRAIN)
+        rows = columns.refresh(engine)
+        sample = columns.sample
+        assert sample is not None
+        steps = set(rows.steps.tolist())
+        assert steps == {step for step in range(1, STEPS + 1) if step >= sample.recent or step % sample.every == 0}
+        assert 60 <= len(rows) <= 200
+        report = diagnose("large", db)
+        assert report.sample == f"{len(rows)} of {sample.rollouts} rollouts: {sample}"
+        assert f"diagnosed from a sample: {report.sample}" in str(report)
+        assert sample.rollouts > 400
+        whole = RunColumns(1, Mode.TRAIN, whole=True)
+        assert (len(whole.refresh(engine)), whole.sample) == (sample.rollouts, None)
+        assert diagnose("large", db, whole=True).sample is None
 
 
 BROWSER = {"Accept": "text/html,*/*"}
@@ -411,7 +403,7 @@ OF_WHY = ("", "/tasks", "/rewards", "/actions", "/trained")
 def test_every_page_of_why_says_how_many_of_how_many_it_read_and_what_reads_them_all(db: Path) -> None:
     read = diagnose("large", db).sample
     assert read
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+    with dashboard(db) as client:
         for page in OF_WHY:
             html = client.get(f"/runs/large/why{page}").text
             command = f"logs-ui diagnose large --db {db} --all"
@@ -430,7 +422,8 @@ def test_what_takes_long_the_first_time_shows_a_frame_and_then_the_page(
 ) -> None:
     monkeypatch.setattr(waiting_page, "_QUICK", 100)
     address = f"/runs/large{place}" if place != "?steps=all" else "/runs/large/why/rewards?steps=all"
-    with TestClient(create_app(db), base_url="http://127.0.0.1", headers=BROWSER) as client:
+    # Read-only: the file of an index that comes meanwhile would have the database opened again, with nothing known.
+    with dashboard(db, headers=BROWSER, read_only=True) as client:
         frame = client.get(address)
         assert frame.headers["cache-control"] == "no-store"
         (whole,) = re.findall(r'data-whole="([^"]+)"', frame.text)
@@ -444,12 +437,12 @@ def test_what_takes_long_the_first_time_shows_a_frame_and_then_the_page(
         (title,) = re.findall("<title>.*</title>", frame.text)
         assert title in made.text
         assert "data-whole" not in client.get(address).text, "it is known from now on"
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+    with dashboard(db) as client:
         assert "data-whole" not in client.get(address).text, "a script gets what it asks for"
 
 
 def test_a_small_run_has_no_frame(db: Path) -> None:
-    with TestClient(create_app(db), base_url="http://127.0.0.1", headers=BROWSER) as client:
+    with dashboard(db, headers=BROWSER) as client:
         assert "data-whole" not in client.get("/runs/large/why").text
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from sqlalchemy import event, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
@@ -26,30 +26,34 @@ from logs_ui.recorder import current_row, export_run, flush, load_run, queries, 
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.queries.notebook import NOTE_LENGTH, Notebook, Subject, noted, starred, tagged
 from logs_ui.recorder.queries.notes_queries import recorded_tags
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import RunState, Status
-from tests.support.axe import violations
-from tests.support.factory import make_run
+from tests.support.axe import check_looks
+from tests.support.dashboard import dashboard
+from tests.support.factory import make_run, make_run_at
 
 RUN = "noted-run-1234"
 OURS = {"Sec-Fetch-Site": "same-origin"}
 HOSTILE = "<script>alert(1)</script>\u202e \x1b[31m"
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    path = tmp_path / "runs.db"
-    engine = writing_engine(path)
-    make_run(engine, uid=RUN, name="a run", steps=3, state=RunState.FINISHED)
-    engine.dispose()
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("stock") / "runs.db"
+    make_run_at(path, uid=RUN, name="a run", steps=3, state=RunState.FINISHED)
     return path
 
 
 @pytest.fixture
+def db(stock: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(stock, tmp_path))
+
+
+@pytest.fixture
 def client(db: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(db), base_url="http://127.0.0.1", headers=OURS, follow_redirects=False) as client:
+    with dashboard(db, headers=OURS, follow_redirects=False) as client:
         yield client
 
 
@@ -60,20 +64,15 @@ def subject(db: Path, row_id: int, run: str = RUN) -> Subject:
 
 
 def found(db: Path, condition: Any) -> list[int]:
-    engine = reading_engine(db)
-    with engine.connect() as connection:
+    with disposed(reading_engine(db)) as engine, engine.connect() as connection:
         ids = connection.scalars(select(col(EvaluationRow.id)).where(condition).order_by(col(EvaluationRow.id))).all()
-    engine.dispose()
     return [row_id or 0 for row_id in ids]
 
 
 def annotation(db: Path, row_id: int) -> queries.Annotation:
-    engine = reading_engine(db)
-    run = queries.find_run(engine, "latest")
-    row = queries.rollout(engine, run.id or 0, row_id).row
-    said = queries.annotation(engine, run, row)
-    engine.dispose()
-    return said
+    with disposed(reading_engine(db)) as engine:
+        run = queries.find_run(engine, "latest")
+        return queries.annotation(engine, run, queries.rollout(engine, run.id or 0, row_id).row)
 
 
 # --- Kept
@@ -112,11 +111,10 @@ def test_they_survive_another_import_of_the_same_rollouts(db: Path) -> None:
     Notebook(db).star(subject(db, 5), starred=True)
     for name in ("runs.db", "runs.db-wal", "runs.db-shm"):
         db.with_name(name).unlink(missing_ok=True)
-    engine = writing_engine(db)
-    make_run(engine, uid="another", steps=1)  # so that ids differ
-    make_run(engine, uid=RUN, steps=3)
-    run_id = queries.find_run(engine, RUN).id or 0
-    engine.dispose()
+    with disposed(writing_engine(db)) as engine:
+        make_run(engine, uid="another", steps=1)  # so that ids differ
+        make_run(engine, uid=RUN, steps=3)
+        run_id = queries.find_run(engine, RUN).id or 0
     assert found(db, starred(run_id)) == [5 + 12]
 
 
@@ -243,21 +241,17 @@ def test_what_a_killed_process_was_writing_is_undone_and_hides_nothing(db: Path)
 
 def test_nothing_is_written_through_a_reading_connection(db: Path) -> None:
     Notebook(db).star(subject(db, 1), starred=True)
-    engine = reading_engine(db)
-    with engine.connect() as connection:
+    with disposed(reading_engine(db)) as engine, engine.connect() as connection:
         connection.exec_driver_sql("PRAGMA query_only=0")
         with pytest.raises(Exception, match="readonly"):
             connection.exec_driver_sql("delete from notes.star")
-    engine.dispose()
 
 
 # --- Found
 
 
 def test_conditions_find_rows_of_one_run_by_star_note_and_tag(db: Path) -> None:
-    engine = writing_engine(db)
-    make_run(engine, uid="another", steps=1)  # its rows' uids differ only in the run
-    engine.dispose()
+    make_run_at(db, uid="another", steps=1)  # its rows' uids differ only in the run
     book = Notebook(db)
     book.star(Subject("another", subject(db, 1).row), starred=True)
     book.star(subject(db, 1), starred=True)
@@ -275,18 +269,17 @@ def test_conditions_find_rows_of_one_run_by_star_note_and_tag(db: Path) -> None:
 
 def test_rows_are_found_through_their_marks_and_not_one_by_one(db: Path) -> None:
     Notebook(db).tag(subject(db, 1), "x")
-    engine = reading_engine(db)
-    plans: list[str] = []
+    with disposed(reading_engine(db)) as engine:
+        plans: list[str] = []
 
-    @event.listens_for(engine, "before_cursor_execute", retval=True)
-    def explain(_c: Any, _cursor: Any, sql: str, given: Any, *_: Any) -> tuple[str, Any]:
-        return f"EXPLAIN QUERY PLAN {sql}", given
+        @event.listens_for(engine, "before_cursor_execute", retval=True)
+        def explain(_c: Any, _cursor: Any, sql: str, given: Any, *_: Any) -> tuple[str, Any]:
+            return f"EXPLAIN QUERY PLAN {sql}", given
 
-    with engine.connect() as connection:
-        for condition in (starred(1), noted(1, "text"), tagged(1, "x")):
-            query = select(col(EvaluationRow.id)).where(col(EvaluationRow.run_id) == 1, condition)
-            plans += [str(row[-1]) for row in connection.execute(query.limit(50))]
-    engine.dispose()
+        with engine.connect() as connection:
+            for condition in (starred(1), noted(1, "text"), tagged(1, "x")):
+                query = select(col(EvaluationRow.id)).where(col(EvaluationRow.run_id) == 1, condition)
+                plans += [str(row[-1]) for row in connection.execute(query.limit(50))]
     searched = [step for step in plans if step.startswith(("SEARCH evaluation_row ", "SCAN evaluation_row"))]
     assert len(searched) == 3
     assert all("rowid=?" in step for step in searched), plans
@@ -311,10 +304,9 @@ def test_what_the_rollout_function_says_becomes_columns(tmp_path: Path) -> None:
     said = annotation(db, 1)
     assert said.recorded == ("long " * 19 + "long", "stuck")
     assert said.all_tags == ("long " * 19 + "long", "mine", "stuck")
-    engine = reading_engine(db)
-    assert recorded_tags(engine, 1) == ["long " * 19 + "long", "stuck"]
-    assert queries.known_tags(engine, 1) == ["long " * 19 + "long", "mine", "stuck"]
-    engine.dispose()
+    with disposed(reading_engine(db)) as engine:
+        assert recorded_tags(engine, 1) == ["long " * 19 + "long", "stuck"]
+        assert queries.known_tags(engine, 1) == ["long " * 19 + "long", "mine", "stuck"]
 
 
 def test_what_edit_makes_of_tags_and_metrics_costs_no_row(tmp_path: Path) -> None:
@@ -368,13 +360,12 @@ def test_it_leads_nowhere_else(client: TestClient, referer: str) -> None:
 def test_a_run_is_marked_as_well(client: TestClient, db: Path) -> None:
     answer = client.post(f"/runs/{RUN}/notes", data={"star": "1", "tag": "baseline", "note": "learning rate too high"})
     assert answer.headers["location"] == f"/runs/{RUN}/overview#notes"
-    engine = reading_engine(db)
-    said = queries.run_annotations(engine)
-    assert said[RUN].starred
-    assert said[RUN].tags == ("baseline",)
-    assert said[RUN].note == "learning rate too high"
-    assert queries.annotated(engine, RUN) == queries.Annotated(0, 0, 0)  # of its rollouts
-    engine.dispose()
+    with disposed(reading_engine(db)) as engine:
+        said = queries.run_annotations(engine)
+        assert said[RUN].starred
+        assert said[RUN].tags == ("baseline",)
+        assert said[RUN].note == "learning rate too high"
+        assert queries.annotated(engine, RUN) == queries.Annotated(0, 0, 0)  # of its rollouts
 
 
 def test_the_pages_show_what_is_written_at_their_next_load(client: TestClient, db: Path) -> None:
@@ -445,7 +436,7 @@ FROM_ELSEWHERE: list[dict[str, str]] = [
 
 @pytest.mark.parametrize("headers", FROM_ELSEWHERE)
 def test_other_sites_cannot_write(db: Path, headers: dict[str, str]) -> None:
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+    with dashboard(db) as client:
         for address in (f"/runs/{RUN}/rollouts/1/notes", f"/runs/{RUN}/notes", "/nowhere"):
             answer = client.post(address, data={"star": "1"}, headers=headers)
             assert answer.status_code == 403
@@ -456,8 +447,7 @@ def test_other_sites_cannot_write(db: Path, headers: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "headers",
-    [{"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {"Origin": "http://127.0.0.1:7070"}],
+    "headers", [{"Sec-Fetch-Site": "same-origin"}, {"Sec-Fetch-Site": "none"}, {"Origin": "http://127.0.0.1:7070"}]
 )
 def test_our_own_pages_can_write(db: Path, headers: dict[str, str]) -> None:
     with TestClient(create_app(db), base_url="http://127.0.0.1:7070", follow_redirects=False) as client:
@@ -595,9 +585,8 @@ def test_what_is_being_written_stays_while_the_page_follows_a_living_run(quiet_p
     assert annotation(db, row_id).note == "half a sent"
 
 
-def test_marks_work_without_javascript(browser: Browser, url: str, db: Path) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
+def test_marks_work_without_javascript(scriptless_page: Page, url: str, db: Path) -> None:
+    page = scriptless_page
     page.goto(f"{url}/runs/{RUN}/rollouts/1")
     page.locator("#star").click()
     page.locator("#new-tag").fill("odd")
@@ -614,18 +603,14 @@ def test_marks_work_without_javascript(browser: Browser, url: str, db: Path) -> 
     page.locator("#star-2").click()
     assert page.url == f"{url}/runs/{RUN}?sort=oldest#row-2"
     assert found(db, starred(1)) == [1, 2]
-    context.close()
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_marked_pages_are_accessible(quiet_page: Page, url: str, db: Path, theme: Any) -> None:
+def test_marked_pages_are_accessible(quiet_page: Page, url: str, db: Path) -> None:
     book = Notebook(db)
     for tag in ("odd", "a rather long tag of forty characters...", "three", "four"):
         book.tag(subject(db, 1), tag)
     book.note(subject(db, 1), "a note\nof two lines")
     book.star(subject(db, 1), starred=True)
-    quiet_page.emulate_media(color_scheme=theme)
-    for address in (f"/runs/{RUN}/rollouts/1", f"/runs/{RUN}?sort=oldest", f"/runs/{RUN}/overview"):
-        quiet_page.goto(url + address)
-        assert violations(quiet_page) == []
+    marked = ("/rollouts/1", "?sort=oldest", "/overview")
+    check_looks(quiet_page, [f"{url}/runs/{RUN}{page}" for page in marked])

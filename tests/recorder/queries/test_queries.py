@@ -18,17 +18,11 @@ from logs_ui.recorder import flush, load_run, queries, start_run
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError, RunNotFoundError
 from logs_ui.recorder.queries import Count, Cursor
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Kind
-from logs_ui.recorder.queries.filters.rollout_filter import (
-    Order,
-    RolloutFilter,
-    Scored,
-    Sort,
-    parse_where,
-)
+from logs_ui.recorder.queries.filters.rollout_filter import Order, RolloutFilter, Scored, Sort, parse_where
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
 from logs_ui.recorder.storage.address import Address, as_text
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Scalar, StepStatistics
 from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
 from tests.support import factory
@@ -61,12 +55,11 @@ def database(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @contextmanager
 def filled(address: Address) -> Iterator[Engine]:
-    engine = writing_engine(address)
-    factory.make_run(engine, uid="alpha-1", name="first", steps=12, seed=1, state=RunState.FINISHED)
-    factory.make_run(engine, uid="alpha-2", name="second", steps=11, seed=2, created=factory.START_US + 1)
-    factory.make_run(engine, uid="beta", name="second", steps=2, seed=3, created=factory.START_US + 2)
-    yield engine
-    engine.dispose()
+    with disposed(writing_engine(address)) as engine:
+        factory.make_run(engine, uid="alpha-1", name="first", steps=12, seed=1, state=RunState.FINISHED)
+        factory.make_run(engine, uid="alpha-2", name="second", steps=11, seed=2, created=factory.START_US + 1)
+        factory.make_run(engine, uid="beta", name="second", steps=2, seed=3, created=factory.START_US + 2)
+        yield engine
 
 
 @pytest.fixture(scope="module")
@@ -236,13 +229,9 @@ def add_run(engine: Engine, made: list[dict[str, Any]], *, alive: bool = False) 
     """A run of exactly these rows, under a uid of its own; long over, or under way."""
     with engine.begin() as connection:
         number = len(connection.execute(select(col(Run.id))).all())
-        run = {"uid": f"zz-{number}", "name": "made", "created": 0, "heartbeat": 0, "state": "finished"}
-        run |= {"config": {}, "versions": {}, "changed": 0} | (UNDER_WAY if alive else {})
-        run_id = factory.insert_run(connection, run)
-        always = {"run_id": run_id, "policy_step": 0, "generation": 0, "process": 0, "changed": 0, "message_count": 0}
+        run: dict[str, Any] = {"uid": f"zz-{number}", "name": "made", "changed": 0} | (UNDER_WAY if alive else {})
+        run_id = factory.insert_rows(connection, made, **run)
         if made:
-            rows = [{"uid": str(i), **always, **row} for i, row in enumerate(made)]
-            connection.execute(insert(EvaluationRow), rows)
             steps = {(row["mode"], row["eval_name"], row["step"]) for row in made}
             connection.execute(insert(StepStatistics), [sums_of(run_id, key, made) for key in steps])
     return run_id
@@ -569,13 +558,12 @@ def test_a_run_is_found_by(database: Engine, asked: str, uid: str) -> None:
     ],
 )
 def test_what_could_mean_several_runs_means(tmp_path: Path, asked: str, uid: str) -> None:
-    engine = writing_engine(tmp_path / "runs.db")
-    names = {"a-1": "x", "b-1": "a", "c-1": "a-1", "latest-1": "latest", "d-latest": "y"}
-    with engine.begin() as connection:
-        for created, (run, name) in enumerate(names.items()):
-            factory.insert_run(connection, {"uid": run, "name": name, "created": created, "heartbeat": 0})
-    assert queries.find_run(engine, asked).uid == uid
-    engine.dispose()
+    with disposed(writing_engine(tmp_path / "runs.db")) as engine:
+        names = {"a-1": "x", "b-1": "a", "c-1": "a-1", "latest-1": "latest", "d-latest": "y"}
+        with engine.begin() as connection:
+            for created, (run, name) in enumerate(names.items()):
+                factory.insert_run(connection, {"uid": run, "name": name, "created": created, "heartbeat": 0})
+        assert queries.find_run(engine, asked).uid == uid
 
 
 def test_large_rollouts_are_read_a_few_at_a_time(database: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -612,15 +600,14 @@ def test_a_run_that_is_not_found_is_named_with_the_nearest(database: Engine, ask
 
 
 def test_an_empty_database_says_so(tmp_path: Path) -> None:
-    engine = writing_engine(tmp_path / "empty.db")
-    assert queries.all_runs(engine) == []
-    with pytest.raises(RunNotFoundError, match="No run is recorded"):
-        queries.find_run(engine, "latest")
-    with pytest.raises(RunNotFoundError):
-        queries.run_summary(engine, 1)
-    assert queries.page(engine, 1, EVERYTHING) == queries.Page([], None)
-    assert queries.known_values(engine, 1) == {"eval": [], "task": []}
-    engine.dispose()
+    with disposed(writing_engine(tmp_path / "empty.db")) as engine:
+        assert queries.all_runs(engine) == []
+        with pytest.raises(RunNotFoundError, match="No run is recorded"):
+            queries.find_run(engine, "latest")
+        with pytest.raises(RunNotFoundError):
+            queries.run_summary(engine, 1)
+        assert queries.page(engine, 1, EVERYTHING) == queries.Page([], None)
+        assert queries.known_values(engine, 1) == {"eval": [], "task": []}
 
 
 def test_known_values_are_the_distinct_ones_in_order(database: Engine, run_id: int, rows: list[EvaluationRow]) -> None:
@@ -822,12 +809,10 @@ def test_facets_and_histogram_read_indexes_alone(sqlite: Engine) -> None:
 
 
 def test_the_newest_rollout_of_a_reader_beside_a_writer(address: Address) -> None:
-    writer = writing_engine(address)
-    run_id = factory.make_run(writer, steps=2)
-    reader = reading_engine(address)
-    assert queries.page(reader, run_id, EVERYTHING, limit=1).rows[0].generation == 3
-    reader.dispose()
-    writer.dispose()
+    with disposed(writing_engine(address)) as writer:
+        run_id = factory.make_run(writer, steps=2)
+        with disposed(reading_engine(address)) as reader:
+            assert queries.page(reader, run_id, EVERYTHING, limit=1).rows[0].generation == 3
 
 
 def test_a_reward_is_found_by_what_it_reads_as(address: Address) -> None:
@@ -848,17 +833,15 @@ def test_the_totals_of_forty_thousand_rollouts_are_not_added_up_for_every_poll(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, added_up: int
 ) -> None:
     monkeypatch.setattr(sys.modules["logs_ui.recorder.queries.runs"], "_REST", 1e9)
-    writer = writing_engine(tmp_path / "runs.db")
-    of_step = {"run_id": 1, "mode": "train", "eval_name": "e", "reward_sum": 1.0, "errors": 0, "truncated": 0}
-    of_step |= {"rollouts": 32, "scored": 32}
-    with writer.begin() as connection:
-        factory.insert_run(connection, {"uid": "run", "name": "run", "created": 1, "heartbeat": 1})
-        connection.execute(insert(StepStatistics), [of_step | {"step": step + 1} for step in range(steps)])
-    reader = reading_engine(tmp_path / "runs.db")
-    assert queries.run_summary(reader, 1).rollouts == 32 * steps
-    with writer.begin() as connection:
-        connection.execute(insert(StepStatistics), of_step | {"step": steps + 1})
-        connection.execute(update(Run).values(changed=col(Run.changed) + 1))
-    assert queries.run_summary(reader, 1).rollouts == 32 * added_up
-    reader.dispose()
-    writer.dispose()
+    with disposed(writing_engine(tmp_path / "runs.db")) as writer:
+        of_step = {"run_id": 1, "mode": "train", "eval_name": "e", "reward_sum": 1.0, "errors": 0, "truncated": 0}
+        of_step |= {"rollouts": 32, "scored": 32}
+        with writer.begin() as connection:
+            factory.insert_run(connection, {"uid": "run", "name": "run", "created": 1, "heartbeat": 1})
+            connection.execute(insert(StepStatistics), [of_step | {"step": step + 1} for step in range(steps)])
+        with disposed(reading_engine(tmp_path / "runs.db")) as reader:
+            assert queries.run_summary(reader, 1).rollouts == 32 * steps
+            with writer.begin() as connection:
+                connection.execute(insert(StepStatistics), of_step | {"step": steps + 1})
+                connection.execute(update(Run).values(changed=col(Run.changed) + 1))
+            assert queries.run_summary(reader, 1).rollouts == 32 * added_up

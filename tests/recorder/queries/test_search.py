@@ -26,11 +26,11 @@ from logs_ui.recorder.queries.search.search_texts import texts_of
 from logs_ui.recorder.queries.search.search_words import words_of
 from logs_ui.recorder.queries.sql.selection import Use, conditions
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.search_tables import TOKENIZER
 from logs_ui.recorder.storage.sidecars import SEARCH
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
-from logs_ui.recorder.vocabulary import Mode, RunState, Status
+from logs_ui.recorder.vocabulary import RunState
 from tests.support import factory
 from tests.support.payloads import pack_content
 
@@ -65,11 +65,14 @@ class Place:
         with self.writing.begin() as connection:
             number = int(connection.scalar(select(func.max(col(EvaluationRow.id)))) or 0) + 1
             row = {
-                "id": number, "run_id": run, "uid": str(number), "changed": changed, "eval_name": "e",
-                "mode": Mode.TRAIN.value, "step": 1, "policy_step": 0, "group": "g", "generation": 0, "process": 0,
-                "status": Status.OK.value, "created": NOW, "scored": scored, "turns": turns,
-                "reward": None if scored is None else 1.0,
-            }  # fmt: skip
+                "id": number,
+                "run_id": run,
+                "uid": str(number),
+                "changed": changed,
+                "scored": scored,
+                "turns": turns,
+            }
+            row = factory.ROW | row | {"reward": None if scored is None else 1.0}
             connection.execute(insert(EvaluationRow), row)
             content = pack_content({"messages": messages, **payload})
             connection.execute(insert(RolloutPayload), {"row_id": number, "content": content})
@@ -78,10 +81,7 @@ class Place:
 
     def rollouts(self, run: int, texts: Sequence[str], *, at_once: int = 10_000) -> set[int]:
         """The first of all, in one transaction; `changed` grows by one with each `at_once`."""
-        shared = {
-            "run_id": run, "eval_name": "e", "mode": Mode.TRAIN.value, "step": 1, "policy_step": 0, "group": "g",
-            "generation": 0, "process": 0, "status": Status.OK.value, "created": NOW, "scored": NOW, "reward": 1.0,
-        }  # fmt: skip
+        shared = factory.ROW | {"run_id": run, "scored": NOW, "reward": 1.0}
         ids = range(1, len(texts) + 1)
         rows = [shared | {"id": it, "uid": str(it), "changed": (it - 1) // at_once} for it in ids]
         said = [pack_content({"messages": [{"role": "assistant", "content": text}]}) for text in texts]
@@ -94,51 +94,37 @@ class Place:
         return set(ids)
 
     def fill(self, **wanted: Any) -> bool:
-        engine = reading_engine(self.address)
-        try:
+        with disposed(reading_engine(self.address)) as engine:
             return SearchIndex(self.address, engine.begin).fill(**wanted)
-        finally:
-            engine.dispose()
 
     def found(self, run: int, where: str) -> set[int]:
-        engine = reading_engine(self.address)
-        try:
+        with disposed(reading_engine(self.address)) as engine:
             page = queries.page(engine, run, parse_where(where), limit=1000)
-        finally:
-            engine.dispose()
         return {row.id or 0 for row in page.rows}
 
     def state(self, run: int) -> tuple[int, bool]:
-        engine = reading_engine(self.address)
-        try:
-            with engine.connect() as connection:
-                it = search_state(connection, run)
-        finally:
-            engine.dispose()
+        with disposed(reading_engine(self.address)) as engine, engine.connect() as connection:
+            it = search_state(connection, run)
         return it.indexed, it.behind
 
 
 @pytest.fixture
 def place(address: Address) -> Iterator[Place]:
-    engine = writing_engine(address)
-    yield Place(address, engine)
-    engine.dispose()
+    with disposed(writing_engine(address)) as engine:
+        yield Place(address, engine)
 
 
 @pytest.fixture
 def on_disk(tmp_path: Path) -> Iterator[Place]:
     """For what only a file can suffer, or SQLite alone does."""
-    engine = writing_engine(tmp_path / "runs.db")
-    yield Place(tmp_path / "runs.db", engine)
-    engine.dispose()
+    with disposed(writing_engine(tmp_path / "runs.db")) as engine:
+        yield Place(tmp_path / "runs.db", engine)
 
 
 @contextmanager
 def reading(place: Place) -> Iterator[Connection]:
-    engine = reading_engine(place.address)
-    with engine.connect() as connection:
+    with disposed(reading_engine(place.address)) as engine, engine.connect() as connection:
         yield connection
-    engine.dispose()
 
 
 def hits(connection: Connection, text: str) -> set[int]:
@@ -231,20 +217,19 @@ def test_the_place_of_the_words_is_that_which_the_index_found(place: Place) -> N
     ]
     row = place.rollout(run, "", messages=messages, turns=2)
     place.fill()
-    engine = reading_engine(place.address)
-    for where, column, words, before in (
-        ("cache", "assistant", "CACHE", "Läs  "), ("assistant:cache*", "assistant", "CACHE", "Läs  "),
-        ("tool:cache", "tool", "cache", "such "), ('prompt:"THE cache"', "prompt", "the cache", "Fix "),
-        ("Étudie", "assistant", "e\u0301tudie", "I "), ('"las cache"', "assistant", "Läs  CACHE", "\n "),
-        ("-tool:nothing assistant:nothing,caches", "assistant", "caches", "and "), ("b", "assistant", "b", "<"),
-    ):  # fmt: skip
-        assert place.found(run, where) == {row}, where
-        hit = hits_of(engine, parse_where(where), [row])[row]
-        assert (hit.column, hit.words) == (column, words), where
-        assert hit.before.endswith(before), where
-    assert hits_of(engine, parse_where("-cache status:ok"), [row]) == {}
-    assert hits_of(engine, parse_where("cache"), [row], seconds=-1) == {}
-    engine.dispose()
+    with disposed(reading_engine(place.address)) as engine:
+        for where, column, words, before in (
+            ("cache", "assistant", "CACHE", "Läs  "), ("assistant:cache*", "assistant", "CACHE", "Läs  "),
+            ("tool:cache", "tool", "cache", "such "), ('prompt:"THE cache"', "prompt", "the cache", "Fix "),
+            ("Étudie", "assistant", "e\u0301tudie", "I "), ('"las cache"', "assistant", "Läs  CACHE", "\n "),
+            ("-tool:nothing assistant:nothing,caches", "assistant", "caches", "and "), ("b", "assistant", "b", "<"),
+        ):  # fmt: skip
+            assert place.found(run, where) == {row}, where
+            hit = hits_of(engine, parse_where(where), [row])[row]
+            assert (hit.column, hit.words) == (column, words), where
+            assert hit.before.endswith(before), where
+        assert hits_of(engine, parse_where("-cache status:ok"), [row]) == {}
+        assert hits_of(engine, parse_where("cache"), [row], seconds=-1) == {}
 
 
 def test_an_index_of_an_earlier_format_is_not_read_and_made_anew(on_disk: Place) -> None:
@@ -454,9 +439,8 @@ def test_several_that_want_it_filled_at_once_do_no_harm(place: Place) -> None:
     rows = place.rollouts(run, [f"word {i}" for i in range(300)])
 
     def want() -> None:
-        engine = reading_engine(place.address)
-        catch_up(place.address, engine, run, lambda _done, _total: None)
-        engine.dispose()
+        with disposed(reading_engine(place.address)) as engine:
+            catch_up(place.address, engine, run, lambda _done, _total: None)
 
     threads = [threading.Thread(target=want) for _ in range(4)]
     for thread in threads:
@@ -535,23 +519,22 @@ def test_words_that_most_rollouts_have_are_collected_once(on_disk: Place, monkey
     run = on_disk.run()
     rows = {on_disk.rollout(run, f"common n{i} {'odd' if i % 2 else 'even'}") for i in range(12)}
     on_disk.fill()
-    engine = reading_engine(on_disk.path)
-    with engine.connect() as connection:
-        for _ in range(2):
+    with disposed(reading_engine(on_disk.path)) as engine:
+        with engine.connect() as connection:
+            for _ in range(2):
+                with planning(connection):
+                    assert {it.id for it in queries.page(connection, run, parse_where("common")).rows} == rows
+                    both = queries.page(connection, run, parse_where("common even -n4 odd*"))
+                    assert both.rows == []
+                    assert queries.count(connection, run, parse_where("common even")).value == 6
+                    assert queries.count(connection, run, parse_where("-common")).value == 0
+            with pytest.raises(sqlite3.OperationalError, match="readonly"):
+                connection.connection.driver_connection.execute("CREATE TABLE main.x (y)")  # type: ignore[union-attr]
+        with engine.connect() as connection:  # what grows meanwhile is seen by the next who asks
+            on_disk.rollout(run, "common late", changed=2)
+            on_disk.fill()
             with planning(connection):
-                assert {it.id for it in queries.page(connection, run, parse_where("common")).rows} == rows
-                both = queries.page(connection, run, parse_where("common even -n4 odd*"))
-                assert both.rows == []
-                assert queries.count(connection, run, parse_where("common even")).value == 6
-                assert queries.count(connection, run, parse_where("-common")).value == 0
-        with pytest.raises(sqlite3.OperationalError, match="readonly"):
-            connection.connection.driver_connection.execute("CREATE TABLE main.x (y)")  # type: ignore[union-attr]
-    with engine.connect() as connection:  # what grows meanwhile is seen by the next who asks
-        on_disk.rollout(run, "common late", changed=2)
-        on_disk.fill()
-        with planning(connection):
-            assert queries.count(connection, run, parse_where("common")).value == 13
-    engine.dispose()
+                assert queries.count(connection, run, parse_where("common")).value == 13
 
 
 def test_a_server_looks_words_up_in_the_index_however_common(postgres_url: URL) -> None:
@@ -577,22 +560,21 @@ def test_the_smaller_side_leads(on_disk: Place) -> None:
     for i in range(9):
         on_disk.rollout(run, f"common n{i}")
     on_disk.fill()
-    engine = reading_engine(on_disk.path)
+    with disposed(reading_engine(on_disk.path)) as engine:
 
-    def plan(where: str) -> str:
-        with planning(connection):
-            selected = select(func.count()).where(*conditions(run, parse_where(where), Use.NUMBER))
-        literal = selected.compile(connection, compile_kwargs={"literal_binds": True})
-        steps = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {literal}".replace("%", "%%"))
-        return next(str(step.detail) for step in steps if "evaluation_row" in step.detail)
+        def plan(where: str) -> str:
+            with planning(connection):
+                selected = select(func.count()).where(*conditions(run, parse_where(where), Use.NUMBER))
+            literal = selected.compile(connection, compile_kwargs={"literal_binds": True})
+            steps = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {literal}".replace("%", "%%"))
+            return next(str(step.detail) for step in steps if "evaluation_row" in step.detail)
 
-    with engine.connect() as connection:
-        assert "INTEGER PRIMARY KEY" in plan("n3")
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("logs_ui.recorder.queries.search.full_text._FEW", 3)
-            assert "run_id=?" in plan("common")
-            assert "INTEGER PRIMARY KEY" in plan("n3 common")
-    engine.dispose()
+        with engine.connect() as connection:
+            assert "INTEGER PRIMARY KEY" in plan("n3")
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr("logs_ui.recorder.queries.search.full_text._FEW", 3)
+                assert "run_id=?" in plan("common")
+                assert "INTEGER PRIMARY KEY" in plan("n3 common")
 
 
 def test_words_are_looked_for_only_where_the_rows_lie(on_disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -667,13 +649,11 @@ def test_the_list_of_a_common_word_is_of_one_run(on_disk: Place, monkeypatch: py
         for _ in range(5):
             on_disk.rollout(run, "common")
     on_disk.fill()
-    engine = reading_engine(on_disk.path)
-    with engine.connect() as connection, planning(connection):
+    with disposed(reading_engine(on_disk.path)) as engine, engine.connect() as connection, planning(connection):
         for run in (first, second):
             assert queries.count(connection, run, parse_where("common")).value == 5
         names = connection.exec_driver_sql("SELECT name FROM temp.sqlite_master WHERE type = 'table'").scalars().all()
         kept = [connection.exec_driver_sql(f"SELECT count(*) FROM temp.{name}").scalar() for name in names]  # noqa: S608
-    engine.dispose()
     assert kept == [5, 5]
 
 

@@ -1,5 +1,6 @@
 """Messages out of texts that nobody would write, but a model does."""
 
+import re
 import subprocess
 import sys
 from typing import Any
@@ -10,10 +11,8 @@ import pytest
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, models
 
-from logs_ui.recorder.rows.chat_parser import Spelling, assistant_message, prompt_with_more, spans
+from logs_ui.recorder.rows.chat_parser import Spelling, assistant_message, completion_messages, spans
 from tests.support.exhaustive import cases
-
-SYSTEM = {"role": "system", "content": "Play."}
 
 DEGENERATE = """
 import sys
@@ -23,6 +22,9 @@ from logs_ui.recorder.rows.chat_parser import Spelling, assistant_message, compl
 class Spelt:
     def decode(self, ids, *, skip_special_tokens):
         return "".join(map(chr, ids))
+
+    def token_to_id(self, mark):
+        return ord(">")
 
 MB = int(sys.argv[1])
 pieces = ["\\n", " ", "<think>", "</think>", "<tool_call>", "<tool_call>\\n", "<tool_call></tool_call>", "</tool_call>",
@@ -125,37 +127,51 @@ def test_a_completion_is_cut_where_its_mask_changes(
     assert list(spans(ids(), None)) == []
 
 
-def chatml(*messages: tuple[str, str]) -> str:
-    return (
-        "".join(f"<|im_start|>{role}\n{content}<|im_end|>\n" for role, content in messages) + "<|im_start|>assistant\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "messages"),
-    [
-        (chatml(("system", "Play."), ("user", "a room")), [SYSTEM, {"role": "user", "content": "a room"}]),
-        (chatml(("system", "Play.\n\nWell.")), [{"role": "system", "content": "Play.\n\nWell."}]),
-        (chatml(("system", "Be kind."), ("system", "Play.")), [SYSTEM]),  # a default of the template's
-        (chatml(("user", "something else")), [SYSTEM]),
-        ("words of no template that is known", [SYSTEM]),
-        ("Play.\na room", [{"role": "system", "content": "Play.\na room"}]),
-    ],
-)
-def test_what_the_model_was_given_behind_the_prompt_is_in_the_messages(text: str, messages: list[Any]) -> None:
-    assert prompt_with_more([SYSTEM], text) == messages
-
-
 def test_the_rows_of_a_group_have_the_same_prompt_and_none_anothers_messages() -> None:
     some, given = spelling(), orjson.dumps([{"role": "user", "content": "a"}])
     first, second = some.prompt(given, ids(0, 1)), some.prompt(given, ids(0, 1))
-    assert first == second == [{"role": "user", "content": "a b"}]
-    first[0]["content"] = "edited"
+    assert first == second == ([{"role": "user", "content": "a b"}], "extended")
+    first[0][0]["content"] = "edited"
     assert some.prompt(given, ids(0, 1)) == second
-    assert some.prompt(given, ids(0, 1, 1)) == [{"role": "user", "content": "a b b"}]
+    assert some.prompt(given, ids(0, 1, 1))[0] == [{"role": "user", "content": "a b b"}]
 
 
-def test_a_prompt_in_parts_stays_as_it_is() -> None:
-    parts = [{"role": "user", "content": [{"type": "text", "text": "Play."}]}]
-    assert prompt_with_more(parts, chatml(("user", "Play."), ("user", "a room"))) == parts
-    assert prompt_with_more([], "") == []
+def test_turns_that_nobody_heard_are_told_apart_by_the_templates_marks() -> None:
+    text = "5<|im_end|>\nSeen.\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n4"
+    written: Any = Written()
+    roles = [("assistant", "5"), ("user", "Seen."), ("user", "No."), ("assistant", "4")]
+    for completion in (text, f"{text}<|im_end|>"):
+        ids = [ord(it) for it in completion.replace("<|im_end|>", "\0")]
+        messages = completion_messages(Spelling(written), np.array(ids, np.int32), None)
+        assert [(message["role"], message["content"]) for message in messages] == roles
+
+
+def test_an_answer_on_which_nothing_is_trained_is_the_models() -> None:
+    text = "5<|im_end|>\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n"
+    written: Any = Written()
+    ids = np.array([ord(it) for it in f"{text}4".replace("<|im_end|>", "\0")], np.int32)
+    mask = np.array([*[0] * (len(ids) - 1), 1], np.uint8)
+    messages = completion_messages(Spelling(written), ids, mask)
+    assert [it["role"] for it in messages] == ["assistant", "user", "assistant"]
+    assert completion_messages(Spelling(written), ids, np.ones(len(ids), np.uint8)) == messages
+
+
+def test_turns_that_nobody_heard_may_follow_one_that_was_heard() -> None:
+    asked = "<|im_end|>\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n"
+    parts = [("5", 1), (asked, 0), (f"4{asked}3", 1)]
+    written: Any = Written()
+    ids = np.array([ord(it) for part, _ in parts for it in part.replace("<|im_end|>", "\0")], np.int32)
+    mask = np.array([one for part, one in parts for _ in part.replace("<|im_end|>", "\0")], np.uint8)
+    messages = completion_messages(Spelling(written), ids, mask)
+    assert [it["content"] for it in messages] == ["5", "No.", "4", "No.", "3"]
+
+
+class Written:
+    """A tokenizer of one character a token, beside a mark."""
+
+    def token_to_id(self, mark: str) -> int | None:
+        return 0 if mark == "<|im_end|>" else None
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
+        text = "".join(chr(it) if it else "<|im_end|>" for it in ids)
+        return re.sub(r"<\|\w+\|>", "", text) if skip_special_tokens else text

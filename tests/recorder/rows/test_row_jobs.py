@@ -1,7 +1,7 @@
 """What a row says, from the calls that were seen and what the function returned; and that no text can break it."""
 
 import errno
-import threading
+import math
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -13,11 +13,8 @@ import httpx
 import numpy as np
 import pytest
 import requests
-import torch
-import uvicorn
 from msgspec import structs
 from msgspec.structs import replace
-from openenv.core.env_server.http_server import create_app
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from logs_ui.recorder import current_row, flush, load_run, start_run, trace_env
@@ -33,12 +30,13 @@ from logs_ui.recorder.rows.chat_parser import Spelling, assistant_message, compl
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import OpenCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_changes import changes_of
-from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, ReturnedJob, RunningJob
+from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, ReturnedJob, RunningJob, reward_columns
 from logs_ui.recorder.snapshot import snapshot
 from logs_ui.recorder.storage.changes import RowChange, RunChange
 from logs_ui.recorder.storage.payload import pack, unpack_content
 from logs_ui.recorder.vocabulary import Mode, Status
-from logs_ui.rollout.demo.guess_env import GuessAction, GuessEnv, GuessEnvironment, GuessObservation
+from tests.support.late import guess_env, torch
+from tests.support.rollouts import served_app
 
 END = 9
 WORDS = {word: i for i, word in enumerate(["a", "b", "c", "d", "<unk>", "guess", "one", "two", "three", "end"])}
@@ -212,26 +210,17 @@ def test_why_an_environment_broke_is_told_by_the_exceptions_type(tmp_path: Path,
 @pytest.fixture
 def full_server() -> Iterator[str]:
     """The address of an OpenEnv server with room for one session."""
-    app = create_app(GuessEnvironment, GuessAction, GuessObservation, env_name="guess", max_concurrent_envs=1)
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="critical")
-    listener = config.bind_socket()
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    deadline = time.monotonic() + 60
-    while not server.started:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
+    from openenv.core.env_server.http_server import create_app
+
+    kinds = guess_env.GuessEnvironment, guess_env.GuessAction, guess_env.GuessObservation
+    with served_app(create_app(*kinds, env_name="guess", max_concurrent_envs=1)) as url:
+        yield url
 
 
-def test_a_server_without_a_session_left_is_told_by_its_own_words(full_server: str, tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
-    with GuessEnv(base_url=full_server).sync() as first, start_run(db=db) as run:
+def test_a_server_without_a_session_left_is_told_by_its_own_words(full_server: str, db: Path) -> None:
+    with guess_env.GuessEnv(base_url=full_server).sync() as first, start_run(db=db) as run:
         first.reset(task="easy: 1-3", seed=1)
-        with run.rollout("p"), pytest.raises(RuntimeError), GuessEnv(base_url=full_server).sync() as second:
+        with run.rollout("p"), pytest.raises(RuntimeError), guess_env.GuessEnv(base_url=full_server).sync() as second:
             second.reset(task="easy: 1-3", seed=1)
         assert flush()
         (refused,) = load_run(db=db).error
@@ -307,6 +296,15 @@ def test_an_action_goes_from_the_models_text_to_what_came_back(tmp_path: Path) -
     assert row["seconds"] == 4.5
 
 
+def test_a_function_of_no_weight_leaves_a_reward_of_nothing() -> None:
+    assert reward_columns(None, {"a": 1.0}, {"a": 0.0})["reward"] == 0.0
+
+
+def test_a_correction_takes_back_what_was_not_finite() -> None:
+    assert reward_columns(math.nan, None, {}) == {"reward": None, "odd_rewards": {"reward": "nan"}}
+    assert reward_columns(2.0, None, {}) == {"reward": 2.0, "odd_rewards": None}
+
+
 def test_no_text_breaks_a_row(tmp_path: Path) -> None:
     lone, huge = "half \ud83d of a pair, NUL \0", "x" * 3_000_000
     row = recorded(
@@ -319,7 +317,7 @@ def test_no_text_breaks_a_row(tmp_path: Path) -> None:
         columns={"task": lone},
     )
     mended = "half \ufffd of a pair, NUL \0"
-    assert row["messages"][0]["content"] == mended + huge
+    assert row["metadata"]["dataset_prompt"][0]["content"] == mended + huge
     assert row["actions"][0]["observation"]["huge"] == huge
     assert row["actions"][0]["observation"][mended] == mended
     assert row["actions"][0]["observation"]["bytes"] == "<2 bytes>"
@@ -357,6 +355,9 @@ def test_reasoning_that_was_cut_off_is_reasoning() -> None:
 
 class Spelt:
     """A tokenizer whose ids are the characters of a text: enough for what is read from decoded text."""
+
+    def token_to_id(self, _mark: str) -> None:
+        return None
 
     def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
         assert skip_special_tokens in (True, False)
@@ -419,10 +420,9 @@ def test_a_row_is_there_at_once_and_its_text_follows_unless_the_users_edit_must_
     assert isinstance(written(edited), RowDraft)
 
 
-@pytest.mark.parametrize(
-    "given", [[-0.5, None], (-0.5, float("nan")), [[-0.5, -3.0], [None]], torch.tensor([-0.5, float("nan")])]
-)
+@pytest.mark.parametrize("given", [[-0.5, None], (-0.5, float("nan")), [[-0.5, -3.0], [None]], "tensor"])
 def test_log_probs_come_as_numbers_or_as_lists_of_alternatives(given: Any) -> None:
+    given = torch.tensor([-0.5, float("nan")]) if given == "tensor" else given
     output = checked_output(returned([5, 6], logprobs=[given], env_mask=[[0.5, 0]]), 1)
     tokens = output.tokens(0)
     assert tokens.logprobs is not None
@@ -434,7 +434,7 @@ def test_log_probs_come_as_numbers_or_as_lists_of_alternatives(given: Any) -> No
 
 @pytest.mark.parametrize(
     "given",
-    [[2, 0, 1], (1, 0, 300), [True, False, -1], [1.0, 0.0, 0.5], np.array([1.0, 0.0, 2.0]), torch.tensor([1, 0, 2])],
+    [[2, 0, 1], (1, 0, 300), [True, False, -1], [1.0, 0.0, 0.5], np.array([1.0, 0.0, 2.0])],
 )
 def test_a_mask_of_any_numbers_is_kept_as_zeros_and_ones(given: Any) -> None:
     mask = checked_output(returned([5, 6, 7], env_mask=[given]), 1).tokens(0).mask
@@ -442,8 +442,7 @@ def test_a_mask_of_any_numbers_is_kept_as_zeros_and_ones(given: Any) -> None:
     assert mask.tolist() == [1, 0, 1]
 
 
-def test_a_row_shows_what_it_waits_for_while_it_waits(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_a_row_shows_what_it_waits_for_while_it_waits(db: Path) -> None:
     writer, call = Writer(db), rollout_call(Collector())
     writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
     running = RunningJob(call)
@@ -490,8 +489,7 @@ def test_a_user_may_change_what_is_stored_and_leave_rows_out(tmp_path: Path) -> 
     assert not db.exists()
 
 
-def test_what_a_full_queue_leaves_of_a_row_takes_the_place_of_what_it_showed_while_it_ran(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
+def test_what_a_full_queue_leaves_of_a_row_takes_the_place_of_what_it_showed_while_it_ran(db: Path) -> None:
     call = rollout_call(records(FIRST), columns={"answer": 1})
     writer = Writer(db)
     writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
@@ -627,5 +625,6 @@ def test_calls_of_nobody_are_counted_of_an_explicit_rollout_too() -> None:
     for output in (None, checked_output(returned([5, 6, END]), 1)):
         made = changes_of(FinishedJob(call, output, b"{}", {}, 1))
         lost = [change for change in made if isinstance(change, RunChange)]
-        assert [change.unattributed_calls for change in lost] == [1]
+        assert sum(change.unattributed_calls for change in lost) == 1
+        assert sum(change.unseen_sampling for change in lost) == (output is not None)
         call.calls.notes.append(Note(0, "tag", b'["a"]'))

@@ -21,14 +21,14 @@ from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.queries import Dimension, Measure, RunFilter
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
 from logs_ui.recorder.storage.address import Address, as_text
-from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.changes import Batch
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
-from logs_ui.recorder.vocabulary import Mode, RunState
-from tests.support.entries import nth
-from tests.support.factory import make_run
+from logs_ui.recorder.vocabulary import Mark, Mode, RunState
+from tests.support.changes import BEGUN, nth, row
+from tests.support.factory import make_run_at
 from tests.support.postgres import fresh_database
 from tests.support.training import guess_server, make_trainer, sequential, solved
 
@@ -76,13 +76,13 @@ def stored(engine: Engine, table: Table) -> list[dict[str, Any]]:
     with engine.connect() as connection:
         ids = select(TABLES["evaluation_row"].c.id, TABLES["evaluation_row"].c.uid)
         uids = {row_id: uid for row_id, uid in connection.execute(ids)}  # noqa: C416 - rows, typed
-        found = [dict(row) for row in connection.execute(select(table).order_by(*order)).mappings()]
-    for row in found:
-        for name in {"id", "row_id"} & row.keys():
-            row[name] = uids.get(row[name])
-        for name in row.keys() & {column for of_table, column in CLOCK if of_table == table.name}:
-            row[name] = None
-    return found
+        rows = [dict(values) for values in connection.execute(select(table).order_by(*order)).mappings()]
+    for values in rows:
+        for name in {"id", "row_id"} & values.keys():
+            values[name] = uids.get(values[name])
+        for name in values.keys() & {column for of_table, column in CLOCK if of_table == table.name}:
+            values[name] = None
+    return rows
 
 
 def check_same(found: Any, expected: Any) -> None:
@@ -110,19 +110,15 @@ def check_tables(both: Both, *, but: frozenset[str] = frozenset()) -> None:
             check_same(stored(other, table), stored(one, table))
 
 
+@pytest.mark.usefixtures("in_thread")
 def test_a_training_is_the_same_row_for_row(both: Both, tmp_path: Path) -> None:
     def odd(env_reward: list[float], **_: Any) -> list[float | None]:
         return [None, float("nan"), *env_reward[2:]]
 
     with guess_server() as url:
         rollout_func = record(sequential(url), eval_name="guess", db=as_text(both.addresses[0]))
-        settings: dict[str, Any] = {
-            "reward_funcs": [solved, odd],
-            "reward_weights": [1.0, 0.3],
-            "eval_strategy": "steps",
-            "eval_steps": 1,
-        }
-        make_trainer(rollout_func, tmp_path / "out", **settings).train()
+        settings: dict[str, Any] = {"reward_funcs": [solved, odd], "reward_weights": [1.0, 0.3]}
+        make_trainer(rollout_func, tmp_path / "out", **settings, eval_strategy="steps", eval_steps=1).train()
     flush()
     check_tables(both)
     assert len(load_run(db=as_text(both.addresses[0]))) > 16
@@ -137,6 +133,7 @@ def test_a_training_is_the_same_row_for_row(both: Both, tmp_path: Path) -> None:
                     np.testing.assert_equal(found, expected)
 
 
+@pytest.mark.usefixtures("in_thread")
 def test_what_is_hard_to_store_is_the_same(both: Both) -> None:
     odd = [None, 0.0, -0.0, 1.0, 1e308, 1e308, -1e308, 1e-308, 5e-324, float("inf"), float("-inf"), float("nan")]
     with start_run(
@@ -188,11 +185,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, E
     with fresh_database("postgresql", Path()) as url:
         engines = []
         for address in (tmp_path_factory.mktemp("both") / "a.db", url):
-            engine = writing_engine(address)
-            make_run(engine, uid="done", steps=23, state=RunState.FINISHED)
-            make_run(engine, uid="live", steps=4, seed=1, heartbeat=2**62)
-            make_run(engine, uid="died", steps=3, seed=2, parent="done")
-            engine.dispose()
+            make_run_at(address, uid="done", steps=23, state=RunState.FINISHED)
+            make_run_at(address, uid="live", steps=4, seed=1, heartbeat=2**62)
+            make_run_at(address, uid="died", steps=3, seed=2, parent="done")
             engines.append(reading_engine(address))
         yield engines[0], engines[1]
         for engine in engines:
@@ -210,7 +205,7 @@ def test_a_filter_finds_the_same_in_any_order(filled: tuple[Engine, Engine], lin
 
 
 def found_of(db: Engine, run_id: int, where: RolloutFilter) -> list[Any]:
-    marks = (("rewards.solved", 1.0), ("reward", 0.5))
+    marks = (Mark("rewards.solved", 1.0), Mark("reward", 0.5))
     return [
         queries.reward_ends(db, run_id),
         queries.facets(db, run_id, where),
@@ -242,6 +237,7 @@ def test_all_else_that_is_asked_is_answered_alike(filled: tuple[Engine, Engine])
             np.testing.assert_equal(columns[1][name], values)
 
 
+WORDS = ("shell", "1e-06", "learning_rate=0.000001", "seed=2", "trl=1.16", "QWEN", "bf16=none")
 QUESTIONS: list[Callable[[Engine], Any]] = [
     lambda db: [vars(it) | {"run": it.run.uid} for it in queries.all_runs(db, now=0)],
     lambda db: [queries.step_series(db, run_id) for run_id in (1, 2, 3)],
@@ -258,23 +254,11 @@ QUESTIONS: list[Callable[[Engine], Any]] = [
     lambda db: {
         task: sorted(groups, key=lambda it: (it.scored, it.solved or 0, round(it.reward_sum, 9)))
         for task, groups in queries.task_results(
-            db, 1, Mode.TRAIN, (1, 20), [("rewards.solved", 0.5), ("reward", 1)]
+            db, 1, Mode.TRAIN, (1, 20), [Mark("rewards.solved", 0.5), Mark("reward", 1)]
         ).items()
     },
     lambda db: queries.step_sizes(db, 1, Mode.TRAIN),
-    lambda db: [
-        vars(queries.count_runs(db, RunFilter(words=words)))
-        for words in (
-            (),
-            ("shell",),
-            ("1e-06",),
-            ("learning_rate=0.000001",),
-            ("seed=2",),
-            ("trl=1.16",),
-            ("QWEN",),
-            ("bf16=none",),
-        )
-    ],
+    lambda db: [vars(queries.count_runs(db, RunFilter(words=tuple(words)))) for words in ([], *map(str.split, WORDS))],
     lambda db: queries.run_marks(db, (1, 2, 3)),
 ]
 
@@ -302,57 +286,52 @@ def plain(value: Any) -> Any:
 
 
 def test_a_heartbeat_is_by_the_servers_clock(postgres_url: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, engine = time.time_ns, writing_engine(postgres_url)
+    clock = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: clock() - 300 * 10**9)  # a recorder five minutes behind
-    begun = Batch([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})])
-    row = Batch(rows=[RowChange("r", "0", IDENTITY, {})])
-    for number, (batch, alive) in enumerate([(begun, ()), (row, ()), (Batch(), ("r",))], 1):
-        Intake(postgres_url, lambda: engine, "w", is_own=True).take([Entry(nth(number), 1, batch, alive)])
-        assert clock() // 1000 - queries.find_run(engine, "r").heartbeat < 60_000_000
-    engine.dispose()
+    told = [(Batch([BEGUN]), ()), (Batch(rows=[row("0")]), ()), (Batch(), ("r",))]
+    with disposed(writing_engine(postgres_url)) as engine:
+        for number, (batch, alive) in enumerate(told, 1):
+            Intake(postgres_url, lambda: engine, "w", is_own=True).take([Entry(nth(number), 1, batch, alive)])
+            assert clock() // 1000 - queries.find_run(engine, "r").heartbeat < 60_000_000
 
 
 def test_what_waited_on_disk_does_not_set_a_heartbeat_back(address: Address) -> None:
-    engine, row = writing_engine(address), Batch(rows=[RowChange("r", "0", IDENTITY, {})])
-    for made in (2, 1):
-        old = Entry(nth(3 - made), made, row, ("r",))
-        Intake(address, lambda: engine, "w", is_own=False).take([old])
-        assert queries.find_run(engine, "r").heartbeat == 2
-    engine.dispose()
+    with disposed(writing_engine(address)) as engine:
+        for made in (2, 1):
+            old = Entry(nth(3 - made), made, Batch(rows=[row("0")]), ("r",))
+            Intake(address, lambda: engine, "w", is_own=False).take([old])
+            assert queries.find_run(engine, "r").heartbeat == 2
 
-
-IDENTITY = {
-    "eval_name": "e", "mode": "train", "step": 1, "policy_step": 0, "group": "g", "generation": 0, "process": 0,
-    "created": 1,
-}  # fmt: skip
 
 RANK = """
 import random, sys
+from dataclasses import replace
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.capture.observed_images import StoredImage
-from logs_ui.recorder.api.run_record import ChangesJob
 from logs_ui.recorder.vocabulary import SourceKind
 from logs_ui.recorder.capture.source_code import Source
-from logs_ui.recorder.storage.changes import RowChange, RunChange, SourcesChange, TokenizerChange
+from logs_ui.recorder.storage.changes import RunChange, SourcesChange, TokenizerChange
 from logs_ui.recorder.delivery.writer import Writer
+from tests.support.changes import job, row
 
 writer, rank = Writer(database_address(sys.argv[1])), sys.argv[2]
 dice = random.Random(rank)
 runs = dice.sample(["a", "b"], 2)
 images = [StoredImage(f"{i:064}", "image/png", 1, 1, bytes(9)) for i in range(9)]
 for run in runs:
-    writer.put(ChangesJob(lambda run=run: [RunChange(run, {"name": run, "created": 1, "heartbeat": 1})]))
+    writer.put(job(RunChange(run, {"name": run, "created": 1, "heartbeat": 1})))
 for number in range(40):
     begun, done = [TokenizerChange(f"{i}", "{}") for i in dice.sample(range(5), 2)], []
     for run in dice.sample(runs, 2):
-        same = {"eval_name": "e", "mode": "train", "policy_step": 0, "group": f"{run}/{number}", "process": int(rank),
-                "generation": int(rank), "step": number // 8, "created": number}
-        row, shown = (run, f"{rank}/{number}", same), tuple(dice.sample(images, 3))
-        begun.append(RowChange(*row, {"status": "running"}, b"content", None, shown, ("tag",)))
+        place = {"group": f"{run}/{number}", "process": int(rank), "generation": int(rank), "step": number // 8}
+        began = row(f"{rank}/{number}", {"status": "running"}, b"content", **place, created=number)
+        began = replace(began, run=run, images=tuple(dice.sample(images, 3)), tags=("tag",))
+        begun.append(began)
         begun.append(SourcesChange(run, tuple(Source(SourceKind.REWARD, t, t, 1.0) for t in dice.sample("pqrst", 3))))
-        done.append(RowChange(*row, {"status": "ok", "reward": 0.5, "rewards": {"f": 0.5}}))
+        columns = {"status": "ok", "reward": 0.5, "rewards": {"f": 0.5}}
+        done.append(replace(began, columns=columns, content=None, images=(), tags=()))
     for changes in (begun, done):
-        writer.put(ChangesJob(lambda changes=changes: changes))
+        writer.put(job(*changes))
         writer.flush()
 assert writer.flush(60)
 """

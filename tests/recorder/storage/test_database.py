@@ -1,20 +1,22 @@
 """A database that cannot be used says in one line what, why and what to do; and a fault costs nothing recorded."""
 
 import os
+import re
 import socket
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Self
 
 import pytest
-from sqlalchemy import URL, Connection, Engine, Select, create_engine, insert, literal, select, text
+from sqlalchemy import URL, Engine, Select, create_engine, insert, literal, select, text
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
@@ -30,6 +32,7 @@ from logs_ui.recorder.storage.address import (
     shown,
 )
 from logs_ui.recorder.storage.database import (
+    disposed,
     errors_in_plain_words,
     is_rows_fault,
     migrating_engine,
@@ -42,18 +45,20 @@ from logs_ui.recorder.storage.postgres import postgres_engine
 from logs_ui.recorder.storage.schema import stamp_of
 from logs_ui.recorder.storage.tables import Run, Table
 from logs_ui.recorder.storage.writes import prepared_statements
+from tests.support.changes import wait_until
+from tests.support.earlier import column, taken_back
 
 
-def message(path: Path, *, write: bool) -> str:
-    """Of the error, which `record()` gives as well before it begins."""
-    with pytest.raises(RefusedDatabaseError) as caught:
-        (writing_engine if write else reading_engine)(path)
-    text = str(caught.value)
-    assert "\n" not in text
-    with pytest.raises(RefusedDatabaseError) as before:
-        writer_for(path)
-    assert str(before.value) == text
-    return text
+def message(path: Path) -> str:
+    """Of the error of who writes, who reads and who is about to record: one line, and the same of all."""
+    said = set()
+    for open_database in (writing_engine, reading_engine, writer_for):
+        with pytest.raises(RefusedDatabaseError) as caught:
+            open_database(path)
+        said.add(str(caught.value))
+    (line,) = said
+    assert "\n" not in line
+    return line
 
 
 def test_what_needs_no_look_is_missing_or_has_the_tables_of_today(tmp_path: Path) -> None:
@@ -69,6 +74,18 @@ def test_what_needs_no_look_is_missing_or_has_the_tables_of_today(tmp_path: Path
     assert not needs_no_look(file / "a.db")
     with pytest.raises(RefusedDatabaseError, match="Not a directory"):
         writer_for(file / "a.db")
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return tmp_path / "a.db"
+
+
+@pytest.fixture
+def made(db: Path) -> Path:
+    """With tables."""
+    writing_engine(db).dispose()
+    return db
 
 
 class Proxy:
@@ -120,33 +137,33 @@ def test_record_and_serve_meet_in_the_same_file(monkeypatch: pytest.MonkeyPatch,
     assert database_address(f"sqlite:///{tmp_path}/url.db") == tmp_path / "url.db"
 
 
-def test_a_url_of_another_database_is_refused() -> None:
-    with pytest.raises(DatabaseError, match=r"^mysql databases are not supported"):
-        database_address("mysql://host/runs")
-
-
 @pytest.mark.parametrize("scheme", ["postgresql", "postgres", "postgresql+psycopg"])
 def test_a_postgresql_server_is_named_by_its_url_and_its_password_never_shown(scheme: str) -> None:
     address = database_address(f"{scheme}://ann:s%40cret@host:5433/runs?sslmode=require&sslpassword=hush")
     assert database_address(address) == database_address(as_text(address)) == address
     assert "s%40cret" in as_text(address)
     assert shown(address) == "postgresql://ann:***@host:5433/runs?sslmode=require&sslpassword=***"
+    assert shown(database_address(f"{scheme}://host/runs?password=hush")) == "postgresql://host/runs?password=***"
 
 
 @pytest.mark.parametrize(
-    "url", ["postgresql://ann:hush@host", "postgresql://ann:hush@host:port/runs", "postgresql:/ann:hush@host/runs"]
+    ("url", "said"),
+    [
+        ("mysql://host/runs", "^mysql databases are not supported"),
+        *(
+            (url, f"^{url} lacks the path. Write sqlite:///runs.db")
+            for url in ("sqlite://", "sqlite:///", "sqlite://runs.db")
+        ),
+        ("postgresql://ann:hush@host", "[Ww]rite postgresql://"),
+        ("postgresql://ann:hush@host:port/runs", "[Ww]rite postgresql://"),
+        ("postgresql:/ann:hush@host/runs", "[Ww]rite postgresql://"),
+        ("postgresql://ann:hu@sh@host/runs", "@, / or : within a password as %40"),
+    ],
 )
-def test_a_url_that_names_no_database_says_so_without_its_password(url: str) -> None:
-    with pytest.raises(DatabaseError, match=r"[Ww]rite postgresql://") as caught:
+def test_a_url_that_cannot_be_is_refused_without_its_password(url: str, said: str) -> None:
+    with pytest.raises(DatabaseError, match=said) as caught:
         database_address(url)
-    assert "hush" not in str(caught.value)
-
-
-def test_a_password_with_a_sign_of_urls_is_refused_and_not_shown() -> None:
-    with pytest.raises(DatabaseError, match="@, / or : within a password as %40") as caught:
-        database_address("postgresql://ann:hu@sh@host/runs")
-    assert "sh@" not in str(caught.value)
-    assert shown(database_address("postgresql://host/runs?password=hush")) == "postgresql://host/runs?password=***"
+    assert not re.search("hush|sh@", str(caught.value))
 
 
 def test_a_look_at_a_server_whose_tables_are_locked_does_not_wait(
@@ -158,54 +175,52 @@ def test_a_look_at_a_server_whose_tables_are_locked_does_not_wait(
         refuse_hopeless(postgres_url)
 
 
-def test_a_server_that_is_slow_is_waited_for(postgres_url: URL) -> None:
-    engine = writing_engine(postgres_url, patience=0.2)
-    with engine.begin() as connection:
-        assert connection.scalar(text("SELECT 1 FROM pg_sleep(1.5)")) == 1, "seven times as long as for a lock"
-    engine.dispose()
+@pytest.fixture
+def patient(postgres_url: URL) -> Iterator[Engine]:
+    """It waits for a lock for a fifth of a second."""
+    with disposed(writing_engine(postgres_url, patience=0.2)) as engine:
+        yield engine
 
 
-@pytest.mark.parametrize(("longest", "hurried"), [(0.5, False), (60.0, True)])
+def test_a_server_that_is_slow_is_waited_for(patient: Engine) -> None:
+    with patient.begin() as connection:
+        assert connection.scalar(text("SELECT 1 FROM pg_sleep(0.8)")) == 1, "four times as long as for a lock"
+
+
+@pytest.mark.parametrize(("longest", "is_hurried"), [(0.5, False), (60.0, True)])
 def test_one_that_is_slow_for_too_long_is_given_up_and_stops(
-    postgres_url: URL,
-    monkeypatch: pytest.MonkeyPatch,
-    longest: float,
-    hurried: bool,  # noqa: FBT001 - a case
+    postgres_url: URL, monkeypatch: pytest.MonkeyPatch, *, longest: float, is_hurried: bool
 ) -> None:
     monkeypatch.setattr(postgres_engine, "_LONGEST", longest)
-    engine = writing_engine(postgres_url, 0.2, lambda: hurried)
-    with pytest.raises(OperationalError, match=r"has not answered for \d+\.\d seconds") as caught, engine.begin() as it:
-        it.execute(text("SELECT pg_sleep(60)"))
-    assert not is_rows_fault(caught.value)
-    with engine.begin() as connection:
-        at_it = text(
-            "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60)%' AND state = 'active'"
-        )
-        assert connection.scalar(at_it) == 0
-    engine.dispose()
+    with disposed(writing_engine(postgres_url, 0.2, lambda: is_hurried)) as engine:
+        unanswered = pytest.raises(OperationalError, match=r"has not answered for \d+\.\d seconds")
+        with unanswered as caught, engine.begin() as connection:
+            connection.execute(text("SELECT pg_sleep(60)"))
+        assert not is_rows_fault(caught.value)
+        active = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep(60)%' AND state = 'active'"
+        with engine.begin() as connection:
+            assert connection.scalar(text(active)) == 0
 
 
 def test_a_migration_may_take_longer_than_any_other_statement(
     postgres_url: URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def takes_long(connection: Connection) -> None:
-        connection.execute(text("SELECT pg_sleep(1.5)"))
-
-    step = Migration(2, "nothing, for long", takes_long, oldest_reader=1, oldest_writer=1)
-    monkeypatch.setattr(migrations, "MIGRATIONS", (step,))
-    monkeypatch.setattr(postgres_engine, "_LONGEST", 0.5)
-    engine = writing_engine(postgres_url, 0.2)
-    with engine.connect() as connection:
+    sleeps = Migration(2, "", lambda it: it.execute(text("SELECT pg_sleep(1)")), oldest_reader=1, oldest_writer=1)  # type: ignore[arg-type]
+    monkeypatch.setattr(migrations, "MIGRATIONS", (sleeps,))
+    monkeypatch.setattr(postgres_engine, "_LONGEST", 0.3)
+    with disposed(writing_engine(postgres_url, 0.2)) as engine, engine.connect() as connection:
         assert stamp_of(connection).version == 2
-    engine.dispose()
 
 
 def test_a_server_whose_answers_are_lost_is_given_up_and_tried_again(
     postgres_url: URL, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_engine, "_LONGEST", 0.5)
-    with Proxy(Path(str(postgres_url.query["host"])), tmp_path) as proxy:
-        engine = writing_engine(postgres_url.set(query={"host": str(tmp_path)}), patience=0.2)
+    through = postgres_url.set(query={"host": str(tmp_path)})
+    with (
+        Proxy(Path(str(postgres_url.query["host"])), tmp_path) as proxy,
+        disposed(writing_engine(through, patience=0.2)) as engine,
+    ):
         with engine.connect() as connection:
             connection.execute(text("SELECT 1"))
             proxy.loses = True
@@ -213,7 +228,6 @@ def test_a_server_whose_answers_are_lost_is_given_up_and_tried_again(
                 connection.execute(text("SELECT 1"))
         with engine.begin() as connection:
             assert connection.scalar(text("SELECT 1")) == 1
-        engine.dispose()
 
 
 NO_SOCKET = 'connection to server on socket "/nowhere/.s.PGSQL.5432" failed: No such file or directory'
@@ -234,84 +248,56 @@ def test_of_what_libpq_says_the_reason_is_said(url: str, said: str) -> None:
     assert str(caught.value) == f"{url} {said}"
 
 
-def test_a_connection_that_is_cut_off_is_said_in_a_sentence(postgres_url: URL) -> None:
-    engine = writing_engine(postgres_url)
-    with (
-        pytest.raises(
-            DatabaseError, match=r"used now: terminating connection due to administrator command\.$"
-        ) as caught,
-        errors_in_plain_words(postgres_url),
-        engine.begin() as connection,
-    ):
+def test_a_connection_that_is_cut_off_is_said_in_a_sentence(postgres_url: URL, patient: Engine) -> None:
+    said = pytest.raises(DatabaseError, match=r"used now: terminating connection due to administrator command\.$")
+    with said as caught, errors_in_plain_words(postgres_url), patient.begin() as connection:
         connection.execute(text("SELECT pg_terminate_backend(pg_backend_pid())"))
     assert "Traceback" not in "".join(traceback.format_exception(caught.value)).partition("Traceback")[2]
-    engine.dispose()
 
 
 def test_a_user_that_the_server_does_not_know_is_hopeless(postgres_url: URL) -> None:
-    with pytest.raises(
-        RefusedDatabaseError, match="does not know this user: name another, or create it with createuser"
-    ):
+    said = "does not know this user: name another, or create it with createuser"
+    with pytest.raises(RefusedDatabaseError, match=said):
         refuse_hopeless(postgres_url.set(username="nobody"))
 
 
-def test_nothing_is_prepared_on_a_server_that_a_pooler_may_take_away(postgres_url: URL) -> None:
-    engine = writing_engine(postgres_url)
-    with engine.begin() as connection:
+def test_nothing_is_prepared_on_a_server_that_a_pooler_may_take_away(patient: Engine) -> None:
+    with patient.begin() as connection:
         for _ in range(8):
             connection.execute(text("SELECT 1"))
         assert connection.scalar(text("SELECT count(*) FROM pg_prepared_statements")) == 0
-    engine.dispose()
 
 
 @pytest.mark.parametrize("open_engine", [writing_engine, reading_engine, migrating_engine])
 def test_a_server_that_is_refused_is_let_go(postgres_url: URL, open_engine: Callable[[URL], Engine]) -> None:
-    one = create_engine(postgres_url, poolclass=NullPool)
-    with one.begin() as connection:
+    engine = create_engine(postgres_url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+    others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with engine.connect() as connection:
         connection.execute(text("UPDATE logs_ui_schema SET version = 999, oldest_reader = 999, oldest_writer = 999"))
-    with pytest.raises(RefusedDatabaseError) as caught:
-        open_engine(postgres_url)
-    with one.connect() as connection:
-        others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        until = time.monotonic() + 60  # the server learns of it a moment later
-        while connection.scalar(text(others)) and time.monotonic() < until:
-            connection.rollback()
-            time.sleep(0.02)
-        assert connection.scalar(text(others)) == 0, caught
+        with pytest.raises(RefusedDatabaseError) as caught:
+            open_engine(postgres_url)
+        wait_until(lambda: connection.scalar(text(others)) == 0)  # the server learns of it a moment later
+    assert caught
 
 
 def test_statements_are_compiled_once_for_all_engines(tmp_path: Path) -> None:
-    found = []
+    compiled: list[str] = []
+
+    def one() -> Select[tuple[int]]:
+        compiled.append("once")
+        return select(literal(1))
+
     for name in ("a.db", "b.db"):
-        engine = writing_engine(tmp_path / name)
-        with engine.begin() as connection:
-            found.append(prepared_statements.run(connection, {}, _one).scalar_one())
-        engine.dispose()
-    assert found == [1, 1]
-    assert _compiled == ["once"]
+        with disposed(writing_engine(tmp_path / name)) as engine, engine.begin() as connection:
+            assert prepared_statements.run(connection, {}, one).scalar_one() == 1
+    assert compiled == ["once"]
 
 
-_compiled: list[str] = []
-
-
-def _one() -> Select[tuple[int]]:
-    _compiled.append("once")
-    return select(literal(1))
-
-
-@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///", "sqlite://runs.db"])
-def test_a_url_without_a_path_is_told_so(url: str) -> None:
-    with pytest.raises(DatabaseError, match=f"^{url} lacks the path. Write sqlite:///runs.db"):
-        database_address(url)
-
-
-@pytest.mark.parametrize("write", [True, False])
 @pytest.mark.parametrize("text", [b"xy", b"SQLite format 3\0", b"not a database at all" * 100])
-def test_a_file_that_is_no_database(tmp_path: Path, text: bytes, write: bool) -> None:  # noqa: FBT001
-    path = tmp_path / "a.db"
-    path.write_bytes(text)
-    assert "is not an SQLite database" in message(path, write=write)
-    assert contents(tmp_path) == {"a.db": text}
+def test_a_file_that_is_no_database(db: Path, text: bytes) -> None:
+    db.write_bytes(text)
+    assert "is not an SQLite database" in message(db)
+    assert contents(db.parent) == {"a.db": text}
 
 
 THEIRS = """
@@ -325,15 +311,14 @@ connection.close()
 """
 
 
-@pytest.mark.parametrize("write", [True, False])
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize("mode", ["delete", "wal"])
-def test_somebody_elses_database_stays_as_it_was(tmp_path: Path, mode: str, end: str, write: bool) -> None:  # noqa: FBT001
+def test_somebody_elses_database_stays_as_it_was(tmp_path: Path, mode: str, end: str) -> None:
     path = tmp_path / "a.db"
     subprocess.run([sys.executable, "-c", THEIRS, path, mode, end], check=True)
     before = contents(tmp_path)
     assert ("a.db-wal" in before) == (mode == "wal" and end == "killed")
-    said = message(path, write=write)
+    said = message(path)
     assert "not one of logs-ui" in said
     assert "(--db, db= or LOGS_UI_DB)" in said
     after = contents(tmp_path)
@@ -342,16 +327,13 @@ def test_somebody_elses_database_stays_as_it_was(tmp_path: Path, mode: str, end:
         assert after[name] == before[name], name
 
 
-@pytest.mark.parametrize("write", [True, False])
-def test_somebody_elses_database_is_refused_while_it_is_locked(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
-    path = tmp_path / "a.db"
-    theirs = sqlite3.connect(path, isolation_level=None)
-    theirs.execute("create table theirs (x)")
-    theirs.execute("BEGIN EXCLUSIVE")
-    assert "not one of logs-ui" in message(path, write=write)
-    theirs.execute("insert into theirs values (1)")
-    theirs.execute("COMMIT")
-    theirs.close()
+def test_somebody_elses_database_is_refused_while_it_is_locked(db: Path) -> None:
+    with closing(sqlite3.connect(db, isolation_level=None)) as theirs:
+        theirs.execute("create table theirs (x)")
+        theirs.execute("BEGIN EXCLUSIVE")
+        assert "not one of logs-ui" in message(db)
+        theirs.execute("insert into theirs values (1)")
+        theirs.execute("COMMIT")
 
 
 @pytest.mark.parametrize("tables", ["no file", "0 bytes", "none"])
@@ -375,14 +357,13 @@ def test_what_may_heal_or_cannot_be_told_is_not_hopeless(tmp_path: Path) -> None
     refuse_hopeless(tmp_path / "not mounted yet" / "a.db")
     assert list(tmp_path.iterdir()) == []
     path = tmp_path / "a.db"
-    engine = writing_engine(path)
-    holder = engine.raw_connection()
-    holder.cursor().execute("BEGIN EXCLUSIVE")
-    began = time.monotonic()
-    refuse_hopeless(path)
-    assert time.monotonic() - began < 20, "who writes would wait for 30 s"
-    holder.close()
-    engine.dispose()
+    with disposed(writing_engine(path)) as engine:
+        holder = engine.raw_connection()
+        holder.cursor().execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        refuse_hopeless(path)
+        assert time.monotonic() - began < 20, "who writes would wait for 30 s"
+        holder.close()
     pages = path.read_bytes()
     path.write_bytes(pages[:100] + b"\xff" * (len(pages) - 100))
     refuse_hopeless(path)
@@ -390,37 +371,31 @@ def test_what_may_heal_or_cannot_be_told_is_not_hopeless(tmp_path: Path) -> None
         writing_engine(path)
 
 
-@pytest.mark.parametrize("write", [True, False])
-@pytest.mark.parametrize(
-    ("change", "lacks"),
-    [("ALTER TABLE run DROP COLUMN host", "run.host"), ("DROP TABLE step_details", "step_details.run_id")],
-)
-def test_a_database_of_an_older_build_is_refused(tmp_path: Path, change: str, lacks: str, write: bool) -> None:  # noqa: FBT001
-    path = tmp_path / "a.db"
-    writing_engine(path).dispose()
-    with sqlite3.connect(path) as connection:
-        connection.execute(change)
-    assert f"by an earlier logs-ui, before 0.1.0: it lacks {lacks}. Name another" in message(path, write=write)
+@pytest.mark.parametrize("lacks", ["run.name", "logs_ui_schema.oldest_writer"])
+def test_a_database_of_an_older_build_is_refused(made: Path, lacks: str) -> None:
+    taken_back(made, [column(lacks)])
+    assert f"by an earlier logs-ui, before 0.1.0: it lacks the column {lacks}. Name another" in message(made)
 
 
-@pytest.mark.parametrize("write", [True, False])
-def test_a_newer_schema(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
-    path = tmp_path / "a.db"
-    writing_engine(path).dispose()
-    with sqlite3.connect(path) as connection:
-        stamp = "update logs_ui_schema set version = ?1, oldest_reader = ?1, oldest_writer = ?1"
+def test_a_newer_schema(made: Path) -> None:
+    stamp = "update logs_ui_schema set version = ?1, oldest_reader = ?1, oldest_writer = ?1, release = '0.3.0'"
+    with sqlite3.connect(made) as connection:
         connection.execute(stamp, [SCHEMA_VERSION + 1])
-    assert "written by a newer logs-ui" in message(path, write=write)
-    assert "pip install -U logs-ui" in message(path, write=write)
+    assert message(made) == (
+        f"{made} was written by a newer logs-ui (schema 2, this one knows 1). "
+        "Upgrade with: pip install -U 'logs-ui>=0.3.0'"
+    )
+    with sqlite3.connect(made) as connection:
+        connection.execute("ALTER TABLE logs_ui_schema DROP COLUMN release")
+    assert message(made).endswith("Upgrade with: pip install -U logs-ui")
 
 
-@pytest.mark.parametrize("write", [True, False])
-def test_what_is_no_file(tmp_path: Path, write: bool) -> None:  # noqa: FBT001
-    assert "is a folder" in message(tmp_path, write=write)
+def test_what_is_no_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "is no regular file" in message(tmp_path / "pipe", write=write)
     (tmp_path / "file").touch()
-    assert "Not a directory. Name another database" in message(tmp_path / "file" / "a.db", write=write)
+    assert "is a folder" in message(tmp_path)
+    assert "is no regular file" in message(tmp_path / "pipe")
+    assert "Not a directory. Name another database" in message(tmp_path / "file" / "a.db")
 
 
 @pytest.mark.parametrize(
@@ -444,55 +419,31 @@ def test_trouble_with_the_disk_is_known_by_its_code_and_explained(tmp_path: Path
         raise error
 
 
-def test_a_row_that_speaks_of_trouble_is_none(tmp_path: Path) -> None:
-    engine = writing_engine(tmp_path / "a.db")
-    text = "database or disk is full, locked, readonly, malformed, not a database, disk I/O error, unable to open"
-    with pytest.raises(SQLAlchemyError) as caught, engine.begin() as connection:
-        connection.execute(insert(Run).values(uid=text, name=None, created=1, heartbeat=1))
-    engine.dispose()
-    assert text not in str(caught.value)  # which may be logged
+def test_a_row_that_speaks_of_trouble_is_none(db: Path) -> None:
+    uid = "database or disk is full, locked, readonly, malformed, not a database, disk I/O error, unable to open"
+    with (
+        disposed(writing_engine(db)) as engine,
+        pytest.raises(SQLAlchemyError) as caught,
+        engine.begin() as connection,
+    ):
+        connection.execute(insert(Run).values(uid=uid, name=None, created=1, heartbeat=1))
+    assert uid not in str(caught.value)  # which may be logged
     assert is_rows_fault(caught.value)
     said = r"a\.db cannot be used: NOT NULL constraint failed: run\.name$"
-    with pytest.raises(DatabaseError, match=said), errors_in_plain_words(tmp_path / "a.db"):
+    with pytest.raises(DatabaseError, match=said), errors_in_plain_words(db):
         raise caught.value
-
-
-READ_ONLY = """
-import os, sys
-from pathlib import Path
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.errors import DatabaseError
-path = Path(sys.argv[1])
-os.setuid(65534)
-with reading_engine(path).connect() as connection:
-    print(connection.exec_driver_sql("select count(*) from run").scalar())
-try:
-    writing_engine(path)
-except DatabaseError as error:
-    print(error)
-"""
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not write")
-def test_a_read_only_folder_is_read_and_its_writing_explained(tmp_path: Path) -> None:
-    import tempfile
-
-    with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        folder = Path(name)
-        writing_engine(folder / "a.db").dispose()
-        folder.chmod(0o555)
-        done = subprocess.run(
-            [sys.executable, "-c", READ_ONLY, str(folder / "a.db")], capture_output=True, text=True, check=False
-        )
-        assert done.stdout.splitlines()[0] == "0", done.stderr
-        assert "is not writable" in done.stdout
 
 
 READS = """
 import os, sys
 from pathlib import Path
-from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.errors import DatabaseError
+from logs_ui.recorder.storage.database import reading_engine, writing_engine
 os.setuid(65534)
+try:
+    writing_engine(Path(sys.argv[1]))
+except DatabaseError as error:
+    print(error)
 with reading_engine(Path(sys.argv[1])).connect() as connection:
     print(connection.exec_driver_sql("select count(*) from run").scalar(), flush=True)
     sys.stdin.read()
@@ -500,24 +451,22 @@ with reading_engine(Path(sys.argv[1])).connect() as connection:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become a user who may not write")
-@pytest.mark.parametrize("written", ["local", "network"])
-def test_a_read_only_folder_on_a_network_file_system_is_read_with_locks(
-    monkeypatch: pytest.MonkeyPatch, written: str
+@pytest.mark.parametrize(("written", "read"), [("local", "local"), ("local", "network"), ("network", "network")])
+def test_a_read_only_folder_is_read_with_locks_where_others_may_write_and_its_writing_explained(
+    monkeypatch: pytest.MonkeyPatch, written: str, read: str
 ) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
-        folder, db = Path(name), Path(name) / "a.db"
+        db = Path(name) / "a.db"
         monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", written)
         writing_engine(db).dispose()
-        folder.chmod(0o555)
-        monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
+        db.parent.chmod(0o555)
+        monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", read)
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         with subprocess.Popen([sys.executable, "-c", READS, str(db)], **pipes) as reading:  # type: ignore[call-overload]
+            if written == "local":
+                assert "is not writable" in reading.stdout.readline()
             assert reading.stdout.readline() == "0\n"
-            if (
-                written == "network"
-            ):  # where others may write it; what was copied there with its log's mode, nobody does
+            if written == "network":  # what was copied there with its log's mode, nobody writes
                 with (
                     closing(sqlite3.connect(db, timeout=0)) as other,
                     pytest.raises(sqlite3.OperationalError, match="lock"),

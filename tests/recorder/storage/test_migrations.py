@@ -8,7 +8,9 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.storage import migrations, schema
 from logs_ui.recorder.storage.address import Address, as_text, db_option, shown
 from logs_ui.recorder.storage.database import (
+    disposed,
     migrating_engine,
     reading_engine,
     refuse_hopeless,
@@ -29,6 +32,8 @@ from logs_ui.recorder.storage.database import (
 from logs_ui.recorder.storage.migrations import Migration, add_column
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.upkeep.migrate import migrate_database
+from tests.support.changes import in_child, stored
+from tests.support.earlier import column, taken_back
 
 SCHEMAS = Path(__file__).parent / "schemas"
 """Of each release an SQLite database's dump, as `sqlite3 runs.db .dump` writes it: `0.1.0.sql`."""
@@ -69,27 +74,22 @@ def program_of(*steps: Migration) -> Iterator[None]:
 
 
 def stamp(address: Address) -> tuple[int, int, int]:
-    engine = migrating_engine(address)
-    with engine.connect() as connection:
+    with disposed(migrating_engine(address)) as engine, engine.connect() as connection:
         found = schema.stamp_of(connection)
-    engine.dispose()
     return found.version, found.oldest_reader, found.oldest_writer
 
 
 def shape(address: Address) -> dict[str, tuple[set[str], set[str]]]:
     """Columns and indexes by table."""
-    engine = migrating_engine(address)
-    with engine.connect() as connection:
+    with disposed(migrating_engine(address)) as engine, engine.connect() as connection:
         looked = inspect(connection)
-        found = {
+        return {
             table: (
                 {f"{it['name']} {it['type']} {it['nullable']}" for it in looked.get_columns(table)},
                 {f"{it['name']} {it['column_names']}" for it in looked.get_indexes(table)},
             )
             for table in looked.get_table_names()
         }
-    engine.dispose()
-    return found
 
 
 def rollout(run: OpenRun, reward: float) -> None:
@@ -111,11 +111,6 @@ def made(address: Address, monkeypatch: pytest.MonkeyPatch) -> Address:
     return address
 
 
-def test_a_new_database_says_its_schema(made: Address) -> None:
-    assert stamp(made) == (1, 1, 1)
-    assert migrate_database(as_text(made)) == 1
-
-
 def test_an_additive_migration_stops_nobody_who_records_by_an_older_program(made: Address) -> None:
     with start_run("old", db=as_text(made)) as run:
         rollout(run, 0.0)
@@ -130,10 +125,7 @@ def test_an_additive_migration_stops_nobody_who_records_by_an_older_program(made
     assert list(load_run("old", as_text(made)).reward) == [0.0, 1.0]
     record(made, "another of the old program's")
     assert len(load_runs(as_text(made))) == 2
-    engine = reading_engine(made)
-    with engine.connect() as connection:
-        assert connection.exec_driver_sql("SELECT DISTINCT colour FROM run").scalars().all() == ["grey"]
-    engine.dispose()
+    assert stored(made, "SELECT DISTINCT colour FROM run") == [("grey",)]
 
 
 def test_a_recorder_stops_with_one_line_where_its_database_has_outgrown_it(
@@ -143,15 +135,13 @@ def test_a_recorder_stops_with_one_line_where_its_database_has_outgrown_it(
     with start_run("old", db=as_text(made)) as run:
         rollout(run, 0.0)
         assert flush()
-        with program_of(BREAKING):
-            engine = migrating_engine(made)
+        with program_of(BREAKING), disposed(migrating_engine(made)) as engine:
             list(schema.migrate(engine, lambda *_: None))  # as of somebody who takes it for dead
-            engine.dispose()
         rollout(run, 1.0)
         assert not flush(10)
-    (line,) = [it.getMessage() for it in caplog.records if it.name == "logs_ui" and "schema" in it.getMessage()]
+    (line,) = [it for it in caplog.messages if "schema" in it]
     assert f"{shown(made)} was brought to schema 2 meanwhile, which takes a newer logs-ui to write" in line
-    assert "pip install -U logs-ui Your training goes on; recording has stopped." in line
+    assert f"pip install -U 'logs-ui>={version('logs-ui')}' Your training goes on; recording has stopped." in line
     with pytest.raises(RefusedDatabaseError, match=r"newer logs-ui \(schema 2, this one knows 1\)\. Upgrade"):
         reading_engine(made)
     with pytest.raises(RefusedDatabaseError, match="newer logs-ui"):
@@ -176,9 +166,8 @@ def test_what_breaks_older_recorders_is_asked_for_by_a_person_and_waits_for_them
         rollout(run, 0.0)
         assert flush()
         with program_of(BREAKING):
-            with pytest.raises(
-                RefusedDatabaseError, match="once no run is recorded into it any more: logs-ui db migra"
-            ):
+            later = "once no run is recorded into it any more: logs-ui db migra"
+            with pytest.raises(RefusedDatabaseError, match=later):
                 writing_engine(made)
             said = r"cannot be brought to schema 2 \(names in capitals\) while run .* is being recorded into it"
             with pytest.raises(LogsUIError, match=said):
@@ -192,17 +181,15 @@ def test_what_breaks_older_recorders_is_asked_for_by_a_person_and_waits_for_them
 
 def killed(connection: Connection) -> None:
     adds(connection)
-    os._exit(9)
+    os._exit(0)
 
 
 def test_a_migration_that_is_killed_half_way_leaves_what_was_there(made: Address) -> None:
     record(made)
+    assert stamp(made) == (1, 1, 1), "of a new database"
     before = shape(made)
-    child = os.fork()
-    if not child:
-        with program_of(Migration(2, "half of it", killed, oldest_reader=1, oldest_writer=1)):
-            migrate_database(as_text(made))
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    with program_of(Migration(2, "half of it", killed, oldest_reader=1, oldest_writer=1)):
+        in_child(lambda: migrate_database(as_text(made)) == 2)
     assert shape(made) == before
     assert stamp(made) == (1, 1, 1)
     with program_of(ADDITIVE):
@@ -212,20 +199,29 @@ def test_a_migration_that_is_killed_half_way_leaves_what_was_there(made: Address
 
 def test_of_two_that_migrate_at_once_one_does_each_step(made: Address) -> None:
     third = Migration(3, "more", adds_more, oldest_reader=1, oldest_writer=1)
-    together, found = threading.Barrier(3), []
+    together = threading.Barrier(3)
+    taken_back(made, [column("run.project")])
 
-    def migrate() -> None:
+    def migrate() -> int:
         together.wait()
-        found.append(migrate_database(as_text(made)))
+        return migrate_database(as_text(made))
 
-    with program_of(ADDITIVE, third):
-        threads = [threading.Thread(target=migrate) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert found == [3, 3, 3]
+    with program_of(ADDITIVE, third), ThreadPoolExecutor(3) as pool:
+        reached = [pool.submit(migrate) for _ in range(3)]
+    assert [it.result() for it in reached] == [3, 3, 3]
     assert stamp(made) == (3, 1, 1)
+
+
+def test_a_column_that_must_have_a_value_is_left_to_its_migration(made: Address) -> None:
+    taken_back(made, [column("run.name"), column("run.project")])
+
+    def names(connection: Connection) -> None:
+        name = Column("name", Text, nullable=False, server_default="?")
+        add_column(connection, Table("run", MetaData(), name).c.name)
+
+    with program_of(Migration(2, "names", names, oldest_reader=1, oldest_writer=1)):
+        assert migrate_database(as_text(made)) == 2
+    record(made)
 
 
 def test_what_a_migration_adds_is_as_it_is_made(made: Address) -> None:
@@ -233,12 +229,10 @@ def test_what_a_migration_adds_is_as_it_is_made(made: Address) -> None:
         migrate_database(as_text(made))
     build = MetaData()
     Index("run_by_colour", of_newer(build).c.colour)
-    engine = migrating_engine(made)
-    with engine.begin() as connection:
+    with disposed(migrating_engine(made)) as engine, engine.begin() as connection:
         columns = [it["name"] for it in inspect(connection).get_columns("run")]
         connection.exec_driver_sql("INSERT INTO run (uid, name, created, heartbeat) VALUES ('a', 'a', 1, 1)")
         assert connection.exec_driver_sql("SELECT colour FROM run").scalar() == "grey"
-    engine.dispose()
     assert columns == [column.name for column in build.tables["run"].columns]
     assert "run_by_colour ['colour']" in shape(made)["run"][1]
     assert "palette" in shape(made)

@@ -1,20 +1,22 @@
 """What a rollout's text and tokens come to once they are stored: prompts that rollouts share are stored once."""
 
+import sqlite3
 import struct
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sqlalchemy import delete, select, text
-from sqlmodel import col
 
 from logs_ui.recorder import flush, load_image, load_run, start_run
+from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.rows.packing import RowDraft, packed
 from logs_ui.recorder.storage.address import Address, as_text, database_address
-from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange, StartChange, StoredImage
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.changes import Batch, Change, RunChange, StoredImage
+from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.payload import (
     Tokens,
     Unpacked,
@@ -27,23 +29,18 @@ from logs_ui.recorder.storage.payload import unpacked_content as content
 from logs_ui.recorder.storage.spool import spool_entry as entries
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.spool_entry import Entry
-from logs_ui.recorder.storage.tables import PayloadStart, RolloutPayload
 from logs_ui.recorder.upkeep import check, delete_run, merge, prune
-from tests.support.entries import nth
+from tests.support.changes import BEGUN, nth, row, stored
 from tests.support.exhaustive import examples
 from tests.support.payloads import pack_tokens
 
 IDS = st.lists(st.sampled_from([0, 1, 65_535, 65_536, 151_935, 2**31 - 1, -1]), max_size=9)
 PROMPT = [{"role": "user", "content": "What is it? " * 60}]
-IDENTITY = {
-    "eval_name": "e", "mode": "train", "step": 1, "policy_step": 0, "group": "g", "generation": 0, "process": 0,
-    "created": 1,
-}  # fmt: skip
+ASKED = content({"messages": [*PROMPT, {"role": "assistant"}]})
 
 
-def tokens(prompt: int = 300, answer: int = 5) -> Tokens:
-    ids = np.arange(prompt, dtype=np.int32) % 97
-    return Tokens(ids, np.arange(answer, dtype=np.int32), None, None)
+def tokens() -> Tokens:
+    return Tokens(np.arange(300, dtype=np.int32) % 97, np.arange(5, dtype=np.int32), None, None)
 
 
 def play(db: str, run: str, prompts: int = 1, *, together: bool = True) -> None:
@@ -51,13 +48,11 @@ def play(db: str, run: str, prompts: int = 1, *, together: bool = True) -> None:
     with start_run(run, db=db) as opened:
         for number in range(3 * prompts):
             prompt = [{"role": "user", "content": f"{run} {number // 3}: {PROMPT[0]['content']}"}]
-            with opened.rollout(
-                prompt, task=f"{number // 3}", group=f"{run}/{number // 3}", generation=number % 3, step=1
-            ) as row:
+            place = {"task": f"{number // 3}", "group": f"{run}/{number // 3}", "generation": number % 3, "step": 1}
+            with opened.rollout(prompt, **place) as row:  # type: ignore[arg-type]
                 row.turn(f"It is {number}.", action=number)
-                row.tokens(
-                    [ord(run), number // 3, *range(299)], [7, 8, number], logprobs=[-1.0, -2.0, -3.0], mask=[1, 0, 1]
-                )
+                ids = [ord(run), number // 3, *range(299)]
+                row.tokens(ids, [7, 8, number], logprobs=[-1.0, -2.0, -3.0], mask=[1, 0, 1])
                 row.score(1.0)
             assert together or flush()
     assert flush()
@@ -65,11 +60,8 @@ def play(db: str, run: str, prompts: int = 1, *, together: bool = True) -> None:
 
 def counted(db: str) -> tuple[int, int, int]:
     """Starts, and payloads whose content, and whose tokens, begin with one."""
-    engine = reading_engine(database_address(db))
     both = "SELECT (SELECT count(*) FROM payload_start), count(content_start), count(tokens_start) FROM rollout_payload"
-    with engine.connect() as connection:
-        starts, contents, of_tokens = connection.execute(text(both)).one()
-    engine.dispose()
+    ((starts, contents, of_tokens),) = stored(database_address(db), both)
     return starts, contents, of_tokens
 
 
@@ -106,15 +98,13 @@ def test_tokens_are_what_they_were(prompt: list[int], answer: list[int], has_log
 
 def test_what_an_answer_or_a_prompt_says_is_no_start() -> None:
     said = 'x" }, {"role":"assistant"' * 50
-    payloads = [
-        content({"messages": [{"role": "user", "content": said}, {"role": "assistant", "content": f"{said}{n}"}]})
-        for n in range(3)
-    ]
+    answers = [f"{said}{n}" for n in range(3)]
+    asked = {"role": "user", "content": said}
+    payloads = [content({"messages": [asked, {"role": "assistant", "content": answer}]}) for answer in answers]
     packed, starts = pack_together(payloads)
     assert len(starts) == 1
-    assert [unpack_content(it.data, starts[it.start or 0])["messages"][1]["content"] for it in packed] == [
-        f"{said}{n}" for n in range(3)
-    ]
+    unpacked = [unpack_content(it.data, starts[it.start or 0]) for it in packed]
+    assert [it["messages"][1]["content"] for it in unpacked] == answers
 
 
 def test_a_start_that_only_one_has_stays_with_it() -> None:
@@ -190,25 +180,22 @@ def test_it_is_merged_along(address: Address, tmp_path: Any) -> None:
 
 
 def draft(
-    uid: str,
-    said: Unpacked | None,
-    ids: Tokens | None,
-    *,
-    images: tuple[StoredImage, ...] = (),
-    columns: dict[str, Any] | None = None,
+    uid: str, said: Unpacked | None, ids: Tokens | None, *, images: tuple[StoredImage, ...] = (), **columns: Any
 ) -> RowDraft:
-    return RowDraft(RowChange("r", uid, IDENTITY, columns or {}, images=images), said or content({}), ids, None)
+    return RowDraft(replace(row(uid, columns), images=images), said or content({}), ids, None)
+
+
+def store(address: Address, *of_entries: Sequence[Change | RowDraft]) -> int:
+    """Each in an entry of its own; return how many rows were refused."""
+    with disposed(writing_engine(address)) as engine:
+        intake = Intake(address, lambda: engine, "w", is_own=True)
+        return sum(intake.take([Entry(nth(at), 1, packed(list(it)))]) for at, it in enumerate(of_entries, 1))
 
 
 def test_a_payload_that_comes_later_keeps_the_others_start(address: Address) -> None:
     """As content without tokens: a row's tokens stay, and what they begin with."""
-    engine = writing_engine(address)
-    intake = Intake(address, lambda: engine, "w", is_own=True)
-    first = [draft(f"{n}", content({"messages": [*PROMPT, {"role": "assistant"}]}), tokens()) for n in range(2)]
-    later = draft("0", content({"messages": []}), None)
-    intake.take([Entry(nth(1), 1, packed([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *first]))])
-    intake.take([Entry(nth(2), 1, packed([later]))])
-    engine.dispose()
+    first = [draft(f"{n}", ASKED, tokens()) for n in range(2)]
+    store(address, [BEGUN, *first], [draft("0", content({"messages": []}), None)])
     frame = load_run("r", as_text(address))
     assert [len(it) for it in frame.messages] == [0, 2]
     assert [list(it) for it in frame.prompt_ids] == [list(tokens().prompt_ids)] * 2
@@ -216,13 +203,8 @@ def test_a_payload_that_comes_later_keeps_the_others_start(address: Address) -> 
 
 def test_a_row_that_is_refused_costs_no_other_its_prompt(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOGS_UI_RAISE")
-    engine = writing_engine(address)
-    intake = Intake(address, lambda: engine, "w", is_own=True)
-    rows = [draft(f"{n}", content({"messages": [*PROMPT, {"role": "assistant"}]}), tokens()) for n in range(3)]
-    rows[1].change.columns = {"turns": 2**70}
-    batch = packed([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1}), *rows])
-    assert intake.take([Entry(nth(1), 1, batch)]) == 1
-    engine.dispose()
+    first, last = (draft(uid, ASKED, tokens()) for uid in "02")
+    assert store(address, [BEGUN, first, draft("1", ASKED, tokens(), turns=2**70), last]) == 1
     assert [it[0]["content"] for it in load_run("r", as_text(address)).messages] == [PROMPT[0]["content"]] * 2
 
 
@@ -232,25 +214,19 @@ def test_what_waits_on_disk_has_it() -> None:
     assert [row.tokens_start for row in batch.rows] == [batch.starts[0].id] * 2
     data, refused = entries.encoded(Entry(nth(1), 1, batch))
     assert refused == 0
-    assert entries.decoded(data).batch == batch
-    assert [kind for it in batch.split() for kind in ("starts", "rows") if getattr(it, kind)] == [
-        "starts",
-        "rows",
-        "rows",
-    ]
-    assert (
-        Batch.joined([batch, batch]).starts == batch.starts == [StartChange(batch.starts[0].id, batch.starts[0].data)]
-    )
+    assert entries.decoded(data, entry_of).batch == batch
+    kinds = [kind for it in batch.split() for kind in ("starts", "rows") if getattr(it, kind)]
+    assert kinds == ["starts", "rows", "rows"]
+    assert Batch.joined([batch, batch]).starts == batch.starts
+    assert len(batch.starts) == 1
 
 
 def test_a_rollout_whose_prompt_is_gone_is_counted_as_damaged(tmp_path: Any) -> None:
     db = str(tmp_path / "a.db")
     play(db, "a", 2)
-    engine = writing_engine(tmp_path / "a.db")
-    with engine.begin() as connection:
-        gone = select(col(RolloutPayload.content_start)).order_by(col(RolloutPayload.row_id).desc()).limit(1)
-        connection.execute(delete(PayloadStart).where(col(PayloadStart.id) == gone.scalar_subquery()))
-    engine.dispose()
+    gone = "SELECT content_start FROM rollout_payload ORDER BY row_id DESC LIMIT 1"
+    with sqlite3.connect(db) as connection:
+        connection.execute(f"DELETE FROM payload_start WHERE id = ({gone})")  # noqa: S608
     said = {finding.what: finding.said for finding in check(db) if not finding.is_whole}
     assert "of rollout_payload refer to something that is missing" in said["references"]
 
@@ -258,13 +234,8 @@ def test_a_rollout_whose_prompt_is_gone_is_counted_as_damaged(tmp_path: Any) -> 
 def test_an_image_that_a_shared_prompt_shows_is_used(address: Address) -> None:
     shown = StoredImage("a" * 64, "image/png", 1, 1, b"png")
     said = {"messages": [{"role": "user", "content": {"$image": shown.hash}}, *PROMPT, {"role": "assistant"}]}
-    rows = [
-        draft(f"{n}", content(said), None, images=(shown,), columns={"task": f"{n}", "status": "ok"}) for n in range(3)
-    ]
-    batch = packed([RunChange("r", {"name": "r", "created": 1, "heartbeat": 1, "state": "finished"}), *rows])
-    engine = writing_engine(address)
-    Intake(address, lambda: engine, "w", is_own=True).take([Entry(nth(1), 1, batch)])
-    engine.dispose()
+    rows = [draft(f"{n}", content(said), None, images=(shown,), task=f"{n}", status="ok") for n in range(3)]
+    store(address, [BEGUN, RunChange("r", {"state": "finished"}), *rows])
     db = as_text(address)
     assert prune(db, where="task:0").images == 0
     assert load_image(shown.hash, db=db) == b"png"

@@ -15,8 +15,8 @@ from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage.address import as_text
-from logs_ui.recorder.storage.database import reading_engine, refuse_hopeless, writing_engine
-from tests.support.factory import make_run
+from logs_ui.recorder.storage.database import disposed, reading_engine, refuse_hopeless, writing_engine
+from tests.support.factory import make_run_at
 from tests.support.pooler import pooled
 from tests.support.postgres import drop_database, make_database
 from tests.support.site import pages
@@ -28,9 +28,7 @@ MADE = "made"
 def url() -> Iterator[URL]:
     """Of the server itself, with a run in it."""
     url = make_database()
-    engine = writing_engine(url)
-    make_run(engine, uid=MADE, steps=2)
-    engine.dispose()
+    make_run_at(url, uid=MADE, steps=2)
     yield url
     drop_database(url)
 
@@ -50,9 +48,8 @@ def test_all_that_goes_without_a_pooler_goes_through_one(
             run.log(1, {"loss": 0.5})
         assert flush()
         Notebook(through).note(Subject(MADE), "noted")
-        reader = reading_engine(through)
-        assert SearchIndex(through, reader.begin).fill()
-        reader.dispose()
+        with disposed(reading_engine(through)) as reader:
+            assert SearchIndex(through, reader.begin).fill()
         for uid in (mode, MADE):
             pd.testing.assert_frame_equal(load_run(uid, db=db), load_run(uid, db=as_text(url)))
         assert load_run(mode, db=db, where=f'"what is {mode}"')["reward"].tolist() == [0.0, 1.0]
@@ -67,14 +64,13 @@ def test_how_long_a_recorder_waits_for_a_lock_stays_its_own(url: URL) -> None:
     shown = text("SHOW lock_timeout")
     with pooled(url, "transaction", connections=1) as through:
         refuse_hopeless(through)
-        engine = writing_engine(through, 7)
-        other = create_engine(through, isolation_level="AUTOCOMMIT", poolclass=NullPool)
-        for _ in range(2):
-            with engine.begin() as connection:
-                assert connection.scalar(shown) == "7s"
-            with other.connect() as connection:
-                assert connection.scalar(shown) == "0"
-        engine.dispose()
+        with disposed(writing_engine(through, 7)) as engine:
+            other = create_engine(through, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+            for _ in range(2):
+                with engine.begin() as connection:
+                    assert connection.scalar(shown) == "7s"
+                with other.connect() as connection:
+                    assert connection.scalar(shown) == "0"
 
 
 def test_a_pooler_without_transactions_is_refused(url: URL) -> None:

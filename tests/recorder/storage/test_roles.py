@@ -11,27 +11,27 @@ import pytest
 from sqlalchemy import URL, create_engine, text
 from sqlalchemy.pool import NullPool
 from starlette.testclient import TestClient
-from typer.testing import CliRunner
 
-from logs_ui.app.commands.cli import app
 from logs_ui.app.main import create_app
-from logs_ui.recorder import diagnose, export_run, flush, load_run, start_run
-from logs_ui.recorder.errors import DatabaseError, LogsUIError, RefusedDatabaseError
+from logs_ui.recorder import diagnose, export_run, flush, load_run, load_runs, start_run
+from logs_ui.recorder.errors import DatabaseError, RefusedDatabaseError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage import migrations
 from logs_ui.recorder.storage.address import as_text
-from logs_ui.recorder.storage.database import reading_engine, refuse_hopeless, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, refuse_hopeless, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.storage.postgres.postgres_rights import Rights, rights_of
 from logs_ui.recorder.storage.spool_folder import spool_folder
-from tests.support.factory import make_run
+from tests.support.command import typed
+from tests.support.factory import make_run_at
 from tests.support.postgres import drop_database, make_database, server
 from tests.support.site import pages
 
 _DOCS = Path(__file__).parents[3] / "docs" / "cluster.md"
 _ROLES = ("logs_ui_reader", "logs_ui_editor", "logs_ui_recorder", "trainer", "ann", "guest")
 _PASSWORD = "change-me"  # noqa: S105 - the docs'
+ITS_OWNER = r"may not change tables\. Its owner can: logs-ui db migrate --db '?post"
 OURS = {"Sec-Fetch-Site": "same-origin"}
 
 
@@ -51,9 +51,7 @@ def users() -> Iterator[Users]:
     blocks = re.findall(r"```sql\n(.*?)```", _DOCS.read_text(), re.DOTALL)
     statements = re.sub(rf"\b({'|'.join(_ROLES)})\b", rf"\1_{suffix}", "".join(blocks))
     _execute(owner, *filter(str.strip, statements.split(";")))
-    engine = writing_engine(owner)
-    make_run(engine, uid="made", steps=12)
-    engine.dispose()
+    make_run_at(owner, uid="made", steps=12)
     yield Users(owner, *(owner.set(username=f"{name}_{suffix}", password=_PASSWORD) for name in _ROLES[3:]))
     roles = [f"{name}_{suffix}" for name in reversed(_ROLES)]
     _execute(owner, *(f"DROP OWNED BY {role}" for role in roles), *(f"DROP ROLE {role}" for role in roles))
@@ -67,10 +65,8 @@ def _execute(url: URL, *statements: str) -> None:
 
 
 def rights(url: URL) -> Rights:
-    engine = reading_engine(url)
-    found = rights_of(engine)
-    engine.dispose()
-    return found
+    with disposed(reading_engine(url)) as engine:
+        return rights_of(engine)
 
 
 def test_each_role_may_what_the_docs_say(users: Users) -> None:
@@ -123,11 +119,18 @@ def test_a_recorder_whose_database_only_its_owner_can_bring_up_to_date_is_told_s
 ) -> None:
     step = Migration(2, "nothing", lambda _: None, oldest_reader=1, oldest_writer=1)
     monkeypatch.setattr(migrations, "MIGRATIONS", (step,))
-    with pytest.raises(
-        RefusedDatabaseError, match=r"may not change tables\. Its owner can: logs-ui db migrate --db '?post"
-    ):
+    with pytest.raises(RefusedDatabaseError, match=ITS_OWNER):
         refuse_hopeless(users.trainer)
     refuse_hopeless(users.owner)
+
+
+def test_an_earlier_database_is_read_without_rights_and_a_recorder_is_told_who_can_complete_it(users: Users) -> None:
+    _execute(users.owner, "ALTER TABLE run DROP COLUMN project")
+    assert load_runs(as_text(users.ann)).project.isna().all()
+    with pytest.raises(RefusedDatabaseError, match=ITS_OWNER):
+        refuse_hopeless(users.trainer)
+    assert "added: column run.project" in typed("db", "migrate", "--db", as_text(users.owner)).stdout
+    refuse_hopeless(users.trainer)
 
 
 def recorders(users: Users) -> str:
@@ -147,9 +150,8 @@ def test_an_editor_notes_and_fills_the_index_and_a_reader_finds_it(users: Users)
         Notebook(users.guest).note(Subject("made"), "typed")
     assert "change-me" not in str(refused.value)
     Notebook(users.ann).note(Subject("made"), "by Ann")
-    engine = reading_engine(users.ann)
-    assert SearchIndex(users.ann, engine.begin).fill()
-    engine.dispose()
+    with disposed(reading_engine(users.ann)) as engine:
+        assert SearchIndex(users.ann, engine.begin).fill()
     assert len(load_run("made", db=as_text(users.guest), where="video.mp4")) > 0
 
 
@@ -167,26 +169,21 @@ def test_a_reader_sees_every_page_and_is_told_what_cannot_be_changed(users: User
     assert export_run("made", "csv", tmp_path / "a.csv", as_text(users.guest)) > 0
 
 
-def test_who_may_not_vacuum_is_told_what_was_skipped(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
-    def said(url: URL) -> tuple[str, str]:
-        monkeypatch.setenv("LOGS_UI_DB", as_text(url))
-        done = CliRunner().invoke(app, ["db", "vacuum"])
-        assert isinstance(done.exception, LogsUIError)
-        return done.output, str(done.exception)
-
-    assert re.match(r"(\d+) of \1 tables were skipped \(image, .*\), because this user may not vac", said(users.ann)[1])
-    assert said(users.ann)[0] == ""
+def test_who_may_not_vacuum_is_told_what_was_skipped(users: Users) -> None:
+    done = typed("db", "vacuum", LOGS_UI_DB=as_text(users.ann))
+    assert re.search(r"(\d+) of \1 tables were skipped \(image, .*\), because this user may not vac", done.stderr)
+    assert done.stdout == ""
     _execute(users.owner, f"ALTER TABLE text OWNER TO {users.trainer.username}")
     try:
-        output, error = said(users.trainer)  # who does not even see notes
+        done = typed("db", "vacuum", LOGS_UI_DB=as_text(users.trainer))  # who does not even see notes
     finally:
         _execute(users.owner, f"ALTER TABLE text OWNER TO {users.owner.username}")
-    skipped, of = re.findall(r"\d+", error)[:2]
-    assert output.endswith(" now.\n")
+    skipped, of = re.findall(r"\d+", done.stderr)[:2]
+    assert done.stdout.endswith(" now.\n")
     assert int(skipped) == int(of) - 1
 
 
-def test_an_owner_makes_the_tables_and_others_cannot(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_owner_makes_the_tables_and_others_cannot(users: Users) -> None:
     empty = server().set(database=f"{users.owner.database}_empty")
     _execute(server(), f"CREATE DATABASE {empty.database}")
     other = empty.set(username=users.trainer.username, password=_PASSWORD)
@@ -195,8 +192,7 @@ def test_an_owner_makes_the_tables_and_others_cannot(users: Users, monkeypatch: 
             writing_engine(other)
         with pytest.raises(RefusedDatabaseError, match=r"may not create them\. Its owner can: logs-ui db migrate --db"):
             start_run(db=as_text(other))
-        monkeypatch.setenv("LOGS_UI_DB", as_text(empty))
-        said = [CliRunner().invoke(app, ["db", "migrate"]).output for _ in range(2)]
+        said = [typed("db", "migrate", LOGS_UI_DB=as_text(empty)).stdout for _ in range(2)]
         assert said[0].endswith(" had no tables of logs-ui. They are created: schema 1.\n")
         assert said[1].endswith(" is up to date: schema 1.\n")
         reading_engine(empty).dispose()

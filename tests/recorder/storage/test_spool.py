@@ -2,11 +2,9 @@
 
 import errno
 import fcntl
-import logging
 import os
 import sqlite3
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,15 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder import load_run
-from logs_ui.recorder.api.run_record import ChangesJob
+from logs_ui.recorder.delivery import committer
+from logs_ui.recorder.delivery import writer as writers
+from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.storage.address import Address, database_address
 from logs_ui.recorder.storage.changes import (
     Batch,
+    Change,
     RowChange,
     RunChange,
     ScalarsChange,
@@ -28,7 +29,7 @@ from logs_ui.recorder.storage.changes import (
     StoredImage,
     TokenizerChange,
 )
-from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.spool import spool_files as spool
 from logs_ui.recorder.storage.spool import spool_format, spool_ingest
@@ -37,19 +38,22 @@ from logs_ui.recorder.storage.spool.lease import Lease
 from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures, decoded, encoded
 from logs_ui.recorder.storage.spool.spool_files import Spool, SpoolFullError, spool_files
 from logs_ui.recorder.storage.spool.spool_format import FORMAT, Frame, NotASpoolError, frame_of, frames
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool.spool_ingest import Ingester, TakenIn
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.vocabulary import RunState, SourceKind, Status
 from tests.recorder.delivery.test_writer import storage_of
-from tests.support.entries import nth
-from tests.support.storage_faults import begun, check, locked, record, row_job
+from tests.support.changes import BEGUN, begun, flushes, in_child, locked, nth, row, stored, wait_until, write
+from tests.support.storage_faults import check, holds_nothing, put_rows, record, row_job
 
 AT_ONCE = Limits(spool_seconds=0.0, end_seconds=0.4)
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
+def one(tmp_path: Path) -> Spool:
+    """Of a process, with a first entry."""
+    one = Spool(tmp_path / "s", "p", 200)
+    one.append(nth(1), bytes(100))
+    return one
 
 
 def made(folder: Path, *sizes: int) -> Path:
@@ -62,16 +66,14 @@ def made(folder: Path, *sizes: int) -> Path:
     return file.path
 
 
+def numbers(one: Spool) -> list[int]:
+    """Of its first entries."""
+    return [frame.number.n for frame in one.first()]
+
+
 def read(path: Path, start: int = 0) -> list[Frame]:
     with path.open("rb") as file:
         return list(frames(file, start))
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_what_is_appended_is_read_from_anywhere(tmp_path: Path) -> None:
@@ -125,103 +127,81 @@ def test_a_spool_is_a_series_of_files_that_go_as_they_are_taken_in(
         one.append(nth(number), bytes(40))
     assert [file.part for file in spool_files(one.folder)] == [1, 2, 3, 4]
     assert one.size == sum(file.path.stat().st_size for file in spool_files(one.folder)) - 3 * 24  # of "nothing more"
-    for numbers in ([1, 2], [3, 4], [5, 6]):
-        assert [frame.number.n for frame in one.first()] == numbers
-        assert [frame.number.n for frame in one.first()] == numbers, "until it is done with"
+    for expected in ([1, 2], [3, 4], [5, 6]):
+        assert numbers(one) == expected
+        assert numbers(one) == expected, "until it is done with"
         one.forget(one.first())
     one.forget(one.first())
+    one.sweep()
     assert [file.part for file in spool_files(one.folder)] == [4]
     assert one.first() == []
-    one.clear()
     assert not one
+    one.remove()
     assert one.size == 0
     assert not one.folder.exists()
     one.append(nth(8), b"x")
-    assert [frame.number.n for frame in one.first()] == [8]
+    assert numbers(one) == [8]
     one.append(nth(9), b"x")
     one.forget(one.first()[:1])
-    assert [frame.number.n for frame in one.first()] == [9]
+    assert numbers(one) == [9]
 
 
-def test_a_spool_has_a_bound(tmp_path: Path) -> None:
-    one = Spool(tmp_path / "s", "p", 200)
-    one.append(nth(1), bytes(100))
+def test_a_spool_has_a_bound(one: Spool) -> None:
     with pytest.raises(SpoolFullError):
         one.append(nth(2), bytes(100))
-    assert [frame.number.n for frame in one.first()] == [1]
+    assert numbers(one) == [1]
 
 
-def test_what_others_took_in_counts_no_more(tmp_path: Path) -> None:
-    one = Spool(tmp_path / "s", "p", 200)
-    for number in range(1, 4):
+def test_what_others_took_in_counts_no_more(one: Spool) -> None:
+    for number in (2, 3):
+        for file in spool_files(one.folder):
+            file.path.unlink()
         one.append(nth(number), bytes(100))
-        (file,) = spool_files(one.folder)
-        assert one.size == file.path.stat().st_size
-        file.path.unlink()
+        assert numbers(one) == [number]
+        assert one.size == sum(file.path.stat().st_size for file in spool_files(one.folder))
 
 
-def test_a_system_that_cannot_sync_data_alone_syncs_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_that_cannot_sync_data_alone_syncs_all(one: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fdatasync")
-    one = Spool(tmp_path / "s", "p", 200)
-    one.append(nth(1), b"x")
+    one.append(nth(2), b"x")
     one.close()
-    assert [frame.number.n for frame in one.first()] == [1]
+    assert numbers(one) == [1, 2]
 
 
+@pytest.mark.usefixtures("in_thread")
 @pytest.mark.parametrize("is_own", [True, False])
-def test_what_was_taken_in_is_on_the_disk_before_its_file_goes(
-    db: Path, monkeypatch: pytest.MonkeyPatch, *, is_own: bool
-) -> None:
-    synced: list[int] = []
-    sync = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        sync(descriptor)
-        if Path(f"/proc/self/fd/{descriptor}").readlink().name.endswith("-wal"):
-            synced.append(len(spool_files(spool_folder(db))))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    if is_own:
-        writer = Writer(db, AT_ONCE)
-        writer.put(begun())
-        assert writer.flush(60)
-        with locked(db):
-            record(writer, "a", range(3))
-            assert writer.flush(60)
-        wait_until(lambda: not spool_files(spool_folder(db)))
-    else:
-        died(db, range(3))
-        assert Ingester(db).take_in().is_all
-    assert synced == [1]
+def test_an_entry_leaves_its_file_once_it_is_in_the_databases_own(db: Path, *, is_own: bool) -> None:
+    writing_engine(db).dispose()
+    with reading_engine(db).begin() as reader:
+        reader.exec_driver_sql("SELECT count(*) FROM run").all()  # it needs the log
+        if is_own:
+            storage = storage_of(Writer(db, AT_ONCE))
+            storage.store(Entry(nth(1), 1, Batch(runs=[RunChange("r", {"name": "r"})])))
+            storage.close()
+        else:
+            died(db, range(3))
+            assert Ingester(db, entry_of).take_in().is_all
+        (file,) = spool_files(spool_folder(db))
+        assert [frame.number for frame in read(file.path) if frame.data][:1] == [nth(1)]
+    Ingester(db, entry_of).take_in()
+    assert spool_files(spool_folder(db)) == []
 
 
-def test_a_frame_that_a_full_disk_takes_in_part_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Spool(tmp_path / "s", "p", 1 << 20)
-    one.append(nth(1), bytes(100))
+def test_a_frame_that_a_full_disk_takes_in_part_is_taken_back(one: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     (file,) = spool_files(one.folder)
-    size = file.path.stat().st_size
-    write = spool._write_all
+    size, write_all = file.path.stat().st_size, spool._write_all
 
-    def writes_a_part(to: Any, data: bytes) -> None:
-        write(to, data[: len(data) // 2])
+    def write_a_part(to: Any, data: bytes) -> None:
+        write_all(to, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as full:
-        full.setattr(spool, "_write_all", writes_a_part)
-        with pytest.raises(OSError, match="No space left"):
-            one.append(nth(2), bytes(100))
+    monkeypatch.setattr(spool, "_write_all", write_a_part)
+    with pytest.raises(OSError, match="No space left"):
+        one.append(nth(2), bytes(10))
+    monkeypatch.setattr(spool, "_write_all", write_all)
     assert file.path.stat().st_size == size
     one.append(nth(2), b"again")
     assert [(frame.number.n, len(frame.data)) for frame in one.first()] == [(1, 100), (2, 5)]
-
-
-def test_a_file_that_was_deleted_under_its_process_is_followed_by_another(tmp_path: Path) -> None:
-    one = Spool(tmp_path / "s", "p", 1 << 20)
-    one.append(nth(1), b"a")
-    for file in spool_files(one.folder):
-        file.path.unlink()
-    one.append(nth(2), b"b")
-    assert [frame.number.n for frame in one.first()] == [2]
 
 
 def test_an_entry_is_the_same_on_disk_with_the_values_that_databases_take() -> None:
@@ -237,7 +217,7 @@ def test_an_entry_is_the_same_on_disk_with_the_values_that_databases_take() -> N
     entry = Entry(nth(7), 8, batch, ("r",), (Failures("r", 1, 2, "last"),))
     data, refused = encoded(entry)
     assert refused == 0
-    assert decoded(data) == entry
+    assert decoded(data, entry_of) == entry
 
 
 def test_what_cannot_be_put_on_disk_costs_nobody_else_anything(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +229,7 @@ def test_what_cannot_be_put_on_disk_costs_nobody_else_anything(monkeypatch: pyte
     ]
     data, refused = encoded(Entry(nth(1), 1, Batch(rows=rows)))
     assert refused == 1
-    kept = decoded(data).batch.rows
+    kept = decoded(data, entry_of).batch.rows
     assert [(row.uid, row.columns["turns"], row.content) for row in kept] == [("a", 1, None), ("c", 2, None)]
 
 
@@ -277,20 +257,16 @@ def test_a_spool_lies_beside_its_database_or_where_it_is_told_to(
 
 
 def test_a_locked_database_is_waited_for_on_disk_and_flush_for_that(db: Path, caplog: pytest.LogCaptureFixture) -> None:
-    writer = Writer(db, Limits(spool_seconds=0.1))
-    writer.put(begun())
+    writer = begun(db, limits=Limits(spool_seconds=0.1))
     record(writer, "a", range(10))
-    assert writer.flush(60)
-    with caplog.at_level(logging.WARNING), locked(db):
+    with locked(db):
         for start in range(10, 60, 10):
             record(writer, "a", range(start, start + 10))
-            assert writer.flush(60)
         (file,) = spool_files(spool_folder(db))
-        assert Ingester(db).take_in().entries == 0, "it is its process's, which is alive"
+        assert Ingester(db, entry_of).take_in().entries == 0, "it is its process's, which is alive"
         assert read(file.path)
-    wait_until(lambda: not file.path.exists())
+    wait_until(lambda: holds_nothing(spool_folder(db)))
     record(writer, "a", range(60, 70))
-    assert writer.flush(60)
     assert check(db, {"a": 70}, exactly=True) == 70
     said = [record.getMessage() for record in caplog.records]
     assert sum("stays locked by another process" in line for line in said) == 1
@@ -298,30 +274,29 @@ def test_a_locked_database_is_waited_for_on_disk_and_flush_for_that(db: Path, ca
     assert sum("can be written again." in line for line in said) == 2
 
 
+def entry(at: int, *changes: Change) -> Entry:
+    return Entry(nth(at), at, Batch.merged(changes))
+
+
+def entries(rows: range) -> list[Entry]:
+    """The run's begin, and rows `a/number`."""
+    return [entry(1, BEGUN), *(entry(at, *row_job(f"a/{it}", it).changes()) for at, it in enumerate(rows, 2))]
+
+
 def died(db: Address, rows: range) -> Path:
     """What a process leaves that could not write the database, and was killed."""
     one = Spool(spool_folder(db), "p", 1 << 30)
-    one.append(nth(1), encoded(Entry(nth(1), 1, Batch.merged(begun().changes())))[0])
-    for at, number in enumerate(rows, 2):
-        one.append(nth(at), encoded(Entry(nth(at), at, Batch.merged(row_job(f"a/{number}", number).changes())))[0])
+    for each in entries(rows):
+        one.append(each.number, encoded(each)[0])
     one.abandon()
-    (file,) = spool_files(one.folder)
-    return file.path
+    return one.folder / "p.000001.spool"
 
 
 def test_what_a_dead_process_left_is_taken_in_by_the_next_that_records(db: Path) -> None:
-    died(db, range(30))
-    writer = Writer(db)
-    record(writer, "b", range(5))
-    assert writer.flush(60)
-    wait_until(lambda: not spool_files(spool_folder(db)))
+    path = died(db, range(30))
+    record(Writer(db), "b", range(5))
+    wait_until(lambda: not path.exists())
     assert check(db, {"a": 30, "b": 5}, exactly=True) == 35
-
-
-def test_what_a_dead_process_left_is_there_for_who_reads(db: Path) -> None:
-    died(db, range(30))
-    assert not db.exists()
-    assert len(load_run(db=db)) == 30
 
 
 def test_an_entry_goes_in_once_on_either_database(
@@ -333,6 +308,7 @@ def test_an_entry_goes_in_once_on_either_database(
     kept = path.read_bytes()
     for _ in range(3):
         assert check(address, {"a": 20}, exactly=True) == 20
+        path.parent.mkdir()  # the folder went with its last file
         path.write_bytes(kept)
     path.write_bytes(kept[: read(path)[10].end])
     assert check(address, {"a": 20}, exactly=True) == 20
@@ -340,20 +316,16 @@ def test_an_entry_goes_in_once_on_either_database(
 
 def test_entries_of_which_some_are_in_go_in_together_without_those(address: Address) -> None:
     """As where two take the same file in at once."""
-    entries = [Entry(nth(1), 1, Batch.merged(begun().changes()))]
-    entries += [Entry(nth(at), at, Batch.merged(row_job(f"a/{at - 2}", at - 2).changes())) for at in range(2, 8)]
-    engine = writing_engine(address)
-    for last in (3, 6, 5, 7):
-        Intake(address, lambda: engine, "p", is_own=False).take(entries[:last])
-    engine.dispose()
+    with disposed(writing_engine(address)) as engine:
+        for last in (3, 6, 5, 7):
+            Intake(address, lambda: engine, "p", is_own=False).take(entries(range(6))[:last])
     assert check(address, {"a": 6}, exactly=True) == 6
 
 
+@pytest.mark.usefixtures("in_thread")
 def test_a_commit_that_is_not_heard_of_is_not_repeated(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     """The connection breaks when the server has committed, and before it could say so."""
-    writer = Writer(address)
-    writer.put(begun())
-    assert writer.flush(60)
+    writer = begun(address)
     engine = storage_of(writer).engine()
     commit = engine.dialect.do_commit
     broken: list[int] = []
@@ -372,10 +344,8 @@ def test_a_commit_that_is_not_heard_of_is_not_repeated(address: Address, monkeyp
 
     monkeypatch.setattr(engine.dialect, "do_commit", commits_and_breaks)
     record(writer, "a", range(3))
-    assert writer.flush(60)
     assert broken
     record(writer, "a", range(3, 6))
-    assert writer.flush(60)
     assert check(address, {"a": 6}, exactly=True) == 6
 
 
@@ -385,8 +355,7 @@ def test_a_torn_spool_is_taken_in_as_far_as_it_goes_and_that_is_said(
     path = died(db, range(10))
     with path.open("ab") as torn:
         torn.write(path.read_bytes()[16:70])
-    with caplog.at_level(logging.WARNING):
-        assert check(db, {"a": 10}, exactly=True) == 10
+    assert check(db, {"a": 10}, exactly=True) == 10
     assert f"the last 54 bytes of {path} are torn" in caplog.text
     assert not path.exists()
     assert path.with_suffix(".torn").exists(), "whole entries may lie behind"
@@ -399,31 +368,33 @@ def test_what_another_version_wrote_is_left_alone_and_named(
     died(db, range(10))
     other = spool_folder(db) / "other.000001.spool"
     other.write_bytes(content + (frame_of(nth(1), b"\x93\1\2\3") if content == FORMAT else b""))
-    ingester = Ingester(db)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(2):
-            assert ingester.take_in().is_all
+    ingester = Ingester(db, entry_of)
+    for _ in range(2):
+        assert ingester.take_in().is_all
     assert caplog.text.count(f"{other} was written by another version of logs-ui") == 1
     assert [file.path for file in spool_files(spool_folder(db))] == [other]
     assert check(db, {"a": 10}, exactly=True) == 10
 
 
-def test_a_poison_row_on_disk_costs_only_itself_and_is_told(
-    db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_row_with_a_column_of_a_later_commit_waits_for_that(db: Path, caplog: pytest.LogCaptureFixture) -> None:
+    later = Spool(spool_folder(db), "later", 1 << 20)
+    later.append(nth(1), encoded(entry(1, BEGUN, row("a/0", {"colour": "red"})))[0])
+    later.close()
+    assert Ingester(db, entry_of).take_in() == TakenIn()
+    assert "later.000001.spool was written by another version of logs-ui" in caplog.text
+    assert [file.writer for file in spool_files(spool_folder(db))] == ["later"]
+
+
+def test_a_poison_row_on_disk_costs_only_itself_and_is_told(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RAISE_VARIABLE, "0")
     one = Spool(spool_folder(db), "p", 1 << 20)
     rows = [change for number in range(3) for change in row_job(f"a/{number}", number).changes()]
-    (begins,) = begun().changes()
-    poison = RowChange("r", "poison", rows[0].identity, {"no_such_column": 1})  # type: ignore[union-attr]
-    one.append(nth(1), encoded(Entry(nth(1), 1, Batch.merged([begins, *rows, poison])))[0])
+    one.append(nth(1), encoded(entry(1, BEGUN, *rows, row("poison", {"turns": {"no": "number"}})))[0])
     one.close()
-    with caplog.at_level(logging.ERROR):
-        done = Ingester(db).take_in()
+    done = Ingester(db, entry_of).take_in()
     assert (done.entries, done.rollouts, done.refused, done.is_all) == (1, 4, 1, True)
     assert check(db, {"a": 3}, exactly=True) == 3
-    with sqlite3.connect(db) as connection:
-        ((errors, dropped, last),) = connection.execute("SELECT recorder_errors, dropped, last_recorder_error FROM run")
+    ((errors, dropped, last),) = stored(db, "SELECT recorder_errors, dropped, last_recorder_error FROM run")
     assert (errors, dropped) == (1, 1)
     assert "writing one row" in last
 
@@ -432,11 +403,9 @@ def test_a_spool_that_cannot_be_written_leaves_it_to_memory(
     db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("LOGS_UI_SPOOL", "/proc/nowhere")
-    writer = Writer(db, AT_ONCE)
-    writer.put(begun())
-    assert writer.flush(60)
-    with caplog.at_level(logging.WARNING), locked(db):
-        record(writer, "a", range(10))
+    writer = begun(db, limits=AT_ONCE)
+    with locked(db):
+        put_rows(writer, "a", range(10))
         assert not writer.flush(1)
     assert writer.flush(60)
     assert check(db, {"a": 10}, exactly=True) == 10
@@ -449,41 +418,29 @@ def test_a_spool_that_cannot_be_written_leaves_it_to_memory(
 def test_a_spool_that_reached_its_bound_says_so_and_leaves_it_to_memory(
     db: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writer = Writer(db, Limits(spool_seconds=0.0, end_seconds=0.4, spool_bytes=8_000))
-    writer.put(begun())
-    assert writer.flush(60)
-    with caplog.at_level(logging.WARNING), locked(db):
+    writer = begun(db, limits=Limits(spool_seconds=0.0, end_seconds=0.4, spool_bytes=8_000))
+    with locked(db):
         record(writer, "a", range(3))
-        assert writer.flush(60)
-        record(writer, "a", range(3, 100))
+        put_rows(writer, "a", range(3, 100))
         assert not writer.flush(1)
     assert writer.flush(60)
     assert check(db, {"a": 100}, exactly=True) == 100
     assert caplog.text.count("has reached its limit of 0 MiB") == 1
 
 
-def test_a_child_after_a_fork_leaves_its_parents_spool_alone(db: Path) -> None:
-    from logs_ui.recorder.delivery import writer as writers
-
-    writer = Writer(db, AT_ONCE)
-    writers._by_address[db] = writer
-    writer.put(begun())
-    assert writer.flush(60)
+@pytest.mark.usefixtures("in_thread")
+def test_a_child_after_a_fork_leaves_its_parents_spool_alone(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = begun(db, limits=AT_ONCE)
+    monkeypatch.setitem(writers._by_address, db, writer)
     with locked(db):
         record(writer, "parent", range(5))
-        assert writer.flush(60)
-        child = os.fork()
-        if child == 0:
-            record(writer, "child", range(5))
-            os._exit(0 if writer.flush(20) else 1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        in_child(lambda: flushes(writer, *(it for n in range(5) for it in row_job(f"child/{n}", n).changes())))
         own, childs = sorted(spool_files(spool_folder(db)), key=lambda file: file.path.stat().st_ctime_ns)[:2]
         free = [_is_free(file.path) for file in (own, childs)]
         assert sorted(free) == [False, True], "the child has ended, and took no lock of its parent's with it"
         record(writer, "parent", range(5, 10))
-        assert writer.flush(60)
-    del writers._by_address[db]
-    wait_until(lambda: sum(not _is_free(file.path) for file in spool_files(spool_folder(db))) == 0)
+    parents = [file.path for file in (own, childs) if not _is_free(file.path)]
+    wait_until(lambda: [path.stat().st_size for path in parents] == [len(FORMAT)])
     assert check(db, {"parent": 10, "child": 5}, exactly=True) == 15
 
 
@@ -505,63 +462,43 @@ def network(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_on_a_network_file_system_each_process_has_a_file_and_one_takes_them_in(
     db: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writers = [Writer(db), Writer(db)]
-    with caplog.at_level(logging.WARNING):
-        writers[0].say_network()
+    both = [Writer(db), Writer(db)]
+    both[0].say_network()
     assert "a.db lies on a network file system (network)" in caplog.text
-    ingester = Ingester(db)
+    ingester = Ingester(db, entry_of)
     for start in range(0, 30, 10):
-        for number, writer in enumerate(writers):
-            writer.put(begun())
+        for number, writer in enumerate(both):
+            write(writer, BEGUN)
             record(writer, str(number), range(start, start + 10))
-            assert writer.flush(60)
         assert not db.exists() or start
         assert ingester.take_in().rollouts == 20
         assert ingester.take_in().entries == 0
     assert len(spool_files(spool_folder(db))) == 2, "their processes live"
     assert check(db, {"0": 30, "1": 30}, exactly=True) == 60
-    with sqlite3.connect(db) as connection:
-        assert connection.execute("PRAGMA journal_mode").fetchone() == ("delete",)
+    assert stored(db, "PRAGMA journal_mode") == [("delete",)]
     assert not list(db.parent.glob("*-wal"))
-    for writer in writers:
+    for writer in both:
         writer.close()
     assert ingester.take_in().is_all
     assert spool_files(spool_folder(db)) == [], "they said that nothing more comes"
 
 
 @pytest.mark.usefixtures("network")
-def test_on_a_network_file_system_readers_see_what_was_flushed_and_that_the_run_is_alive(
+def test_on_a_network_file_system_the_run_is_alive_for_readers_until_it_has_ended(
     db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from logs_ui.recorder.delivery import committer
-
     monkeypatch.setattr(committer, "HEARTBEAT", 0.1)
-    writer = Writer(db)
-    writer.put(begun())
+    writer = begun(db)
     record(writer, "a", range(3))
-    assert writer.flush(60)
     assert len(load_run(db=db)) == 3
 
-    def heartbeat() -> int:
-        spool_ingest.take_in_before_reading(db)
-        with sqlite3.connect(db) as connection:
-            return int(connection.execute("SELECT heartbeat FROM run").fetchone()[0])
+    def heartbeat() -> list[tuple[Any, ...]]:
+        committer.take_in_before_reading(db)
+        return stored(db, "SELECT heartbeat FROM run")
 
     before = heartbeat()
     wait_until(lambda: heartbeat() > before)
-
-
-@pytest.mark.usefixtures("network")
-def test_on_a_network_file_system_a_process_says_no_more_once_its_run_has_ended(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from logs_ui.recorder.delivery import committer
-
-    monkeypatch.setattr(committer, "HEARTBEAT", 0.1)
-    writer = Writer(db)
-    writer.put(begun())
-    writer.put(ChangesJob(lambda: [RunChange("r", {"state": RunState.FINISHED, "finished": 2})]))
-    assert writer.flush(60)
+    write(writer, RunChange("r", {"state": RunState.FINISHED, "finished": 2}))
     (file,) = spool_files(spool_folder(db))
 
     def is_quiet() -> bool:
@@ -576,34 +513,29 @@ def test_on_a_network_file_system_a_process_says_no_more_once_its_run_has_ended(
 def test_a_dead_process_of_another_machine_is_told_by_its_silence(db: Path) -> None:
     """Its lock may be this machine's alone to know: the file is deleted when nobody has written to it for long."""
     path = died(db, range(3))
-    assert Ingester(db).take_in().rollouts == 3
+    assert Ingester(db, entry_of).take_in().rollouts == 3
     assert path.exists()
     os.utime(path, (1, 1))
-    assert Ingester(db).take_in().is_all
+    assert Ingester(db, entry_of).take_in().is_all
     assert not path.exists()
 
 
 @pytest.mark.usefixtures("network")
 def test_of_two_that_take_in_one_waits(db: Path) -> None:
-    writer = Writer(db)
-    writer.put(begun())
-    record(writer, "a", range(3))
-    assert writer.flush(60)
+    record(begun(db), "a", range(3))
     with Lease(spool_folder(db) / "ingester").held():
-        assert not Ingester(db).take_in().is_all
+        assert not Ingester(db, entry_of).take_in().is_all
         assert not db.exists()
-    assert Ingester(db).take_in().is_all
+    assert Ingester(db, entry_of).take_in().is_all
 
 
 @pytest.mark.usefixtures("network")
 def test_taking_in_stops_when_it_is_told_to_and_goes_on_where_it_was(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = Writer(db)
-    writer.put(begun())
+    writer = begun(db)
     monkeypatch.setattr(spool_format, "_GROUP_BYTES", 1)
     for start in range(0, 40, 10):
         record(writer, "a", range(start, start + 10))
-        assert writer.flush(60)
-    ingester = Ingester(db)
+    ingester = Ingester(db, entry_of)
     first = ingester.take_in(lambda: True)
     assert (first.entries, first.is_all) == (1, False)
     while not ingester.take_in(lambda: True).is_all:
@@ -613,34 +545,28 @@ def test_taking_in_stops_when_it_is_told_to_and_goes_on_where_it_was(db: Path, m
 
 @pytest.mark.usefixtures("network")
 def test_a_database_that_was_deleted_is_made_of_what_still_lies_there(db: Path) -> None:
-    writer = Writer(db)
-    writer.put(begun())
+    writer = begun(db)
     record(writer, "a", range(3))
-    assert writer.flush(60)
-    ingester = Ingester(db)
+    ingester = Ingester(db, entry_of)
     assert ingester.take_in().rollouts == 3
     db.unlink()
     record(writer, "a", range(3, 5))
-    assert writer.flush(60)
     assert ingester.take_in().rollouts == 5
     assert check(db, {"a": 5}, exactly=True) == 5
 
 
+@pytest.mark.usefixtures("in_thread")
 def test_what_keeps_it_from_being_taken_in_keeps_nobody_from_reading(
     db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(spool_ingest, "_PATIENCE", 0.1)
-    writer = Writer(db)
-    writer.put(begun())
+    writer = begun(db)
     record(writer, "b", range(3))
-    assert writer.flush(60)
     writer.settle(30)
+    wait_until(lambda: not storage_of(writer)._has_orphans)
     died(db, range(3))
-    other = sqlite3.connect(db, isolation_level=None)
-    other.execute("BEGIN IMMEDIATE")
-    with caplog.at_level(logging.WARNING):
+    with locked(db):
         assert len(load_run(db=db)) == 3
-    other.close()
     assert f"logs-ui: what waits in {db}-spool is not in the database yet: " in caplog.text
     assert "stays locked by another process" in caplog.text
     assert len(load_run(db=db)) == 6

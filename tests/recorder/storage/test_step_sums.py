@@ -12,19 +12,20 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import URL, Engine, event, func, insert, select, update
+from sqlalchemy import URL, Engine, event, func, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Series, Step
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange
-from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.step_sums import RewardSums
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepDetails, StepStatistics
 from logs_ui.recorder.storage.writes import row_writes, run_writes, step_writes
 from logs_ui.recorder.vocabulary import RunState, Status, StopReason
 from tests.support import factory
+from tests.support.changes import BEGUN, row
 from tests.support.exhaustive import examples
 
 NOW = 1_800_000_000_000_000
@@ -51,26 +52,21 @@ CHANGES = st.lists(
 
 @pytest.fixture
 def engine(address: Address) -> Iterator[Engine]:
-    engine = writing_engine(address)
-    yield engine
-    engine.dispose()
+    with disposed(writing_engine(address)) as engine:
+        yield engine
 
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> Iterator[Engine]:
     """For what is SQLite's alone."""
-    engine = writing_engine(tmp_path / "a.db")
-    yield engine
-    engine.dispose()
+    with disposed(writing_engine(tmp_path / "a.db")) as engine:
+        yield engine
 
 
 def change(run: str, number: int, columns: dict[str, Any]) -> RowChange:
     """Of one of eight rows: four groups, in two steps."""
-    identity = {
-        "eval_name": "e", "mode": "train", "step": 1 + number % 2, "policy_step": 0, "group": f"{run}/{number % 4}",
-        "generation": number // 4, "process": 0, "created": 1,
-    }  # fmt: skip
-    return RowChange(run, str(number), identity, columns)
+    place: dict[str, Any] = {"step": 1 + number % 2, "group": f"{run}/{number % 4}", "generation": number // 4}
+    return replace(row(str(number), columns, **place), run=run)
 
 
 def written(engine: Engine, batch: Batch, now: int) -> int:
@@ -86,8 +82,8 @@ def written(engine: Engine, batch: Batch, now: int) -> int:
 def rows_of(engine: Engine, run_id: int) -> list[EvaluationRow]:
     table = EvaluationRow.metadata.tables["evaluation_row"]
     with engine.connect() as connection:
-        found = connection.execute(select(table).where(table.c.run_id == run_id)).mappings().all()
-    return [EvaluationRow(**values) for values in found]
+        of_run = connection.execute(select(table).where(table.c.run_id == run_id)).mappings()
+        return [EvaluationRow(**values) for values in of_run]
 
 
 def by_hand(rows: list[EvaluationRow]) -> list[Step]:
@@ -98,11 +94,9 @@ def by_hand(rows: list[EvaluationRow]) -> list[Step]:
 
 def _step(step: int, rows: list[EvaluationRow]) -> Step:
     rewards = [row.reward for row in rows if row.reward is not None]
-    groups: dict[str, list[float]] = {}
-    for row in rows:
-        if row.reward is not None:
-            groups.setdefault(row.group, []).append(row.reward)
-    several = [values for values in groups.values() if len(values) > 1]
+    groups = {it.group: [other.reward for other in rows if other.group == it.group] for it in rows}
+    scored = ([reward for reward in of_group if reward is not None] for of_group in groups.values())
+    several = [values for values in scored if len(values) > 1]
     measures: dict[str, Any] = {}
     for name, column in (("tokens", "completion_tokens"), ("turns", "turns"), ("seconds", "seconds")):
         known = [getattr(row, column) for row in rows if getattr(row, column) is not None]
@@ -155,9 +149,8 @@ def test_steps_are_exact_after_each_change_whatever_is_stored_of_them(
 @settings(FEW, max_examples=6)
 @given(changes=CHANGES)
 def test_steps_are_exact_on_postgresql(postgres_url: URL, changes: list[tuple[int, dict[str, Any], int]]) -> None:
-    engine = writing_engine(postgres_url)
-    check_steps(engine, changes)
-    engine.dispose()
+    with disposed(writing_engine(postgres_url)) as engine:
+        check_steps(engine, changes)
 
 
 def check_steps(engine: Engine, changes: list[tuple[int, dict[str, Any], int]]) -> None:
@@ -180,8 +173,7 @@ def test_one_step_by_hand(engine: Engine) -> None:
             "reward": reward, "rewards": {"solved": float(number == 3), "style": 0.5}, "turns": number,
             "reward_weights": {"solved": 1.0, "style": 0.1}, "completion_tokens": 100 * number, "seconds": 0.5,
         }  # fmt: skip
-        made = change("r", number, columns)
-        changes.append(replace(made, identity={**made.identity, "step": 7, "group": f"g{number // 2}"}))
+        changes.append(row(str(number), columns, step=7, group=f"g{number // 2}"))
     run_id = written(engine, Batch(rows=changes), NOW)
     (series,) = queries.step_series(engine, run_id)
     (found,) = queries.steps(engine, run_id, series)
@@ -199,24 +191,26 @@ def test_one_step_by_hand(engine: Engine) -> None:
 
 
 def stale(engine: Engine) -> int:
+    query = select(func.count()).select_from(StepStatistics).where(col(StepStatistics.stale))
     with engine.connect() as connection:
-        query = select(func.count()).select_from(StepStatistics).where(col(StepStatistics.stale))
         return connection.scalar(query) or 0
 
 
+def made(engine: Engine) -> list[int]:
+    with engine.connect() as connection:
+        return [*connection.scalars(select(col(StepDetails.made)))]
+
+
 def test_details_are_made_at_most_once_a_second_and_at_the_end(engine: Engine) -> None:
-    made = select(col(StepDetails.made))
     written(engine, Batch(rows=[change("r", 0, {"reward": 1.0})]), NOW)
     assert stale(engine) == 0
     for wait in (100_000, 900_000):
         written(engine, Batch(rows=[change("r", 0, {"reward": 0.5})]), NOW + wait)
         assert stale(engine) == 1
-    with engine.connect() as connection:
-        assert connection.scalars(made).all() == [NOW]
+    assert made(engine) == [NOW]
     written(engine, Batch(rows=[change("r", 1, {})]), NOW + 1_100_000)
     assert stale(engine) == 0, "also what changed before, and is not in this batch"
-    with engine.connect() as connection:
-        assert connection.scalars(made).all() == [NOW + 1_100_000] * 2
+    assert made(engine) == [NOW + 1_100_000] * 2
     written(engine, Batch(rows=[change("r", 1, {"turns": 2})]), NOW + 1_200_000)
     assert stale(engine) == 1
     written(engine, Batch(runs=[RunChange("r", {"state": "finished", "finished": NOW})]), NOW + 1_300_000)
@@ -224,11 +218,10 @@ def test_details_are_made_at_most_once_a_second_and_at_the_end(engine: Engine) -
 
 
 def test_details_of_a_large_step_are_made_less_often(engine: Engine) -> None:
-    made = [RowChange("r", str(i), change("r", 0, {}).identity, {}) for i in range(1_000)]
-    written(engine, Batch(rows=made), NOW)
+    written(engine, Batch(rows=[row(str(i), step=1) for i in range(1_000)]), NOW)
     assert stale(engine) == 0
     for wait, is_due in ((1_050_000, False), (1_100_000, True)):  # a tenth of a second more for a thousand rollouts
-        written(engine, Batch(rows=[change("r", 0, {"reward": 0.5})]), NOW + wait)
+        written(engine, Batch(rows=[row("0", {"reward": 0.5})]), NOW + wait)
         assert stale(engine) == (not is_due)
 
 
@@ -292,24 +285,18 @@ def test_what_ran_when_its_process_died_was_aborted(engine: Engine) -> None:
 def test_the_lowest_tasks_agree_with_the_rows(engine: Engine) -> None:
     run_id = factory.make_run(engine, steps=12, state=RunState.FINISHED)
     (series, _) = queries.step_series(engine, run_id)
-    rows = [row for row in rows_of(engine, run_id) if row.mode == "train"]
     for first, last in ((3, 9), (series.first, series.last)):
-        inside = [row for row in rows if first <= row.step <= last]
-        expected = []
-        for task in {row.task for row in inside}:
-            rewards = [row.reward for row in inside if row.task == task and row.reward is not None]
-            count = sum(row.task == task for row in inside)
-            expected.append((float(np.mean(rewards)), task, count, len(rewards)))
+        rows = [it for it in rows_of(engine, run_id) if it.mode == "train" and first <= it.step <= last]
+        tasks = {task: [it.reward for it in rows if it.task == task] for task in {it.task for it in rows}}
+        known = {task: [reward for reward in rewards if reward is not None] for task, rewards in tasks.items()}
+        expected = sorted((float(np.mean(known[task])), task, len(tasks[task]), len(known[task])) for task in tasks)
         found = queries.lowest_tasks(engine, run_id, series, first, last, limit=3)
-        assert [(each.task, each.rollouts, each.scored) for each in found] == [it[1:] for it in sorted(expected)[:3]]
-        assert [each.mean for each in found] == pytest.approx([it[0] for it in sorted(expected)[:3]])
+        assert [(it.task, it.rollouts, it.scored) for it in found] == [values[1:] for values in expected[:3]]
+        assert [it.mean for it in found] == pytest.approx([values[0] for values in expected[:3]])
 
 
 def test_a_run_without_rollouts_has_no_series(engine: Engine) -> None:
-    with engine.begin() as connection:
-        run = {"uid": "r", "name": "r", "created": 0, "heartbeat": 0}
-        run_id = connection.execute(insert(Run), run).inserted_primary_key
-    assert queries.step_series(engine, run_id[0] if run_id else 0) == []
+    assert queries.step_series(engine, written(engine, Batch(runs=[BEGUN]), NOW)) == []
 
 
 @pytest.mark.parametrize(

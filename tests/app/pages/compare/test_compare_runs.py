@@ -3,20 +3,19 @@
 import math
 import random
 import re
-from collections.abc import Iterator
-from html import unescape
+from collections import defaultdict
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Engine, insert, select, update
+from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.compare import compare_runs_page, run_differences, run_tasks
 from logs_ui.app.pages.compare.run_curves import Axis, make_chart
 from logs_ui.app.pages.compare.run_differences import comparisons, working_trees
@@ -24,24 +23,18 @@ from logs_ui.app.pages.compare.run_tasks import group_sizes, make_table
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import CurvePoint, GroupResult
 from logs_ui.recorder.storage.changes import Source, SourcesChange
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunSource, StepStatistics
 from logs_ui.recorder.storage.writes import run_writes
-from logs_ui.recorder.vocabulary import RunState, SourceKind
-from tests.support.factory import HOSTILE_TASK, insert_run, make_run
+from logs_ui.recorder.vocabulary import Mark, RunState, SourceKind
+from tests.support.dashboard import dashboard, fragment, of_run, page_of, rollouts_at, text_of
+from tests.support.factory import insert_rows, insert_run, make_run, make_run_at
 
 A, B, C = "one-aaaa", "two-bbbb", "three-cccc"
 DIFF = "diff --git a/t.py b/t.py\n--- a/t.py\n+++ b/t.py\n@@ -1 +1 @@\n-lr = 1e-6\n+lr = <b>1e-4</b>\n"
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("compare") / "runs.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     for i, (uid, steps) in enumerate([(A, 12), (B, 6), (C, 4)]):
         make_run(engine, uid=uid, name=f"run {uid}", steps=steps, seed=i, state=RunState.FINISHED, generations=4)
     reward = "def solved(x):\n    return x\n"
@@ -59,35 +52,33 @@ def engine(path: Path) -> Iterator[Engine]:
         run_writes.write_sources(connection, [SourcesChange(A, a), SourcesChange(B, b)], ids)
         changed = {"config": {"seed": 1, "beta": 0.0, "new <i>": [1, 2]}, "versions": {"trl": "1.15.0"}}
         connection.execute(update(Run).where(col(Run.uid) == B).values(**changed))
-    yield engine
-    engine.dispose()
 
 
-def page(client: TestClient, *runs: str, **parameters: Any) -> str:
-    answer = client.get("/compare", params={"run": list(runs), **parameters})
-    assert answer.status_code == 200, answer.text
-    return answer.text
+def page(client: TestClient, *runs: str, **parameters: Any) -> Any:
+    """Return the `ComparePage`."""
+    return page_of(client, "/compare", run=list(runs), **parameters)
+
+
+def html_of(client: TestClient, *runs: str, **parameters: Any) -> str:
+    return client.get("/compare", params={"run": list(runs), **parameters}).text
 
 
 # --- The page
 
 
 def test_two_runs_are_on_the_same_axes(client: TestClient) -> None:
-    html = page(client, A, B)
+    html = html_of(client, A, B)
     assert html.count('class="smoothed s') == 2
-    steps = re.findall(r'data-steps="([\d ]+)"', html)
-    assert [len(of_run.split()) for of_run in steps] == [12, 6]
-    assert "goes from" in html
-    assert "run one-aaaa" in html
-    assert "Show as table" in html
+    assert [len(of_run.split()) for of_run in re.findall(r'data-steps="([\d ]+)"', html)] == [12, 6]
+    for said in ("goes from", "run one-aaaa", "Show as table"):
+        assert said in html
 
 
-@pytest.mark.parametrize("axis", list(Axis))
-@pytest.mark.parametrize("figure", ["mean reward", "kl", "loss"])
+@pytest.mark.parametrize(("axis", "figure"), [*zip(Axis, ("mean reward", "kl", "loss"), strict=True)])
 def test_any_figure_by_any_axis(client: TestClient, axis: Axis, figure: str) -> None:
-    html = page(client, A, B, x=axis.value, figure=figure)
-    assert html.count('class="key"') == 2
-    for points in re.findall(r'points="([^"]+)"', html):
+    chart = page(client, A, B, x=axis.value, figure=figure).chart
+    assert len(chart.series) == 2
+    for points in (part for series in chart.series for part in series.smoothed):
         assert all(0 <= float(number) <= 100 for number in re.split("[ ,]", points))
 
 
@@ -95,7 +86,7 @@ def test_any_figure_by_any_axis(client: TestClient, axis: Axis, figure: str) -> 
 def test_a_figure_of_the_rollouts_by_step_is_that_of_its_rollouts(
     client: TestClient, engine: Engine, figure: str
 ) -> None:
-    html = page(client, A, B, figure=figure)
+    html = html_of(client, A, B, figure=figure)
     assert f'<option value="{figure}" selected>' in html
     row, run_id = EvaluationRow, queries.find_run(engine, A).id or 0
     query = select(row).where(col(row.run_id) == run_id, col(row.mode) == "train")
@@ -119,20 +110,20 @@ def test_a_figure_of_the_rollouts_by_step_is_that_of_its_rollouts(
 
 
 def test_up_to_six_runs_and_no_more(client: TestClient, engine: Engine) -> None:
-    assert page(client, A, B, C).count('class="key"') == 3
+    assert html_of(client, A, B, C).count('class="key"') == 3
     with engine.begin() as connection:
         for i in range(7):
             insert_run(connection, {"uid": f"bare-{i}", "name": f"bare {i}", "created": i, "heartbeat": i})
     bare = [f"bare-{i}" for i in range(7)]
-    assert "None of these runs has rewards" in page(client, *bare[:6])
+    assert "None of these runs has rewards" in html_of(client, *bare[:6])
     answer = client.get("/compare", params={"run": bare})
     assert answer.status_code == 422
     assert "at most 6 runs" in answer.text
 
 
 def test_with_fewer_than_two_runs_it_asks_for_more(client: TestClient) -> None:
-    assert "Choose at least two runs" in page(client)
-    html = page(client, A)
+    assert "Choose at least two runs" in html_of(client)
+    html = html_of(client, A)
     assert "Choose one more run" in html
     assert f'<option value="{B}">' in html
     assert f'<option value="{A}">' not in html
@@ -143,58 +134,45 @@ def test_the_address_is_the_choice_in_its_shortest_form(client: TestClient) -> N
     answer = client.get(given.replace("latest", C), follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, f"/compare?run={C}&run={A}&figure=kl&steps=all")
     assert client.get(answer.headers["location"], follow_redirects=False).status_code == 200
-
-
-@pytest.mark.parametrize(
-    ("query", "said"),
-    [
-        ("x=stpe", "did you mean 'step'"),
-        ("k=many", "k 'many' is not a number"),
-        ("solved=nan", "solved 'nan' is not a number"),
-        ("figures=kl", "did you mean 'figure'"),
-        ("figure=los", "did you mean 'loss'"),
-        ("sort=reward", "unknown sort"),
-    ],
-)
-def test_what_cannot_be_read_is_said(client: TestClient, query: str, said: str) -> None:
-    answer = client.get(f"/compare?run={A}&run={B}&{query}")
-    assert answer.status_code == 422
-    assert said in unescape(answer.text)
-
-
-def test_a_fragment_is_a_piece_of_the_page(client: TestClient) -> None:
-    headers = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "div#compare"}
-    answer = client.get(f"/compare?run={A}&run={B}&mode=train&k=4", headers=headers)
-    assert "<html" not in answer.text
-    assert answer.headers["hx-push-url"] == f"/compare?run={A}&run={B}&mode=train&k=4"
+    piece = client.get(given.replace("latest", C), headers=fragment("compare"))
+    assert piece.headers["hx-push-url"] == f"/compare?run={C}&run={A}&figure=kl&steps=all"
 
 
 # --- Task by task
 
 
-def test_tasks_have_the_means_of_their_rollouts(client: TestClient, engine: Engine) -> None:
-    html = page(client, A, B, steps="common")
+def rewards_of(engine: Engine, uid: str) -> dict[str, list[EvaluationRow]]:
+    """Return a run's scored training rollouts up to step 6 by their task."""
     row = EvaluationRow
-    for uid in (A, B):
-        of_run = col(row.run_id) == select(col(Run.id)).where(col(Run.uid) == uid).scalar_subquery()
-        wanted = of_run, col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
-        with engine.connect() as connection:
-            rewards = connection.execute(select(col(row.task), col(row.reward)).where(*wanted)).all()
-        for task in {task for task, _ in rewards}:
-            of_task = [reward or 0.0 for name, reward in rewards if name == task]
-            mean = f"{sum(of_task) / len(of_task):.3f}".replace("-", "\N{MINUS SIGN}")
-            found = re.search(rf'{uid}\?[^"]*"[^>]*title="{len(of_task)} rollout[^>]*>{mean}<', html)
-            assert found, (task, mean)
+    wanted = of_run(uid), col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
+    by_task = defaultdict(list)
+    with Session(engine) as session:
+        for it in session.scalars(select(row).where(*wanted)):
+            by_task[str(it.task)].append(it)
+    return by_task
 
 
-def test_a_task_leads_to_its_rollouts_in_each_run(client: TestClient) -> None:
-    html = page(client, A, B)
-    links = [unescape(link) for link in re.findall(r'<td class="num mean"><a href="([^"]+)"', html)]
+def test_tasks_have_the_figures_of_their_rollouts(client: TestClient, engine: Engine) -> None:
+    tasks = page(client, A, B, steps="common", k=1).tasks
+    assert (tasks.success.marks, tasks.k, tasks.steps) == ((Mark("rewards.solved", 1.0),), 1, [(1, 6), (1, 6)])
+    by_name = {line.task: line for line in tasks.table.lines}
+    for place, uid in enumerate((A, B)):
+        for task, rows in rewards_of(engine, uid).items():
+            cell = by_name[task].cells[place]
+            assert cell.rollouts == len(rows)
+            assert cell.mean == pytest.approx(mean(row.reward or 0.0 for row in rows))
+            # of pass@1: all groups are of one size
+            assert cell.pass_at == pytest.approx(mean((row.rewards or {})["solved"] or 0.0 for row in rows))
+    cells = [cell for line in page(client, A, B).tasks.table.lines for cell in line.cells if cell]
+    assert any(cell.pass_at for cell in cells), "not one of eight solved anywhere"
+
+
+def test_a_task_leads_to_its_rollouts_in_each_run(client: TestClient, engine: Engine) -> None:
+    html = html_of(client, A, B)
+    links = re.findall(r'<td class="num mean"><a href="([^"]+)"', html)
     assert {link.split("?")[0] for link in links} == {f"/runs/{A}", f"/runs/{B}"}
-    title = re.search(r'href="([^"]+)" title="(\d+) rollouts? in A"', html)
-    assert title
-    shown = client.get(unescape(title[1])).text
-    assert re.search(rf"<strong>{title[2]}</strong> rollouts?", shown)
+    address, rollouts = re.findall(r'href="([^"]+)" title="(\d+) rollouts? in A"', html)[0]
+    assert rollouts_at(engine, address) == int(rollouts)
 
 
 def test_groups_that_are_too_small_have_no_part_in_pass_at_k() -> None:
@@ -206,14 +184,11 @@ def test_groups_that_are_too_small_have_no_part_in_pass_at_k() -> None:
 
 
 def test_pass_at_k_is_first_of_the_largest_groups_that_all_runs_have(tmp_path: Path) -> None:
-    engine = writing_engine(tmp_path / "a.db")
     for i, size in enumerate((4, 8)):
-        make_run(engine, uid=f"of-{size}", name=f"of {size}", steps=3, seed=i, generations=size)
-    engine.dispose()
-    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
-        html = page(client, "of-4", "of-8")
-        assert "pass@4 is the probability" in html
-        assert "pass@8 is the probability" in page(client, "of-4", "of-8", k=8)
+        make_run_at(tmp_path / "a.db", uid=f"of-{size}", name=f"of {size}", steps=3, seed=i, generations=size)
+    with dashboard(tmp_path / "a.db") as client:
+        assert page(client, "of-4", "of-8").tasks.k == 4
+        assert page(client, "of-4", "of-8", k=8).tasks.k == 8
 
 
 def test_the_order_of_tasks() -> None:
@@ -240,67 +215,49 @@ def test_of_three_runs_the_difference_is_the_largest_to_the_first() -> None:
     assert line.against == 2
 
 
-def _said(html: str) -> str:
-    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]+>", "", html)))
-
-
-def test_a_reward_function_that_gives_0_or_1_says_what_is_solved(client: TestClient, engine: Engine) -> None:
-    html = page(client, A, B, steps="common", k=1)
-    assert (
-        "to 6. pass@1 is the probability that at least one of 1 rollout of a prompt is solved. Solved: solved ≥ 1."
-        in _said(html)
-    )
-    row = EvaluationRow
-    wanted = col(row.run_id) == 1, col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
-    with engine.connect() as connection:
-        given = connection.execute(select(col(row.task), col(row.rewards)).where(*wanted)).all()
-    for task in {task for task, _ in given}:
-        of_task = [(rewards or {})["solved"] or 0.0 for name, rewards in given if name == task]
-        share = f"{100 * sum(of_task) / len(of_task):.0f}%"  # of pass@1: all groups are of one size
-        found = re.search(
-            rf'{A}\?[^"]*"[^>]*title="{len(of_task)} rollout[^>]*>[^<]*</a>.*?</td>\s*<td[^>]*>([^<]*)<', html
-        )
-        assert found, task
-        assert found[1] == share, task
-    shares = re.findall(r'<td class="num pass">([^<]+)</td>', page(client, A, B))
-    assert any(share not in {"0%", "—"} for share in shares), "not one of eight solved anywhere"
-
-
-def test_what_counts_as_solved_can_be_set(client: TestClient) -> None:
-    assert "Solved: reward ≥ 0.5, as set on this page." in _said(page(client, A, B, solved=0.5))
-    assert "pass@1 is the probability" in page(client, A, B, k=1)
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (
+            {"k": 1},
+            "pass@1 is the probability that at least one of 1 rollout of a prompt is solved. Solved: solved ≥ 1.",
+        ),
+        ({"solved": 0.5}, "Solved: reward ≥ 0.5, as set on this page."),
+    ],
+)
+def test_the_page_says_what_is_solved(client: TestClient, asked: dict[str, Any], said: str) -> None:
+    assert said in text_of(html_of(client, A, B, **asked)).replace(" .", ".").replace(" ,", ",")
 
 
 def _compared(path: Path, *, of_b: dict[str, float] | None = None, **settings: dict[str, Any]) -> str:
     """Compare A, with shaped rewards and its own settings, to B with other rewards and settings."""
-    engine = writing_engine(path)
-    for i, uid in enumerate("ab"):
-        make_run(engine, uid=uid, name=uid, steps=4, seed=i, state=RunState.FINISHED, generations=4)
-    row = EvaluationRow
-    with engine.begin() as connection:
-        for uid, values in settings.items():
-            connection.execute(update(Run).where(col(Run.uid) == uid).values(diagnosis=values))
-        if of_b is not None:
-            of_run = select(col(Run.id)).where(col(Run.uid) == "b").scalar_subquery()
-            connection.execute(update(row).where(col(row.run_id) == of_run).values(rewards=of_b))
-    engine.dispose()
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
-        return page(client, "a", "b")
+    with disposed(writing_engine(path)) as engine:
+        for i, uid in enumerate("ab"):
+            make_run(engine, uid=uid, name=uid, steps=4, seed=i, state=RunState.FINISHED, generations=4)
+        row = EvaluationRow
+        with engine.begin() as connection:
+            for uid, values in settings.items():
+                connection.execute(update(Run).where(col(Run.uid) == uid).values(diagnosis=values))
+            if of_b is not None:
+                of_run = select(col(Run.id)).where(col(Run.uid) == "b").scalar_subquery()
+                connection.execute(update(row).where(col(row.run_id) == of_run).values(rewards=of_b))
+    with dashboard(path) as client:
+        return html_of(client, "a", "b")
 
 
 def test_runs_that_define_solved_differently_are_compared_without_it(tmp_path: Path) -> None:
     html = _compared(tmp_path / "a.db", a={"solved_at": 0.5}, b={"solved_at": 0.7})
     said = "Solved: not defined alike in these runs. A: reward ≥ 0.5, as set; B: reward ≥ 0.7, as set. Set it, to see"
-    assert said in _said(html)
+    assert said in text_of(html)
     assert 'class="num pass"' not in html
     assert re.search(r'class="num mean"><a[^>]*>\D?\d', html), "the means are compared"
-    assert "pass@" not in _said(html).replace("to see pass@k", "")
+    assert "pass@" not in text_of(html).replace("to see pass@k", "")
 
 
 def test_a_run_that_has_solved_nothing_yet_is_compared_by_the_definition_of_the_other(tmp_path: Path) -> None:
     html = _compared(tmp_path / "a.db", of_b={"solved": 0.0, "format_ok": 0.5})
-    assert "Solved: solved ≥ 1." in _said(html)
-    assert "B: " not in _said(html).partition("Solved: ")[2][:40]
+    assert "Solved: solved ≥ 1." in text_of(html)
+    assert "B: " not in text_of(html).partition("Solved: ")[2][:40]
     shares = re.findall(r'<td class="num pass">([^<]+)</td>', html)
     assert set(shares[1::2]) <= {"0%", "—"} != set(shares[::2])
 
@@ -308,30 +265,28 @@ def test_a_run_that_has_solved_nothing_yet_is_compared_by_the_definition_of_the_
 def test_the_first_mark_that_has_a_value_decides(tmp_path: Path) -> None:
     engine = writing_engine(tmp_path / "a.db")
     with engine.begin() as connection:
-        run_id = insert_run(connection, {"uid": "a", "name": "a", "created": 1, "heartbeat": 1})
-        common = {"run_id": run_id, "eval_name": "e", "mode": "train", "step": 1, "policy_step": 0, "process": 0}
         given = [("m", {"math": 1.0}), ("m", {"math": 0.0, "the code": 5}), ("c", {"the code": 2}), ("n", {"other": 1})]
         rows = [
-            {**common, "uid": str(i), "group": task, "task": task, "generation": i, "created": 1, "reward": 1.0}
-            | {"rewards": rewards, "env_success": int(task == "n")}
-            for i, (task, rewards) in enumerate(given)
+            {"group": task, "task": task, "reward": 1.0, "rewards": rewards, "env_success": int(task == "n")}
+            for task, rewards in given
         ]
-        connection.execute(insert(EvaluationRow), rows)
+        run_id = insert_rows(connection, rows)
 
-    def solved(*marks: tuple[str, float]) -> dict[str, int | None]:
+    def solved(*marks: Mark) -> dict[str, int | None]:
         found = queries.task_results(engine, run_id, "train", (1, 1), marks)
         return {task: groups[0].solved for task, groups in found.items()}
 
-    assert solved(("rewards.math", 1.0), ('rewards."the code"', 2.0)) == {"m": 1, "c": 1, "n": None}
-    assert solved(("env_success", 1.0)) == {"m": 0, "c": 0, "n": 1}
-    assert solved(("reward", 1.0 + 5e-7)) == {"m": 2, "c": 1, "n": 1}
+    assert solved(Mark("rewards.math", 1.0), Mark('rewards."the code"', 2.0)) == {"m": 1, "c": 1, "n": None}
+    assert solved(Mark("env_success", 1.0)) == {"m": 0, "c": 0, "n": 1}
+    assert solved(Mark("reward", 1.0 + 5e-7)) == {"m": 2, "c": 1, "n": 1}
+    assert solved(Mark("reward", 1.0, "web")) == {"m": None, "c": None, "n": None}
     assert solved() == {"m": None, "c": None, "n": None}
     engine.dispose()
 
 
 def test_of_a_long_run_only_the_last_rollouts_are_added_up(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_runs_page, "MOST_ROLLOUTS", 30)
-    html = re.sub(r"\s+", " ", page(client, A, B))
+    html = text_of(html_of(client, A, B))
     found = re.search(r"A: steps (\d+) to 6, B: steps (\d+) to 6\.", html)
     assert found
     assert found[1] == found[2] != "1"  # both from the same step on
@@ -344,24 +299,24 @@ def test_runs_without_a_step_in_common_say_so(client: TestClient, engine: Engine
         of_run = select(col(Run.id)).where(col(Run.uid) == "later").scalar_subquery()
         for table in (EvaluationRow, StepStatistics):
             connection.execute(update(table).where(col(table.run_id) == of_run).values(step=500))
-    assert "no step in common" in page(client, A, "later")
-    assert 'class="num diff"' in page(client, A, "later", steps="all")
+    assert "no step in common" in html_of(client, A, "later")
+    assert 'class="num diff"' in html_of(client, A, "later", steps="all")
 
 
 # --- What differs
 
 
 def test_only_arguments_that_differ_are_shown_until_all_are_wanted(client: TestClient) -> None:
-    html = page(client, A, B)
+    html = html_of(client, A, B)
     assert "4 of 5 differ" in html  # two are missing in one, `new` in the other
     assert ">seed</bdi>" in html
     assert ">beta</bdi>" not in html
-    assert ">beta</bdi>" in page(client, A, B, arguments="all")
+    assert ">beta</bdi>" in html_of(client, A, B, arguments="all")
     assert "new &lt;i&gt;" in html
 
 
 def test_sources_that_differ_are_compared_line_by_line(client: TestClient) -> None:
-    html = page(client, A, B)
+    html = html_of(client, A, B)
     removed = re.findall(r'<tr class="removed">.*?code-line">(.*?)</td>', html)
     added = re.findall(r'<tr class="added">.*?code-line">(.*?)</td>', html)
     assert removed[0] == "    return x"
@@ -373,7 +328,7 @@ def test_sources_that_differ_are_compared_line_by_line(client: TestClient) -> No
 
 
 def test_runs_of_which_nothing_is_stored_are_named(client: TestClient) -> None:
-    html = page(client, A, C)
+    html = html_of(client, A, C)
     assert "No sources are stored for this run" in html
     assert "≠ differs" not in html  # nobody knows
 
@@ -443,10 +398,7 @@ def test_a_value_that_is_missing_breaks_the_line() -> None:
     assert [value for _, (value, _) in chart.table][2] is None
 
 
-@given(
-    st.lists(st.floats(-1e12, 1e12), min_size=2, max_size=30),
-    st.sampled_from(list(Axis)),
-)
+@given(st.lists(st.floats(-1e12, 1e12), min_size=2, max_size=30), st.sampled_from(list(Axis)))
 def test_every_point_lies_within_the_axes(values: list[float], axis: Axis) -> None:
     points = [CurvePoint(i, value, 8 * i, i * 1_000_000) for i, value in enumerate(values)]
     chart = make_chart(["A"], [points], axis)
@@ -468,9 +420,3 @@ def test_all_curves_are_smoothed_over_as_many_steps() -> None:
     long, short = (series.smoothed[0].split(" ") for series in chart.series)
     assert long[:13] == short[:13]
     assert all(series.exact for series in chart.series)
-
-
-def test_hostile_tasks_are_text(client: TestClient) -> None:
-    html = page(client, A, B, steps="all")
-    assert HOSTILE_TASK not in html
-    assert "&lt;img src=x" in html

@@ -7,9 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.testclient import TestClient
 
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.groups.group_lens import Lens, lens_of
 from logs_ui.app.parts import turns
 from logs_ui.app.parts.timeline import make_timeline
@@ -18,6 +16,7 @@ from logs_ui.recorder.queries import Kind, Rollout
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
 from tests.faults.realistic.recorded import recorded
+from tests.support.dashboard import dashboard
 
 ASK = [{"role": "user", "content": "go"}]
 
@@ -132,7 +131,7 @@ def page(path: Path, *rollouts: tuple[float, Sequence[str]], top: float = 1.0) -
                     row.turn(answer, action={"do": answer}, observation=f"{answer} is done", reward=float(number))
             row.score(reward)
     ids = [int(row_id) for row_id in load_run(db=path)["id"]][1:]
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+    with dashboard(path) as client:
         response = client.get(f"/runs/latest/groups/{ids[0]}")
     assert response.status_code == 200
     return response.text, ids
@@ -161,7 +160,7 @@ def test_the_page_says_where_and_leads_to_the_whole_comparison(tmp_path: Path) -
 def test_the_higher_reward_is_marked_whichever_side_it_is_on(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     _, (low, high) = page(path, (0.0, ["look", "left"]), (1.0, ["look", "right"]))
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+    with dashboard(path) as client:
         for a, b, better in ((low, high, "b"), (high, low, "a")):
             html = client.get(f"/runs/latest/compare?a={a}&b={b}").text
             assert f'class="comparison" data-better="{better}"' in html
@@ -172,7 +171,7 @@ def test_the_higher_reward_is_marked_whichever_side_it_is_on(tmp_path: Path) -> 
 @pytest.mark.exhaustive
 def test_names_of_arguments_are_one_line_and_whole_in_the_title() -> None:
     run = recorded("coding-two")
-    with TestClient(create_app(run.db), base_url="http://127.0.0.1") as client:
+    with dashboard(run.db) as client:
         pages = [client.get(f"/runs/{run.truth.run}/groups/{first}").text for first in (1, 9, 17, 25, 33, 41)]
     assert any('<h3 title="action str_replace_editor: command"><span class="middle">' in it for it in pages)
 
@@ -192,14 +191,6 @@ def test_a_dead_group_teaches_nothing_and_says_so(tmp_path: Path) -> None:
     assert "higher reward" not in said
     said = text_of(page(tmp_path / "b.db", (1.0, ["a"]), (1.0, ["a"]), top=0.0)[0])
     assert said.startswith("Where two rollouts diverge nowhere: their actions are identical, turn by turn all passed: ")
-
-
-def test_what_a_model_said_is_no_markup(tmp_path: Path) -> None:
-    bad = "<script>alert(1)</script>\x1b[31m\u202e"
-    html, _ = page(tmp_path / "a.db", (0.0, [bad]), (1.0, ["ok", bad, bad]))
-    assert "<script>alert" not in html
-    assert "\u202e" not in html
-    assert "&lt;script&gt;alert(1)" in html
 
 
 def test_the_worst_of_many_is_opened_for_it(tmp_path: Path) -> None:

@@ -2,35 +2,24 @@
 
 import re
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
-from sqlalchemy import Engine, func, insert, select, update
+from playwright.sync_api import Page, expect
+from sqlalchemy import Engine, select, update
 from sqlmodel import col
 
-from logs_ui.app.commands.serve_command import BackgroundServer
-from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Run
-from logs_ui.recorder.vocabulary import RunState
-from tests.app.test_browser import asked_again
-from tests.support.axe import violations
+from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.vocabulary import RunState, SentPrompt
+from tests.support.axe import check_looks
+from tests.support.dashboard import first_row, of_run
 from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 
 FINISHED, LIVE, WIDE = "finished-a1b2", "live-c3d4", "wide-e5f6"
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("groups-browser") / "logs-ui.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     now = time.time_ns() // 1000
     make_run(engine, uid=FINISHED, name="finished run", steps=20, generations=8, state=RunState.FINISHED)
     make_run(engine, uid=LIVE, name="live run", steps=6, created=now - 300_000_000, heartbeat=now + 600_000_000)
@@ -38,24 +27,9 @@ def engine(path: Path) -> Iterator[Engine]:
     with engine.begin() as db:
         dead = (of_run(FINISHED), col(EvaluationRow.step) == 3)
         db.execute(update(EvaluationRow).where(*dead).values(reward=0.0, advantage=0.0))
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def url(engine: Engine, path: Path) -> Iterator[str]:
-    del engine
-    with BackgroundServer(path) as server:
-        yield server.url
-
-
-def of_run(uid: str) -> Any:
-    return col(EvaluationRow.run_id) == select(col(Run.id)).where(col(Run.uid) == uid).scalar_subquery()
-
-
-def first_row(engine: Engine, uid: str, *conditions: Any) -> int:
-    with engine.connect() as db:
-        return int(db.scalar(select(func.min(col(EvaluationRow.id))).where(of_run(uid), *conditions)) or 0)
+        db.execute(update(EvaluationRow).where(of_run(WIDE)).values(sent_prompt=SentPrompt.DATASET))
+        sent_other = (of_run(WIDE), col(EvaluationRow.generation) < 3)
+        db.execute(update(EvaluationRow).where(*sent_other).values(sent_prompt=SentPrompt.OTHER))
 
 
 def pages(engine: Engine) -> dict[str, str]:
@@ -66,7 +40,6 @@ def pages(engine: Engine) -> dict[str, str]:
         "groups": f"/runs/{FINISHED}/groups",
         "wide": f"/runs/{WIDE}/groups/{first_row(engine, WIDE)}",
         "compared": f"/runs/{FINISHED}/compare?a={hostile}&b={hostile + 1}",
-        "mistaken": f"/runs/{FINISHED}/groups?where=stop:lenght",
         "filtered": f"/runs/{FINISHED}/groups?where=stop:length&sort=dead-first&kind=dead",
         "live": f"/runs/{LIVE}/groups",
         "hostile": f"/runs/{FINISHED}/groups/{hostile}",
@@ -75,25 +48,22 @@ def pages(engine: Engine) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
-def test_every_page_is_quiet_and_accessible(page: Page, engine: Engine, url: str, theme: Any) -> None:
-    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in {"error", "warning"} else None)
-    for name, address in cases([*pages(engine).items()], 4):
-        page.goto(url + address)
-        assert violations(page) == [], name
-    assert [line for line in said if "422" not in line] == []
-
-
-@pytest.mark.parametrize("width", cases([390, 900, 1440], 1))
-def test_no_page_is_wider_than_its_window(page: Page, engine: Engine, url: str, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 900})
-    for name, address in pages(engine).items():
-        page.goto(url + address)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, name
+def test_every_page_is_quiet_accessible_and_no_wider_than_its_window(
+    quiet_page: Page, engine: Engine, url: str
+) -> None:
+    def check_parts(page: Page) -> None:
         parts = page.locator(".completion, .pair-piece")
-        assert parts.evaluate_all("all => all.filter(it => it.scrollWidth > it.clientWidth + 1).length") == 0, name
+        assert parts.evaluate_all("all => all.filter(it => it.scrollWidth > it.clientWidth + 1).length") == 0, page.url
+
+    quiet_page.set_viewport_size({"width": 390, "height": 900})
+    check_looks(quiet_page, [url + address for address in pages(engine).values()], 3, prepare=check_parts)
+
+
+def test_members_that_were_sent_another_prompt_are_marked(quiet_page: Page, engine: Engine, url: str) -> None:
+    quiet_page.goto(url + pages(engine)["wide"])
+    expect(quiet_page.locator(".group-prompt > summary")).to_contain_text("not of all members")
+    marked = quiet_page.locator(".completion").filter(has_text="other prompt").locator("h2")
+    assert sorted(marked.all_inner_texts()) == ["gen 0", "gen 1", "gen 2"]
 
 
 def test_the_filter_and_the_kinds_change_the_address_and_back_undoes_it(quiet_page: Page, url: str) -> None:
@@ -118,16 +88,6 @@ def test_the_filter_and_the_kinds_change_the_address_and_back_undoes_it(quiet_pa
         page.go_back()
     expect(page).to_have_url(f"{url}/runs/{FINISHED}/groups")
     expect(page.locator("#rows tr[id^=group]")).to_have_count(everything)
-
-
-def test_scrolling_loads_every_group_once(quiet_page: Page, url: str) -> None:
-    page = quiet_page
-    page.goto(f"{url}/runs/{FINISHED}/groups")
-    while page.locator("#more").count():
-        page.locator(".scroll").evaluate("pane => pane.scrollTo(0, pane.scrollHeight)")
-        page.wait_for_timeout(60)
-    ids = page.locator("#rows tr[id^=group]").evaluate_all("rows => rows.map(row => row.id)")
-    assert len(ids) == len(set(ids)) == 64
 
 
 def arrived(page: Page, address: str | re.Pattern[str]) -> None:
@@ -190,41 +150,8 @@ def test_a_column_opens_when_it_is_reached_and_its_head_stays_in_sight(
     assert page.locator('.completion [hx-trigger="revealed"]').count() > 0, "those between were not opened"
 
 
-@pytest.mark.exhaustive
-def test_new_groups_wait_behind_a_pill_while_a_hand_is_on_the_table(quiet_page: Page, engine: Engine, url: str) -> None:
-    page = quiet_page
-    page.goto(f"{url}/runs/{LIVE}/groups")
-    expect(page.locator("#live")).to_contain_text("live")
-    first = page.locator(".row-link").first.inner_text()
-    counted = int(page.locator("#survey strong").first.inner_text())
-    page.locator("#rows tr").nth(2).hover()
-    asked_again(page)
-    newest = another_group(engine)
-    expect(page.locator("#live .pill")).to_have_text("1 new")
-    assert page.locator(".row-link").first.inner_text() == first
-    page.locator("#live .pill").click()
-    expect(page.locator(".row-link").first).to_have_text(str(newest))
-    page.mouse.move(0, 0)
-    newest = another_group(engine)
-    expect(page.locator(".row-link").first).to_have_text(str(newest))
-    expect(page.locator("#survey strong").first).to_have_text(str(counted + 2))
-
-
-def another_group(engine: Engine) -> int:
-    """Of one rollout, like the live run's last."""
-    with engine.begin() as db:
-        top = int(db.scalar(select(func.max(col(EvaluationRow.id)))) or 0)
-        last = select(EvaluationRow).where(of_run(LIVE)).order_by(col(EvaluationRow.id).desc()).limit(1)
-        row = dict(db.execute(last).mappings().one())
-        new = row | {"id": top + 1, "uid": f"new-{top}", "group": f"{LIVE}/{top}", "changed": 100 + top}
-        db.execute(insert(EvaluationRow), [new])
-        db.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=100 + top))
-    return top + 1
-
-
-def test_groups_read_without_javascript(browser: Browser, engine: Engine, url: str) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
+def test_groups_read_without_javascript(scriptless_page: Page, engine: Engine, url: str) -> None:
+    page = scriptless_page
     page.goto(f"{url}/runs/{FINISHED}/groups")
     page.locator("#where").fill("step:5")
     page.get_by_role("button", name="Filter").click()
@@ -237,7 +164,6 @@ def test_groups_read_without_javascript(browser: Browser, engine: Engine, url: s
     page.goto(f"{url}/runs/{WIDE}/groups/{first_row(engine, WIDE)}")
     page.get_by_text("Show turns").last.click()
     expect(page.locator(".timeline .card").first).to_be_visible()
-    context.close()
 
 
 @pytest.mark.parametrize("theme", cases(["light", "dark"], 1))

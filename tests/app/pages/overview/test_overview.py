@@ -2,64 +2,37 @@
 
 import re
 import time
-from collections.abc import Iterator
-from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from markupsafe import escape
+from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, insert, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.serve_command import BackgroundServer
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.overview.step_tiles import TileWindow, make_tiles
 from logs_ui.app.parts.step_charts import Form, function_means, make_charts, smoothed, spelt, written
 from logs_ui.recorder import flush, queries, start_run
 from logs_ui.recorder.queries import Step
-from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.step_sums import RewardSums
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, Scalar, StepStatistics
 from logs_ui.recorder.vocabulary import RunState
-from tests.app.test_app import fragment
-from tests.support.axe import violations
-from tests.support.exhaustive import cases
-from tests.support.factory import EVAL_NAME, HELD_OUT, HOSTILE_TASK, make_run
+from tests.support.axe import check_looks, violations
+from tests.support.dashboard import changed, dashboard, fragment, page_of, poll_of, rollouts_at, text_of
+from tests.support.factory import HELD_OUT, make_run
 
 RUN, LIVE, EARLY = "main-run-1234", "live-run-5678", "early-run-9abc"
 STEPS = 24
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("overview") / "logs-ui.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     now = time.time_ns() // 1000
     alive: dict[str, Any] = {"created": now - 300_000_000, "heartbeat": now + 600_000_000}
     make_run(engine, uid=RUN, name="a run", steps=STEPS, generations=8, state=RunState.FINISHED)
     make_run(engine, uid=LIVE, name="another", steps=6, **alive)
     make_run(engine, uid=EARLY, name="early", steps=1, **alive)
-    yield engine
-    engine.dispose()
-
-
-@pytest.fixture(scope="module")
-def url(engine: Engine, path: Path) -> Iterator[str]:
-    with BackgroundServer(path) as server:
-        yield server.url
-
-
-def text_of(html: str) -> str:
-    """Without tags and runs of space."""
-    return re.sub(
-        r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", re.sub(r"<noscript>.*?</noscript>", "", html, flags=re.DOTALL)))
-    )
 
 
 def a_step(number: int, rewards: list[float], /, **more: Any) -> Step:
@@ -101,7 +74,7 @@ def test_steps_that_await_their_rewards_do_not_push_others_out_of_the_window() -
 
 def test_the_tile_of_solved_rollouts_is_that_of_the_run_s_definition(engine: Engine, path: Path) -> None:
     address = f"/runs/{RUN}/overview"
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+    with dashboard(path) as client:
         first = client.get(address).text
         assert "solved their task. Solved:" not in first, "not known yet"
         html = client.get(address, headers=fragment("overview")).text  # a poll waits for the diagnosis
@@ -130,7 +103,7 @@ def test_the_tile_of_solved_rollouts_stays_where_nothing_defines_them_and_a_save
                     row.turn("an answer")
                 row.score(rewards={"length": at / 16 + step / 100})
     flush()
-    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
+    with dashboard(tmp_path / "a.db") as client:
         html = client.get(f"/runs/{run.id}/overview", headers=fragment("overview")).text
         then = client.get(f"/runs/{run.id}/overview").text
         form = {"query": "where=stop:length", "name": "<i>cut</i> off"}
@@ -196,73 +169,48 @@ def test_one_step_of_the_page_agrees_with_its_rows(client: TestClient, engine: E
     run_id = queries.find_run(engine, RUN).id or 0
     (train, _) = queries.step_series(engine, run_id)
     seventh = next(step for step in queries.steps(engine, run_id, train) if step.step == 7)
-    rows = client.get(f"/runs/{RUN}/overview/steps?of=reward").text
-    cells = re.search(r'>7</a></th>((?:<td class="num">[^<]*</td>)+)', rows)
-    assert cells
-    shown = re.findall(r'<td class="num">([^<]*)</td>', cells[1])
-    assert seventh.reward_p10 is not None
-    assert shown[0] == written(seventh.reward_p10, Form.NUMBER)
-    assert shown[2] == written(seventh.reward_sum / seventh.scored, Form.NUMBER)
-    assert f'href="/runs/{RUN}?' in rows
+    shown = page_of(client, f"/runs/{RUN}/overview/steps?of=reward")
+    at = shown.points.index(7)
+    values = [line.values[at] for line in shown.chart.lines]
+    assert pytest.approx(seventh.reward_p10) in values
+    assert pytest.approx(seventh.reward_sum / seventh.scored) in values
+    html = client.get(f"/runs/{RUN}/overview/steps?of=reward").text
+    assert f'<a href="{escape(shown.addresses[at])}">7</a></th><td class="num">' in html
 
 
-def test_train_and_evaluations_stand_apart(client: TestClient) -> None:
-    train = client.get(f"/runs/{RUN}/overview").text
-    assert f"steps {STEPS - 9}\u2013{STEPS}, change from the 10 before" in text_of(train)
-    switch = re.findall(r'<a href="([^"]+)"([^>]*)>(?:train|eval) <span', train)
-    assert [bool(chosen) for _, chosen in switch] == [True, False]
-    held_out = client.get(unescape(switch[1][0]), follow_redirects=False)
-    assert held_out.status_code == 200
-    assert 'data-steps="10 20"' in held_out.text
-    assert re.search(r'<a href="[^"]+" aria-current="true">eval', held_out.text)
-    rollouts = re.search(r'data-rollouts="([^"]+)"', held_out.text)
-    assert rollouts
-    address = unescape(rollouts[1]).replace("7000000000000001", "10").replace("7000000000000002", "20")
-    assert "<strong>32</strong> rollouts" in client.get(address).text
-    wrong = client.get(f"/runs/{RUN}/overview?mode=eval&eval={EVAL_NAME}")
-    assert wrong.status_code == 422
-    assert HELD_OUT in wrong.text
+def test_train_and_evaluations_stand_apart(client: TestClient, engine: Engine) -> None:
+    train = page_of(client, f"/runs/{RUN}/overview")
+    assert (train.steps.first, train.steps.last) == (STEPS - 9, STEPS)
+    assert [is_chosen for _, _, is_chosen in train.choice] == [True, False]
+    held_out = page_of(client, train.choice[1][1])
+    assert held_out.steps.points == [10, 20]
+    assert [is_chosen for _, _, is_chosen in held_out.choice] == [False, True]
+    html = client.get(train.choice[1][1]).text
+    assert re.search(r'<a href="[^"]+" aria-current="true">eval', html)
+    address = re.findall(r'data-rollouts="([^"]+)"', html)[0]
+    of_both = address.replace("7000000000000001", "10").replace("7000000000000002", "20")
+    assert rollouts_at(engine, of_both) == 32
 
 
-def test_what_the_page_counts_leads_to_as_many_rollouts(client: TestClient) -> None:
+def test_what_the_page_counts_leads_to_as_many_rollouts(client: TestClient, engine: Engine) -> None:
+    steps = page_of(client, f"/runs/{RUN}/overview").steps
+    parts = [(it.count, it.address) for it in (*steps.statuses, *steps.stop_reasons) if it.address]
+    tasks = [(task.rollouts, address) for task, _, address in steps.tasks]
+    assert min(len(parts), len(tasks)) > 3
+    assert [rollouts_at(engine, address) for _, address in parts + tasks] == [count for count, _ in parts + tasks]
     html = client.get(f"/runs/{RUN}/overview").text
-    parts = re.findall(r'<li><a href="([^"]+)"><span class="word.*?<span class="num">([\d,]+)</span>', html, re.DOTALL)
-    tasks = re.findall(r'<li><a class="mono" href="([^"]+)".*?<span class="num quiet">([\d,]+)</span>', html, re.DOTALL)
-    assert len(parts) > 3
-    assert len(tasks) > 3
-    for address, count in parts + tasks:
-        assert f"<strong>{count}</strong> rollout" in client.get(unescape(address)).text, address
+    assert all(f'<a href="{escape(address)}">' in html for _, address in parts)
 
 
-def test_the_rollouts_of_some_steps_are_shown_lowest_first(client: TestClient, engine: Engine) -> None:
-    preview = re.search(r'data-preview="([^"]+)"', client.get(f"/runs/{RUN}/overview").text)
-    assert preview
-    address = unescape(preview[1]).replace("7000000000000001", "3").replace("7000000000000002", "5")
-    html = client.get(address).text
-    assert "Steps 3\u20135" in html
-    assert "72 rollouts" in html
-    ids = [int(found) for found in re.findall(r">#(\d+)</a>", html)]
-    run_id = queries.find_run(engine, RUN).id or 0
-    rewards = [queries.rollout(engine, run_id, row).row.reward for row in ids]
-    assert len(rewards) == 6
+def test_the_rollouts_of_some_steps_are_shown_lowest_first(client: TestClient) -> None:
+    preview = page_of(client, f"/runs/{RUN}/overview").steps.preview
+    address = preview.replace("7000000000000001", "3").replace("7000000000000002", "5")
+    shown = page_of(client, address)
+    assert (shown.first, shown.last, shown.count.value, len(shown.rows)) == (3, 5, 72, 6)
+    rewards = [row.reward for row in shown.rows]
     assert rewards == sorted(rewards, key=lambda reward: reward if reward is not None else 9.0)
-
-
-def test_a_hostile_reward_function_and_task_are_text(tmp_path: Path) -> None:
-    db = tmp_path / "a.db"
-    with start_run("<b>run</b>", eval_name="<i>e</i>", db=db) as run:
-        for step in (1, 2):
-            with run.rollout("q", step=step, task=HOSTILE_TASK) as row:
-                row.turn("2")
-            row.score(rewards={'"><script>alert(1)</script>': 0.5, "b": 1.0})
-    flush()
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
-        for address in ("overview", "overview/steps?of=components", "overview/preview?step_min=1&step_max=2"):
-            html = client.get(f"/runs/latest/{address}").text
-            assert "<script>alert" not in html
-            assert "<img src=x" not in html
-            assert "<b>run" not in html
-            assert "&lt;script&gt;alert" in html or "preview" in address
+    assert f'data-preview="{escape(preview)}"' in client.get(f"/runs/{RUN}/overview").text
+    assert "Steps 3\u20135" in client.get(address).text
 
 
 def test_a_run_of_one_step_and_one_without_rollouts_have_pages_of_their_own(tmp_path: Path) -> None:
@@ -274,7 +222,7 @@ def test_a_run_of_one_step_and_one_without_rollouts_have_pages_of_their_own(tmp_
             row.score(rewards={"right": reward})
     start_run("none", db=db).finish()
     flush()
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
+    with dashboard(db) as client:
         one = client.get("/runs/one/overview").text
         assert '<figure class="chart' not in one
         assert 'class="histogram"' in one
@@ -283,12 +231,6 @@ def test_a_run_of_one_step_and_one_without_rollouts_have_pages_of_their_own(tmp_
         assert "The run ended without any." in none
         assert 'class="tiles"' not in none
         assert client.get("/runs/none/overview/steps?of=reward").status_code == 422
-
-
-def test_a_table_that_there_is_not_says_which_there_are(client: TestClient) -> None:
-    answer = client.get(f"/runs/{RUN}/overview/steps?of=rewrd")
-    assert answer.status_code == 422
-    assert "did you mean &#39;reward&#39;?" in answer.text
 
 
 # --- What was logged
@@ -309,30 +251,21 @@ def test_the_overview_shows_what_was_logged_and_what_the_run_was_started_with(cl
 
 
 def test_structured_arguments_stand_below_the_simple_ones(client: TestClient, engine: Engine) -> None:
-    kept = select(col(Run.config)).where(col(Run.uid) == RUN)
     options = dict.fromkeys(("first_option", "second_option", "third_option"), False)
     nested = {"a": options, "b": [1.0, 0.1], "c": "z" * 99}
-    with engine.begin() as connection:
-        before = connection.execute(kept).scalar_one()
-        connection.execute(update(Run).where(col(Run.uid) == RUN).values(config=nested))
-    html = client.get(f"/runs/{RUN}/overview").text.partition("Arguments</h2>")[2]
-    assert re.findall(r'<div( class="structured")?><dt class="mono"><bdi>(\w)</bdi>', html) == [
-        ("", "b"), ("", "c"), (' class="structured"', "a")
-    ]  # fmt: skip
+    with changed(engine, Run, col(Run.uid) == RUN, config=nested):
+        html = client.get(f"/runs/{RUN}/overview").text.partition("Arguments</h2>")[2]
+    names = re.findall(r'<div( class="structured")?><dt class="mono"><bdi>(\w)</bdi>', html)
+    assert names == [("", "b"), ("", "c"), (' class="structured"', "a")]
     assert re.search(r'<dd class="text mono">{&#34;first_option', html)
-    with engine.begin() as connection:
-        connection.execute(update(Run).where(col(Run.uid) == RUN).values(config=before))
 
 
-def test_the_overview_of_a_living_run_looks_for_news(client: TestClient, engine: Engine) -> None:
-    poll = re.search(r'data-poll hx-get="([^"]+)"', client.get(f"/runs/{LIVE}/overview").text)
-    assert poll
-    assert client.get(unescape(poll[1]), headers=fragment("overview")).status_code == 204
+def test_what_is_logged_is_news_of_a_living_run(client: TestClient, engine: Engine) -> None:
+    poll = poll_of(client.get(f"/runs/{LIVE}/overview").text)
     run_id = queries.find_run(engine, LIVE).id
     with engine.begin() as connection:
         connection.execute(insert(Scalar), {"run_id": run_id, "step": 99, "name": "loss", "value": None})
-    assert client.get(unescape(poll[1]), headers=fragment("overview")).status_code == 200
-    assert "data-poll" not in client.get(f"/runs/{RUN}/overview").text
+    assert client.get(poll, headers=fragment("overview")).status_code == 200
 
 
 def test_a_search_leaves_the_charts_alone(client: TestClient) -> None:
@@ -358,19 +291,15 @@ def choose(page: Page, first: float, last: float, chart: str = "reward") -> None
     page.mouse.up()
 
 
-@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
-def test_the_overview_is_quiet_and_accessible(quiet_page: Page, url: str, theme: Any) -> None:
-    page = quiet_page
-    page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-    page.goto(f"{url}/runs/{RUN}/overview")
-    choose(page, 0.2, 0.5)
-    expect(page.locator("#preview tbody tr")).to_have_count(6)
-    page.locator("#as-table-components summary").click()
-    expect(page.locator("#table-components tbody tr")).to_have_count(STEPS)
-    assert violations(page) == []
-    for address in (f"{RUN}/overview?mode=eval&eval={HELD_OUT}", f"{EARLY}/overview", f"{RUN}/overview/steps?of=stop"):
-        page.goto(f"{url}/runs/{address}")
-        assert violations(page) == [], address
+def test_the_overview_is_quiet_accessible_and_no_wider_than_its_window(quiet_page: Page, url: str) -> None:
+    quiet_page.goto(f"{url}/runs/{RUN}/overview")
+    choose(quiet_page, 0.2, 0.5)
+    expect(quiet_page.locator("#preview tbody tr")).to_have_count(6)
+    quiet_page.locator("#as-table-components summary").click()
+    expect(quiet_page.locator("#table-components tbody tr")).to_have_count(STEPS)
+    assert violations(quiet_page) == []
+    pages = f"{RUN}/overview", f"{RUN}/overview?mode=eval&eval={HELD_OUT}", f"{EARLY}/overview"
+    check_looks(quiet_page, [f"{url}/runs/{address}" for address in (*pages, f"{RUN}/overview/steps?of=stop")])
 
 
 def test_the_pointer_says_a_steps_values_in_all_charts_and_a_click_leads_to_it(quiet_page: Page, url: str) -> None:
@@ -484,9 +413,8 @@ def test_news_change_the_charts_and_take_nothing_from_the_reader(quiet_page: Pag
     expect(page.locator(".curve")).to_have_count(1)
 
 
-def test_the_overview_reads_without_javascript(browser: Browser, url: str) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
+def test_the_overview_reads_without_javascript(scriptless_page: Page, url: str) -> None:
+    page = scriptless_page
     page.goto(f"{url}/runs/{RUN}/overview")
     expect(page.locator("#chart-reward svg.drawn")).to_be_visible()
     expect(page.locator("#plot-reward")).to_be_hidden()
@@ -495,12 +423,3 @@ def test_the_overview_reads_without_javascript(browser: Browser, url: str) -> No
     expect(page.locator(".steps-table tbody tr")).to_have_count(STEPS)
     page.get_by_role("link", name="7", exact=True).click()
     expect(page.locator("#found strong").first).to_have_text("24")
-    context.close()
-
-
-@pytest.mark.parametrize("width", cases([390, 900, 1440], 1))
-def test_the_overview_is_no_wider_than_its_window(quiet_page: Page, url: str, width: int) -> None:
-    quiet_page.set_viewport_size({"width": width, "height": 900})
-    for address in (f"{RUN}/overview", f"{RUN}/overview?mode=eval&eval={HELD_OUT}", f"{EARLY}/overview"):
-        quiet_page.goto(f"{url}/runs/{address}")
-        assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, address

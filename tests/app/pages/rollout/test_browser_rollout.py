@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Browser, Page, expect
+from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, update
 from sqlmodel import col
 
 from logs_ui.app.commands.serve_command import BackgroundServer
-from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
-from logs_ui.recorder.vocabulary import RunState
-from tests.app.test_browser import row_id
-from tests.support.axe import violations
-from tests.support.exhaustive import cases
+from logs_ui.recorder.vocabulary import RunState, SentPrompt
+from tests.support.axe import check_looks
+from tests.support.dashboard import first_row
 from tests.support.factory import make_run, make_tokenizer
 from tests.support.payloads import pack_content, pack_tokens
 
@@ -28,14 +26,7 @@ SAID = ["The answer is 4 🐈\n", "tool: 81 chapter1.txt", "I submit it\u202e no
 LOGPS = (-0.01, -0.2, -0.7, -1.5, -3.0, -6.0)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("rollout") / "logs-ui.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     make_run(engine, uid=RUN, steps=3, state=RunState.FINISHED)
     write(engine, SHORT, *three_segments())
     write(engine, LONG, *many_tokens())
@@ -51,12 +42,12 @@ def engine(path: Path) -> Iterator[Engine]:
     with engine.begin() as connection:
         played_long = update(EvaluationRow).where(col(EvaluationRow.id) == PLAYED)
         connection.execute(played_long.values(turns=60, task="find the needle"))
+        sent_more = update(EvaluationRow).where(col(EvaluationRow.id) == SCORED)
+        connection.execute(sent_more.values(sent_prompt=SentPrompt.EXTENDED))
         alike = {"reward": 0.25, "advantage": 0.0}
         dead = update(EvaluationRow).where(col(EvaluationRow.generation) < 9, col(EvaluationRow.step) == 2)
         connection.execute(dead.values(**alike))
         connection.execute(update(Run).values(config={"beta": 0.0}))
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture(scope="module")
@@ -122,16 +113,15 @@ def painted(page: Page) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
-def test_all_views_are_accessible_and_no_wider_than_their_window(quiet_page: Page, url: str, theme: Any) -> None:
-    quiet_page.emulate_media(color_scheme=theme)
-    for address in (f"/{SHORT}?view=tokens", f"/{BARE}?view=tokens", f"/{THINKING}", f"/{SCORED}", "/1?view=tokens"):
-        quiet_page.goto(url + address)
-        expect(quiet_page.locator(".trained")).to_be_visible()
-        assert violations(quiet_page) == [], address
-        for width in (390, 900, 1440):
-            quiet_page.set_viewport_size({"width": width, "height": 900})
-            assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, (address, width)
+def test_all_views_are_accessible_and_no_wider_than_their_window(quiet_page: Page, url: str) -> None:
+    views = (f"{SHORT}?view=tokens", f"{BARE}?view=tokens", str(THINKING), str(SCORED), "1?view=tokens")
+    check_looks(
+        quiet_page,
+        [f"{url}/{view}" for view in views],
+        4,
+        widths=(390, 900, 1440),
+        prepare=lambda page: expect(page.locator(".trained")).to_be_visible(),
+    )
 
 
 def test_calls_of_reward_functions_come_after_the_answer(quiet_page: Page, url: str) -> None:
@@ -285,7 +275,7 @@ def test_what_is_missing_is_named(quiet_page: Page, url: str) -> None:
 
 
 def test_the_line_at_the_top_says_whether_it_moved_the_policy(quiet_page: Page, engine: Engine, url: str) -> None:
-    dead = row_id(engine, RUN, col(EvaluationRow.step) == 2)
+    dead = first_row(engine, RUN, col(EvaluationRow.step) == 2)
     for view in ("timeline", "tokens", "raw"):
         quiet_page.goto(f"{url}/{dead}?view={view}")
         expect(quiet_page.locator(".trained")).to_contain_text("Not used in training: its advantage is 0: all")
@@ -293,17 +283,8 @@ def test_the_line_at_the_top_says_whether_it_moved_the_policy(quiet_page: Page, 
     expect(quiet_page.locator(".trained")).to_contain_text(re.compile(r"Sampled [\d,]+ tokens, trained on [\d,]+, adv"))
 
 
-def test_reasoning_within_the_content_is_folded_with_its_length(quiet_page: Page, url: str) -> None:
-    quiet_page.goto(f"{url}/{THINKING}")
-    fold = quiet_page.locator(".card .fold", has_text="Reasoning")
-    expect(fold).to_contain_text("1,199 characters")
-    expect(fold.locator(".text")).to_be_hidden()
-    expect(quiet_page.locator(".card > .text")).to_have_text("four")
-
-
-def test_tokens_are_read_without_javascript(browser: Browser, url: str) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
+def test_tokens_are_read_without_javascript(scriptless_page: Page, url: str) -> None:
+    page = scriptless_page
     page.goto(f"{url}/{SHORT}")
     page.get_by_role("link", name="Tokens", exact=True).click()
     expect(page.locator(".segment.own .spelt").first).to_contain_text("The answer is 4")
@@ -311,7 +292,6 @@ def test_tokens_are_read_without_javascript(browser: Browser, url: str) -> None:
     expect(page.locator(".heat-legend")).to_be_hidden()
     page.locator(".segment.prompt summary").click()
     expect(page.locator(".segment.prompt .spelt")).to_be_visible()
-    context.close()
 
 
 def test_a_long_rollout_opens_at_the_words_of_the_role_that_was_searched(quiet_page: Page, url: str) -> None:

@@ -20,9 +20,10 @@ from logs_ui.app.parts.pictures import split_content
 from logs_ui.recorder import queries, start_run
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
-from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine
 from tests.faults.realistic import agents
 from tests.faults.realistic.recorded import Recorded, recorded
+from tests.support.dashboard import dashboard
 from tests.support.exhaustive import cases
 
 LIMIT = 60_000  # bytes of HTML
@@ -43,14 +44,11 @@ def client(long: Recorded) -> Iterator[TestClient]:
 @pytest.fixture(scope="module")
 def rollouts(long: Recorded) -> list[Rollout]:
     """The rollouts of the first group, in order of generation."""
-    engine = reading_engine(long.db)
-    with engine.connect() as db:
+    with disposed(reading_engine(long.db)) as engine, engine.connect() as db:
         run = queries.find_run(db, long.truth.run)
         rows = queries.page(db, run.id or 0, RolloutFilter(), limit=20).rows
         of_group = sorted((row for row in rows if row.group.endswith("/1/0")), key=lambda row: row.generation)
-        found = [queries.rollout(db, run.id or 0, row.id or 0) for row in of_group]
-    engine.dispose()
-    return found
+        return [queries.rollout(db, run.id or 0, row.id or 0) for row in of_group]
 
 
 def address(long: Recorded, rollout: Rollout, query: str = "") -> str:
@@ -105,7 +103,7 @@ def test_the_first_view_is_small_whatever_a_turn_has(
             said = f"<tool_call>\n{json.dumps(turn.get('action'))}\n</tool_call>" if is_called else "I wait."
             sign = {"reward": turn["reward"] * (-1) ** i} if "reward" in turn else {}
             row.turn(said, **{"observation": OBSERVED} | turn | sign)
-    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
+    with dashboard(tmp_path / "a.db") as client:
         for query in ("", "?turn=100", "?show=assistant"):
             page = client.get(f"/runs/{run.id}/rollouts/1{query}")
             assert page.status_code == 200
@@ -298,7 +296,7 @@ def test_images_leave_a_message_and_none_is_loaded_from_elsewhere(content: Any, 
 def test_a_text_that_is_nested_too_deep_stays_text(tmp_path: Path, text: str) -> None:
     with start_run(db=tmp_path / "a.db") as run, run.rollout("Go.") as row:
         row.turn(text)
-    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as deep:
+    with dashboard(tmp_path / "a.db") as deep:
         for view in ("", "?show=rendered", "?view=raw", "?view=tokens"):
             assert deep.get(f"/runs/{run.id}/rollouts/1{view}").status_code == 200, view
         assert deep.get(f"/runs/{run.id}/groups/1").status_code == 200

@@ -12,17 +12,15 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection, Engine, insert
-from starlette.testclient import TestClient
 
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.rollout.token_view import Segment, make_view
 from logs_ui.app.parts import safe_text
 from logs_ui.recorder.queries import Rollout
-from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Tokenizer
 from logs_ui.recorder.vocabulary import Status
 from tests.app.pages.rollout.test_token_text import id_of, tokenizer
+from tests.support.dashboard import dashboard
 from tests.support.factory import insert_run
 from tests.support.payloads import pack_content, pack_tokens
 
@@ -30,19 +28,10 @@ RUN = Run(uid="run", name="run", created=1, heartbeat=1, tokenizer="bytes")
 LONG = "the cat said <b>\"résumé\"</b> to 🐈 猫,\nand {'the': 'end'}\n\n" * 900
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tokens") / "logs-ui.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     with engine.begin() as connection:
         for name, source in (("bytes", tokenizer("bytes").to_str().encode()), ("broken", b"{}")):
             connection.execute(insert(Tokenizer), {"hash": name, "data": zstandard.compress(source)})
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture
@@ -219,7 +208,7 @@ def long_rollout(engine: Engine) -> None:
 
 def test_a_page_of_32_thousand_tokens_is_small(engine: Engine, path: Path) -> None:
     long_rollout(engine)
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+    with dashboard(path) as client:
         html = client.get("/runs/run/rollouts/1?view=tokens").text
     assert html.count('class="text mono spelt"') == 200
     assert "<b>" not in html

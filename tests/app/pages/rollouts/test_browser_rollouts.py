@@ -5,48 +5,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
-from sqlalchemy import Engine, func, insert, select
-from sqlmodel import col
+from playwright.sync_api import Locator, Page, expect
+from sqlalchemy import Engine
 
 from logs_ui.app.commands.serve_command import BackgroundServer
-from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import RunState
 from tests.support.axe import violations
+from tests.support.dashboard import add_rollouts
 from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 
 RUN = "long-run-a1b2"
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("place") / "logs-ui.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     make_run(engine, uid=RUN, name="a long run", steps=30, state=RunState.FINISHED)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture(scope="module")
 def url(engine: Engine, path: Path) -> Iterator[str]:
     with BackgroundServer(path) as server:
         yield f"{server.url}/runs/{RUN}"
-
-
-def come_in(engine: Engine, number: int) -> None:
-    """New rollouts of the run, like its last."""
-    with engine.begin() as connection:
-        top = int(connection.scalar(select(func.max(col(EvaluationRow.id)))) or 0)
-        last = select(EvaluationRow).where(col(EvaluationRow.id) == top)
-        row = dict(connection.execute(last).mappings().one())
-        copies = [row | {"id": top + 1 + i, "uid": f"new-{top + i}", "changed": 100 + top} for i in range(number)]
-        connection.execute(insert(EvaluationRow), copies)
 
 
 def top_of(row: Locator) -> float:
@@ -73,7 +52,7 @@ def test_back_and_u_return_to_the_row_where_it_was(quiet_page: Page, engine: Eng
     link = page.locator("#rows .row-link").nth(139)
     link.scroll_into_view_if_needed()
     row, top = page.locator(f"#row-{link.inner_text()}"), top_of(link)
-    come_in(engine, 3)
+    add_rollouts(engine, RUN, 3)
     link.click()
     expect(page.locator(".timeline")).to_be_visible()
     page.go_back()
@@ -91,9 +70,8 @@ def test_back_and_u_return_to_the_row_where_it_was(quiet_page: Page, engine: Eng
     expect(row).to_be_in_viewport()
 
 
-def test_a_row_that_lies_deep_is_come_back_to_without_all_before_it(browser: Browser, url: str) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
+def test_a_row_that_lies_deep_is_come_back_to_without_all_before_it(scriptless_page: Page, url: str) -> None:
+    page = scriptless_page
     page.goto(f"{url}?sort=oldest")
     page.get_by_role("link", name="Next rollouts").click()
     link = page.locator("#rows .row-link").nth(20)
@@ -103,7 +81,6 @@ def test_a_row_that_lies_deep_is_come_back_to_without_all_before_it(browser: Bro
     expect(page.locator(f"#row-{number}")).to_be_in_viewport()
     expect(page.locator(f"#row-{number}")).to_have_attribute("aria-current", "true")
     expect(page.locator("#rows .row-link").first).to_have_text("1")
-    context.close()
 
 
 def test_a_click_in_a_line_opens_its_rollout_and_only_the_funnel_filters(quiet_page: Page, url: str) -> None:

@@ -15,9 +15,9 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.queries.pivot import Pivot
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag
-from logs_ui.recorder.vocabulary import RunState, Status
+from logs_ui.recorder.vocabulary import Mark, RunState, Status
 from tests.support import factory
 from tests.support.postgres import DATABASES, fresh_database
 
@@ -32,11 +32,10 @@ def db(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory)
 
 @pytest.fixture(scope="module")
 def engine(db: Address) -> Iterator[Engine]:
-    engine = writing_engine(db)
-    factory.make_run(engine, uid="one", steps=43, seed=1, state=RunState.FINISHED)
-    factory.make_run(engine, uid="two", steps=6, seed=2)  # silent since long: what runs in it is aborted
-    yield engine
-    engine.dispose()
+    with disposed(writing_engine(db)) as engine:
+        factory.make_run(engine, uid="one", steps=43, seed=1, state=RunState.FINISHED)
+        factory.make_run(engine, uid="two", steps=6, seed=2)  # silent since long: what runs in it is aborted
+        yield engine
 
 
 def rows(engine: Engine, run_id: int = 1) -> list[EvaluationRow]:
@@ -126,25 +125,23 @@ def test_a_rollout_counts_with_each_of_its_tags_and_one_without_any_stands_apart
     book.tag(Subject("one", other.uid), "b")
     book.tag(Subject("one", one.uid), "b")  # by both: still once
     book.tag(Subject("two", third.uid), "elsewhere")
-    reading = reading_engine(db)
-    found = pivot(reading, 1, EVERYTHING, Dimension.TAG, Dimension.MODE, Measure.COUNT)
-    reading.dispose()
+    with disposed(reading_engine(db)) as reading:
+        found = pivot(reading, 1, EVERYTHING, Dimension.TAG, Dimension.MODE, Measure.COUNT)
     counts = {it.value: found.of_rows[it].count for it in found.rows}
     assert counts == {None: len(rows(engine)) - 2, "a": 1, "b": 2}
 
 
 def test_what_lies_beyond_the_bounds_is_in_the_sums(address: Address) -> None:
-    engine = writing_engine(address)
-    factory.make_run(engine, uid="one", steps=40, state=RunState.FINISHED)
-    with engine.begin() as connection:
-        task = "task " + cast(col(EvaluationRow.id), String)
-        connection.execute(update(EvaluationRow).values(task=task))
-        total = len(connection.execute(select(col(EvaluationRow.id))).all())
-    found = pivot(engine, 1, EVERYTHING, Dimension.TASK, Dimension.TASK, Measure.COUNT)
-    assert (len(found.rows), len(found.columns)) == (queries.MOST_ROWS, queries.MOST_COLUMNS)
-    assert (found.rows_beyond, found.columns_beyond) == (total - 50, total - 40)
-    assert found.overall == Cell(total, float(total), total)
-    engine.dispose()
+    with disposed(writing_engine(address)) as engine:
+        factory.make_run(engine, uid="one", steps=40, state=RunState.FINISHED)
+        with engine.begin() as connection:
+            task = "task " + cast(col(EvaluationRow.id), String)
+            connection.execute(update(EvaluationRow).values(task=task))
+            total = len(connection.execute(select(col(EvaluationRow.id))).all())
+        found = pivot(engine, 1, EVERYTHING, Dimension.TASK, Dimension.TASK, Measure.COUNT)
+        assert (len(found.rows), len(found.columns)) == (queries.MOST_ROWS, queries.MOST_COLUMNS)
+        assert (found.rows_beyond, found.columns_beyond) == (total - 50, total - 40)
+        assert found.overall == Cell(total, float(total), total)
 
 
 def test_a_large_run_is_counted_by_its_newest_rollouts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,7 +187,7 @@ def test_any_column_is_an_axis_or_a_value(engine: Engine) -> None:
     assert [it.value for it in down.rows] == [str(level) for level in reversed(range(12))]
     timed_out = pivot(engine, 1, EVERYTHING, "task", "mode", "stop:turn_limit").overall.mean
     assert timed_out == queries.count(engine, 1, parse_where("stop:turn_limit")).value / len(known)
-    solved = pivot(engine, 1, EVERYTHING, "task", "mode", "solved", "lowest", (("rewards.solved", 1.0),))
+    solved = pivot(engine, 1, EVERYTHING, "task", "mode", "solved", "lowest", (Mark("rewards.solved", 1.0),))
     means = [solved.of_rows[it].mean for it in solved.rows]
     assert means == sorted(it for it in means if it is not None)
     assert 0 < (solved.overall.mean or 0) < 1

@@ -17,7 +17,6 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import Engine, event
 
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.rollouts import export_jobs
 from logs_ui.app.parts.table_columns import parse_columns, print_columns
 from logs_ui.app.web.indexer import Indexer
@@ -27,33 +26,25 @@ from logs_ui.recorder.diagnosis import CAUSES
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
 from logs_ui.recorder.queries.search.search_index import SearchIndex
-from logs_ui.recorder.storage.database import writing_engine
+from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.sidecars import SEARCH
 from logs_ui.recorder.vocabulary import RunState
+from tests.support.dashboard import dashboard
 from tests.support.factory import make_run
 
 RUN, LIVE = "main-run-1234", "live-run-5678"
 OURS = {"Sec-Fetch-Site": "same-origin"}
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("page") / "logs-ui.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     now = time.time_ns() // 1000
     make_run(engine, uid=RUN, steps=12, state=RunState.FINISHED)
     make_run(engine, uid=LIVE, steps=3, created=now - 200_000_000, heartbeat=now + 600_000_000)
-    yield engine
-    engine.dispose()
 
 
 @pytest.fixture
 def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+    with dashboard(path) as client:
         yield client
 
 
@@ -157,10 +148,7 @@ def test_a_look_for_news_opens_no_rollout(client: TestClient, engine: Engine) ->
     assert not any("rollout_payload" in statement for statement in said)
 
 
-def test_a_pivot_that_is_misspelt_is_an_error(client: TestClient) -> None:
-    answer = client.get(f"/runs/{RUN}?view=pivot&rows=taks")
-    assert answer.status_code == 422
-    assert "task" in answer.text
+def test_an_empty_pivot_says_so_once(client: TestClient) -> None:
     assert client.get(f"/runs/{RUN}?view=pivot&where=step:99999").text.count("No rollouts match") == 1
 
 
@@ -185,9 +173,8 @@ def test_the_line_for_pandas_gives_the_same_rollouts(client: TestClient, path: P
     names: dict[str, Any] = {}
     exec(code, names)  # noqa: S102 - it is what somebody copies
     where = parse_where('task:"résumé: Zeilen zählen 素因数" -stop:done')
-    engine = writing_engine(path)
-    assert len(names["df"]) == queries.exact_count(engine, 1, where) > 0
-    engine.dispose()
+    with disposed(writing_engine(path)) as engine:
+        assert len(names["df"]) == queries.exact_count(engine, 1, where) > 0
 
 
 def test_a_long_export_shows_how_far_it_is_and_can_be_cancelled(
@@ -365,11 +352,11 @@ def test_a_page_that_reads_is_known_until_it_has(engine: Engine, path: Path) -> 
 def test_the_page_says_how_much_was_searched_and_completes_itself(engine: Engine, path: Path) -> None:
     index = SEARCH.path(path)
     index.unlink(missing_ok=True)
-    client = TestClient(create_app(path), base_url="http://127.0.0.1")  # no lifespan: nobody fills the index
+    client = dashboard(path)  # no lifespan: nobody fills the index
     html = client.get(f"/runs/{RUN}?where=largest").text
     assert re.search(r"Searching 0 of \d+ rollouts; the index is being built", html)
     (poll,) = re.findall(r'data-poll hx-get="([^"]+)"', html)
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as filling:
+    with dashboard(path) as filling:
         for _ in range(600):
             news = filling.get(poll.replace("&amp;", "&"))
             if news.status_code == 200 and "being built" not in news.text:

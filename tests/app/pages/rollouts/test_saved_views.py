@@ -9,11 +9,10 @@ import pytest
 from sqlalchemy import URL
 from starlette.testclient import TestClient
 
-from logs_ui.app.main import create_app
-from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.vocabulary import RunState
-from tests.support.factory import make_run
+from tests.support.dashboard import dashboard
+from tests.support.factory import make_run_at
 
 RUN = "main-run-1234"
 OURS = {"Origin": "http://127.0.0.1"}
@@ -22,10 +21,8 @@ HOSTILE = '<b>"truncated" & \u202eslow'
 
 @pytest.fixture
 def client(address: Path | URL) -> Iterator[TestClient]:
-    engine = writing_engine(address)
-    make_run(engine, uid=RUN, steps=2, state=RunState.FINISHED)
-    engine.dispose()
-    with TestClient(create_app(address), base_url="http://127.0.0.1", follow_redirects=False) as client:
+    make_run_at(address, uid=RUN, steps=2, state=RunState.FINISHED)
+    with dashboard(address, follow_redirects=False) as client:
         yield client
 
 
@@ -61,7 +58,7 @@ def test_a_view_is_saved_opened_replaced_and_deleted(client: TestClient) -> None
 
 
 def test_what_is_no_view_is_not_saved(client: TestClient) -> None:
-    for query in ("where=nothing%3A1", "where=task%3Anobody", "cols=nothing", "href=javascript:x"):
+    for query in ("where=nothing%3A1", "where=task%3Anobody", "cols=nothing", "href=javascript:x", "view=pivot&of=lag"):
         answer = client.post(f"/runs/{RUN}/views", data={"query": query, "name": "x"}, headers=OURS)
         assert answer.status_code == 422, query
     save(client, "", name="   ")
@@ -71,17 +68,15 @@ def test_what_is_no_view_is_not_saved(client: TestClient) -> None:
 def with_a_view(folder: Path) -> Path:
     """A database of one run, with one saved view."""
     path = folder / "runs.db"
-    engine = writing_engine(path)
-    make_run(engine, uid=RUN, steps=1, state=RunState.FINISHED)
-    engine.dispose()
-    with TestClient(create_app(path), base_url="http://127.0.0.1", follow_redirects=False) as client:
+    make_run_at(path, uid=RUN, steps=1, state=RunState.FINISHED)
+    with dashboard(path, follow_redirects=False) as client:
         save(client, "where=stop:length", name="cut off")
     return path
 
 
 def test_a_read_only_dashboard_lists_views_and_saves_none(tmp_path: Path) -> None:
     path = with_a_view(tmp_path)
-    with TestClient(create_app(path, read_only=True), base_url="http://127.0.0.1") as client:
+    with dashboard(path, read_only=True) as client:
         assert list(listed(client)) == ["cut off"]
         assert 'name="name"' not in client.get(f"/runs/{RUN}").text
         assert client.post(f"/runs/{RUN}/views", data={"query": "", "name": "x"}, headers=OURS).status_code == 403
@@ -92,7 +87,7 @@ def test_notes_of_an_earlier_version_have_no_views_yet(tmp_path: Path) -> None:
     with sqlite3.connect(NOTES.path(path)) as notes:
         notes.execute("DROP TABLE saved_view")
     notes.close()
-    with TestClient(create_app(path), base_url="http://127.0.0.1", follow_redirects=False) as client:
+    with dashboard(path, follow_redirects=False) as client:
         assert listed(client) == {}
         save(client, "where=stop:length", name="cut off")
         assert list(listed(client)) == ["cut off"]

@@ -2,7 +2,6 @@
 
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +10,12 @@ from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import Engine, update
 from sqlmodel import col
 
-from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.changes import Source, SourcesChange
-from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.storage.writes import run_writes
 from logs_ui.recorder.vocabulary import RunState, SourceKind
-from tests.support.axe import violations
-from tests.support.exhaustive import cases
+from tests.support.axe import check_looks
 from tests.support.factory import START_US, make_run
 
 FIRST, SECOND, LIVE = "first-a1b2", "second-c3d4", "live-e5f6"
@@ -38,14 +34,7 @@ PAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs-browser") / "logs-ui.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def fill(engine: Engine, path: Path) -> None:
     now = time.time_ns() // 1000
     make_run(engine, uid=FIRST, name="grpo lr=1e-6", steps=20, state=RunState.FINISHED, seed=1)
     make_run(engine, uid=SECOND, name="grpo lr=1e-4", steps=8, state=RunState.FAILED, created=START_US + 10**9, seed=2)
@@ -66,33 +55,16 @@ def engine(path: Path) -> Iterator[Engine]:
     notebook.tag(Subject(SECOND), "sweep")
     notebook.note(Subject(FIRST), "the baseline")
     notebook.star(Subject(FIRST), starred=True)
-    yield engine
-    engine.dispose()
 
 
-@pytest.fixture(scope="module")
-def url(engine: Engine, path: Path) -> Iterator[str]:
-    del engine
-    with BackgroundServer(path) as server:
-        yield server.url
-
-
-@pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
-def test_every_page_is_quiet_and_accessible(quiet_page: Page, url: str, theme: Any) -> None:
-    quiet_page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-    for name, address in cases([*PAGES.items()], 4):
-        quiet_page.goto(url + address)
-        for details in quiet_page.locator("details").all():
-            details.evaluate("it => it.open = true")
-        assert violations(quiet_page) == [], name
-
-
-@pytest.mark.parametrize("width", cases([390, 900, 1440], 1))
-def test_no_page_is_wider_than_its_window(quiet_page: Page, url: str, width: int) -> None:
-    quiet_page.set_viewport_size({"width": width, "height": 900})
-    for name, address in PAGES.items():
-        quiet_page.goto(url + address)
-        assert quiet_page.evaluate("document.documentElement.scrollWidth") <= width, name
+def test_every_page_is_quiet_accessible_and_no_wider_than_its_window(quiet_page: Page, url: str) -> None:
+    unfold = "all => all.forEach(it => it.open = true)"
+    check_looks(
+        quiet_page,
+        [url + address for address in PAGES.values()],
+        4,
+        prepare=lambda page: page.locator("details").evaluate_all(unfold),
+    )
 
 
 def test_keys_tick_runs_and_compare_them(quiet_page: Page, url: str) -> None:
@@ -209,9 +181,16 @@ def test_the_comparison_answers_to_its_controls(quiet_page: Page, url: str) -> N
     expect(page.locator(".plot .key")).to_have_count(3)
 
 
-def test_the_pointer_tells_values_and_a_click_leads_to_the_step(quiet_page: Page, url: str) -> None:
+def test_pointer_and_arrow_keys_tell_values_and_lead_to_the_step(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/compare?run={FIRST}&run={SECOND}")
+    page.locator(".plot > svg").focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    expect(page.locator(".key output").first).to_have_text(re.compile(r"at step 3$"))
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(rf"/runs/({FIRST}|{SECOND})\?.*3"))
+    page.go_back()
     box = page.locator(".plot > svg").bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 40)
@@ -221,19 +200,8 @@ def test_the_pointer_tells_values_and_a_click_leads_to_the_step(quiet_page: Page
     expect(page).to_have_url(re.compile(rf"/runs/{FIRST}\?.*15"))
 
 
-def test_the_arrow_keys_walk_along_the_curves(quiet_page: Page, url: str) -> None:
-    page = quiet_page
-    page.goto(f"{url}/compare?run={FIRST}&run={SECOND}")
-    page.locator(".plot > svg").focus()
-    for _ in range(3):
-        page.keyboard.press("ArrowRight")
-    expect(page.locator(".key output").first).to_have_text(re.compile(r"at step 3$"))
-    page.keyboard.press("Enter")
-    expect(page).to_have_url(re.compile(rf"/runs/({FIRST}|{SECOND})\?.*3"))
-
-
-def test_without_scripts_runs_are_found_tagged_and_compared(browser: Browser, url: str) -> None:
-    page = browser.new_page(java_script_enabled=False)
+def test_without_scripts_runs_are_found_tagged_and_compared(scriptless_page: Page, url: str) -> None:
+    page = scriptless_page
     page.goto(url)
     page.locator("#q").fill("grpo")
     page.get_by_role("button", name="Search").click()
@@ -252,7 +220,6 @@ def test_without_scripts_runs_are_found_tagged_and_compared(browser: Browser, ur
     page.locator("#figure").select_option("kl")
     page.locator(".chart-panel").get_by_role("button", name="Apply").click()
     expect(page).to_have_url(re.compile("figure=kl"))
-    page.close()
 
 
 @pytest.mark.parametrize("scripts", [True, False])

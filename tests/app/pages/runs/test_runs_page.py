@@ -1,6 +1,7 @@
 """The list of runs: which are found, what is said of them, and what comes in meanwhile."""
 
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from html import unescape
@@ -11,16 +12,33 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, insert, update
 from sqlmodel import col
 
-from logs_ui.app.main import create_app
 from logs_ui.recorder.queries import RunFilter, list_runs
 from logs_ui.recorder.queries.notebook import Notebook, Subject
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import Run, StepStatistics
 from logs_ui.recorder.vocabulary import RunState
+from tests.support.dashboard import dashboard, fragment
 from tests.support.factory import START_US, insert_run, make_run
 
 NOW = time.time_ns() // 1000
 HOUR = 3_600_000_000
+
+
+@pytest.fixture(scope="module")
+def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, one that failed, one that died and one that runs."""
+    path = tmp_path_factory.mktemp("stock") / "runs.db"
+    with disposed(writing_engine(path)) as engine:
+        for i, (uid, state) in enumerate(
+            [("done-aaaa", RunState.FINISHED), ("failed-bbbb", RunState.FAILED), ("died-cccc", RunState.RUNNING)]
+        ):
+            make_run(engine, uid=uid, name=f"run {uid}", steps=3, state=state, seed=i, created=START_US + i * HOUR)
+        make_run(engine, uid="live-dddd", name="run live", steps=3, created=NOW - HOUR, heartbeat=NOW + HOUR, seed=7)
+        with engine.begin() as connection:
+            other = {"config": {"learning_rate": 3e-4, "optim": "adamw_torch", "bf16": True, "note": None, "seed": 99}}
+            failed = update(Run).where(col(Run.uid) == "failed-bbbb")
+            connection.execute(failed.values(**other, error="ValueError: no"))
+    return path
 
 
 @pytest.fixture
@@ -29,34 +47,21 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def engine(path: Path) -> Iterator[Engine]:
-    """A finished run, one that failed, one that died and one that runs."""
-    engine = writing_engine(path)
-    for i, (uid, state) in enumerate(
-        [("done-aaaa", RunState.FINISHED), ("failed-bbbb", RunState.FAILED), ("died-cccc", RunState.RUNNING)]
-    ):
-        make_run(engine, uid=uid, name=f"run {uid}", steps=3, state=state, seed=i, created=START_US + i * HOUR)
-    make_run(engine, uid="live-dddd", name="run live", steps=3, created=NOW - HOUR, heartbeat=NOW + HOUR, seed=7)
-    with engine.begin() as connection:
-        other = {"config": {"learning_rate": 3e-4, "optim": "adamw_torch", "bf16": True, "note": None, "seed": 99}}
-        connection.execute(update(Run).where(col(Run.uid) == "failed-bbbb").values(**other, error="ValueError: no"))
-    yield engine
-    engine.dispose()
+def engine(stock: Path, path: Path) -> Iterator[Engine]:
+    """A copy of it."""
+    shutil.copy(stock, path)
+    with disposed(writing_engine(path)) as engine:
+        yield engine
 
 
 @pytest.fixture
 def client(engine: Engine, path: Path) -> Iterator[TestClient]:
-    headers = {"Sec-Fetch-Site": "same-origin"}
-    with TestClient(create_app(path), base_url="http://127.0.0.1", headers=headers) as client:
+    with dashboard(path, headers={"Sec-Fetch-Site": "same-origin"}) as client:
         yield client
 
 
 def uids(html: str) -> list[str]:
     return re.findall(r'name="run" value="([\w-]+)"', html)
-
-
-def partial(target: str) -> dict[str, str]:
-    return {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": f"x#{target}"}
 
 
 def test_runs_are_listed_newest_first_and_lead_to_their_overview(client: TestClient) -> None:
@@ -66,38 +71,23 @@ def test_runs_are_listed_newest_first_and_lead_to_their_overview(client: TestCli
     assert "ValueError: no" in html
 
 
-@pytest.mark.parametrize(
-    ("search", "found"),
-    [
-        ("LIVE", ["live-dddd"]),
-        ("failed-bb", ["failed-bbbb"]),
-        ("qwen3-0.6b", ["live-dddd", "died-cccc", "failed-bbbb", "done-aaaa"]),
-        ("shell held-out", []),
-        ("shell-agent failed", ["failed-bbbb"]),
-        ("adamw", ["failed-bbbb"]),
-        ("optim", []),  # the name of an argument that all share would find everything
-        ("99", ["failed-bbbb"]),
-        ("9", []),
-        ("learning_rate=3e-4", ["failed-bbbb"]),
-        ("learning_rate=0.0003", ["failed-bbbb"]),
-        ("bf16=true", ["failed-bbbb"]),
-        ("note=none", ["failed-bbbb"]),
-        ("trl=1.16.0 done", ["done-aaaa"]),
-        ("50%_", []),
-        ("baseline", ["done-aaaa"]),
-        ("wrong", ["failed-bbbb"]),
-    ],
-)
-def test_the_search_finds_what_is_in_names_arguments_tags_and_notes(
-    client: TestClient, path: Path, search: str, found: list[str]
-) -> None:
+ALL = ["live-dddd", "died-cccc", "failed-bbbb", "done-aaaa"]
+SEARCHES = {
+    "LIVE": ["live-dddd"], "failed-bb": ["failed-bbbb"], "qwen3-0.6b": ALL, "shell held-out": [],
+    "shell-agent failed": ["failed-bbbb"], "adamw": ["failed-bbbb"],
+    "optim": [],  # the name of an argument that all share would find everything
+    "99": ["failed-bbbb"], "9": [], "learning_rate=3e-4": ["failed-bbbb"], "learning_rate=0.0003": ["failed-bbbb"],
+    "bf16=true": ["failed-bbbb"], "note=none": ["failed-bbbb"], "trl=1.16.0 done": ["done-aaaa"], "50%_": [],
+    "baseline": ["done-aaaa"], "wrong": ["failed-bbbb"],
+}  # fmt: skip
+
+
+def test_the_search_finds_what_is_in_names_arguments_tags_and_notes(client: TestClient, path: Path) -> None:
     Notebook(path).tag(Subject("done-aaaa"), "Baseline")
     Notebook(path).note(Subject("failed-bbbb"), "the wrong learning rate")
     Notebook(path).note(Subject("done-aaaa", "some/rollout"), "wrong too, but of a rollout")
-    html = client.get("/", params={"q": search}).text
-    assert uids(html) == found
-    if not found:
-        assert "No run matches" in html
+    assert {search: uids(client.get("/", params={"q": search}).text) for search in SEARCHES} == SEARCHES
+    assert "No run matches" in client.get("/", params={"q": "50%_"}).text
 
 
 def test_an_eval_is_found_by_each_of_its_names(engine: Engine, path: Path) -> None:
@@ -125,13 +115,6 @@ def test_states_are_counted_and_chosen(client: TestClient) -> None:
     counts = dict(re.findall(r'title="[^"]*">(\w+) <span class="n">(\d+)', html))
     assert counts == {"running": "1", "finished": "1", "failed": "1", "crashed": "1"}
     assert uids(client.get("/?state=died&state=failed").text) == ["died-cccc", "failed-bbbb"]
-
-
-def test_a_state_or_parameter_that_there_is_not_is_said(client: TestClient) -> None:
-    for address, hint in (("/?state=finishd", "finished"), ("/?stat=died", "state")):
-        answer = client.get(address)
-        assert answer.status_code == 422
-        assert f"did you mean {hint!r}" in unescape(answer.text)
 
 
 def test_ticked_runs_get_a_tag_and_lose_it_again(client: TestClient) -> None:
@@ -170,25 +153,25 @@ def test_the_rows_of_runs_that_live_are_renewed_and_no_other(client: TestClient,
     ids = re.findall(r'name="open" value="(\d+)"', html)
     assert len(ids) == 2  # one that runs, and one that died, which may be heard of again
     address = live_address(html) + "".join(f"&open={run}" for run in ids)
-    assert client.get(address, headers=partial("live")).status_code == 204
+    assert client.get(address, headers=fragment("live")).status_code == 204
     with engine.begin() as connection:
         changed = {"state": RunState.FINISHED, "finished": NOW}
         connection.execute(update(Run).where(col(Run.uid) == "live-dddd").values(**changed))
-    answer = client.get(address, headers=partial("live")).text
+    answer = client.get(address, headers=fragment("live")).text
     assert uids(answer) == ["died-cccc", "live-dddd"]
     assert re.search(r'finished <span class="n">2', answer)
-    assert client.get(live_address(answer) + f"&open={ids[-1]}", headers=partial("live")).status_code == 204
+    assert client.get(live_address(answer) + f"&open={ids[-1]}", headers=fragment("live")).status_code == 204
 
 
 def test_a_new_run_waits_behind_a_button_and_never_moves_rows(client: TestClient, engine: Engine) -> None:
     html = client.get("/").text
     address = live_address(html)
     make_run(engine, uid="new-eeee", steps=1, created=NOW, heartbeat=NOW + HOUR)
-    waiting = client.get(address, headers=partial("live")).text
+    waiting = client.get(address, headers=fragment("live")).text
     assert "1 new</a>" in waiting
     assert "new-eeee" not in uids(waiting)
-    assert client.get(live_address(waiting), headers=partial("live")).status_code == 204  # said once
-    following = client.get(live_address(waiting) + "&follow=1", headers=partial("live")).text
+    assert client.get(live_address(waiting), headers=fragment("live")).status_code == 204  # said once
+    following = client.get(live_address(waiting) + "&follow=1", headers=fragment("live")).text
     assert uids(following)[0] == "new-eeee"
     assert "1 new</a>" not in following
     assert "1 new</a>" not in client.get(live_address(html).replace("?", "?q=finished&", 1)).text
@@ -206,7 +189,7 @@ def test_the_list_has_pages(client: TestClient, engine: Engine) -> None:
     assert len(uids(second)) == 50
     assert not set(uids(first)) & set(uids(second))
     assert "data-follow" not in second
-    more = client.get(unescape(following[1]), headers=partial("more")).text
+    more = client.get(unescape(following[1]), headers=fragment("more")).text
     assert more.count("<tr") == 51  # and the place of those that follow
     assert "<table" not in more
 
@@ -226,28 +209,14 @@ def test_what_is_remembered_of_a_run_is_renewed_with_its_rows(engine: Engine, pa
     assert rollouts() > before
 
 
-def test_hostile_names_and_tags_are_text(client: TestClient, engine: Engine, path: Path) -> None:
-    nasty = '"><script>alert(1)</script>\u202e'
-    with engine.begin() as connection:
-        columns = {"name": nasty, "model": nasty, "error": nasty}
-        connection.execute(update(Run).where(col(Run.uid) == "done-aaaa").values(**columns))
-    Notebook(path).tag(Subject("done-aaaa"), nasty)
-    for address in ("/", "/?tag=" + nasty, "/?q=" + nasty):
-        html = client.get(address).text
-        assert "<script>alert" not in html
-        seen = re.sub(r'<input type="hidden"[^>]*>', "", html)  # what is sent back stays as it is
-        assert "\u202e" not in seen
-
-
 def test_the_first_page_comes_alive(path: Path) -> None:
-    with TestClient(create_app(path), base_url="http://127.0.0.1") as client:
+    with dashboard(path) as client:
         html = client.get("/").text
         assert "No recording yet" in html
         address = re.search(r'hx-get="(/\?seen=\w+)"', html)
         assert address
-        assert client.get(address[1], headers=partial("runs")).status_code == 204
-        engine = writing_engine(path)
-        assert "No runs yet" in client.get(address[1], headers=partial("runs")).text
-        make_run(engine, uid="first-ffff", steps=1)
-        assert uids(client.get(address[1], headers=partial("runs")).text) == ["first-ffff"]
-        engine.dispose()
+        assert client.get(address[1], headers=fragment("runs")).status_code == 204
+        with disposed(writing_engine(path)) as engine:
+            assert "No runs yet" in client.get(address[1], headers=fragment("runs")).text
+            make_run(engine, uid="first-ffff", steps=1)
+            assert uids(client.get(address[1], headers=fragment("runs")).text) == ["first-ffff"]

@@ -2,8 +2,8 @@
 
 import math
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from html import unescape
 from pathlib import Path
@@ -16,26 +16,33 @@ from starlette.testclient import TestClient
 from logs_ui.app.main import create_app
 from logs_ui.app.web import urls
 from logs_ui.recorder import load_run
+from logs_ui.recorder.diagnosis.tables.task_table import Label
+from logs_ui.recorder.vocabulary import LossCause
 from tests.faults.realistic import Realistic, Truth
 from tests.faults.realistic.agents import FORGOTTEN
-from tests.faults.realistic.recorded import Recorded, recorded, recorded_pair
+from tests.faults.realistic.counting import ATTEMPTS, SAME, by, cause_of, is_dead, label_of, mean, tried, twins
+from tests.faults.realistic.recorded import Recorded, judged, recorded, recorded_pair
 from tests.faults.realistic.registry import RUNS, of
 from tests.support.exhaustive import cases
 from tests.support.page_text import Table, read, with_columns
 
 WITH_OUTCOME = [run for run in RUNS if run.kind != "judge"]
-WITHOUT_OUTCOME = [run for run in RUNS if run.kind == "judge"]
 PAIRS = [
     run for run in RUNS
     if run.id in {"coding-regressed", "gsm8k-drowned", "shaped-regressed", "mix-two", "judge-length", "vlm-truncated"}
 ]  # fmt: skip
 """Planted runs that are compared with the healthy one of their kind."""
-SAME = 1e-6
-ATTEMPTS, EASY = 10, 0.8
+STATUS = {
+    Label.FEW: "few attempts", Label.NEVER: "never solved", Label.FORGOTTEN: "regressed",
+    Label.SATURATED: "saturated", Label.LEARNING: "partly solved",
+}  # fmt: skip
+ENDS = {
+    LossCause.INFRASTRUCTURE: "environment", LossCause.INVALID_REWARD: "no valid reward",
+    LossCause.TRUNCATION: "truncated", LossCause.WRONG_ANSWER: "ended, scored low", LossCause.LOOP: "repeat",
+}  # fmt: skip
+"""How the names of tasks' states, and of what ended rollouts, begin."""
 LOOKS_AT_ACTIONS = ("Loops", "Never acted", "Parse failures")
 LOOKS_AT_TASKS = ("Never solved", "Regressed tasks")
-
-Rollouts = list[Mapping[str, Any]]
 
 
 @cache
@@ -80,69 +87,14 @@ def is_near(cell: str, truth: float | None, least: float = 0.0051) -> bool:
     return abs(shown - truth) <= max(least, 0.006 * abs(truth), 51.0 if cell.endswith("k") else 0.0)
 
 
-def mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-# --- The truth, counted
-
-
-def by_task(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, Rollouts]:
-    found: dict[str, Rollouts] = defaultdict(list)
-    for it in rollouts:
-        found[it["task"]].append(it)
-    return found
-
-
-def by_group(rollouts: Iterable[Mapping[str, Any]]) -> dict[str, Rollouts]:
-    found: dict[str, Rollouts] = defaultdict(list)
-    for it in rollouts:
-        found[it["group"]].append(it)
-    return found
-
-
-def tried(rollouts: Iterable[Mapping[str, Any]]) -> Rollouts:
-    return [it for it in rollouts if it["reward"] is not None]
-
-
 def pass_at(rollouts: Iterable[Mapping[str, Any]], k: int) -> float | None:
     """Return the probability that one of k rollouts of a group solves it, mean over groups of k or more."""
     found = []
-    for group in by_group(tried(rollouts)).values():
+    for group in by("group", tried(rollouts)).values():
         won = sum(it["solved"] for it in group)
         if len(group) >= k:
             found.append(1 - math.comb(len(group) - won, k) / math.comb(len(group), k))
     return mean(found)
-
-
-def label_of(truth: Truth, task: str) -> str:
-    """Return a task's status: regressed if that was planted, the others by the definitions that the page prints."""
-    mine = tried(by_task(truth.rollouts)[task])
-    won = [it["step"] for it in mine if it["solved"]]
-    if len(mine) < ATTEMPTS:
-        return "few attempts"
-    if not won:
-        return "never solved"
-    if any("forgotten" in it["causes"] for it in mine):
-        return "regressed"
-    begins = sorted(it["step"] for it in mine)[-ATTEMPTS]
-    return "saturated" if fmean(it["solved"] for it in mine if it["step"] >= begins) >= EASY else "partly solved"
-
-
-def is_dead(group: Rollouts) -> bool:
-    """Return True if all rewards of a group are equal, and there are several."""
-    rewards = [it["reward"] for it in tried(group)]
-    return len(rewards) > 1 and max(rewards) - min(rewards) <= SAME
-
-
-def cause_of(it: Mapping[str, Any]) -> str:
-    """Return the beginning of the name of what ended a rollout."""
-    if it["errored"]:
-        return "environment"
-    if it["reward"] is None:
-        return "no valid reward"
-    return "truncated" if it["truncated"] else "ended, scored low"
 
 
 # --- Why
@@ -169,13 +121,13 @@ def test_why_tells_the_loss_and_splits_it_truly(run: Realistic) -> None:
     }
     assert len(parts) == len(counted), list(parts)
     for cause, rollouts in counted.items():
-        row = next(row for name, row in parts.items() if name.startswith(cause))
+        row = next(row for name, row in parts.items() if name.startswith(ENDS[cause]))
         share = sum(top - (it["reward"] or 0.0) for it in lost if cause_of(it) == cause) / len(given)
         assert is_near(row[-1], rollouts), row
         assert is_near(row[2], -share, 0.006), (row, share)
 
 
-@of(RUNS, 3)
+@of([run for run in RUNS if run.expected], 3)
 def test_the_headline_says_a_true_share(run: Realistic) -> None:
     """Of the loss, or of the rollouts, if it is no cause of a loss."""
     found = recorded(run.id)
@@ -191,19 +143,35 @@ def test_the_headline_says_a_true_share(run: Realistic) -> None:
     elif share := re.search(r"concerns ([<>\d]+%) of the rollouts", said[3]):
         concerned = {
             "staleness": sum((it["staleness"] or 0) >= 4 for it in rows),
-            "inconsistent": len(_scored_differently(rows)),
+            "inconsistent": len(twins(rows)[1]),
         }.get(run.expected or "", len(rows))
         assert is_near(share[1], concerned / len(rows)), said[0]
 
 
-def _scored_differently(rollouts: Rollouts) -> Rollouts:
-    """Return rollouts whose equal in the same task got another score, by more than 1% of the range of scores."""
-    given: dict[Any, list[float]] = defaultdict(list)
-    for it in rollouts:
-        given[it["task"], it["text"]].append(it["values"]["judge"])
-    every = [it["values"]["judge"] for it in rollouts]
-    least = 0.01 * (max(every) - min(every))
-    return [it for it in rollouts if max(mine := given[it["task"], it["text"]]) - min(mine) > least]
+@of([run for run in RUNS if not run.expected and run.kind != "judge"], 2)
+def test_the_verdict_on_a_healthy_run_is_true(run: Realistic) -> None:
+    """What is solved, in the last steps, or within the tasks that the first steps and the last have in common."""
+    found = recorded(run.id)
+    said = found.diagnosed.report.verdict.said
+    assert said in of_run(found)[0]
+    shown = re.fullmatch(
+        r"Healthy[\w, ]*: solved (\d+%)(?: \u2192 (\d+%) \(steps 1\u2013(\d+) against (\d+)\u2013\d+(.*)\))?",
+        said,
+    )
+    assert shown is not None, said
+    if not shown[2]:
+        assert is_near(shown[1], fmean(it["solved"] for it in tried(found.last_steps)))
+        return
+    first, last = int(shown[3]), int(shown[4])
+    sides = [
+        tried(it for it in found.truth.rollouts if it["step"] <= first),
+        tried(it for it in found.truth.rollouts if it["step"] >= last),
+    ]
+    strata = [by("task", side) if shown[5] else {"": side} for side in sides]
+    weights = {name: len(a) * len(b) / (len(a) + len(b)) for name, a in strata[0].items() if (b := strata[1].get(name))}
+    for cell, side in zip((shown[1], shown[2]), strata, strict=True):
+        means = {name: fmean(it["solved"] for it in side[name]) for name in weights}
+        assert is_near(cell, sum(weights[name] * it for name, it in means.items()) / sum(weights.values())), said
 
 
 def section(text: str, heading: str) -> str:
@@ -211,6 +179,14 @@ def section(text: str, heading: str) -> str:
     headings = r"(?m)^(Checked, below threshold|Below threshold|Not judged|Not recorded|Settings|Keyboard)\b.*$"
     parts = re.split(headings, text)
     return "\n".join(body for name, body in zip(parts[1::2], parts[2::2], strict=True) if heading in name.casefold())
+
+
+def share_of_both(rollouts: Sequence[Mapping[str, Any]], last: int) -> float:
+    """Return the share of the first steps' rollouts, or of the last steps', that is of tasks of both: the lower one."""
+    steps = sorted({it["step"] for it in rollouts})
+    count = last if 2 * last <= len(steps) else len(steps) // 3
+    sides = [[it["task"] for it in rollouts if it["step"] in own] for own in (steps[:count], steps[-count:])]
+    return min(fmean(task in of_other for task in side) for side, of_other in zip(sides, sides[::-1], strict=True))
 
 
 @of(RUNS, 3)
@@ -221,10 +197,10 @@ def test_nothing_is_below_its_threshold_that_was_not_looked_at(run: Realistic) -
     unseen: list[str] = []
     if not any(it["actions"] for it in truth.rollouts):
         unseen += LOOKS_AT_ACTIONS
-    attempts = [len(tried(mine)) for mine in by_task(truth.rollouts).values()]
+    attempts = [len(tried(mine)) for mine in by("task", truth.rollouts).values()]
     if run.kind == "judge" or max(attempts) < ATTEMPTS:
         unseen += LOOKS_AT_TASKS[: 1 if run.kind == "web" else 2]  # its families are looked at
-    if fmean(len(by_group(mine)) < 2 for mine in by_task(truth.rollouts).values()) > 0.5:
+    if share_of_both(truth.rollouts, len({it["step"] for it in found.last_steps})) < 0.5:
         unseen += ["Task mix"]
     if len(truth.weights) < 2:
         unseen += ["Reward functions", "Suspected hacking"]
@@ -251,17 +227,13 @@ def test_the_table_of_tasks_is_true(run: Realistic) -> None:
     truth, (_, tables) = found.truth, of_run(found, "tasks")
     table = next(with_columns(tables, "Task", "Attempts", "Solved", "pass@1"))
     lines = {name: row for name, row in table.by_name().items() if name != "Task"}
-    tasks = by_task(truth.rollouts)
+    tasks = by("task", truth.rollouts)
     assert len(lines) == min(len(tasks), 50)
     place = {name: table.column(name) or 0 for name in ("Attempts", "Mean", "Solved", "pass@1", "Status")}
     wide = next(index for index, head in enumerate(table.rows[0]) if re.match(r"pass@(?!1$)", head))
     k = int(table.rows[0][wide].partition("@")[2])
-    assert (
-        k
-        == max(Counter(len(tried(group)) for group in by_group(truth.rollouts).values()).items(), key=lambda it: it[1])[
-            0
-        ]
-    )
+    sizes = Counter(len(tried(group)) for group in by("group", truth.rollouts).values())
+    assert k == sizes.most_common(1)[0][0]
     for name, row in lines.items():
         mine = tried(tasks[name])
         assert is_near(row[place["Attempts"]], len(mine)), (name, row)
@@ -269,27 +241,7 @@ def test_the_table_of_tasks_is_true(run: Realistic) -> None:
         assert is_near(row[place["Solved"]], mean(it["solved"] for it in mine)), (name, row)
         assert is_near(row[place["pass@1"]], pass_at(mine, 1)), (name, row)
         assert is_near(row[wide], pass_at(mine, k)), (name, row)
-        assert row[place["Status"]].startswith(label_of(truth, name)), (name, row)
-
-
-@of(WITH_OUTCOME)
-def test_the_numbers_of_tasks_are_true(run: Realistic) -> None:
-    found = recorded(run.id)
-    text, _ = of_run(found, "tasks")
-    labels = Counter(label_of(found.truth, task) for task in by_task(found.truth.rollouts))
-    for label in ("never solved", "regressed", "partly solved", "saturated", "few attempts"):
-        said = re.search(rf"(?m)([\d,]+) {label}\b", text)
-        assert said, label
-        assert is_near(said[1], labels[label]), (label, said[0], labels)
-
-
-@of(WITHOUT_OUTCOME)
-def test_without_an_outcome_the_page_of_tasks_says_nothing_of_success(run: Realistic) -> None:
-    text, tables = of_run(recorded(run.id), "tasks")
-    assert not re.search(r"Solved if reward", text)
-    for said in ("never solved", "regressed", "saturated", "no success", "rare", "partial", "reliable"):
-        assert not re.search(rf"(?m)\b[1-9]\d* {said}\b", text), said
-        assert all(said not in row for table in tables for row in table.rows), said
+        assert row[place["Status"]].startswith(STATUS[label_of(tasks[name])]), (name, row)
 
 
 # --- Reward functions
@@ -327,7 +279,7 @@ def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
 def variance_shares(truth: Truth, rollouts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return Cov(part, R) / Var(R) within groups, over the rollouts with a reward; a missing part counts as 0."""
     sums, whole = dict.fromkeys(truth.weights, 0.0), 0.0
-    for group in by_group(tried(rollouts)).values():
+    for group in by("group", tried(rollouts)).values():
         rewards = [it["reward"] for it in group]
         centre = fmean(rewards)
         whole += sum((reward - centre) ** 2 for reward in rewards)
@@ -356,7 +308,8 @@ def test_the_page_of_actions_is_true(run: Realistic) -> None:
     counts = {
         "never act": 0,
         "run into an error": sum(it["errored"] for it in rows),
-        "answer without an action": sum(it["fallbacks"] > 0 or it["truncated"] for it in rows),
+        # who acts by calling tools may end with an answer that calls none
+        "answer without an action": sum(it["fallbacks"] > 0 for it in rows),
         "repeat an action 3 times in a row": sum(it["streak"] >= 3 for it in rows),
     }
     for name, count in counts.items():
@@ -384,7 +337,7 @@ def test_the_use_of_rollouts_is_true(run: Realistic) -> None:
     found = recorded(run.id)
     rows = found.last_steps
     text, tables = of_run(found, "trained")
-    dead = {name: is_dead(group) for name, group in by_group(rows).items()}
+    dead = {name: is_dead(group) for name, group in by("group", rows).items()}
     used = [it for it in rows if it["advantage"] and not dead[it["group"]] and not it["dropped"]]
     assert f"{len(used):,} of {len(rows):,} rollouts" in text
     lines = next(with_columns(tables, "Outcome", "Rollouts", "Tokens")).by_name()
@@ -430,7 +383,7 @@ def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
         assert said, name
         return said[1]
 
-    groups = [group for group in by_group(rows).values() if len(tried(group)) > 1]
+    groups = [group for group in by("group", rows).values() if len(tried(group)) > 1]
     assert is_near(tile("Mean reward"), mean(it["reward"] for it in rows), 0.0006)
     assert is_near(tile("Truncated"), fmean(it["truncated"] for it in rows))
     assert is_near(tile("(?:Dead|Zero-variance) groups"), fmean(map(is_dead, groups)))
@@ -446,7 +399,7 @@ def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
 def test_the_kinds_of_groups_are_true(run: Realistic) -> None:
     found = recorded(run.id)
     text, tables = page(found.db, urls.groups(found.truth.run))
-    groups = by_group(found.truth.rollouts)
+    groups = by("group", found.truth.rollouts)
     dead = [tried(group) for group in groups.values() if is_dead(group)]
     kinds = {}
     for kind in ("all passed", "all equal", "all failed", "same outcome"):
@@ -489,7 +442,7 @@ def test_two_runs_are_compared_truly(run: Realistic) -> None:
     head = table.rows[0]
     lines = {name: row for name, row in table.by_name().items() if not name.startswith(("Task", "all"))}
     assert lines
-    tasks = [by_task(it.truth.rollouts) for it in pair]
+    tasks = [by("task", it.truth.rollouts) for it in pair]
     chances = [index for index, name in enumerate(head) if name.startswith("pass@")]
     assert bool(chances) == (run.kind != "judge"), text
     for name, row in lines.items():
@@ -500,7 +453,7 @@ def test_two_runs_are_compared_truly(run: Realistic) -> None:
             assert is_near(row[place], pass_at(own[name], int(head[place].partition("@")[2]))), (name, row)
 
 
-@pytest.mark.parametrize("name", cases(["coding-two", "gsm8k-drowned", "coding-memory", "web-regressed"], 2))
+@pytest.mark.parametrize("name", cases(["coding-two", "gsm8k-drowned", "coding-memory", "web-regressed"], 1))
 def test_findings_are_counted_and_one_loss_is_one_figure(name: str) -> None:
     """All cards under the heading are counted, in the order that it says, and bar and card say the same of a cause."""
     found = recorded(name)
@@ -524,7 +477,7 @@ def test_findings_are_counted_and_one_loss_is_one_figure(name: str) -> None:
 
 
 def test_solved_of_several_functions_does_not_ask_for_all_of_them() -> None:
-    said = recorded("mix-two").diagnosed.report.scale.success.said
+    said = judged("mix-two").diagnosed.report.scale.success.said
     assert " and " in said
     assert said.endswith(", by the function that scores the rollout")
 
@@ -532,9 +485,8 @@ def test_solved_of_several_functions_does_not_ask_for_all_of_them() -> None:
 def test_compared_runs_say_their_finding_their_steps_and_which_differences_may_be_chance() -> None:
     pair = recorded_pair("shaped-healthy", "shaped-regressed")
     html = _client(pair[0].db).get(urls.compare_runs([it.truth.run for it in pair])).text
-    first = pair[1].diagnosed.report.headline
-    assert first is not None
-    assert f'{urls.why(pair[1].truth.run)}#card-{first.id}">{first.title}' in unescape(html)
+    for run in pair:
+        assert f'{urls.why(run.truth.run)}">{run.diagnosed.report.verdict.said}' in unescape(html)
     figures, tasks = (
         html.partition(f'id="{name}-title"')[2].partition("</section>")[0] for name in ("figures", "tasks")
     )
@@ -580,7 +532,7 @@ def test_the_page_of_a_rollout_says_truly_what_became_of_it(run: Realistic) -> N
         (group.partition("/train/")[2], int(generation)): int(row)
         for row, group, generation in zip(frame.id, frame.group, frame.generation, strict=True)
     }
-    dead = {name for name, group in by_group(found.truth.rollouts).items() if is_dead(group)}
+    dead = {name for name, group in by("group", found.truth.rollouts).items() if is_dead(group)}
     kinds = {
         (it["solved"], it["truncated"], it["errored"], it["dropped"], it["reward"] is None): it
         for it in found.truth.rollouts
@@ -614,7 +566,7 @@ def test_the_overviews_two_means_are_named_apart() -> None:
 def test_tasks_from_a_step_on_are_true() -> None:
     found = recorded("coding-two")
     text, tables = of_run(found, "tasks", steps="12..", sort="worst")
-    since = by_task(it for it in tried(found.truth.rollouts) if it["step"] >= 12)
+    since = by("task", [it for it in tried(found.truth.rollouts) if it["step"] >= 12])
     table = next(with_columns(tables, "Task", "Attempts", "Solved"))
     lines = {name: row for name, row in table.by_name().items() if name != "Task"}
     assert lines.keys() == since.keys()

@@ -1,32 +1,30 @@
 """What rollouts did in their environments, and the page that shows it."""
 
 import re
-from collections.abc import Iterator
-from html import unescape
-from pathlib import Path
 from typing import Any
 
 import pytest
+from markupsafe import escape
 from sqlalchemy import Engine, delete, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.action_text import written_action
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.action_sample import Played, failure, kind_names, sampled, words_of
 from logs_ui.recorder.diagnosis.tables.action_table import habits, looping, tallies
-from logs_ui.recorder.diagnosis.waterfall import Scale
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.rows.text_facts import facts
-from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload
-from logs_ui.recorder.vocabulary import RunState
+from logs_ui.recorder.vocabulary import Mark, RunState
 from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
+from tests.support.dashboard import page_of, rollouts_at
 from tests.support.exhaustive import cases
-from tests.support.factory import COMMANDS, HOSTILE_TASK, make_run
+from tests.support.factory import COMMANDS, make_run
 
-RUN, SILENT, HOSTILE = "main-run-1234", "silent-5678", "hostile-9012"
+RUN, SILENT = "main-run-1234", "silent-5678"
 
 
 def entry(action: Any = None, observation: Any = None, error: str | None = None, turn: int = 1) -> dict[str, Any]:
@@ -127,7 +125,7 @@ def test_tallies_are_of_every_rollout() -> None:
     rows = rows_of(
         8, steps=2, reward=[1, 0, NAN, 1, 1, 0.5, 1, 0], first_action=["a", "a", "a", "b", None, "b", "b", None]
     )
-    found = tallies(rows, Scale(1.0, Success((("reward", 1.0),)), ""), "first_action")
+    found = tallies(rows, Scale(1.0, Success((Mark("reward", 1.0),)), ""), "first_action")
     assert [(it.value, it.rollouts, it.scored, it.solved) for it in found] == [
         ("a", 3, 2, 1), ("b", 3, 3, 2), (None, 2, 2, 1)
     ]  # fmt: skip
@@ -196,104 +194,59 @@ def test_the_tools_name_is_not_cut_off_by_its_arguments() -> None:
 # --- The page
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("actions") / "logs-ui.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    """A run of a shell, one of which no action is known, and a short one that begins with hostile rollouts."""
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
+    """A run of a shell, and one of which no action is known."""
     make_run(engine, uid=RUN, steps=40, state=RunState.FINISHED)
     make_run(engine, uid=SILENT, steps=3, state=RunState.FINISHED, seed=1)
-    make_run(engine, uid=HOSTILE, steps=3, state=RunState.FINISHED, seed=2)
-    run_id, silent, hostile = (queries.find_run(engine, uid).id or 0 for uid in (RUN, SILENT, HOSTILE))
+    run_id, silent = (queries.find_run(engine, uid).id or 0 for uid in (RUN, SILENT))
     of_silent = select(col(EvaluationRow.id)).where(col(EvaluationRow.run_id) == silent)
-    found = [it for of in (run_id, hostile) for chunk in queries.rollouts(engine, of, RolloutFilter()) for it in chunk]
+    rollouts = [it for chunk in queries.rollouts(engine, run_id, RolloutFilter()) for it in chunk]
     with engine.begin() as db:
         db.execute(delete(RolloutPayload).where(col(RolloutPayload.row_id).in_(of_silent)))
-        for it in found:
+        for it in rollouts:
             known = facts(it.messages, it.actions, [], it.tokens)
-            known |= {"first_action": HOSTILE_TASK} if it.row.task == HOSTILE_TASK and it.row.run_id == hostile else {}
             db.execute(update(EvaluationRow).where(col(EvaluationRow.id) == it.row.id).values(**known))
-    yield engine
-    engine.dispose()
 
 
-def page(client: TestClient, uid: str = RUN, query: str = "") -> str:
-    answer = client.get(f"/runs/{uid}/why/actions{query}")
-    assert answer.status_code == 200, answer.text[:400]
-    return answer.text
-
-
-def counted(client: TestClient, address: str) -> int:
-    html = client.get(unescape(address)).text
-    found = re.search(r'id="found".*?<strong>([\d,]+)</strong>', html, re.DOTALL)
-    assert found is not None, html[:400]
-    return int(found[1].replace(",", ""))
-
-
-def section(html: str, id_: str) -> str:
-    return html.partition(f'aria-labelledby="{id_}"')[2].partition("</section>")[0]
+def page(client: TestClient, uid: str = RUN, query: str = "") -> Any:
+    """Return the `WhyActionsPage`."""
+    return page_of(client, f"/runs/{uid}/why/actions{query}")
 
 
 @pytest.mark.parametrize("query", cases(["", "?steps=all"], 1))
-@pytest.mark.parametrize("which", ["first", "last"])
-def test_each_first_and_last_action_leads_to_exactly_its_rollouts(client: TestClient, which: str, query: str) -> None:
-    lines = re.findall(
-        r'<th scope="row" class="what"><a href="([^"]+)"[^>]*>(.*?)</a></th><td class="num">(\d+)</td>',
-        section(page(client, RUN, query), which),
-    )
+@pytest.mark.parametrize("which", ["firsts", "lasts"])
+def test_each_first_and_last_action_leads_to_exactly_its_rollouts(
+    client: TestClient, engine: Engine, which: str, query: str
+) -> None:
+    lines = getattr(page(client, RUN, query), which).lines
     assert len(lines) == len(COMMANDS) + 1, "and those that did nothing"
-    for address, _, rollouts in lines:
-        assert counted(client, address) == int(rollouts)
+    assert [rollouts_at(engine, line.address) for line in lines] == [line.rollouts for line in lines]
 
 
-def test_each_habit_leads_to_exactly_its_rollouts(client: TestClient) -> None:
-    lines = re.findall(r'<a href="([^"]+)">([^<]+)</a></th><td class="num">(\d+)</td>', section(page(client), "habits"))
-    assert {"never act", "run into an error"} <= {name for _, name, _ in lines}
-    for address, _, rollouts in lines:
-        assert counted(client, address) == int(rollouts)
+def test_each_habit_leads_to_exactly_its_rollouts(client: TestClient, engine: Engine) -> None:
+    habits = page(client).habits
+    assert {"never act", "run into an error"} <= {found.habit.name for found, _ in habits}
+    assert [rollouts_at(engine, address) for _, address in habits] == [found.rollouts for found, _ in habits]
 
 
-def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(client: TestClient) -> None:
-    html = section(page(client, RUN, "?steps=all"), "used")
+def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(client: TestClient, engine: Engine) -> None:
+    shown = page(client, RUN, "?steps=all")
+    assert (shown.sampled.sample.rollouts, len(shown.sampled.kinds)) == (200, len(COMMANDS))
+    for line in shown.sampled.kinds:
+        for it in (line.rollouts, line.first_in, line.last_in, line.failed_in, line.looped_in):
+            assert it.address is None or rollouts_at(engine, it.address) == min(it.count, 60)
+        assert page_of(client, line.address).found.count.value >= 1, line.kind.name
+    (late,) = [it for it in shown.sampled.errors if "TimeoutError: the environment did not answer" in it.seen.text]
+    assert late.after[0].startswith("command: ")
+
+
+def test_the_template_shows_what_it_is_given_and_how_to_get_what_is_missing(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}/why/actions?steps=all").text
+    shown = page(client, RUN, "?steps=all")
+    for address in (shown.firsts.lines[0].address, shown.habits[0][1], shown.sampled.kinds[0].rollouts.address):
+        assert f'<a href="{escape(address)}"' in html
     assert re.search(r"[\d,]+ actions of the newest 200 rollouts of steps 1\u201340", html)
-    lines = re.findall(r"<tr>\s*<th scope=\"row\".*?</tr>", html, re.DOTALL)
-    assert len(lines) == len(COMMANDS)
-    for line in lines:
-        for address, rollouts in re.findall(r'<td class="num"><a href="([^"]+)">(\d+)</a></td>', line):
-            assert counted(client, address) == min(int(rollouts), 60)
-        kind, title = re.findall(r'title="([^"]+)"><a href="([^"]+)"', line)[0]
-        assert counted(client, title) >= 1, kind
-
-
-def test_errors_and_what_came_before_them_are_shown(client: TestClient) -> None:
-    errors = section(page(client, RUN, "?steps=all"), "errors")
-    assert "TimeoutError: the environment did not answer within 30 s" in errors
-    assert "command: " in errors
-
-
-def test_hostile_actions_and_observations_are_text(client: TestClient) -> None:
-    html = page(client, HOSTILE)
-    assert HOSTILE_TASK not in html
-    assert HOSTILE_TASK in unescape(section(html, "first"))
-    assert "<script>alert" not in html
-    assert "<script>alert" in unescape(section(html, "again"))
-
-
-def test_a_run_without_actions_says_how_to_get_them(client: TestClient) -> None:
-    html = page(client, SILENT)
-    assert "No action was recorded in steps 1\u20133" in html
-    assert "record_environment()" in html
-
-
-def test_what_is_misspelt_is_an_error(client: TestClient) -> None:
-    assert client.get(f"/runs/{RUN}/why/actions?steps=some").status_code == 422
-    assert client.get(f"/runs/{RUN}/why/actions?step=all").status_code == 422
-
-
-def test_any_name_of_the_run_leads_to_its_own_address(client: TestClient) -> None:
-    answer = client.get(f"/runs/{RUN[:8]}/why/actions?steps=all", follow_redirects=False)
-    assert answer.headers["location"] == f"/runs/{RUN}/why/actions?steps=all"
+    assert "TimeoutError: the environment did not answer within 30 s" in html
+    silent = client.get(f"/runs/{SILENT}/why/actions").text
+    assert "No action was recorded in steps 1\u20133" in silent
+    assert "record_environment()" in silent

@@ -1,19 +1,17 @@
 """Reward functions beside each other: figures worked out by hand, and the page that leads to what they are of."""
 
 import re
-from collections.abc import Iterator
-from html import unescape
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from markupsafe import escape
 from playwright.sync_api import Page
 from sqlalchemy import Engine, insert
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.app.pages.why.why_tab import StepWindow
+from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis.tables.reward_table import (
     ENVIRONMENT,
     LENGTH,
@@ -25,12 +23,12 @@ from logs_ui.recorder.diagnosis.tables.reward_table import (
     unscored,
 )
 from logs_ui.recorder.queries.filters.rollout_filter import print_where
-from logs_ui.recorder.storage.database import writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
-from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
+from logs_ui.recorder.storage.tables import StepStatistics
+from logs_ui.recorder.vocabulary import Mode, StopReason
 from tests.recorder.diagnosis.test_diagnosis import rows_of as columns_of
 from tests.support import factory
-from tests.support.axe import violations
+from tests.support.axe import check_looks
+from tests.support.dashboard import page_of, rollouts_at
 from tests.support.factory import HOSTILE_TEXT
 
 NAN = float("nan")
@@ -114,17 +112,16 @@ def test_only_rollouts_that_have_both_are_held_against_each_other() -> None:
     assert correlations(rows)[key("a"), key("b")] == pytest.approx(-1)
 
 
-def rows_of(run_id: int, rewards: Any) -> list[dict[str, Any]]:
+def rows_of(uid: str, rewards: Any) -> list[dict[str, Any]]:
     """Six steps of two groups of four; `rewards` makes the functions' values of a number, and their weights."""
     found = []
     for number in range(48):
         values, weights = rewards(number)
         known = [value * weights[name] for name, value in values.items() if value is not None]
         found.append({
-            "run_id": run_id, "uid": str(number), "changed": 1, "eval_name": "e", "mode": Mode.TRAIN,
-            "step": 1 + number // 8, "policy_step": number // 8, "group": f"{run_id}-{number // 4}",
-            "generation": number % 4, "process": 0, "created": number, "message_count": 0, "status": Status.OK,
-            "stop_reason": StopReason.DONE, "reward": sum(known) if known else None, "scored": 1, "rewards": values,
+            "step": 1 + number // 8, "policy_step": number // 8, "group": f"{uid}-{number // 4}",
+            "generation": number % 4, "created": number, "stop_reason": StopReason.DONE,
+            "reward": sum(known) if known else None, "scored": 1, "rewards": values,
             "reward_weights": weights, "env_reward_sum": float(number % 2), "completion_tokens": 10 + number % 3,
             "prompt_key": 1 + number // 8 % 2, "completion_key": 1 + number % 4, "task": "t",
         })  # fmt: skip
@@ -143,85 +140,56 @@ def two(number: int) -> tuple[dict[str, float | None], dict[str, float]]:
 HOSTILE = f'is <b>, “quoted” or "so" {HOSTILE_TEXT.replace(chr(0), "")[:40]}'
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("rewards") / "a.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
-    engine = writing_engine(path)
+def fill(engine: Engine) -> None:
     kinds = {RUN: two, SINGLE: lambda number: ({"only": float(number % 2)}, {"only": 1.0}), PLAIN: lambda _: ({}, {})}
     with engine.begin() as connection:
         for uid, rewards in kinds.items():
-            made = {"uid": uid, "name": uid, "created": 0, "heartbeat": 0, "state": RunState.FINISHED, "changed": 1}
-            run_id = factory.insert_run(connection, made | {"config": {}, "versions": {}})
-            connection.execute(insert(EvaluationRow), rows_of(run_id, rewards))
+            run_id = factory.insert_rows(connection, rows_of(uid, rewards), uid)
             sums = {"run_id": run_id, "mode": Mode.TRAIN, "eval_name": "e", "rollouts": 8, "scored": 8}
             sums |= {"reward_sum": 4, "errors": 0, "truncated": 0}
             connection.execute(insert(StepStatistics), [sums | {"step": step} for step in range(1, 7)])
-    yield engine
-    engine.dispose()
 
 
-def page_of(client: TestClient, run: str) -> str:
-    """Without what keeps the directions of texts apart."""
-    return re.sub("</?bdi>", "", client.get(f"/runs/{run}/why/rewards").text)
-
-
-def rows_in(html: str) -> list[str]:
-    return [found[0] for found in re.finditer(r"<tr>.*?</tr>", html, re.DOTALL)]
-
-
-def row_of(html: str, name: str) -> str:
-    """Of the table of functions."""
-    return next(row for row in rows_in(html) if f">{name}</a></th>" in row)
-
-
-def opened(client: TestClient, row: str, shown: str) -> str:
-    """How many rollouts the figure leads to."""
-    found = re.search(rf'<a href="([^"]*)">{re.escape(shown)}</a>', row)
-    assert found, (shown, row)
-    rollouts = re.search(r"<strong>([\d,]+)</strong> rollout", client.get(unescape(found[1])).text)
-    assert rollouts
-    return str(rollouts[1])
-
-
-def test_each_figure_leads_to_its_rollouts(client: TestClient) -> None:
-    html = page_of(client, RUN)
-    good = row_of(html, "good")
-    assert opened(client, good, "0.489") == "47"  # 23 of 47 are 1: the mean
-    assert opened(client, good, "0.511") == "24"  # left to win: those that got less than 1
-    assert opened(client, good, "2%") == "1"
-    (other,) = [
-        row for row in re.findall(r"<tr>.*?</tr>", html, re.DOTALL) if "is &lt;b&gt;" in row and "spark-cell" in row
-    ]
-    assert opened(client, other, "67%") == "32"
-    assert re.search(r'">1 rollout</a> got no number from any function', html)
+def test_each_figure_leads_to_its_rollouts(client: TestClient, engine: Engine) -> None:
+    shown = page_of(client, f"/runs/{RUN}/why/rewards")
+    good, other = shown.lines
+    assert (good.it.name, other.it.name) == ("good", HOSTILE)
+    assert (good.it.mean, good.it.left, other.it.nothing) == pytest.approx((23 / 47, 24 / 47, 2 / 3), abs=0.02)
+    leads_to = (good.all, good.below, good.nothing, other.nothing, shown.unscored[1])
+    assert [rollouts_at(engine, address) for address in leads_to] == [47, 24, 1, 32, 1]
+    assert shown.unscored[0] == 1
 
 
 def test_groups_that_cancel_out_are_opened(client: TestClient) -> None:
-    html = page_of(client, RUN)
-    assert "In 4 of 12 groups the reward functions differ but their weighted sum does not." in html
-    address = re.findall(r'<a href="([^"]*)">Groups</a>', html)[0 if html.count(">Groups</a>") == 1 else -1]
-    table = client.get(unescape(address)).text
-    assert "<strong>4</strong> groups" in table
+    shown = page_of(client, f"/runs/{RUN}/why/rewards")
+    said = "In 4 of 12 groups the reward functions differ but their weighted sum does not."
+    (found,) = [it for it in shown.findings if said in it.said]
+    assert found.is_groups
+    assert len(page_of(client, urls.groups(RUN, found.chosen)).rows.lines) == 4
 
 
 def test_what_the_trainer_and_the_environment_say_stands_in_the_matrix(client: TestClient) -> None:
-    html = page_of(client, RUN)
-    heads = re.findall(r'<th scope="col" title="[^"]*">([^<]*)</th>', html.partition('id="together"')[2])
-    assert heads[0] == "good"
-    assert heads[-3:] == ["reward", "environment", "tokens/turn"]
-    assert "+1.00" in html  # good is what the environment says
+    matrix = page_of(client, f"/runs/{RUN}/why/rewards").matrix
+    heads = [name for name, _ in matrix.heads]
+    assert (heads[0], heads[-3:]) == ("good", ["reward", "environment", "tokens/turn"])
+    (said,) = [cells for name, cells in matrix.lines if name == "good"]
+    assert said[heads.index("environment")].r == pytest.approx(1)
 
 
 def test_what_decides_is_drawn_by_step_and_leads_to_its_groups(client: TestClient) -> None:
-    html = page_of(client, RUN)
-    found = re.search(r'<a href="([^"]*)" aria-label="(step 2: [^"]*)"', html)
-    assert found
-    assert found[2].startswith("step 2: 100% good")
-    assert "<strong>2</strong> groups" in client.get(unescape(found[1])).text
+    (second,) = [it for it in page_of(client, f"/runs/{RUN}/why/rewards").stacks if it.label.startswith("step 2: ")]
+    assert second.label.startswith("step 2: 100% good")
+    assert len(page_of(client, second.address).rows.lines) == 2
+
+
+def test_the_template_shows_what_it_is_given(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}/why/rewards").text
+    good = page_of(client, f"/runs/{RUN}/why/rewards").lines[0]
+    for address, figure in ((good.all, "0.489"), (good.below, "0.511"), (good.nothing, "2%")):
+        assert f'<a href="{escape(address)}">{figure}</a>' in html
+    assert re.search(r'">1 rollout</a> got no number from any function', html)
+    assert "In 4 of 12 groups the reward functions differ but their weighted sum does not." in html
+    assert 'aria-label="step 2: 100% good' in html
 
 
 def test_a_filter_that_names_steps_keeps_them() -> None:
@@ -231,45 +199,20 @@ def test_a_filter_that_names_steps_keeps_them() -> None:
     assert print_where(here.only("step:1..2")) == "mode:train step:1..2"
 
 
-def test_a_hostile_name_is_a_name(client: TestClient) -> None:
-    html = page_of(client, RUN)
-    assert "is <b>" not in html
-    assert "is &lt;b&gt;" in html
-
-
 def test_with_one_function_the_page_says_what_it_still_can(client: TestClient) -> None:
-    html = page_of(client, SINGLE)
-    assert (
-        "only is the only reward function and explains all within-group reward variance; its headroom is 0.5." in html
-    )
+    html = re.sub("</?bdi>", "", client.get(f"/runs/{SINGLE}/why/rewards").text)
+    verdict = "only is the only reward function and explains all within-group reward variance; its headroom is 0.5."
+    assert verdict in html
     assert "There is only one reward function" in html
     assert "Cancellation" not in html
     assert "Not recorded: two reward functions" in html
 
 
 def test_without_functions_it_says_so(client: TestClient) -> None:
-    assert "No reward function values are recorded." in page_of(client, PLAIN)
+    assert "No reward function values are recorded." in client.get(f"/runs/{PLAIN}/why/rewards").text
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_pages_of_hostile_names_are_quiet_accessible_and_no_wider_than_the_window(
-    quiet_page: Page, engine: Engine, path: Path, theme: Any
-) -> None:
-    assert engine
-    quiet_page.emulate_media(color_scheme=theme, reduced_motion="reduce")
-    with BackgroundServer(path) as server:
-        for width, run in ((1440, RUN), (900, RUN), (900, SINGLE), (1440, PLAIN)):
-            quiet_page.set_viewport_size({"width": width, "height": 900})
-            for page in ("rewards", "trained"):
-                quiet_page.goto(f"{server.url}/runs/{run}/why/{page}")
-                assert violations(quiet_page) == []
-                assert quiet_page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (page, run)
-
-
-def test_only_known_parameters_and_whole_names(client: TestClient) -> None:
-    answer = client.get("/runs/latest/why/rewards", follow_redirects=False)
-    assert answer.status_code == 303
-    assert client.get(f"/runs/{RUN}/why/rewards?step=all").status_code == 422
-    assert client.get(f"/runs/{RUN}/why/rewards?steps=some").status_code == 422
-    assert client.get(f"/runs/{RUN}/why/rewards?steps=all").status_code == 200
+def test_pages_of_hostile_names_are_quiet_accessible_and_no_wider_than_the_window(quiet_page: Page, url: str) -> None:
+    pages = [f"{url}/runs/{run}/why/{page}" for run in (RUN, SINGLE, PLAIN) for page in ("rewards", "trained")]
+    check_looks(quiet_page, pages, widths=(1440, 900))

@@ -3,19 +3,21 @@
 import itertools
 import re
 import time
-from collections.abc import Iterator
 from html import unescape
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import Engine, select, update
+from markupsafe import escape
+from sqlalchemy import Engine, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
 from logs_ui.app.pages.why import why_tasks
+from logs_ui.app.pages.why.task_heat import HeatCell
 from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis import Rows
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.task_table import (
     Columns,
@@ -27,27 +29,18 @@ from logs_ui.recorder.diagnosis.tables.task_table import (
     pass_at,
     usual_size,
 )
-from logs_ui.recorder.diagnosis.waterfall import Scale
-from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
-from logs_ui.recorder.vocabulary import Mode, RunState
-from tests.app.test_app import fragment
+from logs_ui.recorder.vocabulary import Mark, Mode, RunState
 from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
-from tests.support.factory import HOSTILE_TASK, TASKS, make_run
+from tests.support.dashboard import first_row, fragment, page_of, rollouts_at
+from tests.support.factory import TASKS, make_run
 
 RUN, MANY, UNNAMED, LIVE = "main-run-1234", "many-tasks-5678", "unnamed-9012", "live-3456"
-SOLVED = Scale(1.0, Success((("reward", 1.0),)), "as set")
+SOLVED = Scale(1.0, Success((Mark("reward", 1.0),)), "as set")
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tasks") / "logs-ui.db"
-
-
-@pytest.fixture(scope="module")
-def engine(path: Path) -> Iterator[Engine]:
+def fill(engine: Engine) -> None:
     """A run of five tasks, one with a task for each group, one without names, and one that is alive."""
-    engine = writing_engine(path)
     make_run(engine, uid=RUN, steps=60, state=RunState.FINISHED)
     make_run(engine, uid=MANY, steps=60, state=RunState.FINISHED, seed=2)
     make_run(engine, uid=UNNAMED, steps=3, state=RunState.FINISHED, seed=3)
@@ -56,8 +49,6 @@ def engine(path: Path) -> Iterator[Engine]:
     with engine.begin() as db:
         db.execute(update(row).where(col(row.run_id) == many).values(task=col(row.group)))
         db.execute(update(row).where(col(row.run_id) == unnamed).values(task=None))
-    yield engine
-    engine.dispose()
 
 
 def _id(engine: Engine, uid: str) -> int:
@@ -105,7 +96,7 @@ def test_a_forgotten_task_says_since_when() -> None:
 def test_what_counts_as_solved_is_the_scales() -> None:
     rows = of_one_task([0.5] * 12)
     assert labels(rows, SOLVED).label[0] == Label.NEVER
-    assert labels(rows, Scale(1.0, Success((("reward", 0.5),)), "")).label[0] == Label.SATURATED
+    assert labels(rows, Scale(1.0, Success((Mark("reward", 0.5),)), "")).label[0] == Label.SATURATED
 
 
 # --- Cannot, or rarely
@@ -179,155 +170,99 @@ def test_no_rollouts_have_no_columns_and_no_labels() -> None:
 # --- The page
 
 
-def page(client: TestClient, uid: str = RUN, query: str = "") -> str:
-    answer = client.get(f"/runs/{uid}/why/tasks{query}")
-    assert answer.status_code == 200, answer.text[:400]
-    return answer.text
+def page(client: TestClient, uid: str = RUN, query: str = "") -> Any:
+    """Return the `WhyTasksPage`."""
+    return page_of(client, f"/runs/{uid}/why/tasks{query}")
 
 
-def links(html: str) -> list[tuple[str, str]]:
-    """(address, title) of each cell."""
-    found = re.findall(r'<td class="cell [^"]+"><a href="([^"]+)" title="([^"]+)">', html)
-    return [(unescape(address), unescape(title)) for address, title in found]
+def cells_of(shown: Any) -> list[HeatCell]:
+    return [cell for line in shown.heat.lines for cell in line.cells if cell]
 
 
-def tasks_of(html: str) -> list[str]:
-    return [
-        unescape(name)
-        for name in re.findall(r'<th scope="row" class="task mono"><a href="[^"]+" title="([^"]*)"', html)
-    ]
+def names_of(shown: Any) -> list[str]:
+    return [line.task for line in shown.heat.lines] if shown.heat else []
 
 
-def counted(client: TestClient, address: str) -> tuple[int, str]:
-    """Rollouts that an address leads to, and their mean reward."""
-    html = client.get(address).text
-    found = re.search(r'id="found".*?<strong>([\d,]+)</strong>(?:.*?<strong>([^<]+)</strong>)?', html, re.DOTALL)
-    assert found is not None, html[:400]
-    return int(found[1].replace(",", "")), found[2] or ""
+def test_a_cell_leads_to_exactly_its_rollouts(client: TestClient, engine: Engine) -> None:
+    found = cells_of(page(client))
+    assert len(found) > 100
+    for cell in found[::17]:
+        attempts, more = re.findall(r"mean reward \S+ · .* of (\d+) rollouts? solved(?:, (\d+) more)?", cell.title)[0]
+        assert rollouts_at(engine, cell.address) == int(attempts) + int(more or 0)
 
 
-def test_a_cell_leads_to_exactly_its_rollouts(client: TestClient) -> None:
-    cells_ = links(page(client))
-    assert len(cells_) > 100
-    for address, title in cells_[::17]:
-        mean, attempts, more = re.findall(r"mean reward (\S+) · .* of (\d+) rollouts? solved(?:, (\d+) more)?", title)[
-            0
-        ]
-        assert counted(client, address) == (int(attempts) + int(more or 0), mean)
-
-
-def test_attempts_and_their_mean_lead_to_exactly_them(client: TestClient) -> None:
-    lines = re.findall(
-        r'<td class="num"><a href="([^"]+)">(\d+)</a></td>\s*<td class="num strong">([^<]+)<', page(client)
-    )
+def test_attempts_and_their_mean_lead_to_exactly_them(client: TestClient, engine: Engine) -> None:
+    lines = page(client).heat.lines
     assert len(lines) == len(TASKS) + 1
-    for address, attempts, mean in lines:
-        rollouts, of_all = counted(client, unescape(address))
-        assert rollouts == int(attempts)
-        assert float(of_all.replace("\u2212", "-")) == pytest.approx(float(mean.replace("\u2212", "-")), abs=0.0051)
+    for line in lines:
+        assert rollouts_at(engine, line.of_attempts) == line.attempts
+        assert page_of(client, line.of_attempts).found.mean == pytest.approx(line.mean)
 
 
 def test_a_cell_of_a_run_that_is_alive_leaves_out_what_is_not_done(client: TestClient, engine: Engine) -> None:
-    row, live = EvaluationRow, _id(engine, LIVE)
-    with engine.connect() as db:
-        running = db.scalars(
-            select(col(row.task)).where(
-                col(row.run_id) == live, col(row.status) == "running", col(row.mode) == Mode.TRAIN
-            )
-        ).all()
-    assert running
-    last = [pair for pair in links(page(client, LIVE)) if pair[1].startswith("step 4:")]
+    running = col(EvaluationRow.status) == "running", col(EvaluationRow.mode) == Mode.TRAIN
+    assert first_row(engine, LIVE, *running)
+    last = [cell for cell in cells_of(page(client, LIVE)) if cell.title.startswith("step 4:")]
     assert last
-    for address, title in last:
-        rollouts = re.findall(r"(\d+) rollouts?", title)[0]
-        assert counted(client, address)[0] == int(rollouts)
+    for cell in last:
+        assert rollouts_at(engine, cell.address) == int(re.findall(r"(\d+) rollouts?", cell.title)[0])
 
 
 def test_chips_count_every_task_once_and_lead_to_them(client: TestClient) -> None:
-    html = page(client, MANY)
-    chips = re.findall(r'<li><a href="([^"]+)"[^>]*><strong>(\d+)</strong>', html)
-    every, *by_label = [(unescape(address), int(count)) for address, count in chips]
-    assert every[1] == sum(count for _, count in by_label) == 180
-    for address, count in by_label:
-        shown = client.get(address).text
-        number = re.search(r"of ([\d,]+), step|(\d+) tasks?, step", shown)
-        assert (int((number[1] or number[2]).replace(",", "")) if number else 0) == count
-        assert len(tasks_of(shown)) == min(count, 50)
+    every = page(client, MANY)
+    assert every.tasks == sum(chip.count for chip in every.chips) == 180
+    for chip in every.chips:
+        shown = page_of(client, chip.address)
+        assert (shown.found.count if shown.found else 0) == chip.count
+        assert len(names_of(shown)) == min(chip.count, 50)
 
 
 def test_pages_hold_every_task_once_the_worst_first(client: TestClient) -> None:
-    html, seen, solved_ = page(client, MANY), [], []
-    for _ in range(10):
-        seen += tasks_of(html)
-        solved_ += re.findall(r'<td class="num strong">[^<]*</td>\s*<td class="num">([^<]*)</td>', html)
-        following = re.search(r'rel="next" href="([^"]+)"', html)
-        if following is None:
-            break
-        html = client.get(unescape(following[1])).text
-    assert len(seen) == len(set(seen)) == 180
-    assert solved_[0] == "0%"
-    assert "Tasks 151 to 180 of 180" in html
-    assert tasks_of(page(client, MANY, "?page=999")) == tasks_of(html)
-    assert 'rel="prev"' in html
+    pages = [page(client, MANY)]
+    while pages[-1].found.next:
+        pages.append(page_of(client, pages[-1].found.next))
+    names = [name for shown in pages for name in names_of(shown)]
+    assert len(names) == len(set(names)) == 180
+    assert pages[0].heat.lines[0].share == 0
+    assert (pages[-1].found.first, pages[-1].found.last, pages[-1].found.count) == (151, 180, 180)
+    assert names_of(page(client, MANY, "?page=999")) == names_of(pages[-1])
+    assert pages[-1].found.previous
 
 
 @pytest.mark.parametrize("sort", list(why_tasks.SORTS))
 def test_each_order_has_all_tasks(client: TestClient, sort: str) -> None:
-    assert sorted(tasks_of(page(client, RUN, f"?sort={sort}"))) == sorted(tasks_of(page(client)))
-
-
-def test_orders_are_what_they_say(client: TestClient) -> None:
-    names = tasks_of(page(client, RUN, "?sort=task"))
-    assert names == sorted(names)
-    html = page(client, RUN, "?sort=attempts")
-    attempts = [int(it) for it in re.findall(r'<td class="num"><a href="[^"]+">(\d+)</a></td>', html)]
-    assert attempts == sorted(attempts, reverse=True)
-    html = page(client, RUN, "?sort=mean")
-    means = [float(it.replace("\u2212", "-")) for it in re.findall(r'<td class="num strong">([^<]+)</td>', html)]
-    assert means == sorted(means)
+    lines = page(client, RUN, f"?sort={sort}").heat.lines
+    assert sorted(line.task for line in lines) == sorted(names_of(page(client)))
+    keys = {"task": [line.task for line in lines], "mean": [line.mean for line in lines]}
+    keys["attempts"] = [-line.attempts for line in lines]
+    assert keys.get(sort, []) == sorted(keys.get(sort, []))
 
 
 def test_a_search_is_for_a_part_of_the_name_in_either_case(client: TestClient) -> None:
-    assert tasks_of(page(client, RUN, "?q=BRANCH")) == ["recover a deleted branch"]
-    assert "No task matches" in page(client, RUN, "?q=nothing-of-the-kind")
+    assert names_of(page(client, RUN, "?q=BRANCH")) == ["recover a deleted branch"]
+    assert names_of(page(client, RUN, "?q=nothing-of-the-kind")) == []
 
 
-def test_a_hostile_name_is_text(client: TestClient) -> None:
-    html = page(client)
-    assert HOSTILE_TASK not in html
-    assert HOSTILE_TASK in tasks_of(html)
-    assert counted(client, next(address for address, _ in links(page(client, RUN, "?q=onerror"))))[0] == 4
+def test_the_last_steps_have_figures_of_their_own(client: TestClient, engine: Engine) -> None:
+    last = page(client, RUN, "?steps=last")
+    assert last.heat.is_spelt
+    for cell in cells_of(last)[::5]:
+        assert re.match(r"step (5[1-9]|60):", cell.title)
+        assert rollouts_at(engine, cell.address) == int(re.findall(r"of (\d+) rollout", cell.title)[0])
 
 
-def test_the_last_steps_have_figures_of_their_own(client: TestClient) -> None:
-    every, last = page(client), page(client, RUN, "?steps=last")
-    assert "steps 51\u201360" in last
-    assert "steps 51\u201360" not in every
-    assert 'class="tasks spelt"' in last
-    for address, title in links(last)[::5]:
-        assert re.match(r"step (5[1-9]|60):", title)
-        assert counted(client, address)[0] == int(re.findall(r"of (\d+) rollout", title)[0])
-
-
-def test_the_page_says_what_counts_as_solved(client: TestClient) -> None:
-    assert re.search(r"Solved: [^<]+ \(<a href=\"[^\"]+#settings\">set it", page(client))
-
-
-def test_without_task_names_the_page_says_how_to_get_them(client: TestClient) -> None:
-    html = page(client, UNNAMED)
-    assert "No rollout of this run names a task" in html
-    assert "task=&#34;puzzle_id&#34;" in html or 'task="puzzle_id"' in html
-
-
-@pytest.mark.parametrize("query", ["?sort=wrost", "?label=never", "?steps=some", "?tsak=1"])
-def test_what_is_misspelt_is_an_error(client: TestClient, query: str) -> None:
-    assert client.get(f"/runs/{RUN}/why/tasks{query}").status_code == 422
-
-
-def test_any_name_of_the_run_leads_to_its_own_address(client: TestClient) -> None:
-    answer = client.get(f"/runs/{RUN[:8]}/why/tasks?label=learning&page=2", follow_redirects=False)
-    assert answer.status_code == 303
-    assert answer.headers["location"] == f"/runs/{RUN}/why/tasks?label=learning&page=2"
+def test_the_template_shows_what_it_is_given_and_how_to_get_what_is_missing(client: TestClient) -> None:
+    html = client.get(f"/runs/{RUN}/why/tasks?steps=last").text
+    cell = cells_of(page(client, RUN, "?steps=last"))[0]
+    assert f'<a href="{escape(cell.address)}" title="{escape(cell.title)}">' in html
+    assert "steps 51\u201360" in html
+    assert 'class="tasks spelt"' in html
+    assert re.search(r"Solved: [^<]+ \(<a href=\"[^\"]+#settings\">set it", html)
+    assert "No task matches" in client.get(f"/runs/{RUN}/why/tasks?q=nothing-of-the-kind").text
+    assert "Tasks 151 to 180 of 180" in client.get(f"/runs/{MANY}/why/tasks?page=4").text
+    unnamed = client.get(f"/runs/{UNNAMED}/why/tasks").text
+    assert "No rollout of this run names a task" in unnamed
+    assert "task=&#34;puzzle_id&#34;" in unnamed or 'task="puzzle_id"' in unnamed
 
 
 # --- Beside a run that goes on

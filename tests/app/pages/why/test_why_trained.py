@@ -36,12 +36,12 @@ from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, Scalar, StepStatistics
-from logs_ui.recorder.vocabulary import Mode, RunState, Status, StopReason
+from logs_ui.recorder.vocabulary import Mark, Mode, RunState, Status, StopReason
 from tests.recorder.diagnosis.test_diagnosis import rows_of as columns_of
 from tests.support import factory
 
 COUNT = 800
-SUCCESS = Success((("reward", 1.0),))
+SUCCESS = Success((Mark("reward", 1.0),))
 CONFIG = {"mask_truncated_completions": True, "beta": 0.04, "logging_steps": 1, "steps_per_generation": 2}
 RUN = "a-run-of-every-kind"
 _WHY = {

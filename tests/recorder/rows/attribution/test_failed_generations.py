@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,22 +14,21 @@ from typing import Any
 import numpy as np
 import openai
 import pytest
-from sqlmodel import Session, col, select
 
-from logs_ui.recorder import flush, load_run, record, start_run, trace_env
+from logs_ui.recorder import flush, load_run, load_runs, record, start_run, trace_env
 from logs_ui.recorder.capture.calls import Generation
 from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
 from logs_ui.recorder.queries.search.search_text import parts_of
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.row_tokens import with_logprobs
-from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.payload import Tokens
-from logs_ui.recorder.storage.tables import Run
-from logs_ui.rollout.demo.guess_model import make_tokenizer
-from tests.support.model_server import ModelServer, Reply, chat, chat_choice, model_server
-from tests.support.old_calls import call_as_025
+from tests.support.exhaustive import cases
+from tests.support.late import guess_model
+from tests.support.model_server import ModelServer, Reply, chat, chat_choice, completion
+from tests.support.old_calls import StandInTrainer, call_as_025, generating
 from tests.support.payloads import pack_content
+from tests.support.stored import only_run
 
 QUESTION: Any = [{"role": "user", "content": "Guess."}]
 REFUSED = Reply({"error": {"message": "no GPU is left", "code": 503}}, status=503)
@@ -57,17 +57,6 @@ def held() -> tuple[Reply, threading.Event]:
 
 
 @pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
-
-
-@pytest.fixture
 def client(server: ModelServer) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="sk-secret", max_retries=0) as client:
         yield client
@@ -89,11 +78,6 @@ def rows_so_far(db: Path) -> list[dict[str, Any]]:
     with suppress(NoDatabaseError, RunNotFoundError):
         return rows_of(db)
     return []
-
-
-def unattributed(db: Path) -> int:
-    with Session(reading_engine(db)) as session:
-        return session.exec(select(Run).order_by(col(Run.id).desc())).one().unattributed_calls
 
 
 def attempts(row: dict[str, Any]) -> list[tuple[int, str]]:
@@ -139,7 +123,10 @@ def played(
         }
 
     call_as_025(
-        record(rollout, eval_name="guess", db=db, announce=False), prompts[::2], make_tokenizer(), num_generations=2
+        record(rollout, eval_name="guess", db=db, announce=False),
+        prompts[::2],
+        guess_model.make_tokenizer(),
+        num_generations=2,
     )
     assert flush()
     return rows_of(db)
@@ -167,7 +154,7 @@ def test_a_rollout_whose_only_call_failed_says_so(db: Path, server: ModelServer,
     assert "no GPU is left" in stored["error"]
     assert stored["seconds"] > 0
     assert (stored["env_steps"], stored["env_errors"]) == (None, None), "it is not the environment's"
-    assert unattributed(db) == 0
+    assert only_run(db).unattributed_calls == 0
 
 
 def test_one_that_was_tried_again_is_no_error_of_the_row(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
@@ -241,14 +228,14 @@ def test_it_is_told_by_the_task_that_it_was_made_in(db: Path, server: ModelServe
     rows = played(db, server, client, in_tasks, ["+", "--+", "-", "+-"])
     assert [attempts(row) for row in rows] == [[], [(1, REFUSAL)] * 2, [(1, REFUSAL)], [(2, REFUSAL)]]
     assert [row["status"] for row in rows] == ["ok", "ok", "error", "error"]
-    assert unattributed(db) == 0
+    assert only_run(db).unattributed_calls == 0
 
 
 def test_it_is_told_by_what_was_asked_again(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
     rows = played(db, server, client, one_by_one, ["+-+", "++-+", "+-+", "+-+"])
     assert [attempts(row) for row in rows] == [[(2, REFUSAL)], [(3, REFUSAL)], [(2, REFUSAL)], [(2, REFUSAL)]]
     assert [row["metadata"]["attribution"] for row in rows] == ["context"] * 4
-    assert unattributed(db) == 0
+    assert only_run(db).unattributed_calls == 0
 
 
 @pytest.mark.parametrize("each", [one_by_one, in_tasks])
@@ -258,7 +245,7 @@ def test_a_judges_failure_is_no_rows(
     rows = played(db, server, client, each, ["+j", "+-+j"])
     assert [attempts(row) for row in rows] == [[], [(2, REFUSAL)]]
     assert [row["status"] for row in rows] == ["ok", "ok"]
-    assert unattributed(db) == 2
+    assert only_run(db).unattributed_calls == 2
 
 
 def test_a_judges_failure_is_not_that_of_the_row_in_whose_scope_it_is(
@@ -269,7 +256,7 @@ def test_a_judges_failure_is_not_that_of_the_row_in_whose_scope_it_is(
         ask(client)
         ask(client, model="judge")
     (stored,) = rows_of(db)
-    assert (stored["status"], attempts(stored), unattributed(db)) == ("ok", [], 1)
+    assert (stored["status"], attempts(stored), only_run(db).unattributed_calls) == ("ok", [], 1)
 
 
 @pytest.mark.parametrize("simulator", ["user", "tiny"])
@@ -289,10 +276,10 @@ def test_what_failed_within_an_environment_is_no_turn(
         ask(client, model="judge")
         return {"prompt_ids": [[4, 5]], "completion_ids": [[20, END]], "logprobs": None}
 
-    call_as_025(record(rollout, db=db, announce=False), [QUESTION], make_tokenizer())
+    call_as_025(record(rollout, db=db, announce=False), [QUESTION], guess_model.make_tokenizer())
     assert flush()
     (stored,) = rows_of(db)
-    assert (stored["status"], attempts(stored), unattributed(db)) == ("ok", [], 2)
+    assert (stored["status"], attempts(stored), only_run(db).unattributed_calls) == ("ok", [], 2)
 
 
 def test_no_key_that_a_server_repeats_is_stored(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
@@ -319,10 +306,110 @@ def test_a_turn_that_the_rows_end_cuts_keeps_its_logprobs(kept: int) -> None:
     assert with_logprobs(row, tokens := Tokens(prompt, other, None, None)) is tokens
 
 
-def test_those_of_nobody_are_counted(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
-    rows = played(db, server, client, one_by_one, ["-+", "-+", "-", "+"])
-    assert [attempts(row) for row in rows] == [[]] * 4, "of a prompt's rows, either may have asked it first"
-    assert unattributed(db) == 3
+def test_those_of_nobody_are_counted_with_their_errors(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    rows = played(db, server, client, one_by_one, ["+", "+", "--", "+"])
+    assert [attempts(row) for row in rows] == [[]] * 4, "the last row may have asked the second one"
+    run = only_run(db)
+    assert (run.unattributed_calls, list((run.unattributed_errors or {}).values())) == (2, [2])
+    (error,) = run.unattributed_errors or {}
+    assert error.startswith(REFUSAL)
+    (listed,) = load_runs(db).unattributed_errors
+    assert listed == run.unattributed_errors
+
+
+def test_several_batches_are_counted_together_and_the_most_frequent_errors_kept(
+    db: Path, server: ModelServer, client: openai.OpenAI
+) -> None:
+    named = [
+        f"refused {chr(65 + i // 3)}" for i in range(69)
+    ]  # 23 errors, three times each, but the last a fourth time
+    server.gives(*[Reply({"error": {"message": it, "code": 503}}, status=503) for it in [*named, named[-1]]])
+
+    def rollout(given: list[Any], _args: Any, _processing: Any) -> dict[str, Any]:
+        for _ in range(35):
+            ask(client, [{"role": "user", "content": "a judge's"}])
+        return {"prompt_ids": [[4]] * 2, "completion_ids": [[5, END]] * 2, "logprobs": None}
+
+    recorded = record(rollout, db=db, announce=False)
+    trainer = StandInTrainer(guess_model.make_tokenizer())
+    for _ in range(2):
+        with generating(trainer):
+            recorded([QUESTION] * 2, trainer.args, trainer.processing_class)
+    assert flush()
+    run = only_run(db)
+    assert run.unattributed_calls == 70
+    errors = run.unattributed_errors or {}
+    assert len(errors) == 20
+    assert max(errors, key=lambda it: errors[it]).endswith("refused W")
+    assert sum(errors.values()) == 61
+
+
+IN_TURN = {
+    "single turns": ["+", "-", "+", "+", "-", "-", "+", "-"],
+    "the first and the last": ["-", "+", "+", "-"],
+    "all": ["-", "-", "-", "-"],
+    "later turns": ["+-", "++", "+", "+-", "++-", "+"],
+    "tried again": ["-+", "--+", "+-+", "-+"],
+    "some of each": ["+", "-", "+", "+-", "+", "-+"],
+}
+
+
+@pytest.mark.parametrize("scripts", IN_TURN.values(), ids=IN_TURN)
+def test_those_of_a_loop_are_of_the_row_between_whose_calls_they_lie(
+    db: Path, server: ModelServer, client: openai.OpenAI, scripts: list[str]
+) -> None:
+    rows = played(db, server, client, one_by_one, scripts)
+    wanted = [
+        [(1 + script[:i].count("+"), REFUSAL) for i, one in enumerate(script) if one == "-"] for script in scripts
+    ]
+    assert [attempts(row) for row in rows] == wanted
+    assert [row["status"] for row in rows] == ["error" if script[-1] == "-" else "ok" for script in scripts]
+    assert (only_run(db).unattributed_calls, only_run(db).unattributed_errors) == (0, None)
+
+
+def test_so_is_one_that_sent_a_text(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
+    server.gives(completion("4", prompts=([4],)), REFUSED, completion("4", prompts=([5],)))
+
+    def rollout(_given: list[Any], _args: Any, _processing: Any) -> dict[str, Any]:
+        for prompt in ("Guess 0.", "Guess 1.", "Guess 1."):
+            with suppress(openai.APIStatusError):
+                client.completions.create(model="tiny", prompt=prompt)
+        return {"prompt_ids": [[4], [5]], "completion_ids": [[7, END]] * 2, "logprobs": None}
+
+    prompts = [[{"role": "user", "content": f"Guess {row}."}] for row in range(2)]
+    call_as_025(record(rollout, db=db, announce=False), prompts, guess_model.make_tokenizer(), num_generations=1)
+    assert flush()
+    assert [attempts(row) for row in rows_of(db)] == [[], [(1, REFUSAL)]]
+
+
+def test_a_call_that_asks_something_else_is_of_no_row_without_calls(
+    db: Path, server: ModelServer, client: openai.OpenAI
+) -> None:
+    server.gives(*[chat(chat_choice() | {"token_ids": [20, END]}) | {"prompt_token_ids": [4]}, REFUSED])
+    prompts = [[{"role": "user", "content": f"Guess {row}."}] for row in range(2)]
+
+    def rollout(_given: list[Any], _args: Any, _processing: Any) -> dict[str, Any]:
+        ask(client, prompts[0], extra_body={"return_token_ids": True})
+        ask(client, [{"role": "user", "content": "Judge the answer of Guess 0."}])  # the second answer is from a cache
+        return {"prompt_ids": [[4], [5]], "completion_ids": [[20, END], [30, END]], "logprobs": None}
+
+    tokenizer = guess_model.make_tokenizer()
+    call_as_025(record(rollout, db=db, announce=False), prompts, tokenizer, num_generations=1)
+    assert flush()
+    assert [row["status"] for row in rows_of(db)] == ["ok", "ok"]
+    assert only_run(db).unattributed_calls == 1
+
+
+@pytest.mark.parametrize("seed", cases(range(40), 6))
+def test_none_is_on_the_row_of_another(db: Path, server: ModelServer, client: openai.OpenAI, seed: int) -> None:
+    ways = ["+", "-", "--", "-+", "--+", "+-", "++", "+-+", "+--+"]
+    scripts = random.Random(seed).choices(ways, k=8)
+    rows = played(db, server, client, one_by_one, scripts)
+    placed = [len(attempts(row)) for row in rows]
+    assert all(count <= script.count("-") for count, script in zip(placed, scripts, strict=True)), scripts
+    lost = only_run(db)
+    assert sum(placed) + lost.unattributed_calls == "".join(scripts).count("-")
+    assert sum((lost.unattributed_errors or {}).values()) == lost.unattributed_calls
 
 
 def test_another_models_failure_is_on_a_row_of_both_and_does_not_end_it(
@@ -342,7 +429,7 @@ def test_another_models_failure_is_on_a_row_of_both_and_does_not_end_it(
 def check_that_both_rows_tell_of_it(db: Path, rollout: Callable[..., Any]) -> None:
     """Of the refusal that ends the function."""
     with pytest.raises(openai.InternalServerError):
-        call_as_025(record(rollout, db=db, announce=False), [QUESTION], make_tokenizer(), num_generations=2)
+        call_as_025(record(rollout, db=db, announce=False), [QUESTION], guess_model.make_tokenizer(), num_generations=2)
     assert flush()
     assert [row["error"][: len(REFUSAL)] for row in rows_of(db)] == [REFUSAL] * 2
 
@@ -358,7 +445,7 @@ def test_those_with_the_words_of_the_one_that_ended_the_function_are_counted(
         return client.chat.completions.create(model="tiny", messages=QUESTION)
 
     check_that_both_rows_tell_of_it(db, rollout)
-    assert unattributed(db) == 2
+    assert only_run(db).unattributed_calls == 2
 
 
 def test_one_that_never_came_back_is_the_rollouts_timeout(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
@@ -386,7 +473,7 @@ def test_one_that_ends_the_function_is_told_on_all_rows(db: Path, server: ModelS
         return client.chat.completions.create(model="tiny", messages=QUESTION)
 
     check_that_both_rows_tell_of_it(db, rollout)
-    assert unattributed(db) == 0, "that it is of neither alone is no riddle"
+    assert only_run(db).unattributed_calls == 0, "that it is of neither alone is no riddle"
 
 
 def test_what_it_raised_is_found_by_its_words() -> None:

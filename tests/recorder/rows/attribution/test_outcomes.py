@@ -8,16 +8,15 @@ from typing import Any
 
 import orjson
 import pytest
-import torch
 from msgspec.structs import replace
 
 from logs_ui.recorder import flush, load_run, record, trace_env
 from logs_ui.recorder.capture.calls import EnvironmentCall
 from logs_ui.recorder.capture.instruments import transformers
 from logs_ui.recorder.rows.attribution import Attribution, Seen
-from logs_ui.rollout.demo.guess_model import make_model, make_tokenizer
 from tests.recorder.rows.attribution.test_order_alone import reset_ahead
 from tests.support.exhaustive import cases
+from tests.support.late import guess_model, torch
 from tests.support.old_calls import call_as_025
 from tests.support.world import (
     HINT,
@@ -382,7 +381,7 @@ class Scores:
 def test_a_rollout_function_that_steps_its_environments_backwards(tmp_path: Path) -> None:
     """In one batch with a real model; what is sent is a number that stands in no answer."""
     transformers.install()
-    model, rewards = make_model(make_tokenizer(), 0), [0.25, 0.5, 0.125, 0.75]
+    model, rewards = guess_model.make_model(guess_model.make_tokenizer(), 0), [0.25, 0.5, 0.125, 0.75]
 
     def rollout_func(prompts: list[Any], args: Any, processing_class: Any) -> dict[str, Any]:
         given = torch.tensor([[1, 2]] * args.num_generations)

@@ -1,0 +1,58 @@
+"""Where a finding is: named if nearly all of its rollouts are there, and hardly any of the others."""
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.diagnosis import Report, diagnose_rows
+from logs_ui.recorder.diagnosis.tables.task_families import families
+from tests.recorder.diagnosis.test_diagnosis import card, rows_of
+
+COUNT = 960
+PLACE = np.arange(COUNT)
+KIND = PLACE // 4 % 4  # of a group
+DICE = np.random.default_rng(3).uniform(size=COUNT)
+
+
+def truncated(share: np.ndarray, tasks: list[str]) -> Report:
+    cut = share > DICE
+    stops, reward = np.where(cut, "length", "done"), np.where(cut, 0.0, PLACE % 2)
+    return diagnose_rows(
+        rows_of(COUNT, steps=12, task=tasks, stop_reason=stops, truncated_turns=cut.astype(float), reward=reward)
+    )
+
+
+@pytest.mark.parametrize(
+    ("tasks", "said"),
+    [
+        pytest.param(
+            [f"task {it}" for it in KIND], "By tasks: 60% of the rollouts in task 1, 1% elsewhere.", id="task"
+        ),
+        pytest.param(
+            [f"{['shop', 'map', 'qa', 'game'][it]}/{place // 4}" for place, it in enumerate(KIND)],
+            "By families of tasks: 60% of the rollouts in map/, 1% elsewhere.",
+            id="family",
+        ),
+    ],
+)
+def test_a_finding_of_one_place_says_so(tasks: list[str], said: str) -> None:
+    assert card(truncated(np.where(KIND == 1, 0.6, 0.01), tasks), "truncation").evidence[-1] == said
+
+
+@pytest.mark.parametrize("share", [np.full(COUNT, 0.3), np.where(KIND == 1, 0.6, 0.2)], ids=["even", "half as often"])
+def test_a_finding_that_is_elsewhere_too_names_no_place(share: np.ndarray) -> None:
+    evidence = card(truncated(share, [f"task {it}" for it in KIND]), "truncation").evidence
+    assert not any(it.startswith("By ") for it in evidence)
+
+
+def test_of_an_even_share_no_place_is_named_by_chance() -> None:
+    named = 0
+    for seed in range(40):
+        share = np.where(np.random.default_rng(seed).uniform(size=COUNT) < 0.2, 1.0, 0.0)
+        report = truncated(share, [f"task {place // 4 % 30}" for place in PLACE])
+        named += any(it.startswith("By ") for it in card(report, "truncation").evidence)
+    assert named == 0
+
+
+def test_names_of_different_depth_have_families_of_their_own_depth() -> None:
+    names = [f"{kind}/{number}" for kind in ("web/shop", "web/map", "qa") for number in range(9)]
+    assert dict.fromkeys(families(names) or []) == dict.fromkeys(["web/shop/", "web/map/", "qa/"])

@@ -1,0 +1,61 @@
+"""Runs whose last steps have other tasks than the first."""
+
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import Report, diagnose_rows
+from tests.recorder.diagnosis.test_diagnosis import card, rows_of
+
+PLACE = np.arange(480)  # 20 steps of 24 rollouts, in groups of four
+GROUP = PLACE // 4
+LATE = PLACE >= 240
+
+
+def diagnosed(task: Any, reward: Any) -> Report:
+    return diagnose_rows(rows_of(480, steps=20, task=[f"task {it}" for it in task], reward=reward))
+
+
+def checked(report: Report) -> tuple[str, str]:
+    (found,) = (it for it in report.checked if it.id == "task_mix")
+    return found.state, found.said
+
+
+def test_a_collapse_on_the_tasks_that_both_sides_have_is_no_harder_mix() -> None:
+    report = diagnosed(np.where(GROUP % 3 == 0, 0, np.where(LATE, 3, 1)), np.where(LATE, 0.0, PLACE % 2))
+    state, said = checked(report)
+    assert state == "not_judged"
+    assert "too few tasks in common" in said
+
+
+def test_a_task_that_only_one_side_has_is_not_counted() -> None:
+    task = np.where(GROUP % 4 > 0, GROUP % 4, np.where(LATE, 9, 0))
+    state, said = checked(diagnosed(task, np.where(task == 9, 0.0, PLACE % 2)))
+    assert (state, said) == ("below", "Since the first steps: task-mix change 0, within-task change 0.")
+
+
+def test_other_tasks_with_lower_rewards_are_told_without_a_reason() -> None:
+    task = np.where(LATE, 2, 0) + GROUP % 2
+    found = card(diagnosed(task, np.where(LATE, PLACE % 4 == 0, PLACE % 4 > 0)), "task_mix")
+    assert found.title == "100% of the last rollouts are of new tasks: mean reward lower by 0.5"
+    assert (found.cost, found.since_step) == (0.5, 11)
+    assert found.where == 'task:"task 2","task 3" step:11..20'
+    assert found.evidence[0].startswith("Mean reward 0.25 in 60 groups of tasks that the first steps lack, 0.75 in 60 ")
+    assert "these steps do not show" in found.evidence[1]
+    assert found.evidence[2] == "New: task 2 and task 3."
+    state, said = checked(diagnosed(task, PLACE % 2))
+    assert state == "below"
+    assert "are of tasks that the first steps lack; their mean reward is 0.5, " in said
+
+
+def test_a_few_new_tasks_are_not_the_last_steps() -> None:
+    task = np.where(GROUP % 5 == 0, np.where(LATE, 9, 8), np.where(LATE | (GROUP % 5 == 1), 0, 1 + GROUP % 3))
+    state, _ = checked(diagnosed(task, np.where(task == 9, 0.0, PLACE % 2)))
+    assert state == "not_judged"
+
+
+def test_of_tasks_that_both_sides_have_the_share_is_said() -> None:
+    easy = np.where(LATE, GROUP % 4 == 0, GROUP % 4 > 0)
+    task = np.where(GROUP % 8 < 2, np.where(LATE, 9, 8), easy * 1)
+    found = card(diagnosed(task, np.where(task == 1, 1.0, np.where(task == 0, 0.0, PLACE % 2))), "task_mix")
+    assert found.title.endswith(" among tasks of both, which have 73% of the rollouts")

@@ -1,0 +1,106 @@
+"""The verdict on a run in one line: healthy on positive evidence only."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from tests.recorder.diagnosis.test_diagnosis import rows_of
+
+COUNT = 640  # 20 steps of 32 rollouts, in groups of four
+PLACE = np.arange(COUNT)
+DICE = np.random.default_rng(5)
+NOISE = DICE.uniform(size=COUNT)
+RISING = NOISE < 0.2 + 0.4 * PLACE / COUNT
+GRADED = 0.1 + 0.1 * NOISE
+
+
+def verdict(settings: Settings | None = None, error: str | None = None, **columns: Any) -> tuple[str, str]:
+    rows = rows_of(COUNT, steps=20, **columns)
+    return tuple(diagnose_rows(rows, settings, error=error).verdict)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "said"),
+    [
+        ({"reward": RISING}, "improving", "Healthy, improving: solved 31% → 55% (steps 1"),
+        ({"reward": NOISE < 0.7}, "reached", "Healthy, at its plateau: solved 73%"),
+        ({"reward": NOISE < 0.3}, "level", "No cause found; no clear change: solved 32% → 31% (steps "),
+        ({"reward": RISING[::-1]}, "worse", "Getting worse, cause unknown: solved 55% → 31% (steps "),
+        ({"reward": GRADED, "parts": {"judge": GRADED}}, "level",
+         "No cause found; no clear change: mean reward 0.148 → 0.148 (steps "),
+        ({"reward": np.nan, "scored": False}, "no_reward", "No rollout of these steps has a reward"),
+        ({"reward": GRADED, "parts": {"judge": GRADED}, "env_success": 0.0},
+         "nothing_solved", "0% of rollouts are solved; no check found why"),
+    ],
+)  # fmt: skip
+def test_the_verdict_says_what_was_measured(columns: Any, name: str, said: str) -> None:
+    found = verdict(**columns)
+    assert found[0] == name
+    assert found[1].startswith(said)
+
+
+def test_a_reward_near_its_own_best_is_not_called_healthy_unless_that_is_set() -> None:
+    given: dict[str, Any] = {"reward": GRADED, "parts": {"judge": GRADED}}
+    assert verdict(Settings(max_reward=0.16), **given)[0] == "reached"
+    assert verdict(Settings(max_reward=1.0), **given)[0] == "level"
+
+
+def test_the_outcome_counts_and_not_what_is_paid_for_beside_it() -> None:
+    quality, style = 0.3 - 0.1 * PLACE / COUNT + 0.6 * NOISE, 0.4 * PLACE / COUNT
+    parts = {"correctness": quality, "neatness": style}
+    name, said = verdict(reward=quality + style, parts=parts)
+    assert name == "worse"
+    assert said.startswith("Getting worse, cause unknown: mean correctness 0.5")
+    assert said.endswith(", while the reward rises")
+
+
+def test_a_reward_that_falls_is_worse_whatever_some_rollouts_reach() -> None:
+    math = PLACE // 4 % 10 == 0
+    right, code = np.where(RISING, 1.0, 0.0), 0.9 - 0.6 * PLACE / COUNT + 0.1 * NOISE
+    parts = {"correct": np.where(math, right, np.nan), "tests": np.where(math, np.nan, code)}
+    name, said = verdict(reward=np.where(math, right, code), parts=parts)
+    assert name == "worse"
+    assert said.startswith("Getting worse, cause unknown: mean reward ")
+    assert "; solved (of the 10% that can count) " in said
+
+
+def test_easier_tasks_in_place_of_others_are_no_improvement() -> None:
+    late = PLACE >= COUNT // 2
+    reward, task = np.where(late, 0.8, 0.3) > NOISE, np.where(late, 4, 0) + PLACE // 4 % 4
+    assert verdict(reward=reward, task=[f"task {it}" for it in task]) == ("reached", "Healthy: solved 81%")
+    once = [f"task {it}" for it in PLACE // 4]
+    assert verdict(reward=reward, task=once)[0] == "improving"
+
+
+def test_one_step_has_no_plateau() -> None:
+    rows = rows_of(COUNT, steps=1, reward=NOISE < 0.7)
+    assert diagnose_rows(rows, has_ended=True).verdict == ("reached", "Healthy: solved 73%")
+
+
+def test_a_training_that_failed_early_says_so() -> None:
+    assert diagnose_rows(rows_of(4, steps=1), error="OOM").verdict == ("failed", "The training failed: OOM")
+
+
+def test_a_training_that_failed_says_its_error_first() -> None:
+    assert verdict(error="RuntimeError: CUDA out of memory", reward=RISING) == (
+        "failed", "The training failed: RuntimeError: CUDA out of memory",
+    )  # fmt: skip
+
+
+def test_what_is_left_does_not_make_a_run_sick_that_improves() -> None:
+    task = PLACE // 4 % 20
+    reward = (NOISE < 0.2 + 0.6 * PLACE / COUNT) & (task > 0)
+    report = diagnose_rows(rows_of(COUNT, steps=20, reward=reward, task=[f"task {it}" for it in task]))
+    assert [it.id for it in report.cards] == ["never_solved"]
+    assert report.verdict.id == "improving"
+    assert report.verdict.said.endswith("; what is left: 1 of 20 tasks is never solved")
+
+
+def test_a_finding_is_the_verdict() -> None:
+    cut = PLACE % 3 == 0
+    columns = {"reward": np.where(cut, 0.0, NOISE < 0.7), "truncated_turns": cut * 1.0}
+    report = diagnose_rows(rows_of(COUNT, steps=20, stop_reason=np.where(cut, "length", "done"), **columns))
+    assert report.verdict == ("fault", report.cards[0].title)
+    assert report.as_dict()["verdict"] == {"id": "fault", "said": report.cards[0].title}

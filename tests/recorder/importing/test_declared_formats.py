@@ -1,0 +1,306 @@
+"""Formats that are declarations, and traces of OpenTelemetry, written here as their writers do."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from logs_ui.recorder import export_run, import_run, load_run, load_runs
+from logs_ui.recorder.importing.imported import ImportedRollout
+from tests.recorder.importing.flat_reading import Read, write_lines
+from tests.support.factory import make_run_at
+
+
+def only(path: Path, name: str) -> ImportedRollout:
+    read = Read(path)
+    assert read.errors == []
+    assert read.reader is not None
+    assert read.reader.name == name
+    (found,) = read.rollouts
+    return found
+
+
+# NeMo Gym: ng_collect_rollouts writes the request, the response and what the verifier returned.
+
+
+def gym(**more: Any) -> dict[str, Any]:
+    output = [
+        {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "Look first."}]},
+        {
+            "id": "fc_1",
+            "type": "function_call",
+            "call_id": "c1",
+            "name": "look",
+            "arguments": '{"x": 1}',
+            "status": "completed",
+        },
+        {
+            "id": "fc_2",
+            "type": "function_call",
+            "call_id": "c2",
+            "name": "look",
+            "arguments": "{}",
+            "status": "completed",
+        },
+        {"type": "function_call_output", "call_id": "c1", "output": "5"},
+        {"type": "function_call_output", "call_id": "c2", "output": "6"},
+        {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "11", "annotations": []}],
+        },
+    ]
+    response = {"id": "resp_1", "created_at": 1_782_184_824.0, "model": "qwen", "output": output, "error": None}
+    asked = [{"role": "user", "type": "message", "content": [{"type": "input_text", "text": "Sum?"}]}]
+    return {
+        "responses_create_params": {"input": asked, "temperature": 0.0},
+        "reward": 0.5,
+        "terminated": True,
+        "response": {**response, "incomplete_details": None, "usage": {"output_tokens": 16}},
+        "_ng_task_index": 3,
+        "_ng_rollout_index": 1,
+        "agent_ref": {"type": "agents", "name": "sums"},
+        **more,
+    }
+
+
+def test_nemo_gym_has_the_items_of_the_responses_api_as_turns(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rollouts.jsonl", gym())
+    found = only(tmp_path, "nemo-gym")
+    assert found.prompt == [{"role": "user", "content": [{"type": "text", "text": "Sum?"}]}]
+    called, first, second, said = found.completion
+    assert (called["reasoning_content"], len(called["tool_calls"]), called["content"]) == ("Look first.", 2, "")
+    assert called["tool_calls"][0]["function"] == {"name": "look", "arguments": '{"x": 1}'}
+    assert (first["tool_call_id"], second["content"], said["content"][0]["text"]) == ("c1", "6", "11")
+    assert (found.task, found.group, found.generation, found.eval_name) == ("sums/3", "sums/3", 1, "sums")
+    assert (found.reward, found.model, found.mode, found.metrics["terminated"]) == (0.5, "qwen", "eval", True)
+    assert (found.completion_tokens, found.created) == (16, 1_782_184_824_000_000)
+    assert "output" not in found.metadata["response"], "the messages have it"
+    rows = load_run(import_run(tmp_path, db=tmp_path / "a.db").runs[0], db=tmp_path / "a.db")
+    assert (rows.turns[0], rows.env_steps[0], rows.tool_calls[0]) == (2, 2, 2)
+    assert [it["observation"] for it in rows.actions[0]] == ["5", "6", None]
+
+
+def test_nemo_gym_takes_a_text_and_what_is_cut_or_failed(tmp_path: Path) -> None:
+    cut = gym(responses_create_params={"input": "Sum?"})
+    cut["response"] |= {"incomplete_details": {"reason": "max_output_tokens"}, "created_at": 0.0}
+    failed = gym()
+    failed["response"] |= {"error": {"code": "server_error", "message": "gone"}, "output": []}
+    write_lines(tmp_path / "rollouts.jsonl", cut, failed)
+    first, second = Read(tmp_path).rollouts
+    assert (first.prompt, first.stop_reason) == ([{"role": "user", "content": "Sum?"}], "length")
+    assert (second.error, second.completion) == ("gone", [])
+
+
+# Tinker cookbook: a line a trajectory, without texts.
+
+
+def tinker(**more: Any) -> dict[str, Any]:
+    step = {"step_idx": 0, "ob_len": 9, "ac_len": 3, "reward": 0.0, "episode_done": True, "metrics": {}, "logs": {}}
+    return {
+        "schema_version": 1,
+        "split": "train",
+        "iteration": 4,
+        "group_idx": 2,
+        "traj_idx": 1,
+        "tags": ["gsm8k"],
+        "sampling_client_step": 3,
+        "total_reward": 1.5,
+        "final_reward": 1.0,
+        "trajectory_metrics": {"correct": 1.0},
+        "steps": [step],
+        "final_ob_len": 12,
+        **more,
+    }
+
+
+def test_tinker_summaries_have_figures(tmp_path: Path) -> None:
+    for name, split in (("train", "train"), ("eval_gsm8k", "eval/gsm8k"), ("test", "test")):
+        write_lines(tmp_path / "iteration_000004" / f"{name}_rollout_summaries.jsonl", tinker(split=split))
+    read = Read(tmp_path)
+    found = {it.eval_name: it for it in read.rollouts}
+    assert {name: it.mode for name, it in found.items()} == {"train": "train", "eval/gsm8k": "eval", "test": "eval"}
+    one = found["train"]
+    assert (one.step, one.policy_step, one.group, one.generation, one.reward) == (4, 3, "train-2", 1, 1.5)
+    assert (one.prompt, one.completion, one.tags) == ([], [], ["gsm8k"])
+    assert one.metrics == {"final_reward": 1.0, "final_ob_len": 12, "correct": 1.0}
+    assert (one.metadata["steps"][0]["ac_len"], len({it.key for it in read.rollouts})) == (3, 3)
+    assert read.reader is not None
+    assert "texts" in read.reader.describe(None).lacks
+
+
+# TRL logs its table with `wandb.Table(dataframe=...)`; W&B stores columns and rows.
+
+
+def test_trl_tables_of_wandb_are_rollouts(tmp_path: Path) -> None:
+    rows = [["10", "q", "a", 1.0, math.nan, 0.7], ["10", "q", "b", 0.0, 0.5, -0.7]]
+    table = {"columns": ["step", "prompt", "completion", "acc", "format", "advantage"], "data": rows, "nrows": 2}
+    file = tmp_path / "media/table/completions_10_abc.table.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(table))
+    first, second = (read := Read(tmp_path)).rollouts
+    assert read.reader is not None
+    assert (read.reader.name, first.step, first.mode, first.advantage) == ("trl-table", 10, "train", 0.7)
+    assert (first.rewards, second.rewards) == ({"acc": 1.0, "format": None}, {"acc": 0.0, "format": 0.5})
+    assert (first.prompt, second.completion) == (
+        [{"role": "user", "content": "q"}],
+        [{"role": "assistant", "content": "b"}],
+    )
+    assert first.group == second.group
+    file.rename(tmp_path / "others.json")
+    assert Read(tmp_path).rollouts == [], "other tables may mean anything"
+
+
+def test_a_chat_in_a_table_of_wandb_and_the_older_columns(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "q"}]
+    table = {
+        "columns": ["step", "prompt", "completion", "reward"],
+        "data": [["1", chat, [{"role": "assistant", "content": "a"}], 0.5]],
+    }
+    (tmp_path / "completions_1_x.table.json").write_text(json.dumps(table))
+    found = only(tmp_path, "trl-table")
+    assert (found.prompt, found.reward, found.rewards, found.mode) == (chat, 0.5, {"reward": 0.5}, "eval")
+
+
+# Prime's platform: nested values are JSON text; prime-rl writes the same columns as Parquet.
+
+
+def prime(**more: Any) -> dict[str, Any]:
+    said = [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "5"}]
+    return {
+        "problem_id": 7,
+        "sample_id": 2,
+        "prompt": "",
+        "completion": json.dumps(said),
+        "env_name": "sums",
+        "reward": 1.0,
+        "task": json.dumps({"a": 1}),
+        "metrics": json.dumps({"acc": 1.0, "num_turns": 1}),
+        "timing": json.dumps({"total": 2.0}),
+        **more,
+    }
+
+
+def test_hosted_results_of_prime(tmp_path: Path) -> None:
+    write_lines(
+        tmp_path / "results.jsonl", prime(), prime(sample_id=3, prompt=json.dumps([{"role": "system", "content": "s"}]))
+    )
+    first, second = (read := Read(tmp_path)).rollouts
+    assert read.reader is not None
+    assert read.reader.name == "prime"
+    assert (first.prompt, first.completion) == (
+        [{"role": "user", "content": "2 + 3?"}],
+        [{"role": "assistant", "content": "5"}],
+    )
+    assert [it["role"] for it in [*second.prompt, *second.completion]] == ["system", "user", "assistant"]
+    assert (first.group, first.task, first.mode, first.metrics) == (
+        "7",
+        "sums/7",
+        "eval",
+        {"acc": 1.0, "num_turns": 1, "sample_id": 2},
+    )
+    assert first.key != second.key
+
+
+def test_hosted_evaluations_have_neither_step_nor_advantage(tmp_path: Path) -> None:
+    write_lines(tmp_path / "results.jsonl", prime(step=None, advantage=None))
+    assert Read(tmp_path).rollouts[0].mode == "eval"
+
+
+def test_samples_that_prime_rl_uploads(tmp_path: Path) -> None:
+    rows = [
+        prime(run_id="r", step=3, sample_id=i, advantage=None if i else 0.5, tag="", num_output_tokens=1)
+        for i in range(2)
+    ]
+    times = pa.array([pd.Timestamp("2026-09-21", tz="UTC")] * 2)
+    pq.write_table(pa.Table.from_pylist(rows).append_column("created_at", times), tmp_path / "step_3.parquet")
+    first, second = Read(tmp_path).rollouts
+    assert (first.run, first.step, first.mode, second.mode, first.advantage) == ("r", 3, "train", "train", 0.5)
+    assert (first.key, first.completion_tokens, first.created) == ("r-3-0", 1, 1_789_948_800_000_000)
+
+
+# OTLP/JSON: our own export, and spans of others.
+
+
+def test_what_we_export_as_otlp_is_read_back(db: Path, tmp_path: Path) -> None:
+    make_run_at(db, steps=2)
+    export_run("latest", "otlp", tmp_path / "spans.jsonl", db=db)
+    found = import_run(tmp_path / "spans.jsonl", db=tmp_path / "b.db")
+    before, after = (
+        load_run("latest", db=it).sort_values(["step", "task", "generation"]) for it in (db, tmp_path / "b.db")
+    )
+    assert (found.rollouts, found.bad) == (len(before), [])
+    for name in ("step", "mode", "task", "generation", "reward", "rewards", "advantage", "stop_reason", "metrics"):
+        assert [str(it) for it in after[name]] == [str(it) for it in before[name]], name
+    told = [
+        [{k: v for k, v in it.items() if k != "name"} for said in rows.messages for it in said]
+        for rows in (before, after)
+    ]
+    assert told[0] == told[1], "only the tool's name is not in it"
+    acted = [[it["observation"] for one in rows.actions for it in one] for rows in (before, after)]
+    assert acted[0] == acted[1]
+    assert load_runs(tmp_path / "b.db").name[0] == load_runs(db).name[0]
+
+
+def span(kind: str, id_: str, begin: int, **more: Any) -> dict[str, Any]:
+    values = {"gen_ai.operation.name": kind, "gen_ai.request.model": "gpt", **more.pop("values", {})}
+    kinds = {str: "stringValue", int: "intValue", float: "doubleValue"}
+    attributes = [
+        {"key": key, "value": {kinds[type(it)]: str(it) if type(it) is int else it}} for key, it in values.items()
+    ]
+    times = {"startTimeUnixNano": str(begin * 10**9), "endTimeUnixNano": str((begin + 2) * 10**9)}
+    return {"traceId": "t", "spanId": id_, "name": kind, "attributes": attributes, **times, **more}
+
+
+def test_spans_of_others_are_a_rollout(tmp_path: Path) -> None:
+    def chat(*said: tuple[str, str]) -> str:
+        return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in said])
+
+    asked, answer, told = ("user", "2 + 3?"), ("assistant", "Look."), ("user", "Yes.")
+    calls = [
+        span(
+            "chat",
+            f"{i}",
+            10 + i,
+            parentSpanId="root",
+            values={"gen_ai.input.messages": chat(*given), "gen_ai.output.messages": chat(said)},
+        )
+        for i, (given, said) in enumerate([([asked], answer), ([asked, answer, told], ("assistant", "5"))])
+    ]
+    score = {"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": 0.5}}
+    named = {"key": "gen_ai.evaluation.name", "value": {"stringValue": "acc"}}
+    events = [{"name": "gen_ai.evaluation.result", "attributes": [named, score]}]
+    root = span("invoke_agent", "root", 9, events=events, status={"code": 2, "message": "late"})
+    other = {"traceId": "u", "spanId": "x", "name": "GET /", "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
+    write_lines(tmp_path / "a.jsonl", {"resourceSpans": [{"scopeSpans": [{"spans": [*calls[::-1], root, other]}]}]})
+    found = only(tmp_path, "otlp")
+    assert [it["content"] for it in [*found.prompt, *found.completion]] == ["2 + 3?", "Look.", "Yes.", "5"]
+    assert (found.rewards, found.error, found.model, found.key) == ({"acc": 0.5}, "late", "gpt", "t")
+    assert ([it.seconds for it in found.turns], found.seconds) == ([2.0, 2.0], 2.0)
+
+
+def test_spans_of_one_trace_in_several_lines_are_one_rollout(tmp_path: Path) -> None:
+    values = {
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "5"}]}])
+    }
+    call = span("chat", "0", 10, parentSpanId="root", values=values)
+    root = span("invoke_agent", "root", 9, status={"code": 2})
+    lines = [{"resourceSpans": [{"scopeSpans": [{"spans": [it]}]}]} for it in (call, root)]
+    write_lines(tmp_path / "a.jsonl", *lines)
+    found = import_run(tmp_path / "a.jsonl", db=tmp_path / "a.db")
+    rows = load_run(found.runs[0], tmp_path / "a.db")
+    assert (len(rows), rows.messages[0][-1]["content"], rows.error[0]) == (1, "5", "it failed")
+
+
+@pytest.mark.parametrize("spans", [None, [1], [{"attributes": 3}], [{"spanId": "x"}]])
+def test_hostile_spans_cost_themselves(tmp_path: Path, spans: Any) -> None:
+    write_lines(tmp_path / "a.jsonl", {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]})
+    found = import_run(tmp_path / "a.jsonl", db=tmp_path / "a.db")
+    assert (found.rollouts, found.bad_count) == (0, 1)
+    assert found.bad[0].reason in ("it is not as OpenTelemetry (GenAI) writes it", "it lacks `traceId`")
