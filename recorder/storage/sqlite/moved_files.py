@@ -74,12 +74,16 @@ class Place:
 
     def check(self) -> None:
         """Raises MovedError if a file was moved or replaced since. A log that is gone beside the same file is none of
-        these: who closes a database last moves its log into it, and deletes that.
+        these: who closes a database last moves its log into it, and deletes that. Another log beside the same file was
+        begun after that: it is taken up, and is right at the next try.
         """
         file, log = self._now()
-        if file == self.files[0] and log is None:
+        is_same_file = file == self.files[0]
+        if is_same_file and log is None:
             self.files = file, log
         if not self.is_same():
+            if is_same_file:
+                self.files = file, log
             raise MovedError(f"{self.path} was moved or replaced just now. Try again.")
 
     def _now(self) -> tuple[FileIdentity | None, FileIdentity | None]:

@@ -21,12 +21,13 @@ from logs_ui.recorder.storage.missing_columns import without_missing
 from logs_ui.recorder.storage.schema import Lacks, Purpose
 from logs_ui.recorder.storage.sidecars import SIDECARS, Sidecar, tables
 from logs_ui.recorder.storage.spool_folder import what_to_do_first
-from logs_ui.recorder.storage.sqlite.moved_files import Place, keep_apart
+from logs_ui.recorder.storage.sqlite.moved_files import MovedError, Place, keep_apart
 
 WAL_BYTES = 4 << 20
 """Size from which the write-ahead log is moved into the database, and to which its file is then cut."""
 
 _BUSY_TIMEOUT_MS = 30_000
+_TRIES = 3  # to open a file and the log that belongs to it
 # Not mapped: mapped parts of a large file count as the process's memory, for each connection again.
 _READ_PRAGMAS = ("busy_timeout=30000", "temp_store=MEMORY", "query_only=1", "mmap_size=0", "cache_size=-4000")
 _WRITE_PRAGMAS = (
@@ -185,6 +186,12 @@ def _engine(
     # or its log was moved: a connection that has opened one of each would read, or write, a mixture.
 
     def connect() -> sqlite3.Connection:
+        for _ in range(_TRIES - 1):  # another process may just have closed the file, and a third begun its log anew
+            with suppress(MovedError):
+                return connect_once()
+        return connect_once()
+
+    def connect_once() -> sqlite3.Connection:
         full = uri + ("&" if "?" in uri else "?") + "cache=private"
         with ExitStack() as unless_it_works:
             connection = sqlite3.connect(full, uri=True, isolation_level=None, check_same_thread=False)

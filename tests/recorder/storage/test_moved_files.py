@@ -307,3 +307,15 @@ def test_a_log_that_its_last_user_deletes_while_a_reader_opens_the_file_is_no_mo
         log_of(db).unlink(missing_ok=True)  # as the last connection does that can write
         with reader.connect() as connection:
             assert connection.exec_driver_sql("SELECT count(*) FROM run").scalar() == 0
+
+
+def test_a_log_that_is_begun_anew_while_a_reader_opens_the_file_is_no_move(db: Path) -> None:
+    with disposed(writing_engine(db)) as first, first.begin() as connection:
+        connection.exec_driver_sql("PRAGMA user_version = 7")
+        reader = reading_engine(db)  # which has seen the log
+        log = log_of(db).open("rb")  # else the next log may have the number that this one has
+    assert not log_of(db).exists()
+    with log, disposed(writing_engine(db)) as second, second.begin() as connection, disposed(reader):
+        connection.exec_driver_sql("PRAGMA user_version = 8")
+        with reader.connect() as reading:
+            assert reading.exec_driver_sql("SELECT count(*) FROM run").scalar() == 0
