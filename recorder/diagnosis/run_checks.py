@@ -21,7 +21,7 @@ from logs_ui.recorder.diagnosis.report import TOO_EARLY, Checked, Failed, Missin
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.scored_low import SCORED_LOW, scored_low
-from logs_ui.recorder.diagnosis.verdict import verdict
+from logs_ui.recorder.diagnosis.verdict import of_all, verdict
 from logs_ui.recorder.diagnosis.waterfall import waterfall
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
@@ -61,6 +61,7 @@ def diagnose_rows(
     attributed: float = 1.0,
     scale: Scale | None = None,
     error: str | None = None,
+    units: int = 1,
     diagnostics: tuple[Diagnostic, ...] = DIAGNOSTICS,
 ) -> Report:
     """Diagnose the last steps of a run.
@@ -75,6 +76,7 @@ def diagnose_rows(
         attributed: see `Run`.
         scale: the best reward and what counts as solved; None computes them from `rows`.
         error: the exception that ended the training; None if there was none.
+        units: number of evals that are judged like this one.
         diagnostics: the checks to run.
     """
     settings = settings or Settings()
@@ -112,13 +114,14 @@ def diagnose_rows(
     rest, unexplained = scored_low(run, cards)
     of_each = partial(
         diagnose_rows, settings=settings, config=config, scalars=scalars, has_ended=has_ended, attributed=attributed,
-        scale=scale, diagnostics=diagnostics,
+        scale=scale, diagnostics=diagnostics, units=min(len(evals), _ENVIRONMENTS),
     )  # fmt: skip
+    environments = _environments(rows, evals, of_each) if len(evals) > 1 else ()
     return Report(
         cards, missing, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
-        verdict=verdict(run, cards, error),
+        verdict=of_all(verdict(run, cards, error, units), environments),
         scored_low=rest and _shown(rest, run, " ".join(filter(None, [rest.where, scope]))), unexplained=unexplained,
-        environments=_environments(rows, evals, of_each) if len(evals) > 1 else (),
+        environments=environments,
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from logs_ui.recorder.diagnosis.largest_differences import time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
 from logs_ui.recorder.diagnosis.report import Verdict
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
 from logs_ui.recorder.diagnosis.success import is_outcome
 from logs_ui.recorder.diagnosis.waterfall import LITTLE
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -29,21 +29,37 @@ _WHOLE = 0.8  # of the rollouts can count as solved: fewer are said
 _EQUAL = 0.95  # of the groups have equal rewards: there is nothing to learn from
 
 
-def verdict(run: Run, cards: Sequence[Card], error: str | None) -> Verdict:
-    """Return the verdict on a run with these findings; `error` is the exception that ended it, None for none."""
+def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) -> Verdict:
+    """Return the verdict on a run with these findings; `error` is the exception that ended it, None for none. `units`
+    is the number of evals that are judged like this, for whose number chance is corrected.
+    """
     if error is not None:
         return Verdict("failed", f"The training failed: {error}")
     if cards and cards[0].is_setup:
         return Verdict("setup", f"Fault of the set-up: {cards[0].title}")
     outcome = _outcome(run)
     if cards:
-        is_left = max(np.inf if it.cost is None else it.cost for it in cards) <= _LEFT * run.fall.lost
-        if is_left and outcome.is_sure(1, _SURE):
-            return Verdict("improving", f"Healthy, improving: {outcome.course}; what is left: {cards[0].title}")
-        return Verdict("fault", cards[0].title)
+        return _with_findings(run, cards, outcome, _FALL / units)
     if not np.isfinite(run.rows.reward).any():
         return Verdict("no_reward", "No rollout of these steps has a reward")
-    return _fallen(run, outcome) or _without_signal(run, outcome) or _reached(run, outcome)
+    return _fallen(run, outcome, _FALL / units) or _without_signal(run, outcome) or _reached(run, outcome)
+
+
+def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
+    is_left = max(np.inf if it.cost is None else it.cost for it in cards) <= _LEFT * run.fall.lost
+    if is_left and outcome.is_sure(1, _SURE):
+        return Verdict("improving", f"Healthy, improving: {outcome.course}; what is left: {cards[0].title}")
+    if _falls_beside(run, cards, chance):
+        return Verdict("worse", f"Getting worse, and no finding explains it: {outcome.course}")
+    return Verdict("fault", cards[0].title)
+
+
+def of_all(whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdict:
+    """Return the verdict on a run of several evals: that on the first eval that gets worse, or that has a finding where
+    the whole run has none, else that on the whole run.
+    """
+    hidden = set() if whole.is_ill else {"worse"} if whole.is_healthy else {"worse", "fault"}
+    return next((Verdict(it.id, f"{name}: {it.said}") for name, it in environments if it.id in hidden), whole)
 
 
 @dataclass(frozen=True)
@@ -87,28 +103,44 @@ def _measured(run: Run, name: str, values: Floats, *, is_share: bool = False) ->
     return _Measure(name, level, change, sides.said if sides else "", max(_LEAST * extent, SAME), is_share)
 
 
-def _outcome(run: Run) -> _Measure:
+def _outcome(run: Run, without: Bools | None = None) -> _Measure:
     """Return what rollouts are to reach: the solved share, else the function that is named like an outcome and has the
-    largest weight, else the reward.
+    largest weight, else the reward. `without`: (N,) True for rollouts of all steps that are left out.
     """
     rows, success = run.all, run.scale.success
+    left = slice(0) if without is None else without
     if success.is_defined:
         whole = float(success.known(rows).mean())
         name = "solved" if whole >= _WHOLE else f"solved (of the {percent(whole)} that can count)"
-        return _measured(run, name, success.outcomes(rows), is_share=True)
-    named = [name for name in rows.values if is_outcome(name) and rows.weights.get(name, 1.0) >= 0]
-    if not named:
-        return _measured(run, _REWARD, rows.reward)
-    name = max(named, key=lambda it: rows.weights.get(it, 1.0))
-    return _measured(run, f"mean {name}", rows.values[name])
+        values = success.outcomes(rows)
+    else:
+        named = [name for name in rows.values if is_outcome(name) and rows.weights.get(name, 1.0) >= 0]
+        function = max(named, key=lambda it: rows.weights.get(it, 1.0), default=None)
+        name, values = _REWARD, rows.reward
+        if function is not None:
+            name, values = f"mean {function}", rows.values[function]
+    values = values.astype(np.float64)
+    values[left] = np.nan
+    return _measured(run, name, values, is_share=success.is_defined)
 
 
-def _fallen(run: Run, outcome: _Measure) -> Verdict | None:
+def _falls_beside(run: Run, cards: Sequence[Card], chance: float) -> bool:
+    """Return True if the outcome falls even without the rollouts of all findings. One that is about all rollouts, or
+    began during the run, may always be the cause.
+    """
+    covered = np.zeros(len(run.rows), bool)
+    for card in cards:
+        has_begun = card.since_step is not None and card.since_step > run.all.steps[0]
+        covered |= True if card.own is None or has_begun else card.own
+    return not covered.all() and _outcome(run, np.isin(run.all.id, run.rows.id[covered])).is_sure(-1, chance)
+
+
+def _fallen(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
     paid = _measured(run, _REWARD, run.all.reward)
-    if outcome.is_sure(-1, _FALL):
+    if outcome.is_sure(-1, chance):
         rises = ", while the reward rises" if paid.is_sure(1, _SURE) else ""
         return Verdict("worse", f"Getting worse, cause unknown: {outcome.course}{rises}")
-    if paid.is_sure(-1, _FALL):  # the outcome may be known of some rollouts only
+    if paid.is_sure(-1, chance):  # the outcome may be known of some rollouts only
         return Verdict("worse", f"Getting worse, cause unknown: {paid.course}; {outcome.now}")
     return None
 

@@ -38,6 +38,8 @@ def _recent(run: Run, name: str) -> list[float]:
 
 def _look_no_update(run: Run) -> Outcome:
     spread = run.rows.groups.std
+    if not np.isfinite(spread).any():
+        return NotJudged("No group has rewards of more than one rollout.")
     if not (spread[np.isfinite(spread)] > SAME).any():
         return NotJudged("Rewards do not vary within any group: there is nothing to learn.")
     found = {name: values for name in STANDSTILL if (values := _recent(run, name))}

@@ -1,5 +1,6 @@
 """The verdict on a run in one line: healthy on positive evidence only."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -104,3 +105,23 @@ def test_a_finding_is_the_verdict() -> None:
     report = diagnose_rows(rows_of(COUNT, steps=20, stop_reason=np.where(cut, "length", "done"), **columns))
     assert report.verdict == ("fault", report.cards[0].title)
     assert report.as_dict()["verdict"] == {"id": "fault", "said": report.cards[0].title}
+
+
+def test_a_finding_does_not_hide_a_fall_of_which_its_rollouts_are_a_small_part() -> None:
+    cut = PLACE % 8 == 0
+    columns: dict[str, Any] = {"stop_reason": np.where(cut, "length", "done"), "truncated_turns": cut * 1.0}
+    assert verdict(reward=np.where(cut, 0.0, NOISE < 0.7), **columns)[0] == "fault"
+    name, said = verdict(reward=np.where(cut, 0.0, NOISE < 0.8 - 0.5 * PLACE / COUNT), **columns)
+    assert name == "worse"
+    assert said.startswith("Getting worse, and no finding explains it: solved 6")
+    only_cut = np.where(cut & (PLACE > COUNT / 2), 0.0, NOISE < 0.7)
+    assert verdict(reward=only_cut, **columns)[0] == "fault"
+
+
+def test_one_environment_that_gets_worse_is_not_hidden_by_others_that_improve() -> None:
+    is_web = PLACE // 4 % 2 == 1
+    chance = np.where(is_web, 0.8 - 0.6 * PLACE / COUNT, 0.2 + 0.6 * PLACE / COUNT)
+    rows = rows_of(COUNT, steps=20, reward=chance > NOISE)
+    report = diagnose_rows(replace(rows, eval=is_web.astype(np.int64), evals=["code", "web"]))
+    assert report.verdict.id == "worse"
+    assert report.verdict.said.startswith("web: Getting worse, cause unknown: solved 6")
