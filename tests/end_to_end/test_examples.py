@@ -38,6 +38,7 @@ def shown(db: Path) -> None:
                 assert reply.status_code == 200, page
 
 
+@pytest.mark.exhaustive
 def test_echo(tmp_path: Path) -> None:
     (rollouts,) = ran("echo", tmp_path / "a.db", steps=3)
     assert len(rollouts) == 24

@@ -184,6 +184,7 @@ class Tables:
         return Broken(task)
 
 
+@pytest.mark.exhaustive
 def test_tools_that_fail_are_on_the_row_that_they_failed_in(db: Path, tmp_path: Path) -> None:
 
     def build(trainer: Any, session: Any) -> Callable[..., Any]:

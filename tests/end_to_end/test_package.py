@@ -77,6 +77,7 @@ def installed(wheel: Path) -> Path:
     return binaries
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_the_wheel_has_every_file_and_no_tests(wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}

@@ -233,6 +233,7 @@ def test_groups_stay_apart_where_a_step_repeats(server: str, db: Path, tmp_path:
     assert evaluated.advantage.notna().all()
 
 
+@pytest.mark.exhaustive
 def test_a_resumed_training_names_the_run_that_it_resumes(server: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
     make_trainer(record(sequential(server), db=db), out, save_strategy="steps", save_steps=1, max_steps=1).train()
@@ -391,6 +392,7 @@ def test_the_user_names_the_task(server: str, db: Path, tmp_path: Path, task: An
     assert expected in set(load_run(db=db).task)
 
 
+@pytest.mark.exhaustive
 def test_a_row_keeps_the_facts_of_its_rollout(server: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
     make_trainer(record(sequential(server), db=db), out, eval_strategy="steps", eval_steps=2, warm=80).train()
@@ -520,6 +522,7 @@ def test_a_subclass_that_calls_what_it_overrides_by_name_is_recorded(server: str
     assert rows.reward.notna().all()
 
 
+@pytest.mark.exhaustive
 def test_of_a_training_that_ended_no_call_is_kept(server: str, tmp_path: Path) -> None:
     from logs_ui.recorder.api import trainer_run
 
@@ -557,6 +560,7 @@ def test_each_training_is_a_run_and_an_evaluation_after_it_is_not(server: str, d
         assert len(session.exec(select(Scalar).where(Scalar.name == "loss")).all()) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_name_that_is_taken_takes_nothing_away(
     server: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -622,6 +626,7 @@ def test_an_interrupt_aborts_the_rows_that_it_stops(
     assert (line in capsys.readouterr().err) == announce
 
 
+@pytest.mark.exhaustive
 def test_a_function_that_is_called_again_after_it_raised_keeps_both_attempts(server: str, tmp_path: Path) -> None:
     db, inner, calls = tmp_path / "a.db", sequential(server), []
 
