@@ -85,10 +85,13 @@ class _Measure:
 
     @property
     def course(self) -> str:
+        return self.now if self.change is None else f"{self.values} ({self.steps})"
+
+    @property
+    def values(self) -> str:
         if self.change is None:
             return self.now
-        before, after = self._written(self.change.others), self._written(self.change.chosen)
-        return f"{self.name} {before} \u2192 {after} ({self.steps})"
+        return f"{self.name} {self._written(self.change.others)} \u2192 {self._written(self.change.chosen)}"
 
     def _written(self, value: float) -> str:
         return percent(value) if self.is_share else figure(value)
@@ -140,9 +143,25 @@ def _fallen(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
     if outcome.is_sure(-1, chance):
         rises = ", while the reward rises" if paid.is_sure(1, _SURE) else ""
         return Verdict("worse", f"Getting worse, cause unknown: {outcome.course}{rises}")
-    if paid.is_sure(-1, chance):  # the outcome may be known of some rollouts only
-        return Verdict("worse", f"Getting worse, cause unknown: {paid.course}; {outcome.now}")
-    return None
+    if not paid.is_sure(-1, chance):
+        return None
+    where = _most_fallen(run, paid)
+    if outcome.is_sure(1, _SURE):
+        return Verdict("worse", f"The reward falls{where}, while the outcome rises: {paid.values}, {outcome.course}")
+    unknown = where or ", cause unknown"  # the outcome may be known of some rollouts only
+    return Verdict("worse", f"Getting worse{unknown}: {paid.course}; {outcome.now}")
+
+
+def _most_fallen(run: Run, paid: _Measure) -> str:
+    """Return words that name the reward function which at least half of the fall of the reward is in; "" if there is
+    none, or only one function.
+    """
+    parts = {name: _measured(run, name, values) for name, values in run.all.parts.items()}
+    shares = {name: float(np.isfinite(values).mean()) for name, values in run.all.parts.items()}
+    falls = {name: -it.change.value * shares[name] for name, it in parts.items() if it.change and it.is_sure(-1, _SURE)}
+    most = max(falls, key=falls.__getitem__, default=None)
+    is_most = most is not None and paid.change is not None and falls[most] >= -paid.change.value / 2
+    return f", mostly in {most}" if is_most and len(parts) > 1 else ""
 
 
 def _without_signal(run: Run, outcome: _Measure) -> Verdict | None:

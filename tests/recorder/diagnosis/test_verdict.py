@@ -63,8 +63,8 @@ def test_a_reward_that_falls_is_worse_whatever_some_rollouts_reach() -> None:
     parts = {"correct": np.where(math, right, np.nan), "tests": np.where(math, np.nan, code)}
     name, said = verdict(reward=np.where(math, right, code), parts=parts)
     assert name == "worse"
-    assert said.startswith("Getting worse, cause unknown: mean reward ")
-    assert "; solved (of the 10% that can count) " in said
+    assert said.startswith("The reward falls, mostly in tests, while the outcome rises: mean reward ")
+    assert ", solved (of the 10% that can count) " in said
 
 
 def test_easier_tasks_in_place_of_others_are_no_improvement() -> None:
@@ -125,3 +125,11 @@ def test_one_environment_that_gets_worse_is_not_hidden_by_others_that_improve() 
     report = diagnose_rows(replace(rows, eval=is_web.astype(np.int64), evals=["code", "web"]))
     assert report.verdict.id == "worse"
     assert report.verdict.said.startswith("web: Getting worse, cause unknown: solved 6")
+
+
+def test_a_reward_that_falls_beside_an_outcome_that_rises_names_the_function() -> None:
+    right, penalty = RISING.astype(float), -2.0 * PLACE / COUNT
+    name, said = verdict(reward=right + penalty, parts={"correct": right, "length_penalty": penalty})
+    assert name == "worse"
+    assert said.startswith("The reward falls, mostly in length_penalty, while the outcome rises: mean reward ")
+    assert ", solved 31% \u2192 55% (steps " in said
