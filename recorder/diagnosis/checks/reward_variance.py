@@ -35,6 +35,8 @@ def _look_constant(run: Run) -> Outcome:
     better = float(np.mean(known > known.min() + SAME)) if len(known) else None
     if better == 0 and abs(rewards[0]) <= SAME:
         return NotJudged("All rewards are 0, and the environment rewards no rollout either: all may have failed.")
+    others = run.all.step[np.abs(run.all.reward - rewards[0]) > SAME]  # not those without a reward
+    since = run.all.step[np.isfinite(run.all.reward) & (run.all.step > others.max(initial=-1))].min()
     ends = np.unique(rows.stop_reason[has].astype(str))
     parts = [name for name, values in rows.parts.items() if np.isfinite(values).any()]
     evidence = [
@@ -55,6 +57,8 @@ def _look_constant(run: Run) -> Outcome:
         suggestion="Call the reward functions by hand on a good and a bad completion: their rewards must differ. "
         "If they do, no rollout has earned more: start with easier tasks.",
         where=f"reward:{rewards[0]:.9g}",
+        trend=run.all.by_step(run.all.reward),
+        since_step=int(since),
         aspects=("certain",) if is_sure else (),
         stops_learning=is_sure,
         needs=None if not is_sure or cancels(rows).any() else np.inf if better else _ALONE,

@@ -193,6 +193,12 @@ def test_a_constant_reward_where_the_environment_tells_apart_explains_all() -> N
     assert "The environment rewards 50% of them above its minimum." in report.cards[0].evidence
 
 
+def test_a_constant_reward_is_constant_since_the_step_after_the_last_other_reward() -> None:
+    place = np.arange(192)  # in 24 steps of eight
+    report = diagnose_rows(rows_of(192, steps=24, reward=np.where(place < 72, place % 2, 0.0)))
+    assert card(report, "constant_reward").began == "since step 10"
+
+
 def test_functions_that_cancel_out_explain_a_constant_reward() -> None:
     rows = rows_of(reward=0.0, parts={"a": HALF, "b": -HALF})
     assert cancels(rows).all()
