@@ -15,7 +15,7 @@ from zipfile import ZipFile, ZipInfo, is_zipfile
 import zstandard
 
 from logs_ui.recorder.importing.formats._values import key_of, micros, number, part, whole
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportOptions, Reader, Turn
+from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError, json_value, records_of
 from logs_ui.recorder.vocabulary import Lack, Status, StopReason
 
@@ -36,10 +36,6 @@ class InspectReader(Reader):
     name, title = "inspect", "Inspect AI"
     marks = ".eval; JSON with `eval`, `status` and `samples`"
     lacks = ("token ids", "advantages", Lack.POLICY_VERSIONS)
-
-    def __init__(self, root: Path, options: ImportOptions) -> None:
-        super().__init__(root, options)
-        self._main: dict[str, str] = {}  # the score that is the reward, by run, where there are several
 
     @classmethod
     def recognizes(cls, head: Head) -> bool:
@@ -81,16 +77,18 @@ class InspectReader(Reader):
         turns = _turns(answers, events, part(rest, "output"))
         rewards, reasons = _rewards(part(rest, "scores") or {name: rest[name] for name in ("score",) if name in rest})
         weights = self.options.weights
-        if rewards and (len(rewards) > 1 or run in self._main) and self.options.rewards is None and not weights:
-            if run not in self._main:
-                main, *others = rewards
-                self._main[run] = main
-                left_out = (
-                    f"others are not added to it ({', '.join(others[:3])}). --rewards names those that are summed"
-                )
-                self.notes.append(f"{about.get('task')}: the reward is the score {main}, and {left_out}.")
-            rewards = {self._main[run]: None, **rewards}
-            weights = {name: float(name == self._main[run]) for name in rewards}
+        # The header's first scorer that has metrics gives the reward, whichever samples have its score.
+        listed = ("scores" in rest and (about.get("scorers") or part(log, "results").get("scores"))) or ()
+        names = [str(it.get("scorer") or it["name"]) for it in listed if it.get("metrics") != []]
+        if rewards and max(len(names), len(rewards)) > 1 and self.options.rewards is None and not weights:
+            first = names[0] if names else next(iter(rewards))
+            main = next((it for it in rewards if it == first or it.startswith(f"{first}.")), first)
+            rewards = {main: None, **rewards}
+            weights = {name: float(name == main) for name in rewards}
+            note = f"{about.get('task')}: the reward is the score {main}, and others are not added to it"
+            if not any(it.startswith(note) for it in self.notes):
+                others = ", ".join([it for it in (*rewards, *names) if it != main][:3])
+                self.notes.append(f"{note} ({others}). --rewards names those that are summed.")
         metrics: dict[str, Any] = {name: rest[name] for name in _METRICS if name in rest}
         for used in part(rest, "model_usage").values():
             metrics |= {name: metrics.get(name, 0) + count for name, count in used.items() if count}

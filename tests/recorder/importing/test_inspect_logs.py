@@ -209,19 +209,36 @@ def test_logs_before_february_2025_have_no_eval_id(tmp_path: Path, form: str) ->
     assert load_run(runs[0], db=tmp_path / "runs.db").rewards[0] == {"score": 0.0}
 
 
-def test_several_scores_are_summed_when_asked_and_one_is_the_reward(tmp_path: Path) -> None:
+def test_several_scores_are_summed_when_asked(tmp_path: Path) -> None:
     for options in ({"rewards": ["match", "judge"]}, {"weights": {"match": 1.0, "judge": 1.0}}):
-        found = import_run(HERE / "log.json", db=tmp_path / "runs.db", **options)
-        assert found.notes == []
-        log = json.loads((HERE / "log.json").read_text())
-    log["samples"][0]["scores"] = {"judge": {"value": 0.25}}
-    log["samples"].append(
-        {**log["samples"][0], "uuid": "other", "scores": {"judge": {"value": 1}, "b": {"value": 0.5}}}
-    )
-    (tmp_path / "log.json").write_text(json.dumps(log))
-    first, second = _read(tmp_path / "log.json")[:1] + _read(tmp_path / "log.json")[-1:]
-    assert (first.rewards, first.weights) == ({"judge": 0.25}, {})
-    assert (second.rewards, second.weights) == ({"judge": 1.0, "b": 0.5}, {"judge": 1.0, "b": 0.0})
+        assert import_run(HERE / "log.json", db=tmp_path / "runs.db", **options).notes == []
+
+
+@pytest.mark.parametrize(
+    ("header", "reward"),
+    [
+        (
+            {"eval": {"scorers": [{"name": "b", "metrics": []}, {"name": "match", "metrics": [1]}, {"name": "b"}]}},
+            [0.5],
+        ),
+        ({"results": {"scores": [{"name": "key", "scorer": "match"}, {"name": "b"}]}}, [0.5]),
+        ({"eval": {"scorers": [{"name": "judge"}, {"name": "match"}]}}, [0.25, 1.0]),
+        ({}, [0.25, 0.5]),
+    ],
+)
+def test_the_reward_is_the_headers_first_score_in_whatever_order_samples_come(
+    tmp_path: Path, header: dict[str, Any], reward: list[float]
+) -> None:
+    log = json.loads((HERE / "log.json").read_text())
+    log["eval"] = {name: it for name, it in log["eval"].items() if name != "scorers"} | header.get("eval", {})
+    scores = [{"judge": {"value": 0.25}}, {"match": {"value": 0.5}, "judge": {"value": 1}}]
+    samples = [{**log["samples"][0], "uuid": str(i), "scores": it} for i, it in enumerate(scores)]
+    for order in (samples, samples[::-1]):
+        written = log | {"results": header.get("results"), "samples": order}
+        (tmp_path / "log.json").write_text(json.dumps(written))
+        found = import_run(tmp_path / "log.json", db=tmp_path / "runs.db")
+        assert sorted(load_run(found.runs[0], db=tmp_path / "runs.db").reward.dropna()) == reward
+        assert "--rewards names those that are summed" in found.notes[0]
 
 
 @pytest.mark.parametrize("name", ["deflate.eval", "unfinished.eval"])
