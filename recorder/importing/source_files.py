@@ -188,7 +188,7 @@ def records_of(file: Path) -> Iterable[tuple[int, Any]]:
     JSON there is a RecordError.
     """
     if file.suffix == ".parquet":
-        return _parquet_rows(file)
+        return parquet_rows(file)
     return JsonLines(file) if _has_lines(file) else _json_items(file)
 
 
@@ -290,11 +290,13 @@ def _json_items(file: Path) -> Iterator[tuple[int, Any]]:
     yield from enumerate(value if isinstance(value, list) else [value], 1)
 
 
-def _parquet_rows(file: Path) -> Iterator[tuple[int, Any]]:
+def parquet_rows(file: Path, *columns: str) -> Iterator[tuple[int, Any]]:
+    """Yield the rows of a Parquet file as `records_of`, with these of its columns; with all if none are named."""
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as opened:
-        yield from enumerate((row for batch in opened.iter_batches(_BATCH) for row in batch.to_pylist()), 1)
+        batches = opened.iter_batches(_BATCH, columns=columns or None)
+        yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
 
 
 def _may_be_read(file: Path, root: Path) -> bool:

@@ -26,9 +26,8 @@ _SHARED = {"human": "user", "gpt": "assistant", "function_call": "assistant", "o
 _TEXTS = ("input_text", "output_text")  # of the Responses API
 _LONG = 1 << 20  # characters of JSON text in a column
 _WHOLE = ("step", "policy_step", "generation", "prompt_tokens", "completion_tokens")
-_KINDS: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(_WHOLE, int), "reward": float, "advantage": float}
-_KINDS |= dict.fromkeys(("prompt", "completion"), lambda it: it)
 _TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")
+_AGREEING = 8  # groups whose sums may be 0 by chance
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _UNITS = ((1e11, 1e6), (1e14, 1e3), (1e17, 1.0), (1e20, 1e-3))  # most of s, ms, µs and ns, which are beyond 1973 then
 
@@ -44,9 +43,14 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """Return a number as an integer; None for anything else, NaN and infinities."""
+    """Return a number as an integer; None for anything else, fractions, NaN and infinities."""
     found = number(value)
-    return int(found) if found is not None and math.isfinite(found) else None
+    return int(found) if found is not None and found.is_integer() else None
+
+
+def step_number(value: Any) -> Any:
+    """Return a number as an integer; what is none as it is, for which the import refuses the record."""
+    return value if whole(value) is None else whole(value)
 
 
 def micros(value: Any) -> int | None:
@@ -59,6 +63,8 @@ def micros(value: Any) -> int | None:
     return int(found * next(factor for most, factor in _UNITS if found < most)) if 0 < found < _UNITS[-1][0] else None
 
 
+_KINDS: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(_WHOLE, step_number), "reward": float, "advantage": float}
+_KINDS |= dict.fromkeys(("prompt", "completion"), lambda it: it)
 _OURS: Mapping[str, Callable[[Any], Any]] = {
     "mode": Mode, "status": Status, "stop_reason": StopReason, "dropped": Dropped,
     **dict.fromkeys(("actions", "tags"), list), **dict.fromkeys(("reward", "advantage", "seconds"), number),
@@ -111,17 +117,30 @@ def part(record: Any, *names: str) -> dict[str, Any]:
     return {key: one for key, one in record.items() if one is not None} if isinstance(record, dict) else {}
 
 
-def messages_of(value: Any, role: str = "user") -> list[dict[str, Any]] | None:
-    """Return messages: a list, or its JSON text, as they are; any other text as a message of `role`. None for else."""
-    found = value
+def _items(value: Any) -> Any:
+    """Return what the JSON text of a list of objects says; anything else as it is."""
     if isinstance(value, str) and value.lstrip().startswith("[{"):
         with suppress(RecordError):  # a text that only begins like JSON
-            found = decoded(value)
+            return decoded(value)
+    return value
+
+
+def left_out(value: Any) -> list[str]:
+    """Return the kinds of items of the Responses API that are no messages, beside others that are."""
+    items = _items(value)
+    messages = [_message_of(one) for one in items if isinstance(one, dict)] if isinstance(items, list) else []
+    kinds = [str(one["type"]) for one in messages if "role" not in one and isinstance(one.get("type"), str)]
+    return kinds if len(kinds) < len(messages) else []
+
+
+def messages_of(value: Any, role: str = "user") -> list[dict[str, Any]] | None:
+    """Return messages: a list, or its JSON text, as they are; any other text as a message of `role`. None for else."""
+    found = _items(value)
     if isinstance(found, list):
         messages = [_message_of(one) for one in found if isinstance(one, dict)]
-        if len(messages) == len(found) and all(isinstance(one.get("role"), str) for one in messages):
-            is_ours = all(map(operator.is_, messages, found))
-            return found if is_ours else [*_turns_of(messages)]
+        taken = [one for one in messages if isinstance(one.get("role"), str)]
+        if len(taken) == len(found) - len(left_out(found)):
+            return found if len(taken) == len(found) and all(map(operator.is_, taken, found)) else [*_turns_of(taken)]
     return [{"role": role, "content": value}] if isinstance(value, str) else None
 
 
@@ -157,13 +176,11 @@ def _turns_of(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield from [last] if last else []
             last = one
         else:
-            calls = [*last.get("tool_calls", ()), *one.get("tool_calls", ())]
-            last = {
-                **last,
-                **one,
-                "content": last["content"] or one["content"],
-                **({"tool_calls": calls} if calls else {}),
-            }
+            before = last.get("tool_calls", ())
+            thoughts = [it["reasoning_content"] for it in (last, one) if it.get("reasoning_content")]
+            last = {**last, **one, "content": last["content"] or one["content"]}
+            last |= {"tool_calls": calls} if (calls := [*before, *one.get("tool_calls", ())]) else {}
+            last |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
     yield from [last] if last else []
 
 
@@ -215,11 +232,12 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
     """Return the size of a group, by `prompt` and `advantage` of the rows of batches; None if these do not show it.
 
     Equal prompts beside each other are a group, or several ones of a prompt. Advantages of a group have the sum 0 and,
-    where TRL divides them by their deviation, squares with the sum size - 1.
+    where TRL divides them by their deviation, squares with the sum size - 1. Else 8 groups must agree.
     """
-    grouped = [(prompt, [*run]) for one in batches for prompt, run in groupby(one, lambda row: row.get("prompt"))]
-    runs = [[number(row.get("advantage")) for row in run] for _, run in grouped]
-    are_several = any(prompt != grouped[0][0] for prompt, _ in grouped)
+    prompts, runs = list[Any](), list[list[float | None]]()
+    for prompt, run in (it for one in batches for it in groupby(one, lambda row: row.get("prompt"))):
+        prompts += [prompt] if prompt not in prompts[:1] and len(prompts) < 2 else []
+        runs.append([number(row.get("advantage")) for row in run])
     counts = Counter(map(len, runs))
     longest = max(counts, key=lambda it: (counts[it], -it), default=1)
     unscaled = None
@@ -230,8 +248,8 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
         if len(told) and np.allclose(told.sum(axis=1), 0, atol=1e-3 * size):
             if np.allclose((told**2).sum(axis=1), size - 1, rtol=0.02):
                 return size
-            unscaled = unscaled or (size if len(told) > 1 else None)
-    return longest if are_several or longest == 1 else unscaled
+            unscaled = unscaled or (size if len(told) >= _AGREEING else None)
+    return longest if len(prompts) > 1 or longest == 1 else unscaled
 
 
 def repeats(prompts: Sequence[Any], size: int | None) -> list[tuple[int, int]]:

@@ -8,14 +8,13 @@ else metadata. The columns `@path` and `@key` are the file's path and the record
 """
 
 import json
-import math
 import re
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from copy import deepcopy
-from functools import partial
-from itertools import islice
+from functools import lru_cache, partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -43,6 +42,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
 }
 _WORDS = {"mode": Mode, "status": Status, "stop_reason": StopReason}
 _TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")
+_ABSENT = object()
 _ANSWERS = ("messages", "completion", "completion_ids")
 _MOST = 10_000  # records that a suggestion looks at
 _LONG = 300  # characters of a column's name: of longer ones, nested names would take gigabytes
@@ -73,6 +73,10 @@ class MappedReader(Reader):
         self._weights = weights | dict(options.weights)
         self._rewards = rewards | {name: name for name in options.rewards or ()}
         self._constants = {name: _constant(name, one) for name, one in constants.items()}
+        named = {it: _parts(it) for it in (*self._fields.values(), *self._rewards.values())}
+        self._made = {it: parts for it, parts in named.items() if parts}  # columns by those of which they are made
+        self._uses = {it: (it, it.removesuffix("?"), *parts) for it, parts in named.items()}
+        self._needed = [it for it in {*self._cuts, *chain(*self._uses.values())} if it[:1] != "@"]
         if self.declared is None:
             self._check(options.mapping.name if options.mapping else "", rewards)
 
@@ -82,14 +86,10 @@ class MappedReader(Reader):
         place = Place(file, "", "", 1)
         columns = self._columns_of(first, place)
         for name, column in [*self._fields.items(), *self._rewards.items()]:
-            if first and not column.endswith("?") and column not in (*columns, "*"):
+            if first and not column.endswith("?") and column not in columns:
                 given = f"{called}: {name}" if name in rewards or name in self._fields else "--rewards"
                 wrong = f"{given} = {column!r}, but the first record has no such column"
-                raise misspelt("map", wrong, column, [*columns])
-        self._fields, self._rewards = (
-            {name: it if it in columns else it.removesuffix("?") for name, it in named.items()}
-            for named in (self._fields, self._rewards)
-        )
+                raise misspelt("map", wrong, column, [*_columns(first) | columns])
         try:
             list(self.rollouts(first, place))
         except RecordError as error:
@@ -112,37 +112,27 @@ class MappedReader(Reader):
         given = {*named, *(["rewards"] if self._rewards else []), *([] if has_parts else ["weights"])}
         return ImportedRun(run, lacks=[it for it, names in _KNOWN["lacks"].items() if given.isdisjoint(names)])
 
-    def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout]:
+    def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
         if not isinstance(record, dict):
             raise RecordError("it is no JSON object")
         columns = self._columns_of(record, place)
-        given = {name: _converted(name, columns[it], it) for name, it in self._fields.items() if it in columns}
-        named = self._rewards | (self._floats(record) if "*" in self._rewards else {})
-        rewards = {name: _converted("reward", columns[it], it) for name, it in named.items() if it in columns}
-        if "*" in self._rewards:
-            rewards = {name: None if it is None or math.isnan(it) else it for name, it in rewards.items()}
-        fields = self._constants | {name: one for name, one in given.items() if one is not None}
-        if "step" in fields and "advantage" in given:
-            fields.setdefault("mode", Mode.TRAIN)
-        if self.declared and (lacking := [self._fields[it] for it in _ANSWERS if it in self._fields.keys() - fields]):
-            raise RecordError(f"it lacks {lacking[0]}")
-        texts = [columns.get(self._fields.get(it, "")) for it in ("prompt", "completion")]
-        fields |= _values.conversation(*texts) if all(isinstance(it, str) for it in texts) else {}
-        prompt, completion = _values.halves(fields.pop("messages", []))
-        more = {"prompt": prompt, "completion": completion} | fields | self.more(record, place)
-        if more["completion"] and not any(it.get("content") for it in more["prompt"]):  # all stands in the completion
-            prompt, completion = _values.halves(more["completion"])
-            more |= {"prompt": prompt or more["prompt"], "completion": completion}
+        fields = self._fields_of(columns)
+        rewards = {name: _converted("reward", columns[it], it) for name, it in self._rewards.items() if it in columns}
+        # A word of others stays as it is, unless it is ours.
+        read = (it for name, it in self._fields.items() if name not in _WORDS or columns.get(it) == fields.get(name))
+        used = {
+            *self.drops,
+            *(one for it in (*read, *self._rewards.values()) if it in columns for one in self._uses[it]),
+        }
+        rest = _values.fields_of(_without(record, used), {}, ())
+        more: dict[str, Any] = fields | self.more(record, place)
         if not more["prompt"] and "prompt_ids" in more:
             more.setdefault("task", UNNAMED + file_id("", more["prompt_ids"]))
         tokens = _values.token_arrays(*(more.pop(name, None) for name in _TOKENS))
         key = _values.key_of(more.pop("key", None), place)
-        if "finish" in self._fields:
-            more["turns"] = [Turn(finish=more.pop("finish", None))]
-        # A word of others stays as it is, unless it is ours.
-        read = {it for name, it in self._fields.items() if name not in _WORDS or columns.get(it) == fields.get(name)}
-        used = {*self.drops, *(part for it in (*read, *named.values()) for part in (it, *_parts(it)) if it in columns)}
-        rest = _values.fields_of(_without(record, used), {}, ())
+        if "finish" in self._fields:  # of the last answer
+            earlier = sum(it["role"] == "assistant" for it in more["completion"]) - 1
+            more["turns"] = [*[Turn()] * earlier, Turn(finish=more.pop("finish", None))]
         known: dict[str, Any] = {"tokens": tokens, **rest, "rewards": rewards or None, "weights": self._weights, **more}
         known["metrics"] = rest["metrics"] | (more.get("metrics") or {})
         total = self._fields.get("reward")
@@ -153,34 +143,52 @@ class MappedReader(Reader):
             known.setdefault("group", file_id("", known["prompt"]))
         known["is_one_text"] = _IN_TEXT in self.lacks and len(known["completion"]) < 2
         yield ImportedRollout(key, **known)
+        said = (columns.get(self._fields.get(it, "")) for it in ("messages", "prompt", "completion"))
+        if lost := {kind for one in said for kind in _values.left_out(one)}:
+            yield RecordError(f"is read without its items of the kind {', '.join(sorted(lost))[:80]}: no messages")
 
-    def _floats(self, record: dict[str, Any]) -> dict[str, str]:
-        """Return the columns of floats that are no fields, for `"*" = "*"`, in which NaN is None."""
-        mapped = {*self._fields.values()}
-        return {name: name for name, it in record.items() if isinstance(it, float) and name not in mapped}
+    def _fields_of(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields that columns give, prompt and completion among them. Raises RecordError."""
+        texts = [columns.get(self._fields.get(it, "")) for it in ("prompt", "completion")]
+        said = _values.conversation(*texts) if all(isinstance(it, str) for it in texts) else {}
+        named = ((name, it) for name, it in self._fields.items() if it in columns and name not in said)
+        given = {name: _converted(name, columns[it], it) for name, it in named}
+        found = self._constants | said | {name: one for name, one in given.items() if one is not None}
+        if "step" in found and "advantage" in given:
+            found.setdefault("mode", Mode.TRAIN)
+        if self.declared and (lacking := [self._fields[it] for it in _ANSWERS if it in self._fields.keys() - found]):
+            raise RecordError(f"it lacks {lacking[0]}")
+        found = dict(zip(("prompt", "completion"), _values.halves(found.pop("messages", [])), strict=True)) | found
+        if found["completion"] and not any(it.get("content") for it in found["prompt"]):  # all stands in the completion
+            prompt, found["completion"] = _values.halves(found["completion"])
+            found["prompt"] = prompt or found["prompt"]
+        return found
 
     def more(self, row: Any, place: Place) -> dict[str, Any]:  # noqa: ARG002 - of a subclass
         """Return further fields of a record."""
         return {}
 
     def _columns_of(self, record: dict[str, Any], place: Place) -> dict[str, Any]:
-        """Return the values of all columns by name, with those that the mapping makes of others."""
-        columns = {"@path": place.file.absolute().as_posix(), "@key": place.key, **_columns(record)}
+        """Return the values of the columns that are needed by name, with those that the mapping makes of others."""
+        columns = {"@path": _path_of(place.file), "@key": place.key}
+        for name in self._needed:
+            if (found := _column(record, name)) is not _ABSENT:
+                columns[name] = found
         for column, pattern in self._cuts.items():
-            if parts := re.search(pattern, str(columns.get(column, ""))):
-                columns |= {f"{column}.{name}": it for name, it in parts.groupdict().items() if it is not None}
-        for made in {*self._fields.values()} - columns.keys():
-            values: list[Any] = [columns.get(it, "" if it.startswith("@") else None) for it in _parts(made)]
-            numbers = [number for it in values if (number := _values.number(it)) is not None]
-            if "{" in made and None not in values:
+            columns |= {f"{column}.{name}": it for name, it in _cut(pattern, str(columns.get(column, ""))).items()}
+        for made, parts in self._made.items():
+            values: list[Any] = [columns.get(it, "" if it.startswith("@") else None) for it in parts]
+            if made in columns or None in values:
+                continue
+            if "{" in made:
                 texts = re.split(r"\{.+?\}", made)
                 columns[made] = "".join(f"{text}{it}" for text, it in zip(texts, [*values, ""], strict=True))
-            elif made.startswith("sum(") and len(values) == 1:  # of a list, by token
-                listed = values[0] if isinstance(values[0], list) else []
-                known = [number for it in listed if (number := _values.number(it)) is not None]
-                columns[made] = sum(known) if known and len(known) == len(listed) else values[0]
-            elif len(numbers) == 2:
-                columns[made] = numbers[0] - numbers[1]
+                continue
+            numbers: list[Any] = [_values.number(it) for it in (values[0] if isinstance(values[0], list) else values)]
+            if None not in numbers:
+                columns[made] = sum(numbers) if made.startswith("sum(") else numbers[0] - numbers[1]
+            elif made.startswith("sum("):  # which is said to be no number
+                columns[made] = values[0]
         return columns
 
 
@@ -269,6 +277,31 @@ def _short_names(column: str) -> set[str]:
     return {column.lower(), last, *(above[-1:] if last in {"text", "content", "value"} else [])}
 
 
+def _column(record: dict[str, Any], name: str) -> Any:
+    """Return the value of a column, whose name has dots if it is nested, or "?" if it may be absent: _ABSENT then."""
+    if name in record:
+        return record[name]
+    at = name.find(".")
+    while at > 0:  # names may have dots themselves
+        inner = _values.table_of(record.get(name[:at]))
+        if inner and (found := _column(inner, name[at + 1 :])) is not _ABSENT:
+            return found
+        at = name.find(".", at + 1)
+    return _column(record, name[:-1]) if name.endswith("?") else _ABSENT
+
+
+@lru_cache(64)
+def _path_of(file: Path) -> str:
+    return file.absolute().as_posix()
+
+
+@lru_cache(64)
+def _cut(pattern: str, text: str) -> dict[str, str]:
+    """Return what the named groups of a pattern match."""
+    parts = re.search(pattern, text)
+    return {name: it for name, it in parts.groupdict().items() if it is not None} if parts else {}
+
+
 def _columns(record: dict[str, Any], depth: int = 8) -> dict[str, Any]:
     """Return the values of all columns by name, nested ones with dots, but for long names, and those TOML lacks."""
     found = {name: one for name, one in record.items() if name.isprintable() and len(name) < _LONG}
@@ -309,5 +342,5 @@ def _converted(field: str, value: Any, column: str) -> Any:
     kind = _FIELDS[field][0]
     found = _values.messages_of(value, "assistant") if field == "completion" else _KINDS[kind](value)
     if found is None:
-        raise RecordError(f"{field} must be {kind}, and {column} has {shortened(repr(value))}")
+        raise RecordError(f"{field} must be {kind}, and {column.removesuffix('?')} has {shortened(repr(value))}")
     return found

@@ -72,7 +72,7 @@ class TrackioReader(Reader):
         # transformers puts "train/" before what the trainer logs, and turns "eval_" into "eval/".
         named = {re.sub("^eval/", "eval_", name.removeprefix("train/")): one for name, one in values.items()}
         if figures := {name: number(one) for name, one in named.items() if isinstance(one, int | float)}:
-            yield ImportedScalars(whole(row["step"]) or 0, figures, run)
+            yield ImportedScalars(_values.step_number(row["step"]) or 0, figures, run)
         self._functions.setdefault(run, set()).update(it for name in figures for it in _FUNCTION.findall(name))
         config, functions = self.runs[run].config, self.options.rewards or self._functions[run]
         for name, value in values.items():
@@ -113,7 +113,7 @@ def _traced(row: dict[str, Any], run: str, place: Place, weights: Mapping[str, f
     has_failed, seconds = about.get("status") in ("error", "failed"), number(about.get("duration_ms"))
     return ImportedRollout(
         key=_values.key_of(row.get("id"), place), run=run, prompt=prompt, completion=completion,
-        step=whole(row.get("step")) or 0, mode=Mode.EVAL if _EVAL.match(key) else Mode.TRAIN,
+        step=_values.step_number(row.get("step")) or 0, mode=Mode.EVAL if _EVAL.match(key) else Mode.TRAIN,
         status=Status.ERROR if has_failed else None, error=str(about["error"]) if about.get("error") else None,
         created=micros(row.get("timestamp")), seconds=None if seconds is None else seconds / 1e3, **fields,
     )  # fmt: skip

@@ -1,29 +1,58 @@
-"""Reads the files that TRL writes with `log_completions`, from 0.28 on: `completions/completions_00010.parquet`."""
+"""Reads what TRL writes with `log_completions`: `completions/completions_00010.parquet` from 0.28 on, and the tables
+that W&B keeps, `media/table/completions_10_HASH.table.json`.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, pairwise
+from math import isnan
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.importing.formats._values import fields_of, group_size, repeats, whole
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
-from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id, json_value, records_of
+from logs_ui.recorder.importing.source_files import (
+    Head,
+    Place,
+    RecordError,
+    file_id,
+    json_value,
+    parquet_rows,
+    records_of,
+)
 from logs_ui.recorder.vocabulary import Lack, Mode
 
-_FILE = re.compile(r"completions_(\d+)\.parquet")
-_MOST = 50  # files that tell the size of a group
+_FILE = re.compile(r"completions_(\d+)(\.parquet|_.+\.table\.json)")
 _GUESSED = "the names of the reward functions (all columns of floats were taken)"
 _TABLE = {name: name for name in ("step", "prompt", "completion", "advantage")}
 
 
-def _batch(file: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file; none if it is damaged, or being written: that is said where it is read."""
-    with suppress(ValueError, OSError):
-        return [row for _, row in records_of(file)]
+def _rows(file: Path, *columns: str) -> list[dict[str, Any]]:
+    """Return the rows of a file, one batch of the trainer, with None for NaN. Of Parquet they may have some columns."""
+    rows = parquet_rows(file, *columns) if file.suffix == ".parquet" else records_of(file)
+    return [{name: None if isinstance(it, float) and isnan(it) else it for name, it in row.items()} for _, row in rows]
+
+
+def _floats(file: Path) -> list[str]:
+    """Return the columns of floats: in a file without types, those of numbers with a fraction or a point, and null."""
+    import pyarrow.parquet as pq
+    from pyarrow.types import is_floating
+
+    if file.suffix == ".parquet":
+        return [it.name for it in pq.read_schema(file) if is_floating(it.type) and it.name not in _TABLE]
+    rows = [row for _, row in records_of(file)]
+    kinds = {name: {type(row.get(name)) for row in rows} for name in rows[0] if name not in _TABLE}
+    return [name for name, it in kinds.items() if {float} <= it <= {float, int, type(None)}]
+
+
+def _for_size(file: Path) -> list[dict[str, Any]]:
+    """Return what tells the size of a group; nothing of a file that is damaged, or being written."""
+    with suppress(ValueError, OSError, AttributeError, LogsUIError):  # that is said where it is read
+        return _rows(file, "prompt", "advantage")
     return []
 
 
@@ -31,7 +60,7 @@ class TrlReader(Reader):
     """Reads `completions_*.parquet`, and the trainer's log in `trainer_state.json` beside their folder."""
 
     name, title = "trl", "TRL"
-    marks = "Parquet with `step`, `prompt`, `completion` and `advantage`"
+    marks = "Parquet, or W&B's .table.json, with `step`, `prompt`, `completion` and `advantage`"
     may_repeat = True
 
     def __init__(self, root: Path, options: ImportOptions) -> None:
@@ -44,12 +73,13 @@ class TrlReader(Reader):
         self._early: list[Path] = []  # files of steps that no state has logged yet
         self._rewards: Sequence[str] = ()
         self._size: int | None = None
+        self._looked: dict[Path, int] = {}  # number of files in which the size was looked for, by folder
         self._lacks = {*Lack, "token ids", "log-probs", "a reward that is NaN (it is stored as None)"}
 
     @classmethod
     def recognizes(cls, head: Head) -> bool:
         wanted = {"step", "prompt", "completion"} | (set() if _FILE.fullmatch(head.file.name) else {"advantage"})
-        return head.magic.startswith(b"PAR1") and wanted <= head.keys
+        return (head.magic.startswith(b"PAR1") or head.file.name.endswith(".table.json")) and wanted <= head.keys
 
     def describe(self, run: str | None) -> ImportedRun:  # noqa: ARG002 - there is one
         config = {name: it for name, it in self._state.items() if isinstance(it, int | float)}
@@ -61,33 +91,29 @@ class TrlReader(Reader):
 
     def records(self, file: Path) -> Iterator[tuple[int, Any]]:
         log = list(self._new_log(file))
-        early = [
-            it for it in dict.fromkeys(self._early) if log and it != file and it.is_file()
-        ]  # which the log tells more about
+        # Of these the log tells more.
+        early = [it for it in dict.fromkeys(self._early) if log and it != file and it.is_file()]
         self._early = [] if log else self._early
         # The log is after the rows, as a file is identified by its first record.
-        rows = chain.from_iterable(map(self._rows, [file, *early]))
+        rows = chain.from_iterable(map(self._batch, [file, *early]))
         yield from enumerate(chain(rows, [log] if log else []), 1)
 
-    def _rows(self, file: Path) -> Iterator[Any]:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        table = pq.read_table(file)  # one batch, which the trainer has in memory, too
-        floats = [it.name for it in table.schema if pa.types.is_floating(it.type) and it.name not in _TABLE]
+    def _batch(self, file: Path) -> Iterator[Any]:
+        rows, before = _rows(file), self._file_before(file)
+        floats = _floats(file)
         self._rewards = self.options.rewards or [it for it in floats if f"rewards/{it}/mean" in self._logged]
         self._lacks.discard(_GUESSED)
         if not self._rewards and floats:
             self._rewards = floats
             self._lacks.add(_GUESSED)
-        rows = table.to_pylist()
         if self._size is None:
-            named = sorted(it for it in file.parent.iterdir() if _FILE.fullmatch(it.name))
-            self._size = group_size(map(_batch, named[-_MOST:] if file in named else [file]))
+            named = [it for it in file.parent.iterdir() if _FILE.fullmatch(it.name)]
+            files, where = (named, file.parent) if file in named else ([file], file)
+            if len(files) >= 2 * self._looked.get(where, 0):  # not again for each of many files
+                self._looked[where] = len(files)
+                self._size = group_size(map(_for_size, files))
         places = repeats([row["prompt"] for row in rows], self._size)
-        before = self._file_before(file)
-        known = pq.read_table(before).drop_columns("step").to_pylist() if before else []
-        said = table.drop_columns("step").to_pylist()
+        known, said = ([{**row, "step": None} for row in it] for it in (_rows(before) if before else [], rows))
         # A batch that serves several steps is in the file of each, and an evaluation leaves some of it in the file.
         ends = [len(rows), *(i for i in range(len(rows) - 1, 0, -1) if places[i][1] == 0)]
         step = whole(rows[0]["step"]) or 0 if rows else 0

@@ -86,7 +86,9 @@ class VerifiersReader(Reader):
         common: dict[str, Any] = {
             "run": own, "mode": mode, "eval_name": name or record["task"].get("type"),
             "policy_step": policy.get("start"),
-            "step": next(int(it) for it in (work.get("step"), record.get("eval_step"), at) if it is not None),
+            "step": _values.step_number(
+                next(it for it in (work.get("step"), record.get("eval_step"), at) if it is not None)
+            ),
         }  # fmt: skip
         if mode is Mode.TRAIN and policy.get("start") is not None:
             reached = int(at) - 1 if subset == "effective" else policy.get("end", 0)  # batch n trains version n - 1

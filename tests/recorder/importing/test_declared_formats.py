@@ -1,7 +1,6 @@
 """Formats that are declarations, and traces of OpenTelemetry, written here as their writers do."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +97,18 @@ def test_nemo_gym_takes_a_text_and_what_is_cut_or_failed(tmp_path: Path) -> None
     assert (second.error, second.completion) == ("gone", [])
 
 
+def test_items_of_an_unknown_kind_cost_themselves_and_all_reasoning_stays(tmp_path: Path) -> None:
+    row = gym()
+    more = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Then add."}]}
+    row["response"]["output"][1:1] = [{"type": "web_search_call", "id": "ws_1", "status": "completed"}, more]
+    write_lines(tmp_path / "rollouts.jsonl", row)
+    found = import_run(tmp_path, db=tmp_path / "a.db")
+    assert [it.reason for it in found.bad] == ["is read without its items of the kind web_search_call: no messages"]
+    said = load_run(found.runs[0], db=tmp_path / "a.db").messages[0]
+    assert [it["role"] for it in said] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert said[1]["reasoning_content"] == "Look first.\nThen add."
+
+
 # Tinker cookbook: a line a trajectory, without texts.
 
 
@@ -133,39 +144,6 @@ def test_tinker_summaries_have_figures(tmp_path: Path) -> None:
     assert (one.metadata["steps"][0]["ac_len"], len({it.key for it in read.rollouts})) == (3, 3)
     assert read.reader is not None
     assert "texts" in read.reader.describe(None).lacks
-
-
-# TRL logs its table with `wandb.Table(dataframe=...)`; W&B stores columns and rows.
-
-
-def test_trl_tables_of_wandb_are_rollouts(tmp_path: Path) -> None:
-    rows = [["10", "q", "a", 1.0, math.nan, 0.7], ["10", "q", "b", 0.0, 0.5, -0.7]]
-    table = {"columns": ["step", "prompt", "completion", "acc", "format", "advantage"], "data": rows, "nrows": 2}
-    file = tmp_path / "media/table/completions_10_abc.table.json"
-    file.parent.mkdir(parents=True)
-    file.write_text(json.dumps(table))
-    first, second = (read := Read(tmp_path)).rollouts
-    assert read.reader is not None
-    assert (read.reader.name, first.step, first.mode, first.advantage) == ("trl-table", 10, "train", 0.7)
-    assert (first.rewards, second.rewards) == ({"acc": 1.0, "format": None}, {"acc": 0.0, "format": 0.5})
-    assert (first.prompt, second.completion) == (
-        [{"role": "user", "content": "q"}],
-        [{"role": "assistant", "content": "b"}],
-    )
-    assert first.group == second.group
-    file.rename(tmp_path / "others.json")
-    assert Read(tmp_path).rollouts == [], "other tables may mean anything"
-
-
-def test_a_chat_in_a_table_of_wandb_and_the_older_columns(tmp_path: Path) -> None:
-    chat = [{"role": "user", "content": "q"}]
-    table = {
-        "columns": ["step", "prompt", "completion", "reward"],
-        "data": [["1", chat, [{"role": "assistant", "content": "a"}], 0.5]],
-    }
-    (tmp_path / "completions_1_x.table.json").write_text(json.dumps(table))
-    found = only(tmp_path, "trl-table")
-    assert (found.prompt, found.reward, found.rewards, found.mode) == (chat, 0.5, {"reward": 0.5}, "eval")
 
 
 # Prime's platform: nested values are JSON text; prime-rl writes the same columns as Parquet.

@@ -390,6 +390,16 @@ def test_a_suggestion_for_what_has_no_columns_is_one_line(tmp_path: Path, suffix
     assert "\n" not in str(caught.value)
 
 
+def test_what_ended_the_last_answer_is_said_of_it_and_a_fraction_is_no_step(tmp_path: Path) -> None:
+    chat = [{"role": role, "content": "x"} for role in ("user", "assistant", "user", "assistant")]
+    mapping = 'messages = "chat"\nfinish = "end"\nstep = "step"'
+    file = _file(tmp_path, [{"chat": chat, "end": "length", "step": 1}])
+    (found,) = _read(file, mapping)
+    assert [it.finish for it in found.turns] == [None, "length"]
+    with pytest.raises(LogsUIError, match=r"step must be a whole number, and step has 1\.5"):
+        _reader(_file(tmp_path, [{"chat": chat, "end": "length", "step": 1.5}]), mapping)
+
+
 def test_long_names_are_no_columns(tmp_path: Path) -> None:
     row = {"answer": "5", "k" * 1_000: {str(place): place for place in range(9)}}
     (found,) = _read(_file(tmp_path, [row]), 'completion = "answer"')

@@ -150,18 +150,32 @@ def sizes(read: Read) -> list[int]:
 @pytest.mark.parametrize("prompt", ["q", [{"role": "user", "content": "q"}]])
 @pytest.mark.parametrize("scale", ["group", "batch", "none"])
 @pytest.mark.parametrize(
-    ("size", "rewards"), [(4, "1000 1110 0000 1010"), (2, "10 01 00 11"), (8, "10011001 11111110")]
+    ("size", "rewards"), [(4, "1000 1110 0000 1010"), (2, "10 01 00 11 01 10 01"), (8, "10011001 11111110 00000001")]
 )
 def test_one_prompt_in_all_groups_is_cut_by_their_advantages(
     tmp_path: Path, size: int, rewards: str, scale: str, prompt: Any
 ) -> None:
-    values = [float(it) for it in rewards.replace(" ", "")]
+    values = [float(it) for it in 3 * rewards.replace(" ", "")]
     completions(tmp_path, 1, graded(values, size, scale, prompt))
     read = Read(tmp_path)
     assert sizes(read) == [size] * (len(values) // size)
     assert read.rollouts[size].generation == 0
     assert read.reader is not None
     assert read.reader.describe(None).num_generations == size
+
+
+@pytest.mark.parametrize(("scale", "groups"), [("group", [4] * 3), ("none", [])])
+def test_few_groups_whose_sums_are_0_tell_no_size(tmp_path: Path, scale: str, groups: list[int]) -> None:
+    completions(tmp_path, 1, graded([1.0, 0.0, 1.0, 0.0] * 3, 4, scale))
+    read = Read(tmp_path)
+    assert sizes(read) == groups, "they are 0 for pairs, too"
+
+
+def test_one_of_many_files_tells_the_size_of_a_group(tmp_path: Path) -> None:
+    for step in range(1, 53):
+        rows = graded([float(step == 1), *[0.0] * 7], 4, "group")
+        completions(tmp_path, step, [{**row, "completion": f"{step} {i}"} for i, row in enumerate(rows)])
+    assert sizes(Read(tmp_path)) == [4] * 104
 
 
 def test_all_files_tell_the_size_of_a_group(tmp_path: Path) -> None:
@@ -271,6 +285,14 @@ def test_what_a_distillation_writes_has_no_rewards(tmp_path: Path) -> None:
     assert not TrlReader.recognizes(Head(tmp_path / "others.parquet"))
 
 
+def test_a_fraction_is_no_step(tmp_path: Path) -> None:
+    pd.DataFrame([{"step": it, "prompt": "a", "completion": "b"} for it in (1.5, 2.0)]).to_parquet(
+        tmp_path / "completions_00001.parquet"
+    )
+    found = import_run(tmp_path, db=tmp_path / "a.db")
+    assert (found.rollouts, found.bad[0].reason) == (1, "its step 1.5 is no whole number below 2,147,483,648")
+
+
 def test_text_is_cut_at_the_roles_that_decoding_left(tmp_path: Path) -> None:
     rendered = "system\nBe brief.\nuser\nHi\nthere\nassistant\nYes?\nuser\n2 + 3?\nassistant\n<think>\n"
     others = ["user\nHi\n", "Say:\nuser\nHi\nassistant\n", "user\nHi\nuser\n\nassistant\n", "assistant\n"]
@@ -281,3 +303,39 @@ def test_text_is_cut_at_the_roles_that_decoding_left(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert first.completion == [{"role": "assistant", "content": "<think>\n5"}]
     assert [list(it.prompt) for it in raw] == [[{"role": "user", "content": text}] for text in others]
+
+
+# TRL logs its table with `wandb.Table(dataframe=...)`; W&B stores columns and rows.
+
+
+def test_trl_tables_of_wandb_are_rollouts(tmp_path: Path) -> None:
+    # Whether a column is of floats is seen in all of its rows, in whatever order.
+    rows = [["10", "q", "a", 1, math.nan, 3, "x", 0.7], ["10", "q", "b", 0.5, None, None, 1.5, -0.7]]
+    columns = ["step", "prompt", "completion", "acc", "format", "length", "note", "advantage"]
+    table = {"columns": columns, "data": rows, "nrows": 2}
+    file = tmp_path / "media/table/completions_10_abc.table.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(table))
+    first, second = (read := Read(tmp_path)).rollouts
+    assert read.reader is not None
+    assert (read.reader.name, first.step, first.mode, first.advantage) == ("trl", 10, "train", 0.7)
+    assert (first.rewards, second.rewards) == ({"acc": 1.0, "format": None}, {"acc": 0.5, "format": None})
+    assert (first.metrics, second.metrics) == ({"length": 3}, {"note": 1.5})
+    assert (first.prompt, second.completion) == (
+        [{"role": "user", "content": "q"}],
+        [{"role": "assistant", "content": "b"}],
+    )
+    assert first.group == second.group
+    file.rename(tmp_path / "others.json")
+    assert Read(tmp_path).rollouts == [], "other tables may mean anything"
+
+
+def test_a_chat_in_a_table_of_wandb_and_the_older_columns(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "q"}]
+    table = {
+        "columns": ["step", "prompt", "completion", "reward"],
+        "data": [["1", chat, [{"role": "assistant", "content": "a"}], 0.5]],
+    }
+    (tmp_path / "completions_1_x.table.json").write_text(json.dumps(table))
+    (found,) = Read(tmp_path).rollouts
+    assert (found.prompt, found.step, found.rewards) == (chat, 1, {"reward": 0.5})
