@@ -13,6 +13,8 @@ from logs_ui.recorder.importing.source_files import Place, RecordError
 from logs_ui.recorder.vocabulary import Lack
 
 _CALLS, _OURS = ("chat", "text_completion", "generate_content"), "logs_ui."
+_INSTRUCTIONS = "gen_ai.system_instructions"
+_READ = (_INSTRUCTIONS, ".messages", ".tool.call.arguments", ".tool.call.result", "gen_ai.operation.name", "resource")
 _TRACES = 1_000  # of which spans are remembered
 _IDS = ("token ids", "log-probs")  # our export has none, either
 _NESTED = {"rewards", "reward_weights", "odd_rewards", "metrics", "sampling", "metadata", "tags"}  # JSON in our export
@@ -49,19 +51,19 @@ class OtlpReader(Reader):
         root, about = spans[0], spans[0]["attributes"]
         own = {name.removeprefix(_OURS): it for name, it in about.items() if name.startswith(_OURS)}
         own |= {name: decoded(own[name]) for name in _NESTED & own.keys()}
-        calls = {it["spanId"] for it in spans if it["attributes"]["gen_ai.operation.name"] in _CALLS} or {
-            root["spanId"]
-        }
+        calls = [it for it in spans if it["attributes"]["gen_ai.operation.name"] in _CALLS] or [root]
         said, turns, actions = list[dict[str, Any]](), list[Turn](), list[dict[str, Any]]()
         for span in spans:
             values, seconds = span["attributes"], (_nanos(span, "end") - _nanos(span, "start")) / 1e9
             error = _error(span)
-            if span["spanId"] in calls:
+            if span in calls:
                 asked, answers = (_messages(values.get(f"gen_ai.{it}.messages")) for it in ("input", "output"))
                 said += [*asked[len(said) :], *answers] if asked[: len(said)] == said else [*asked, *answers]
                 finish = (values.get("gen_ai.response.finish_reasons") or [None])[0]
-                used, limit = (values.get(f"gen_ai.{it}") for it in ("usage.output_tokens", "request.max_tokens"))
-                turns.append(Turn(finish, seconds, whole(used), whole(limit), error=error))
+                used, limit = (
+                    whole(values.get(f"gen_ai.{it}")) for it in ("usage.output_tokens", "request.max_tokens")
+                )
+                turns += [Turn(finish, seconds, used, limit, error=error)] * bool(answers)
             elif "gen_ai.tool.name" in values:
                 action, result = (_plain(values.get(f"gen_ai.tool.call.{it}")) for it in ("arguments", "result"))
                 actions.append({
@@ -75,7 +77,14 @@ class OtlpReader(Reader):
         total = rewards.pop("reward", None)
         ended = _messages(about.get("gen_ai.output.messages"))
         said += ended[1:] if said[-1:] == ended[:1] else []  # what came after the last answer
+        instructions = next((it for span in spans if (it := span["attributes"].get(_INSTRUCTIONS))), None)
+        if instructions and not (said and said[0]["role"] == "system"):
+            said[:0] = _messages([{"role": "system", "parts": decoded(instructions)}])
         run, (prompt, completion) = about["resource"].get("logs_ui.run"), halves(said)
+        asked, told = (
+            [count for it in calls if (count := whole(it["attributes"].get(f"gen_ai.usage.{name}_tokens"))) is not None]
+            for name in ("input", "output")
+        )
         title = about["resource"].get("logs_ui.run_name") or about["resource"].get("service.name")
         self.runs.setdefault(run, ImportedRun(title, lacks=_IDS if own else self.lacks, ours=own))
         found = ImportedRollout(
@@ -84,9 +93,15 @@ class OtlpReader(Reader):
             eval_name=about.get("gen_ai.agent.name"), model=about.get("gen_ai.request.model"),
             error=_error(root), created=_nanos(root, "start") // 1_000,
             returned=_nanos(root, "end") // 1_000, seconds=(_nanos(root, "end") - _nanos(root, "start")) / 1e9,
-            metadata={name: it for name, it in about.items() if not name.startswith(("gen_ai.", _OURS))},
+            prompt_tokens=asked[0] if asked else None, completion_tokens=sum(told) if told else None,
+            metadata=_rest(about) | {"spans": [{"name": it.get("name")} | _rest(it["attributes"]) for it in spans[1:]]},
         )  # fmt: skip
         return restored(found, own and {**own, "actions": actions})
+
+
+def _rest(values: dict[str, Any]) -> dict[str, Any]:
+    """Return the attributes of a span that are metadata."""
+    return {name: it for name, it in values.items() if not name.startswith(_OURS) and not name.endswith(_READ)}
 
 
 def _order(span: dict[str, Any]) -> tuple[Any, ...]:

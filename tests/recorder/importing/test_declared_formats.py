@@ -263,6 +263,30 @@ def test_spans_of_others_are_a_rollout(tmp_path: Path) -> None:
     assert ([it.seconds for it in found.turns], found.seconds) == ([2.0, 2.0], 2.0)
 
 
+def test_a_failed_call_keeps_its_usage_its_instructions_and_its_attributes(tmp_path: Path) -> None:
+    given = {
+        "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "Be brief."}]),
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "q"}]}]),
+        "gen_ai.usage.input_tokens": 7,
+        "team": "red",
+    }
+    failed = span("chat", "1", 10, parentSpanId="root", status={"code": 2}, values=given)
+    said = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "5"}]}])
+    used = {"gen_ai.output.messages": said, "gen_ai.usage.input_tokens": 8, "gen_ai.usage.output_tokens": 2}
+    spans = [span("invoke_agent", "root", 9), failed]
+    for more, texts, tokens, turns in (
+        ([], ["Be brief.", "q"], (7, None), []),
+        ([span("chat", "2", 20, parentSpanId="root", values=given | used)], ["Be brief.", "q", "5"], (7, 2), [None]),
+    ):
+        write_lines(tmp_path / "a.jsonl", {"resourceSpans": [{"scopeSpans": [{"spans": spans + more}]}]})
+        found = only(tmp_path, "otlp")
+        assert [it["content"] for it in [*found.prompt, *found.completion]] == texts
+        assert (found.prompt_tokens, found.completion_tokens) == tokens
+        assert [it.error for it in found.turns] == turns
+        kept = {"name": "chat", "gen_ai.request.model": "gpt", "gen_ai.usage.input_tokens": 7, "team": "red"}
+        assert found.metadata["spans"][0] == kept
+
+
 def test_spans_of_one_trace_in_several_lines_are_one_rollout(tmp_path: Path) -> None:
     values = {
         "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "5"}]}])
