@@ -14,6 +14,7 @@ from filecmp import cmp
 from functools import cached_property
 from glob import glob
 from hashlib import blake2b
+from itertools import chain
 from os.path import commonpath
 from pathlib import Path
 from shlex import quote
@@ -29,20 +30,21 @@ _RECORDS = frozenset({".jsonl", ".ndjson", ".json", ".parquet"})
 _FOREIGN = {  # what is no text of ours, by its first bytes: its name, and the command that makes it one
     b"\x1f\x8b": ("packed by gzip", "gzip -dc {0} > {1}.unpacked.jsonl"),
     b"\x28\xb5\x2f\xfd": ("packed by zstd", "zstd -dc {0} > {1}.unpacked.jsonl"),
-    b"BZh": ("packed by bzip2", "bzip2 -dc {0} > {1}.unpacked.jsonl"),
-    b"\xfd7zXZ": ("packed by xz", "xz -dc {0} > {1}.unpacked.jsonl"),
     **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), ("UTF-16", "iconv -f UTF-16 -t UTF-8 {0} > {1}.utf8.jsonl")),
 }
-_TABLES = {".csv": ",", ".tsv": "\\t"}
+_ARCHIVE = ("an archive", "mkdir {1}.unpacked && tar -xf {0} -C {1}.unpacked")
+_TABLES = {".csv": "csv", ".tsv": "table"}  # as pandas calls them
 _TO_LINES = (
-    "python -c \"import pandas, sys; pandas.read_csv(sys.argv[1], sep='{2}').to_json(sys.argv[2], orient='records', "
+    "python -c \"import pandas, sys; pandas.read_{2}(sys.argv[1]).to_json(sys.argv[2], orient='records', "
     'lines=True)" {0} {1}.jsonl'
 )
-_PACKED = frozenset({".gz", ".zst", ".bz2", ".xz", *_TABLES})  # suffixes
+_PACKED = frozenset({".gz", ".tgz", ".zst", *_TABLES})  # suffixes
 SUFFIXES = frozenset({*_RECORDS, ".db", ".sqlite", ".sqlite3", ".eval", ".pt", ".pkl", ".pickle"})
 _ROTATED = re.compile(r"\.(\d{1,4})$")  # logrotate's app.jsonl.1; a higher number is older
 _PATIENCE = 5.0  # seconds for an SQLite file that its program has locked
-_BATCH = 256  # rows of Parquet in memory
+_BATCH = 256  # rows of Parquet in memory at most
+_GROUP, _RATIO = 256 << 20, 64  # bytes of a row group, and how many times the file's size it may be beyond
+_IN_MEMORY = 1 << 30  # bytes of a JSON value
 _SQLITE = b"SQLite format 3\0"
 _MOST = 64 << 20  # bytes of a JSON file
 _LONGEST = 64 << 20  # bytes of a line
@@ -117,12 +119,13 @@ class Head:
     def fault(self) -> str | None:
         """Return why a JSONL, JSON, Parquet or zip file has no record; None if it has one, or nothing at all."""
         written = [quote(visible(it)) for it in (self.file, self.file.with_suffix(""))]
-        for begin, (kind, command) in _FOREIGN.items():
+        for begin, foreign in _FOREIGN.items():
             if self.magic.startswith(begin):
+                kind, command = _ARCHIVE if re.search(r"\.(tar\.|tgz$)", self.file.name) else foreign
                 return f"it is {kind}. Convert it, and import the result: {command.format(*written)}"
         if self.magic and self.file.suffix in _TABLES:
             made = _TO_LINES.format(*written, _TABLES[self.file.suffix])
-            return f"it is CSV. Convert it, and import the result: {made}"
+            return f"it is {self.file.suffix[1:].upper()}. Convert it, and import the result: {made}"
         if self.magic.startswith(b"PK") and not is_zipfile(self.file):
             return "it is a zip archive that is damaged, or cut off before its end"
         return self._begin[1] if self.magic and Path(_logical(self.file.name)).suffix in _RECORDS else None
@@ -201,8 +204,12 @@ def open_read_only(file: Path) -> sqlite3.Connection:
 
 def json_value(written: bytes) -> Any:
     """Decode JSON, also with a byte order mark, the constants NaN and Infinity, and lone surrogates, which Python's
-    writers make. Raises ValueError.
+    writers make. Raises ValueError, and RecordError before more than 1 GiB of memory is taken: a file or a line, which
+    has 64 MiB at most, could become a hundred times as much by many small values, whose number is bounded.
     """
+    lists, objects, values = (written.count(it) for it in (b"[", b"{", b","))  # at most: texts have these, too
+    if 64 * lists + 240 * objects + 48 * values > _IN_MEMORY:
+        raise RecordError(f"its values would take more than {_IN_MEMORY >> 20:,} MiB in memory")
     written = written.removeprefix(BOM_UTF8)
     try:
         return orjson.loads(written)
@@ -247,6 +254,8 @@ class JsonLines:
                 written, is_ended = line.strip(), end.endswith(b"\n")
                 try:
                     found = _too_long(size) or json_value(written) if written else None
+                except RecordError as error:
+                    found = error
                 except (ValueError, RecursionError):
                     if not is_ended:
                         self.is_cut = True
@@ -269,10 +278,10 @@ def _has_lines(file: Path) -> bool:
         lines = [opened.readline(_LONGEST).strip(), opened.readline(_LONGEST).strip()]
     if len(lines[0]) == _LONGEST:  # it is refused, without being read
         return file.suffix != ".json"
-    with suppress(ValueError, RecursionError):
+    with suppress(ValueError, RecursionError, RecordError):
         first, is_more = json_value(lines[0]), bool(lines[1])
         return is_more or (isinstance(first, dict) and file.suffix != ".json")
-    with suppress(ValueError, RecursionError):
+    with suppress(ValueError, RecursionError, RecordError):
         return file.suffix != ".json" and not (file.stat().st_size <= _MOST and json_value(file.read_bytes()))
     return file.suffix != ".json"
 
@@ -291,11 +300,20 @@ def _json_items(file: Path) -> Iterator[tuple[int, Any]]:
 
 
 def parquet_rows(file: Path, *columns: str) -> Iterator[tuple[int, Any]]:
-    """Yield the rows of a Parquet file as `records_of`, with these of its columns; with all if none are named."""
+    """Yield the rows of a Parquet file as `records_of`, with these of its columns; with all if none are named. Raises
+    RecordError if a row group says that it unpacks to more than 256 MiB and 64 times the file. A batch has so many rows
+    as fit into 256 MiB if each is as large as a dictionary could make it.
+    """
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as opened:
-        batches = opened.iter_batches(_BATCH, columns=columns or None)
+        groups = [opened.metadata.row_group(it) for it in range(opened.metadata.num_row_groups)]
+        parts = [[it.column(place) for place in range(it.num_columns)] for it in groups]
+        sizes = [[max(it.total_uncompressed_size, 8 * it.num_values) for it in group] for group in parts]
+        if max(map(sum, sizes), default=0) > max(_GROUP, _RATIO * file.stat().st_size):
+            raise RecordError(f"its rows would take more than {_RATIO} times the file's size in memory")
+        rows = min(_BATCH, max(1, _GROUP // max(1, *chain(*sizes, [1]))))
+        batches = opened.iter_batches(rows, columns=columns or None)
         yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
 
 
