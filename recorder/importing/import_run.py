@@ -177,6 +177,8 @@ class _File:
     keys: set[tuple[str, str]] = field(default_factory=set)  # of those that were read
     reader: Reader | None = None  # None if no reader knows it
     lines: JsonLines | None = None  # which goes on where it ended
+    number: int = 0  # of the last record that was counted
+    twin: "_File | None" = None  # the first file with the same id, of which it is mostly a copy
     id: str = ""
     seen: tuple[int, int] = (0, 0)  # its `state` when it was read last
     counts: Counter[str] = field(default_factory=Counter)  # its share of the result's counts
@@ -237,7 +239,6 @@ class Importer:
         self._uids: dict[tuple[str, str | None], str] = {}  # of runs, by format and the source's own id
         self._runs: dict[str, _Run] = {}
         self._rewards, self._numbers = set[str](), set[str]()  # names of rewards, and of these and metrics
-        self._places: dict[int, tuple[str, int]] = {}  # file and number of what was read last, by hash of run and key
         self._keys: OrderedDict[str, dict[str, int]] = OrderedDict()  # generations in a group, by the rollout's key
         self._changes: list[Any] = []  # Change or RowDraft
         self._bytes = 0
@@ -250,10 +251,13 @@ class Importer:
         self._thread = ThreadPoolExecutor(1, "logs-ui import")
         self._stored: Future[None] | None = None
         self._committer = Committer(self._address, Limits.from_environment(), spools_always=self._is_remote)
+        # Where the sources' own keys were read, by hash of run and key; of many, it is a temporary file.
+        self._places = sqlite3.connect("", isolation_level=None)
+        self._places.execute("CREATE TABLE place (key INTEGER PRIMARY KEY, name BLOB, number INTEGER)")
 
     def take(self) -> None:
         """Read and store what is new. Raises LogsUIError as `import_run`."""
-        self._places.clear()
+        self._places.execute("DELETE FROM place")
         found = found_files(self._paths, may_lack=self._is_followed)
         files = [(it, reader) for it in map(self._opened, found) if it and (reader := it.reader)]
         self.result.formats = dict(Counter(reader.name for _, reader in files))
@@ -287,6 +291,7 @@ class Importer:
             self._flush(and_wait=True)
         finally:
             self._thread.shutdown()
+            self._places.close()
             self._committer.close(10.0)
         if self._committer.dropped:
             raise LogsUIError(
@@ -381,7 +386,8 @@ class Importer:
         keys, wanted = head.keys | head.tables, [(it, marks) for it in readers() for marks in it.alternatives()]
         near, marks = max(wanted, key=lambda it: len(it[1] & keys) / len(it[1]))
         has = f": it has {_listed(sorted(keys))}" if keys else ""
-        lacking = f"Nearest is {near.name} ({near.marks}): it lacks {_listed(sorted(marks - keys))}."
+        lacks = f"it lacks {_listed(sorted(marks - keys))}" if marks - keys else "the file's name or kind is another"
+        lacking = f"Nearest is {near.name} ({near.marks}): {lacks}."
         return "\n".join((
             f"No reader knows {', '.join(map(visible, [*self._unknown][:3]))}{has}.",
             lacking if marks & keys else "It has no key by which a format is known: docs/import.md lists them.",
@@ -444,16 +450,22 @@ class Importer:
             if self._is_first(file, place, change):
                 self.result.rollouts += 1
                 file.counts["rollouts"] += 1
+                file.number = place.number
 
     def _is_first(self, file: _File, place: Place, change: RowChange) -> bool:
         """Return False, and say so, if a rollout replaces another of this import. Raises LogsUIError if strict."""
-        here = place.name, place.number
         # The key of a place is its own, but for a copy of the file, which is the same rollouts.
+        if file.twin and place.number <= file.twin.number:
+            return False
         if file.reader is None or file.reader.may_repeat or (place.id and change.uid.startswith(place.id)):
             return True
-        name, number = self._places.setdefault(hash((change.run, change.uid)), here)
+        key, here = hash((change.run, change.uid)), (os.fsencode(place.name), place.number)
+        if self._places.execute("INSERT OR IGNORE INTO place VALUES (?, ?, ?)", (key, *here)).rowcount:
+            return True
+        name, number = self._places.execute("SELECT name, number FROM place WHERE key = ?", (key,)).fetchone()
         if (name, number) == here:
             return True
+        name = os.fsdecode(name)
         where = f"record {number}" if name == place.name else f"record {number} of {visible(name)}"
         key, name = visible(shortened(change.uid)), visible(place.name)
         line = f"{name}, record {place.number}: it has the key {key!r} of {where}, too, and replaces it"
@@ -481,9 +493,12 @@ class Importer:
         if found != file.before:
             self.result.rollouts += file.rollouts_before
         other = self._ids.get(found)
-        if other and other is not file and other.source.file == path:  # another file was moved to its place
-            file.before, file.stale, other.keys = found, file.stale | other.keys, set()
-            self._uncount(other, Counter())
+        if other and other is not file:
+            if other.source.file != path:
+                file.twin = other.twin or other
+            else:  # another file was moved to its place
+                file.before, file.stale, other.keys = found, file.stale | other.keys, set()
+                self._uncount(other, Counter())
         self._ids[found] = file
         return found
 

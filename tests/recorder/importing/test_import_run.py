@@ -31,6 +31,7 @@ from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Mode
 
+_TRL = "Parquet, or W&B's .table.json, with `step`, `prompt`, `completion` and `advantage`"
 _SKYRL = "`input_prompt`, `output_response`"
 _PACKED = gzip.compress(b'{"text": "a"}\n', mtime=0)
 
@@ -395,6 +396,7 @@ def test_a_log_that_is_copied_and_cut_when_it_is_rotated_loses_nothing(tmp_path:
     importer.close()
     (run,) = importer.result.runs
     assert sorted(message[-1]["content"] for message in _rows(db, run).messages) == ["one", "three", "two"]
+    assert importer.result.rollouts == 3
     assert import_run(folder, db=db).runs == [run]
     assert len(_rows(db, run)) == 3
 
@@ -404,6 +406,7 @@ def test_files_that_only_begin_alike_are_told_apart(tmp_path: Path) -> None:
         for step in (0, 5):
             records = [{"text": "same"}, *({"text": f"{step} {i}"} for i in range(9))]
             _write(tmp_path / f"{name}/global_step_{step}/gsm8k.jsonl", *records)
+    for name in ("here", "there", "everywhere"):
         _write(tmp_path / f"copies/{name}/a.jsonl", {"text": "one"}, {"text": "two"})
     found = [import_run(tmp_path / name, db=tmp_path / "runs.db").runs for name in ("here", "there")]
     assert found[0] == found[1]
@@ -412,7 +415,7 @@ def test_files_that_only_begin_alike_are_told_apart(tmp_path: Path) -> None:
     assert import_run(paths, db=tmp_path / "runs.db").runs == found[0]
     assert len(_rows(tmp_path / "runs.db", found[0][0])) == 20
     copies = import_run(tmp_path / "copies", db=tmp_path / "runs.db")
-    assert len(_rows(tmp_path / "runs.db", copies.runs[0])) == 2
+    assert len(_rows(tmp_path / "runs.db", copies.runs[0])) == copies.rollouts == 2
 
 
 def test_a_file_that_cannot_be_read_costs_itself(tmp_path: Path) -> None:
@@ -554,6 +557,7 @@ def test_what_no_reader_knows_gets_one_line(tmp_path: Path) -> None:
         (("input", "output", "score"), "verl (JSONL with `input`, `output`, `score` and `step`): it lacks `step`."),
         (("input_prompt", "score"), f"skyrl (JSONL with {_SKYRL} and `score`): it lacks `output_response`."),
         (("content", "rewards"), "nemo-rl (JSONL with `content`, `rewards` and `idx`): it lacks `idx`."),
+        (("step", "prompt", "completion", "advantage"), f"trl ({_TRL}): the file's name or kind is another."),
     ],
 )  # fmt: skip
 def test_the_nearest_format_is_named_with_the_key_that_it_lacks(

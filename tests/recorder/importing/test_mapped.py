@@ -322,6 +322,11 @@ def test_two_rows_with_one_key_are_said(tmp_path: Path) -> None:
     assert found.notes == [
         "a.jsonl, record 3: it has the key 'x' of record 1, too, and replaces it. Map another column to `key`, or none."
     ]
+    (tmp_path / "copies/there").mkdir(parents=True)
+    for name in ("here.jsonl", "there/here.jsonl"):
+        (tmp_path / "copies" / name).write_text('{"q": "q", "a": "0", "k": "x"}\n')
+    copies = import_run(tmp_path / "copies", mapping=tmp_path / "m.toml", db=tmp_path / "a.db")
+    assert (copies.rollouts, copies.replaced) == (1, 0)
     with pytest.raises(LogsUIError, match=r"a\.jsonl, record 3: .+ Without --strict the later one is taken"):
         import_run(tmp_path / "rows", mapping=tmp_path / "m.toml", strict=True, db=tmp_path / "b.db")
 

@@ -546,3 +546,10 @@ def test_groups_are_of_one_task_however_alike_their_names_are(tmp_path: Path) ->
     (tmp_path / "traces.jsonl").write_text("".join(json.dumps(it) + "\n" for it in records))
     rows = load_run(import_run(tmp_path, db=tmp_path / "a.db").runs[0], db=tmp_path / "a.db")
     assert rows.groupby("group").task.unique().map(list).to_list() == [[names[0]], [names[2]]]
+
+
+def test_a_batch_that_has_all_that_arrived_and_copies_count_once(tmp_path: Path) -> None:
+    for folder, name in (("a/train", "all/traces"), ("a/train", "effective/traces"), ("b", "x"), ("b/copy", "x")):
+        rollouts(tmp_path / folder.replace("/train", "/rollouts/step_1/train"), trace(), name=f"{name}.jsonl")
+    found = [import_run(tmp_path / name, db=tmp_path / "r.db") for name in ("a", "b")]
+    assert [(it.rollouts, it.new) for it in found] == [(1, 1), (1, 1)]
