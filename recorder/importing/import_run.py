@@ -4,7 +4,7 @@ import os
 import sqlite3
 import zipfile
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,20 +22,11 @@ from logs_ui.recorder.api.run_record import ChangesJob
 from logs_ui.recorder.delivery.committer import Committer
 from logs_ui.recorder.delivery.outlet import Counts
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.importing import source_files
 from logs_ui.recorder.importing.formats import readers
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
 from logs_ui.recorder.importing.imported_rows import finite_number, row_of, step_of, whole_number
-from logs_ui.recorder.importing.source_files import (
-    SUFFIXES,
-    Head,
-    JsonLines,
-    Place,
-    RecordError,
-    SourceFile,
-    are_apart,
-    file_id,
-    found_files,
-)  # fmt: skip
+from logs_ui.recorder.importing.source_files import SUFFIXES, Head, JsonLines, Place, RecordError, SourceFile
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.snapshot import column, error_line, plain_settings, visible
@@ -242,7 +233,7 @@ class Importer:
         self._keys: OrderedDict[str, dict[str, int]] = OrderedDict()  # generations in a group, by the rollout's key
         self._changes: list[Any] = []  # Change or RowDraft
         self._bytes = 0
-        found_files(self._paths, may_lack=is_followed)  # raises before a database is made
+        source_files.found_files(self._paths, may_lack=is_followed)  # raises before a database is made
         self._address = absolute(database_address(db))
         writing_engine(self._address).dispose()  # raises if it cannot be written
         self._engine = reading_engine(self._address)  # kept: files may have thousands of runs
@@ -258,7 +249,7 @@ class Importer:
     def take(self) -> None:
         """Read and store what is new. Raises LogsUIError as `import_run`."""
         self._places.execute("DELETE FROM place")
-        found = found_files(self._paths, may_lack=self._is_followed)
+        found = source_files.found_files(self._paths, may_lack=self._is_followed)
         files = [(it, reader) for it in map(self._opened, found) if it and (reader := it.reader)]
         self.result.formats = dict(Counter(reader.name for _, reader in files))
         # Beside files that are known, those are mostly settings and logs of the same program.
@@ -399,12 +390,9 @@ class Importer:
         if file.seen == (state := file.state()):
             return
         file.seen = state
-        records = file.lines or _records_of(reader, file.source.file)
-        if isinstance(records, JsonLines):
-            file.lines, records.file = records, file.source.file
         self._uncount(file, file.ended)
         place = Place(*file.source, file.id, 0)
-        for number, record in _to_the_end(records, reader):
+        for number, record in self._records_of(file, reader):
             file.ended = file.counts.copy()
             if not file.id and not isinstance(record, RecordError):
                 file.id = self._id_of(file, record)
@@ -419,6 +407,19 @@ class Importer:
         self._delete_stale(file)
         if file.lines is not None and file.lines.is_cut and not self._is_followed:
             self._leave_out(file, place._replace(number=file.lines.number + 1), "it is cut off before its end")
+
+    def _records_of(self, file: _File, reader: Reader) -> Iterator[tuple[int, Any]]:
+        """Yield new records with their numbers; a RecordError in place of what cannot be read on."""
+        number = 0
+        try:
+            records = file.lines or reader.records(file.source.file)
+            if isinstance(records, JsonLines):
+                file.lines, records.file = records, file.source.file
+            for number, record in records:
+                yield number, record
+        except Exception as error:  # noqa: BLE001 - a file may contain anything
+            where = "reading it stopped here" if number else "the file cannot be read"
+            yield number + 1, RecordError(f"{where}: {_reason(error, reader)}")
 
     def _delete_stale(self, file: _File) -> None:
         """Delete the rollouts that a file had before it was written anew, unless it or another file has them."""
@@ -462,13 +463,13 @@ class Importer:
         key, here = hash((change.run, change.uid)), (os.fsencode(place.name), place.number)
         if self._places.execute("INSERT OR IGNORE INTO place VALUES (?, ?, ?)", (key, *here)).rowcount:
             return True
-        name, number = self._places.execute("SELECT name, number FROM place WHERE key = ?", (key,)).fetchone()
-        if (name, number) == here:
+        before = self._places.execute("SELECT name, number FROM place WHERE key = ?", (key,)).fetchone()
+        if before == here:
             return True
-        name = os.fsdecode(name)
-        where = f"record {number}" if name == place.name else f"record {number} of {visible(name)}"
-        key, name = visible(shortened(change.uid)), visible(place.name)
-        line = f"{name}, record {place.number}: it has the key {key!r} of {where}, too, and replaces it"
+        first, number = os.fsdecode(before[0]), before[1]
+        where = f"record {number}" if first == place.name else f"record {number} of {visible(first)}"
+        own = visible(shortened(change.uid))
+        line = f"{visible(place.name)}, record {place.number}: it has the key {own!r} of {where}, too, and replaces it"
         line += ". Map another column to `key`, or none" if file.reader.name == "map" else ""
         if self._is_strict:
             raise LogsUIError(f"{line}. Without --strict the later one is taken.")
@@ -486,9 +487,9 @@ class Importer:
         # TRL writes its Parquet anew for the evaluation of a step: that does not replace the training's rollouts.
         if file.lines is None or before is None or before.source.file != path:
             for name in (Path(file.source.name).name, file.source.name, str(path.absolute())):
-                found = file_id(name, record)
+                found = source_files.file_id(name, record)
                 other = self._ids.get(found)
-                if other is None or not are_apart(other.source.file, path):
+                if other is None or not source_files.are_apart(other.source.file, path):
                     break
         if found != file.before:
             self.result.rollouts += file.rollouts_before
@@ -617,23 +618,6 @@ def _description(reader: Reader, run: str | None) -> ImportedRun:
         return reader.describe(run)
     except Exception:  # noqa: BLE001 - a file may contain anything: it costs what it says of the run
         return ImportedRun(run, lacks=[*Lack])
-
-
-def _records_of(reader: Reader, file: Path) -> Iterable[tuple[int, Any]]:
-    try:
-        return reader.records(file)
-    except Exception as error:  # noqa: BLE001 - a file may contain anything
-        return [(1, RecordError(f"the file cannot be read: {_reason(error, reader)}"))]
-
-
-def _to_the_end(records: Iterable[tuple[int, Any]], reader: Reader) -> Iterator[tuple[int, Any]]:
-    """Yield records with their numbers; in place of the rest of a file that cannot be read on, a RecordError."""
-    number = 0
-    try:
-        for number, record in records:
-            yield number, record
-    except Exception as error:  # noqa: BLE001 - a file may contain anything
-        yield number + 1, RecordError(f"reading it stopped here: {_reason(error, reader)}")
 
 
 def _reason(error: Exception, reader: Reader | None = None) -> str:

@@ -91,12 +91,7 @@ def row_of(rollout: ImportedRollout, run: str, group: str, generation: int, crea
         "attributes": attributes_in(metadata),
     }
     change = RowChange(run, rollout.key, identity, columns, tags=tags_in(metadata))
-    content = {
-        "messages": messages,
-        "actions": actions,
-        "sampling": _plain(rollout.sampling),
-        "metadata": metadata,
-    }
+    content = {"messages": messages, "actions": actions, "sampling": _plain(rollout.sampling), "metadata": metadata}
     said = answers(messages)
     if rollout.is_one_text and any(map(_FURTHER.search, said)):
         said = []  # tools' results stand in it: what repeats itself may be theirs

@@ -3,7 +3,6 @@
 import math
 import operator
 import re
-import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -72,12 +71,6 @@ _OURS: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("group", "task", "eval_name", "model", "error"), str),
     **dict.fromkeys(("rewards", "metrics", "sampling", "metadata"), dict),
 }  # fmt: skip
-
-
-def ending_words(program: str) -> dict[str, StopReason]:
-    """Return stop reasons by the patterns of a program's words."""
-    written = tomllib.loads(Path(__file__).with_name("format_words.toml").read_text("utf-8"))
-    return {pattern: StopReason(word) for pattern, word in written[program].items()}
 
 
 def restored(found: ImportedRollout, own: Mapping[str, Any]) -> ImportedRollout:

@@ -15,8 +15,6 @@ from logs_ui.recorder.importing.source_files import Place, RecordError
 from logs_ui.recorder.vocabulary import Dropped, Lack, Mode
 
 _DIFFERENCE = "sampling/sampling_logp_difference/mean"  # TRL's name, which checks know
-_NEVER = (Lack.ERRORS, Lack.POLICY_VERSIONS)
-_NO_TOKENS = ("token ids", "log-probs", "advantages")
 _ROLES = "roles of trained messages (inferred from the loss mask)"
 
 
@@ -25,7 +23,7 @@ class NemoReader(MappedReader):
 
     name, title = "nemo-rl", "NeMo-RL"
     marks = "JSONL with `content`, `rewards` and `idx`"
-    lacks = (*_NEVER, Lack.GROUPS, Lack.TASKS, Lack.STOP_REASONS, _ROLES)
+    lacks = (*(it for it in Lack if it != Lack.WEIGHTS), _ROLES)
     _lists = ("token_ids", "token_loss_mask", "generation_logprobs", "prev_logprobs", "advantages")
     _others = ("content", "rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "idx")
     declared: ClassVar = {}
@@ -79,32 +77,32 @@ class ArtReader(MappedReader):
 
     name, title = "art", "ART"
     marks = "Parquet with `group_index`, `group_metadata`, `messages` and `reward`"
-    lacks = (*_NO_TOKENS, Lack.TASKS, "reward functions")
+    lacks = ("token ids", "log-probs", "advantages", Lack.TASKS, "reward functions")
     _json = ("tools", "logs", "group_metadata", "group_metrics", "group_logs")
     _whole = ("final_policy_version", "additional_histories")
     _others = ("format_version", "group_json", "trajectory_json", "messages", "metrics", "metadata")
-    declared: ClassVar = {"group": "group_index", "generation": "trajectory_index", "reward": "reward"}
+    declared: ClassVar = {
+        "group": "group_index", "generation": "trajectory_index", "reward": "reward", "step": "@path.step",
+        "mode": "@path.mode", "constants": {"mode": "eval"},
+        "cut": {"@path": r"/((?P<mode>train)|[^/]*)/((?P<step>\d+)\.)?[^/]*$"},
+    }  # fmt: skip
     drops = (*_json, *_others)
 
     def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
-        found = (
-            [] if record["reward"] is None else [*super().rollouts(record, place)]
-        )  # a group may have exceptions only
+        # A group may have exceptions only.
+        found = [] if record["reward"] is None else [*super().rollouts(record, place)]
         about = {} if record.get("trajectory_index") else decoded(record.get("group_json")) or {}
-        common: dict[str, Any] = {
-            "prompt": found[0].prompt if found else [],
-            "completion": [],
-            "group": str(record["group_index"]),
-        }
-        common |= _art_place(place)
+        fields = self._fields_of(self._columns_of(record, place))
+        common: dict[str, Any] = {it: fields[it] for it in ("mode", "step", "group") if it in fields}
+        common |= {"prompt": found[0].prompt if found else [], "completion": []}
         if None not in self.runs:
             known = self.describe(None)
-            more = () if record.get("trajectory_json") else (*_NEVER, Lack.STOP_REASONS)  # of version 1
-            self.runs[None] = replace(known, lacks=(*known.lacks, *more))
+            never = (Lack.ERRORS, Lack.POLICY_VERSIONS, Lack.STOP_REASONS)  # in version 1
+            self.runs[None] = replace(known, lacks=(*known.lacks, *(() if record.get("trajectory_json") else never)))
         texts = [f"{it['type']}: {it['message']}" for it in about.get("exceptions", ())]
         yield from [*found, *(ImportedRollout(f"{place.key}-{i}", error=it, **common) for i, it in enumerate(texts))]
 
-    def more(self, row: Any, place: Place) -> dict[str, Any]:
+    def more(self, row: Any, place: Place) -> dict[str, Any]:  # noqa: ARG002 - as of others
         whole = decoded(row.get("trajectory_json")) or {}
         said = whole.get("messages_and_choices") or row["messages"] or []
         answers = [it for it in said if "finish_reason" in it]
@@ -117,7 +115,6 @@ class ArtReader(MappedReader):
         messages = [it.get("message", it) for it in said]
         messages = [{**it, "tool_calls": decoded(it.get("tool_calls")), "trainable": None} for it in messages]
         return conversation(messages[:first], messages[first:]) | {
-            **_art_place(place),
             "policy_step": whole.get("initial_policy_version"),
             "model": calls[0]["request"].get("model") if calls else None,
             "turns": [Turn(finish=it["finish_reason"]) for it in answers],
@@ -126,8 +123,3 @@ class ArtReader(MappedReader):
             | {it: decoded(row[it]) for it in self._json if row.get(it)}
             | (decoded(row["metadata"]) or {}),
         }
-
-
-def _art_place(place: Place) -> dict[str, Any]:
-    mode = Mode.TRAIN if place.file.absolute().parent.name == "train" else Mode.EVAL
-    return {"mode": mode, "step": int(place.file.stem) if place.file.stem.isdecimal() else 0}

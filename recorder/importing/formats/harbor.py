@@ -13,16 +13,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from logs_ui.recorder.importing.formats._values import (
-    ending_words,
-    key_of,
-    micros,
-    number,
-    part,
-    restored,
-    token_arrays,
-    whole,
-)
+from logs_ui.recorder.importing.formats._values import key_of, micros, number, part, restored, token_arrays, whole
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError, json_value
 from logs_ui.recorder.storage.payload import Tokens
@@ -32,7 +23,16 @@ _IMAGE = 8 << 20  # bytes of an image that is taken into its message; a larger o
 _OF_TRIAL = re.compile(r"(.+?)/(?:steps/[^/]+/)?(?:user-)?agent/[^/]+")
 _SHOWN = {"source", "message", "reasoning_content", "tool_calls", "observation"}  # of a step; the rest is metadata
 _TOKENS = ("prompt_token_ids", "completion_token_ids", "logprobs")
-_ENDS = ending_words("harbor")
+_ENDS = {  # by the exception's type, empty without one, in this order, as error_policy.py of harbor 0.25 classifies it
+    "$|Verifier|RewardFile": StopReason.DONE,
+    "AgentTimeout": StopReason.TURN_LIMIT,  # the agent's own time is used up: no fault of the environment
+    "(Context|Output).+Exceeded": StopReason.LENGTH,
+    "AgentSafety|ContentPolicy": StopReason.STOP,
+    "EnvironmentStart|Sandbox|AgentSetup|Healthcheck|MemoryLimit|SSH|GKE|RuntimeReq|AddTests|Download|"
+    "ServiceOp|Vercel|Dspy|MissingExtra|Regrade": StopReason.ENVIRONMENT_ERROR,
+    "Cancelled": StopReason.ABORTED,
+    "": StopReason.EXCEPTION,
+}
 _LACKS = ("advantages", "why the model's answers ended", Lack.POLICY_VERSIONS)  # of trials
 _STATUS = {"environment_error": Status.ERROR, "exception": Status.ERROR, "aborted": Status.ABORTED}
 

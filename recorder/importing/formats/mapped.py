@@ -58,13 +58,11 @@ class MappedReader(Reader):
     Attributes:
         declared: the mapping of a format of its own; None takes the user's.
         drops: columns that `more` reads, or that say nothing.
-        file: a pattern of the names of its files.
     """
 
     name, title, marks = "map", "a mapping", "any columns, with --map"
     declared: ClassVar[Mapping[str, Any] | None] = None
     drops: ClassVar[Sequence[str]] = ()
-    file: ClassVar[str] = ""
 
     def __init__(self, root: Path, options: ImportOptions) -> None:
         super().__init__(root, options)
@@ -99,8 +97,7 @@ class MappedReader(Reader):
 
     @classmethod
     def recognizes(cls, head: Head) -> bool:
-        is_named = cls.declared is not None and re.search(cls.file, head.file.name)
-        return bool(is_named) and super().recognizes(head)
+        return cls.declared is not None and super().recognizes(head)
 
     def describe(self, run: str | None) -> ImportedRun:
         if self.declared is not None:
@@ -110,7 +107,7 @@ class MappedReader(Reader):
             del named["group"]  # that is no more than without it
         has_parts = len(self._rewards) > ("reward" not in named) and not self._weights
         given = {*named, *(["rewards"] if self._rewards else []), *([] if has_parts else ["weights"])}
-        return ImportedRun(run, lacks=[it for it, names in _KNOWN["lacks"].items() if given.isdisjoint(names)])
+        return ImportedRun(run, lacks=_lacking(given))
 
     def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
         if not isinstance(record, dict):
@@ -180,25 +177,31 @@ class MappedReader(Reader):
             values: list[Any] = [columns.get(it, "" if it.startswith("@") else None) for it in parts]
             if made in columns or None in values:
                 continue
+            numbers: list[Any] = [_values.number(it) for it in (values[0] if isinstance(values[0], list) else values)]
             if "{" in made:
                 texts = re.split(r"\{.+?\}", made)
                 columns[made] = "".join(f"{text}{it}" for text, it in zip(texts, [*values, ""], strict=True))
-                continue
-            numbers: list[Any] = [_values.number(it) for it in (values[0] if isinstance(values[0], list) else values)]
-            if None not in numbers:
+            elif not numbers or None in numbers:
+                columns[made] = values[0]  # which is said to be no number
+            else:
                 columns[made] = sum(numbers) if made.startswith("sum(") else numbers[0] - numbers[1]
-            elif made.startswith("sum("):  # which is said to be no number
-                columns[made] = values[0]
         return columns
 
 
 def declared_readers() -> list[type[MappedReader]]:
     """Return the readers of the formats that are declarations."""
-    files = sorted(Path(__file__).with_name("declared").glob("*.toml"))
-    read = {file.stem: tomllib.loads(file.read_text("utf-8")) for file in files}
-    return [
-        type(name, (MappedReader,), {"name": name, **it.pop("format"), "declared": it}) for name, it in read.items()
-    ]
+    found = []
+    for file in sorted(Path(__file__).with_name("declared").glob("*.toml")):
+        mapping = tomllib.loads(file.read_text("utf-8"))
+        about = mapping.pop("format")
+        about["lacks"] = [*_lacking({*mapping, "weights"}), *about.get("lacks", ())]
+        found.append(type(file.stem, (MappedReader,), {"name": file.stem, **about, "declared": mapping}))
+    return found
+
+
+def _lacking(fields: set[str]) -> list[str]:
+    """Return what a run lacks of which these fields are known."""
+    return [it for it, names in _KNOWN["lacks"].items() if fields.isdisjoint(names)]
 
 
 def _mapping(options: ImportOptions) -> dict[str, Any]:
@@ -338,7 +341,9 @@ def _converted(field: str, value: Any, column: str) -> Any:
     """Return a field's value; None for null, and for a word that is none of ours. Raises RecordError."""
     if value is None or field in _WORDS:
         word = str(value).lower()
-        return next((it for it in _WORDS.get(field, ()) if it == _KNOWN["words"].get(word, word)), None)
+        return next(
+            (it for it in _WORDS.get(field, ()) if word == it or word in _KNOWN["words"].get(it, "").split()), None
+        )
     kind = _FIELDS[field][0]
     found = _values.messages_of(value, "assistant") if field == "completion" else _KINDS[kind](value)
     if found is None:

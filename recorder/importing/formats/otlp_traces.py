@@ -81,7 +81,7 @@ class OtlpReader(Reader):
         if instructions and not (said and said[0]["role"] == "system"):
             said[:0] = _messages([{"role": "system", "parts": decoded(instructions)}])
         run, (prompt, completion) = about["resource"].get("logs_ui.run"), halves(said)
-        asked, told = (
+        had, made = (
             [count for it in calls if (count := whole(it["attributes"].get(f"gen_ai.usage.{name}_tokens"))) is not None]
             for name in ("input", "output")
         )
@@ -93,7 +93,7 @@ class OtlpReader(Reader):
             eval_name=about.get("gen_ai.agent.name"), model=about.get("gen_ai.request.model"),
             error=_error(root), created=_nanos(root, "start") // 1_000,
             returned=_nanos(root, "end") // 1_000, seconds=(_nanos(root, "end") - _nanos(root, "start")) / 1e9,
-            prompt_tokens=asked[0] if asked else None, completion_tokens=sum(told) if told else None,
+            prompt_tokens=had[0] if had else None, completion_tokens=sum(made) if made else None,
             metadata=_rest(about) | {"spans": [{"name": it.get("name")} | _rest(it["attributes"]) for it in spans[1:]]},
         )  # fmt: skip
         return restored(found, own and {**own, "actions": actions})

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.importing.formats import _values
-from logs_ui.recorder.importing.formats._values import decoded, ending_words, messages_of, micros, part, token_arrays
+from logs_ui.recorder.importing.formats._values import decoded, messages_of, micros, part, token_arrays
 from logs_ui.recorder.importing.imported import (
     ImportedRollout,
     ImportedRun,
@@ -42,7 +42,16 @@ _LOGGED = ("progress/", "optim/", "perf/", "loss/", "entropy/", "train/", "eval/
 _NAMES = {"optim/lr": "learning_rate", "optim/grad_norm": "grad_norm", "entropy/all/mean": "entropy"}  # as checks know
 _MARKS = ({"traces", "env"}, {"nodes", "task"}, {"example_id", "completion"}, *_ABOUT)
 _LACKS: tuple[str, ...] = ("token ids", "log-probs", "advantages", Lack.WEIGHTS)  # of results.jsonl
-_STOPS = ending_words("verifiers")
+_STOPS = {  # by the stop condition, in this order
+    r"max_turns(_reached)?": StopReason.TURN_LIMIT,
+    r"max_.*|prompt_too_long|context_length|compaction_failed|is_truncated": StopReason.LENGTH,
+    r".*timeout(_reached)?": StopReason.TIMEOUT,
+    r"agent_completed|completed|stop|no_tools_called": StopReason.STOP,
+    r"empty_action": StopReason.NO_ACTION,
+    r"(provider_|task_|has_)?error": StopReason.EXCEPTION,
+    r".*_error": StopReason.ENVIRONMENT_ERROR,
+    r".+": StopReason.DONE,  # an environment's own condition
+}
 _MEANS = {"trainer_logprobs": "trainer_logprob", "reference_logprobs": "reference_logprob", "entropies": "entropy"}
 _MEANS |= {"apart": "sampling_logp_difference"}
 _USAGE = ("cached_input_tokens", "reasoning_tokens", "cost")
