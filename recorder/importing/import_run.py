@@ -244,7 +244,7 @@ class Importer:
         self._committer = Committer(self._address, Limits.from_environment(), spools_always=self._is_remote)
         # Where the sources' own keys were read, by hash of run and key; of many, it is a temporary file.
         self._places = sqlite3.connect("", isolation_level=None)
-        self._places.execute("CREATE TABLE place (key INTEGER PRIMARY KEY, name BLOB, number INTEGER)")
+        self._places.execute("CREATE TABLE place (key INTEGER PRIMARY KEY, name TEXT)")
 
     def take(self) -> None:
         """Read and store what is new. Raises LogsUIError as `import_run`."""
@@ -460,16 +460,13 @@ class Importer:
             return False
         if file.reader is None or file.reader.may_repeat or (place.id and change.uid.startswith(place.id)):
             return True
-        key, here = hash((change.run, change.uid)), (os.fsencode(place.name), place.number)
-        if self._places.execute("INSERT OR IGNORE INTO place VALUES (?, ?, ?)", (key, *here)).rowcount:
+        key, here = hash((change.run, change.uid)), f"record {place.number} of {visible(place.name)}"
+        self._places.execute("INSERT OR IGNORE INTO place VALUES (?, ?)", (key, here))
+        (first,) = self._places.execute("SELECT name FROM place WHERE key = ?", (key,)).fetchone()
+        if first == here:
             return True
-        before = self._places.execute("SELECT name, number FROM place WHERE key = ?", (key,)).fetchone()
-        if before == here:
-            return True
-        first, number = os.fsdecode(before[0]), before[1]
-        where = f"record {number}" if first == place.name else f"record {number} of {visible(first)}"
         own = visible(shortened(change.uid))
-        line = f"{visible(place.name)}, record {place.number}: it has the key {own!r} of {where}, too, and replaces it"
+        line = f"{visible(place.name)}, record {place.number}: it has the key {own!r} of {first}, too, and replaces it"
         line += ". Map another column to `key`, or none" if file.reader.name == "map" else ""
         if self._is_strict:
             raise LogsUIError(f"{line}. Without --strict the later one is taken.")

@@ -27,18 +27,20 @@ from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.snapshot import visible
 
 _RECORDS = frozenset({".jsonl", ".ndjson", ".json", ".parquet"})
-_FOREIGN = {  # what is no text of ours, by its first bytes: its name, and the command that makes it one
-    b"\x1f\x8b": ("packed by gzip", "gzip -dc {0} > {1}.unpacked.jsonl"),
-    b"\x28\xb5\x2f\xfd": ("packed by zstd", "zstd -dc {0} > {1}.unpacked.jsonl"),
-    **dict.fromkeys((b"\xff\xfe", b"\xfe\xff"), ("UTF-16", "iconv -f UTF-16 -t UTF-8 {0} > {1}.utf8.jsonl")),
-}
-_ARCHIVE = ("an archive", "mkdir {1}.unpacked && tar -xf {0} -C {1}.unpacked")
-_TABLES = {".csv": "csv", ".tsv": "table"}  # as pandas calls them
 _TO_LINES = (
-    "python -c \"import pandas, sys; pandas.read_{2}(sys.argv[1]).to_json(sys.argv[2], orient='records', "
-    'lines=True)" {0} {1}.jsonl'
+    "python -c \"import pandas, sys; pandas.read_%s(sys.argv[1]).to_json(sys.argv[2], orient='records', lines=True)\" "
+    "{0} {1}.jsonl"
 )
-_PACKED = frozenset({".gz", ".tgz", ".zst", *_TABLES})  # suffixes
+_FOREIGN = (  # what is no text of ours, by its name and its first bytes: what it is, and the command that makes it one
+    (r"\.(tar\..+|tgz)$", b"", "an archive", "mkdir {1}.unpacked && tar -xf {0} -C {1}.unpacked"),
+    (r"\.csv$", b"", "CSV", _TO_LINES % "csv"),
+    (r"\.tsv$", b"", "TSV", _TO_LINES % "table"),
+    ("", b"\x1f\x8b", "packed by gzip", "gzip -dc {0} > {1}.unpacked.jsonl"),
+    ("", b"\x28\xb5\x2f\xfd", "packed by zstd", "zstd -dc {0} > {1}.unpacked.jsonl"),
+    ("", b"\xff\xfe", "UTF-16", "iconv -f UTF-16 -t UTF-8 {0} > {1}.utf8.jsonl"),
+    ("", b"\xfe\xff", "UTF-16", "iconv -f UTF-16 -t UTF-8 {0} > {1}.utf8.jsonl"),
+)
+_PACKED = frozenset({".gz", ".tgz", ".zst", ".csv", ".tsv"})  # suffixes
 SUFFIXES = frozenset({*_RECORDS, ".db", ".sqlite", ".sqlite3", ".eval", ".pt", ".pkl", ".pickle"})
 _ROTATED = re.compile(r"\.(\d{1,4})$")  # logrotate's app.jsonl.1; a higher number is older
 _PATIENCE = 5.0  # seconds for an SQLite file that its program has locked
@@ -119,13 +121,9 @@ class Head:
     def fault(self) -> str | None:
         """Return why a JSONL, JSON, Parquet or zip file has no record; None if it has one, or nothing at all."""
         written = [quote(visible(it)) for it in (self.file, self.file.with_suffix(""))]
-        for begin, foreign in _FOREIGN.items():
-            if self.magic.startswith(begin):
-                kind, command = _ARCHIVE if re.search(r"\.(tar\.|tgz$)", self.file.name) else foreign
+        for name, begin, kind, command in _FOREIGN if self.magic else ():
+            if self.magic.startswith(begin) and re.search(name, self.file.name):
                 return f"it is {kind}. Convert it, and import the result: {command.format(*written)}"
-        if self.magic and self.file.suffix in _TABLES:
-            made = _TO_LINES.format(*written, _TABLES[self.file.suffix])
-            return f"it is {self.file.suffix[1:].upper()}. Convert it, and import the result: {made}"
         if self.magic.startswith(b"PK") and not is_zipfile(self.file):
             return "it is a zip archive that is damaged, or cut off before its end"
         return self._begin[1] if self.magic and Path(_logical(self.file.name)).suffix in _RECORDS else None

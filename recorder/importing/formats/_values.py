@@ -133,7 +133,7 @@ def messages_of(value: Any, role: str = "user") -> list[dict[str, Any]] | None:
         messages = [_message_of(one) for one in found if isinstance(one, dict)]
         taken = [one for one in messages if isinstance(one.get("role"), str)]
         if len(taken) == len(found) - len(left_out(found)):
-            return found if len(taken) == len(found) and all(map(operator.is_, taken, found)) else [*_turns_of(taken)]
+            return found if len(taken) == len(found) and all(map(operator.is_, taken, found)) else _turns_of(taken)
     return [{"role": role, "content": value}] if isinstance(value, str) else None
 
 
@@ -157,24 +157,21 @@ def _message_of(given: dict[str, Any]) -> dict[str, Any]:
     return {"role": _SHARED.get(given["from"], given["from"]), "content": given["value"], **rest}
 
 
-def _turns_of(messages: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield messages in which what the Responses API has as several items of one answer is one."""
-    last: dict[str, Any] | None = None
-    for one in messages:
-        if (
-            last is None
-            or not one["role"] == last["role"] == "assistant"
-            or (last.get("content") and one.get("content"))
-        ):
-            yield from [last] if last else []
-            last = one
-        else:
-            before = last.get("tool_calls", ())
-            thoughts = [it["reasoning_content"] for it in (last, one) if it.get("reasoning_content")]
-            last = {**last, **one, "content": last["content"] or one["content"]}
-            last |= {"tool_calls": calls} if (calls := [*before, *one.get("tool_calls", ())]) else {}
-            last |= {"reasoning_content": "\n".join(thoughts)} if thoughts else {}
-    yield from [last] if last else []
+def _turns_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages in which what the Responses API has as several items of one answer is one."""
+    found = messages[:1]
+    for one in messages[1:]:
+        last, thoughts = found[-1], "reasoning_content"
+        if not one["role"] == last["role"] == "assistant" or (last.get("content") and one.get("content")):
+            found.append(one)
+            continue
+        joined = {"content": last["content"] or one["content"]}
+        if said := [it[thoughts] for it in (last, one) if it.get(thoughts)]:
+            joined[thoughts] = "\n".join(said)
+        if calls := [*last.get("tool_calls", ()), *one.get("tool_calls", ())]:
+            joined["tool_calls"] = calls
+        found[-1] = last | one | joined
+    return found
 
 
 def table_of(value: Any) -> dict[str, Any] | None:
@@ -182,11 +179,8 @@ def table_of(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str) and value[:1] == "{" and len(value) < _LONG:
         with suppress(RecordError):
             value = decoded(value)
-    if (
-        isinstance(value, list)
-        and value
-        and all(isinstance(one, dict) and {"name", "value"} <= one.keys() for one in value)
-    ):
+    listed = value if isinstance(value, list) else ()
+    if listed and all(isinstance(one, dict) and {"name", "value"} <= one.keys() for one in listed):
         return {str(one["name"]): one["value"] for one in value}
     return value if isinstance(value, dict) else None
 

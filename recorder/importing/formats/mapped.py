@@ -116,11 +116,8 @@ class MappedReader(Reader):
         fields = self._fields_of(columns)
         rewards = {name: _converted("reward", columns[it], it) for name, it in self._rewards.items() if it in columns}
         # A word of others stays as it is, unless it is ours.
-        read = (it for name, it in self._fields.items() if name not in _WORDS or columns.get(it) == fields.get(name))
-        used = {
-            *self.drops,
-            *(one for it in (*read, *self._rewards.values()) if it in columns for one in self._uses[it]),
-        }
+        words = {it for name, it in self._fields.items() if name in _WORDS and columns.get(it) != fields.get(name)}
+        used = {*self.drops, *(one for it in columns.keys() & (self._uses.keys() - words) for one in self._uses[it])}
         rest = _values.fields_of(_without(record, used), {}, ())
         more: dict[str, Any] = fields | self.more(record, place)
         if not more["prompt"] and "prompt_ids" in more:

@@ -149,7 +149,7 @@ def test_rollouts_that_others_replaced_are_said_and_fail_the_command(tmp_path: P
     found = typed("import", tmp_path / "a.jsonl", "--map", tmp_path / "m.toml", "--db", tmp_path / "a.db")
     assert found.returncode == 1
     assert "Imported 4 rollouts from 1 file of map." in found.stdout
-    assert "a.jsonl, record 5: it has the key '0' of record 1, too, and replaces it." in found.stderr
+    assert "a.jsonl, record 5: it has the key '0' of record 1 of a.jsonl, too, and replaces it." in found.stderr
     assert "44 records replaced others with the same key: 4 are left." in found.stderr
 
 
