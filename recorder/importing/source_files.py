@@ -205,9 +205,10 @@ def json_value(written: bytes) -> Any:
     writers make. Raises ValueError, and RecordError before more than 1 GiB of memory is taken: a file or a line, which
     has 64 MiB at most, could become a hundred times as much by many small values, whose number is bounded.
     """
-    lists, objects, values = (written.count(it) for it in (b"[", b"{", b","))  # at most: texts have these, too
-    if 64 * lists + 240 * objects + 48 * values > _IN_MEMORY:
-        raise RecordError(f"its values would take more than {_IN_MEMORY >> 20:,} MiB in memory")
+    if 240 * len(written) > _IN_MEMORY:  # else it cannot be
+        lists, objects, values = (written.count(it) for it in (b"[", b"{", b","))  # at most: texts have these, too
+        if 64 * lists + 240 * objects + 48 * values > _IN_MEMORY:
+            raise RecordError(f"its values would take more than {_IN_MEMORY >> 20:,} MiB in memory")
     written = written.removeprefix(BOM_UTF8)
     try:
         return orjson.loads(written)

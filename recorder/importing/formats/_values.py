@@ -120,8 +120,9 @@ def _items(value: Any) -> Any:
 
 def left_out(value: Any) -> list[str]:
     """Return the kinds of items of the Responses API that are no messages, beside others that are."""
-    items = _items(value)
-    messages = [_message_of(one) for one in items if isinstance(one, dict)] if isinstance(items, list) else []
+    if not isinstance(items := _items(value), list):
+        return []
+    messages = [_message_of(one) for one in items if isinstance(one, dict)]
     kinds = [str(one["type"]) for one in messages if "role" not in one and isinstance(one.get("type"), str)]
     return kinds if len(kinds) < len(messages) else []
 

@@ -43,6 +43,7 @@ _KINDS: dict[str, Callable[[Any], Any]] = {
 _WORDS = {"mode": Mode, "status": Status, "stop_reason": StopReason}
 _TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")
 _ABSENT = object()
+_SAID = ("messages", "prompt", "completion")
 _ANSWERS = ("messages", "completion", "completion_ids")
 _MOST = 10_000  # records that a suggestion looks at
 _LONG = 300  # characters of a column's name: of longer ones, nested names would take gigabytes
@@ -137,7 +138,7 @@ class MappedReader(Reader):
             known.setdefault("group", file_id("", known["prompt"]))
         known["is_one_text"] = _IN_TEXT in self.lacks and len(known["completion"]) < 2
         yield ImportedRollout(key, **known)
-        said = (columns.get(self._fields.get(it, "")) for it in ("messages", "prompt", "completion"))
+        said = (columns[it] for name in _SAID if (it := self._fields.get(name)) in columns)
         if lost := {kind for one in said for kind in _values.left_out(one)}:
             yield RecordError(f"is read without its items of the kind {', '.join(sorted(lost))[:80]}: no messages")
 

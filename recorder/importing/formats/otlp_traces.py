@@ -155,7 +155,7 @@ def _messages(written: Any) -> list[dict[str, Any]]:
                 called = {name: one.get(name) for name in ("name", "arguments")}
                 found["tool_calls"].append({"id": one.get("id"), "type": "function", "function": called})
             elif kind == "reasoning":
-                found["reasoning_content"] = content
+                found["reasoning_content"] = "\n".join(filter(None, (found.get("reasoning_content"), content)))
             elif kind == "text":
                 listed.append({"type": "text", "text": str(content)})
             else:
