@@ -32,7 +32,7 @@ _TO_LINES = (
     "{0} {1}.jsonl"
 )
 _FOREIGN = (  # what is no text of ours, by its name and its first bytes: what it is, and the command that makes it one
-    (r"\.(tar\..+|tgz)$", b"", "an archive", "mkdir {1}.unpacked && tar -xf {0} -C {1}.unpacked"),
+    (r"\.(tar\.(gz|zst)|tgz)$", b"", "an archive", "mkdir {1}.unpacked && tar -xf {0} -C {1}.unpacked"),
     (r"\.csv$", b"", "CSV", _TO_LINES % "csv"),
     (r"\.tsv$", b"", "TSV", _TO_LINES % "table"),
     ("", b"\x1f\x8b", "packed by gzip", "gzip -dc {0} > {1}.unpacked.jsonl"),
@@ -104,10 +104,8 @@ class Head:
             if isinstance(records, JsonLines) and records.is_cut:
                 fault = fault or "it is no JSON, or cut off before its end"
             if fault and self.magic.split(b"\n")[0].strip() in (b"{", b"["):
-                written = quote(visible(self.file))
-                fault = (
-                    f"it is no JSONL. Several values over several lines become it by: jq -c . {written} > lines.jsonl"
-                )
+                command = f"jq -c . {quote(visible(self.file))} > lines.jsonl"
+                fault = f"it is no JSONL. Several values over several lines become it by: {command}"
         except (OSError, ValueError, RecursionError, LogsUIError) as error:
             fault = str(error) if isinstance(error, LogsUIError) else "it is damaged, or not what its name says"
         return None, fault
@@ -252,7 +250,7 @@ class JsonLines:
                         size, end = size + len(piece), piece[-_END:]
                 written, is_ended = line.strip(), end.endswith(b"\n")
                 try:
-                    found = _too_long(size) or json_value(written) if written else None
+                    found = json_value(written) if written and size <= _LONGEST else None
                 except RecordError as error:
                     found = error
                 except (ValueError, RecursionError):
@@ -260,15 +258,13 @@ class JsonLines:
                         self.is_cut = True
                         return
                     found = RecordError("it is no JSON")
+                if size > _LONGEST:
+                    found = RecordError(f"its line has more than {_LONGEST >> 20} MiB")
                 if written:
                     yield self.number + 1, found
                 if is_ended:
                     self.offset, self._end = self.offset + size, end
                     self.number += 1
-
-
-def _too_long(size: int) -> RecordError | None:
-    return RecordError(f"its line has more than {_LONGEST >> 20} MiB") if size > _LONGEST else None
 
 
 def _has_lines(file: Path) -> bool:
@@ -311,7 +307,7 @@ def parquet_rows(file: Path, *columns: str) -> Iterator[tuple[int, Any]]:
         sizes = [[max(it.total_uncompressed_size, 8 * it.num_values) for it in group] for group in parts]
         if max(map(sum, sizes), default=0) > max(_GROUP, _RATIO * file.stat().st_size):
             raise RecordError(f"its rows would take more than {_RATIO} times the file's size in memory")
-        rows = min(_BATCH, max(1, _GROUP // max(1, *chain(*sizes, [1]))))
+        rows = min(_BATCH, max(1, _GROUP // max([1, *chain(*sizes)])))
         batches = opened.iter_batches(rows, columns=columns or None)
         yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
 

@@ -62,14 +62,12 @@ class NemoReader(MappedReader):
         self._apart[step] = np.add(self._apart.get(step, (0.0, 0)), (apart.sum(), len(apart)))
         logprobs = np.where(is_sampled, sampled, np.nan)[start:].tolist()
         return found | {
-            "mode": Mode.TRAIN,
+            "mode": Mode.TRAIN, "prompt": messages[:first], "completion": messages[first:],
             "metrics": {"sampling_logp_difference": float(apart.mean())} if is_known else {},
-            "prompt": messages[:first],
-            "completion": messages[first:],
             "advantage": float(advantages[is_sampled].mean()) if answers else None,
             "dropped": Dropped.FILTERED if row.get("sample_loss_mask") == 0 else None,
             "tokens": token_arrays(ids[:start], ids[start:], logprobs, is_sampled[start:].tolist()),
-        }
+        }  # fmt: skip
 
 
 class ArtReader(MappedReader):
@@ -114,12 +112,10 @@ class ArtReader(MappedReader):
             raise RecordError("it has no messages, and no exchanges of chat completions, the only API that is read")
         messages = [it.get("message", it) for it in said]
         messages = [{**it, "tool_calls": decoded(it.get("tool_calls")), "trainable": None} for it in messages]
+        metadata = {it: whole[it] for it in self._whole if it in whole}
+        metadata |= {it: decoded(row[it]) for it in self._json if row.get(it)} | (decoded(row["metadata"]) or {})
         return conversation(messages[:first], messages[first:]) | {
-            "policy_step": whole.get("initial_policy_version"),
+            "policy_step": whole.get("initial_policy_version"), "metadata": metadata,
             "model": calls[0]["request"].get("model") if calls else None,
-            "turns": [Turn(finish=it["finish_reason"]) for it in answers],
-            "metrics": decoded(row["metrics"]) or {},
-            "metadata": {it: whole[it] for it in self._whole if it in whole}
-            | {it: decoded(row[it]) for it in self._json if row.get(it)}
-            | (decoded(row["metadata"]) or {}),
-        }
+            "turns": [Turn(finish=it["finish_reason"]) for it in answers], "metrics": decoded(row["metrics"]) or {},
+        }  # fmt: skip

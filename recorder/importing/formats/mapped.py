@@ -213,15 +213,13 @@ def _mapping(options: ImportOptions) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         at = " ".join(["it is no TOML", *re.findall(r"at line \d+", str(error))])
         raise LogsUIError(wrong.format(called, at)) from None
-    for name in _TABLES:
+    for name, it in mapping.items():
         kinds: Any = {"weights": (int, float), "constants": object}.get(name, str)
-        table = mapping.get(name, {})
-        if not isinstance(table, dict) or not all(isinstance(it, kinds) for it in table.values()):
+        if name not in _TABLES and not isinstance(it, str):
+            raise LogsUIError(f"{called}: {name} must name a column in quotes, not {it!r}.")
+        if name in _TABLES and not (isinstance(it, dict) and all(isinstance(one, kinds) for one in it.values())):
             what = "numbers" if name == "weights" else "names in quotes"
             raise LogsUIError(wrong.format(called, f"[{name}] is no table of {what}"))
-    for name, column in mapping.items():
-        if name not in _TABLES and not isinstance(column, str):
-            raise LogsUIError(f"{called}: {name} must name a column in quotes, not {column!r}.")
     for name in (*(mapping.keys() - {*_TABLES}), *mapping.get("constants", {})):
         if name not in _FIELDS:
             raise misspelt("map", f"{called}: unknown field {name!r}", name, [*_FIELDS, *_TABLES])

@@ -137,14 +137,9 @@ class TrlReader(Reader):
         is_evaluated = fields["step"] in self._evaluated
         is_train = not is_evaluated and fields["step"] <= self._state.get("global_step", -1)
         yield ImportedRollout(
-            key=key,
-            mode=Mode.EVAL if is_evaluated else Mode.TRAIN,
-            tags=() if is_train else ("mode-unknown",),
-            group=group,
-            generation=generation,
-            weights=self.options.weights,
-            **fields,
-        )
+            key=key, mode=Mode.EVAL if is_evaluated else Mode.TRAIN, tags=() if is_train else ("mode-unknown",),
+            group=group, generation=generation, weights=self.options.weights, **fields,
+        )  # fmt: skip
 
     def _file_before(self, file: Path) -> Path | None:
         steps = {int(named[1]): it for it in file.parent.iterdir() if (named := _FILE.fullmatch(it.name))}
