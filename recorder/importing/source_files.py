@@ -204,7 +204,7 @@ def json_value(written: bytes) -> Any:
     has 64 MiB at most, could become a hundred times as much by many small values, whose number is bounded.
     """
     if 240 * len(written) > _IN_MEMORY:  # else it cannot be
-        lists, objects, values = (written.count(it) for it in (b"[", b"{", b","))  # at most: texts have these, too
+        lists, objects, values = map(written.count, (b"[", b"{", b","))  # at most: texts have these, too
         if 64 * lists + 240 * objects + 48 * values > _IN_MEMORY:
             raise RecordError(f"its values would take more than {_IN_MEMORY >> 20:,} MiB in memory")
     written = written.removeprefix(BOM_UTF8)
@@ -302,9 +302,9 @@ def parquet_rows(file: Path, *columns: str) -> Iterator[tuple[int, Any]]:
     import pyarrow.parquet as pq
 
     with pq.ParquetFile(file) as opened:
-        groups = [opened.metadata.row_group(it) for it in range(opened.metadata.num_row_groups)]
-        parts = [[it.column(place) for place in range(it.num_columns)] for it in groups]
-        sizes = [[max(it.total_uncompressed_size, 8 * it.num_values) for it in group] for group in parts]
+        groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
+        parts = [map(group.column, range(group.num_columns)) for group in groups]
+        sizes = [[max(part.total_uncompressed_size, 8 * part.num_values) for part in group] for group in parts]
         if max(map(sum, sizes), default=0) > max(_GROUP, _RATIO * file.stat().st_size):
             raise RecordError(f"its rows would take more than {_RATIO} times the file's size in memory")
         rows = min(_BATCH, max(1, _GROUP // max([1, *chain(*sizes)])))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -122,8 +122,8 @@ def left_out(value: Any) -> list[str]:
     """Return the kinds of items of the Responses API that are no messages, beside others that are."""
     if not isinstance(items := _items(value), list):
         return []
-    messages = [_message_of(one) for one in items if isinstance(one, dict)]
-    kinds = [str(one["type"]) for one in messages if "role" not in one and isinstance(one.get("type"), str)]
+    messages = [_message_of(item) for item in items if isinstance(item, dict)]
+    kinds = [str(item["type"]) for item in messages if "role" not in item and isinstance(item.get("type"), str)]
     return kinds if len(kinds) < len(messages) else []
 
 
@@ -132,7 +132,7 @@ def messages_of(value: Any, role: str = "user") -> list[dict[str, Any]] | None:
     found = _items(value)
     if isinstance(found, list):
         messages = [_message_of(one) for one in found if isinstance(one, dict)]
-        taken = [one for one in messages if isinstance(one.get("role"), str)]
+        taken = [message for message in messages if isinstance(message.get("role"), str)]
         if len(taken) == len(found) - len(left_out(found)):
             return found if len(taken) == len(found) and all(map(operator.is_, taken, found)) else _turns_of(taken)
     return [{"role": role, "content": value}] if isinstance(value, str) else None
@@ -160,19 +160,19 @@ def _message_of(given: dict[str, Any]) -> dict[str, Any]:
 
 def _turns_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return messages in which what the Responses API has as several items of one answer is one."""
-    found = messages[:1]
-    for one in messages[1:]:
-        last, thoughts = found[-1], "reasoning_content"
-        if not one["role"] == last["role"] == "assistant" or (last.get("content") and one.get("content")):
-            found.append(one)
+    turns = messages[:1]
+    for item in messages[1:]:
+        last, thoughts = turns[-1], "reasoning_content"
+        if not item["role"] == last["role"] == "assistant" or (last.get("content") and item.get("content")):
+            turns.append(item)
             continue
-        joined = {"content": last["content"] or one["content"]}
-        if said := [it[thoughts] for it in (last, one) if it.get(thoughts)]:
-            joined[thoughts] = "\n".join(said)
-        if calls := [*last.get("tool_calls", ()), *one.get("tool_calls", ())]:
+        joined = {"content": last["content"] or item["content"]}
+        if texts := [message[thoughts] for message in (last, item) if message.get(thoughts)]:
+            joined[thoughts] = "\n".join(texts)
+        if calls := [*last.get("tool_calls", ()), *item.get("tool_calls", ())]:
             joined["tool_calls"] = calls
-        found[-1] = last | one | joined
-    return found
+        turns[-1] = last | item | joined
+    return turns
 
 
 def table_of(value: Any) -> dict[str, Any] | None:
@@ -181,7 +181,7 @@ def table_of(value: Any) -> dict[str, Any] | None:
         with suppress(RecordError):
             value = decoded(value)
     listed = value if isinstance(value, list) else ()
-    if listed and all(isinstance(one, dict) and {"name", "value"} <= one.keys() for one in listed):
+    if listed and all(isinstance(pair, dict) and {"name", "value"} <= pair.keys() for pair in listed):
         return {str(one["name"]): one["value"] for one in value}
     return value if isinstance(value, dict) else None
 
@@ -223,7 +223,7 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
     where TRL divides them by their deviation, squares with the sum size - 1. Else 8 groups must agree.
     """
     prompts, runs = list[Any](), list[list[float | None]]()
-    for prompt, run in (it for one in batches for it in groupby(one, lambda row: row.get("prompt"))):
+    for prompt, run in chain.from_iterable(groupby(rows, lambda row: row.get("prompt")) for rows in batches):
         prompts += [prompt] if prompt not in prompts[:1] and len(prompts) < 2 else []
         runs.append([number(row.get("advantage")) for row in run])
     counts = Counter(map(len, runs))

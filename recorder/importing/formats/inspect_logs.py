@@ -79,15 +79,15 @@ class InspectReader(Reader):
         weights = self.options.weights
         # The header's first scorer that has metrics gives the reward, whichever samples have its score.
         listed = ("scores" in rest and (about.get("scorers") or part(log, "results").get("scores"))) or ()
-        names = [str(it.get("scorer") or it["name"]) for it in listed if it.get("metrics") != []]
+        names = [str(score.get("scorer") or score["name"]) for score in listed if score.get("metrics") != []]
         if rewards and max(len(names), len(rewards)) > 1 and self.options.rewards is None and not weights:
             first = names[0] if names else next(iter(rewards))
-            main = next((it for it in rewards if it == first or it.startswith(f"{first}.")), first)
+            main = next((name for name in rewards if name == first or name.startswith(f"{first}.")), first)
             rewards = {main: None, **rewards}
             weights = {name: float(name == main) for name in rewards}
             note = f"{about.get('task')}: the reward is the score {main}, and others are not added to it"
-            if not any(it.startswith(note) for it in self.notes):
-                others = ", ".join([it for it in (*rewards, *names) if it != main][:3])
+            if not any(line.startswith(note) for line in self.notes):
+                others = ", ".join([name for name in (*rewards, *names) if name != main][:3])
                 self.notes.append(f"{note} ({others}). --rewards names those that are summed.")
         metrics: dict[str, Any] = {name: rest[name] for name in _METRICS if name in rest}
         for used in part(rest, "model_usage").values():

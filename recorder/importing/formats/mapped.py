@@ -72,10 +72,10 @@ class MappedReader(Reader):
         self._weights = weights | dict(options.weights)
         self._rewards = rewards | {name: name for name in options.rewards or ()}
         self._constants = {name: _constant(name, one) for name, one in constants.items()}
-        named = {it: _parts(it) for it in (*self._fields.values(), *self._rewards.values())}
-        self._made = {it: parts for it, parts in named.items() if parts}  # columns by those of which they are made
-        self._uses = {it: (it, it.removesuffix("?"), *parts) for it, parts in named.items()}
-        self._needed = [it for it in {*self._cuts, *chain(*self._uses.values())} if it[:1] != "@"]
+        parts = {name: _parts(name) for name in (*self._fields.values(), *self._rewards.values())}
+        self._made = {name: names for name, names in parts.items() if names}  # columns by those of which they are made
+        self._uses = {name: (name, name.removesuffix("?"), *names) for name, names in parts.items()}
+        self._needed = [name for name in {*self._cuts, *chain(*self._uses.values())} if name[:1] != "@"]
         if self.declared is None:
             self._check(options.mapping.name if options.mapping else "", rewards)
 
@@ -117,8 +117,8 @@ class MappedReader(Reader):
         fields = self._fields_of(columns)
         rewards = {name: _converted("reward", columns[it], it) for name, it in self._rewards.items() if it in columns}
         # A word of others stays as it is, unless it is ours.
-        words = {it for name, it in self._fields.items() if name in _WORDS and columns.get(it) != fields.get(name)}
-        used = {*self.drops, *(one for it in columns.keys() & (self._uses.keys() - words) for one in self._uses[it])}
+        words = {at for name, at in self._fields.items() if name in _WORDS and columns.get(at) != fields.get(name)}
+        used = {*self.drops, *chain(*(self._uses[at] for at in columns.keys() & (self._uses.keys() - words)))}
         rest = _values.fields_of(_without(record, used), {}, ())
         more: dict[str, Any] = fields | self.more(record, place)
         if not more["prompt"] and "prompt_ids" in more:
@@ -126,7 +126,7 @@ class MappedReader(Reader):
         tokens = _values.token_arrays(*(more.pop(name, None) for name in _TOKENS))
         key = _values.key_of(more.pop("key", None), place)
         if "finish" in self._fields:  # of the last answer
-            earlier = sum(it["role"] == "assistant" for it in more["completion"]) - 1
+            earlier = sum(message["role"] == "assistant" for message in more["completion"]) - 1
             more["turns"] = [*[Turn()] * earlier, Turn(finish=more.pop("finish", None))]
         known: dict[str, Any] = {"tokens": tokens, **rest, "rewards": rewards or None, "weights": self._weights, **more}
         known["metrics"] = rest["metrics"] | (more.get("metrics") or {})
@@ -138,26 +138,26 @@ class MappedReader(Reader):
             known.setdefault("group", file_id("", known["prompt"]))
         known["is_one_text"] = _IN_TEXT in self.lacks and len(known["completion"]) < 2
         yield ImportedRollout(key, **known)
-        said = (columns[it] for name in _SAID if (it := self._fields.get(name)) in columns)
-        if lost := {kind for one in said for kind in _values.left_out(one)}:
+        texts = (columns[at] for name in _SAID if (at := self._fields.get(name)) in columns)
+        if lost := {kind for text in texts for kind in _values.left_out(text)}:
             yield RecordError(f"is read without its items of the kind {', '.join(sorted(lost))[:80]}: no messages")
 
     def _fields_of(self, columns: dict[str, Any]) -> dict[str, Any]:
         """Return the fields that columns give, prompt and completion among them. Raises RecordError."""
-        texts = [columns.get(self._fields.get(it, "")) for it in ("prompt", "completion")]
-        said = _values.conversation(*texts) if all(isinstance(it, str) for it in texts) else {}
-        named = ((name, it) for name, it in self._fields.items() if it in columns and name not in said)
-        given = {name: _converted(name, columns[it], it) for name, it in named}
-        found = self._constants | said | {name: one for name, one in given.items() if one is not None}
-        if "step" in found and "advantage" in given:
-            found.setdefault("mode", Mode.TRAIN)
-        if self.declared and (lacking := [self._fields[it] for it in _ANSWERS if it in self._fields.keys() - found]):
+        texts = [columns.get(self._fields.get(name, "")) for name in ("prompt", "completion")]
+        halves = _values.conversation(*texts) if all(isinstance(text, str) for text in texts) else {}
+        named = ((name, at) for name, at in self._fields.items() if at in columns and name not in halves)
+        values = {name: _converted(name, columns[at], at) for name, at in named}
+        fields = self._constants | halves | {name: value for name, value in values.items() if value is not None}
+        if "step" in fields and "advantage" in values:
+            fields.setdefault("mode", Mode.TRAIN)
+        if self.declared and (lacking := [at for name, at in self._fields.items() if name in {*_ANSWERS} - {*fields}]):
             raise RecordError(f"it lacks {lacking[0]}")
-        found = dict(zip(("prompt", "completion"), _values.halves(found.pop("messages", [])), strict=True)) | found
-        if found["completion"] and not any(it.get("content") for it in found["prompt"]):  # all stands in the completion
-            prompt, found["completion"] = _values.halves(found["completion"])
-            found["prompt"] = prompt or found["prompt"]
-        return found
+        fields = dict(zip(("prompt", "completion"), _values.halves(fields.pop("messages", [])), strict=True)) | fields
+        if fields["completion"] and not any(message.get("content") for message in fields["prompt"]):
+            prompt, fields["completion"] = _values.halves(fields["completion"])  # all stands in the completion
+            fields["prompt"] = prompt or fields["prompt"]
+        return fields
 
     def more(self, row: Any, place: Place) -> dict[str, Any]:  # noqa: ARG002 - of a subclass
         """Return further fields of a record."""
@@ -167,15 +167,15 @@ class MappedReader(Reader):
         """Return the values of the columns that are needed by name, with those that the mapping makes of others."""
         columns = {"@path": _path_of(place.file), "@key": place.key}
         for name in self._needed:
-            if (found := _column(record, name)) is not _ABSENT:
-                columns[name] = found
+            if (value := _column(record, name)) is not _ABSENT:
+                columns[name] = value
         for column, pattern in self._cuts.items():
-            columns |= {f"{column}.{name}": it for name, it in _cut(pattern, str(columns.get(column, ""))).items()}
+            columns |= {f"{column}.{name}": part for name, part in _cut(pattern, str(columns.get(column, ""))).items()}
         for made, parts in self._made.items():
-            values: list[Any] = [columns.get(it, "" if it.startswith("@") else None) for it in parts]
+            values: list[Any] = [columns.get(name, "" if name.startswith("@") else None) for name in parts]
             if made in columns or None in values:
                 continue
-            numbers: list[Any] = [_values.number(it) for it in (values[0] if isinstance(values[0], list) else values)]
+            numbers: list[Any] = [*map(_values.number, values[0] if isinstance(values[0], list) else values)]
             if "{" in made:
                 texts = re.split(r"\{.+?\}", made)
                 columns[made] = "".join(f"{text}{it}" for text, it in zip(texts, [*values, ""], strict=True))
@@ -188,18 +188,18 @@ class MappedReader(Reader):
 
 def declared_readers() -> list[type[MappedReader]]:
     """Return the readers of the formats that are declarations."""
-    found = []
+    classes = []
     for file in sorted(Path(__file__).with_name("declared").glob("*.toml")):
         mapping = tomllib.loads(file.read_text("utf-8"))
         about = mapping.pop("format")
         about["lacks"] = [*_lacking({*mapping, "weights"}), *about.get("lacks", ())]
-        found.append(type(file.stem, (MappedReader,), {"name": file.stem, **about, "declared": mapping}))
-    return found
+        classes.append(type(file.stem, (MappedReader,), {"name": file.stem, **about, "declared": mapping}))
+    return classes
 
 
 def _lacking(fields: set[str]) -> list[str]:
     """Return what a run lacks of which these fields are known."""
-    return [it for it, names in _KNOWN["lacks"].items() if fields.isdisjoint(names)]
+    return [lack for lack, names in _KNOWN["lacks"].items() if fields.isdisjoint(names)]
 
 
 def _mapping(options: ImportOptions) -> dict[str, Any]:
@@ -213,11 +213,11 @@ def _mapping(options: ImportOptions) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         at = " ".join(["it is no TOML", *re.findall(r"at line \d+", str(error))])
         raise LogsUIError(wrong.format(called, at)) from None
-    for name, it in mapping.items():
+    for name, value in mapping.items():
         kinds: Any = {"weights": (int, float), "constants": object}.get(name, str)
-        if name not in _TABLES and not isinstance(it, str):
-            raise LogsUIError(f"{called}: {name} must name a column in quotes, not {it!r}.")
-        if name in _TABLES and not (isinstance(it, dict) and all(isinstance(one, kinds) for one in it.values())):
+        if name not in _TABLES and not isinstance(value, str):
+            raise LogsUIError(f"{called}: {name} must name a column in quotes, not {value!r}.")
+        if name in _TABLES and not (isinstance(value, dict) and all(isinstance(at, kinds) for at in value.values())):
             what = "numbers" if name == "weights" else "names in quotes"
             raise LogsUIError(wrong.format(called, f"[{name}] is no table of {what}"))
     for name in (*(mapping.keys() - {*_TABLES}), *mapping.get("constants", {})):
@@ -283,8 +283,8 @@ def _column(record: dict[str, Any], name: str) -> Any:
     at = name.find(".")
     while at > 0:  # names may have dots themselves
         inner = _values.table_of(record.get(name[:at]))
-        if inner and (found := _column(inner, name[at + 1 :])) is not _ABSENT:
-            return found
+        if inner and (value := _column(inner, name[at + 1 :])) is not _ABSENT:
+            return value
         at = name.find(".", at + 1)
     return _column(record, name[:-1]) if name.endswith("?") else _ABSENT
 
@@ -298,7 +298,7 @@ def _path_of(file: Path) -> str:
 def _cut(pattern: str, text: str) -> dict[str, str]:
     """Return what the named groups of a pattern match."""
     parts = re.search(pattern, text)
-    return {name: it for name, it in parts.groupdict().items() if it is not None} if parts else {}
+    return {name: part for name, part in parts.groupdict().items() if part is not None} if parts else {}
 
 
 def _columns(record: dict[str, Any], depth: int = 8) -> dict[str, Any]:

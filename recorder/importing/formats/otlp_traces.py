@@ -51,7 +51,7 @@ class OtlpReader(Reader):
         root, about = spans[0], spans[0]["attributes"]
         own = {name.removeprefix(_OURS): it for name, it in about.items() if name.startswith(_OURS)}
         own |= {name: decoded(own[name]) for name in _NESTED & own.keys()}
-        calls = [it for it in spans if it["attributes"]["gen_ai.operation.name"] in _CALLS] or [root]
+        calls = [span for span in spans if span["attributes"]["gen_ai.operation.name"] in _CALLS] or [root]
         said, turns, actions = list[dict[str, Any]](), list[Turn](), list[dict[str, Any]]()
         for span in spans:
             values, seconds = span["attributes"], (_nanos(span, "end") - _nanos(span, "start")) / 1e9
@@ -77,7 +77,7 @@ class OtlpReader(Reader):
         total = rewards.pop("reward", None)
         ended = _messages(about.get("gen_ai.output.messages"))
         said += ended[1:] if said[-1:] == ended[:1] else []  # what came after the last answer
-        instructions = next((it for span in spans if (it := span["attributes"].get(_INSTRUCTIONS))), None)
+        instructions = next(filter(None, (span["attributes"].get(_INSTRUCTIONS) for span in spans)), None)
         if instructions and not (said and said[0]["role"] == "system"):
             said[:0] = _messages([{"role": "system", "parts": decoded(instructions)}])
         run, (prompt, completion) = about["resource"].get("logs_ui.run"), halves(said)
@@ -101,7 +101,7 @@ class OtlpReader(Reader):
 
 def _rest(values: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes of a span that are metadata."""
-    return {name: it for name, it in values.items() if not name.startswith(_OURS) and not name.endswith(_READ)}
+    return {name: value for name, value in values.items() if not name.startswith(_OURS) and not name.endswith(_READ)}
 
 
 def _order(span: dict[str, Any]) -> tuple[Any, ...]:

@@ -43,10 +43,10 @@ def _floats(file: Path) -> list[str]:
     from pyarrow.types import is_floating
 
     if file.suffix == ".parquet":
-        return [it.name for it in pq.read_schema(file) if is_floating(it.type) and it.name not in _TABLE]
+        return [field.name for field in pq.read_schema(file) if is_floating(field.type) and field.name not in _TABLE]
     rows = [row for _, row in records_of(file)]
     kinds = {name: {type(row.get(name)) for row in rows} for name in rows[0] if name not in _TABLE}
-    return [name for name, it in kinds.items() if {float} <= it <= {float, int, type(None)}]
+    return [name for name, types in kinds.items() if {float} <= types <= {float, int, type(None)}]
 
 
 def _for_size(file: Path) -> list[dict[str, Any]]:
@@ -107,18 +107,18 @@ class TrlReader(Reader):
             self._rewards = floats
             self._lacks.add(_GUESSED)
         if self._size is None:
-            named = [it for it in file.parent.iterdir() if _FILE.fullmatch(it.name)]
+            named = [path for path in file.parent.iterdir() if _FILE.fullmatch(path.name)]
             files, where = (named, file.parent) if file in named else ([file], file)
             if len(files) >= 2 * self._looked.get(where, 0):  # not again for each of many files
                 self._looked[where] = len(files)
                 self._size = group_size(map(_for_size, files))
         places = repeats([row["prompt"] for row in rows], self._size)
-        known, said = ([{**row, "step": None} for row in it] for it in (_rows(before) if before else [], rows))
+        earlier, later = ([{**row, "step": None} for row in batch] for batch in (_rows(before) if before else [], rows))
         # A batch that serves several steps is in the file of each, and an evaluation leaves some of it in the file.
         ends = [len(rows), *(i for i in range(len(rows) - 1, 0, -1) if places[i][1] == 0)]
         step = whole(rows[0]["step"]) or 0 if rows else 0
         is_new = step in self._sampled - self._evaluated  # although it may look like the one before it
-        first = 0 if is_new else next((end for end in ends if known[-end:] == said[:end]), 0)
+        first = 0 if is_new else next((end for end in ends if earlier[-end:] == later[:end]), 0)
         if step > self._state.get("global_step", -1):
             self._early.append(file)
             if rows and first == len(rows):
