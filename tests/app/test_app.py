@@ -36,7 +36,7 @@ from logs_ui.app.web.security import CONTENT_SECURITY_POLICY
 from logs_ui.recorder import flush, queries, start_run, trace_env
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries import background_refresh
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_filter
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.search.full_text import search_state
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
@@ -117,13 +117,6 @@ def test_a_run_is_found_by_its_other_names_and_shown_under_its_own(client: TestC
     assert (answer.status_code, answer.headers["location"]) == (303, f"/runs/{LIVE}{page}")
 
 
-def test_awaiting_and_not_scored_are_told_apart(client: TestClient, engine: Engine) -> None:
-    assert ">awaiting<" in client.get(f"/runs/{LIVE}").text
-    one = first_row(engine, RUN, col(EvaluationRow.status) == Status.OK)
-    with changed(engine, EvaluationRow, col(EvaluationRow.id) == one, reward=None):
-        assert "no reward" in client.get(f"/runs/{RUN}/rollouts/{one}").text
-
-
 def live_run(engine: Engine, **values: Any) -> AbstractContextManager[None]:
     """Of other values for a while."""
     return changed(engine, Run, col(Run.uid) == LIVE, **values)
@@ -135,7 +128,9 @@ def shown(html: str, word: str) -> int:
 
 
 def test_nothing_runs_or_is_awaited_in_a_run_that_is_over(client: TestClient, engine: Engine) -> None:
-    runs = shown(client.get(f"/runs/{LIVE}").text, "running")
+    living = client.get(f"/runs/{LIVE}").text
+    runs = shown(living, "running")
+    assert shown(living, "awaiting")
     with live_run(engine, heartbeat=0):
         whole = client.get(f"/runs/{LIVE}").text
         assert [shown(whole, word) for word in ("running", "awaiting", "aborted")] == [0, 0, runs]
@@ -179,19 +174,6 @@ def test_a_run_that_dies_while_its_pages_are_open_is_seen_to(client: TestClient,
     assert "is still running" in client.get(again["rollout"], headers=fragment("rollout")).text
 
 
-def test_an_evaluation_after_the_training_runs_until_its_process_ends(client: TestClient, engine: Engine) -> None:
-    one = first_row(engine, LIVE, col(EvaluationRow.status) == Status.RUNNING)
-    with engine.connect() as connection:
-        created = connection.scalars(select(col(EvaluationRow.created)).where(col(EvaluationRow.id) == one)).one()
-    with live_run(engine, state=RunState.FINISHED, finished=created - 1):
-        html = client.get(f"/runs/{LIVE}/rollouts/{one}").text
-        assert "is still running" in html
-        with live_run(engine, heartbeat=0):
-            html = client.get(poll_of(html), headers=fragment("rollout")).text
-            assert "The process ended in the middle" in html
-            assert "data-poll" not in html
-
-
 def test_a_reward_that_was_no_number_is_told_from_one_that_was_not_given(client: TestClient, engine: Engine) -> None:
     one = first_row(engine, RUN, col(EvaluationRow.status) == Status.OK)
     values = {"rewards": {"a": None, "b": None}, "odd_rewards": {"b": "nan"}}
@@ -223,33 +205,14 @@ def test_the_address_is_the_filter_in_its_shortest_form(client: TestClient) -> N
     assert piece.headers["hx-push-url"] == f"/runs/{RUN}?where=status:ok%20step%3E%3D2"
 
 
-@pytest.mark.parametrize("filter_", ["", "?stop=length", "?sort=lowest-reward", "?sort=slowest&status=ok&status=error"])
-def test_walking_the_pages_gives_each_row_once(client: TestClient, filter_: str) -> None:
-    html = client.get(f"/runs/{RUN}{filter_}").text
-    wanted = re.search(r"<strong>([\d,]+)</strong>\s*rollout", html)
-    ids = row_ids(html)
-    while more := re.search(r'<tr id="more" class="more" hx-get="([^"]+)"', html):
-        html = client.get(unescape(more[1]), headers=fragment("more")).text
-        assert "<table" not in html
-        ids += row_ids(html)
-    assert wanted
-    assert len(ids) == len(set(ids)) == int(wanted[1])
-
-
 @pytest.mark.parametrize(
     ("query", "said", "mend"),
     [
         ("step_min=x&status=ok", "step_min 'x' is not a whole number", "?where=status:ok"),
-        ("statsu=ok", "unknown filter 'statsu': did you mean status?", ""),
         ("statsu=ok&step_min=2", "did you mean status?", "?status=ok&step_min=2"),
-        ("stop=lenght&stop=done", "did you mean length?", "?stop=length&stop=done"),
-        ("task=find+the+largest+fille", "did you mean find the largest file?", "?task=find%20the%20largest%20file"),
         ("where=statsu:ok+step:2", "unknown field 'statsu': did you mean status?", "?where=status:ok%20step:2"),
-        ("where=step:2+stop:lenght,done", "did you mean length?", "?where=step:2%20stop:length,done"),
         ("where=rewards.solvd<1", "no reward function 'solvd': did you mean solved?", "?where=rewards.solved%3C1"),
-        ("where=tag:nosuch+step:2", "this run has no tag 'nosuch'", "?where=step:2"),
         ('where=step:2+"open', "the opening quote has no closing quote", ""),
-        ("reward_min=1&reward_max=0", "above", "?where=reward%3C%3D0"),
         ("after=nonsense", "not a position in the table", ""),
     ],
 )
@@ -349,13 +312,6 @@ def test_an_address_that_is_wrong_does_not_pass_in_silence(client: TestClient, a
     assert said in unescape(answer.text)
 
 
-def test_a_chip_says_what_the_table_says(client: TestClient) -> None:
-    html = client.get(f"/runs/{RUN}?stop=no_action&scored=no&status=ok").text
-    chips = [re.sub("<[^>]+>", "", chip).strip() for chip in re.findall(r'<a class="chip".*?</a>', html, re.DOTALL)]
-    assert chips == ["Remove status: ok", "Remove stop: no action", "Remove no reward"]
-    assert "In filters and DataFrames: no_action." in html
-
-
 def test_a_rollout_outside_of_the_filter_says_so_and_has_neighbours_in_it(client: TestClient, engine: Engine) -> None:
     run_id = queries.find_run(engine, RUN).id or 0
     chosen = RolloutFilter(stop_reasons=("length",))
@@ -381,18 +337,6 @@ def test_a_length_that_is_known_is_said(client: TestClient, engine: Engine) -> N
     assert re.search(r"12 <span[^>]*>of 12<", client.get("/").text)
     assert planned(-1) is None  # by epochs
     assert planned(9) == 9
-
-
-def test_previous_and_next_follow_the_filter(client: TestClient, engine: Engine) -> None:
-    run_id = queries.find_run(engine, RUN).id or 0
-    chosen = parse_filter([("stop", "length"), ("sort", "lowest-reward")])
-    rows = queries.page(engine, run_id, chosen).rows
-    html = client.get(f"/runs/{RUN}/rollouts/{rows[1].id}?stop=length&sort=lowest-reward").text
-    total = queries.count(engine, run_id, chosen).value
-    assert f"2 of {total}" in html
-    for row, key in ((rows[0], "k"), (rows[2], "j")):
-        href = f"/runs/{RUN}/rollouts/{row.id}?where=stop:length&amp;sort=lowest-reward"
-        assert re.search(rf'href="{re.escape(href)}" data-key="{key}"', html)
 
 
 # --- Live
@@ -842,14 +786,6 @@ def test_pages_hold_no_sql() -> None:
             if isinstance(node, ast.ImportFrom) and "logs_ui" not in str(node.module):
                 names = {alias.name for alias in node.names}
                 assert not names & {"select", "insert", "update", "text", "Session"}, file
-
-
-def test_a_filter_survives_the_address(client: TestClient) -> None:
-    chosen = RolloutFilter(tasks=("a&b=c", "d ü/#"), step_min=1)
-    from logs_ui.app.web import urls
-
-    query = urls.rollouts(RUN, chosen).partition("?")[2]
-    assert parse_filter(httpx.QueryParams(query).multi_items()) == chosen
 
 
 def test_a_rollout_shows_what_it_waits_for_and_what_was_said_of_it(tmp_path: Path) -> None:

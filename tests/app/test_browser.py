@@ -50,8 +50,11 @@ def pages(engine: Engine) -> dict[str, str]:
         "table": f"/runs/{FINISHED}",
         "pivot": f"/runs/{FINISHED}?view=pivot&columns=stop",
         "overview": f"/runs/{FINISHED}/overview",
-        "troubled": f"/runs/{TROUBLED}",
         "failed": f"/runs/{FINISHED}/rollouts/{failed}",
+        "groups": f"/runs/{FINISHED}/groups",
+        "group": f"/runs/{FINISHED}/groups/{hostile}",
+        "compared": f"/compare?run={FINISHED}&run={LIVE}",
+        "troubled": f"/runs/{TROUBLED}",
         "raw": f"/runs/{FINISHED}/rollouts/{hostile}?view=raw",
         "filtered": f"/runs/{FINISHED}?stop=length&reward_max=0.5&sort=lowest-reward",
         "empty": f"/runs/{FINISHED}?status=aborted&step_min=3",
@@ -66,10 +69,11 @@ def pages(engine: Engine) -> dict[str, str]:
 def test_every_page_is_quiet_accessible_and_no_wider_than_its_window(
     quiet_page: Page, engine: Engine, url: str
 ) -> None:
-    every = [url + address for address in cases([*pages(engine).values()], 7)]
+    every = [url + address for address in cases([*pages(engine).values()], 8)]
     check_looks(quiet_page, every, themes=("light", "dark"), widths=(900, 390, 1440))
 
 
+@pytest.mark.exhaustive
 def test_the_help_and_an_error_are_accessible(page: Page, url: str) -> None:
     check_looks(page, [f"{url}/runs/{FINISHED}{it}" for it in ("?step_min=x", "/groups?where=stop:lenght", "x")])
     page.keyboard.press("?")
@@ -122,6 +126,7 @@ def test_a_drag_over_the_histogram_filters_by_its_range(quiet_page: Page, url: s
     expect(page.locator(".chip")).to_have_count(1)
 
 
+@pytest.mark.exhaustive
 def test_columns_are_chosen_and_a_file_is_downloaded(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{FINISHED}?where=stop:length")
@@ -262,6 +267,7 @@ def test_the_bars_stay_whole_where_a_long_rollout_opens_in_its_middle(
 TOP = "it => it.getBoundingClientRect().top"
 
 
+@pytest.mark.exhaustive
 def test_what_an_address_names_is_unfolded(quiet_page: Page, url: str) -> None:
     quiet_page.goto(f"{url}/runs/{FINISHED}/why")
     settings = quiet_page.locator("#settings")
@@ -280,6 +286,7 @@ def bounds(page: Page, selector: str) -> dict[str, float]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_the_whole_record_is_copied_though_the_page_cuts_it(quiet_page: Page, engine: Engine, url: str) -> None:
     page = quiet_page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
@@ -335,6 +342,7 @@ def test_everything_can_be_read_without_javascript(scriptless_page: Page, url: s
     expect(page.locator(".timeline .card").first).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_copying_the_link_says_so_and_copies_a_mistaken_filter_too(page: Page, url: str) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page.goto(f"{url}/runs/{FINISHED}?stop=length")

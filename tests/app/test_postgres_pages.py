@@ -37,6 +37,8 @@ from tests.support.factory import make_run_at
 from tests.support.postgres import drop_database, make_database, server
 from tests.support.site import pages
 
+pytestmark = pytest.mark.exhaustive  # by default, storage and delivery alone are tried on PostgreSQL
+
 SECRET = "s3cret-p@ss/word"  # noqa: S105 - nobody's
 OURS = {"Sec-Fetch-Site": "same-origin"}
 MAIN, LIVE = "main-x7kq", "live-m4tz"

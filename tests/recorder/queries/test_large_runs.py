@@ -446,6 +446,7 @@ def test_a_small_run_has_no_frame(db: Path) -> None:
         assert "data-whole" not in client.get("/runs/large/why").text
 
 
+@pytest.mark.exhaustive
 def test_a_browser_shows_the_frame_and_then_the_page_at_its_own_address(
     quiet_page: Page, db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

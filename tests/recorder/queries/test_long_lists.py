@@ -1,5 +1,7 @@
 """Lists of very many values select what their few matching values do, on both databases."""
 
+from collections.abc import Iterator
+
 import pytest
 from sqlalchemy import Engine, insert, update
 from sqlmodel import col
@@ -7,10 +9,10 @@ from sqlmodel import col
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import newest_groups, page
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where, print_where
-from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.database import reading_engine, writing_engine
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag
-from tests.support.factory import make_run
+from tests.support.factory import make_run_at
+from tests.support.postgres import DATABASES, fresh_database
 
 ODD = ",".join(str(it) for it in range(1_000_001, 1_003_001, 2))
 NAMES = ",".join(f"t{it}" for it in range(1_000))
@@ -18,16 +20,17 @@ FRACTIONS = ",".join(f"{it}.5" for it in range(1_000, 2_000))
 SPANS = ",".join(f"{it}000..{it}500" for it in range(1_000, 2_000))
 
 
-@pytest.fixture
-def filled(address: Address) -> Engine:
-    engine = writing_engine(address)
-    make_run(engine, steps=3)
-    with engine.begin() as db:
-        db.execute(update(EvaluationRow).where(col(EvaluationRow.id) < 9).values(attributes={"difficulty": 0.12}))
-        db.execute(update(EvaluationRow).where(col(EvaluationRow.id) == 9).values(attributes={"difficulty": "x"}))
-        db.execute(insert(RowTag), [{"run_id": 1, "row_id": 4, "tag": "seen"}])
-    engine.dispose()
-    return reading_engine(address)
+@pytest.fixture(scope="module", params=DATABASES)
+def filled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    with fresh_database(request.param, tmp_path_factory.mktemp("lists")) as address:
+        row = EvaluationRow
+        make_run_at(address, steps=3)
+        with disposed(writing_engine(address)) as engine, engine.begin() as db:
+            db.execute(update(row).where(col(row.id) < 9).values(attributes={"difficulty": 0.12}))
+            db.execute(update(row).where(col(row.id) == 9).values(attributes={"difficulty": "x"}))
+            db.execute(insert(RowTag), [{"run_id": 1, "row_id": 4, "tag": "seen"}])
+        with disposed(reading_engine(address)) as engine:
+            yield engine
 
 
 def ids(engine: Engine, where: str) -> list[int]:

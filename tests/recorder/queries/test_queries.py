@@ -31,6 +31,7 @@ from tests.support.payloads import pack_content
 from tests.support.postgres import DATABASES, fresh_database
 
 EVERYTHING = RolloutFilter()
+PLAIN = {"mode": "train", "eval_name": "one", "status": "ok", "stop_reason": None, "created": 0, "group": "g"}
 FAILURES = ("environment_error", "timeout", "at_capacity", "exception", "aborted")
 UNDER_WAY = {"state": "running", "heartbeat": time.time_ns() // 1000 + 3_600_000_000}
 FEW = settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -250,21 +251,14 @@ def sums_of(run_id: int, key: tuple[str, str, int], made: list[dict[str, Any]]) 
 
 @FEW
 @given(made=ROWS, where=filters(), alive=st.booleans(), limit=st.integers(1, 7))
-def test_the_pages_of_any_filter_in_any_order_give_each_row_once(
+def test_pages_counts_exports_neighbours_and_facets_of_any_filter_are_those_that_python_selects(
     database: Engine, made: list[dict[str, Any]], where: RolloutFilter, limit: int, *, alive: bool
 ) -> None:
     run_id = add_run(database, made, alive=alive)
-    selected = [row for row in everything_of(database, run_id) if matches(row, where, alive=alive)]
-    assert walk(database, run_id, where, limit) == in_order(selected, where.sort)
-
-
-@FEW
-@given(made=ROWS, where=filters(), alive=st.booleans())
-def test_counts_means_and_exports_agree_with_the_pages(
-    database: Engine, made: list[dict[str, Any]], where: RolloutFilter, *, alive: bool
-) -> None:
-    run_id = add_run(database, made, alive=alive)
-    selected = [row for row in everything_of(database, run_id) if matches(row, where, alive=alive)]
+    rows = everything_of(database, run_id)
+    selected = [row for row in rows if matches(row, where, alive=alive)]
+    ids = in_order(selected, where.sort)
+    assert walk(database, run_id, where, limit) == ids
     assert queries.count(database, run_id, where) == Count(len(selected), exact=True)
     rewards = [row.reward for row in selected if row.reward is not None]
     mean = queries.mean_reward(database, run_id, where)
@@ -274,52 +268,34 @@ def test_counts_means_and_exports_agree_with_the_pages(
     for row in selected[:3]:
         newer = sum((other.id or 0) > (row.id or 0) for other in selected)
         assert queries.new_since(database, run_id, where, row.id or 0) == Count(newer, exact=True)
-
-
-@FEW
-@given(made=ROWS, where=filters(), alive=st.booleans())
-def test_neighbours_are_those_of_the_pages(
-    database: Engine, made: list[dict[str, Any]], where: RolloutFilter, *, alive: bool
-) -> None:
-    run_id = add_run(database, made, alive=alive)
-    rows = everything_of(database, run_id)
-    ids = in_order([row for row in rows if matches(row, where, alive=alive)], where.sort)
     for row in rows[:4]:
         found = queries.neighbours(database, run_id, where, row)
         # A row that is not in the filter stands where it would stand.
-        with_it = in_order([other for other in rows if matches(other, where, alive=alive) or other is row], where.sort)
+        with_it = in_order([*(other for other in selected if other is not row), row], where.sort)
         place = with_it.index(row.id or 0)
         assert found.previous == (with_it[place - 1] if place else None)
         assert found.next == (with_it[place + 1] if place + 1 < len(with_it) else None)
         assert found.position == (place + 1 if row.id in ids else None)
-        assert found.inside == (row.id in ids)
-        assert found.count == Count(len(ids), exact=True)
-
-
-@FEW
-@given(made=ROWS, where=filters(), alive=st.booleans())
-def test_a_facet_says_how_many_rows_its_value_would_give(
-    database: Engine, made: list[dict[str, Any]], where: RolloutFilter, *, alive: bool
-) -> None:
-    run_id = add_run(database, made, alive=alive)
-    rows = everything_of(database, run_id)
-    found = queries.facets(database, run_id, where)
-    of_row: dict[str, Callable[[EvaluationRow], str | None]] = {
-        "eval": lambda row: row.eval_name,
-        "mode": lambda row: row.mode,
-        "status": lambda row: row.status,
-        "stop": lambda row: row.stop_reason,
-        "scored": lambda row: scored_of(row, alive=alive),
-        "task": lambda row: row.task,
-    }
-    names = {"eval": "evals", "mode": "modes", "status": "statuses", "stop": "stop_reasons", "task": "tasks"}
-    for name, value_of in of_row.items():
+        assert (found.inside, found.count) == (row.id in ids, Count(len(ids), exact=True))
+    facets = queries.facets(database, run_id, where)
+    for name, value_of in FACETS.items():
         others = where.without(name)
-        expected = Counter(value_of(row) for row in rows if matches(row, others, alive=alive))
-        known = {value_of(row) for row in rows}
+        expected = Counter(value_of(row, alive) for row in rows if matches(row, others, alive=alive))
+        known = {value_of(row, alive) for row in rows}
         del expected[None]
-        counted = dict(getattr(found, names.get(name, name)))
+        counted = dict(getattr(facets, FACET_NAMES.get(name, name)))
         assert counted == dict.fromkeys([*where.words(name), *known - {None}], 0) | expected
+
+
+FACET_NAMES = {"eval": "evals", "mode": "modes", "status": "statuses", "stop": "stop_reasons", "task": "tasks"}
+FACETS: dict[str, Callable[[EvaluationRow, bool], str | None]] = {
+    "eval": lambda row, _: row.eval_name,
+    "mode": lambda row, _: row.mode,
+    "status": lambda row, _: row.status,
+    "stop": lambda row, _: row.stop_reason,
+    "scored": lambda row, alive: scored_of(row, alive=alive),
+    "task": lambda row, _: row.task,
+}
 
 
 @FEW
@@ -379,8 +355,7 @@ def test_a_summary_agrees_with_the_rows(database: Engine, run_id: int, rows: lis
 
 
 def evaluated(step: int, reward: float | None) -> dict[str, Any]:
-    plain = {"mode": "eval", "eval_name": "sums", "status": "ok", "stop_reason": None, "created": 0, "group": "g"}
-    return {**plain, "step": step, "reward": reward}
+    return PLAIN | {"mode": "eval", "eval_name": "sums", "step": step, "reward": reward}
 
 
 def test_an_evaluations_reward_is_the_mean_of_all_its_rollouts(database: Engine) -> None:
@@ -428,8 +403,7 @@ def test_a_run_without_rollouts_has_a_summary_of_nothing(database: Engine) -> No
 
 @pytest.mark.parametrize("status", [Status.RUNNING, Status.ABORTED])
 def test_shares_are_of_nothing_where_no_rollout_came_to_an_end(database: Engine, status: Status) -> None:
-    plain = {"mode": "train", "eval_name": "one", "stop_reason": None, "created": 0, "group": "g", "step": 1}
-    run_id = add_run(database, [plain | {"status": status, "reward": None}])
+    run_id = add_run(database, [PLAIN | {"step": 1, "status": status, "reward": None}])
     found = queries.run_summary(database, run_id)
     assert (found.rollouts, found.truncated, found.errors) == (1, None, None)
 
@@ -525,8 +499,7 @@ def test_facets_stay_where_they_are_whatever_is_filtered(database: Engine, run_i
 
 
 def test_a_long_reward_curve_is_thinned_but_keeps_its_ends(database: Engine) -> None:
-    plain = {"mode": "train", "eval_name": "one", "status": "ok", "stop_reason": None, "created": 0, "group": "g"}
-    run_id = add_run(database, [plain | {"step": step, "reward": step / 2} for step in range(1, 502)])
+    run_id = add_run(database, [PLAIN | {"step": step, "reward": step / 2} for step in range(1, 502)])
     curve = queries.run_summary(database, run_id).reward_curve
     assert len(curve) == 120
     assert (curve[0], curve[-1]) == ((1, 0.5), (501, 250.5))
@@ -536,39 +509,25 @@ def test_a_long_reward_curve_is_thinned_but_keeps_its_ends(database: Engine) -> 
 
 @pytest.mark.parametrize(
     ("asked", "uid"),
-    [
-        ("alpha-1", "alpha-1"),  # uid
-        ("be", "beta"),  # unique prefix
-        ("first", "alpha-1"),  # name
-        ("second", "beta"),  # newest of that name
-        ("latest", "beta"),
-    ],
+    [("alpha-1", "alpha-1"), ("be", "beta"), ("first", "alpha-1"), ("second", "beta"), ("latest", "beta")],
+    ids=["uid", "unique prefix", "name", "newest of that name", "newest"],
 )
 def test_a_run_is_found_by(database: Engine, asked: str, uid: str) -> None:
     assert queries.find_run(database, asked).uid == uid
 
 
-@pytest.mark.parametrize(
-    ("asked", "uid"),
-    [
-        ("a-1", "a-1"),  # a uid stands above the name of a newer run
-        ("latest", "d-latest"),  # the newest stands above a run of that name, and one whose uid begins so
-        ("a", "b-1"),  # a name stands above the beginning of a uid
-        ("b", "b-1"),
-    ],
-)
-def test_what_could_mean_several_runs_means(tmp_path: Path, asked: str, uid: str) -> None:
+def test_what_could_mean_several_runs_means_a_uid_before_a_name_before_a_beginning(tmp_path: Path) -> None:
     with disposed(writing_engine(tmp_path / "runs.db")) as engine:
         names = {"a-1": "x", "b-1": "a", "c-1": "a-1", "latest-1": "latest", "d-latest": "y"}
         with engine.begin() as connection:
             for created, (run, name) in enumerate(names.items()):
                 factory.insert_run(connection, {"uid": run, "name": name, "created": created, "heartbeat": 0})
-        assert queries.find_run(engine, asked).uid == uid
+        meant = {"a-1": "a-1", "latest": "d-latest", "a": "b-1", "b": "b-1"}
+        assert {asked: queries.find_run(engine, asked).uid for asked in meant} == meant
 
 
 def test_large_rollouts_are_read_a_few_at_a_time(database: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = {"mode": "train", "eval_name": "one", "status": "ok", "stop_reason": None, "created": 0, "group": "g"}
-    run_id = add_run(database, [plain | {"step": 1, "reward": float(i)} for i in range(12)])
+    run_id = add_run(database, [PLAIN | {"step": 1, "reward": float(i)} for i in range(12)])
     rows = everything_of(database, run_id)
     large = pack_content({"messages": [{"role": "user", "content": "again " * 10_000}]})
     assert len(large) < 1_000, "60 kB that are packed into next to nothing"
@@ -676,16 +635,7 @@ def test_a_count_stops_at_the_cap(database: Engine, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_reward_that_arrives_late_changes_no_other_page(database: Engine) -> None:
-    plain = {
-        "mode": "train",
-        "eval_name": "one",
-        "status": "ok",
-        "stop_reason": None,
-        "created": 0,
-        "group": "g",
-        "step": 1,
-    }
-    run_id = add_run(database, [plain | {"reward": None} for _ in range(10)])
+    run_id = add_run(database, [PLAIN | {"step": 1, "reward": None} for _ in range(10)])
     first = queries.page(database, run_id, RolloutFilter(sort=Sort.HIGHEST_REWARD), limit=4)
     with database.begin() as connection:
         connection.execute(

@@ -287,6 +287,7 @@ QUERIES = (
 )  # fmt: skip
 
 
+@pytest.mark.exhaustive
 def test_both_databases_find_the_same(postgres_url: URL, tmp_path: Path) -> None:
     rng = random.Random(7)
     alphabet = "aAbä\u0308ß1٣-_'\\日😀\u200b \u00a0é.İ"
@@ -418,6 +419,7 @@ def test_only_one_fills_and_the_others_read(on_disk: Place) -> None:
     assert on_disk.state(run) == (2, False)
 
 
+@pytest.mark.exhaustive
 def test_only_one_fills_a_servers_and_the_others_read(postgres_url: URL) -> None:
     place = Place(postgres_url, writing_engine(postgres_url))
     run = place.run()
@@ -537,6 +539,7 @@ def test_words_that_most_rollouts_have_are_collected_once(on_disk: Place, monkey
                 assert queries.count(connection, run, parse_where("common")).value == 13
 
 
+@pytest.mark.exhaustive
 def test_a_server_looks_words_up_in_the_index_however_common(postgres_url: URL) -> None:
     place = Place(postgres_url, writing_engine(postgres_url))
     run = place.run()

@@ -119,6 +119,7 @@ def test_a_merged_run_is_the_same_and_there_is_one_of_it(stock: Path, address: A
     assert is_whole(address)
 
 
+@pytest.mark.exhaustive
 def test_to_postgresql_and_back_nothing_is_lost(stock: Path, postgres_url: Address, tmp_path: Path) -> None:
     merge([stock], as_text(postgres_url), run=["one"])
     merge([as_text(postgres_url)], tmp_path / "back.db")

@@ -48,6 +48,7 @@ def pages(engine: Engine) -> dict[str, str]:
     }
 
 
+@pytest.mark.exhaustive
 def test_every_page_is_quiet_accessible_and_no_wider_than_its_window(
     quiet_page: Page, engine: Engine, url: str
 ) -> None:
@@ -129,6 +130,7 @@ def test_keys_lead_from_the_table_through_a_group_to_its_best_and_worst(quiet_pa
     arrived(page, table)
 
 
+@pytest.mark.exhaustive
 def test_a_column_opens_when_it_is_reached_and_its_head_stays_in_sight(
     quiet_page: Page, engine: Engine, url: str
 ) -> None:
@@ -150,6 +152,7 @@ def test_a_column_opens_when_it_is_reached_and_its_head_stays_in_sight(
     assert page.locator('.completion [hx-trigger="revealed"]').count() > 0, "those between were not opened"
 
 
+@pytest.mark.exhaustive
 def test_groups_read_without_javascript(scriptless_page: Page, engine: Engine, url: str) -> None:
     page = scriptless_page
     page.goto(f"{url}/runs/{FINISHED}/groups")
@@ -166,6 +169,7 @@ def test_groups_read_without_javascript(scriptless_page: Page, engine: Engine, u
     expect(page.locator(".timeline .card").first).to_be_visible()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
 def test_orange_marks_the_lower_reward_and_never_the_higher_one(
     page: Page, engine: Engine, url: str, theme: Any

@@ -291,6 +291,7 @@ def choose(page: Page, first: float, last: float, chart: str = "reward") -> None
     page.mouse.up()
 
 
+@pytest.mark.exhaustive
 def test_the_overview_is_quiet_accessible_and_no_wider_than_its_window(quiet_page: Page, url: str) -> None:
     quiet_page.goto(f"{url}/runs/{RUN}/overview")
     choose(quiet_page, 0.2, 0.5)
@@ -337,6 +338,7 @@ def test_a_drag_shows_the_rollouts_of_its_steps_and_leads_to_all_of_them(quiet_p
     expect(page.locator("#found strong").first).to_have_text(str(6 * 24))
 
 
+@pytest.mark.exhaustive
 def test_the_keyboard_goes_from_step_to_step_and_opens_them(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{RUN}/overview")
@@ -359,6 +361,7 @@ def test_the_keyboard_goes_from_step_to_step_and_opens_them(quiet_page: Page, ur
     expect(page.locator("#found strong").first).to_have_text("24")
 
 
+@pytest.mark.exhaustive
 def test_the_functions_own_values_are_shown_on_demand(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{RUN}/overview")
@@ -369,6 +372,7 @@ def test_the_functions_own_values_are_shown_on_demand(quiet_page: Page, url: str
     assert abs(float(counted.inner_text().replace("\u2212", "-"))) > 2 * abs(before)
 
 
+@pytest.mark.exhaustive
 def test_a_curve_says_the_value_under_the_pointer_and_leads_to_its_step(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{RUN}/overview")
@@ -386,6 +390,7 @@ def test_a_curve_says_the_value_under_the_pointer_and_leads_to_its_step(quiet_pa
     expect(page.locator("#filters, .chips").first).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_news_change_the_charts_and_take_nothing_from_the_reader(quiet_page: Page, engine: Engine, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{LIVE}/overview")
@@ -413,6 +418,7 @@ def test_news_change_the_charts_and_take_nothing_from_the_reader(quiet_page: Pag
     expect(page.locator(".curve")).to_have_count(1)
 
 
+@pytest.mark.exhaustive
 def test_the_overview_reads_without_javascript(scriptless_page: Page, url: str) -> None:
     page = scriptless_page
     page.goto(f"{url}/runs/{RUN}/overview")

@@ -30,6 +30,7 @@ def ids(url: str) -> list[int]:
         return [row for (row,) in db.execute(asked)]
 
 
+@pytest.mark.exhaustive
 def test_it_is_accessible_and_no_wider_than_its_window(quiet_page: Page, url: str, ids: list[int]) -> None:
     views = [f"{url}/rollouts/{ids[1]}{query}" for query in ("?turn=57&show=rendered,reasoning", "?turn=3&show=output")]
     check_looks(quiet_page, views, widths=(390, 900, 1440))
@@ -84,6 +85,7 @@ def test_a_click_on_the_rail_goes_to_the_turn(quiet_page: Page, url: str, ids: l
     expect(page.locator(":target")).to_be_in_viewport()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("turn", cases([agents.LONG_FALLBACK, agents.LONG_ERROR], 1))
 def test_after_a_jump_the_turn_stays_where_it_is(quiet_page: Page, url: str, ids: list[int], turn: int) -> None:
     page = quiet_page
@@ -98,6 +100,7 @@ def test_after_a_jump_the_turn_stays_where_it_is(quiet_page: Page, url: str, ids
     assert page.locator(".gap").count() == 2, "no more is fetched than one sees"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", cases(["back", "u"], 1))
 def test_switches_and_jumps_are_no_steps_on_the_way_back(quiet_page: Page, url: str, ids: list[int], way: str) -> None:
     page = quiet_page
@@ -137,6 +140,7 @@ def test_turns_are_filled_in_while_one_scrolls(quiet_page: Page, url: str, ids: 
     expect(page.locator("#message-20")).to_be_attached()
 
 
+@pytest.mark.exhaustive
 def test_without_javascript_everything_is_a_link(scriptless_page: Page, url: str, ids: list[int]) -> None:
     page = scriptless_page
     page.goto(f"{url}/rollouts/{ids[0]}")
@@ -147,6 +151,7 @@ def test_without_javascript_everything_is_a_link(scriptless_page: Page, url: str
     expect(page.locator(".timeline .card").nth(before + 2)).to_be_attached()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", cases(["/rollouts/{}", "/groups/{}", "/groups", ""], 2))
 def test_a_page_is_printed_whole_and_in_dark_ink(quiet_page: Page, url: str, ids: list[int], path: str) -> None:
     page = quiet_page
@@ -164,6 +169,7 @@ def test_a_page_is_printed_whole_and_in_dark_ink(quiet_page: Page, url: str, ids
     assert page.evaluate("getComputedStyle(document.body).color") == "rgb(22, 24, 29)"
 
 
+@pytest.mark.exhaustive
 def test_a_name_that_is_cut_in_its_middle_is_copied_as_one_line(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])

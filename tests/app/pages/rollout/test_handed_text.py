@@ -33,6 +33,7 @@ def test_a_text_is_offered_where_the_messages_show_several_parts(
     assert rollout_page._is_parsed(found) == (offered == "yes")  # type: ignore[arg-type]
 
 
+@pytest.mark.exhaustive
 def test_the_text_that_reward_functions_were_handed_is_shown(tmp_path: Path) -> None:
     then: list[Any] = []
     now: list[Any] = []

@@ -43,11 +43,6 @@ def rows(client: TestClient, run: Recorded, query: str) -> tuple[list[str], list
     return table.rows[0], [line for line in table.rows[1:] if len(line) > 2]
 
 
-def test_a_short_name_becomes_the_full_one_in_the_address(client: TestClient, run: Recorded) -> None:
-    answer = client.get(f"/runs/{run.truth.run}?where=difficulty:hard+tests_passed:0+patch_lines>50")
-    assert "where=rewards.tests_passed:0%20metrics.patch_lines%3E50%20metadata.difficulty:hard" in str(answer.url)
-
-
 def test_the_table_shows_and_sorts_the_datasets_columns(client: TestClient, run: Recorded) -> None:
     cols = "cols=metadata.difficulty,metadata.extra_info.level"
     head, lines = rows(client, run, f"{cols}&sort=-metadata.extra_info.level")
@@ -162,13 +157,3 @@ def test_train_and_eval_are_told_apart_at_one_click(client: TestClient, run: Rec
             assert "Training and evaluation together" in text
             assert "where=mode:eval" in text
         assert "Training and evaluation together" not in both.get("/runs/both?where=mode:train").text
-
-
-@pytest.mark.parametrize(
-    ("typed", "suggested"), [("diff", "metadata.difficulty"), ("passed", "rewards.tests_passed"), ("15", "id:15")]
-)
-def test_suggestions_know_the_runs_own_names_and_numbers(
-    client: TestClient, run: Recorded, typed: str, suggested: str
-) -> None:
-    answer = client.get(f"/runs/{run.truth.run}/suggestions?where={typed}").text
-    assert f"<bdi>{suggested}</bdi>" in answer

@@ -34,6 +34,7 @@ def top_of(row: Locator) -> float:
     return box["y"]
 
 
+@pytest.mark.exhaustive
 def test_the_menu_of_columns_does_not_scroll_sideways(quiet_page: Page, url: str) -> None:
     quiet_page.goto(url)
     quiet_page.locator("#columns summary").click()
@@ -70,6 +71,7 @@ def test_back_and_u_return_to_the_row_where_it_was(quiet_page: Page, engine: Eng
     expect(row).to_be_in_viewport()
 
 
+@pytest.mark.exhaustive
 def test_a_row_that_lies_deep_is_come_back_to_without_all_before_it(scriptless_page: Page, url: str) -> None:
     page = scriptless_page
     page.goto(f"{url}?sort=oldest")

@@ -57,6 +57,7 @@ def fill(engine: Engine, path: Path) -> None:
     notebook.star(Subject(FIRST), starred=True)
 
 
+@pytest.mark.exhaustive
 def test_every_page_is_quiet_accessible_and_no_wider_than_its_window(quiet_page: Page, url: str) -> None:
     unfold = "all => all.forEach(it => it.open = true)"
     check_looks(
@@ -93,6 +94,7 @@ def test_keys_tick_runs_and_compare_them(quiet_page: Page, url: str) -> None:
     expect(page).to_have_url(f"{url}/runs/{LIVE}/overview")
 
 
+@pytest.mark.exhaustive
 def test_the_search_follows_what_is_typed_and_back_undoes_it(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(url)
@@ -131,6 +133,7 @@ def test_ticks_outlive_what_comes_in_and_rows_stay_where_they_are(quiet_page: Pa
     expect(page.locator(f"input[name=run][value={LIVE}]")).to_be_checked()
 
 
+@pytest.mark.exhaustive
 def test_three_runs_are_compared_by_three_clicks_at_most(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/?q=grpo")
@@ -144,6 +147,7 @@ def test_three_runs_are_compared_by_three_clicks_at_most(quiet_page: Page, url: 
     expect(page).to_have_url(re.compile(r"/compare\?run=[^&]+&run=[^&]+&run=[^&]+$"))
 
 
+@pytest.mark.exhaustive
 def test_ticked_runs_are_tagged_and_a_star_sticks(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/?q={LIVE}")
@@ -181,6 +185,7 @@ def test_the_comparison_answers_to_its_controls(quiet_page: Page, url: str) -> N
     expect(page.locator(".plot .key")).to_have_count(3)
 
 
+@pytest.mark.exhaustive
 def test_pointer_and_arrow_keys_tell_values_and_lead_to_the_step(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/compare?run={FIRST}&run={SECOND}")
@@ -200,6 +205,7 @@ def test_pointer_and_arrow_keys_tell_values_and_lead_to_the_step(quiet_page: Pag
     expect(page).to_have_url(re.compile(rf"/runs/{FIRST}\?.*15"))
 
 
+@pytest.mark.exhaustive
 def test_without_scripts_runs_are_found_tagged_and_compared(scriptless_page: Page, url: str) -> None:
     page = scriptless_page
     page.goto(url)
@@ -222,6 +228,7 @@ def test_without_scripts_runs_are_found_tagged_and_compared(scriptless_page: Pag
     expect(page).to_have_url(re.compile("figure=kl"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("scripts", [True, False])
 def test_columns_and_groups_are_chosen_in_a_form(browser: Browser, url: str, scripts: Any) -> None:
     context = browser.new_context(java_script_enabled=scripts)
@@ -243,6 +250,7 @@ def test_columns_and_groups_are_chosen_in_a_form(browser: Browser, url: str, scr
     context.close()
 
 
+@pytest.mark.exhaustive
 def test_the_field_of_the_threshold_shows_all_of_its_number(quiet_page: Page, url: str) -> None:
     quiet_page.goto(url + PAGES["headroom"])
     field = quiet_page.locator("input[name=solved]")
@@ -250,6 +258,7 @@ def test_the_field_of_the_threshold_shows_all_of_its_number(quiet_page: Page, ur
     assert field.evaluate("it => it.scrollWidth <= it.clientWidth")
 
 
+@pytest.mark.exhaustive
 def test_a_run_keeps_its_colour_on_every_page(quiet_page: Page, url: str) -> None:
     page, read = quiet_page, "it => getComputedStyle(it).stroke"
     page.goto(url)
