@@ -27,7 +27,7 @@ from sqlalchemy import Engine, func, select
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.serve_command import BackgroundServer, serve
+from logs_ui.app.commands.serve_command import serve
 from logs_ui.app.main import create_app
 from logs_ui.app.parts import charts, figures, safe_text, timeline, words
 from logs_ui.app.web import htmx
@@ -720,14 +720,6 @@ def _is_indexed(path: Path) -> bool:
     with disposed(reading_engine(path)) as engine, engine.connect() as connection:
         state = search_state(connection, 1)
     return state.indexed > 0 and not state.behind
-
-
-def test_the_server_answers_while_the_block_lasts(path: Path) -> None:
-    with BackgroundServer(path) as server:
-        assert httpx.get(f"{server.url}/healthz").text == "ok\n"
-        assert "server" not in httpx.get(server.url).headers
-    with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{server.url}/healthz")
 
 
 _SERVE = """

@@ -8,7 +8,7 @@ import sqlite3
 import subprocess
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,23 +45,6 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     make_run_at(path, uid="first", name="first", steps=2, groups_per_step=1, generations=4, seed=1)
     make_run_at(path, uid="second", name="second", steps=3, groups_per_step=2, generations=4, seed=2)
     return path
-
-
-@pytest.mark.parametrize("ending", ["parquet", "csv", "jsonl"])
-def test_export_writes_a_row_for_each_rollout(db: Path, tmp_path: Path, ending: str) -> None:
-    output = tmp_path / f"run.{ending}"
-    done = typed("export", "first", "-o", output, "--db", db)
-    assert done.returncode == 0, done.stderr
-    read: dict[str, Callable[[Path], pd.DataFrame]] = {
-        "parquet": pd.read_parquet,
-        "csv": pd.read_csv,
-        "jsonl": lambda path: pd.read_json(path, lines=True),
-    }
-    frame = read[ending](output)
-    assert f"{len(frame)} rollouts in" in done.stdout
-    assert set(frame.run) == {"first"}
-    messages = frame.messages[0]
-    assert (messages if isinstance(messages, list) else json.loads(messages))[0]["role"]
 
 
 @pytest.mark.parametrize(
@@ -131,16 +114,6 @@ def commands(command: Any) -> Iterator[Any]:
         yield from commands(under)
 
 
-@pytest.mark.parametrize("shape", ["verifiers", "atif", "eval-protocol", "otlp"])
-def test_export_writes_what_other_tools_read(db: Path, tmp_path: Path, shape: str) -> None:
-    done = typed("export", "first", "--as", shape, "-o", tmp_path / shape, "--db", db, "--where", "step:1")
-    assert done.returncode == 0, done.stderr
-    assert "4 rollouts in" in done.stdout
-    made = list((tmp_path / shape).iterdir()) if shape == "atif" else (tmp_path / shape).read_text().splitlines()
-    assert len(made) == 4
-    assert "already exists" in refused("export", "first", "--as", shape, "-o", tmp_path / shape, "--db", db)
-
-
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
@@ -171,14 +144,6 @@ def test_export_says_what_stands_in_its_way(
 ) -> None:
     (tmp_path / "empty.db").touch()
     assert what in refused("export", run, "-o", tmp_path / output, "--db", tmp_path / db_name if db_name else db)
-
-
-@pytest.mark.parametrize("command", ["serve", "demo"])
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path, command: str) -> None:
-    notes = tmp_path / "notes.txt"
-    notes.write_text("mine" * 1000)
-    assert "is not an SQLite database" in refused(command, "--db", notes)
-    assert notes.read_text() == "mine" * 1000
 
 
 @pytest.mark.parametrize("command", ["serve", "demo"])

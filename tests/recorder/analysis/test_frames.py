@@ -146,19 +146,6 @@ def test_a_filter_selects_rows_but_does_not_sort_them(db: str, frame: pd.DataFra
     assert list(found["id"]) == list(expected["id"])
 
 
-def test_a_line_of_the_filter_language_selects_rows(db: str, frame: pd.DataFrame, tmp_path: Path) -> None:
-    line = "reward>0.1 -stop:length rewards.solved<=1 mode:train"
-    found = load_run("under-way", db, where=line)
-    solved = frame["rewards"].map(lambda rewards: (rewards or {}).get("solved")) <= 1
-    expected = frame[(frame["reward"] > 0.1) & (frame["stop_reason"] != "length") & solved & (frame["mode"] == "train")]
-    assert 0 < len(found) < len(frame)
-    assert list(found["id"]) == list(expected["id"])
-    assert export_run("under-way", "jsonl", tmp_path / "some.jsonl", db, where=line) == len(found)
-    for wrong, message in (("stauts:ok", "did you mean 'status'"), ("rewards.solvd:1", "function 'solvd'")):
-        with pytest.raises(FilterError, match=message):
-            load_run("under-way", db, where=wrong)
-
-
 def test_rows_come_in_the_order_in_which_they_began(frame: pd.DataFrame) -> None:
     assert not frame["id"].is_monotonic_increasing  # as rows of several processes
     assert frame["created"].is_monotonic_increasing
@@ -360,14 +347,6 @@ def test_columns_are_those_of_all_however_few_rows_are_read_at_once(
     assert load_run("run", path, columns=["starred"])["starred"].sum() == 6
 
 
-def test_pandas_reads_the_parquet_file_back_with_its_types(db: str, tmp_path: Path) -> None:
-    export_run("under-way", "parquet", tmp_path / "rollouts.parquet", db)
-    frame = pd.read_parquet(tmp_path / "rollouts.parquet")
-    assert str(frame["created"].dtype) == "datetime64[us, UTC]"
-    assert frame["reward"].dtype == np.float64
-    assert frame["completion_ids"].iloc[0].dtype == np.int32
-
-
 def test_an_empty_run_gives_a_file_with_all_columns(db: str, tmp_path: Path) -> None:
     for format in FORMATS:  # noqa: A001
         assert export_run("empty", format, tmp_path / format, db) == 0  # type: ignore[arg-type]
@@ -432,11 +411,6 @@ def test_an_export_replaces_the_file_that_a_link_points_at(db: str, tmp_path: Pa
     export_run("under-way", "jsonl", tmp_path / "link.jsonl", db)
     assert (tmp_path / "link.jsonl").is_symlink()
     assert len((tmp_path / "real.jsonl").read_text().splitlines()) == 140
-
-
-def test_an_unknown_format_names_the_nearest(db: str, tmp_path: Path) -> None:
-    with pytest.raises(LogsUIError, match=r"no format 'parket' to export to\. Try parquet"):
-        export_run("under-way", "parket", tmp_path / "out", db)  # type: ignore[arg-type]
 
 
 def test_neither_pandas_nor_pyarrow_is_imported_before_it_is_needed() -> None:

@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -616,31 +616,26 @@ def test_a_beginning_finds_what_the_words_find_that_begin_so(
     assert alone["fox*"]
 
 
-def test_a_beginning_is_looked_for_only_where_the_rows_lie(on_disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs_ui.recorder.queries.search.full_text._FEW", 3)
-    run = on_disk.run()
-    rows = on_disk.rollouts(run, [f"it {('decodes', 'decoded')[i % 2]} n{i}" for i in range(40)])
-    on_disk.fill()
-    with reading(on_disk) as connection, planning(connection):
-        found = queries.page_in_time(connection, run, parse_where('"it deco*"'), limit=7, seconds=0.0)
-        assert [it.id for it in found.rows] == sorted(rows, reverse=True)[:7]
-        assert queries.count(connection, run, parse_where("deco*"), span=(11, 20)) == queries.Count(10, exact=False)
-        lists = connection.exec_driver_sql("SELECT name FROM temp.sqlite_master WHERE name LIKE 'hits!_%' ESCAPE '!'")
-        assert lists.all() == [], "no list of all that begin so"
-
-
-def test_the_beginning_of_many_words_is_looked_for_only_where_the_rows_lie(
-    on_disk: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        (lambda i: f"it {('decodes', 'decoded')[i % 2]} n{i}", "deco*"),
+        (lambda i: " ".join(f"it co{30 * i + j:x}" for j in range(30)), "co*"),
+    ],
+    ids=["of two words", "of many words"],
+)
+def test_a_beginning_is_looked_for_only_where_the_rows_lie(
+    on_disk: Place, monkeypatch: pytest.MonkeyPatch, text: Callable[[int], str], where: str
 ) -> None:
     monkeypatch.setattr("logs_ui.recorder.queries.search.full_text._FEW", 3)
     run = on_disk.run()
-    rows = on_disk.rollouts(run, [" ".join(f"it co{30 * i + j:x}" for j in range(30)) for i in range(40)])
+    rows = on_disk.rollouts(run, [text(i) for i in range(40)])
     on_disk.fill()
     with reading(on_disk) as connection, planning(connection):
-        for where in ("co*", '"it co*"'):
-            found = queries.page_in_time(connection, run, parse_where(where), limit=7, seconds=0.0)
+        for line in (where, f'"it {where}"'):
+            found = queries.page_in_time(connection, run, parse_where(line), limit=7, seconds=0.0)
             assert [it.id for it in found.rows] == sorted(rows, reverse=True)[:7]
-        assert queries.count(connection, run, parse_where("co*"), span=(11, 20)) == queries.Count(10, exact=False)
+        assert queries.count(connection, run, parse_where(where), span=(11, 20)) == queries.Count(10, exact=False)
         lists = connection.exec_driver_sql("SELECT name FROM temp.sqlite_master WHERE name LIKE 'hits!_%' ESCAPE '!'")
         assert lists.all() == [], "no list of all that begin so"
 

@@ -15,7 +15,6 @@ from logs_ui.recorder import load_run, queries, start_run
 from logs_ui.recorder.queries import Kind, Rollout
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
-from tests.faults.realistic.recorded import recorded
 from tests.support.dashboard import dashboard
 
 ASK = [{"role": "user", "content": "go"}]
@@ -44,6 +43,10 @@ def played(*actions: Any) -> list[turns.Turn]:
         ([{"x": 1}, {"x": 2}], [{"x": 1}, {"x": 2}], (2, None, False, False, 0, 0)),
         ([{"x": 1}, {"x": 2}], [{"x": 2}, {"x": 1}], (0, 1, True, True, 1, 1)),
         ([], [{"x": 2}], (0, 1, False, True, 0, 0)),
+        ([], [], (0, None, False, False, 0, 0)),
+        ([{"x": 1, "y": 2}], [{"y": 2, "x": 1}], (1, None, False, False, 0, 0)),
+        (["look  around\n"], ["look around"], (1, None, False, False, 0, 0)),
+        (["look"], [{"look": True}], (0, 1, True, True, 0, 0)),
     ],
 )
 def test_two_rollouts_have_a_beginning_a_parting_and_an_end(
@@ -166,14 +169,6 @@ def test_the_higher_reward_is_marked_whichever_side_it_is_on(tmp_path: Path) -> 
             assert f'class="comparison" data-better="{better}"' in html
             assert (html.index("higher reward") < html.index("lower reward")) == (better == "a")
         assert "data-better" not in client.get(f"/runs/latest/compare?a={low}&b={low}").text
-
-
-@pytest.mark.exhaustive
-def test_names_of_arguments_are_one_line_and_whole_in_the_title() -> None:
-    run = recorded("coding-two")
-    with dashboard(run.db) as client:
-        pages = [client.get(f"/runs/{run.truth.run}/groups/{first}").text for first in (1, 9, 17, 25, 33, 41)]
-    assert any('<h3 title="action str_replace_editor: command"><span class="middle">' in it for it in pages)
 
 
 def test_a_turn_that_one_lacks_is_said_to_be_missing(tmp_path: Path) -> None:

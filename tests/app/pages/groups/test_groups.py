@@ -18,12 +18,10 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.pages.groups import group_page, groups_page
 from logs_ui.app.pages.groups.group_charts import stacks, strip
-from logs_ui.app.parts import turns
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.differences import Differ
-from logs_ui.app.parts.timeline import make_timeline
 from logs_ui.recorder import queries
-from logs_ui.recorder.queries import GroupSort, Kind, Rollout
+from logs_ui.recorder.queries import GroupSort, Kind
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.groups import kind_of
 from logs_ui.recorder.storage.address import Address
@@ -330,38 +328,6 @@ def test_of_many_completions_only_the_first_are_opened(address: Address) -> None
 
 
 # --- Where they part
-
-
-def acted(*actions: Any, text: str = "so", ended: int | None = None) -> list[turns.Turn]:
-    """A rollout that sent these, one a turn; what is a string was only said."""
-    messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
-    sent: list[dict[str, Any]] = []
-    for number, action in enumerate(actions[:ended], 1):
-        messages.append({"role": "assistant", "content": action if isinstance(action, str) else text})
-        if not isinstance(action, str):
-            sent.append({"turn": number, "action": action, "observation": {"text": f"answer {number}"}})
-    row = EvaluationRow(turns=len(actions))  # type: ignore[call-arg]  # nothing else of it is looked at
-    return turns.turns_of(make_timeline(Rollout(row, messages, sent, {}, {}, None)))
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "at"),
-    [
-        (acted({"x": 1}, {"x": 2}), acted({"x": 1}, {"x": 2}, text="other words"), None),
-        (acted({"x": 1}, {"x": 2}), acted({"x": 1}, {"x": 3}), 2),
-        (acted({"x": 1, "y": 2}), acted({"y": 2, "x": 1}), None),
-        (acted({"x": 1}, {"x": 2}), acted({"x": 1}), 2),
-        (acted("look  around\n"), acted("look around"), None),
-        (acted("look"), acted({"look": True}), 1),
-        (acted(), acted({"x": 1}), 1),
-        (acted(), acted(), None),
-    ],
-    ids=["words", "second", "order", "ended", "spacing", "unparsed", "nothing", "both nothing"],
-)
-def test_rollouts_part_at_the_first_action_that_differs(
-    a: list[turns.Turn], b: list[turns.Turn], at: int | None
-) -> None:
-    assert turns.parting(a, b) == turns.parting(b, a) == at
 
 
 def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine) -> None:

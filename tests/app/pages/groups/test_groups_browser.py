@@ -153,23 +153,6 @@ def test_a_column_opens_when_it_is_reached_and_its_head_stays_in_sight(
 
 
 @pytest.mark.exhaustive
-def test_groups_read_without_javascript(scriptless_page: Page, engine: Engine, url: str) -> None:
-    page = scriptless_page
-    page.goto(f"{url}/runs/{FINISHED}/groups")
-    page.locator("#where").fill("step:5")
-    page.get_by_role("button", name="Filter").click()
-    expect(page).to_have_url(re.compile(r"where=step%3A5|where=step:5"))
-    page.locator("select[name=sort]").select_option("lowest-mean")
-    page.get_by_role("button", name="Apply").click()
-    expect(page.locator("#rows tr[id^=group]")).to_have_count(3)
-    page.locator(".row-link").first.click()
-    expect(page.locator(".completion .turn").first).to_be_visible()
-    page.goto(f"{url}/runs/{WIDE}/groups/{first_row(engine, WIDE)}")
-    page.get_by_text("Show turns").last.click()
-    expect(page.locator(".timeline .card").first).to_be_visible()
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("theme", cases(["light", "dark"], 1))
 def test_orange_marks_the_lower_reward_and_never_the_higher_one(
     page: Page, engine: Engine, url: str, theme: Any

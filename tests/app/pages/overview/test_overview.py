@@ -362,17 +362,6 @@ def test_the_keyboard_goes_from_step_to_step_and_opens_them(quiet_page: Page, ur
 
 
 @pytest.mark.exhaustive
-def test_the_functions_own_values_are_shown_on_demand(quiet_page: Page, url: str) -> None:
-    page = quiet_page
-    page.goto(f"{url}/runs/{RUN}/overview")
-    counted = page.locator("#chart-components .key", has_text="format").locator("output")
-    before = float(counted.inner_text().replace("\u2212", "-"))
-    page.get_by_role("button", name="raw values").click()
-    expect(page.get_by_role("button", name="raw values")).to_have_attribute("aria-pressed", "true")
-    assert abs(float(counted.inner_text().replace("\u2212", "-"))) > 2 * abs(before)
-
-
-@pytest.mark.exhaustive
 def test_a_curve_says_the_value_under_the_pointer_and_leads_to_its_step(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{RUN}/overview")
@@ -416,16 +405,3 @@ def test_news_change_the_charts_and_take_nothing_from_the_reader(quiet_page: Pag
     assert page.evaluate("(canvas) => canvas.isConnected", canvas), "drawn on, and not made anew"
     expect(page.locator("#preview h2")).to_have_text(chosen)
     expect(page.locator(".curve")).to_have_count(1)
-
-
-@pytest.mark.exhaustive
-def test_the_overview_reads_without_javascript(scriptless_page: Page, url: str) -> None:
-    page = scriptless_page
-    page.goto(f"{url}/runs/{RUN}/overview")
-    expect(page.locator("#chart-reward svg.drawn")).to_be_visible()
-    expect(page.locator("#plot-reward")).to_be_hidden()
-    page.locator("#as-table-reward summary").click()
-    page.get_by_role("link", name="Reward by step as a table").click()
-    expect(page.locator(".steps-table tbody tr")).to_have_count(STEPS)
-    page.get_by_role("link", name="7", exact=True).click()
-    expect(page.locator("#found strong").first).to_have_text("24")

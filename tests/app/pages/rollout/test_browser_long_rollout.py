@@ -141,17 +141,6 @@ def test_turns_are_filled_in_while_one_scrolls(quiet_page: Page, url: str, ids: 
 
 
 @pytest.mark.exhaustive
-def test_without_javascript_everything_is_a_link(scriptless_page: Page, url: str, ids: list[int]) -> None:
-    page = scriptless_page
-    page.goto(f"{url}/rollouts/{ids[0]}")
-    page.get_by_role("link", name="Tool output").click()
-    expect(page.locator(".line[open] .text.mono").first).to_be_visible()
-    before = page.locator(".timeline .card").count()
-    page.locator(".gap").click()
-    expect(page.locator(".timeline .card").nth(before + 2)).to_be_attached()
-
-
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", cases(["/rollouts/{}", "/groups/{}", "/groups", ""], 2))
 def test_a_page_is_printed_whole_and_in_dark_ink(quiet_page: Page, url: str, ids: list[int], path: str) -> None:
     page = quiet_page

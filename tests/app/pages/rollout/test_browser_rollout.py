@@ -259,18 +259,6 @@ def test_the_line_at_the_top_says_whether_it_moved_the_policy(quiet_page: Page, 
     expect(quiet_page.locator(".trained")).to_contain_text(re.compile(r"Sampled [\d,]+ tokens, trained on [\d,]+, adv"))
 
 
-@pytest.mark.exhaustive
-def test_tokens_are_read_without_javascript(scriptless_page: Page, url: str) -> None:
-    page = scriptless_page
-    page.goto(f"{url}/{SHORT}")
-    page.get_by_role("link", name="Tokens", exact=True).click()
-    expect(page.locator(".segment.own .spelt").first).to_contain_text("The answer is 4")
-    expect(page.get_by_text("need JavaScript")).to_be_visible()
-    expect(page.locator(".heat-legend")).to_be_hidden()
-    page.locator(".segment.prompt summary").click()
-    expect(page.locator(".segment.prompt .spelt")).to_be_visible()
-
-
 def test_a_long_rollout_opens_at_the_words_of_the_role_that_was_searched(quiet_page: Page, url: str) -> None:
     marked = "() => [...CSS.highlights.get('searched')].map(String)"
     top = "() => [...CSS.highlights.get('searched')][0].getBoundingClientRect().top"

@@ -34,14 +34,6 @@ def top_of(row: Locator) -> float:
     return box["y"]
 
 
-@pytest.mark.exhaustive
-def test_the_menu_of_columns_does_not_scroll_sideways(quiet_page: Page, url: str) -> None:
-    quiet_page.goto(url)
-    quiet_page.locator("#columns summary").click()
-    offered = quiet_page.locator("#columns .offered")
-    assert offered.evaluate("it => it.scrollWidth <= it.clientWidth && it.scrollHeight > it.clientHeight")
-
-
 @pytest.mark.parametrize("width", cases([1440, 390], 1))
 def test_back_and_u_return_to_the_row_where_it_was(quiet_page: Page, engine: Engine, url: str, width: int) -> None:
     page = quiet_page

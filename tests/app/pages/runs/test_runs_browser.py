@@ -134,20 +134,6 @@ def test_ticks_outlive_what_comes_in_and_rows_stay_where_they_are(quiet_page: Pa
 
 
 @pytest.mark.exhaustive
-def test_three_runs_are_compared_by_three_clicks_at_most(quiet_page: Page, url: str) -> None:
-    page = quiet_page
-    page.goto(f"{url}/?q=grpo")
-    expect(page.locator("#compare")).to_have_text("Compare all 2")
-    page.goto(url)
-    page.locator("tbody .tick input[name=run]").first.click()
-    expect(page.locator("#compare")).to_have_text("Compare")
-    page.locator("tbody .tick input[name=run]").nth(2).click(modifiers=["Shift"])
-    expect(page.get_by_text("3 selected")).to_be_visible()
-    page.locator("#compare").click()
-    expect(page).to_have_url(re.compile(r"/compare\?run=[^&]+&run=[^&]+&run=[^&]+$"))
-
-
-@pytest.mark.exhaustive
 def test_ticked_runs_are_tagged_and_a_star_sticks(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/?q={LIVE}")
@@ -248,14 +234,6 @@ def test_columns_and_groups_are_chosen_in_a_form(browser: Browser, url: str, scr
     expect(page.locator("thead [aria-sort=descending]")).to_have_text("Rollouts")
     expect(page.locator("tr.of-group")).to_have_count(2)
     context.close()
-
-
-@pytest.mark.exhaustive
-def test_the_field_of_the_threshold_shows_all_of_its_number(quiet_page: Page, url: str) -> None:
-    quiet_page.goto(url + PAGES["headroom"])
-    field = quiet_page.locator("input[name=solved]")
-    expect(field).to_have_value("0.3000000119")
-    assert field.evaluate("it => it.scrollWidth <= it.clientWidth")
 
 
 @pytest.mark.exhaustive
