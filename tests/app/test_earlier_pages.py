@@ -77,7 +77,7 @@ def test_texts_of_one_that_lacks_a_column_are_indexed_while_pages_are_read(
 ) -> None:
     filled(tmp_path / "a.db")
     taken_back(tmp_path / "a.db", [column("run.project")])
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
         while not (tmp_path / "a.search.db").exists() or client.get("/").status_code != 200:
             assert time.monotonic() < deadline

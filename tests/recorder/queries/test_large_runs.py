@@ -35,6 +35,7 @@ from logs_ui.recorder.storage.database import disposed, reading_engine, writing_
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Mode, RunState
 from tests.support.dashboard import dashboard
+from tests.support.exhaustive import cases
 from tests.support.factory import make_run_at
 
 STEPS, WINDOW = 40, 100
@@ -209,30 +210,27 @@ def test_a_page_says_how_far_it_has_looked_and_goes_on_by_itself(db: Path, monke
     assert not re.search(more, part)
 
 
-def test_a_figure_of_a_large_run_that_took_long_is_shown_for_a_while(db: Path) -> None:
-    writer, asked = writing_engine(db), 0
-
-    def slow(_: Any, __: int, chosen: RolloutFilter) -> int:
-        nonlocal asked
-        asked += 1
-        time.sleep(0.05)
-        return asked
-
+def test_a_figure_of_a_large_run_that_took_long_is_shown_for_a_while(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_cache, "_REST", 1e9)
+    writer, ask = writing_engine(db), Answers()
     with disposed(reading_engine(db)) as engine:
         for changed in (1, 2):
             with writer.begin() as connection:
                 connection.execute(update(Run).values(changed=col(Run.changed) + changed))
             with engine.begin() as connection:
                 summary = queries.run_summary(connection, 1)
-                assert page_cache.figure(connection, summary, slow, ALL) == 1
+                assert page_cache.figure(connection, summary, ask, ALL) == 1
         with writer.begin() as connection:
             connection.execute(update(Run).values(state=RunState.FAILED))
         with engine.begin() as connection:
-            assert page_cache.figure(connection, queries.run_summary(connection, 1), slow, ALL) == 2
+            assert page_cache.figure(connection, queries.run_summary(connection, 1), ask, ALL) == 2
     writer.dispose()
 
 
-def test_a_run_that_was_deleted_and_merged_again_has_figures_of_its_own(reader: Engine) -> None:
+def test_a_run_that_was_deleted_and_merged_again_has_figures_of_its_own(
+    reader: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_cache, "_REST", 1e9)
     ask = Answers()
     with reader.begin() as connection:
         before = queries.run_summary(connection, 1)
@@ -416,7 +414,9 @@ def test_every_page_of_why_says_how_many_of_how_many_it_read_and_what_reads_them
         assert f"of this large run a sample is read: {read}" in beyond.text
 
 
-@pytest.mark.parametrize("place", ["", "?steps=all", *(f"/why{page}" for page in OF_WHY), "/groups?kind=mixed"])
+@pytest.mark.parametrize(
+    "place", cases(["", "/why", "/groups?kind=mixed", "?steps=all", *(f"/why{page}" for page in OF_WHY[1:])], 3)
+)
 def test_what_takes_long_the_first_time_shows_a_frame_and_then_the_page(
     db: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -135,7 +135,7 @@ def wait_for_lock(engine: Engine) -> None:
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while True:
         with engine.connect() as connection:
             if connection.scalar(waiting):
@@ -144,6 +144,7 @@ def wait_for_lock(engine: Engine) -> None:
         time.sleep(0.01)
 
 
+@pytest.mark.exhaustive
 def test_a_deletion_and_a_writer_do_not_wait_for_each_other(postgres_url: URL) -> None:
     engine = writing_engine(postgres_url)
     with engine.begin() as connection:
@@ -165,6 +166,7 @@ def test_a_deletion_and_a_writer_do_not_wait_for_each_other(postgres_url: URL) -
     engine.dispose()
 
 
+@pytest.mark.exhaustive
 def test_what_is_written_while_a_merge_reads_stays(
     db: Path, postgres_url: URL, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,7 +198,7 @@ def test_what_is_written_while_a_merge_reads_stays(
 
             writers.append(threading.Thread(target=transact))
             writers[-1].start()
-            assert began.wait(60)
+            assert began.wait(240)
 
         def score(connection: Connection) -> None:
             connection.execute(update(row).values(scored=1, reward=0.5))
@@ -218,6 +220,7 @@ def test_what_is_written_while_a_merge_reads_stays(
         assert len(writers) == 2
 
 
+@pytest.mark.exhaustive
 def test_notes_and_index_are_vacuumed_too(postgres_url: URL) -> None:
     names = ("public.run", "notes.note", "search.texts")
     with disposed(writing_engine(postgres_url)) as engine:

@@ -121,6 +121,7 @@ def test_a_pivot_of_the_largest_figures_is_shown(huge: TestClient, address: Addr
     assert {"0", "0.00"}.isdisjoint(cell for line in table.rows[1:] for cell in line[1:])
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "order", cases(["-rewards.x", "metadata.id", "lowest-reward", "advantage", "-metadata.far"], 2)
 )

@@ -185,7 +185,7 @@ def test_a_long_export_shows_how_far_it_is_and_can_be_cancelled(
     def slow(*_: Any, progress: Any, **__: Any) -> int:
         progress(10, 200)
         seen.set()
-        go.wait(120)
+        go.wait(240)
         progress(20, 200)
         return 20
 
@@ -193,7 +193,7 @@ def test_a_long_export_shows_how_far_it_is_and_can_be_cancelled(
     monkeypatch.setattr("logs_ui.app.pages.rollouts.export_page._AT_ONCE_SECONDS", 0.05)
     way_back = "where=reward%3C0.2&sort=longest&cols=reward"
     page = client.post(f"/runs/{RUN}/exports?{way_back}&format=jsonl", headers=OURS)
-    assert seen.wait(60)
+    assert seen.wait(240)
     watched = client.get(str(page.url))
     assert "10 of 200 rollouts" in watched.text
     assert '<progress max="200" value="10"' in watched.text
@@ -220,7 +220,7 @@ def test_an_export_that_fails_says_so(client: TestClient, monkeypatch: pytest.Mo
 
 def test_a_file_in_the_making_makes_room_for_no_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go = threading.Event()
-    monkeypatch.setattr(export_jobs, "write_run", lambda *_, **__: 0 if go.wait(120) else 1)
+    monkeypatch.setattr(export_jobs, "write_run", lambda *_, **__: 0 if go.wait(240) else 1)
     monkeypatch.setattr(export_jobs, "_KEPT_SECONDS", 0.0)
     jobs = export_jobs.Jobs(path)
     working = [jobs.start(RUN, "csv", "x.csv", RolloutFilter()) for _ in range(export_jobs.MOST)]
@@ -229,7 +229,7 @@ def test_a_file_in_the_making_makes_room_for_no_other(path: Path, monkeypatch: p
         jobs.start(RUN, "csv", "x.csv", RolloutFilter())
     go.set()
     for job in working:
-        job.wait(60)
+        job.wait(240)
     assert jobs.find(RUN, jobs.start(RUN, "csv", "x.csv", RolloutFilter()).id)
     jobs.close()
 
@@ -239,11 +239,11 @@ def test_an_export_leaves_nothing_behind(path: Path, tmp_path: Path, monkeypatch
     jobs = export_jobs.Jobs(path)
     job = jobs.start(RUN, "parquet", "x.parquet", RolloutFilter())
     assert list(tmp_path.iterdir()) == []
-    job.wait(60)
+    job.wait(240)
     assert b"".join(job.blocks()).startswith(b"PAR1")
     assert list(tmp_path.iterdir()) == []
     for _ in range(export_jobs.MOST + 3):
-        jobs.start(RUN, "csv", "x.csv", parse_where("id:1")).wait(60)
+        jobs.start(RUN, "csv", "x.csv", parse_where("id:1")).wait(240)
     assert jobs.find(RUN, job.id) is None
     jobs.close()
 
@@ -269,7 +269,7 @@ def test_the_thread_that_fills_the_index_outlives_what_nobody_thought_of(
     monkeypatch.setattr("logs_ui.app.web.background._PATIENCE", 0.01)
     indexer = Indexer(path, Source(path))
     indexer.start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while indexer.trouble is None and time.monotonic() < deadline:
         time.sleep(0.01)
     assert indexer.trouble == "no such tokenizer"
@@ -314,11 +314,11 @@ def test_the_thread_that_fills_the_index_lets_pages_go_first_and_keeps_nobody_fr
     monkeypatch.setattr(indexer, "_rest", resting)
     with source.reading():
         indexer.start()
-        assert rests.wait(60)
+        assert rests.wait(240)
         assert indexed(path) == 2
         assert SearchIndex(path, source.reading_beside).fill(stopped=iter([False, True]).__next__)
         assert indexed(path) == 4
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     while indexed(path) <= 4:
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -329,7 +329,7 @@ def test_a_page_that_never_ends_does_not_keep_the_index_from_being_filled(
 ) -> None:
     monkeypatch.setattr("logs_ui.app.web.indexer._LONGEST_REST", 0.1)
     source, indexer = indexing
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     with source.reading():
         indexer.start()
         while indexed(path) <= 6:
