@@ -198,6 +198,7 @@ def asked_again(page: Page) -> None:
     asked.value.response()
 
 
+@pytest.mark.exhaustive
 def test_new_rollouts_wait_behind_a_pill_while_a_hand_is_on_the_table(
     quiet_page: Page, engine: Engine, url: str
 ) -> None:
@@ -299,6 +300,7 @@ def test_the_whole_record_is_copied_though_the_page_cuts_it(quiet_page: Page, en
     assert copied == page.request.get(f"{address}/text/raw").text()
 
 
+@pytest.mark.exhaustive
 def test_a_lost_connection_is_said_and_a_regained_one_too(page: Page, url: str) -> None:
     page.goto(f"{url}/runs/{LIVE}")
     expect(page.locator("#live .is-live")).to_be_visible()
@@ -309,6 +311,7 @@ def test_a_lost_connection_is_said_and_a_regained_one_too(page: Page, url: str) 
     expect(page.locator("#live .is-live")).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_a_page_that_could_not_be_read_comes_back_by_itself_and_comes_alive(page: Page, tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     db.write_text("no database" * 100)

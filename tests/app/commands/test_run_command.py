@@ -145,6 +145,7 @@ def test_a_program_sees_and_returns_what_it_does_without(tmp_path: Path, kind: s
     assert {it.name for it in tmp_path.iterdir()} <= {"seen.py", "__pycache__"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("text", cases(["1 / 0", "import nothing_such", "raise SystemExit('enough')", "def f(:"], 1))
 def test_a_traceback_is_the_same_to_the_byte(tmp_path: Path, text: str) -> None:
     script(tmp_path, text)

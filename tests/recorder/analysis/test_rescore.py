@@ -81,6 +81,7 @@ def test_a_rollout_functions_rows_are_given_as_the_trainer_gave_them(server: str
     assert compare(frame).changed == 0
 
 
+@pytest.mark.exhaustive
 def test_prompts_that_are_texts_are_given_as_texts(tmp_path: Path, db: Path) -> None:
     then, now = Seen(), Seen()
 
@@ -170,7 +171,7 @@ def test_messages_and_tools_of_an_environment_are_given_as_the_trainer_gave_them
             ),
             ("<think>\n\n</think>\n\n9", "messages", {"role": "assistant", "content": "9"}),
         ],
-        2,
+        1,
     ),
 )
 def test_reasoning_is_given_as_the_trainer_gave_it(

@@ -85,7 +85,7 @@ def ids(page: queries.Page) -> list[int]:
     return [row.id or 0 for row in page.rows]
 
 
-@pytest.mark.parametrize("where", ["turns>=2", "turns>=99", "error:timeout", "turns>=2 step:3..", "spread>0"])
+@pytest.mark.parametrize("where", cases(["turns>=2", "spread>0", "turns>=99", "error:timeout", "turns>=2 step:3.."], 2))
 @pytest.mark.parametrize("sort", [Sort.NEWEST, Sort.OLDEST])
 def test_looking_through_a_run_in_parts_finds_what_one_look_does(reader: Engine, where: str, sort: Sort) -> None:
     chosen = RolloutFilter(terms=parse_where(where).terms, sort=sort)

@@ -124,13 +124,14 @@ def is_complete(found: list[Recovered]) -> bool:
     return all(it.is_sure and not it.missing for it in found)
 
 
-def opened(path: Path) -> None:
-    """Fails unless the database is whole and every page of each run with rollouts opens."""
+def opened(path: Path, few: int = 3) -> None:
+    """Fails unless the database is whole and the first few pages of a run open; exhaustively, all of each run."""
     assert [it for it in check(path, thorough=True) if not it.is_whole] == []
     with TestClient(create_app(path, hosts=["*"])) as client:
         for run in cases(sorted({run for run, _ in rollouts(path)}, reverse=True), 1):
             load_run(run, path)
-            answers = {name: client.get(address).status_code for name, address in pages(path, run).items()}
+            of_run = cases([*pages(path, run).items()], few)
+            answers = {name: client.get(address).status_code for name, address in of_run}
             assert set(answers.values()) == {200}, answers
 
 
@@ -228,7 +229,7 @@ def test_any_other_table_may_be_lost(whole: Path, old: Path, new: Path, name: st
     opened(new)
 
 
-@pytest.mark.parametrize("seed", cases(range(14), 2))
+@pytest.mark.parametrize("seed", cases(range(14), 1))
 def test_after_a_hundred_random_bytes_nearly_all_is_there_and_every_page_opens(
     whole: Path, old: Path, new: Path, seed: int
 ) -> None:
@@ -238,7 +239,7 @@ def test_after_a_hundred_random_bytes_nearly_all_is_there_and_every_page_opens(
     assert not is_complete(recover(old, new))
     kept = rollouts(whole).keys() & rollouts(new).keys()
     assert len(kept) > 1940
-    opened(new)
+    opened(new, few=99)
 
 
 @pytest.mark.parametrize("share", cases([0.9, 0.5, 0.1], 1))
