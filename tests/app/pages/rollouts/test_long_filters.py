@@ -2,33 +2,38 @@
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from sqlalchemy import URL
 from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
 from logs_ui.recorder import FilterError, load_run
 from logs_ui.recorder.queries.filters import filter_language
-from logs_ui.recorder.storage.address import as_text
+from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.upkeep import prune
 from logs_ui.recorder.vocabulary import RunState
 from tests.support.factory import make_run_at
+from tests.support.postgres import DATABASES, fresh_database
 
 RUN = "main-run-1234"
 OURS = {"Origin": "http://127.0.0.1"}
 ODD = "id:" + ",".join(str(it) for it in range(1, 8_001, 2))
 
 
-def site(address: Path | URL, **options: bool | str) -> TestClient:
+def site(address: Address, **options: bool | str) -> TestClient:
     app = create_app(address, **options)  # type: ignore[arg-type]
     return TestClient(app, base_url="http://127.0.0.1", headers=OURS, follow_redirects=False)
 
 
-@pytest.fixture
-def client(address: Path | URL) -> Iterator[TestClient]:
-    make_run_at(address, uid=RUN, steps=2, state=RunState.FINISHED)
+@pytest.fixture(scope="module", params=DATABASES)
+def address(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Address]:
+    with fresh_database(request.param, tmp_path_factory.mktemp("sets")) as address:
+        make_run_at(address, uid=RUN, steps=2, state=RunState.FINISHED)
+        yield address
+
+
+@pytest.fixture(scope="module")
+def client(address: Address) -> Iterator[TestClient]:
     with site(address) as client:
         yield client
 
@@ -66,7 +71,7 @@ def test_every_page_of_a_set_opens_by_its_address(client: TestClient) -> None:
         assert client.get(address).status_code in {200, 204}, address
 
 
-def test_a_set_selects_and_excludes_in_python_too(client: TestClient, address: Path | URL) -> None:
+def test_a_set_selects_and_excludes_in_python_too(client: TestClient, address: Address) -> None:
     name, db = apply(client, ODD).partition("where=")[2], as_text(address)
     forget_sets()
     whole = set(load_run(RUN, db, columns=["id"])["id"])
@@ -90,7 +95,7 @@ def test_neighbours_need_no_set(client: TestClient) -> None:
     assert apply(client, "stat:error") == f"/runs/{RUN}?where=stat:error"  # whose page shows the mistake
 
 
-def test_an_unknown_set_is_one_line(client: TestClient, address: Path | URL) -> None:
+def test_an_unknown_set_is_one_line(client: TestClient, address: Address) -> None:
     message = (
         "set:0123456789ab: the database has no set '0123456789ab': its run was deleted, or it is of another database."
     )
@@ -116,7 +121,7 @@ def test_a_long_address_is_refused_and_its_line_kept(client: TestClient) -> None
         assert len(shown.text) < 150_000
 
 
-def test_who_cannot_write_notes_is_told_so(client: TestClient, address: Path | URL) -> None:
+def test_who_cannot_write_notes_is_told_so(client: TestClient, address: Address) -> None:
     with site(address, read_only=True) as reader:
         answer = reader.post(f"/runs/{RUN}", data={"where": ODD})
         assert (answer.status_code, "This dashboard is read-only" in answer.text) == (403, True)
@@ -124,7 +129,7 @@ def test_who_cannot_write_notes_is_told_so(client: TestClient, address: Path | U
         assert reader.get(f"/runs/{RUN}?where={ODD[:6_997]}").status_code == 200
 
 
-def test_behind_a_proxy_a_long_filter_comes_back_under_its_path(client: TestClient, address: Path | URL) -> None:
+def test_behind_a_proxy_a_long_filter_comes_back_under_its_path(client: TestClient, address: Address) -> None:
     with site(address, prefix="/proxy/7070") as proxied:
         answer = proxied.post(f"/proxy/7070/runs/{RUN}", data={"where": ODD})
         assert answer.headers["location"].startswith(f"/proxy/7070/runs/{RUN}?where=set:")
