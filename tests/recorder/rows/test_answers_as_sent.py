@@ -1,5 +1,6 @@
 """What a server and a tool said is shown as they said it, also where token ids hold more, or a template adds to it."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,12 @@ def reply(said: Said, **choice: Any) -> dict[str, Any]:
     return chat(one) | {"prompt_token_ids": ids("2 + 2")}
 
 
-def shown(db: Path) -> tuple[str, str]:
-    """The content of its answer, and the text of its action."""
-    (row,) = load_run(db=db).to_dict("records")
-    assert row["completion_ids"].tolist() == ids(row["metadata"]["sampled"]), "the tokens are all that was sampled"
-    return row["messages"][-1]["content"], row["actions"][0]["text"]
+def shown(db: Path) -> list[tuple[str, str]]:
+    """The content of each row's answer, and the text of its action."""
+    rows: list[Any] = load_run(db=db).sort_values("created", kind="stable").to_dict("records")
+    for row in rows:
+        assert row["completion_ids"].tolist() == ids(row["metadata"]["sampled"]), "the tokens are all that was sampled"
+    return [(row["messages"][-1]["content"], row["actions"][0]["text"]) for row in rows]
 
 
 def ask(server: ModelServer, **more: Any) -> None:
@@ -70,15 +72,18 @@ def ask(server: ModelServer, **more: Any) -> None:
         client.chat.completions.create(model="tiny", messages=QUESTION, **more)
 
 
-@pytest.mark.parametrize("said", CUT + WHOLE)
-@pytest.mark.parametrize("stop", [STOP, ["##", STOP]])
-def test_a_stop_text_is_cut_as_the_server_cut_it(db: Path, server: ModelServer, said: Said, stop: Any) -> None:
-    server.gives(reply(said))
-    with start_run(db=db, tokenizer=Fast()) as run, run.rollout(QUESTION, metadata={"sampled": said[0]}):
-        ask(server, stop=stop)
-    content, text = shown(db)
-    thought = said[0].partition("</think>")[0] + "</think>" if said[2] else ""
-    assert (content, text) == (said[1].strip() if thought else said[1], thought + said[1])
+def test_a_stop_text_is_cut_as_the_server_cut_it(db: Path, server: ModelServer) -> None:
+    cases = [*product(CUT + WHOLE, [STOP, ["##", STOP]])]
+    server.gives(*(reply(said) for said, _ in cases))
+    with start_run(db=db, tokenizer=Fast()) as run:
+        for said, stop in cases:
+            with run.rollout(QUESTION, metadata={"sampled": said[0]}):
+                ask(server, stop=stop)
+    expected = []
+    for (sampled, text, more), _ in cases:
+        thought = sampled.partition("</think>")[0] + "</think>" if more else ""
+        expected.append((text.strip() if thought else text, thought + text))
+    assert shown(db) == expected
 
 
 def test_so_is_it_in_a_rollout_function_and_by_another_client(db: Path, server: ModelServer) -> None:
@@ -95,7 +100,7 @@ def test_so_is_it_in_a_rollout_function_and_by_another_client(db: Path, server: 
 
     call_as_025(record(rollout, db=db, announce=False), [QUESTION], Fast())
     assert flush()
-    assert shown(db) == (text, text)
+    assert shown(db) == [(text, text)]
 
 
 @pytest.mark.parametrize("stop", [None, STOP])
@@ -103,7 +108,7 @@ def test_an_answer_that_hit_its_limit_is_whole(db: Path, server: ModelServer, st
     server.gives(reply(("4</answer>", "", {}), finish_reason="length"))
     with start_run(db=db, tokenizer=Fast()) as run, run.rollout(QUESTION, metadata={"sampled": "4</answer>"}):
         ask(server, **({} if stop is None else {"stop": stop}))
-    assert shown(db) == ("4</answer>", "4</answer>")
+    assert shown(db) == [("4</answer>", "4</answer>")]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from logs_ui.recorder import (
 from tests.recorder.api.test_record_environment import Guessing, Seen, lessons, make_trainer
 from tests.support import old_trl
 from tests.support.late import datasets, guess_env, openenv, tiny_model
-from tests.support.model_server import TOOL_CALL, ModelServer, chat, chat_choice, model_server
+from tests.support.model_server import TOOL_CALL, ModelServer, chat, chat_choice
 from tests.support.rollouts import moody_server
 from tests.support.training import generate, guess_server
 
@@ -44,26 +45,15 @@ CALLS: list[Any] = [
 
 
 @pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as server:
-        yield server
-
-
-@pytest.fixture
 def client(server: ModelServer) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="sk-secret", max_retries=0) as client:
         yield client
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def moody() -> Iterator[str]:
     with moody_server() as url:
         yield url
-
-
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
 
 
 def rows_of(db: Path) -> list[Any]:
@@ -99,16 +89,17 @@ class Shop:
 # --- A last answer that is no action
 
 
-@pytest.mark.parametrize("call", CALLS, ids=str)
-@pytest.mark.parametrize("finish", ["stop", None])
-@pytest.mark.parametrize("last", [{}, {"reward": 1.0}, {"reward": 0.0, "done": False}])
-def test_a_last_answer_after_reported_tool_calls_is_a_stop(db: Path, call: Any, finish: Any, last: Any) -> None:
-    with start_run(db=db) as run, run.rollout("Review it.") as row:
-        row.turn("I look.", finish=finish, action=call, observation="fine", done=False)
-        row.turn(FINAL, finish=finish, **last)
-        row.score(0.0)
-    (row_,) = rows_of(db)
-    assert (row_["stop_reason"], row_["parse_failures"], row_["env_steps"]) == ("stop", 0, 1)
+def test_a_last_answer_after_reported_tool_calls_is_a_stop(db: Path) -> None:
+    lasts: list[dict[str, Any]] = [{}, {"reward": 1.0}, {"reward": 0.0, "done": False}]
+    cases = [*product(CALLS, ["stop", None], lasts)]
+    with start_run(db=db) as run:
+        for call, finish, last in cases:
+            with run.rollout("Review it.") as row:
+                row.turn("I look.", finish=finish, action=call, observation="fine", done=False)
+                row.turn(FINAL, finish=finish, **last)
+                row.score(0.0)
+    ended = [(row["stop_reason"], row["parse_failures"], row["env_steps"]) for row in rows_of(db)]
+    assert ended == [("stop", 0, 1)] * len(cases)
 
 
 @pytest.mark.parametrize("act", ["trace_env", "turn", "openenv"])
@@ -152,24 +143,25 @@ def test_a_call_that_no_turn_was_left_for_is_no_last_answer(
     assert (row["stop_reason"], row["parse_failures"]) == ("turn_limit", 0)
 
 
-@pytest.mark.parametrize(
-    ("first", "action", "last"),
-    [
-        ("guess 4", "guess 4", "I think it is 4"),
-        ("guess 4", {"guess": 4}, "I think it is 4"),
-        ('{"tool": "add", "args": [1]}', {"tool": "add", "args": [1]}, '{"tool": "add", "args": '),
-        ('Action: {"name": "guess", "arguments": {}}', TRL_SHAPE, 'Action: {"name": guess}'),
-        ("<tool_call>{}</tool_call>", TRL_SHAPE, "<tool_call>{oops"),
-        ("", TRL_SHAPE, "tool_call: guess"),
-    ],
-)
-def test_a_failed_action_is_none(db: Path, first: str, action: Any, last: str) -> None:
-    with start_run(db=db) as run, run.rollout("Guess.") as row:
-        row.turn(first, finish="stop", action=action, observation="higher", done=False)
-        row.turn(last, finish="stop")
-        row.score(0.0)
-    (stored,) = rows_of(db)
-    assert (stored["stop_reason"], stored["parse_failures"], stored["parse_tail"]) == ("no_action", 1, 1)
+FAILED_ACTIONS: list[tuple[str, Any, str]] = [
+    ("guess 4", "guess 4", "I think it is 4"),
+    ("guess 4", {"guess": 4}, "I think it is 4"),
+    ('{"tool": "add", "args": [1]}', {"tool": "add", "args": [1]}, '{"tool": "add", "args": '),
+    ('Action: {"name": "guess", "arguments": {}}', TRL_SHAPE, 'Action: {"name": guess}'),
+    ("<tool_call>{}</tool_call>", TRL_SHAPE, "<tool_call>{oops"),
+    ("", TRL_SHAPE, "tool_call: guess"),
+]
+
+
+def test_a_failed_action_is_none(db: Path) -> None:
+    with start_run(db=db) as run:
+        for first, action, last in FAILED_ACTIONS:
+            with run.rollout("Guess.") as row:
+                row.turn(first, finish="stop", action=action, observation="higher", done=False)
+                row.turn(last, finish="stop")
+                row.score(0.0)
+    ended = [(row["stop_reason"], row["parse_failures"], row["parse_tail"]) for row in rows_of(db)]
+    assert ended == [("no_action", 1, 1)] * len(FAILED_ACTIONS)
 
 
 def test_an_unparsable_answer_to_a_real_server_is_none(

@@ -1,6 +1,7 @@
 """An error at any depth of a recorded call counts: an environment that hides it has failed all the same."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,6 @@ from logs_ui.recorder import load_run, start_run, trace_env
 from logs_ui.recorder.rows.text_facts import call_facts
 from tests.support.late import openenv
 from tests.support.rollouts import moody_server
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with moody_server() as url:
-        yield url
 
 
 class Game:
@@ -51,25 +46,21 @@ class Outer:
         return self.game.step(action)
 
 
-@pytest.mark.parametrize("depth", [1, 2])
-@pytest.mark.parametrize(
-    ("task", "steps", "errors"), [("fails at reset", 0, 1), ("fails at step", 2, 2), ("calm", 2, 0)]
-)
-def test_an_error_that_an_environment_swallows_is_counted(
-    db: Path, url: str, task: str, steps: int, errors: int, depth: int
-) -> None:
-    game = Game(url, task)
-    env: Any = trace_env(game)
-    for _ in range(depth - 1):
-        env = trace_env(Outer(env))
-    with game.env, start_run(db=db) as run, run.rollout("Play.") as row:
-        env.reset()
-        for i in range(steps):
-            row.turn(f"go {i}")
-            env.step(f"go {i}")
-    (stored,) = load_run(db=db).to_dict("records")
-    assert (stored["env_steps"], stored["env_errors"]) == (steps, errors)
-    assert len(load_run(db=db, where="env_errors>0")) == bool(errors)
+def test_an_error_that_an_environment_swallows_is_counted(db: Path) -> None:
+    counts = {"fails at reset": (0, 1), "fails at step": (2, 2), "calm": (2, 0)}
+    with moody_server() as url, start_run(db=db) as run:
+        for task, depth in product(counts, [1, 2]):
+            game = Game(url, task)
+            env: Any = trace_env(game) if depth == 1 else trace_env(Outer(trace_env(game)))
+            with game.env, run.rollout("Play.", task=task) as row:
+                env.reset()
+                for i in range(counts[task][0]):
+                    row.turn(f"go {i}")
+                    env.step(f"go {i}")
+    rows = load_run(db=db)
+    stored = list(zip(rows.task, rows.env_steps, rows.env_errors, strict=True))
+    assert sorted(stored) == sorted((task, *count) for task, count in counts.items() for _ in range(2))
+    assert len(load_run(db=db, where="env_errors>0")) == 4
 
 
 def entry(**parts: Any) -> dict[str, Any]:

@@ -68,6 +68,13 @@ def records(*calls: Generation | EnvironmentCall | Note) -> CallRecords:
     return seen
 
 
+def begun(db: Path) -> Writer:
+    """A writer of a run that has begun."""
+    writer = Writer(db)
+    writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
+    return writer
+
+
 def recorded(
     db: Path,
     output: dict[str, Any],
@@ -77,8 +84,7 @@ def recorded(
 ) -> dict[str, Any]:
     """The row that one call with one prompt becomes."""
     call = rollout_call(records(*calls), options=options, **differs)
-    writer = Writer(db)
-    writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
+    writer = begun(db)
     writer.put(ReturnedJob(call, checked_output(output, 1), 2))
     assert writer.flush(30)
     return only_row(db)
@@ -131,31 +137,35 @@ SECOND = generation(3, [0, 1, 5, 6, END], [5, 7, END])
 FAILED = env(2, "step", error="ValueError: no")
 
 
-@pytest.mark.parametrize(
-    ("reason", "calls"),
-    [
-        ("done", [env(0, "reset"), FIRST, env(2, "step", done=True)]),
-        ("not_recorded", [env(0, "reset"), FIRST, env(2, "step")]),
-        ("turn_limit", [env(0, "reset"), FIRST, env(2, "step"), SECOND, env(4, "step")]),
-        ("no_action", [env(0, "reset"), FIRST]),
-        ("length", [env(0, "reset"), generation(1, [0, 1], [5, 6, END], "length")]),
-        ("environment_error", [env(0, "reset"), FIRST, env(2, "step", error="ConnectionError: refused")]),
-        ("timeout", [env(0, "reset"), FIRST, env(2, "step", error="TimeoutError: 5 s")]),
-        ("timeout", [env(0, "reset"), FIRST, env(2, "step", error="httpx.PoolTimeout: no connection")]),
-        ("environment_error", [env(0, "reset", error="ValueError: the elevator is at capacity")]),
-        ("environment_error", [env(0, "reset", error="TimeoutPolicyError: none is set")]),
-        ("no_action", [env(0, "reset"), FIRST, FAILED, SECOND]),
-        ("stop", [FIRST]),
-        ("not_recorded", [generation(1, [0, 1], [5, 6, END], None)]),
-        ("not_recorded", [generation(1, [0, 1], [5, 6, END], "abort")]),
-        ("not_recorded", []),
-    ],
-)
-def test_each_stop_reason_is_told_from_what_was_seen(tmp_path: Path, reason: str, calls: list[Any]) -> None:
-    completion = [5, 6, END, 5, 7, END] if SECOND in calls else [5, 6, END]
-    row = recorded(tmp_path / "a.db", returned(completion), *calls)
-    assert row["stop_reason"] == reason
-    assert row["status"] == ("error" if reason in {"environment_error", "timeout"} else "ok")
+STOPS: list[tuple[str, list[Any]]] = [
+    ("done", [env(0, "reset"), FIRST, env(2, "step", done=True)]),
+    ("not_recorded", [env(0, "reset"), FIRST, env(2, "step")]),
+    ("turn_limit", [env(0, "reset"), FIRST, env(2, "step"), SECOND, env(4, "step")]),
+    ("no_action", [env(0, "reset"), FIRST]),
+    ("length", [env(0, "reset"), generation(1, [0, 1], [5, 6, END], "length")]),
+    ("environment_error", [env(0, "reset"), FIRST, env(2, "step", error="ConnectionError: refused")]),
+    ("timeout", [env(0, "reset"), FIRST, env(2, "step", error="TimeoutError: 5 s")]),
+    ("timeout", [env(0, "reset"), FIRST, env(2, "step", error="httpx.PoolTimeout: no connection")]),
+    ("environment_error", [env(0, "reset", error="ValueError: the elevator is at capacity")]),
+    ("environment_error", [env(0, "reset", error="TimeoutPolicyError: none is set")]),
+    ("no_action", [env(0, "reset"), FIRST, FAILED, SECOND]),
+    ("stop", [FIRST]),
+    ("not_recorded", [generation(1, [0, 1], [5, 6, END], None)]),
+    ("not_recorded", [generation(1, [0, 1], [5, 6, END], "abort")]),
+    ("not_recorded", []),
+]
+
+
+def test_each_stop_reason_is_told_from_what_was_seen(db: Path) -> None:
+    writer = begun(db)
+    for place, (_, calls) in enumerate(STOPS):
+        completion = [5, 6, END, 5, 7, END] if SECOND in calls else [5, 6, END]
+        call = replace(rollout_call(records(*calls)), batch=place, tasks=[str(place)])
+        writer.put(ReturnedJob(call, checked_output(returned(completion), 1), 2))
+    assert writer.flush(30)
+    rows = load_run(db=db).set_index("task")
+    ends = [(rows.stop_reason[str(place)], rows.status[str(place)]) for place in range(len(STOPS))]
+    assert ends == [(reason, "error" if reason in {"environment_error", "timeout"} else "ok") for reason, _ in STOPS]
 
 
 class SlowError(TimeoutError):
@@ -173,37 +183,36 @@ class Raising:
         raise error
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (SlowError("it took more than 60 s"), "timeout"),
-        (aiohttp.SocketTimeoutError("on reading from the socket"), "timeout"),
-        (httpx.PoolTimeout("no connection"), "timeout"),
-        (requests.exceptions.ReadTimeout("no answer"), "timeout"),
-        (OSError(errno.ETIMEDOUT, "Connection timed out"), "timeout"),
-        (TimeoutPolicyError("none is set"), "environment_error"),
-        (ConnectionError("TimeoutError: of somebody else"), "environment_error"),
-        (ValueError("the elevator is at capacity"), "environment_error"),
-        (RuntimeError("Server error: the elevator is at capacity (code: EXECUTION_ERROR)"), "environment_error"),
-    ],
-)
-def test_why_an_environment_broke_is_told_by_the_exceptions_type(tmp_path: Path, error: Any, reason: str) -> None:
-    db, environment = tmp_path / "a.db", trace_env(Raising())
+BROKEN: list[tuple[Any, str]] = [
+    (SlowError("it took more than 60 s"), "timeout"),
+    (aiohttp.SocketTimeoutError("on reading from the socket"), "timeout"),
+    (httpx.PoolTimeout("no connection"), "timeout"),
+    (requests.exceptions.ReadTimeout("no answer"), "timeout"),
+    (OSError(errno.ETIMEDOUT, "Connection timed out"), "timeout"),
+    (TimeoutPolicyError("none is set"), "environment_error"),
+    (ConnectionError("TimeoutError: of somebody else"), "environment_error"),
+    (ValueError("the elevator is at capacity"), "environment_error"),
+    (RuntimeError("Server error: the elevator is at capacity (code: EXECUTION_ERROR)"), "environment_error"),
+]
+
+
+def test_why_an_environment_broke_is_told_by_the_exceptions_type(db: Path) -> None:
+    environment = trace_env(Raising())
     with start_run(db=db) as run:
-        with run.rollout("p"), pytest.raises(type(error)):
-            environment.step(error)
-        with run.rollout("p") as row:
-            row.turn("a", finish="stop")
-            with suppress(type(error)):
+        for error, _ in BROKEN:
+            with run.rollout("p"), pytest.raises(type(error)):
                 environment.step(error)
-        with run.rollout("p"):
-            current_row().failed(error)
-    rows = load_run(db=db).sort_values("created").to_dict("records")
-    own = "timeout" if reason == "timeout" else "exception"
+            with run.rollout("p") as row:
+                row.turn("a", finish="stop")
+                with suppress(type(error)):
+                    environment.step(error)
+            with run.rollout("p"):
+                current_row().failed(error)
+    rows = load_run(db=db).sort_values("created", kind="stable").to_dict("records")
     assert [(row["status"], row["stop_reason"]) for row in rows] == [
-        ("error", reason),
-        ("error", reason),
-        ("error", own),
+        ("error", told)
+        for _, reason in BROKEN
+        for told in (reason, reason, "timeout" if reason == "timeout" else "exception")
     ]
 
 
@@ -296,11 +305,8 @@ def test_an_action_goes_from_the_models_text_to_what_came_back(tmp_path: Path) -
     assert row["seconds"] == 4.5
 
 
-def test_a_function_of_no_weight_leaves_a_reward_of_nothing() -> None:
-    assert reward_columns(None, {"a": 1.0}, {"a": 0.0})["reward"] == 0.0
-
-
 def test_a_correction_takes_back_what_was_not_finite() -> None:
+    assert reward_columns(None, {"a": 1.0}, {"a": 0.0})["reward"] == 0.0, "a function of no weight"
     assert reward_columns(math.nan, None, {}) == {"reward": None, "odd_rewards": {"reward": "nan"}}
     assert reward_columns(2.0, None, {}) == {"reward": 2.0, "odd_rewards": None}
 
@@ -443,8 +449,7 @@ def test_a_mask_of_any_numbers_is_kept_as_zeros_and_ones(given: Any) -> None:
 
 
 def test_a_row_shows_what_it_waits_for_while_it_waits(db: Path) -> None:
-    writer, call = Writer(db), rollout_call(Collector())
-    writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
+    writer, call = begun(db), rollout_call(Collector())
     running = RunningJob(call)
     writer.put(running)
     writer.follow(running)
@@ -491,9 +496,7 @@ def test_a_user_may_change_what_is_stored_and_leave_rows_out(tmp_path: Path) -> 
 
 def test_what_a_full_queue_leaves_of_a_row_takes_the_place_of_what_it_showed_while_it_ran(db: Path) -> None:
     call = rollout_call(records(FIRST), columns={"answer": 1})
-    writer = Writer(db)
-    writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
-    running = RunningJob(call)
+    writer, running = begun(db), RunningJob(call)
     for _ in range(2):
         writer.put(running)
         assert writer.flush(30)
