@@ -162,7 +162,7 @@ def test_limits_are_the_harnesss() -> None:
     assert {(one.max_tokens, one.top_p) for one in model.samplings} == {(5, 0.5)}
 
 
-@pytest.mark.parametrize("budget", range(1, 40, 4))
+@pytest.mark.parametrize("budget", cases([1, 9, 25, *range(5, 40, 4)], 3))
 def test_the_budget_is_never_exceeded(budget: int) -> None:
     for limit in ({"max_completion_tokens": budget}, {"budget": budget}):
         output, model, talks = play(lambda *_: "guess 1 2 3", rows=2, turns=50, **limit)
@@ -190,9 +190,7 @@ def test_a_rollout_without_any_reward_has_none_unless_the_user_says_otherwise() 
 @pytest.mark.parametrize("call", ["create", "call_tool", "verify"])
 @pytest.mark.parametrize("mood", ["hangs", "fails"])
 def test_a_session_that_breaks_costs_its_own_row(mood: str, call: str) -> None:
-    began = time.perf_counter()
-    output, model, talks = play(script("guess", "stop"), tasks=["calm", f"{mood} at {call}"], timeout=0.5)
-    assert time.perf_counter() - began < 45
+    output, model, talks = play(script("guess", "stop"), tasks=["calm", f"{mood} at {call}"], timeout=2)
     assert output["env_reward"] == [1.0, 1.0, None, None]
     said = f"did not answer {call}(" if mood == "hangs" else "OSError: out of order"
     assert all(said in error for error in output["error"][2:])

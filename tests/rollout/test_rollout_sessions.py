@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -160,9 +161,7 @@ async def test_calls_keep_the_callers_context(kind: Any) -> None:
 async def test_calls_that_block_do_so_in_threads_of_their_own() -> None:
     sessions = Sessions(source(Blocking), 5.0)
     many = [await sessions.open({}) for _ in range(40)]
-    began = time.perf_counter()
     results = await asyncio.gather(*(session.step("0.3") for session in many))
-    assert time.perf_counter() - began < 8, "12 s one after another"
     assert len({result.observation for result in results}) == 40
     sessions.close()
 
@@ -188,12 +187,10 @@ def test_a_call_that_blocks_for_ever_is_given_up_and_does_not_keep_the_interpret
 @pytest.mark.versions
 async def test_a_call_that_hangs_is_given_up() -> None:
     with moody_server() as url:
-        async with opened(base_url=url, seconds=0.5) as session:
+        async with opened(base_url=url, seconds=2.0) as session:
             await session.reset(task="hangs at step")
-            began = time.perf_counter()
-            with pytest.raises(SessionError, match=r"did not answer step\(\) within 0.5 s"):
+            with pytest.raises(SessionError, match=r"did not answer step\(\) within 2 s"):
                 await session.step({"message": "guess"})
-            assert time.perf_counter() - began < 10
 
 
 async def test_what_the_environment_raises_is_said_with_the_call() -> None:
@@ -368,10 +365,10 @@ async def test_a_provider_of_ones_own_starts_it(server: str, instance: bool) -> 
 
 
 class Fleet(Cloud):
-    """As many as are asked for; each takes its time to stop."""
+    """As many as are asked for; `waits` is called before each stops."""
 
     running: ClassVar[list[str]] = []
-    seconds = 0.0
+    waits: ClassVar[Callable[[], object]] = list
 
     def start_container(self, image: str, **options: Any) -> str:
         self.name = options["env_vars"]["TASK"]
@@ -379,13 +376,13 @@ class Fleet(Cloud):
         return super().start_container(image, **options)
 
     def stop_container(self) -> None:
-        time.sleep(Fleet.seconds)
+        Fleet.waits()
         Fleet.running.remove(self.name)
 
 
 @pytest.fixture
 def fleet(server: str) -> Sessions:
-    Cloud.url, Cloud.started, Fleet.running, Fleet.seconds = server, [], [], 0.0
+    Cloud.url, Cloud.started, Fleet.running, Fleet.waits = server, [], [], list
     return Sessions(source(guess_env.GuessEnv, docker_image="guess", provider=Fleet, several=True), 60.0)
 
 
@@ -423,10 +420,8 @@ async def test_as_many_environments_run_as_rows_are_played_at_a_time(fleet: Sess
 
 async def test_environments_end_at_the_same_time(fleet: Sessions) -> None:
     await asyncio.gather(*(fleet.open({"TASK": str(i)}) for i in range(8)))
-    Fleet.seconds = 1
-    began = time.perf_counter()
+    Fleet.waits = threading.Barrier(8, timeout=60).wait
     fleet.close()
-    assert time.perf_counter() - began < 6, "8 s one after another"
     assert Fleet.running == []
 
 
@@ -436,10 +431,11 @@ async def test_an_environment_that_does_not_stop_is_left_alone(
     monkeypatch.setattr(containers, "_STOP_SECONDS", 0.2)
 
     await fleet.open({"TASK": "a"})
-    Fleet.seconds = 8
-    began = time.perf_counter()
+    may_stop = threading.Event()
+    Fleet.waits = partial(may_stop.wait, 60)
     fleet.close()
-    assert time.perf_counter() - began < 6
+    assert Fleet.running == ["a"]
+    may_stop.set()
 
 
 def test_all_is_closed_at_the_end_of_an_interpreter_that_starts_no_thread_any_more() -> None:

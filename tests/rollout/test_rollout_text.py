@@ -16,6 +16,7 @@ from logs_ui.recorder import flush, load_run, record
 from logs_ui.rollout import environment_reward, text_rollout_func
 from logs_ui.rollout.environments import sessions
 from logs_ui.rollout.functions.text_rollouts import _Client
+from tests.support.exhaustive import cases
 from tests.support.late import guess_env, guess_rollout
 from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts
 from tests.support.training import GROUP, ROWS, make_trainer
@@ -226,8 +227,8 @@ class Mishap(Echo):
 @pytest.mark.parametrize(
     ("mood", "said"),
     [
-        ("hangs at step", "did not answer step() within 0.5 s"),
-        ("hangs at reset", "did not answer reset() within 0.5 s"),
+        ("hangs at step", "did not answer step() within 2 s"),
+        ("hangs at reset", "did not answer reset() within 2 s"),
         ("fails at step", "StopIteration()"),
         ("fails at reset", "StopIteration()"),
         ("exits at step", "SystemExit(1)"),
@@ -236,9 +237,7 @@ class Mishap(Echo):
     ],
 )
 def test_an_environment_that_breaks_costs_its_own_row(mood: str, said: str) -> None:
-    began = time.perf_counter()
-    output, model = play(Mishap, script("guess", "stop"), ["calm", mood, "calm"], seed="prompt", timeout=0.5)
-    assert time.perf_counter() - began < 45
+    output, model = play(Mishap, script("guess", "stop"), ["calm", mood, "calm"], seed="prompt", timeout=2)
     assert output["env_reward"] == [2.0, None, 2.0]
     assert said in output["error"][1]
     assert "\n" not in output["error"][1]
@@ -338,7 +337,7 @@ def test_an_environment_is_used_in_the_thread_that_made_it() -> None:
             assert not thread.is_alive()
 
 
-@pytest.mark.parametrize("budget", range(1, 40, 5))
+@pytest.mark.parametrize("budget", cases([1, 11, 26, *range(6, 40, 5)], 3))
 def test_the_budget_is_never_exceeded(budget: int) -> None:
     for settings in ({"max_completion_tokens": budget}, {"budget": budget}):
         output, model = play(Echo, lambda *_: "guess 1 2 3", 2, max_turns=50, **settings)

@@ -158,14 +158,19 @@ def lessons() -> list[Any]:
     return taught
 
 
-@pytest.fixture(scope="module")
-def taught() -> tuple[Any, Any]:
-    """A tokenizer, and a model that calls the tools."""
+@functools.cache
+def teach_tools() -> tuple[Any, Any]:
+    """Return a tokenizer, and a model that calls the tools, one to four times; made once for all files of a process."""
     with old_trl.templates():
         tokenizer = tiny_model.make_tokenizer(lessons())
         model = tiny_model.make_model(tokenizer)
         tiny_model.teach(model, tokenizer, lessons(), steps=100)
     return old_trl.readable(tokenizer), model
+
+
+@pytest.fixture(name="taught")
+def _taught() -> tuple[Any, Any]:
+    return teach_tools()
 
 
 @pytest.fixture(scope="module", autouse=True)

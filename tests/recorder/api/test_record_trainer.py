@@ -146,19 +146,14 @@ def test_a_callback_records_the_trainer_that_it_is_handed_to(tmp_path: Path) -> 
     assert (noted.expect(db, 16).eval_name == "handed over").all()
 
 
-def test_nothing_is_recorded_that_was_not_asked_for(tmp_path: Path) -> None:
-    recorded, other = Noted(), Noted()
-    record_trainer(plain(recorded, tmp_path / "1"), db=tmp_path / "a.db").train()
-    trainer = plain(other, tmp_path / "2")
-    trainer.train()
-    recorded.expect(tmp_path / "a.db", 16)
-    assert len(load_runs(db=tmp_path / "a.db")) == 1
-
-
-def test_recording_changes_no_number_of_the_training(tmp_path: Path) -> None:
+def test_recording_changes_no_number_of_the_training_and_nothing_is_recorded_that_was_not_asked_for(
+    tmp_path: Path,
+) -> None:
     recorded, other = Noted(), Noted()
     record_trainer(plain(recorded, tmp_path / "1"), db=tmp_path / "a.db").train()
     plain(other, tmp_path / "2").train()
+    recorded.expect(tmp_path / "a.db", 16)
+    assert len(load_runs(db=tmp_path / "a.db")) == 1
     assert recorded.completion_ids == other.completion_ids
     assert recorded.advantages == other.advantages
 

@@ -12,7 +12,7 @@ import pytest
 from logs_ui.recorder import diagnose, load_run, load_scalars, record, record_environment, start_run, trace_env
 from logs_ui.recorder.api.options import default_name
 from logs_ui.recorder.guard import RAISE_VARIABLE
-from tests.recorder.api.test_record_environment import Seen, guessing_rows, lessons, make_trainer
+from tests.recorder.api.test_record_environment import Seen, guessing_rows, make_trainer, teach_tools
 from tests.recorder.capture.test_vllm import Server
 from tests.rollout.test_rollout_model import vllm_generation_of
 from tests.support import old_trl
@@ -30,14 +30,9 @@ IDS = [[1, 2]] * 8
 OUTPUT = {"prompt_ids": IDS, "completion_ids": IDS, "logprobs": [[-1.0] * 2] * 8, "env_reward": [1.0] * 8}
 
 
-@pytest.fixture(scope="module")
-def taught() -> tuple[Any, Any]:
-    """A tokenizer, and a model that guesses up to four times, by a tool."""
-    with old_trl.templates():
-        tokenizer = tiny_model.make_tokenizer(lessons())
-        model = tiny_model.make_model(tokenizer)
-        tiny_model.teach(model, tokenizer, lessons(), steps=100)
-    return old_trl.readable(tokenizer), model
+@pytest.fixture(name="taught")
+def _taught() -> tuple[Any, Any]:
+    return teach_tools()
 
 
 class Catch:
@@ -401,13 +396,7 @@ def test_turns_whose_prompts_were_joined_are_told_apart(*, traced: bool, in_word
 
 def test_a_mock_is_recorded_as_a_function(tmp_path: Path) -> None:
     """As in TRL's own tests."""
-    output = {
-        "prompt_ids": [[1, 2]] * 8,
-        "completion_ids": [[1, 2]] * 8,
-        "logprobs": [[-1.0] * 2] * 8,
-        "env_reward": [1.0] * 8,
-    }
-    mock = MagicMock(return_value=output)
+    mock = MagicMock(return_value=OUTPUT)
     make_function_trainer(record(mock, db=tmp_path / "a.db"), tmp_path / "out", max_steps=1).train()
     assert mock.call_count == 1
     rows = load_run(db=tmp_path / "a.db")

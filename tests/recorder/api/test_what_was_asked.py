@@ -157,11 +157,11 @@ def findings(db: Path) -> set[str]:
     ("kind", "build", "order", "expected"),
     cases(
         [
-            ("untraced", both, same, {"unseeded"}),
             ("openenv", alone, same, {"unseeded"}),
-            ("untraced", alone, same, {"unseeded"}),
             ("untraced", both, interleaved, {"wiring"}),
             ("untraced", with_examples, same, {"unseeded"}),
+            ("untraced", both, same, {"unseeded"}),
+            ("untraced", alone, same, {"unseeded"}),
             ("openenv", question, interleaved, {"wiring"}),
             ("traced", alone, same, {"unseeded"}),
             ("openenv", both, same, {"unseeded"}),
@@ -170,7 +170,7 @@ def findings(db: Path) -> set[str]:
             ("untraced", question, interleaved, {"wiring"}),
             ("traced", question, same, set()),
         ],
-        6,
+        3,
     ),
 )
 def test_a_group_of_a_rollout_function_is_what_it_was_asked(
@@ -216,7 +216,7 @@ def test_a_tokenizer_that_does_not_know_all_words_is_no_obstacle(
     assert findings(tmp_path / "a.db") == expected
 
 
-@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("is_named", cases([False, True], 1))
 def test_a_group_of_an_environment_that_trl_plays_is_what_it_was_asked(
     taught: Any, tmp_path: Path, *, is_named: bool
 ) -> None:

@@ -44,8 +44,9 @@ TIMES = {"id", "created", "returned", "scored", "seconds", "run", "group"}
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture(autouse=True)
-def _started_as_by_a_training(monkeypatch: pytest.MonkeyPatch, _helpers_are_forked: None) -> None:
+@pytest.fixture
+def started_as_by_a_training(monkeypatch: pytest.MonkeyPatch, _helpers_are_forked: None) -> None:
+    """Starts an interpreter for each helper process, where that is what a test is about: it takes a second."""
     monkeypatch.setattr(spawn, "subprocess", subprocess)
 
 
@@ -148,6 +149,7 @@ def without_times(value: Any) -> Any:
     return list(map(without_times, value)) if isinstance(value, list) else value
 
 
+@pytest.mark.usefixtures("started_as_by_a_training")
 def test_it_is_there_on_both_databases(address: Address) -> None:
     writer = begun(address, row("a", {"reward": 0.5}, b"text"))
     assert isinstance(writer._outlet, HelperClient)
@@ -213,6 +215,7 @@ wire.Wire.job = lambda self, frame: os.abort() if b"poison" in frame else job(se
 from logs_ui.recorder.delivery.helper.helper_process import main; main(int(sys.argv[1]))"""
 
 
+@pytest.mark.usefixtures("started_as_by_a_training")
 def test_what_crashes_compiled_code_is_given_up_and_never_tried_in_the_training(
     db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,6 +233,7 @@ def test_what_crashes_compiled_code_is_given_up_and_never_tried_in_the_training(
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("started_as_by_a_training")
 def test_where_it_always_ends_a_thread_writes_all(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spawn, "_CODE", CRASHING)
     writer = begun(db, row("poison"))
@@ -238,6 +242,7 @@ def test_where_it_always_ends_a_thread_writes_all(db: Path, monkeypatch: pytest.
     writer.close()
 
 
+@pytest.mark.usefixtures("started_as_by_a_training")
 def test_what_is_dropped_adds_up_over_processes_and_a_thread_in_their_place(
     writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -403,6 +408,7 @@ def test_a_transaction_that_goes_on_is_not_cut_off_however_long_it_takes(writer:
     assert stored(db, "select uid from evaluation_row order by uid") == [("first",), ("slow",)]
 
 
+@pytest.mark.usefixtures("started_as_by_a_training")
 def test_where_it_ends_again_and_again_a_thread_writes_what_it_had_not(
     writer: Writer, db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -419,6 +425,7 @@ def test_where_it_ends_again_and_again_a_thread_writes_what_it_had_not(
     write(writer, row("later"))
 
 
+@pytest.mark.usefixtures("started_as_by_a_training")
 def test_where_none_can_be_started_a_thread_writes_all_of_it(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python3")
     with start_run(db=db, tokenizer=words()) as run, run.rollout("hello") as rollout:
@@ -483,6 +490,7 @@ def test_a_stopped_one_keeps_nobody_waiting_at_the_end(db: Path) -> None:
     writer.close()
 
 
+@pytest.mark.usefixtures("started_as_by_a_training")
 def test_logging_that_raises_and_a_path_that_is_no_text_stop_nothing(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(record: logging.LogRecord) -> bool:
         if record.threadName == "logs-ui listener":
@@ -576,7 +584,7 @@ os._exit(1)
 def test_it_writes_what_it_was_given_and_ends_whatever_became_of_the_training(db: Path, end: str) -> None:
     done = run_python(ENDS, db, end)
     wait_until(lambda: db.exists() and bool(stored_if_there(db)))
-    assert stored_if_there(db) == [("ok",)]
+    assert stored(db, "select status from evaluation_row") == [("ok",)]
     if end == "with a child":
         child = int(done.stdout)
         assert is_alive(child)

@@ -55,11 +55,6 @@ pytestmark = pytest.mark.usefixtures("in_thread")
 ROOT = Path(__file__).parents[3]
 
 
-@pytest.fixture
-def db(tmp_path: Path) -> Path:
-    return tmp_path / "a.db"
-
-
 def storage_of(writer: Writer) -> storage.Storage:
     """Of a writer in a thread of these tests."""
     assert isinstance(writer._outlet, committer.Committer)

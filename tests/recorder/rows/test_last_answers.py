@@ -24,8 +24,9 @@ from logs_ui.recorder import (
     start_run,
     trace_env,
 )
-from tests.recorder.api.test_record_environment import Guessing, Seen, lessons, make_trainer
+from tests.recorder.api.test_record_environment import Guessing, Seen, make_trainer, teach_tools
 from tests.support import old_trl
+from tests.support.exhaustive import cases
 from tests.support.late import datasets, guess_env, openenv, tiny_model
 from tests.support.model_server import TOOL_CALL, ModelServer, chat, chat_choice
 from tests.support.rollouts import moody_server
@@ -91,15 +92,15 @@ class Shop:
 
 def test_a_last_answer_after_reported_tool_calls_is_a_stop(db: Path) -> None:
     lasts: list[dict[str, Any]] = [{}, {"reward": 1.0}, {"reward": 0.0, "done": False}]
-    cases = [*product(CALLS, ["stop", None], lasts)]
+    told = [*product(CALLS, ["stop", None], lasts)]
     with start_run(db=db) as run:
-        for call, finish, last in cases:
+        for call, finish, last in told:
             with run.rollout("Review it.") as row:
                 row.turn("I look.", finish=finish, action=call, observation="fine", done=False)
                 row.turn(FINAL, finish=finish, **last)
                 row.score(0.0)
     ended = [(row["stop_reason"], row["parse_failures"], row["env_steps"]) for row in rows_of(db)]
-    assert ended == [("stop", 0, 1)] * len(cases)
+    assert ended == [("stop", 0, 1)] * len(told)
 
 
 @pytest.mark.parametrize("act", ["trace_env", "turn", "openenv"])
@@ -178,14 +179,9 @@ def test_an_unparsable_answer_to_a_real_server_is_none(
     assert ends(db) == ["no_action"]
 
 
-@pytest.fixture(scope="module")
-def taught() -> tuple[Any, Any]:
-    """A tokenizer, and a model that guesses up to four times, by a tool."""
-    with old_trl.templates():
-        tokenizer = tiny_model.make_tokenizer(lessons())
-        model = tiny_model.make_model(tokenizer)
-        tiny_model.teach(model, tokenizer, lessons(), steps=100)
-    return old_trl.readable(tokenizer), model
+@pytest.fixture(name="taught")
+def _taught() -> tuple[Any, Any]:
+    return teach_tools()
 
 
 def called(text: str) -> int | None:
@@ -227,7 +223,7 @@ def calling(play: Callable[[int], str], begin: Callable[[], Any], seen: list[tup
     return rollout_func
 
 
-@pytest.mark.parametrize("is_socket", [True, False])
+@pytest.mark.parametrize("is_socket", cases([False, True], 1))
 def test_a_model_that_called_tools_in_a_rollout_function_and_then_spoke_has_stopped(
     taught: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_socket: bool
 ) -> None:

@@ -2,8 +2,6 @@
 
 from itertools import permutations
 
-import pytest
-
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import RunChange
 from tests.support.changes import begun, stored, write
@@ -31,29 +29,28 @@ def follow_on(error: str, finished: int = 55) -> End:
     return ("failed", finished, error, "of a consequence")
 
 
-@pytest.mark.parametrize(
-    ("ends", "shown"),
-    [
-        ((BOOM, LATER, STOPPED), BOOM),
-        ((BOOM, follow_on(GLOO), FINISHED), BOOM),
-        ((BOOM, follow_on(NCCL), follow_on(GLOO, 54)), BOOM),
-        ((BOOM, follow_on(GLOO, 49)), BOOM),  # of a host whose clock is behind
-        ((BOOM, follow_on(STORE, 50)), BOOM),
-        ((follow_on(GLOO, 55), follow_on(NCCL, 57)), follow_on(GLOO, 55)),  # nobody saw the cause
-        ((follow_on(HTTP, 40), follow_on(GLOO)), follow_on(HTTP, 40)),  # of an environment
-        ((STOPPED, follow_on(GLOO, 62), FINISHED), STOPPED),
-        ((FINISHED, ("finished", 80, None, None)), FINISHED),
-    ],
-)
-def test_the_first_failure_is_what_a_run_shows(address: Address, ends: tuple[End, ...], shown: End) -> None:
+# What each rank ended with, and what the run shows.
+ENDS: list[tuple[tuple[End, ...], End]] = [
+    ((BOOM, LATER, STOPPED), BOOM),
+    ((BOOM, follow_on(GLOO), FINISHED), BOOM),
+    ((BOOM, follow_on(NCCL), follow_on(GLOO, 54)), BOOM),
+    ((BOOM, follow_on(GLOO, 49)), BOOM),  # of a host whose clock is behind
+    ((BOOM, follow_on(STORE, 50)), BOOM),
+    ((follow_on(GLOO, 55), follow_on(NCCL, 57)), follow_on(GLOO, 55)),  # nobody saw the cause
+    ((follow_on(HTTP, 40), follow_on(GLOO)), follow_on(HTTP, 40)),  # of an environment
+    ((STOPPED, follow_on(GLOO, 62), FINISHED), STOPPED),
+    ((FINISHED, ("finished", 80, None, None)), FINISHED),
+]
+
+
+def test_the_first_failure_is_what_a_run_shows(address: Address) -> None:
     writer = begun(address)
-    orders = [*permutations(ends)]
-    for number, order in enumerate(orders):
-        write(writer, RunChange(f"r{number}", {"name": "r", "created": 1, "heartbeat": 1}))
-        for end in order:
-            write(writer, ended(end, f"r{number}"))
-    shown_by_run = stored(address, "select state, finished, error, traceback from run where uid <> 'r'")
-    assert shown_by_run == [shown] * len(orders)
+    orders = [(order, shown) for ends, shown in ENDS for order in permutations(ends)]
+    for number, (order, _) in enumerate(orders):
+        uid = f"r{number:02}"
+        write(writer, RunChange(uid, {"name": "r", "created": 1, "heartbeat": 1}), *(ended(end, uid) for end in order))
+    shown_by_run = stored(address, "select state, finished, error, traceback from run where uid <> 'r' order by uid")
+    assert shown_by_run == [shown for _, shown in orders]
 
 
 def test_why_a_training_was_stopped_stays(address: Address) -> None:

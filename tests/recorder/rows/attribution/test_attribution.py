@@ -5,6 +5,7 @@ from collections.abc import Sequence as Seq
 from typing import Any
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 
 from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, Generation, Note
@@ -640,6 +641,7 @@ def round_robin_of(rows: int) -> tuple[list[Ids], list[Ids], Seen]:
     return [ids(7, i // 8) for i in range(rows)], [ids(*one) for one in said], Seen(made, calls)
 
 
+@pytest.mark.exhaustive
 def test_eight_times_as_many_rows_do_not_take_eight_times_as_long_each() -> None:
     def seconds(rows: int) -> float:
         prompts, completions, seen = round_robin_of(rows)

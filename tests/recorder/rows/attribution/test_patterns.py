@@ -540,6 +540,8 @@ def test_notes_outside_of_a_recorded_function_are_forgotten() -> None:
     current_row().note(a=1)
     with row_scope(0) as row:
         row.metric("x", 1.0)
+    with unrecorded():
+        current_row().tag("forgotten")
 
 
 def test_what_is_not_to_be_recorded_is_not_in_its_tasks_and_executors_either() -> None:
@@ -552,11 +554,6 @@ def test_what_is_not_to_be_recorded_is_not_in_its_tasks_and_executors_either() -
 
     world, found = recorded(judged, 0)
     assert (strangers(world, found), found.unattributed) == ([], 0)
-
-
-def test_outside_of_a_recorded_function_nothing_is_unrecorded() -> None:
-    with unrecorded():
-        current_row().tag("forgotten")
 
 
 def test_twins_that_said_in_their_scopes_what_they_did_keep_it() -> None:
