@@ -313,6 +313,7 @@ async def test_a_container_is_started_once_for_each_set_of_variables_and_one_aft
     assert sum(line.startswith("stop") for line in docker()) == 2
 
 
+@pytest.mark.exhaustive
 async def test_a_container_has_the_port_that_was_asked_for(docker: Callable[[], list[str]], free_port: int) -> None:
     async with opened(docker_image="guess", port=free_port) as session:
         await session.reset(**GAME)

@@ -366,10 +366,22 @@ def test_what_comes_after_the_end_is_not_kept() -> None:
 GIVEN_UP = "TimeoutError: the rollout ended before this call came back"
 
 
+class Hang(threading.Event):
+    """What hangs waits for it, and has `begun` then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.begun.set()
+        return super().wait(timeout)
+
+
 @pytest.fixture
-def hung() -> Iterator[threading.Event]:
-    """What hangs waits for it, until the test is over."""
-    over = threading.Event()
+def hung() -> Iterator[Hang]:
+    """Lasts until the test is over."""
+    over = Hang()
     yield over
     over.set()
 
@@ -390,11 +402,13 @@ class Hangs:
         return action
 
 
-def give_up(call: Callable[..., Any], *args: Any) -> None:
+def give_up(hung: Hang, call: Callable[..., Any], *args: Any) -> None:
     """As a rollout function does that waits only so long."""
     executor = ThreadPoolExecutor(1)
     try:
-        executor.submit(call, *args).result(timeout=0.1)
+        waiting = executor.submit(call, *args)
+        assert hung.begun.wait(60)
+        waiting.result(timeout=0.1)
     finally:
         executor.shutdown(wait=False)
 
@@ -414,11 +428,11 @@ def recorded_row(rollout_func: Callable[[], Any], folder: Path) -> dict[str, Any
     return {str(name): value for name, value in row.items()}
 
 
-def test_a_step_that_never_came_back_is_the_rows_timeout(hung: threading.Event, tmp_path: Path) -> None:
+def test_a_step_that_never_came_back_is_the_rows_timeout(hung: Hang, tmp_path: Path) -> None:
     def raises() -> None:
         env = trace_env(Hangs(hung))
         env.reset()
-        give_up(env.step, "go")
+        give_up(hung, env.step, "go")
 
     row = recorded_row(raises, tmp_path)
     assert (row["status"], row["stop_reason"], row["error"]) == ("error", "timeout", "TimeoutError")
@@ -428,14 +442,14 @@ def test_a_step_that_never_came_back_is_the_rows_timeout(hung: threading.Event, 
     assert 0.1 <= step["seconds"] < 10
 
 
-def test_a_function_that_goes_on_after_it_leaves_it_on_the_row(hung: threading.Event, tmp_path: Path) -> None:
+def test_a_function_that_goes_on_after_it_leaves_it_on_the_row(hung: Hang, tmp_path: Path) -> None:
     def goes_on() -> dict[str, Any]:
         transformers.install()
         env = trace_env(Hangs(hung))
         env.reset()
         output = generate(guess_model.make_model(tokenizer(), 0))[0, 2:].tolist()
         with pytest.raises(TimeoutError):
-            give_up(env.step, "go")
+            give_up(hung, env.step, "go")
         return {"prompt_ids": [[1, 2]], "completion_ids": [output], "logprobs": None}
 
     row = recorded_row(goes_on, tmp_path)
@@ -443,7 +457,7 @@ def test_a_function_that_goes_on_after_it_leaves_it_on_the_row(hung: threading.E
     assert row["actions"][-1]["action"] == "go"
 
 
-def test_a_generation_that_never_came_back_failed(hung: threading.Event) -> None:
+def test_a_generation_that_never_came_back_failed(hung: Hang) -> None:
     class Model:
         generation_config = None
 
@@ -455,13 +469,13 @@ def test_a_generation_that_never_came_back_failed(hung: threading.Event) -> None
     concurrency.install()
     log = Collector()
     with collecting(log), pytest.raises(TimeoutError):
-        give_up(Model().generate, torch.tensor([[1, 2]]))
+        give_up(hung, Model().generate, torch.tensor([[1, 2]]))
     log.close()
     assert [(one.error, one.seam, one.sequences) for one in log.records.generations] == [(GIVEN_UP, "transformers", [])]
     assert (log.records.generations[0].seconds or 0) >= 0.1
 
 
-def test_a_call_inside_of_one_that_never_came_back_did_not_either(hung: threading.Event) -> None:
+def test_a_call_inside_of_one_that_never_came_back_did_not_either(hung: Hang) -> None:
     env = trace_env(Hangs(hung))
 
     @trace_env
@@ -471,19 +485,19 @@ def test_a_call_inside_of_one_that_never_came_back_did_not_either(hung: threadin
     concurrency.install()
     log = Collector()
     with collecting(log), pytest.raises(TimeoutError):
-        give_up(tool, "go")
+        give_up(hung, tool, "go")
     log.close()
     outer, inner = log.records.environment_calls
     assert (outer.kind, outer.within, outer.error) == ("tool", None, GIVEN_UP)
     assert (inner.kind, inner.within, inner.error) == ("step", outer.order, GIVEN_UP)
 
 
-def test_what_comes_back_after_the_end_changes_nothing(hung: threading.Event) -> None:
+def test_what_comes_back_after_the_end_changes_nothing(hung: Hang) -> None:
     environment = Hangs(hung)
     concurrency.install()
     log = Collector()
     with collecting(log), pytest.raises(TimeoutError):
-        give_up(trace_env(environment).step, "go")
+        give_up(hung, trace_env(environment).step, "go")
     log.close()
     kept, size = list(log.records.environment_calls), log.records.size
     hung.set()

@@ -320,7 +320,7 @@ runs = dice.sample(["a", "b"], 2)
 images = [StoredImage(f"{i:064}", "image/png", 1, 1, bytes(9)) for i in range(9)]
 for run in runs:
     writer.put(job(RunChange(run, {"name": run, "created": 1, "heartbeat": 1})))
-for number in range(40):
+for number in range(16):
     begun, done = [TokenizerChange(f"{i}", "{}") for i in dice.sample(range(5), 2)], []
     for run in dice.sample(runs, 2):
         place = {"group": f"{run}/{number}", "process": int(rank), "generation": int(rank), "step": number // 8}
@@ -358,7 +358,7 @@ def test_processes_that_write_the_same_runs_lose_nothing_and_a_reader_misses_not
                 last[run] = max((changed for changed, *_ in new), default=last[run])
         time.sleep(0.02)
     assert [rank.communicate()[1] for rank in ranks] == [""] * 3
-    everything = {f"{rank}/{number}" for rank in range(3) for number in range(40)}
+    everything = {f"{rank}/{number}" for rank in range(3) for number in range(16)}
     assert seen == {"a": everything, "b": everything}
     with reader.connect() as connection:
         run_ids = connection.execute(select(TABLES["run"].c.id)).scalars().all()
@@ -367,7 +367,7 @@ def test_processes_that_write_the_same_runs_lose_nothing_and_a_reader_misses_not
         assert len(rows) == len(everything)
         assert {(row["status"], row["reward"]) for row in rows} == {("ok", 0.5)}
         (series,) = queries.step_series(reader, run_id)
-        assert [(step.rollouts, step.scored) for step in queries.steps(reader, run_id, series)] == [(24, 24)] * 5
+        assert [(step.rollouts, step.scored) for step in queries.steps(reader, run_id, series)] == [(24, 24)] * 2
     runs = [(row["uid"], row["recorder_errors"], row["dropped"]) for row in stored(reader, TABLES["run"])]
     assert sorted(runs) == [("a", 0, 0), ("b", 0, 0)]
     reader.dispose()

@@ -179,6 +179,7 @@ def test_a_server_that_stands_still_is_given_up_and_tried_again(
             assert connection.scalar(text("SELECT 1")) == 1
 
 
+@pytest.mark.exhaustive
 def test_one_that_stays_away_never_stops_a_training_and_gets_it_all_later(
     own_server: "PostgresServer", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
