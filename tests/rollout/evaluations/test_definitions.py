@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -95,15 +96,11 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "kind", "message"), WRONG)
-def test_what_does_not_go_together_is_one_clear_line(
-    settings: dict[str, Any], kind: type[Exception], message: str
-) -> None:
-    dataset = settings["dataset"]
-    with pytest.raises(kind) as raised:
-        evaluation("wrong", **{**settings, "dataset": dataset() if callable(dataset) else dataset})(lambda _: 0.0)
-    assert message in str(raised.value)
-    assert "\n" not in str(raised.value)
+def test_what_does_not_go_together_is_one_clear_line() -> None:
+    for settings, kind, message in WRONG:
+        dataset = settings["dataset"]
+        with pytest.raises(kind, match=f"^[^\n]*{re.escape(message)}[^\n]*$"):
+            evaluation("wrong", **{**settings, "dataset": dataset() if callable(dataset) else dataset})(lambda _: 0.0)
 
 
 def test_a_definition_has_a_name_and_a_plain_function() -> None:
