@@ -4,15 +4,17 @@ outside.
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import pytest
 import uvicorn
 
 from logs_ui.rollout.models.backends import Sampling
@@ -20,6 +22,11 @@ from logs_ui.rollout.models.token_episode import Answer
 from tests.support.late import guess_model
 
 FOR_EVER = 60.0
+
+
+def refusing(kind: type[Exception], message: str) -> AbstractContextManager[object]:
+    """Return a context that must raise an exception of this kind, whose message is one line with these words in it."""
+    return pytest.raises(kind, match=rf"\A[^\n]*{re.escape(message)}[^\n]*\Z")
 
 
 class Moody:
