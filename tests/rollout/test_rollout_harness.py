@@ -297,10 +297,10 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 def test_what_does_not_go_together_is_one_clear_line() -> None:
-    for settings, kind, message in WRONG:
-        limits = {"limits": harness.HarnessRunLimits(sampling=settings["limits"])} if "limits" in settings else {}
+    for wrong, kind, message in WRONG:
+        limits = {"limits": harness.HarnessRunLimits(sampling=wrong["limits"])} if "limits" in wrong else {}
         with refusing(kind, message):
-            harness_rollout_func(**{"session_factory": Talks(), **settings, **limits})
+            harness_rollout_func(**{"session_factory": Talks(), **wrong, **limits})
 
 
 def test_openenvs_builder_is_refused_where_ranks_must_make_the_same_calls() -> None:
