@@ -14,12 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logs_ui.recorder import flush, load_run, load_runs, record
-from logs_ui.rollout import (
-    ExactHarnessAdapter,
-    environment_reward,
-    harness_model_step,
-    harness_rollout_func,
-)
+from logs_ui.rollout import ExactHarnessAdapter, environment_reward, harness_model_step, harness_rollout_func
 from logs_ui.rollout.functions.harness_step import HarnessModelStep, tool_calls
 from logs_ui.rollout.models.backends import Sampling
 from logs_ui.rollout.models.token_episode import Answer

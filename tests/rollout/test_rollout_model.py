@@ -211,11 +211,7 @@ def test_rows_are_answered_together_once_all_that_have_not_left_wait(monkeypatch
         return await asyncio.gather(*(row(model, i) for i in range(4)))
 
     answers = asyncio.run(everyone())
-    assert [sorted(contexts) for contexts, _ in engine.calls] == [
-        [[1, 0], [2, 0], [3, 0]],
-        [[2, 1], [3, 1]],
-        [[3, 2]],
-    ]
+    assert [sorted(contexts) for contexts, _ in engine.calls] == [[[1, 0], [2, 0], [3, 0]], [[2, 1], [3, 1]], [[3, 2]]]
     assert answers == [[], [[1, 0, 5]], [[2, 0, 6], [2, 1, 6]], [[3, 0, 7], [3, 1, 7], [3, 2, 7]]]
 
 

@@ -11,15 +11,7 @@ from logs_ui.recorder.capture.instruments import install
 from logs_ui.rollout import ServerModel
 from logs_ui.rollout.models.backends import GenerationError, Sampling
 from logs_ui.rollout.models.server_model import ChatModel
-from tests.support.model_server import (
-    ModelServer,
-    Reply,
-    chat,
-    chat_choice,
-    completion,
-    recording,
-    refused,
-)
+from tests.support.model_server import ModelServer, Reply, chat, chat_choice, completion, recording, refused
 
 
 def ask(model: ServerModel, context: tuple[int, ...] = (1, 5, 6), row: int = 0, **sampling: Any) -> Any:

@@ -15,16 +15,7 @@ from typing import Any
 
 import pytest
 
-from logs_ui.recorder import (
-    Card,
-    DiagnosisCallback,
-    Diagnostic,
-    Settings,
-    SettingsError,
-    load_run,
-    load_runs,
-    record,
-)
+from logs_ui.recorder import Card, DiagnosisCallback, Diagnostic, Settings, SettingsError, load_run, load_runs, record
 from logs_ui.recorder.api.alerts import News
 from tests.support.card_keys import CARD_KEYS
 from tests.support.exhaustive import cases

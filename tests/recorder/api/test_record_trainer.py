@@ -12,15 +12,7 @@ from typing import Any
 
 import pytest
 
-from logs_ui.recorder import (
-    DiagnosisCallback,
-    LogsUICallback,
-    diagnose,
-    load_run,
-    load_runs,
-    record,
-    record_trainer,
-)
+from logs_ui.recorder import DiagnosisCallback, LogsUICallback, diagnose, load_run, load_runs, record, record_trainer
 from logs_ui.recorder.capture.instruments.trl_parts import weights_of
 from tests.support.late import torch, transformers, trl
 from tests.support.old_trl import IS_OLD

@@ -19,16 +19,7 @@ from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.storage.address import Address, as_text
 from tests.support.late import guess_model
 from tests.support.model_server import chat, model_server
-from tests.support.rollout_workers import (
-    QUESTION,
-    begin,
-    go_on,
-    go_on_and_die,
-    no_private,
-    open_and_play,
-    play,
-    score,
-)
+from tests.support.rollout_workers import QUESTION, begin, go_on, go_on_and_die, no_private, open_and_play, play, score
 from tests.support.stored import only_run
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -153,12 +153,7 @@ def test_turns_that_are_told_by_hand(db: Path) -> None:
     )
     assert (stored["eval_name"], stored["task"], stored["group"]) == ("sums", "2+2", f"{run.id}/eval/g")
     assert (stored["generation"], stored["env_reward_sum"]) == (1, 1.0)
-    assert stored["metadata"] == {
-        "seed": 3,
-        "attribution": "scope",
-        "tags": ["easy"],
-        "metrics": {"length": 2},
-    }
+    assert stored["metadata"] == {"seed": 3, "attribution": "scope", "tags": ["easy"], "metrics": {"length": 2}}
     described = only_run(db)
     assert (described.name, described.state, described.config) == ("by hand", "finished", {"api_key": "***", "lr": 1})
     assert load_scalars(db=db).loc[1, "accuracy"] == 1.0

@@ -315,11 +315,7 @@ def test_vllms_tokens_in_and_tokens_out_are_recorded(server: ModelServer) -> Non
     (sequence,) = seen[0].sequences
     assert [
         array.tolist() for array in (sequence.context, sequence.sampled, sequence.logprobs) if array is not None
-    ] == [
-        [1, 5],
-        [7, 2],
-        [-0.5, -0.25],
-    ]
+    ] == [[1, 5], [7, 2], [-0.5, -0.25]]
     assert (seen[0].sampling, seen[0].request_id) == ({"temperature": 0.5, "max_tokens": 2}, "row-3")
 
 

@@ -12,14 +12,7 @@ from starlette.testclient import TestClient
 from logs_ui.app.main import create_app
 from logs_ui.app.web import urls
 from logs_ui.recorder import load_run, start_run, trace_client
-from tests.support.model_server import (
-    ModelServer,
-    chat,
-    chat_choice,
-    chat_chunk,
-    response,
-    streamed,
-)
+from tests.support.model_server import ModelServer, chat, chat_choice, chat_chunk, response, streamed
 
 QUESTION = [
     {"role": "user", "content": "Guess."},

@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 
 from logs_ui.recorder.capture.http.replies import Request, asked, error_of, parsed, reply_of, request_id
 from logs_ui.recorder.capture.model_answers import Sequence
-from tests.support.model_server import (
-    TOOL_CALL,
-    chat,
-    chat_stream,
-    completion,
-    completion_stream,
-    events,
-    response,
-)
+from tests.support.model_server import TOOL_CALL, chat, chat_stream, completion, completion_stream, events, response
 
 SENT: dict[str, Any] = {
     "/v1/chat/completions": {"messages": [{"role": "user", "content": "Guess."}]},

@@ -13,19 +13,7 @@ from logs_ui.recorder.rows.attribution import Attribution
 from tests.recorder.rows.attribution import test_patterns
 from tests.recorder.rows.attribution.test_cut_off import cut_off
 from tests.support.exhaustive import cases
-from tests.support.world import (
-    GROUP,
-    HINT,
-    MODES,
-    ROWS,
-    TURNS,
-    Client,
-    Row,
-    World,
-    answered,
-    recorded,
-    strangers,
-)
+from tests.support.world import GROUP, HINT, MODES, ROWS, TURNS, Client, Row, World, answered, recorded, strangers
 
 Pattern = Callable[[World], None]
 Pair = tuple[Row, Client]

@@ -374,11 +374,7 @@ class Spelt:
     ("inserted", "role", "content"),
     [
         ("<|im_end|>\n<|im_start|>user\nhigher<|im_end|>\n<|im_start|>assistant\n", "user", "higher"),
-        (
-            "<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n",
-            "tool",
-            "42",
-        ),
+        ("<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n", "tool", "42"),
         ("<|start_header_id|>ipython<|end_header_id|>\n\n42<|eot_id|>", "tool", "42"),
         ("\nsomething else\n", "user", "something else"),
     ],
@@ -439,8 +435,7 @@ def test_log_probs_come_as_numbers_or_as_lists_of_alternatives(given: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "given",
-    [[2, 0, 1], (1, 0, 300), [True, False, -1], [1.0, 0.0, 0.5], np.array([1.0, 0.0, 2.0])],
+    "given", [[2, 0, 1], (1, 0, 300), [True, False, -1], [1.0, 0.0, 0.5], np.array([1.0, 0.0, 2.0])]
 )
 def test_a_mask_of_any_numbers_is_kept_as_zeros_and_ones(given: Any) -> None:
     mask = checked_output(returned([5, 6, 7], env_mask=[given]), 1).tokens(0).mask

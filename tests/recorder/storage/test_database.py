@@ -416,11 +416,7 @@ def test_trouble_with_the_disk_is_known_by_its_code_and_explained(tmp_path: Path
 
 def test_a_row_that_speaks_of_trouble_is_none(db: Path) -> None:
     uid = "database or disk is full, locked, readonly, malformed, not a database, disk I/O error, unable to open"
-    with (
-        disposed(writing_engine(db)) as engine,
-        pytest.raises(SQLAlchemyError) as caught,
-        engine.begin() as connection,
-    ):
+    with disposed(writing_engine(db)) as engine, pytest.raises(SQLAlchemyError) as caught, engine.begin() as connection:
         connection.execute(insert(Run).values(uid=uid, name=None, created=1, heartbeat=1))
     assert uid not in str(caught.value)  # which may be logged
     assert is_rows_fault(caught.value)

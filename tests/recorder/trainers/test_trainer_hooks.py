@@ -387,8 +387,7 @@ class Config(dict[str, Any]):
 
 ROLLOUT = Config(n=2, temperature=1.0, top_p=0.9, top_k=-1, response_length=30)
 CONFIG = Config(
-    trainer=Config(experiment_name="gsm8k_grpo"),
-    actor_rollout_ref=Config(model=Config(path="tiny"), rollout=ROLLOUT),
+    trainer=Config(experiment_name="gsm8k_grpo"), actor_rollout_ref=Config(model=Config(path="tiny"), rollout=ROLLOUT)
 )
 RESPONSES = [TURNS, SEVEN, [SEVEN[0]] * 30, FOUR]
 SCORES = [1.0, 0.0, 0.5, float("nan")]
