@@ -16,7 +16,7 @@ from logs_ui.app.commands.terminal import Database, RunName, err, out, say
 from logs_ui.app.web.urls import matching, why
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosis, of_all, recorded_settings, settings_of
-from logs_ui.recorder.analysis.frames import opened
+from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.analysis.user_modules import imported
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
 from logs_ui.recorder.diagnosis.report import Line, lines
@@ -192,7 +192,7 @@ def _show(report: Report, database: Address) -> None:
     run = report.run or ""
 
     def address(card: Card) -> str | None:
-        path = matching(run, card.where)
+        path = matching(run, report.where_of(card))
         return path and f"http://127.0.0.1:7070{path}"
 
     for line in lines(report, address):

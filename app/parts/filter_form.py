@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Connection
 
 from logs_ui.app.parts import charts, words
+from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.web import page_cache
 from logs_ui.app.web.open_database import id_of
-from logs_ui.app.web.urls import Pairs
+from logs_ui.app.web.urls import LONGEST, Pairs
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import RunSummary
@@ -30,7 +31,6 @@ from logs_ui.recorder.vocabulary import RunState, Status
 TYPED = ("step_min", "step_max", "since", "until", "reward_min", "reward_max")
 """Fields of the column that are typed into."""
 
-_LONGEST = 8_000  # characters of a line in an address: proxies accept no more, and a page has hundreds of addresses
 _COLUMN = ("eval", "status", "stop", "scored", "task", "step", "reward", "since", "until")
 """Fields that the column always shows."""
 
@@ -119,7 +119,7 @@ def _tasks_found(db: Connection, summary: RunSummary, chosen: RolloutFilter, fin
     return [(task, counted[task]) for task in named if task in counted]
 
 
-def checked_filter(db: Connection, run: Run, given: Pairs, *, longest: float = _LONGEST) -> RolloutFilter:
+def checked_filter(db: Connection, run: Run, given: Pairs, *, longest: float = LONGEST) -> RolloutFilter:
     """Reads the filter of a URL. An order by metadata is one of texts where the newest values are no numbers. Raises
     FilterError as `parse_filter` does, if the run has no such eval, task, tag, ..., and for a line that is too long.
     """
@@ -128,14 +128,24 @@ def checked_filter(db: Connection, run: Run, given: Pairs, *, longest: float = _
             f"this filter has {length:,} characters, and an address at most {longest:,}: apply it in the filter's box"
         )
         raise FilterError(where.WHERE, message)
-    given = [(name, queries.in_full(db, id_of(run), it) if name == where.WHERE else it) for name, it in given]
-    chosen = parse_filter(given)
+    chosen = parse_filter([(name, in_full(db, run, it) if name == where.WHERE else it) for name, it in given])
     queries.check_names(db, id_of(run), chosen)
     sort = chosen.sort
     if isinstance(sort, ByColumn) and sort.field.kind == Kind.ANY and not sort.is_text:
         is_number = queries.own_columns(db, id_of(run)).get(sort.name, True)
         return replace(chosen, sort=replace(sort, is_text=not is_number))
     return chosen
+
+
+def in_full(db: Connection, run: Run, line: str) -> str:
+    """Returns a line with the filters of the findings that it names, and full names of what the run defines. Raises
+    FilterError.
+    """
+
+    def opens(finding: str) -> str:
+        return diagnosed(db, run).report.opens(finding)
+
+    return queries.in_full(db, id_of(run), where.with_findings(line, opens))
 
 
 def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:

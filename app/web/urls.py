@@ -13,10 +13,14 @@ from urllib.parse import quote, urlencode
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Cursor, RunFilter
+from logs_ui.recorder.queries.filters.filter_language import FINDING, WHERE
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where, print_filter
 from logs_ui.recorder.queries.filters.terms import Range, Term
 
 Pairs = list[tuple[str, str]]
+
+LONGEST = 8_000
+"""Characters of a filter in an address: proxies accept no more, and a page has hundreds of addresses."""
 
 FIRST, LAST = 7_000_000_000_000_001, 7_000_000_000_000_002
 """Placeholders for steps in an address that a script fills in."""
@@ -139,11 +143,14 @@ def rollouts_where(run: str, **parts: Any) -> str:
 
 
 def matching(run: str, where: str) -> str | None:
-    """Returns the address of the rollouts of a run that match a line of the filter language; None if the language
-    cannot express it: a card's filter may name a value that is no name, or come from the user's own diagnostic.
+    """Returns the address of the rollouts of a run that match a line of the filter language, or of `finding:ID`; None
+    if the line is too long for one, or the language cannot express it: a card's filter may name a value that is no
+    name, or come from the user's own diagnostic.
     """
+    if where.startswith(f"{FINDING}:"):
+        return rollouts_said(run, [(WHERE, where)])
     try:
-        return rollouts(run, parse_where(where))
+        return rollouts(run, parse_where(where)) if len(where) <= LONGEST else None
     except FilterError:
         return None
 

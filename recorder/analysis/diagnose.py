@@ -10,7 +10,7 @@ import numpy as np
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
-from logs_ui.recorder.analysis.frames import opened
+from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, Report, Rows, Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.report import Failed
@@ -96,7 +96,8 @@ class Diagnosis:
     ) -> Diagnosed:
         """Diagnose the run in its present state."""
         rows, scalars = self.columns.refresh(db), _scalars(db, run.id or 0)
-        settings, failed = settings or settings_of(db, run), list[Failed]()
+        in_force, failed = settings_of(db, run), list[Failed]()
+        settings = settings or in_force
         of = self.columns.sample
         whole = len(rows) if of is None else of.rollouts
         calls = float(np.nansum(rows.turns) + np.nansum(rows.facts["env_steps"])) * whole / max(len(rows), 1)
@@ -114,7 +115,10 @@ class Diagnosis:
             diagnostics=(*DIAGNOSTICS, *(guarded(it, failed) for it in diagnostics)),
         )
         sample = None if of is None else f"{len(rows):,} of {of.rollouts:,} rollouts: {of}"
-        report = replace(report, run=run.uid, failed=tuple(failed), sample=sample, unattributed=run.unattributed_calls)
+        report = replace(
+            report, run=run.uid, failed=tuple(failed), sample=sample, unattributed=run.unattributed_calls,
+            finds=settings == in_force,
+        )  # fmt: skip
         return Diagnosed(rows, report, settings, run.config, scalars)
 
 

@@ -5,7 +5,6 @@ pandas is imported where it is used, because recording, inside the training proc
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +12,13 @@ import numpy as np
 from sqlalchemy import Engine
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.analysis.progress_bar import waiting
-from logs_ui.recorder.delivery.writer import flush_before_reading
-from logs_ui.recorder.errors import FilterError, LogsUIError, RunNotFoundError
+from logs_ui.recorder.analysis.chosen_rows import chosen_rows
+from logs_ui.recorder.analysis.opened_runs import opened, opened_database
+from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.labels import tags_in
 from logs_ui.recorder.queries import Annotation, Rollout, RunSummary
-from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
-from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, nearest, parse_where
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, nearest
 from logs_ui.recorder.queries.rollout_columns import BY_NAME, COLUMNS, Column, Kind
-from logs_ui.recorder.queries.search.search_index import catch_up
-from logs_ui.recorder.storage.address import database_address
-from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, reading_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 if TYPE_CHECKING:
@@ -157,7 +152,7 @@ def load_runs(db: str | os.PathLike[str] | None = None) -> "pd.DataFrame":
         >>> load_runs(db)[["state", "rollouts", "reward"]].to_dict("records")
         [{'state': 'finished', 'rollouts': 1, 'reward': 1.0}]
     """
-    with _database(db) as engine:
+    with opened_database(db) as engine:
         return frame_of(RUN_COLUMNS, (_run_values(summary) for summary in queries.all_runs(engine)))
 
 
@@ -219,56 +214,8 @@ def load_image(hash: str, db: str | os.PathLike[str] | None = None) -> bytes:  #
         >>> load_image(action["observation"]["$image"], db="runs.db")[1:4]
         b'PNG'
     """
-    with _database(db, is_waiting=False) as engine:
+    with opened_database(db, is_waiting=False) as engine:
         return queries.image(engine, hash).data
-
-
-def chosen_rows(
-    where: str | RolloutFilter | None, run: str | None = None, db: str | os.PathLike[str] | None = None
-) -> RolloutFilter:
-    """Read a filter. Short names of what a run defines, as in `difficulty:hard`, need the run; sets need the database.
-    Raises FilterError.
-    """
-    if isinstance(where, RolloutFilter):
-        return where
-    try:
-        return parse_where(where or "")
-    except FilterError:
-        if run is None and "set" not in str(where):
-            raise
-        if run is None:
-            with _database(db) as engine:
-                queries.load_sets(engine, where or "")
-            return parse_where(where or "")
-        with opened(run, db) as (engine, found):
-            return parse_where(queries.in_full(engine, found.id or 0, where or ""))
-
-
-@contextmanager
-def opened(
-    run: str,
-    db: str | os.PathLike[str] | None,
-    chosen: RolloutFilter = RolloutFilter(),  # noqa: B008 - it cannot change
-) -> Iterator[tuple[Engine, Run]]:
-    """Open the database, find the run, and check that it has the names of the filter."""
-    if not isinstance(run, str) or not run:  # as from a variable that was never set
-        raise RunNotFoundError(f"{run!r} names no run. Give a run's id, the beginning of one, a name, or 'latest'.")
-    with _database(db) as engine:
-        found = queries.find_run(engine, run)
-        queries.check_names(engine, found.id or 0, chosen)
-        if any(term.field in SEARCHED for term in chosen.terms):
-            with waiting("indexing texts") as show:
-                catch_up(database_address(db), engine, found.id or 0, show)
-        yield engine, found
-
-
-@contextmanager
-def _database(db: str | os.PathLike[str] | None, *, is_waiting: bool = True) -> Iterator[Engine]:
-    path = database_address(db)
-    if is_waiting:  # for what this process has not written yet
-        flush_before_reading(path)
-    with errors_in_plain_words(path), disposed(reading_engine(path)) as engine:
-        yield engine
 
 
 def chunks(engine: Engine, run: Run, chosen: RolloutFilter) -> Iterator[Rows]:

@@ -11,7 +11,7 @@ from urllib.request import Request, urlopen
 import orjson
 
 from logs_ui.recorder.diagnosis import Card, Report
-from logs_ui.recorder.diagnosis.report import card_lines, card_values, explaining
+from logs_ui.recorder.diagnosis.report import card_lines, card_values
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.snapshot import error_line, plain, visible
@@ -42,7 +42,7 @@ class News:
 def print_card(report: Report, card: Card, step: int) -> None:
     """Print a card in a few lines on stderr; `step` is the last one that the report covers."""
     lines = [f"logs-ui: step {step}: {visible(card.title)} [{card.id}]"]
-    lines += [f"    {line.text}" for line in card_lines(card, explaining(report.cards, card))]
+    lines += [f"    {line.text}" for line in card_lines(report, card)]
     sys.stderr.write("\n".join([*lines, ""]))
 
 

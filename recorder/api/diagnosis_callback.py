@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosis
-from logs_ui.recorder.analysis.frames import opened
+from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.api.alerts import News, Webhook, print_card
 from logs_ui.recorder.api.trainer_run import Recording
 from logs_ui.recorder.capture.instruments import trl

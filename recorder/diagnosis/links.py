@@ -7,37 +7,35 @@ import numpy as np
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints
 from logs_ui.recorder.queries.filters.terms import print_key, print_name
 
-MOST = 100  # ranges or names: more would be too long for an address
+_MOST = 100  # ranges: more would be too long for an address
 
 
 def ids(found: Ints) -> str:
-    """Return the filter for exactly these rollouts; for more than MOST ranges, only the last ones."""
+    """Return the filter for exactly these rollouts; "" for none."""
     ordered = np.unique(found)
     if not len(ordered):
         return ""
     ends = np.flatnonzero(np.diff(ordered) != 1)
     first, last = ordered[np.concatenate([[0], ends + 1])], ordered[np.concatenate([ends, [-1]])]
-    ranges = [f"{a}" if a == b else f"{a}..{b}" for a, b in zip(first[-MOST:], last[-MOST:], strict=True)]
+    ranges = [f"{a}" if a == b else f"{a}..{b}" for a, b in zip(first, last, strict=True)]
     return f"id:{','.join(ranges)}"
 
 
 def exactly(found: Ints) -> str:
     """Return the filter that lists these rollouts; "" for none, and for more than an address holds."""
-    apart = 1 + int((np.diff(np.sort(found)) != 1).sum())
-    return ids(found) if len(found) and apart <= MOST else ""
+    listed = ids(found)
+    return listed if listed.count(",") < _MOST else ""
 
 
 def selecting(found: Ints, chosen: Bools, filters: Mapping[str, Bools]) -> str:
-    """Return the first of the filters that selects exactly the chosen of these rollouts, else the one that lists them;
-    if they are too many for an address, the filter that selects most of them.
-    """
+    """Return the first of the filters that selects exactly the chosen rollouts, else the one that lists them."""
     alone = next((where for where, own in filters.items() if (own == chosen).all()), None)
-    return alone or exactly(found[chosen]) or max(filters, key=lambda where: (filters[where] & chosen).sum())
+    return alone or ids(found[chosen])
 
 
 def tasks(names: Iterable[str], field: str = "task") -> str:
     """Return the filter for the rollouts of these tasks, or of these families."""
-    return f"{field}:{','.join([print_name(name) for name in names][:MOST])}"
+    return f"{field}:{','.join(map(print_name, names))}"
 
 
 def rewards(name: str) -> str:

@@ -11,7 +11,10 @@ from logs_ui.recorder.diagnosis.card import Card
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.waterfall import Waterfall
 from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries.filters.filter_language import FINDING, READABLE
 from logs_ui.recorder.snapshot import visible
+from logs_ui.recorder.spelling import misspelt, shortened
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,6 +110,7 @@ class Report:
             loss, if the run does well, or if all rewards are equal.
         verdict: the run in one line.
         environments: the same for each eval of several, the largest first, of at most 8.
+        finds: True if `finding:ID` stands for its cards' filters: it is of a whole run, by the settings in force.
         unexplained: the part of that loss in rollouts that no card is about, in reward per rollout; else 0.
 
     Examples:
@@ -141,6 +145,22 @@ class Report:
     unexplained: float = 0.0
     verdict: Verdict = TOO_EARLY
     environments: tuple[tuple[str, Verdict], ...] = ()
+    finds: bool = False
+
+    def opens(self, name: str) -> str:
+        """Return the filter that `finding:NAME` stands for. Raises FilterError if there is no such finding."""
+        cards = {it.id: it for it in (*self.cards, *([self.scored_low] if self.scored_low else []))}
+        if name in cards:
+            return cards[name].where
+        for it in self.checked:
+            if it.id == name:
+                needs = "needs " * (it.state == "not_recorded")
+                raise FilterError(FINDING, f"{name} is no finding of this run: {needs}{it.said}")
+        raise misspelt(FINDING, f"this run has no finding {shortened(name)!r}", name, list(cards))
+
+    def where_of(self, card: Card) -> str:
+        """Return a card's filter, to be read or put into an address: `finding:ID` in place of a long one."""
+        return f"{FINDING}:{card.id}" if self.finds and not card.by_user and len(card.where) > READABLE else card.where
 
     @property
     def headline(self) -> Card | None:
@@ -243,7 +263,7 @@ def lines(report: Report, address: Callable[[Card], str | None] = lambda _: None
         yield Line()
         name = card.id + ", your own diagnostic" * card.by_user
         yield Line(f"{f'{number}. ' if card not in rest else ''}{visible(card.title)} [{name}]", "bold")
-        for line in card_lines(card, explaining(report.cards, card)):
+        for line in card_lines(report, card):
             yield Line(line.text, line.style, 3, line.is_copied)
         if opens := address(card):
             yield Line(opens, "cyan", 3, is_copied=True)
@@ -286,8 +306,9 @@ def explaining(cards: Iterable[Card], card: Card) -> str | None:
     return next((it.id for it in cards if card.id in it.explains), None)
 
 
-def card_lines(card: Card, behind: str | None = None) -> list[Line]:
-    """Return the text of a card below its title."""
+def card_lines(report: Report, card: Card) -> list[Line]:
+    """Return the text of one of a report's cards, below its title."""
+    behind = explaining(report.cards, card)
     facts = [
         f"{percent(card.share or 0.0)} of rollouts"
         if card.cost is None
@@ -300,7 +321,7 @@ def card_lines(card: Card, behind: str | None = None) -> list[Line]:
     found += [Line(visible(one)) for one in card.evidence]
     found.append(Line(f"→ {visible(card.suggestion)}", "green"))
     if card.where:
-        found.append(Line(visible(card.where), "cyan", is_copied=True))
+        found.append(Line(visible(report.where_of(card)), "cyan", is_copied=True))
     return found
 
 

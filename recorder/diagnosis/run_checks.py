@@ -16,6 +16,7 @@ from logs_ui.recorder.diagnosis import checks
 from logs_ui.recorder.diagnosis.advice import IN_EVALUATION
 from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, Trend, uncovered
 from logs_ui.recorder.diagnosis.contrast import spread
+from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import place_of
 from logs_ui.recorder.diagnosis.report import TOO_EARLY, Checked, Failed, Missing, Report, Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
@@ -33,6 +34,7 @@ _FEW_OF_ENDED = 8  # rollouts are enough if no more will come
 _CHEAP = 0.01  # of the range of rewards: a finding that costs less is not worth a card
 _TENTH = 0.1  # of the loss: a fault of the set-up below this share is an accident beside the policy's faults [ours]
 _ENVIRONMENTS = 8  # that are judged each
+_LONG = 2_000  # characters of a filter: one of so many names becomes a list of rollouts, which is a single term
 _HALF = 0.5  # of a card's loss: the cards that hold this share explain it
 
 
@@ -105,11 +107,7 @@ def diagnose_rows(
     checked = tuple(
         _unlisted(it, names[it.id], settings) if isinstance(it, Card) else it for it in outcomes if it.id not in kept
     )
-    cards = tuple(
-        # A card whose filter names steps is about those steps, not about the last ones.
-        _shown(card, run, " ".join(filter(None, [card.where, within if "step:" in card.where else scope])))
-        for card in _ordered(costly, run.lost)
-    )
+    cards = tuple(_shown(card, run, within, scope) for card in _ordered(costly, run.lost))
     missing = tuple(Missing(it.id, it.name, it.said) for it in checked if it.state == "not_recorded")
     rest, unexplained = scored_low(run, cards)
     of_each = partial(
@@ -120,7 +118,7 @@ def diagnose_rows(
     return Report(
         cards, missing, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
         verdict=of_all(verdict(run, cards, error, units), environments),
-        scored_low=rest and _shown(rest, run, " ".join(filter(None, [rest.where, scope]))), unexplained=unexplained,
+        scored_low=rest and _shown(rest, run, within, scope), unexplained=unexplained,
         environments=environments,
     )  # fmt: skip
 
@@ -159,8 +157,14 @@ def judge(it: Diagnostic, run: Run) -> Card | Checked:
     return Checked(it.id, it.name, "below", *((found.said, found.where) if found else ("Below threshold.",)))
 
 
-def _shown(card: Card, run: Run, where: str) -> Card:
+def _shown(card: Card, run: Run, within: str, scope: str) -> Card:
     """Return a card as reports have it: no cost above that of all causes, and none for what is no loss."""
+    if card.own is not None and len(card.where) > _LONG:
+        where = ids(run.rows.id[card.own])
+    elif card.where.startswith("id:") and card.id in _OURS:
+        where = card.where
+    else:  # A card whose filter names steps is about those steps, not about the last ones.
+        where = " ".join(filter(None, [card.where, within if "step:" in card.where else scope]))
     cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, run.fall.lost + run.fall.above)
     own = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
     is_placed = card.own is None or any(it in card.where for it in ("task:", "family:", "eval:"))

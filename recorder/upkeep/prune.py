@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Engine, case, delete, false, func, not_, o
 from sqlmodel import col
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.analysis.frames import chosen_rows
+from logs_ui.recorder.analysis.chosen_rows import chosen_rows
 from logs_ui.recorder.errors import FilterError, LogsUIError
 from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.filter_values import read_time

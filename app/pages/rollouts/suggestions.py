@@ -7,13 +7,15 @@ from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
 from logs_ui.app.parts import words
+from logs_ui.app.parts.diagnoses import cached_diagnosis
+from logs_ui.app.parts.filter_form import in_full
 from logs_ui.app.web import htmx, page_cache
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Facets, RunSummary
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Is, Kind
-from logs_ui.recorder.queries.filters.filter_language import Place, place_at
+from logs_ui.recorder.queries.filters.filter_language import FINDING, Place, place_at
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, parse_where
 from logs_ui.recorder.queries.filters.terms import ABSENT, print_name
 from logs_ui.recorder.vocabulary import StopReason
@@ -75,7 +77,7 @@ def _candidates(db: Connection, summary: RunSummary, place: Place) -> Iterator[_
         return
     if place.expects == "value":
         field = FIELDS.get(place.field or "")
-        known = _values(db, summary, field, place) if field else []
+        known = _values(db, summary, field, place) if field else _findings(db, summary, place)
         yield from _matching([it for it in known if it.value not in place.others], place.written)[:_MOST_VALUES]
         return
     yield from _matching(list(_names(db, summary, place.written)), place.written)
@@ -98,6 +100,7 @@ def _names(db: Connection, summary: RunSummary, written: str) -> Iterator[_Candi
         if not field.among or not written.startswith(field.name):
             sign = "." if field.is_keyed else "" if field.kind in NUMERIC else ":"
             yield _Candidate(field.name, field.name + sign, meaning, goes_on=bool(sign))
+    yield _Candidate(FINDING, f"{FINDING}:", "the rollouts of a finding of the page Why", goes_on=True)
     yield from (_Candidate(name, name, FIELDS[name.partition(".")[0]].meaning) for name in own)
 
 
@@ -108,6 +111,12 @@ def _values(db: Connection, summary: RunSummary, field: Field, place: Place) -> 
     if field.optional:
         found.append(_Candidate(ABSENT, ABSENT, "absent"))
     return [_Candidate(it.value, f"{it.written} ", it.meaning, it.count) for it in found]
+
+
+def _findings(db: Connection, summary: RunSummary, place: Place) -> list[_Candidate]:
+    """Returns the findings of the run, if it was diagnosed already."""
+    known = cached_diagnosis(db, summary.run) if place.field == FINDING else None
+    return [_Candidate(it.id, f"{it.id} ", it.title) for it in known.report.cards] if known else []
 
 
 def _known(db: Connection, summary: RunSummary, facets: Facets | None, name: str) -> list[_Candidate]:
@@ -132,7 +141,7 @@ def _facets(db: Connection, summary: RunSummary, place: Place) -> Facets | None:
     if summary.rollouts > _COUNTED:
         return None
     try:
-        beside = parse_where(queries.in_full(db, id_of(summary.run), place.beside))
+        beside = parse_where(in_full(db, summary.run, place.beside))
         queries.check_names(db, id_of(summary.run), beside)
     except FilterError:
         beside = RolloutFilter()

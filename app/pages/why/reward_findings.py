@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logs_ui.app.pages.why.why_tab import StepWindow
+from logs_ui.app.web.urls import LONGEST
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, waterfall
 from logs_ui.recorder.diagnosis.card import Run
@@ -54,9 +55,11 @@ def _finding(it: Diagnostic, run: Run, here: StepWindow) -> Finding:
 
 
 def _read(here: StepWindow, where: str) -> RolloutFilter | None:
-    """Parses a filter; None if the language cannot express it, since a reward function may have any name."""
+    """Parses a filter; None if it is too long for an address, or the language cannot express it, since a reward
+    function may have any name.
+    """
     try:
-        return here.only(where)
+        return here.only(where) if len(where) <= LONGEST else None
     except FilterError:
         return None
 

@@ -43,6 +43,7 @@ class ShownCard:
     share: float  # of the whole loss, from 0 to 1; of the rollouts if the finding has no cost
     diagnostic: Diagnostic | None  # None for one that this process does not know
     trend: TrendLine | None
+    where: str  # its filter, as it is read
     count: Count | None  # number of its rollouts; None if its filter cannot be read
     address: str | None  # of exactly its rollouts; None likewise
     set: float | None  # the threshold that a user set; None for the default
@@ -50,11 +51,13 @@ class ShownCard:
     follows: list["ShownCard"] = field(default_factory=list)  # the cards below it that it explains
 
 
-def make_cards(cards: tuple[Card, ...], lost: float, settings: Settings, run: str, count: Counting) -> list[ShownCard]:
-    """Returns the cards, highest cost first; a card explained by another one is in that one's `follows`. `lost` is
-    the loss of all causes together; `count` counts the rollouts of a filter.
+def make_cards(
+    report: Report, cards: tuple[Card, ...], settings: Settings, run: str, count: Counting
+) -> list[ShownCard]:
+    """Returns these cards of a report, highest cost first; a card explained by another one is in that one's `follows`.
+    `count` counts the rollouts of a filter.
     """
-    shown = {card.id: _shown(card, lost, settings, run, count, parents(card, cards)) for card in cards}
+    shown = {card.id: _shown(report, card, settings, run, count, parents(card, cards)) for card in cards}
     for card in cards:
         if above := parents(card, cards):
             _top(above[0], cards, shown).follows.append(shown[card.id])
@@ -106,15 +109,16 @@ def checked(report: Report) -> dict[str, list[tuple[Checked, Diagnostic | None]]
     return {state: [(it, _KNOWN.get(it.id)) for it in report.checked if it.state == state] for state in STATES}
 
 
-def _shown(card: Card, lost: float, settings: Settings, run: str, count: Counting, parents: list[Card]) -> ShownCard:
-    chosen = _filter(card.where)
+def _shown(report: Report, card: Card, settings: Settings, run: str, count: Counting, parents: list[Card]) -> ShownCard:
+    chosen, lost = _filter(card.where), report.fall.lost + report.fall.above
     return ShownCard(
         card=card,
         share=card.share or 0.0 if card.cost is None else min(max(card.cost / lost, 0.0), 1.0) if lost > 0 else 0.0,
         diagnostic=_KNOWN.get(card.id),
         trend=line(card.trend, card.since_step, card.limit, card.since_range),
+        where=report.where_of(card),
         count=None if chosen is None else count(chosen),
-        address=None if chosen is None else urls.rollouts(run, chosen),
+        address=urls.matching(run, report.where_of(card)),
         set=settings.thresholds.get(card.id),
         follows_from=[(it.id, _KNOWN[it.id].name if it.id in _KNOWN else it.id) for it in parents],
     )

@@ -204,10 +204,9 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
     def count(filter: RolloutFilter) -> Count:  # noqa: A002
         return page_cache.figure(db, summary, queries.count, filter)
 
-    lost = report.fall.lost + report.fall.above
-    cards = make_cards(report.cards, lost, known.settings, run.uid, count)
+    cards = make_cards(report, report.cards, known.settings, run.uid, count)
     more = (report.scored_low,) if report.scored_low else ()
-    rest = make_cards(more, lost, known.settings, run.uid, count)
+    rest = make_cards(report, more, known.settings, run.uid, count)
     most = report.headline
     return Why(
         fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, looked.rollouts),

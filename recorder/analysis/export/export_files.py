@@ -16,13 +16,15 @@ import orjson
 from sqlalchemy import Engine
 
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.chosen_rows import chosen_rows
 from logs_ui.recorder.analysis.export.atif import trial
 from logs_ui.recorder.analysis.export.evaluation_rows import evaluation_row
 from logs_ui.recorder.analysis.export.exported import Exported, iso
 from logs_ui.recorder.analysis.export.otlp import sending, trace
 from logs_ui.recorder.analysis.export.parquet import Write, parquet_writer
 from logs_ui.recorder.analysis.export.verifiers_episodes import episode
-from logs_ui.recorder.analysis.frames import Rows, chosen_rows, chunks, opened
+from logs_ui.recorder.analysis.frames import Rows, chunks
+from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, nearest
 from logs_ui.recorder.queries.rollout_columns import COLUMNS, Column, Kind

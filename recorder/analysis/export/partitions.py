@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from logs_ui.recorder.analysis.chosen_rows import chosen_rows
 from logs_ui.recorder.analysis.export.export_files import errors_of, hand_over, replaced
 from logs_ui.recorder.analysis.export.parquet import Write, parquet_writer
-from logs_ui.recorder.analysis.frames import Rows, chosen_rows, opened
+from logs_ui.recorder.analysis.frames import Rows
+from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.rollout_columns import COLUMNS

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
-from logs_ui.recorder.analysis.frames import chosen_rows, frame_of, opened
+from logs_ui.recorder.analysis.chosen_rows import chosen_rows
+from logs_ui.recorder.analysis.frames import frame_of
+from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.analysis.rescore.reward_calls import AskedFunction, RewardFunction, Waiting
 from logs_ui.recorder.analysis.rescore.reward_inputs import PromptForm, Rebuilding
 from logs_ui.recorder.analysis.user_modules import named_function

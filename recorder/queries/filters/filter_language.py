@@ -25,13 +25,19 @@ from logs_ui.recorder.spelling import misspelt, shortened
 MEANT = {"errors": "env_errors", "truncated": "stop:length"}
 """What people write for fields and whole terms."""
 
+READABLE = 200
+"""Characters of a line that a person can read."""
+
 WHERE = "where"
 """The field that a mistake of the whole line names."""
 
 SET = "set"
 """Written before the name of a term that is too long to be written down: see `keep_set`."""
 
-_sets: dict[str, str] = {}  # texts of terms by their names
+FINDING = "finding"
+"""Written before the id of a finding, whose filter only a run's diagnosis knows: see `with_findings`."""
+
+_sets: dict[str, tuple[str, str]] = {}  # the text of a term, and what is printed in place of it, by its name
 _NAME = r"[A-Za-z_][A-Za-z0-9_]*"
 _QUOTED = r'"(?:[^"\\]|\\.)*"'
 _OPERATOR = r"<=|>=|!=|==|[:<>=]"
@@ -97,13 +103,13 @@ def parse_terms(text: str, *, now: int | None = None) -> list[terms.Term]:
     return [_read(text, token, now) for token in _joined(text, list(_tokens(text)))]
 
 
-def keep_set(text: str) -> str:
-    """Returns a short name for the text of one term, which is then read as `set:NAME`, too. Equal texts have the same
-    name, in any process, but each process has to be told the text.
+def keep_set(text: str, said: str = "") -> str:
+    """Returns a short name for the text of one term, which is then read as `set:NAME`, too, and printed as that, or as
+    `said`. Equal texts have the same name, in any process, but each process has to be told the text.
     """
-    name = sha256(text.encode()).hexdigest()[:12]
+    name = sha256(f"{text}{said}".encode()).hexdigest()[:12]
     _sets.pop(name, None)  # the last that was named stays longest
-    _sets[name] = text
+    _sets[name] = text, said or f"{SET}:{name}"
     if len(_sets) > _MOST_SETS:
         del _sets[next(iter(_sets))]
     return name
@@ -114,9 +120,34 @@ def _term_of_set(name: str, *, negated: bool) -> terms.Term:
     if name not in _sets:
         why = "its run was deleted, or it is of another database. Apply the filter anew"
         raise FilterError(SET, f"the database has no set {shortened(name)!r}: {why}")
-    (term,) = parse_terms("-" * negated + _sets[name])
-    object.__setattr__(term, "saved_as", name)
+    text, said = _sets[name]
+    (term,) = parse_terms("-" * negated + text)
+    object.__setattr__(term, "saved_as", said)
     return term
+
+
+def with_findings(text: str, opens: Callable[[str], str]) -> str:
+    """Returns the line with a finding's filter, which `opens` returns for its id, in place of each `finding:ID`. A long
+    list is still printed as `finding:ID`. Raises FilterError if it cannot be negated, and what `opens` raises.
+    """
+    try:
+        tokens = [it for it in _tokens(text) if it.name == FINDING]
+    except FilterError:  # `parse_terms` will raise it
+        return text
+    for token in reversed(tokens):
+        written = text[token.start : token.end]
+        if token.operator not in {":", "=", "!="} or len(token.values) > 1:
+            raise FilterError(FINDING, f"{shortened(written)}: write it with one id, as in finding:truncation")
+        where, is_negated = opens(token.values[0].text), token.negated != (token.operator == "!=")
+        found = parse_terms(where)
+        if is_negated and len(found) != 1:
+            message = f"{shortened(written)}: it has {len(found)} terms, which cannot be negated together"
+            raise FilterError(FINDING, f"{message}: {shortened(where)}")
+        if len(found) == 1 and len(where) > READABLE:
+            where = f"{SET}:{keep_set(where, f'{FINDING}:{terms.print_name(token.values[0].text)}')}"
+        minus = "-" * (is_negated != (is_negated and where.startswith("-")))
+        text = text[: token.start] + minus + where.removeprefix("-" * is_negated) + text[token.end :]
+    return text
 
 
 def in_full(text: str, full: Callable[[str], str | None]) -> str:
@@ -333,7 +364,7 @@ def _read(text: str, token: Token, now: int | None) -> terms.Term:
         if name == SET:
             return _term_of_set(token.values[0].text, negated=token.negated != (operator == "!="))
         if name not in FIELDS:
-            raise misspelt(shortened(name), f"unknown field {shortened(name)!r}", name, list(FIELDS), MEANT.get(name))
+            raise _unknown(name)
         field = FIELDS[name]
         if operator[0] in "<>":
             values: tuple[terms.Value, ...] = (_compared(field, operator, token),)
@@ -349,6 +380,12 @@ def _read(text: str, token: Token, now: int | None) -> terms.Term:
     except FilterError as mistake:
         message = f"{shortened(text[token.start : token.end])}: {mistake}"
         raise FilterError(mistake.field, message, written=mistake.written, meant=mistake.meant) from None
+
+
+def _unknown(name: str) -> FilterError:
+    if name == FINDING:
+        return FilterError(FINDING, "only the diagnosis of one run knows its findings: name the run")
+    return misspelt(shortened(name), f"unknown field {shortened(name)!r}", name, list(FIELDS), MEANT.get(name))
 
 
 def _compared(field: Field, operator: str, token: Token) -> terms.Range:

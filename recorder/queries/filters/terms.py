@@ -102,7 +102,7 @@ class Term:
     values: tuple[Value, ...]
     key: str | None = None  # for `rewards` and `metrics`, the name of one of the run's own; None for other fields
     negated: bool = False
-    saved_as: str = attribute(default="", init=False, compare=False)  # the name of its set: see `keep_set`
+    saved_as: str = attribute(default="", init=False, compare=False)  # what is printed in place of it: see `keep_set`
 
     def __post_init__(self) -> None:
         check_word(shortened(self.field), "field", self.field, list(FIELDS))
@@ -148,7 +148,7 @@ class Term:
         """Prints it in the filter language."""
         minus, only = "-" if self.negated else "", self.values[0] if len(self.values) == 1 else None
         if self.saved_as:
-            return f"{minus}set:{self.saved_as}"
+            return f"{minus}{self.saved_as}"
         if isinstance(only, Range) and FIELDS[self.field].kind == Kind.TIME:
             return f"{minus}{self.field}:{_print_time(only)}"
         if isinstance(only, Range):

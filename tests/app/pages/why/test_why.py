@@ -17,7 +17,9 @@ from logs_ui.app.parts.loss_waterfall import make_fall
 from logs_ui.app.web import urls
 from logs_ui.recorder import flush, queries, start_run
 from logs_ui.recorder.analysis.diagnose import Diagnosis
-from logs_ui.recorder.diagnosis import Card, Settings
+from logs_ui.recorder.diagnosis import Card, Report, Settings
+from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, Share, Waterfall
 from logs_ui.recorder.storage.address import db_option
 from logs_ui.recorder.storage.database import reading_engine
@@ -202,6 +204,10 @@ def a_card(name: str, cost: float, *explains: str, where: str = "") -> Card:
     return Card(name, f"it is {name}", cost, ("so",), "do", where, explains=explains)
 
 
+LOST = Waterfall(best=1.0, mean=0.0, lost=1.0, above=0.0, shares=())
+REPORT = Report((), (), LOST, Scale(1.0, Success(), "as set"), steps=None, scope="", warming_up=False)
+
+
 def test_what_another_card_explains_stands_below_it_and_says_so() -> None:
     cards = (
         a_card("truncation", 0.5, "never_acted", "dead_groups"),
@@ -209,7 +215,7 @@ def test_what_another_card_explains_stands_below_it_and_says_so() -> None:
         a_card("dead_groups", 0.3),
         a_card("mine", 0.2, "truncation"),  # which stands above: no circle
     )
-    shown = make_cards(cards, 1.0, Settings(), "a-run", lambda _: queries.Count(3, exact=True))
+    shown = make_cards(REPORT, cards, Settings(), "a-run", lambda _: queries.Count(3, exact=True))
     assert [(it.card.id, [below.card.id for below in it.follows]) for it in shown] == [
         ("truncation", ["never_acted", "dead_groups"]),
         ("mine", []),
@@ -236,7 +242,8 @@ def test_commands_to_copy_name_the_database_that_is_served(
 
 
 def test_a_card_whose_filter_cannot_be_read_leads_nowhere() -> None:
-    (shown,) = make_cards((a_card("mine", 0.2, where="no_such_field>3"),), 1.0, Settings(), "a-run", lambda _: _never())
+    cards = (a_card("mine", 0.2, where="no_such_field>3"),)
+    (shown,) = make_cards(REPORT, cards, Settings(), "a-run", lambda _: _never())
     assert (shown.address, shown.count) == (None, None)
 
 
