@@ -63,43 +63,6 @@ def test_sequential_rows_with_one_shared_client() -> None:
     assert [turn.start for turn in found.rows[0].turns] == [0, 3]
 
 
-def test_lockstep_batches_with_a_client_for_each_row() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 3,
-        [ids(3, END, 7, 4, END), ids(5, END), ids(3, END, 7, 6, END)],
-        [
-            generation(3, (prompt, [3, END]), (prompt, [5, END]), (prompt, [3, END])),
-            generation(7, ([1, 2, 3, END, 7], [4, END]), ([1, 2, 3, END, 7], [6, END])),
-        ],
-        [env(i, "reset", i) for i in range(3)]
-        + [env(4, "step", 0), env(5, "step", 1), env(6, "step", 2), env(8, "step", 0), env(9, "step", 2)],
-    )
-    assert orders(found) == [([3, 7], [0, 4, 8]), ([3], [1, 5]), ([3, 7], [2, 6, 9])]
-
-
-def test_identical_twins_keep_the_order_of_the_rows() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 2,
-        [ids(3, END)] * 2,
-        [generation(0, (prompt, [3, END])), generation(3, (prompt, [3, END]))],
-        [env(1, "reset", 0), env(2, "step", 0), env(4, "reset", 0), env(5, "step", 0)],
-    )
-    assert orders(found) == [([0], [1, 2]), ([3], [4, 5])]
-
-
-def test_all_generated_first_then_each_stepped() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 2,
-        [ids(3, END), ids(4, END)],
-        [generation(0, (prompt, [3, END])), generation(1, (prompt, [4, END]))],
-        [env(2, "reset", 0), env(3, "step", 0), env(4, "reset", 0), env(5, "step", 0)],
-    )
-    assert orders(found) == [([0], [2, 3]), ([1], [4, 5])]
-
-
 def test_one_reset_then_a_step_for_each_row() -> None:
     prompt = [1, 2]
     found = told(
@@ -111,42 +74,10 @@ def test_one_reset_then_a_step_for_each_row() -> None:
     assert orders(found) == [([1], [0, 2]), ([1], [0, 3])]
 
 
-def test_an_episode_that_is_retried_stays_with_its_row() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 2,
-        [ids(3, END), ids(4, END)],
-        [generation(1, (prompt, [3, END])), generation(6, (prompt, [4, END]))],
-        [
-            env(0, "reset", 0),
-            env(2, "step", 0, error="TimeoutError: 1 s"),
-            env(3, "reset", 1),
-            env(4, "step", 1),
-            env(5, "reset", 2),
-            env(7, "step", 2),
-        ],
-    )
-    assert orders(found) == [([1], [0, 2, 3, 4]), ([6], [5, 7])]
-
-
-def test_a_row_whose_answer_was_never_sent_has_no_step() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 2,
-        [ids(3, END), ids(4, END)],
-        [generation(1, (prompt, [3, END])), generation(3, (prompt, [4, END]))],
-        [env(0, "reset"), env(2, "reset"), env(4, "step")],
-    )
-    assert orders(found) == [([1], [0]), ([3], [2, 4])]
-
-
 def test_an_answer_without_its_end_token_and_one_that_was_cut_are_still_known() -> None:
     prompt = [1, 2]
     found = told(
-        [ids(*prompt)] * 2,
-        [ids(3, 4), ids(5, 6)],
-        [generation(0, (prompt, [3, 4, END]), (prompt, [5, 6, 7, 8]))],
-        [],
+        [ids(*prompt)] * 2, [ids(3, 4), ids(5, 6)], [generation(0, (prompt, [3, 4, END]), (prompt, [5, 6, 7, 8]))], []
     )
     assert [row.evidence for row in found.rows] == ["context", "context"]
 
@@ -350,30 +281,6 @@ def twin(strand: Strand, orders: Seq[int], client: int, *, reward: float = 1.0) 
 
 def rewards(found: Attribution) -> list[list[float | None]]:
     return [[call.reward for call in row.environment_calls if call.kind == "step"] for row in found.rows]
-
-
-def test_twins_in_tasks_are_told_apart_by_the_order_of_their_tasks() -> None:
-    strands = Strands()
-    first, second, third = (strands.start() for _ in range(3))
-    # The second task is ahead of the first from the beginning on.
-    calls = twin(second, (0, 2, 4, 6, 8), 1, reward=0.5) + twin(first, (1, 3, 5, 7, 9), 0, reward=0.25)
-    calls += at(third, env(10, "reset", 2), generation(11, (PROMPT, [5, END])), env(12, "step", 2))
-    found = attribute([ids(*PROMPT)] * 3, [TWIN, TWIN, ids(5, END)], by_kind(calls))
-    assert orders(found) == [([3, 7], [1, 5, 9]), ([2, 6], [0, 4, 8]), ([11], [10, 12])]
-    assert rewards(found)[:2] == [[0.25, 0.25], [0.5, 0.5]]
-    assert found.unattributed == 0
-
-
-def test_calls_of_a_task_that_are_made_in_tasks_of_their_own_stay_together() -> None:
-    strands = Strands()
-    rows = [strands.start() for _ in range(2)]
-    calls = []
-    for i, row in enumerate(rows):
-        for call in twin(row, range(i, 10 + i, 2), i):
-            calls += at(strands.start(row), call)  # as asyncio.wait_for and an executor do
-    found = attribute([ids(*PROMPT)] * 2, [TWIN, TWIN], by_kind(calls))
-    assert orders(found) == [([2, 6], [0, 4, 8]), ([3, 7], [1, 5, 9])]
-    assert {row.evidence for row in found.rows} == {"strand"}
 
 
 def test_twins_of_workers_are_not_guessed_at() -> None:
