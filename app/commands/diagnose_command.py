@@ -15,7 +15,7 @@ from rich.text import Text
 from logs_ui.app.commands.terminal import Database, RunName, err, out, say
 from logs_ui.app.web.urls import matching, why
 from logs_ui.recorder import queries
-from logs_ui.recorder.analysis.diagnose import Diagnosis, of_all, recorded_settings, settings_of
+from logs_ui.recorder.analysis.diagnose import Diagnosis, muted_of, of_all, recorded_settings, settings_of
 from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.analysis.user_modules import imported
 from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
@@ -86,6 +86,7 @@ def diagnose(
         given |= {} if steps is None else {"steps": steps}
         asked = replace(thresholds, **given, environments=environments)
         check_environments(asked, names["eval"])
+        of_project = muted_of(engine, found.project)
         before = recorded_settings(found) if reset else settings_of(engine, found)
         settings = replace(
             before,
@@ -104,7 +105,7 @@ def diagnose(
         if for_project:
             if not found.project:
                 raise SettingsError("--for-project: this run has no project, see record(project=...).")
-            whose, kept = of_all(found.project), Settings(muted=settings.muted)
+            whose, kept = of_all(found.project), Settings(muted={**of_project, **asked.muted})
         notebook.diagnosis(whose, kept if save else None)
         owner = "project" if for_project else "run"
         said = f"Stored with the {owner}, in {notebook.place}" if save else f"The {owner}'s settings are reset."

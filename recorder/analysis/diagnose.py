@@ -130,8 +130,13 @@ def settings_of(db: Database, run: Run) -> Settings:
     """
     saved = _read(queries.saved_settings(db, run.uid))
     own = recorded_settings(run) if saved is None else saved
-    of_project = _read(queries.saved_settings(db, of_all(run.project))) if run.project else None
-    return own if of_project is None else replace(own, muted={**of_project.muted, **own.muted})
+    return replace(own, muted={**muted_of(db, run.project), **own.muted})
+
+
+def muted_of(db: Database, project: str | None) -> Mapping[str, str]:
+    """Return what is muted for all runs of a project: the reasons by id."""
+    saved = _read(queries.saved_settings(db, of_all(project))) if project else None
+    return {} if saved is None else saved.muted
 
 
 def of_all(project: str) -> str:

@@ -28,7 +28,7 @@ from logs_ui.recorder import (
     record_environment,
     start_run,
 )
-from logs_ui.recorder.analysis.diagnose import settings_of
+from logs_ui.recorder.analysis.diagnose import muted_of, settings_of
 from logs_ui.recorder.queries import annotated, find_run
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.database import disposed, reading_engine
@@ -532,7 +532,10 @@ def test_what_is_muted_for_a_project_is_muted_in_its_runs(tmp_path: Path) -> Non
     db = tmp_path / "runs.db"
     alone, first = _truncated(db, None), _truncated(db, "math")
     mute = ("--db", db, "--mute", "truncation=short", "--save", "--for-project")
+    assert typed("diagnose", first, "--db", db, "--mute", "dead_groups=of this run alone", "--save").returncode == 3
     assert typed("diagnose", first, *mute).returncode == 0
+    with disposed(reading_engine(db)) as engine:
+        assert muted_of(engine, "math") == {"truncation": "short"}
     assert "this run has no project" in typed("diagnose", alone, *mute).stderr
     reports = diagnose(_truncated(db, "math"), db), diagnose(alone, db)
     assert [[it.id for it in report.checked if it.state == "muted"] for report in reports] == [["truncation"], []]
