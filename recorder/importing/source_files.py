@@ -32,7 +32,8 @@ _TO_LINES = (
     "{0} {1}.jsonl"
 )
 _FOREIGN = (  # what is no text of ours, by its name and its first bytes: what it is, and the command that makes it one
-    (r"\.(tar\.(gz|zst)|tgz)$", b"", "an archive", "mkdir {1}.unpacked && tar -xf {0} -C {1}.unpacked"),
+    (r"\.(tar(\.(gz|zst))?|tgz)$", b"", "an archive", "mkdir {1}.unpacked && tar -xf {0} -C {1}.unpacked"),
+    (r"\.zip$", b"PK", "an archive", "python -m zipfile -e {0} {1}.unpacked"),
     (r"\.csv$", b"", "CSV", _TO_LINES % "csv"),
     (r"\.tsv$", b"", "TSV", _TO_LINES % "table"),
     ("", b"\x1f\x8b", "packed by gzip", "gzip -dc {0} > {1}.unpacked.jsonl"),
@@ -40,7 +41,7 @@ _FOREIGN = (  # what is no text of ours, by its name and its first bytes: what i
     ("", b"\xff\xfe", "UTF-16", "iconv -f UTF-16 -t UTF-8 {0} > {1}.utf8.jsonl"),
     ("", b"\xfe\xff", "UTF-16", "iconv -f UTF-16 -t UTF-8 {0} > {1}.utf8.jsonl"),
 )
-_PACKED = frozenset({".gz", ".tgz", ".zst", ".csv", ".tsv"})  # suffixes
+_PACKED = frozenset({".gz", ".tar", ".tgz", ".zip", ".zst", ".csv", ".tsv"})  # suffixes
 SUFFIXES = frozenset({*_RECORDS, ".db", ".sqlite", ".sqlite3", ".eval", ".pt", ".pkl", ".pickle"})
 _ROTATED = re.compile(r"\.(\d{1,4})$")  # logrotate's app.jsonl.1; a higher number is older
 _PATIENCE = 5.0  # seconds for an SQLite file that its program has locked
@@ -95,6 +96,8 @@ class Head:
     @cached_property
     def _begin(self) -> tuple[Any, str | None]:
         fault = None
+        if self.magic.startswith(b"PK") or self.file.suffix == ".tar":
+            return None, None  # where files are not compressed, some of their lines can be read as records
         try:
             records = records_of(self.file)
             for _, found in records:

@@ -87,7 +87,7 @@ class InspectReader(Reader):
             weights = {name: float(name == main) for name in rewards}
             note = f"{about.get('task')}: the reward is the score {main}, and others are not added to it"
             if not any(line.startswith(note) for line in self.notes):
-                others = ", ".join([name for name in (*rewards, *names) if name != main][:3])
+                others = ", ".join([name for name in dict.fromkeys((*rewards, *names)) if name != main][:3])
                 self.notes.append(f"{note} ({others}). --rewards names those that are summed.")
         metrics: dict[str, Any] = {name: rest[name] for name in _METRICS if name in rest}
         for used in part(rest, "model_usage").values():
@@ -113,13 +113,19 @@ class InspectReader(Reader):
 
 
 def _turns(completion: list[dict[str, Any]], events: list[dict[str, Any]], output: dict[str, Any]) -> list[Turn]:
-    """Return what events say about each answer. Without any, the sample's output is the last one."""
-    given = [one for one in [{"output": output}, *events] if part(one, "output").get("choices")]
-    calls = {one["output"]["choices"][0]["message"].get("id"): one for one in given}
+    """Return what events say about each answer. Without any, the sample's output is the last one. Where messages have
+    no ids, as in logs of 2024, events count in their order if there is one for each answer.
+    """
+    answers = [one for one in completion if one.get("role") == "assistant"]
+    said = [one for one in events if part(one, "output").get("choices")]
+    unknown: dict[str, Any] = {"output": {"choices": [{}]}}
+    last = {"output": output} if output.get("choices") else unknown
+    in_order = said if len(said) == len(answers) else [unknown] * (len(answers) - 1) + [last]
+    calls = {one["output"]["choices"][0]["message"].get("id"): one for one in (last, *said) if one is not unknown}
     tools = {one.get("id"): one for one in events if one.get("event") == "tool"}
     turns = []
-    for message in (one for one in completion if one.get("role") == "assistant"):
-        event = calls.get(message.get("id"), {"output": {"choices": [{}]}})
+    for message, at_its_place in zip(answers, in_order, strict=False):
+        event = calls.get(message["id"], unknown) if message.get("id") else at_its_place
         used = [tools[one["id"]] for one in message.get("tool_calls") or [] if one.get("id") in tools]
         errors = [f"{one['error'].get('type')}: {one['error'].get('message')}" for one in used if one.get("error")]
         answer, finish = event["output"], str(event["output"]["choices"][0].get("stop_reason", "unknown"))

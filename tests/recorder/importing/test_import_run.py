@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import tarfile
 import tracemalloc
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -42,6 +43,14 @@ def _archive() -> bytes:
     with tarfile.open(fileobj=packed, mode="w:gz") as opened:
         opened.addfile(member, BytesIO(b'{"text": "a"}\n'))
     return packed.getvalue()
+
+
+def _zipped() -> bytes:
+    """A file that is stored as it is, so that its second line can be read."""
+    with BytesIO() as made:
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.writestr("a.jsonl", '\n{"text": "a"}\n')
+        return made.getvalue()
 
 
 _ARCHIVE = _archive()
@@ -581,6 +590,8 @@ def test_the_nearest_format_is_named_with_the_key_that_it_lacks(
         ("a.jsonl.zst", zstandard.compress(b"{}"), "it is packed by zstd. Convert it, and import the result: zstd "),
         ("a.jsonl", '{"text": "a"}\n'.encode("utf-16"), "it is UTF-16. Convert it, and import the result: iconv "),
         ("a.tar.gz", _ARCHIVE, "it is an archive. Convert it, and import the result: mkdir "),
+        ("a.tar", gzip.decompress(_ARCHIVE), "it is an archive. Convert it, and import the result: mkdir "),
+        ("a.zip", _zipped(), "it is an archive. Convert it, and import the result: python -m zipfile "),
         ("a.tgz", _ARCHIVE, "it is an archive. Convert it, and import the result: mkdir "),
         ("a.csv", b"text,reward\na,1\n", "it is CSV. Convert it, and import the result: python -c "),
         ("a.tsv", b"text\treward\na, b\t1\n", "it is TSV. Convert it, and import the result: python -c "),

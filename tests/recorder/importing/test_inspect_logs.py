@@ -116,6 +116,18 @@ def test_turns_have_what_events_say(samples: Samples) -> None:
     assert samples["tool", 0].metrics["input_tokens_cache_read"] == 8
 
 
+def test_answers_without_ids_have_what_events_say_in_their_order(samples: Samples, tmp_path: Path) -> None:
+    def without_id(given: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in given.items() if name != "id" or "role" not in given}
+
+    with zipfile.ZipFile(HERE / "deflate.eval") as log, zipfile.ZipFile(tmp_path / "old.eval", "w") as old:
+        for name in log.namelist():
+            old.writestr(name, json.dumps(json.loads(log.read(name), object_hook=without_id)))
+    without = _samples(tmp_path / "old.eval")
+    for name in ("tool-error", "tool", "cut"):
+        assert without[name, 0].turns == samples[name, 0].turns
+
+
 def test_scores_are_rewards_as_inspect_reads_them(samples: Samples) -> None:
     parts = {"parts.format": 0.5, "parts.length": 1.0}
     assert samples["tool", 0].rewards == {"match": 1.0, **parts, "judge": 0.5}  # P; a list is no reward
