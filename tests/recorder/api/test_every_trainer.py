@@ -10,6 +10,7 @@ import pytest
 
 from logs_ui.recorder import LogsUICallback, load_run, load_runs, load_scalars, record_trainer
 from tests.support.exhaustive import cases
+from tests.support.judges import judge_of
 from tests.support.late import datasets, guess_model, online_dpo, torch, transformers, trl
 
 pytestmark = pytest.mark.versions
@@ -54,21 +55,13 @@ def make(kind: str, folder: Path, functions: list[Any], prompts: list[Any] = CHA
 
 def reward_model(tokenizer: Any) -> tuple[Any, list[float]]:
     """Return a reward model of random weights, and the list of all rewards that it gives."""
-    given: list[float] = []
-
-    class Judge(transformers.Qwen3ForSequenceClassification):  # type: ignore[misc]
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            output = super().forward(*args, **kwargs)
-            given.extend(output.logits[:, 0].tolist())
-            return output
-
     size = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "head_dim": 8}
     config = transformers.Qwen3Config(
         vocab_size=len(tokenizer), num_labels=1, pad_token_id=tokenizer.pad_token_id,
         num_attention_heads=2, num_key_value_heads=2, name_or_path="makers/judge", **size,
     )  # fmt: skip
     torch.manual_seed(1)
-    model = Judge(config)
+    model, given = judge_of(config)
     torch.nn.init.normal_(model.score.weight, std=5.0)  # so that its rewards differ
     return model, given
 

@@ -19,6 +19,7 @@ from tests.support import old_trl
 from tests.support.exhaustive import cases
 from tests.support.late import tiny_model
 from tests.support.stored import only_run
+from tests.support.tool_games import ToolGame
 from tests.support.training import generate
 from tests.support.training import make_trainer as make_function_trainer
 
@@ -35,36 +36,17 @@ def _taught() -> tuple[Any, Any]:
     return teach_tools()
 
 
-class Catch:
+class Catch(ToolGame):
     """In the shape of TRL's catch.py and wordle.py: a game over raises, which the model reads as the tool's answer."""
 
     turns = 1
     error: Exception = ValueError("Game over.")
 
-    def __init__(self) -> None:
-        self.episode: list[str] = []
-        self.reward = 0.0
-
-    def reset(self, **_: Any) -> str:
-        """Begins a game."""
-        self.episode, self.reward = [], 0.0
-        return " Game 1."
-
-    def guess(self, number: int) -> str:
-        """
-        Guesses the number.
-
-        Args:
-            number: What to guess.
-
-        Returns:
-            Whether the number is higher or lower.
-        """
-        self.episode.append(str(number))
+    def _answer(self, number: int) -> Any:
         if len(self.episode) > self.turns:
             raise self.error
         self.reward += 1.0
-        return "higher"
+        return super()._answer(number)
 
 
 class Forgetful(Catch):
@@ -164,18 +146,8 @@ class Listing(Catch):
 
     lists: ClassVar[dict[int, list[Any]]] = {1: ["higher", "cold"], 2: [], 3: [{"type": "text", "text": "lower"}]}
 
-    def guess(self, number: int) -> str:
-        """
-        Guesses the number.
-
-        Args:
-            number: What to guess.
-
-        Returns:
-            Whether the number is higher or lower.
-        """
-        self.episode.append(str(number))
-        return self.lists[number]  # type: ignore[return-value]  # such is the script
+    def _answer(self, number: int) -> Any:
+        return self.lists[number]
 
 
 class Telling(Catch):

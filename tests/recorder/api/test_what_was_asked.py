@@ -16,6 +16,7 @@ from tests.support import old_trl
 from tests.support.exhaustive import cases
 from tests.support.late import datasets, guess_env, tiny_model
 from tests.support.stored import only_run
+from tests.support.tool_games import ToolGame
 from tests.support.training import generate, guess_server
 from tests.support.training import make_trainer as make_guess_trainer
 
@@ -32,28 +33,12 @@ def taught() -> tuple[Any, Any]:
     return old_trl.readable(tokenizer), tiny_model.make_model(tokenizer)
 
 
-class Board:
+class Board(ToolGame):
     """Begins anywhere: one of five boards, which all questions share."""
-
-    def __init__(self) -> None:
-        self.reward = 0.0
-        self.episode: list[Any] = []
 
     def reset(self, **_: Any) -> str:
         """Begins a game."""
         return f" Game {DICE.randrange(5)}."
-
-    def guess(self, number: int) -> str:
-        """
-        Guesses the number.
-
-        Args:
-            number: What to guess.
-
-        Returns:
-            Whether the number is higher or lower.
-        """
-        return "higher"
 
 
 class Stepped(Board):

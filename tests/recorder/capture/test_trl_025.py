@@ -11,6 +11,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from logs_ui.recorder import flush, load_run, record, record_trainer, trace_env
+from tests.support.judges import judge_of
 from tests.support.late import datasets, transformers, trl
 from tests.support.stored import only_run
 
@@ -213,14 +214,6 @@ def test_a_training_with_reward_functions_only(masks: str, db: Path, tmp_path: P
 
 
 def test_rewards_of_a_model(db: Path, tmp_path: Path) -> None:
-    given: list[float] = []
-
-    class Judge(transformers.Qwen3ForSequenceClassification):  # type: ignore[misc]
-        def forward(self, *args: Any, **kwargs: Any) -> Any:
-            output = super().forward(*args, **kwargs)
-            given.extend(output.logits[:, 0].tolist())
-            return output
-
     def length(completions: list[Any], **_: Any) -> list[float]:
         return [len(completion[0]["content"]) / 128 for completion in completions]
 
@@ -228,7 +221,7 @@ def test_rewards_of_a_model(db: Path, tmp_path: Path) -> None:
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     config = make_model(tokenizer).config
     config.num_labels, config._name_or_path = 1, "makers/judge"
-    judge = Judge(config)
+    judge, given = judge_of(config)
     rows = [{"prompt": [{"role": "user", "content": f"Find number {i}."}]} for i in range(6)]
     args = trl.GRPOConfig(
         output_dir=str(tmp_path / "out"), seed=0, max_steps=STEPS, per_device_train_batch_size=ROWS,

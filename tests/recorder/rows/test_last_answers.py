@@ -30,6 +30,7 @@ from tests.support.exhaustive import cases
 from tests.support.late import datasets, guess_env, openenv, tiny_model
 from tests.support.model_server import TOOL_CALL, ModelServer, chat, chat_choice
 from tests.support.rollouts import moody_server
+from tests.support.tool_games import ToolGame
 from tests.support.training import generate, guess_server
 
 pytestmark = pytest.mark.versions
@@ -325,29 +326,10 @@ def told(number: int) -> str:
     return "higher" + " and higher" * (400 if number == 3 else 0)
 
 
-class Wordy:
+class Wordy(ToolGame):
     """An environment that says much."""
 
-    def __init__(self) -> None:
-        self.episode: list[str] = []
-        self.reward = 0.0
-
-    def reset(self, **_: Any) -> str:
-        """Begins a game."""
-        self.episode = []
-        return " Game 1."
-
-    def guess(self, number: int) -> str:
-        """
-        Guesses the number.
-
-        Args:
-            number: What to guess.
-
-        Returns:
-            Whether the number is higher or lower.
-        """
-        self.episode.append(str(number))
+    def _answer(self, number: int) -> Any:
         return told(number)
 
 
