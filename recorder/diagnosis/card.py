@@ -248,6 +248,18 @@ class Diagnostic:
     needs_calls: bool = False
 
 
+MISHAPS = (
+    "infrastructure",
+    "invalid_reward",
+    "disagreement",
+    "inconsistent",
+    "parse_failures",
+    "truncation",
+    "no_room",
+)
+"""Diagnostics of what goes wrong around an answer, whatever its task: each may be why tasks are not solved."""
+
+
 def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:
     """Return the first step of the last unbroken run of bad values; None if the last value is good."""
     found = None

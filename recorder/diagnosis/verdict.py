@@ -111,19 +111,18 @@ def _outcome(run: Run, without: Bools | None = None) -> _Measure:
     largest weight, else the reward. `without`: (N,) True for rollouts of all steps that are left out.
     """
     rows, success = run.all, run.scale.success
-    left = slice(0) if without is None else without
+    named = [name for name in rows.values if is_outcome(name) and rows.weights.get(name, 1.0) >= 0]
     if success.is_defined:
         whole = float(success.known(rows).mean())
         name = "solved" if whole >= _WHOLE else f"solved (of the {percent(whole)} that can count)"
         values = success.outcomes(rows)
+    elif named:
+        function = max(named, key=lambda it: rows.weights.get(it, 1.0))
+        name, values = f"mean {function}", rows.values[function]
     else:
-        named = [name for name in rows.values if is_outcome(name) and rows.weights.get(name, 1.0) >= 0]
-        function = max(named, key=lambda it: rows.weights.get(it, 1.0), default=None)
         name, values = _REWARD, rows.reward
-        if function is not None:
-            name, values = f"mean {function}", rows.values[function]
-    values = values.astype(np.float64)
-    values[left] = np.nan
+    if without is not None:
+        values = np.where(without, np.nan, values)
     return _measured(run, name, values, is_share=success.is_defined)
 
 
@@ -133,9 +132,10 @@ def _falls_beside(run: Run, cards: Sequence[Card], chance: float) -> bool:
     """
     covered = np.zeros(len(run.rows), bool)
     for card in cards:
-        has_begun = card.since_step is not None and card.since_step > run.all.steps[0]
-        covered |= True if card.own is None or has_begun else card.own
-    return not covered.all() and _outcome(run, np.isin(run.all.id, run.rows.id[covered])).is_sure(-1, chance)
+        if card.own is None or (card.since_step is not None and card.since_step > run.all.steps[0]):
+            return False
+        covered |= card.own
+    return _outcome(run, np.isin(run.all.id, run.rows.id[covered])).is_sure(-1, chance)
 
 
 def _fallen(run: Run, outcome: _Measure, chance: float) -> Verdict | None:

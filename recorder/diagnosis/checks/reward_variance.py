@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
+from logs_ui.recorder.diagnosis.card import MISHAPS, Below, Card, Diagnostic, NotJudged, Outcome, Run, since
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.contrast import Rise, shift
@@ -35,8 +35,8 @@ def _look_constant(run: Run) -> Outcome:
     better = float(np.mean(known > known.min() + SAME)) if len(known) else None
     if better == 0 and abs(rewards[0]) <= SAME:
         return NotJudged("All rewards are 0, and the environment rewards no rollout either: all may have failed.")
-    others = run.all.step[np.abs(run.all.reward - rewards[0]) > SAME]  # not those without a reward
-    since = run.all.step[np.isfinite(run.all.reward) & (run.all.step > others.max(initial=-1))].min()
+    reward = run.all.reward
+    others = run.all.by_step(np.where(np.isfinite(reward), np.abs(reward - rewards[0]) > SAME, np.nan))
     ends = np.unique(rows.stop_reason[has].astype(str))
     parts = [name for name, values in rows.parts.items() if np.isfinite(values).any()]
     evidence = [
@@ -57,8 +57,8 @@ def _look_constant(run: Run) -> Outcome:
         suggestion="Call the reward functions by hand on a good and a bad completion: their rewards must differ. "
         "If they do, no rollout has earned more: start with easier tasks.",
         where=f"reward:{rewards[0]:.9g}",
-        trend=run.all.by_step(run.all.reward),
-        since_step=int(since),
+        trend=run.all.by_step(reward),
+        since_step=since(others, lambda share: share == 0),
         aspects=("certain",) if is_sure else (),
         stops_learning=is_sure,
         needs=None if not is_sure or cancels(rows).any() else np.inf if better else _ALONE,
@@ -182,17 +182,8 @@ CONSTANT_REWARD = Diagnostic(
     _look_constant,
     position=180,
     explained_by=(
-        *(
-            "infrastructure",
-            "invalid_reward",
-            "parse_failures",
-            "truncation",
-            "no_room",
-            "loops",
-            "turn_limit",
-            "never_acted",
-        ),
-        *("diversity:cold", "degenerate_text", "reward_parts:cancels"),
+        *("infrastructure", "invalid_reward", "parse_failures", "truncation", "no_room", "loops", "turn_limit"),
+        *("never_acted", "diversity:cold", "degenerate_text", "reward_parts:cancels"),
     ),
 )
 DEAD_GROUPS = Diagnostic(
@@ -206,17 +197,8 @@ DEAD_GROUPS = Diagnostic(
     limits=SHARE,
     position=240,
     explained_by=(
-        *(
-            "infrastructure",
-            "invalid_reward",
-            "disagreement",
-            "parse_failures",
-            "truncation",
-            "no_room",
-            "loops",
-            "task_mix",
-        ),
-        *("never_solved", "turn_limit", "never_acted", "diversity", "degenerate_text", "constant_reward"),
+        *("infrastructure", "invalid_reward", "disagreement", "parse_failures", "truncation", "no_room", "loops"),
+        *("task_mix", "never_solved", "turn_limit", "never_acted", "diversity", "degenerate_text", "constant_reward"),
         *("reward_parts", "forgotten", "signal_cliff"),
     ),
     is_behaviour=True,
@@ -233,15 +215,7 @@ SIGNAL_CLIFF = Diagnostic(
     limits=SHARE,
     position=230,
     explained_by=(
-        *(
-            "infrastructure",
-            "invalid_reward",
-            "disagreement",
-            "inconsistent",
-            "parse_failures",
-            "truncation",
-            "no_room",
-        ),
+        *MISHAPS,
         *("loops", "task_mix", "never_solved", "turn_limit", "never_acted", "diversity", "degenerate_text"),
         *("hacking", "reward_parts"),
     ),

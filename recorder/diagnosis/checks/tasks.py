@@ -3,7 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
+from logs_ui.recorder.diagnosis.card import MISHAPS, Below, Card, Diagnostic, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import spread, windows
@@ -220,15 +220,7 @@ FORGOTTEN = Diagnostic(
     limits=SHARE,
     position=220,
     explained_by=(
-        *(
-            "infrastructure",
-            "invalid_reward",
-            "disagreement",
-            "inconsistent",
-            "parse_failures",
-            "truncation",
-            "no_room",
-        ),
+        *MISHAPS,
         *("loops", "task_mix", "turn_limit:decides", "never_acted", "diversity", "degenerate_text", "hacking"),
         *("length", "reward_parts:decides"),
     ),
@@ -245,15 +237,7 @@ NEVER_SOLVED = Diagnostic(
     limits=FROM_ONE,
     position=130,
     explained_by=(
-        *(
-            "infrastructure",
-            "invalid_reward",
-            "disagreement",
-            "inconsistent",
-            "parse_failures",
-            "truncation",
-            "no_room",
-        ),
+        *MISHAPS,
         *("loops", "task_mix", "turn_limit:decides", "never_acted", "diversity", "degenerate_text"),
         *("constant_reward", "hacking", "length", "reward_parts", "forgotten"),
     ),
