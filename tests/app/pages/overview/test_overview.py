@@ -278,6 +278,13 @@ def test_a_search_leaves_the_charts_alone(client: TestClient) -> None:
 # --- In a browser
 
 
+def open_overview(page: Page, url: str, run: str = RUN) -> None:
+    """Opens an overview once nothing moves its charts any more: fonts and the answer above them come late."""
+    page.goto(f"{url}/runs/{run}/overview")
+    expect(page.locator("#why-short[hx-get]")).to_have_count(0)
+    page.evaluate("document.fonts.ready.then(() => true)")
+
+
 def choose(page: Page, first: float, last: float, chart: str = "reward") -> None:
     """Drags over a chart, from and to these shares of its width."""
     over = page.locator(f"#plot-{chart} .u-over")
@@ -293,7 +300,7 @@ def choose(page: Page, first: float, last: float, chart: str = "reward") -> None
 
 @pytest.mark.exhaustive
 def test_the_overview_is_quiet_accessible_and_no_wider_than_its_window(quiet_page: Page, url: str) -> None:
-    quiet_page.goto(f"{url}/runs/{RUN}/overview")
+    open_overview(quiet_page, url)
     choose(quiet_page, 0.2, 0.5)
     expect(quiet_page.locator("#preview tbody tr")).to_have_count(6)
     quiet_page.locator("#as-table-components summary").click()
@@ -305,7 +312,7 @@ def test_the_overview_is_quiet_accessible_and_no_wider_than_its_window(quiet_pag
 
 def test_the_pointer_says_a_steps_values_in_all_charts_and_a_click_leads_to_it(quiet_page: Page, url: str) -> None:
     page = quiet_page
-    page.goto(f"{url}/runs/{RUN}/overview")
+    open_overview(page, url)
     turns = page.locator("#chart-turns output")
     last = turns.inner_text()
     page.locator("#plot-reward .u-over").hover(position={"x": 1, "y": 20})
@@ -326,7 +333,7 @@ def test_the_pointer_says_a_steps_values_in_all_charts_and_a_click_leads_to_it(q
 
 def test_a_drag_shows_the_rollouts_of_its_steps_and_leads_to_all_of_them(quiet_page: Page, url: str) -> None:
     page = quiet_page
-    page.goto(f"{url}/runs/{RUN}/overview")
+    open_overview(page, url)
     choose(page, 4 / 23, 9 / 23)
     expect(page.locator("#preview h2")).to_have_text("Steps 5\u201310")
     expect(page.locator("#plot-turns .u-select")).to_be_visible()  # in all charts
@@ -341,7 +348,7 @@ def test_a_drag_shows_the_rollouts_of_its_steps_and_leads_to_all_of_them(quiet_p
 @pytest.mark.exhaustive
 def test_the_keyboard_goes_from_step_to_step_and_opens_them(quiet_page: Page, url: str) -> None:
     page = quiet_page
-    page.goto(f"{url}/runs/{RUN}/overview")
+    open_overview(page, url)
     plot = page.locator("#plot-reward")
     plot.focus()
     page.keyboard.press("Home")
@@ -364,7 +371,7 @@ def test_the_keyboard_goes_from_step_to_step_and_opens_them(quiet_page: Page, ur
 @pytest.mark.exhaustive
 def test_a_curve_says_the_value_under_the_pointer_and_leads_to_its_step(quiet_page: Page, url: str) -> None:
     page = quiet_page
-    page.goto(f"{url}/runs/{RUN}/overview")
+    open_overview(page, url)
     loss = page.locator(".curve", has_text="loss")
     last = loss.locator("output").inner_text()
     loss.locator("svg").hover(position={"x": 1, "y": 10})
@@ -382,7 +389,7 @@ def test_a_curve_says_the_value_under_the_pointer_and_leads_to_its_step(quiet_pa
 @pytest.mark.exhaustive
 def test_news_change_the_charts_and_take_nothing_from_the_reader(quiet_page: Page, engine: Engine, url: str) -> None:
     page = quiet_page
-    page.goto(f"{url}/runs/{LIVE}/overview")
+    open_overview(page, url, LIVE)
     expect(page.locator(".overview-head .is-live")).to_be_visible()
     page.locator("#as-table-reward summary").click()
     expect(page.locator("#table-reward tbody tr")).to_have_count(6)
