@@ -79,6 +79,10 @@ class StopReason(StrEnum):
     NOT_RECORDED = "not_recorded"
     """The calls do not show it: none was recorded, the last answer's end is missing, or calls are unattributed."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise ValueError(f"{value!r:.80} is no stop reason; use one of: {', '.join(cls)}.")
+
 
 BROKEN = (StopReason.ENVIRONMENT_ERROR, StopReason.TIMEOUT, StopReason.AT_CAPACITY, StopReason.EXCEPTION)
 """Stop reasons that are a fault of the environment or of the rollout function, not of the policy."""

@@ -101,7 +101,8 @@ def diagnose(
         report = Diagnosis(engine, found, whole=everything).now(engine, found, settings, own).report
     if save or reset:
         notebook = Notebook(database_address(db))
-        whose, kept = found.uid, settings
+        muted = {it: why for it, why in settings.muted.items() if of_project.get(it) != why}
+        whose, kept = found.uid, replace(settings, muted=muted)
         if for_project:
             if not found.project:
                 raise SettingsError("--for-project: this run has no project, see record(project=...).")

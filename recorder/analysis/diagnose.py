@@ -4,12 +4,13 @@ import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
+from logs_ui.recorder.analysis.diagnosis_columns import RunColumns, labels_of
 from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, Report, Rows, Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Trend
@@ -113,6 +114,7 @@ class Diagnosis:
             error=run.error if state == RunState.FAILED else None,
             within=f"mode:{self.columns.mode}" if len(modes) > 1 else "",
             diagnostics=(*DIAGNOSTICS, *(guarded(it, failed) for it in diagnostics)),
+            read_labels=partial(labels_of, db, run.id or 0),
         )
         sample = None if of is None else f"{len(rows):,} of {of.rollouts:,} rollouts: {of}"
         report = replace(

@@ -14,6 +14,7 @@ from sqlalchemy.types import String
 from sqlmodel import col
 
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
+from logs_ui.recorder.labels import attribute_text
 from logs_ui.recorder.queries.common import LARGE, Database, bounded
 from logs_ui.recorder.rows.text_facts import FACTS, TEXTS
 from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
@@ -164,6 +165,22 @@ def columns_of(found: Sequence[EvaluationRow]) -> Rows:
     columns = RunColumns(0, Mode.TRAIN)
     columns.add([[_json_text(getattr(row, n)) if n in _JSON else getattr(row, n) for n in _NAMES] for row in found])
     return columns.made()
+
+
+def labels_of(db: Database, run_id: int, rows: Rows) -> dict[str, list[str | None]]:
+    """Return (N,) the rank and the attributes of some rollouts, as `Run.labels` has them."""
+    row, place = EvaluationRow, {row_id: number for number, row_id in enumerate(rows.id.tolist())}
+    query = select(col(row.id), col(row.process), cast(col(row.attributes), String)).where(
+        col(row.run_id) == run_id, col(row.step) >= int(rows.steps[0]), col(row.step) <= int(rows.steps[-1])
+    )
+    labels: dict[str, list[str | None]] = {}
+    with Session(db) as session:
+        for row_id, rank, written in session.execute(query):
+            attributes = orjson.loads(written or "null") or {}
+            for name, value in {"rank": rank, **{f"metadata.{it}": attributes[it] for it in attributes}}.items():
+                if row_id in place:
+                    labels.setdefault(name, [None] * len(place))[place[row_id]] = attribute_text(value)
+    return labels
 
 
 def _json_text(value: Any) -> str | None:

@@ -396,7 +396,7 @@ class OpenRollout(CurrentRow):
 
     def score(
         self,
-        reward: float | None = None,
+        reward: float | Mapping[str, float | None] | None = None,
         *,
         rewards: Mapping[str, float | None] | None = None,
         weights: Mapping[str, float] | None = None,
@@ -407,12 +407,14 @@ class OpenRollout(CurrentRow):
 
         Args:
             reward: The total reward. None takes the weighted sum of `rewards` that are neither None nor NaN; an
-                infinite sum is no reward.
+                infinite sum is no reward. A mapping is taken as `rewards`.
             rewards: Reward by reward function; None for a function that gave none.
             weights: Weight by reward function; 1 for a function that is missing.
             advantage: The advantage that the trainer uses.
         """
         with guard("recording a reward"):
+            if isinstance(reward, Mapping):
+                rewards, reward = {**reward, **(rewards or {})}, None
             columns: dict[str, Any] = {} if advantage is None else {"advantage": finite(_converted(float, advantage))}
             total, scores = _converted(float, reward), _converted(_numbers, rewards)
             if total is not None or scores is not None:

@@ -1,7 +1,7 @@
 """Defines the diagnosis' three basic types: a run to check, a check (`Diagnostic`) and its finding (`Card`)."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -22,6 +22,15 @@ Trend = tuple[tuple[int, float], ...]
 """(step, value), oldest first."""
 
 
+ReadLabels = Callable[[Rows], Mapping[str, Sequence[str | None]]]
+"""Returns (N,) texts of some rollouts, by name: see `Run.labels`."""
+
+
+def no_labels(_: Rows) -> Mapping[str, Sequence[str | None]]:
+    """Return none: of rollouts that are not read from a database."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Run:
     """The run that a check looks at.
@@ -35,6 +44,7 @@ class Run:
         config: the trainer's arguments.
         scalars: what the trainer logged, by name.
         attributed: the share of the recorded model and environment calls that belong to a rollout, 0 to 1.
+        read_labels: reads the `labels` of rollouts.
     """
 
     rows: Rows
@@ -45,6 +55,14 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, Trend] = field(default_factory=dict)
     attributed: float = 1.0
+    read_labels: ReadLabels = no_labels
+
+    @cached_property
+    def labels(self) -> Mapping[str, Sequence[str | None]]:
+        """Return the rank and the attributes of each of `rows`, (N,) by the name that a filter has for them: `rank`,
+        `metadata.level`. None for a rollout without it. They are read when they are first asked for.
+        """
+        return self.read_labels(self.rows)
 
     @cached_property
     def lost(self) -> Floats:

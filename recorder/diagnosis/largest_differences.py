@@ -6,7 +6,6 @@ families of tasks are compared; of all that is compared, 5% of what is named may
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +14,9 @@ from logs_ui.recorder.diagnosis.card import Run
 from logs_ui.recorder.diagnosis.contrast import spread, windows
 from logs_ui.recorder.diagnosis.features import FEATURES
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, chance_limit, compare
+from logs_ui.recorder.diagnosis.places import columns_of, evals_of, tasks_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
-from logs_ui.recorder.diagnosis.tables.task_families import by_family, tasks_recur
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes, has_cause, judged
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.vocabulary import LossCause
@@ -30,7 +30,13 @@ def differences(run: Run, low: Bools) -> Iterator[str]:
     True for the rollouts of the last steps whose loss is to be explained.
     """
     alike = []
-    for sentence, compared in (_over_time(run), _within_groups(run, low), _by_environment(run), _by_task(run)):
+    for sentence, compared in (
+        _over_time(run),
+        _within_groups(run, low),
+        _by_place(run, *evals_of(run))[:2],
+        _by_task(run),
+        _by_column(run),
+    ):
         if sentence:
             yield sentence
         elif compared:
@@ -97,51 +103,49 @@ def _within_groups(run: Run, low: Bools) -> tuple[str, str]:
     return said, f"{count} figures within groups" if count else ""
 
 
-def _by_environment(run: Run) -> tuple[str, str]:
-    """Compare each environment with the others."""
-    rows = run.rows
-    has_task = len(np.unique(rows.task)) >= 2 * LEAST_UNITS
-    return _by_place(
-        run, replace(rows, task=rows.eval, tasks=rows.evals), rows.task if has_task else rows.group, "evals"
-    )
-
-
 def _by_task(run: Run) -> tuple[str, str]:
-    """Compare each task, or family of tasks, with all others."""
-    grouped, is_last = by_family(run.all), run.all.step >= run.rows.steps[0]
-    if grouped is None:
-        return _by_place(run, run.rows, run.rows.group, "tasks")
-    return _by_place(run, grouped.where(is_last), run.rows.task, "families of tasks")
+    """Compare each task with all others; families of tasks, where the names show them and tasks seldom recur."""
+    return _by_place(run, *list(tasks_of(run))[-1])[:2]
 
 
-def _by_place(run: Run, rows: Rows, units: Ints, what: str) -> tuple[str, str]:
+def _by_column(run: Run) -> tuple[str, str]:
+    """Compare each rank, and each value of a dataset's column, with all others; tell of the surest of these columns."""
+    columns = columns_of(run)
+    compared = [_by_place(run, *it, columns=len(columns)) for it in columns]
+    named = [it for it in compared if it[0]]
+    count = sum(bool(it[1]) for it in compared)
+    return min(named, key=lambda it: it[2])[0] if named else "", f"{count} columns of the dataset" if count else ""
+
+
+def _by_place(run: Run, rows: Rows, units: Ints, what: str, columns: int = 1) -> tuple[str, str, float]:
     """Compare the mean rewards of rollouts that ended normally: those of each of `rows.tasks` with all others. If best
-    rewards differ by environment, losses are compared.
+    rewards differ by environment, losses are compared. `columns`: as many kinds of places are compared. The last value
+    is the least probability by chance.
     """
     ended = (rows.task >= 0) & np.isfinite(rows.reward) & has_cause(rows, LossCause.WRONG_ANSWER)
     name, sign, values = ("mean loss", -1, -run.lost) if run.scale.units else ("mean reward", 1, rows.reward)
     task, reward = rows.task[ended], values[ended]
     places = np.flatnonzero(distinct(task, units[ended], count=len(rows.tasks)) >= LEAST_UNITS)
     if len(places) < 2:
-        return "", ""
+        return "", "", 1.0
     lost = np.bincount(task, float(reward.mean()) - reward, len(rows.tasks))
     worst = places[np.argsort(-lost[places], kind="stable")][:_LOOKED]
     compared = {
         place: it for place in worst.tolist() if (it := compare(reward, task == place, units[ended])) is not None
     }
-    chances = [1.0 if it.chance is None else it.chance for it in compared.values()]
+    chances = [1.0 if it.chance is None else it.chance * columns for it in compared.values()]
     limit = chance_limit(chances + [1.0] * (len(places) - len(chances)))
     found = [
         place
         for place, it in compared.items()
-        if it.chance is not None and it.chance <= limit and -it.value >= _LOW * spread(run)
+        if it.chance is not None and it.chance * columns <= limit and -it.value >= _LOW * spread(run)
     ][:_PLACES]
     if not found:
-        return "", f"{len(compared)} {what}" + ("" if len(places) == len(compared) else f" of {len(places)}")
+        return "", f"{len(compared)} {what}" + ("" if len(places) == len(compared) else f" of {len(places)}"), 1.0
     others = means((~np.isin(task, found)).astype(int), reward, 2)[1]
     said = listed([f"{rows.tasks[place]} ({name} {figure(sign * compared[place].chosen)})" for place in found])
     elsewhere = "" if np.isnan(others) else f"; elsewhere it is {figure(sign * float(others))}"
-    return f"By {what}, rollouts that ended normally lose most in {said}{elsewhere}.", ""
+    return f"By {what}, rollouts that ended normally lose most in {said}{elsewhere}.", "", min(chances)
 
 
 def _figures(rows: Rows) -> dict[str, Floats]:

@@ -1,5 +1,8 @@
-"""Says where a finding is: the tasks, families of tasks or environments that hold nearly all of its rollouts."""
+"""Says where a finding is: the tasks, families of tasks, evals, ranks or values of a dataset's column that hold nearly
+all of its rollouts.
+"""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -13,41 +16,81 @@ from logs_ui.recorder.diagnosis.wording import listed, percent
 
 _NEARLY_ALL, _RARER = 0.9, 0.25  # of the finding's rollouts are there; as often elsewhere, at most [ours]
 _NAMED = 3  # places
+_VALUES = 200  # of a column: one with more names no places [ours]
+_MACHINE = re.compile(r"rank|host|server|worker|node|endpoint|machine|replica|container", re.IGNORECASE)
+
+Places = tuple[Rows, Ints, str]
+"""Rollouts with places as their tasks, the (N,) codes of what is independent there, and the name of such places."""
 
 
-def place_of(run: Run, own: Bools) -> str:
+def place_of(run: Run, own: Bools, *, is_of_tasks: bool = False) -> str:
     """Return a sentence on where a finding's rollouts are; "" if they are everywhere. `own` is (N,) True for those.
 
     Places are named if each has more than the rest beyond chance, corrected for all that are compared, and the rest
-    has hardly any. The finest kind of places is named of which three are enough.
+    has hardly any. The coarsest are tried last, and after them ranks and the dataset's columns. `is_of_tasks`: the
+    finding names its tasks, so only the latter are tried.
     """
-    for rows, units, what in _kinds(run):
-        known = rows.task >= 0
-        task, chosen = rows.task[known], own[known]
-        places = np.flatnonzero(distinct(task, units[known], count=len(rows.tasks)) >= LEAST_UNITS)
-        often = np.bincount(task[chosen], minlength=len(rows.tasks))
-        looked = places[np.argsort(-often[places], kind="stable")][:_NAMED].tolist()
-        if often[looked].sum() < _NEARLY_ALL * own.sum():
-            continue
-        compared = [(place, compare(chosen.astype(float), task == place, units[known])) for place in looked]
-        sure = [(place, it, it.chance) for place, it in compared if it is not None and it.chance is not None]
-        limit = chance_limit([chance for *_, chance in sure] + [1.0] * (len(places) - len(looked)))
-        named = [place for place, it, chance in sure if chance <= limit and it.value > 0]
-        inside = np.isin(task, named)
-        if not named or inside.all() or chosen[inside].sum() < _NEARLY_ALL * own.sum():
-            continue
-        share, rest = float(chosen[inside].mean()), float(chosen[~inside].mean())
-        if rest <= _RARER * share:
-            names = listed([rows.tasks[place] for place in named])
-            return f"By {what}: {percent(share)} of the rollouts in {names}, {percent(rest)} elsewhere."
-    return ""
+    kinds = () if is_of_tasks else (*tasks_of(run), evals_of(run))
+    columns = columns_of(run)
+    return next(filter(None, (_sentence(*it, own) for it in kinds)), "") or next(
+        filter(None, (_sentence(*it, own, columns=len(columns)) for it in columns)), ""
+    )
 
 
-def _kinds(run: Run) -> Iterator[tuple[Rows, Ints, str]]:
-    """Yield the rollouts with their places as tasks, what is independent in these, and the name of such places."""
+def _sentence(rows: Rows, units: Ints, what: str, own: Bools, columns: int = 1) -> str:
+    """Return the sentence if the finding is in some of `rows.tasks`; `columns`: as many kinds of places are tried."""
+    known = rows.task >= 0
+    task, chosen = rows.task[known], own[known]
+    places = np.flatnonzero(distinct(task, units[known], count=len(rows.tasks)) >= LEAST_UNITS)
+    often = np.bincount(task[chosen], minlength=len(rows.tasks))
+    looked = places[np.argsort(-often[places], kind="stable")][:_NAMED].tolist()
+    if often[looked].sum() < _NEARLY_ALL * own.sum():
+        return ""
+    compared = [(place, compare(chosen.astype(float), task == place, units[known])) for place in looked]
+    sure = [(place, it, it.chance * columns) for place, it in compared if it is not None and it.chance is not None]
+    limit = chance_limit([chance for *_, chance in sure] + [1.0] * (len(places) - len(looked)))
+    named = [place for place, it, chance in sure if chance <= limit and it.value > 0]
+    inside = np.isin(task, named)
+    if not named or inside.all() or chosen[inside].sum() < _NEARLY_ALL * own.sum():
+        return ""
+    share, rest = float(chosen[inside].mean()), float(chosen[~inside].mean())
+    if rest > _RARER * share:
+        return ""
+    names = listed([rows.tasks[place] for place in named])
+    return f"By {what}: {percent(share)} of the rollouts in {names}, {percent(rest)} elsewhere."
+
+
+def tasks_of(run: Run) -> Iterator[Places]:
+    """Yield the rollouts of the last steps with what is independent in their tasks; then the same of families."""
     rows, grouped = run.rows, by_family(run.all)
     yield rows, rows.group, "tasks"
     if grouped is not None:
         yield grouped.where(run.all.step >= rows.steps[0]), rows.task, "families of tasks"
+
+
+def evals_of(run: Run) -> Places:
+    """Return the same with evals as tasks."""
+    rows = run.rows
     has_tasks = len(np.unique(rows.task)) >= 2 * LEAST_UNITS
-    yield replace(rows, task=rows.eval, tasks=rows.evals), rows.task if has_tasks else rows.group, "evals"
+    return replace(rows, task=rows.eval, tasks=rows.evals), rows.task if has_tasks else rows.group, "evals"
+
+
+def columns_of(run: Run) -> list[Places]:
+    """Return the same with ranks, and with the values of each of the dataset's columns, as tasks. What varies within a
+    group may follow from what a rollout did, and is no place, unless its name is that of a machine.
+    """
+    rows, places = run.rows, list[Places]()
+    for name, values in run.labels.items():
+        names = sorted({it for it in values if it is not None})
+        if not 2 <= len(names) <= _VALUES:
+            continue
+        number = {it: place for place, it in enumerate(names)}
+        codes = np.array([-1 if it is None else number[it] for it in values], np.int64)
+        is_of_group, is_of_task = (
+            bool((distinct(units[units >= 0], codes[units >= 0], count=int(units.max()) + 1) <= 1).all())
+            for units in (rows.group, rows.task)
+        )
+        if is_of_group or _MACHINE.search(name):
+            has_tasks = is_of_task and (rows.task >= 0).all()
+            places.append((replace(rows, task=codes, tasks=names), rows.task if has_tasks else rows.group, name))
+    return places

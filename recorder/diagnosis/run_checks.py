@@ -14,7 +14,18 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import checks
 from logs_ui.recorder.diagnosis.advice import IN_EVALUATION
-from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, Trend, uncovered
+from logs_ui.recorder.diagnosis.card import (
+    Below,
+    Card,
+    Diagnostic,
+    NotJudged,
+    Outcome,
+    ReadLabels,
+    Run,
+    Trend,
+    no_labels,
+    uncovered,
+)
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import place_of
@@ -65,6 +76,7 @@ def diagnose_rows(
     error: str | None = None,
     units: int = 1,
     diagnostics: tuple[Diagnostic, ...] = DIAGNOSTICS,
+    read_labels: ReadLabels = no_labels,
 ) -> Report:
     """Diagnose the last steps of a run.
 
@@ -80,6 +92,7 @@ def diagnose_rows(
         error: the exception that ended the training; None if there was none.
         units: number of evals that are judged like this one.
         diagnostics: the checks to run.
+        read_labels: see `Run`.
     """
     settings = settings or Settings()
     evals = rows.present
@@ -87,7 +100,7 @@ def diagnose_rows(
         settings = settings.of_environment(evals[0])
     last = rows.last_steps(settings.steps, FEW_ROLLOUTS)
     scale = (scale or Scale.of(rows, settings)).narrowed(rows)
-    run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {}, attributed)
+    run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {}, attributed, read_labels)
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
     span = "" if steps is None else f"step:{steps[0]}" if steps[0] == steps[1] else f"step:{steps[0]}..{steps[1]}"
     scope = " ".join(filter(None, [within, span if len(last) < len(rows) else ""]))
@@ -167,8 +180,8 @@ def _shown(card: Card, run: Run, within: str, scope: str) -> Card:
         where = " ".join(filter(None, [card.where, within if "step:" in card.where else scope]))
     cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, run.fall.lost + run.fall.above)
     own = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
-    is_placed = card.own is None or any(it in card.where for it in ("task:", "family:", "eval:"))
-    place = "" if is_placed or card.own is None else place_of(run, card.own)
+    is_of_tasks = any(it in card.where for it in ("task:", "family:", "eval:"))
+    place = "" if card.own is None else place_of(run, card.own, is_of_tasks=is_of_tasks)
     return replace(
         card,
         where=where,

@@ -1,6 +1,7 @@
 """Shows the diagnosis of a run: the waterfall of lost reward, and findings with fixes."""
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 from zlib import crc32
 
@@ -20,6 +21,7 @@ from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.analysis.diagnosis_columns import labels_of
 from logs_ui.recorder.diagnosis import Diagnostic, Report, Rows, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.report import Checked, Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
@@ -88,6 +90,7 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
         within=within,
         attributed=known.report.attributed,
         scale=scale,
+        read_labels=partial(labels_of, db, id_of(run)),
     )
     return report, looked_at(before, report)
 

@@ -29,7 +29,7 @@ from logs_ui.recorder import (
     start_run,
 )
 from logs_ui.recorder.analysis.diagnose import muted_of, settings_of
-from logs_ui.recorder.queries import annotated, find_run
+from logs_ui.recorder.queries import annotated, find_run, saved_settings
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.database import disposed, reading_engine
 from logs_ui.recorder.storage.sidecars import NOTES
@@ -536,6 +536,11 @@ def test_what_is_muted_for_a_project_is_muted_in_its_runs(tmp_path: Path) -> Non
     assert typed("diagnose", first, *mute).returncode == 0
     with disposed(reading_engine(db)) as engine:
         assert muted_of(engine, "math") == {"truncation": "short"}
+    typed("diagnose", first, "--db", db, "--max-reward", "2", "--save")
+    with disposed(reading_engine(db)) as engine:
+        stored = saved_settings(engine, first)
+        assert stored
+        assert stored["muted"] == {"dead_groups": "of this run alone"}
     assert "this run has no project" in typed("diagnose", alone, *mute).stderr
     reports = diagnose(_truncated(db, "math"), db), diagnose(alone, db)
     assert [[it.id for it in report.checked if it.state == "muted"] for report in reports] == [["truncation"], []]

@@ -242,8 +242,13 @@ def test_what_cannot_be_recorded_does_not_stop_the_loop(db: Path, monkeypatch: p
     with start_run(db=db) as run, run.rollout("a") as row:
         row.tokens([1], [])
         row.score("much")  # type: ignore[arg-type]
+        row.score({"right": 1.0, "short": 0.5}, weights={"short": 0.0})
         row.turn("b", reward="high", action=1)  # type: ignore[arg-type]
-    assert rows_of(db)[0]["status"] == "ok"
+    assert (rows_of(db)[0]["status"], rows_of(db)[0]["rewards"], rows_of(db)[0]["reward"]) == (
+        "ok",
+        {"right": 1.0, "short": 0.5},
+        1.0,
+    )
     assert guard.errors == before + 3
     assert only_run(db).recorder_errors == 3
     other = db.with_name("other.db")

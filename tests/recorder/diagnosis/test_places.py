@@ -13,11 +13,12 @@ KIND = PLACE // 4 % 4  # of a group
 DICE = np.random.default_rng(3).uniform(size=COUNT)
 
 
-def truncated(share: np.ndarray, tasks: list[str]) -> Report:
+def truncated(share: np.ndarray, tasks: list[str], **labels: list[str | None]) -> Report:
     cut = share > DICE
     stops, reward = np.where(cut, "length", "done"), np.where(cut, 0.0, PLACE % 2)
     return diagnose_rows(
-        rows_of(COUNT, steps=12, task=tasks, stop_reason=stops, truncated_turns=cut.astype(float), reward=reward)
+        rows_of(COUNT, steps=12, task=tasks, stop_reason=stops, truncated_turns=cut.astype(float), reward=reward),
+        read_labels=lambda rows: {name: [values[it - 1] for it in rows.id] for name, values in labels.items()},
     )
 
 
@@ -36,6 +37,25 @@ def truncated(share: np.ndarray, tasks: list[str]) -> Report:
 )
 def test_a_finding_of_one_place_says_so(tasks: list[str], said: str) -> None:
     assert card(truncated(np.where(KIND == 1, 0.6, 0.01), tasks), "truncation").evidence[-1] == said
+
+
+@pytest.mark.parametrize(
+    ("labels", "said"),
+    [
+        ({"level": [f"{it}" for it in KIND]}, "By level: 60% of the rollouts in 1, 1% elsewhere."),
+        (
+            {"env_host": ["b" if kind == 1 else "ac"[place % 2] for place, kind in enumerate(KIND)]},
+            "in b, 1% elsewhere.",
+        ),
+        ({"score": [f"{kind + place % 2 / 2}" for place, kind in enumerate(KIND)]}, None),  # varies within groups
+        ({"seed": [f"{place // 4}" for place in PLACE]}, None),  # too few groups of each
+        ({"level": [None] * COUNT}, None),
+    ],
+)
+def test_a_finding_of_some_values_of_a_column_says_so(labels: dict[str, list[str | None]], said: str | None) -> None:
+    tasks = [f"task {place // 4 % 60}" for place in PLACE]
+    evidence = card(truncated(np.where(KIND == 1, 0.6, 0.01), tasks, **labels), "truncation").evidence
+    assert evidence[-1].endswith(said) if said else not any(it.startswith("By ") for it in evidence)
 
 
 @pytest.mark.parametrize("share", [np.full(COUNT, 0.3), np.where(KIND == 1, 0.6, 0.2)], ids=["even", "half as often"])
