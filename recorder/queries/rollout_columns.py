@@ -105,8 +105,8 @@ COLUMNS = (
            optional=True),
     Column("action_streak", Kind.MAYBE_WHOLE, "most equal actions in a row", "action_streak>=3"),
     Column("action_tail", Kind.MAYBE_WHOLE, "equal actions in a row at the end", "action_tail>=3"),
-    Column("repeats", Kind.NUMBER, "share of the actions that were taken before at the same observation",
-           "repeats>0.5"),
+    Column("repeats", Kind.NUMBER, "share of the actions that were taken before at the same observation, or that go "
+           "round the same 2 to 4", "repeats>0.5"),
     Column("unsaid_actions", Kind.MAYBE_WHOLE, "actions that do not occur in the answer before them",
            "unsaid_actions>0"),
     Column("unsaid_action", Kind.TEXT, "the most frequent of them, 120 characters", 'unsaid_action:"noop"',

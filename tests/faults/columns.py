@@ -94,10 +94,10 @@ def _rewards(rollout: Rollout) -> dict[str, Any]:
 def _end(rollout: Rollout) -> dict[str, Any]:
     turns, error = rollout.turns, rollout.raises and f"RuntimeError: {rollout.raises}"
     error = error or (turns[-1].error if turns else None)
-    return {"status": Status.ERROR if error else Status.OK, "error": error, "stop_reason": _stop_reason(rollout)}
+    return {"status": Status.ERROR if error else Status.OK, "error": error, "stop_reason": stop_reason(rollout)}
 
 
-def _stop_reason(rollout: Rollout) -> StopReason:
+def stop_reason(rollout: Rollout) -> StopReason:
     turns = rollout.turns
     is_played = any(turn.is_move for turn in turns)
     # Of a single turn, or without any `done`, nobody knows if there would have been more.

@@ -42,8 +42,8 @@ def _look_loops(run: Run) -> Outcome:
         said.append(f"Same action {LOOP}+ times in a row at the end: {at_end.sum()} of {len(loops)}, longest {most}.")
     if around.any():
         said.append(
-            f"More than {REPEATS:.0%} of actions taken before at the same observation: {around.sum()} of {len(loops)}, "
-            f"mean {percent(float(run.rows.facts['repeats'][around].mean()))}."
+            f"More than {REPEATS:.0%} of actions taken before at the same observation, or going round the same few: "
+            f"{around.sum()} of {len(loops)}, mean {percent(float(run.rows.facts['repeats'][around].mean()))}."
         )
     return Card(
         id="loops",
@@ -58,10 +58,12 @@ def _look_loops(run: Run) -> Outcome:
 
 
 def _paid(run: Run, loops: Bools) -> str:
+    reward = np.nan_to_num(run.rows.reward)
     if loops.all():
-        return f"All rollouts do; their mean reward is {figure(float(np.nan_to_num(run.rows.reward).mean()))}."
-    more = contrast.gap(run, loops)
-    return f"Their mean reward is {f'{figure(more)} lower' if more else 'as low as that of the others'}."
+        return f"All rollouts do; their mean reward is {figure(float(reward.mean()))}."
+    mine, others = float(reward[loops].mean()), float(reward[~loops].mean())
+    chance = "" if contrast.gap(run, loops) or mine == others else "; the difference may be chance"
+    return f"Their mean reward is {figure(mine)}, that of the others {figure(others)}{chance}."
 
 
 def _look_turns(run: Run) -> Outcome:
@@ -114,7 +116,8 @@ LOOPS = Diagnostic(
     "loops",
     "Loops",
     f"Share of rollouts that end with {LOOP} equal actions in a row, or with more than half of their actions taken "
-    f"before at the same observation, above {_LOOPING:.0%}, unless they do as well as the others.",
+    f"before at the same observation, or going round the same 2 to 4, above {_LOOPING:.0%}, unless they do as well as "
+    "the others.",
     "ours",
     _missing,
     _look_loops,

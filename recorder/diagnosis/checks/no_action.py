@@ -62,8 +62,9 @@ def _look_unparsed(run: Run) -> Outcome:
     if share <= limit:
         title, trend = f"{percent(ends)} of rollouts end with an answer without an action", _unparsed_end(run.all)
     elif fallback is not None and np.nansum(sent := fallback.sent(rows)) > failures[known].sum() / 2:
-        title = f"In {percent(share)} of turns the answer contains no action; the loop sent `{fallback.action}` instead"
-        more = f"{percent(fallback.others)} of the other actions occur in the answer before them."
+        lacking = float(np.nansum(rows.facts["unsaid_actions"]) / np.nansum(rows.turns))
+        title = f"In {percent(lacking)} of turns the answer lacks the action that was sent, such as `{fallback.action}`"
+        more = f"{percent(fallback.occurring)} of all actions occur in the answer before them."
         advice = (
             f"Tell the model when no action is found, in place of `{fallback.action}`; show the format in the prompt."
         )

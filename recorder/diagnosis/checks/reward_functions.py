@@ -67,15 +67,17 @@ def _of_whole(run: Run, unit: Run, card: Card) -> Card:
 
 def _outweighed(run: Run) -> Card | None:
     """Return a card if one function has nearly all of the variance, and another one that matters nearly none."""
-    found = _pair(run, run.rows) or _pair_of_all(run)
+    last = _pair(run, run.rows)
+    found = last or _pair_of_all(run)
     if found is None:
         return None
+    over = "" if last else " over the whole run"
     first, starved, share = found
     room, same = _room(run, starved), _only_value(run, starved)
     check = f"Check why {starved} gives {figure(same or 0.0)} to every rollout, such as a parser that never matches."
     return Card(
         id="reward_parts",
-        title=f"{first} explains {part_of(share[first])} of the reward variance within groups, {starved} "
+        title=f"{first} explains {part_of(share[first])} of the reward variance within groups{over}, {starved} "
         f"{_part(share[starved]) if share[starved] >= 0 else 'opposes it'}",
         cost=max(room, run.fall.lost * min(share[first], 1.0)),
         evidence=(

@@ -88,7 +88,11 @@ def _look(run: Run) -> Outcome:
         return quiet(share, "of rollouts are grouped with another prompt", run.threshold("wiring", 0.0))
     groups, sizes = np.unique(rows.group[odd]), np.bincount(rows.group)
     said = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
-    said += [f"{int(other.sum())} rollouts answer the prompt of another task."] if other.any() else []
+    said += (
+        [f"{int(other.sum())} rollouts answer a prompt that several tasks share: at most one of them asked it."]
+        if other.any()
+        else []
+    )
     mixed_title = f"{percent(len(groups) / len(sizes))} of groups mix different prompts"
     keys = rows.facts["prompt_key"]
     # The filter on prompts finds the groups only if those that mix tasks are exactly those that mix prompts.
@@ -96,7 +100,7 @@ def _look(run: Run) -> Outcome:
     by_prompt = by_prompt and ((distinct(rows.group, keys, count=len(sizes)) > 1)[rows.group] == odd).all()
     return Card(
         id="wiring",
-        title=mixed_title if odd.any() else f"{percent(share)} of rollouts answer another group's prompt",
+        title=mixed_title if odd.any() else f"{percent(share)} of rollouts answer a prompt that several tasks share",
         cost=run.fall.lost * share,
         evidence=(*said, "Advantages compare a completion with its group: here with answers to other questions."),
         suggestion="Return rows in the order of the prompts: each prompt is already repeated num_generations times.",

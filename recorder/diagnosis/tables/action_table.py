@@ -73,7 +73,8 @@ class Fallback(NamedTuple):
     """The action that the loop sends if it finds none in an answer."""
 
     action: str
-    others: float  # the share of its other actions that occur in the answer before them
+    others: float  # the share of its other actions that occur in the answer before them, about
+    occurring: float  # the same of all actions, exactly
 
     @property
     def where(self) -> str:
@@ -95,7 +96,8 @@ def fallback_of(rows: Rows) -> Fallback | None:
     if not said or not sums.any():
         return None
     top = int(np.argmax(sums))
-    found = Fallback(str(names[top]), said / (said + float(sums.sum() - sums[top])))
+    others = said / (said + float(sums.sum() - sums[top]))
+    found = Fallback(str(names[top]), others, said / (said + float(sums.sum())))
     mine = (codes == top) & (unsaid > 0)
     closing = mine & (unsaid == 1) & (rows.facts["last_action"] == found.action)
     is_one = sums[top] >= _MOST * sums.sum() and closing.sum() < OCCUR * mine.sum()

@@ -212,10 +212,10 @@ def fallbacks(**more: Any) -> Rows:
 
 def test_actions_that_the_loop_sends_where_it_finds_none_are_parse_failures() -> None:
     found = card(diagnose_rows(fallbacks()), "parse_failures")
-    assert found.title == "In 19% of turns the answer contains no action; the loop sent `noop` instead"  # 36 of 192
+    assert found.title == "In 19% of turns the answer lacks the action that was sent, such as `noop`"  # 36 of 192
     assert found.evidence == (
         "12 of 48 rollouts are affected.",
-        "100% of the other actions occur in the answer before them.",
+        "81% of all actions occur in the answer before them.",
     )
     assert found.where == "unsaid_action:noop"
     assert found.cost == pytest.approx(1 / 6)
@@ -319,7 +319,8 @@ def test_a_loop_is_a_cause_only_where_it_may_have_ended_the_rollout(
         ({"action_tail": np.where(QUARTER, 5.0, 1.0)}, "action_tail>=3",
          "Same action 3+ times in a row at the end: 12 of 48, longest 5."),
         ({"repeats": np.where(QUARTER, 0.75, 0.0), "action_tail": np.where(PLACE == 0, 3.0, 1.0)}, "repeats>0.5",
-         "More than 50% of actions taken before at the same observation: 12 of 48, mean 75%."),
+         ("More than 50% of actions taken before at the same observation, or going round the same few: 12 of 48, mean "
+          "75%.")),
         ({"repeats": np.where(QUARTER, 0.75, 0.0), "action_tail": np.where(PLACE == 1, 3.0, 1.0)},
          "id:1..2,5,9,13,17,21,25,29,33,37,41,45", "Same action 3+ times in a row at the end: 1 of 48, longest 3."),
     ],

@@ -237,7 +237,7 @@ def test_rollouts_that_answer_another_groups_prompt_are_found() -> None:
     rows = rows_of(prompt_key=step, task=[f"task {(group + group // 2) % 3}" for group in PLACE // GROUP])
     assert swapped(rows).all()
     found = card(diagnose_rows(rows), "wiring")
-    assert found.title == "100% of rollouts answer another group's prompt"
+    assert found.title == "100% of rollouts answer a prompt that several tasks share"
     assert (found.cost, found.share) == (None, 1.0)
 
 

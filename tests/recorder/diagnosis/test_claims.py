@@ -1,0 +1,712 @@
+"""Each sentence of each finding on the generated shelf, against a count of what the generator made.
+
+A sentence that no claim below describes fails: whoever writes a new one says here how to count it.
+"""
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import cached_property
+from itertools import combinations
+from statistics import fmean, median, pstdev
+from typing import Any
+
+import numpy as np
+import orjson
+import pytest
+
+from logs_ui.recorder.diagnosis import Card
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.rows.task_names import prompt_task
+from logs_ui.recorder.vocabulary import FIRST_PROMPT
+from tests.faults import Fault
+from tests.faults.columns import columns, diagnosed, stop_reason
+from tests.faults.policy import RATIO, SAMPLING
+from tests.faults.registry import FAULTS
+from tests.faults.runs import Rollout, Run, Turn
+
+GENERATED = [fault for fault in FAULTS if fault.made is not None]
+SAME = 1e-6
+
+
+def grouped(rollouts: Iterable[Rollout], key: Callable[[Rollout], Hashable]) -> list[list[Rollout]]:
+    found: dict[Hashable, list[Rollout]] = defaultdict(list)
+    for it in rollouts:
+        found[key(it)].append(it)
+    return list(found.values())
+
+
+def parts(it: Rollout) -> dict[str, float]:
+    """Return what each reward function adds to the reward."""
+    weights, values = it.weights or {}, it.values or {}
+    return {n: v * weights.get(n, 1.0) for n, v in values.items() if v is not None and np.isfinite(v)}
+
+
+def reward(it: Rollout) -> float | None:
+    return sum(parts(it).values()) if parts(it) else None
+
+
+def rewards(rollouts: Iterable[Rollout]) -> list[float]:
+    return [value for it in rollouts if (value := reward(it)) is not None]
+
+
+def ratio(part: str, whole: str) -> str:
+    return percent(int(part) / int(whole))
+
+
+def means(values: Iterable[float | None]) -> str:
+    """Return the mean of what is known, as it is printed."""
+    return figure(fmean(it for it in values if it is not None))
+
+
+def values(rollouts: Iterable[Rollout], name: str) -> list[float]:
+    return [(it.values or {})[name] for it in rollouts]  # type: ignore[misc]
+
+
+def heard(it: Rollout) -> float:
+    return sum(turn.reward or 0.0 for turn in it.turns)
+
+
+def is_equal(group: list[Rollout]) -> bool:
+    return len(rewards(group)) > 1 and np.ptp(rewards(group)) <= SAME
+
+
+def error(it: Rollout) -> str | None:
+    return f"RuntimeError: {it.raises}" if it.raises else it.turns[-1].error if it.turns else None
+
+
+def actions(it: Rollout) -> list[Any]:
+    return [turn.action for turn in it.turns if turn.action is not None]
+
+
+def tail(it: Rollout) -> int:
+    """Return how many equal actions end it."""
+    backwards = actions(it)[::-1]
+    return next((n for n, action in enumerate(backwards) if action != backwards[0]), len(backwards))
+
+
+def repeats(it: Rollout) -> float:
+    """Return the share of actions that were taken before at the same observation, or that go round the same few."""
+    before = [None, *(turn.observation for turn in it.turns)]
+    pairs = {
+        (repr(at), repr(turn.action)) for at, turn in zip(before, it.turns, strict=False) if turn.action is not None
+    }
+    return max(1 - len(pairs) / max(len(actions(it)), 1), goes_round(actions(it)))
+
+
+def goes_round(taken: list[Any]) -> float:
+    """Return the share of the longest stretch that repeats the same two to four actions."""
+    stretches = [
+        last - first
+        for period in (2, 3, 4)
+        for first in range(len(taken))
+        for last in range(first + 2 * period, len(taken) + 1)
+        if all(taken[at] == taken[at + period] for at in range(first, last - period))
+        and len(set(map(repr, taken[first:last]))) > 1
+    ]
+    return max(stretches, default=0) / max(len(taken), 1)
+
+
+def is_looping(it: Rollout) -> bool:
+    return tail(it) >= 3 or repeats(it) > 0.5
+
+
+def is_cut(it: Rollout) -> bool:
+    return it.stop == "length" or any(turn.finish == "length" for turn in it.turns)
+
+
+def task(it: Rollout) -> str:
+    return it.task or prompt_task(orjson.dumps(it.prompt))
+
+
+def tasks(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
+    return {task(mine[0]): mine for mine in grouped(rollouts, task)}
+
+
+def recounted(text: str, entries: Mapping[str, str]) -> str:
+    """Return a list of names as it must be, with the names of `text` first: any order of equals is right."""
+    first = [re.sub(r" \(.*|\d+ more$", "", it) for it in re.split(", | and ", text)]
+    first = [it for it in first if it]
+    return listed([*(entries[it] for it in first), *(entries[it] for it in entries if it not in first)])
+
+
+class Case:
+    """A generated run, and what is said of it."""
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.report = run, diagnosed(run).report
+        assert self.report.steps
+        self.last = self.steps(*self.report.steps)
+        self.groups = grouped(self.last, lambda it: (it.step, it.group))
+        self.card: Card
+
+    def steps(self, first: Any, last: Any) -> list[Rollout]:
+        return [it for it in self.run.rollouts if int(first) <= it.step <= int(last)]
+
+    def share(self, is_so: Callable[[Rollout], Any]) -> str:
+        return percent(fmean(bool(is_so(it)) for it in self.last))
+
+    @cached_property
+    def solved(self) -> Callable[[Rollout], bool]:
+        if self.report.scale.success.said == "the environment ended the episode with a reward of 1":
+            return lambda it: bool(it.turns) and it.turns[-1].done is True and it.turns[-1].reward == 1
+        match = re.fullmatch(r"(.+) (\u2265|>) (\S+)", self.report.scale.success.said or "")
+        assert match
+        name, least = match[1], float(match[3]) - SAME * (1 if match[2] == "\u2265" else -1)
+        return lambda it: ((reward(it) if name == "reward" else (it.values or {}).get(name)) or 0.0) >= least
+
+    @cached_property
+    def texts(self) -> Mapping[str, Any]:
+        """Return what is recorded of the texts of the last steps: counts of words are tested where they are made."""
+        rows = columns(self.run)
+        return {name: column[rows.step >= self.last[0].step] for name, column in rows.facts.items()}
+
+    def of_card(self) -> list[tuple[Rollout, bool]]:
+        """Return the rollouts of the last steps, and whether the card is about them."""
+        assert self.card.own is not None
+        return list(zip(self.last, self.card.own.tolist(), strict=True))
+
+
+# --- What each sentence says. A function returns what the groups of its pattern must be.
+
+Count = Callable[..., tuple[str, ...]]
+
+
+def place(case: Case, _share: str, names: str, _rest: str) -> tuple[str, ...]:
+    inside = set(re.split(", | and ", names))
+    shares = (fmean(own for it, own in case.of_card() if (task(it) in inside) is is_in) for is_in in (True, False))
+    return percent(next(shares)), names, percent(next(shares))
+
+
+def affected(case: Case, text: str) -> tuple[str, ...]:
+    every, broken = tasks(case.last), tasks(it for it in case.last if error(it))
+    return (recounted(text, {name: f"{name} ({len(broken[name])} of {len(every[name])})" for name in broken}),)
+
+
+def errors(case: Case, name: str, _count: str, message: str) -> tuple[str, ...]:
+    known = [text for it in case.last if (text := error(it)) and text.startswith(f"{name}:")]
+    assert Counter(known).most_common(1)[0][0].startswith(f"{name}: {message}")
+    return name, f"{len(known):,}", message
+
+
+def unscored(case: Case) -> list[Rollout]:
+    return [it for it in case.last if it.values is not None and reward(it) is None and not error(it)]
+
+
+def all_fail(case: Case, *_: str) -> tuple[str, ...]:
+    equal = [group for group in case.groups if is_equal(group)]
+    failed = sum(not all(case.solved(it) for it in group if reward(it) is not None) for group in equal)
+    return str(failed), str(len(case.groups)), str(len(equal) - failed)
+
+
+def explained(case: Case, first: str, _all: str, whole: str | None, second: str, _rest: str) -> tuple[Any, ...]:
+    rollouts = case.run.rollouts if whole else case.last
+    return first, part(rollouts, first), whole, second, part(rollouts, second)
+
+
+def covariance(rollouts: Iterable[Rollout], name: str) -> float:
+    """Return a function's share of the variance of the reward within groups."""
+    shares = {"reward": 0.0, name: 0.0}
+    for group in (it for it in grouped(rollouts, lambda it: (it.step, it.group)) if rewards(it)):
+        whole = np.array([reward(it) or 0.0 for it in group])
+        own = np.array([parts(it).get(name, 0.0) for it in group])
+        shares["reward"] += float(((whole - whole.mean()) ** 2).sum())
+        shares[name] += float(((own - own.mean()) * (whole - whole.mean())).sum())
+    return shares[name] / shares["reward"]
+
+
+def part(rollouts: Iterable[Rollout], name: str) -> str:
+    share = covariance(rollouts, name)
+    if share < -SAME:
+        return "opposes it"
+    return "none" if share < SAME else "all" if share > 1 + SAME else percent(share)
+
+
+def forgotten(case: Case, names: str, *_: str) -> tuple[str, ...]:
+    chosen = re.split(", | and ", names)
+    mine = [it for it in case.run.rollouts if task(it) in chosen]
+    sides = [
+        [case.solved(it) for it in mine if (it.step < (case.card.since_step or 0)) is first] for first in (True, False)
+    ]
+    return names, *(str(count) for side in sides for count in (sum(side), len(side))), case.report.scale.success.said
+
+
+def never(case: Case) -> dict[str, list[Rollout]]:
+    """Return the tasks that ten attempts or more did not solve."""
+    known = tasks(it for it in case.run.rollouts if reward(it) is not None)
+    return {name: mine for name, mine in known.items() if len(mine) >= 10 and not any(map(case.solved, mine))}
+
+
+def never_in(case: Case, names: str, _attempts: str, said: str) -> tuple[str, ...]:
+    gone = never(case)
+    attempts = sum(task(it) in gone for it in case.run.rollouts)
+    return recounted(names, {it: it for it in gone}), str(attempts), said
+
+
+def mixes(case: Case, *steps: str) -> tuple[str, str]:
+    """Return the change of the mean reward within tasks, and by their mix (Kitagawa), of four steps' numbers."""
+    after, before = tasks(case.steps(*steps[:2])), tasks(case.steps(*steps[2:]))
+    shared = [name for name in after if name in before]
+    sizes = [sum(len(side[name]) for name in shared) for side in (before, after)]
+    within = mix = 0.0
+    for name in shared:
+        w0, w1 = len(before[name]) / sizes[0], len(after[name]) / sizes[1]
+        m0, m1 = (fmean(rewards(side[name])) for side in (before, after))
+        within, mix = within + (m1 - m0) * (w0 + w1) / 2, mix + (w1 - w0) * (m0 + m1) / 2
+    return figure(within), figure(mix)
+
+
+def course(case: Case, *groups: str) -> tuple[str, ...]:
+    """Return a function's mean and the reward's, in the first steps and the last."""
+    last, first = case.steps(*groups[:2]), case.steps(*groups[2:4])
+    name = groups[4]
+    return (
+        *groups[:5], means(values(first, name)), means(values(last, name)),
+        means(rewards(first)), means(rewards(last)),
+    )  # fmt: skip
+
+
+def out_of_turns(it: Rollout) -> bool:
+    return stop_reason(it) == "turn_limit"
+
+
+def most_often(case: Case, *groups: str) -> tuple[str, ...]:
+    ended = {name: fmean(map(out_of_turns, mine)) for name, mine in tasks(case.last).items()}
+    assert min(ended[name] for name in groups[::2]) >= sorted(ended.values())[-len(groups[::2]) :][0]
+    return tuple(text for name in groups[::2] for text in (name, percent(ended[name])))
+
+
+def sampled_same(case: Case, name: str) -> list[list[float]]:
+    """Return the values that a function gave to each completion that there is twice, of the same prompt and task."""
+    same: dict[Any, list[float]] = defaultdict(list)
+    for it in case.last:
+        assert it.tokens is not None
+        key = task(it), it.tokens.prompt_ids.tolist().__repr__(), it.tokens.completion_ids.tolist().__repr__()
+        same[key].append((it.values or {})[name] or 0.0)
+    return [given for given in same.values() if len(given) > 1]
+
+
+def scored_differently(case: Case, *_: str) -> tuple[str, ...]:
+    name = case.card.title.split(" scores ")[0]
+    known = np.array(values(case.last, name))
+    same = sampled_same(case, name)
+    odd = [given for given in same if np.ptp(given) > 0.01 * np.ptp(known)]
+    return str(sum(map(len, same))), str(sum(map(len, odd)))
+
+
+def of_one_completion(case: Case, _count: str, name: str, *_: str) -> tuple[str, ...]:
+    given = {(str(len(set(it))), name, figure(min(it)), figure(max(it))) for it in sampled_same(case, name)}
+    return next(iter(it for it in given if it[0] == _count and it[2:] == _), ())
+
+
+def stds(case: Case) -> list[float]:
+    """Return the mean standard deviation within groups of each step."""
+    by_step = grouped(case.run.rollouts, lambda it: it.step)
+    groups = ([pstdev(rewards(it)) for it in grouped(step, lambda it: it.group)] for step in by_step)
+    return [float(np.average(step)) for step in groups]
+
+
+def has_several_prompts(group: list[Rollout]) -> bool:
+    return len({(it.task, it.tokens and tuple(it.tokens.prompt_ids.tolist())) for it in group}) > 1
+
+
+def shares_prompt(case: Case) -> list[bool]:
+    """Return of each rollout of the last steps whether rollouts of other tasks have its prompt."""
+    of: dict[Any, set[str]] = defaultdict(set)
+    for it in case.last:
+        assert it.tokens is not None
+        of[tuple(it.tokens.prompt_ids.tolist())].add(task(it))
+    return [len(of[tuple(it.tokens.prompt_ids.tolist())]) > 1 for it in case.last if it.tokens is not None]
+
+
+def cancels(group: list[Rollout]) -> bool:
+    columns_of = zip(*(parts(it).values() for it in group), strict=True)
+    return is_equal(group) and any(np.ptp(column) > SAME for column in columns_of)
+
+
+def lag(it: Rollout) -> float:
+    return float(
+        it.staleness
+        if it.staleness is not None
+        else max(it.step - (it.step if it.policy_step is None else it.policy_step) - 1, 0)
+    )
+
+
+def correlation(case: Case, name: str) -> float:
+    pairs = list[Any]()
+    for group in case.groups:
+        tokens = [sum(turn.tokens or 0 for turn in it.turns) or len(it.tokens.completion_ids) for it in group]  # type: ignore[union-attr]
+        paid = [reward(it) if name == "reward" else parts(it)[name] for it in group]
+        pairs += zip(np.subtract(tokens, np.mean(tokens)), np.subtract(paid, np.mean(paid)), strict=True)  # type: ignore[arg-type]
+    return float(np.corrcoef(np.array(pairs).T)[0, 1])
+
+
+def regressed(case: Case, *_: str) -> tuple[str, ...]:
+    before, since = re.findall(r"\d+ of \d+", case.card.evidence[0])
+    names = re.split(", | and ", case.card.evidence[0].split(":")[0])
+    shares = (ratio(*it.split(" of ")) for it in (since, before))
+    return str(len(names)), str(len(tasks(case.run.rollouts))), *shares
+
+
+def reused(case: Case) -> float:
+    """Return by how many versions a batch is older on average, as it is used for several steps."""
+    of = {"steps_per_generation": 1, "num_iterations": 1, "gradient_accumulation_steps": 1} | dict(case.run.config)
+    return float(max(of["steps_per_generation"] * of["num_iterations"] // of["gradient_accumulation_steps"], 1) - 1) / 2
+
+
+def logged(case: Case, name: str) -> float:
+    """Return the largest value of the last steps; the mean of what is an average already is that of one value."""
+    points = [value for step, value in case.run.scalars.get(name, {}).items() if step >= case.last[0].step]
+    return max(points) if points else float(case.run.config[name])
+
+
+def surprise(case: Case, *, per_rollout: bool = False) -> float:
+    """Return the mean of -log p over the sampled tokens; or of the means of the last step's rollouts."""
+    kept = [it.tokens.logprobs for it in case.last if it.tokens is not None and it.tokens.logprobs is not None]
+    if per_rollout:
+        kept = [it.tokens.logprobs for it in case.steps(case.last[-1].step, case.last[-1].step) if it.tokens]  # type: ignore[misc]
+        return fmean(-float(np.nanmean(it)) for it in kept)
+    return -float(np.nanmean(np.concatenate(kept)))
+
+
+def windows(case: Case) -> tuple[list[Rollout], list[Rollout]]:
+    """Return the first steps and as many last ones, or the first and the last third of a short run."""
+    steps = sorted({it.step for it in case.run.rollouts})
+    count = len({it.step for it in case.last})
+    count = count if 2 * count <= len(steps) else max(len(steps) // 3, 1)
+    return case.steps(steps[0], steps[count - 1]), case.steps(steps[-count], steps[-1])
+
+
+def length(it: Rollout) -> float:
+    assert it.tokens is not None
+    ids = it.tokens.completion_ids if it.tokens.mask is None else it.tokens.completion_ids[it.tokens.mask != 0]
+    return len(ids) / max(len(it.turns), 1)
+
+
+def grows(case: Case) -> bool:
+    first, last = (fmean(map(length, side)) for side in windows(case))
+    return last > first and correlation(case, "reward") > 0
+
+
+def weight(case: Case, name: str) -> float:
+    return (case.last[0].weights or {}).get(name, 1.0)
+
+
+def room(case: Case, name: str) -> str:
+    given = [parts(it)[name] for it in case.run.rollouts]
+    most = max(given) if np.ptp(given) > 0 or max(given) > 0 else weight(case, name)
+    return figure(max(most, 0.0) - fmean(parts(it)[name] for it in case.last))
+
+
+def hacked(case: Case, name: str, how: str) -> tuple[str, ...]:
+    sides = windows(case)
+    assert fmean(rewards(sides[1])) > fmean(rewards(sides[0]))
+    assert fmean(values(sides[1], name)) < fmean(values(sides[0], name))
+    first, last = ({it: fmean(parts(r)[it] for r in side) for it in parts(side[0])} for side in sides)
+    payer = max(first, key=lambda it: last[it] - first[it])
+    return name, how if how.startswith("which") else f"and {payer} rises instead"
+
+
+def light(case: Case) -> tuple[str, ...]:
+    name = re.findall(r"while (\S+) falls", case.card.title)[0]
+    ranges = {it: float(np.ptp([parts(r)[it] for r in case.run.rollouts])) for it in parts(case.last[0])}
+    return figure(weight(case, name)), percent(ranges[name] / sum(ranges.values()))
+
+
+def apart(case: Case, name: str) -> list[Rollout]:
+    """Return the rollouts on which a function and the environment disagree: in any pair, where they are graded."""
+    if {heard(it) for it in case.last} <= {0.0, 1.0}:
+        return [it for it in case.last if abs(heard(it) - values([it], name)[0]) > 0.5]
+    return [it for group in case.groups for it in group if any(ordered(it, other, name) < 0 for other in group)]
+
+
+def ordered(a: Rollout, b: Rollout, name: str) -> float:
+    return float(np.sign(heard(a) - heard(b)) * np.sign(values([a], name)[0] - values([b], name)[0]))
+
+
+def pairs(case: Case, name: str) -> list[float]:
+    found = (ordered(a, b, name) for group in case.groups for a, b in combinations(group, 2))
+    return [it for it in found if it]
+
+
+def in_groups(rollouts: Iterable[Rollout]) -> list[list[Rollout]]:
+    return grouped(rollouts, lambda it: (it.step, it.group))
+
+
+def replaced(case: Case) -> tuple[list[Rollout], list[Rollout]]:
+    """Return the rollouts of tasks that only the first steps have, and of those that only the last have."""
+    first, last = windows(case)
+    return [it for it in first if task(it) not in tasks(last)], [it for it in last if task(it) not in tasks(first)]
+
+
+def often(side: list[Rollout], name: str) -> str:
+    return percent(fmean(task(it) == name for it in side))
+
+
+def unparsed(it: Rollout) -> int:
+    return sum(turn.action is None and turn.finish != "length" for turn in it.turns)
+
+
+def streak(it: Rollout) -> int:
+    return max(map(len, "".join("x" if turn.action is None else " " for turn in it.turns).split()), default=0)
+
+
+def unsaid(turn: Turn) -> bool:
+    return turn.action is not None and spoken(turn) not in turn.text
+
+
+def spoken(turn: Turn) -> str:
+    """Return an action as an answer writes it."""
+    return str(next(iter(turn.action.values())) if isinstance(turn.action, dict) else turn.action)
+
+
+def turns(case: Case) -> list[Turn]:
+    return [turn for it in case.last for turn in it.turns]
+
+
+def duplicates(case: Case) -> float:
+    """Return the mean over groups of the share of completions that are like another one, of all but one."""
+    kinds = [len({tuple(it.tokens.completion_ids.tolist()) for it in group if it.tokens}) for group in case.groups]
+    return fmean((len(group) - kind) / (len(group) - 1) for group, kind in zip(case.groups, kinds, strict=True))
+
+
+def repeating(case: Case) -> Any:
+    texts = case.texts
+    return (texts["trigram_repeats"] >= 0.5) | (texts["distinct_words"] <= 0.25) | (texts["compression"] > 10)
+
+
+PLAIN = (
+    "Advantages come from differences within a group", "Advantages compare a completion with its group",
+    "For on-policy samples the two are equal in expectation.", "It is logged by the trainer.",
+    'With vllm_mode="server", TRL sends only the first prompt of each group', "reset() returned different ",
+    "What the dataset asks is the same; ", "Whether the new tasks are harder ", "There is no other group.",
+    "The length and the limit of truncated generations are not recorded.",
+    "No action of theirs was parsed and executed, and no tool call.",
+)  # fmt: skip
+"""Beginnings of sentences without a figure."""
+
+
+def pattern(template: str) -> str:
+    """Return a regular expression: `#` is a word, `@` any text, `[...]` may be missing, `{a|b}` is one of two."""
+    text = re.escape(template).replace(r"\#", r"(\S+?)").replace("@", "(.+?)")
+    text = re.sub(r"\\\{(.+?)\\\|(.+?)\\\}", r"(?:\1|\2)", text)
+    return text.replace(r"\[", "(?:").replace(r"\]", ")?")
+
+
+COUNTS: dict[str, Count] = {
+    "# of rollouts failed with an environment error": lambda c, *_: (c.share(error),),
+    "# \u00d7#: @.": errors,
+    "Affected tasks: @.": affected,
+    "By tasks: # of the rollouts in @, # elsewhere.": place,
+    "# of rollouts repeat the same actions": lambda c, *_: (c.share(is_looping),),
+    "Same action 3+ times in a row at the end: # of #, longest #.": lambda c, *_: (
+        str(sum(tail(it) >= 3 for it in c.last)), str(len(c.last)), str(max(map(tail, c.last))),
+    ),
+    "More than 50% of actions taken before at the same observation, or going round the same few: # of #, mean #.": (
+        lambda c, *_: (
+        str(sum(repeats(it) > 0.5 for it in c.last)), str(len(c.last)),
+        percent(fmean(it for it in map(repeats, c.last) if it > 0.5)),
+    )),
+    "Their mean reward is #, that of the others #[; the difference may be chance].": lambda c, *_: tuple(
+        means(reward(it) or 0.0 for it in c.last if is_looping(it) is side) for side in (True, False)
+    ),
+    "# of rollouts run out of turns": lambda c, *_: (c.share(out_of_turns),),
+    "They have # turns on average.": lambda c, *_: (means(len(it.turns) for it in c.last if out_of_turns(it)),),
+    "# of them did not repeat their actions.": lambda c, *_: (
+        percent(fmean(not is_looping(it) for it in c.last if out_of_turns(it))),
+    ),
+    "Most often @ (#), @ (#) and @ (#).": most_often,
+    "Most often @ (#) and @ (#).": most_often,
+    "# of rollouts are truncated at the token limit": lambda c, *_: (c.share(is_cut),),
+    "Mean reward: truncated #, not truncated #.": lambda c, *_: tuple(
+        means(rewards(it for it in c.last if is_cut(it) is side)) for side in (True, False)
+    ),
+    "# of rollouts were scored and got no reward": lambda c, *_: (percent(len(unscored(c)) / len(c.last)),),
+    "# rollouts, # of them because of NaN or an infinity.": lambda c, *_: (
+        str(len(unscored(c))), str(sum(any(v is not None for v in (it.values or {}).values()) for it in unscored(c))),
+    ),
+    "No number from #.": lambda c, *_: (listed(sorted({n for it in unscored(c) for n in it.values or ()})),),
+    "Tasks: @.": lambda c, text: (recounted(text, {it: it for it in tasks(unscored(c))}),),
+    "Every rollout gets the reward #": lambda c, _: (" or ".join({figure(it) for it in rewards(c.last)}),),
+    "# rollouts in # groups have equal rewards.": lambda c, *_: (
+        str(len(rewards(c.last))), str(len(c.groups)),
+    ),
+    "Reward functions: @.": lambda c, _: (", ".join(sorted({n for it in c.last for n in it.values or ()})),),
+    "Stop reasons: @.": lambda c, _: (listed(sorted({str(stop_reason(it)) for it in c.last}), 4),),
+    "The environment rewards # of them above its minimum.": lambda c, _: (
+        c.share(lambda it: heard(it) > min(map(heard, c.last)) + SAME),
+    ),
+    "# of groups have zero reward variance, and so zero advantage": lambda c, _: (
+        percent(fmean(is_equal(it) for it in c.groups if len(rewards(it)) > 1)),
+    ),
+    "# of # groups all-fail, # all-pass.": all_fail,
+    "Std within the others: #.": lambda c, _: (
+        figure(fmean(pstdev(rewards(it)) for it in c.groups if len(rewards(it)) > 1 and not is_equal(it))),
+    ),
+    "# of # tasks {is|are} never solved": lambda c, *_: (str(len(never(c))), str(len(tasks(c.run.rollouts)))),
+    "@: none of # attempts over the whole run solved it (@).": never_in,
+    "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
+        str(sum(task(it) in never(c) for it in c.last)), c.share(lambda it: task(it) in never(c)),
+    ),
+    "@: # of # attempts solved before, # of # since. Solved: @.": forgotten,
+    "@ and the environment disagree on # of rollouts": lambda c, name, _: (
+        name, percent(fmean(abs(heard(it) - values([it], name)[0]) > 0.5 for it in c.last)),
+    ),
+    "# rollouts were compared.": lambda c, _: (str(len(c.last)),),
+    "# scores the same completion differently in # of cases": lambda c, name, _: (
+        name, ratio(*reversed(scored_differently(c))),
+    ),
+    "# rollouts have a duplicate (same prompt, task and completion tokens); for # of them the values differ.": (
+        scored_differently
+    ),
+    "One completion received # values from #, # to #.": of_one_completion,
+    "@ explains # of the reward variance within groups[@], # @": explained,
+    "Reward functions cancel out in # of groups": lambda c, _: (percent(fmean(map(cancels, c.groups))),),
+    "In # groups they differ between rollouts, but their sum does not.": lambda c, _: (
+        str(sum(map(cancels, c.groups))),
+    ),
+    "Steps #\u2013# vs #\u2013#: within-task change #, task-mix change #.": lambda c, *g: (
+        *g[:4], *mixes(c, *g[:4]),
+    ),
+    "Steps #\u2013# vs #\u2013#: # # \u2192 #, reward # \u2192 #.": course,
+    "Median std over # steps: #. Mean over the last 3: #.": lambda c, n, *_: (
+        str(min(20, len(stds(c)) - 3)), figure(median(stds(c)[-3 - int(n) : -3])), figure(fmean(stds(c)[-3:])),
+    ),
+    "The reward std within groups fell from # to #": lambda c, *_: (
+        figure(median(stds(c)[-23:-3])), figure(fmean(stds(c)[-3:])),
+    ),
+    "Lag in versions: mean #, maximum #.": lambda c, *_: (means(map(lag, c.last)), figure(max(map(lag, c.last)))),
+    "Correlation of # and tokens within groups: r = #.": lambda c, name, _: (name, figure(correlation(c, name))),
+    "Correlation of # and tokens within groups: r = #. It explains # of the reward's variance.": lambda c, name, *_: (
+        name, figure(correlation(c, name)), percent(covariance(c.last, name)),
+    ),
+    "# of groups mix different prompts": lambda c, _: (percent(fmean(map(has_several_prompts, c.groups))),),
+    "# groups of up to # rollouts hold more than one prompt or task.": lambda c, *_: (
+        str(sum(map(has_several_prompts, c.groups))), str(max(map(len, c.groups))),
+    ),
+    "In # of groups, rollouts begin with different observations": lambda c, _: (
+        percent(fmean(map(has_several_prompts, c.groups))),
+    ),
+    "@ of @ tasks regressed: # of attempts solve {it|them} now, # did before": regressed,
+    "# of rollouts are 4+ policy versions old when they are trained on": lambda c, _: (
+        c.share(lambda it: lag(it) + reused(c) >= 4),
+    ),
+    "Each batch is used for # steps, which adds # on average.": lambda c, *_: (
+        str(int(2 * reused(c) + 1)), figure(reused(c)),
+    ),
+    "The policy is not updated: # is #": lambda c, name, _: (name, figure(logged(c, name))),
+    "# is at most # over the last steps.": lambda c, name, _: (name, figure(logged(c, name))),
+    "Rewards differ in # of # groups: there is a signal.": lambda c, *_: (
+        str(sum(np.ptp(rewards(it)) > SAME for it in c.groups)), str(len(c.groups)),
+    ),
+    "# of rollouts are trained on an answer to another rollout's prompt": lambda c, _: (
+        percent(logged(c, FIRST_PROMPT)),
+    ),
+    "Trainer/sampler mismatch: # nats per token": lambda c, _: (figure(logged(c, SAMPLING)),),
+    "Mean |log p (trainer) - log p (sampler)|: # nats per token.": lambda c, _: (figure(logged(c, SAMPLING)),),
+    "Trainer/sampler mismatch: the mean importance-sampling ratio is #": lambda c, _: (figure(logged(c, RATIO)),),
+    "If both agree it is 1. The loss is weighted by it: # of the gradient is lost.": lambda c, _: (
+        percent(1 - logged(c, RATIO)),
+    ),
+    "Trainer/sampler mismatch: sampler NLL # vs trainer entropy # nats per token": lambda c, *_: (
+        figure(surprise(c)), figure(logged(c, "entropy")),
+    ),
+    "The sampler's mean of -log p is # nats per token; the trainer's entropy over the same tokens is #.": (
+        lambda c, *_: (figure(surprise(c)), figure(logged(c, "entropy")))
+    ),
+    "Entropy (the sampler's mean of -log p): # nats per token.": lambda c, _: (
+        figure(surprise(c, per_rollout=True)),
+    ),
+    "Longer answers get higher rewards, and answers follow": lambda c: () if grows(c) else ("",),
+    "Mean tokens per turn, first to last steps: # \u2192 #.": lambda c, *_: tuple(
+        means(map(length, side)) for side in windows(c)
+    ),
+    "The reward follows one figure: the length of answers (r = # within groups)": lambda c, _: (
+        figure(correlation(c, "reward")),
+    ),
+    "Weights: # #, # #.": lambda c, *g: (
+        g[0], figure(weight(c, g[0])), g[2], figure(weight(c, g[2])),
+    ),
+    "Headroom: # in #, # in #.": lambda c, *g: (room(c, g[1]), g[1], room(c, g[3]), g[3]),
+    "Suspected reward hacking: the reward rises while # falls, @": hacked,
+    "Its weight is #: it can make # of the difference in reward.": lambda c, *_: light(c),
+    "# added # to the reward at first, and # at last.": lambda c, name, *_: (
+        name, *(means(parts(it)[name] for it in side) for side in windows(c)),
+    ),
+    "Mean where they disagree: environment #, # #.": lambda c, _, name, *__: (
+        means(heard(it) for it in apart(c, name)), name, means(values(apart(c, name), name)),
+    ),
+    "# and the environment disagree on # of pairs of rollouts within groups": lambda c, name, _: (
+        name, percent(fmean(it < 0 for it in pairs(c, name))),
+    ),
+    "# pairs of rollouts within groups were compared.": lambda c, _: (
+        str(len(pairs(c, c.card.title.split(" and ")[0]))),
+    ),
+    "# of the last rollouts are of new tasks: mean reward lower by #": lambda c, *_: (
+        percent(fmean(task(it) not in tasks(windows(c)[0]) for it in windows(c)[1])),
+        figure(fmean(rewards(replaced(c)[0])) - fmean(rewards(replaced(c)[1]))),
+    ),
+    "Mean reward # in # groups of tasks that the first steps lack, # in # groups of the tasks in whose place they "
+    "came.": lambda c, *_: tuple(
+        text for side in reversed(replaced(c)) for text in (means(rewards(side)), str(len(in_groups(side))))
+    ),
+    "New: @.": lambda c, text: (recounted(text, {it: it for it in tasks(replaced(c)[1])}),),
+    "The task mix became harder: it lowers the mean reward by #": lambda c, _: (
+        mixes(c, *(str(it.step) for side in reversed(windows(c)) for it in (side[0], side[-1])))[1].lstrip("\u2212"),
+    ),
+    "More frequent: @ # \u2192 #, @ # \u2192 #[, @ # \u2192 #].": lambda c, *g: tuple(
+        text for name in g[::3] for text in (name, *(name and often(side, name) for side in windows(c)))
+    ),
+    "# of rollouts answer a prompt that several tasks share": lambda c, _: (percent(fmean(shares_prompt(c))),),
+    "# rollouts answer a prompt that several tasks share: at most one of them asked it.": lambda c, _: (
+        str(sum(shares_prompt(c))),
+    ),
+    "# of rollouts never act in their environment": lambda c, _: (c.share(lambda it: not actions(it)),),
+    "No action is found in # of the model's answers": lambda c, _: (
+        percent(sum(map(unparsed, c.last)) / sum(len(it.turns) for it in c.last)),
+    ),
+    "# of rollouts end with such an answer; # have 3+ in a row.": lambda c, *_: (
+        c.share(lambda it: it.turns[-1].action is None and not is_cut(it)), c.share(lambda it: streak(it) >= 3),
+    ),
+    "In # of turns the answer lacks the action that was sent, such as `#`": lambda c, _, sent: (
+        percent(fmean(map(unsaid, turns(c)))), sent if sent in map(spoken, filter(unsaid, turns(c))) else "",
+    ),
+    "# of all actions occur in the answer before them.": lambda c, _: (
+        percent(fmean(not unsaid(turn) for turn in turns(c) if turn.action is not None)),
+    ),
+    "# of completions duplicate another {in|of} their group[.]": lambda c, _: (percent(duplicates(c)),),
+    "# of rollouts repeat their own text": lambda c, _: (percent(float(repeating(c).mean())),),
+    "Median compression ratio: #.": lambda c, _: (
+        figure(float(np.nanmedian(c.texts["compression"][repeating(c)]))),
+    ),
+    "Median share of repeated three-word sequences: #.": lambda c, _: (
+        percent(float(np.nanmedian(c.texts["trigram_repeats"][repeating(c)]))),
+    ),
+    "Truncated generations have # tokens (all of them). Their limit is not recorded.": lambda c, _: (
+        "/".join(sorted({figure(len(it.tokens.completion_ids)) for it in c.last if is_cut(it) and it.tokens})),
+    ),
+    "# of # rollouts are affected.": lambda c, *_: (
+        str(sum(own for _, own in c.of_card())), str(len(c.last)),
+    ),
+}  # fmt: skip
+
+
+CLAIMS = {re.compile(pattern(template)): count for template, count in COUNTS.items()}
+
+
+@pytest.mark.parametrize("fault", GENERATED, ids=lambda fault: fault.id)
+def test_each_sentence_is_what_the_generator_made(fault: Fault) -> None:
+    assert fault.made is not None
+    case = Case(fault.made())
+    wrong = []
+    for card in case.report.cards:
+        case.card = card
+        for sentence in (card.title, *card.evidence):
+            if sentence.startswith(PLAIN):
+                continue
+            match = next(filter(None, (it.fullmatch(sentence) for it in CLAIMS)), None)
+            assert match, f"how to count {sentence!r}?"
+            count = CLAIMS[match.re]
+            if (counted := count(case, *match.groups())) != match.groups():
+                wrong.append(f"{sentence!r} is {counted}")
+    assert wrong == []
