@@ -173,14 +173,19 @@ def labels_of(db: Database, run_id: int, rows: Rows) -> dict[str, list[str | Non
     query = select(col(row.id), col(row.process), cast(col(row.attributes), String)).where(
         col(row.run_id) == run_id, col(row.step) >= int(rows.steps[0]), col(row.step) <= int(rows.steps[-1])
     )
-    labels: dict[str, list[str | None]] = {}
+    kinds: dict[tuple[int, str | None], int] = {}  # most rollouts of a group have the same
+    kind = [0] * len(place)
     with Session(db) as session:
         for row_id, rank, written in session.execute(query):
-            attributes = orjson.loads(written or "null") or {}
-            for name, value in {"rank": rank, **{f"metadata.{it}": attributes[it] for it in attributes}}.items():
-                if row_id in place:
-                    labels.setdefault(name, [None] * len(place))[place[row_id]] = attribute_text(value)
-    return labels
+            if row_id in place:
+                kind[place[row_id]] = kinds.setdefault((rank, written), len(kinds))
+    labels: dict[str, list[str | None]] = {"rank": [str(rank) for rank, _ in kinds]}
+    for number, (_, text) in enumerate(kinds):
+        for name, value in (orjson.loads(text or "null") or {}).items():
+            if (field := f"metadata.{name}") not in labels:
+                labels[field] = [None] * len(kinds)
+            labels[field][number] = attribute_text(value)
+    return {name: [values[it] for it in kind] for name, values in labels.items()}
 
 
 def _json_text(value: Any) -> str | None:

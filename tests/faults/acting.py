@@ -93,6 +93,31 @@ def raises(place: Place) -> Played:
     return Played([Turn(said(place), {"do": "go"}, "a room", done=False)], None, raises="no answer in 5 s", is_hit=True)
 
 
+def flaky(place: Place) -> Played:
+    """Calls raise, with numbers of their own: most rollouts go on and fail, some end."""
+    if place.random.random() < 0.7:
+        return well(place, half(place))
+    number = place.random.randrange(50)
+    turns = [Turn(said(place), {"do": "go"}, error=f"TimeoutError: shard {number} gave no reply in {number % 7} s")]
+    if place.random.random() < 0.7:
+        turns.append(Turn(said(place), {"do": "look"}, "a room", done=True))
+    return Played([Turn(said(place), {"do": "look"}, "a door", done=False), *turns], 0.0, is_hit=True)
+
+
+def seldom_parsed(place: Place) -> Played:
+    """One answer to four in a row hold no action, before one that does."""
+    silent = place.random.randrange(5)
+    turns = [Turn(f"<act>{said(place)}</act>") for _ in range(silent)]
+    return Played([*turns, *well(place, 0).turns], 0.0 if silent else 1.0, is_hit=silent > 0)
+
+
+def cut_at_lengths(place: Place) -> Played:
+    """One limit for most, and a longer one for some."""
+    if place.random.random() < 0.5:
+        return well(place, half(place))
+    return Played([Turn(said(place, 12 if place.random.random() < 0.7 else 40))], 0.0, stop="length", is_hit=True)
+
+
 def loops(place: Place) -> Played:
     """The same action until it is stopped."""
     if place.random.random() < 0.3:
@@ -248,6 +273,9 @@ _PLANTED: tuple[tuple[str, str, str | None, Callable[[Place], Played], Iterable[
     ("healthy, errors", "Healthy: a few errors", None, few_errors, ("256 rollouts", "many tasks")),
     ("healthy, two functions", "Healthy: each reward function scores only its own tasks", None, declined, _TASKS),
     ("healthy, short answers", "Healthy: answers of one word", None, same_words, SHAPES),
+    ("flaky calls", "A third of the rollouts meet a call that raises, and fail", "infrastructure", flaky, _TASKS),
+    ("seldom parsed", "Most rollouts begin with answers that hold no action", "parse_failures", seldom_parsed, _TASKS),
+    ("two limits", "Half of the answers are cut off, at two lengths", "truncation", cut_at_lengths, _TASKS),
 )  # fmt: skip
 
 

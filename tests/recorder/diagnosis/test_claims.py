@@ -4,7 +4,7 @@ A sentence that no claim below describes fails: whoever writes a new one says he
 """
 
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cached_property
 from itertools import combinations
@@ -179,14 +179,26 @@ def place(case: Case, _share: str, names: str, _rest: str) -> tuple[str, ...]:
 
 
 def affected(case: Case, text: str) -> tuple[str, ...]:
-    every, broken = tasks(case.last), tasks(it for it in case.last if error(it))
+    every, broken = tasks(case.last), tasks(it for it in case.last if failed(it))
     return (recounted(text, {name: f"{name} ({len(broken[name])} of {len(every[name])})" for name in broken}),)
 
 
 def errors(case: Case, name: str, _count: str, message: str) -> tuple[str, ...]:
-    known = [text for it in case.last if (text := error(it)) and text.startswith(f"{name}:")]
-    assert Counter(known).most_common(1)[0][0].startswith(f"{name}: {message}")
-    return name, f"{len(known):,}", message
+    known = [text for it in case.last if (text := error(it)) and alike(text) == alike(f"{name}: {message}")]
+    return name, f"{len(known):,}", message if f"{name}: {message}" in known else ""
+
+
+def alike(text: str) -> str:
+    """Return an error without its numbers."""
+    return re.sub(r"\d+", "0", text)
+
+
+def failed(it: Rollout) -> bool:
+    return bool(it.raises) or any(turn.error for turn in it.turns)
+
+
+def cut_tokens(case: Case) -> list[int]:
+    return [len(it.tokens.completion_ids) for it in case.last if is_cut(it) and it.tokens is not None]
 
 
 def unscored(case: Case) -> list[Rollout]:
@@ -494,7 +506,8 @@ def pattern(template: str) -> str:
 
 
 COUNTS: dict[str, Count] = {
-    "# of rollouts failed with an environment error": lambda c, *_: (c.share(error),),
+    "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
+    "# \u00d7#, such as: @.": errors,
     "# \u00d7#: @.": errors,
     "Affected tasks: @.": affected,
     "By tasks: # of the rollouts in @, # elsewhere.": place,
@@ -683,7 +696,14 @@ COUNTS: dict[str, Count] = {
         percent(float(np.nanmedian(c.texts["trigram_repeats"][repeating(c)]))),
     ),
     "Truncated generations have # tokens (all of them). Their limit is not recorded.": lambda c, _: (
-        "/".join(sorted({figure(len(it.tokens.completion_ids)) for it in c.last if is_cut(it) and it.tokens})),
+        " or ".join(map(figure, set(cut_tokens(c)))),
+    ),
+    "Truncated generations have # to # tokens (median #). Their limit is not recorded.": lambda c, *_: (
+        figure(min(cut_tokens(c))), figure(max(cut_tokens(c))), figure(median(cut_tokens(c))),
+    ),
+    "In # rollouts some calls raised, and rollouts with an error do worse than the others. The waterfall counts them "
+    "under what ended them, so costs overlap.": lambda c, _: (
+        str(sum(failed(it) and not error(it) for it in c.last)),
     ),
     "# of # rollouts are affected.": lambda c, *_: (
         str(sum(own for _, own in c.of_card())), str(len(c.last)),
