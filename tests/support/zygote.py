@@ -1,17 +1,20 @@
-"""Forks helper processes from one that has imported already what they run: to start an interpreter for each takes a
-second of processor time, and some thousand tests record. All else is the real one: a process of its own, its pipe, its
-end. `test_helper.py` starts them as a training does.
+"""Forks helper processes from one that has recorded already: to start an interpreter for each, which imports and
+compiles what it runs, takes a second of processor time, and some thousand tests record. All else is the real one: a
+process of its own, its pipe, its end. `test_helper.py` starts them as a training does.
 """
 
+import gc
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 DEVNULL = subprocess.DEVNULL
@@ -36,7 +39,8 @@ def _zygote() -> socket.socket:
     # Each message is sent and received whole: threads, and processes that a test forks, send at the same time.
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     code = f"from tests.support.zygote import serve; serve({theirs.fileno()})"
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("LOGS_UI_")}
+    environment |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "LOGS_UI_WRITER": "thread"}
     subprocess.Popen(  # it ends with this process
         [sys.executable, "-c", code], pass_fds=[theirs.fileno()], env=environment, start_new_session=True
     )
@@ -49,6 +53,9 @@ def serve(descriptor: int) -> None:
     import logs_ui.recorder.storage.postgres.postgres_engine  # noqa: F401
     from logs_ui.recorder.delivery.helper import helper_process
 
+    _record()
+    gc.collect()
+    gc.freeze()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for them
     tests = socket.socket(fileno=descriptor)
     while True:
@@ -68,3 +75,22 @@ def serve(descriptor: int) -> None:
             os.dup2(nowhere, 1)
             helper_process.main(connections[0])
         os.close(connections[0])
+
+
+def _record() -> None:
+    """Records one rollout here, so that all that this imports and compiles is there in each fork."""
+    from logs_ui.recorder import start_run
+    from logs_ui.recorder.delivery.writer import LATE
+    from tests.support.writers import ending_writers
+
+    with TemporaryDirectory() as folder, ending_writers():
+        with start_run(db=Path(folder) / "a.db") as run:
+            with run.rollout([{"role": "user", "content": "?"}]) as rollout:
+                rollout.turn("!", action={"n": 1}, observation="?", reward=0.5)
+                rollout.tag("a")
+                rollout.metric("b", 1.0)
+                rollout.score(rewards={"solved": 1.0}, advantage=0.5)
+            run.log(1, {"loss": 0.5})
+        for thread in threading.enumerate():
+            if thread.name == LATE:
+                thread.join()
