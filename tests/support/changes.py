@@ -63,7 +63,7 @@ def wait_until(is_so: Callable[[], bool], log: Path = Path(os.devnull)) -> None:
     deadline = time.monotonic() + 60
     while not is_so():
         assert time.monotonic() < deadline, log.read_text()
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def in_child(works: Callable[[], bool]) -> None:

@@ -24,7 +24,7 @@ from logs_ui.app.commands.terminal import figure
 from logs_ui.recorder import load_run
 from logs_ui.recorder.queries import run_summary
 from logs_ui.recorder.storage.database import reading_engine
-from tests.support.command import LOGS_UI, logs_ui, typed
+from tests.support.command import LOGS_UI, typed
 from tests.support.exhaustive import cases
 from tests.support.factory import make_run_at
 from tests.support.late import guess_model
@@ -66,7 +66,7 @@ def test_a_misspelt_command_line_is_answered_in_one_line(arguments: list[str], w
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["export", "--help"], ["--version"]])
 def test_help_and_version_are_no_errors(arguments: list[str]) -> None:
-    done = (typed if arguments else logs_ui)(*arguments)
+    done = typed(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
     assert ("logs-ui 0" if "--version" in arguments else "Usage: logs-ui") in done.stdout
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from logs_ui.recorder import DatabaseError, RunNotFoundError, load_run, load_runs
+from logs_ui.recorder import load_run, load_runs
+from logs_ui.recorder.storage.database import writing_engine
 from tests.support.command import LOGS_UI, typed
 from tests.support.exhaustive import cases
 
@@ -27,15 +28,8 @@ def _lines(step: int, count: int = 64) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def _stored(db: Path) -> int:
-    try:
-        return len(load_run("latest", db, columns=["id"]))
-    except (DatabaseError, RunNotFoundError):
-        return 0
-
-
 def _is_beyond(db: Path, count: int) -> bool:
-    return _stored(db) > count
+    return int(load_runs(db).rollouts.sum()) > count
 
 
 def _until(is_so: Callable[[], bool]) -> None:
@@ -56,11 +50,12 @@ def test_an_import_that_was_killed_is_begun_again(tmp_path: Path) -> None:
     folder.mkdir()
     for step in range(1, 101):
         (folder / f"{step}.jsonl").write_text(_lines(step))
+    writing_engine(db).dispose()  # it can be read from the first moment on
     process = _started(folder, "--db", db)
-    _until(lambda: _stored(db) > 0)
+    _until(lambda: _is_beyond(db, 0))
     process.send_signal(signal.SIGKILL)
     process.wait()
-    assert _stored(db) > 0  # a quick machine may have stored all
+    assert _is_beyond(db, 0)  # a quick machine may have stored all
     again = typed("import", folder, "--db", db)
     assert again.returncode == 0, again.stderr
     rows = load_run("latest", db, columns=["step", "group", "generation", "reward", "metrics"])
@@ -72,6 +67,7 @@ def test_an_import_that_was_killed_is_begun_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", cases([signal.SIGTERM, signal.SIGINT], 1))
 def test_follow_shows_what_is_written_until_ctrl_c(tmp_path: Path, ending: signal.Signals) -> None:
     db, folder = tmp_path / "runs.db", tmp_path / "rollouts"
+    writing_engine(db).dispose()  # it can be read from the first moment on
     process = _started("--follow", folder, "--db", db)  # before the training made the folder
     try:
         assert process.stdout is not None

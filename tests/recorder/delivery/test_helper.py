@@ -678,7 +678,10 @@ def test_what_waits_on_disk_is_as_if_it_had_been_written(db: Path, monkeypatch: 
     assert [*found.reward, *load_runs(db=db).state] == [1.0, "finished"]
 
 
-def test_where_the_disk_takes_nothing_either_that_is_said(db: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_where_the_disk_takes_nothing_either_that_is_said(
+    db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("logs_ui.recorder.delivery.writer._LAST_SECONDS", 1.0)
     writer = begun(db, limits=Limits(end_seconds=0, spool_bytes=0))
     os.kill(pid_of(writer), signal.SIGSTOP)
     writer.put(job(row("a")))
