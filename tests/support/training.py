@@ -4,7 +4,7 @@ import atexit
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from logs_ui.rollout.models.token_episode import Answer, Trajectory
 from logs_ui.rollout.play.batch import trainer_columns
 from logs_ui.rollout.play.chat_template import Chat
 from tests.support.late import datasets, guess_env, guess_model, guess_rollout, mcp_types, torch, trl
+from tests.support.teaching import teach_once
 
 ROWS = 8
 GROUP = 4
@@ -74,23 +75,13 @@ def solved(env_reward: list[float], **_: Any) -> list[float]:
 
 def _warm_model(steps: int) -> Any:
     """Return a new model that is warmed up for so many steps, and set torch's random state as it is then."""
-    weights, dice = _warmed(steps)
-    model = guess_model.make_model(guess_model.make_tokenizer(), 0)
-    model.load_state_dict(weights)
-    model.train()
-    torch.set_rng_state(dice)
-    return model
-
-
-@cache
-def _warmed(steps: int) -> tuple[dict[str, Any], Any]:
-    """Return weights, and torch's random state, after a warm-up, which takes seconds and is the same in every test."""
     torch.manual_seed(0)
     tokenizer = guess_model.make_tokenizer()
     model = guess_model.make_model(tokenizer, 0)
     if steps:
-        guess_model.warm_up(model, tokenizer, seed=0, steps=steps)
-    return {name: it.detach().clone() for name, it in model.state_dict().items()}, torch.get_rng_state()
+        warm_up = partial(guess_model.warm_up, model, tokenizer, seed=0, steps=steps)
+        teach_once(model, warm_up, __file__, f"warm {steps}")
+    return model.train()
 
 
 def make_trainer(

@@ -23,6 +23,7 @@ from tests.support import old_trl
 from tests.support.late import datasets, guess_env, tiny_model, torch, transformers, trl
 from tests.support.ranks import run_on_two_ranks
 from tests.support.stored import only_run
+from tests.support.teaching import teach_once
 from tests.support.training import guess_server
 
 pytestmark = pytest.mark.versions
@@ -164,7 +165,8 @@ def teach_tools() -> tuple[Any, Any]:
     with old_trl.templates():
         tokenizer = tiny_model.make_tokenizer(lessons())
         model = tiny_model.make_model(tokenizer)
-        tiny_model.teach(model, tokenizer, lessons(), steps=100)
+        teach = functools.partial(tiny_model.teach, model, tokenizer, lessons(), steps=100)
+        teach_once(model, teach, __file__, "tools")
     return old_trl.readable(tokenizer), model
 
 
