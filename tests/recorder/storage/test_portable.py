@@ -67,21 +67,17 @@ with recorder.start_run("waiting", db="a.db") as run:
     assert not list((tmp_path / "a.db-spool").glob("*.spool"))
 
 
-def test_databases_are_maintained(tmp_path: Path) -> None:
+def test_databases_are_maintained_and_a_program_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path) -> None:
     code = f"""
 recorder.import_run({str(SAMPLES)!r}, db="a.db")
-for words in ("check --db a.db", "vacuum --db a.db", "info --db a.db", "recover a.db b.db"):
-    sys.argv = ["logs-ui", "db", *words.split()]
+for words in ("db check --db a.db", "db vacuum --db a.db", "db info --db a.db", "db recover a.db b.db", "run a.py"):
+    sys.argv = ["logs-ui", *words.split()]
     try:
         main()
     except SystemExit as ended:
-        print(words.split()[0], ended.code or 0, file=sys.stderr)
+        print(words, ended.code or 0, file=sys.stderr)
 """
     ended = on_windows(code, tmp_path).splitlines()
-    assert {f"{command} 0" for command in ("check", "vacuum", "info", "recover")} <= {*ended}
-
-
-def test_a_program_cannot_be_run_and_that_is_said_in_one_line(tmp_path: Path) -> None:
-    code = "sys.argv = ['logs-ui', 'run', 'a.py']\ntry:\n    main()\nexcept SystemExit as ended:\n    print(ended.code)"
-    said = on_windows(code, tmp_path)
-    assert "logs-ui: logs-ui run needs Linux, macOS or WSL. On Windows, call record_trainer() in the script." in said
+    words = {"db check --db a.db", "db vacuum --db a.db", "db info --db a.db", "db recover a.db b.db"}
+    assert {*(f"{command} 0" for command in words), "run a.py 1"} <= {*ended}
+    assert "logs-ui: logs-ui run needs Linux, macOS or WSL. On Windows, call record_trainer() in the script." in ended
