@@ -313,6 +313,24 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
+@pytest.fixture(scope="module")
+def game_url() -> Iterator[str]:
+    """Return the address of an OpenEnv server of the demo's game."""
+    from tests.support.training import guess_server
+
+    with guess_server() as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def moody() -> Iterator[str]:
+    """Return the address of an OpenEnv server whose environment fails as it is told to."""
+    from tests.support.rollouts import moody_server
+
+    with moody_server() as url:
+        yield url
+
+
 @pytest.fixture(scope="session")
 def base_url() -> None:
     """Return None: tests write addresses in full. (pytest warns about pytest-playwright's own fixture.)"""

@@ -1,7 +1,7 @@
 """record() round OpenEnv's own rollout functions: its harness, a real OpenEnv server, a real trainer."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,9 @@ import pytest
 
 from logs_ui.recorder import load_run, record
 from tests.support.late import guess_env, guess_rollout, harness, llm_client
-from tests.support.training import GROUP, ROWS, game_of, generate, guess_server, make_trainer, tool
+from tests.support.training import GROUP, ROWS, game_of, generate, make_trainer, tool
 
 pytestmark = pytest.mark.versions
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with guess_server() as url:
-        yield url
 
 
 class Games:
@@ -82,12 +76,12 @@ def playing(seen: list[Any]) -> Callable[[Any, Any], Callable[..., Any]]:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("factory", "reward_key"), [(CheckedGames, "score"), (Games, "env_reward")])
 def test_turns_tools_metrics_and_reward_are_on_their_rows(
-    server: str, db: Path, tmp_path: Path, factory: type[Games], reward_key: str
+    game_url: str, db: Path, tmp_path: Path, factory: type[Games], reward_key: str
 ) -> None:
     seen: list[Any] = []
     returned: list[dict[str, Any]] = []
     rollout_func = harness.build_harness_rollout_func(
-        session_factory=factory(server),
+        session_factory=factory(game_url),
         harness_adapter=harness.MCPHarnessAdapter(),
         model_step_builder=playing(seen),
         limits=harness.HarnessRunLimits(max_turns=guess_env.TURNS),
@@ -211,9 +205,9 @@ def test_tools_that_fail_are_on_the_row_that_they_failed_in(db: Path, tmp_path: 
     assert rows.stop_reason[0] == "environment_error"
 
 
-def test_a_function_of_ones_own_may_use_the_same_parts_in_any_order(server: str, db: Path, tmp_path: Path) -> None:
+def test_a_function_of_ones_own_may_use_the_same_parts_in_any_order(game_url: str, db: Path, tmp_path: Path) -> None:
     """Rows are told by the sessions' order in the harness's own function alone."""
-    build, adapter, games = playing([]), harness.MCPHarnessAdapter(), Games(server)
+    build, adapter, games = playing([]), harness.MCPHarnessAdapter(), Games(game_url)
 
     @record(db=db)
     def backwards(prompts: Any, trainer: Any) -> Any:

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +31,11 @@ from tests.support.training import (
     GROUP,
     ROWS,
     batched,
-    guess_server,
     logged_by_trl,
     make_trainer,
     sequential,
     solved,
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with guess_server() as url:
-        yield url
 
 
 def picky(env_reward: list[float], **_: Any) -> list[float | None]:
@@ -66,9 +58,9 @@ def first_row_only(env_reward: list[float], **_: Any) -> list[float | None]:
 
 
 @pytest.mark.versions
-def test_a_sequential_function_is_recorded_as_it_saw_itself(server: str, db: Path, tmp_path: Path) -> None:
+def test_a_sequential_function_is_recorded_as_it_saw_itself(game_url: str, db: Path, tmp_path: Path) -> None:
     seen: list[Any] = []
-    make_trainer(record(sequential(server, seen), eval_name="guess", db=db), tmp_path / "out").train()
+    make_trainer(record(sequential(game_url, seen), eval_name="guess", db=db), tmp_path / "out").train()
     rows = load_run(db=db)
     assert len(rows) == 2 * ROWS == len(seen)
     for row, (texts, hints, logprobs) in zip(rows.to_dict("records"), seen, strict=True):
@@ -87,8 +79,8 @@ def test_a_sequential_function_is_recorded_as_it_saw_itself(server: str, db: Pat
 
 
 @pytest.mark.exhaustive
-def test_a_batched_function_is_recorded_too(server: str, db: Path, tmp_path: Path) -> None:
-    clients = [guess_env.GuessEnv(base_url=server).sync() for _ in range(ROWS)]
+def test_a_batched_function_is_recorded_too(game_url: str, db: Path, tmp_path: Path) -> None:
+    clients = [guess_env.GuessEnv(base_url=game_url).sync() for _ in range(ROWS)]
     for client in clients:
         client.connect()
     rollout_func = record(batched(clients), eval_name="guess", db=db)
@@ -108,10 +100,10 @@ def test_a_batched_function_is_recorded_too(server: str, db: Path, tmp_path: Pat
 
 
 @pytest.mark.versions
-def test_rewards_and_advantages_are_what_trl_logged_row_by_row(server: str, tmp_path: Path) -> None:
+def test_rewards_and_advantages_are_what_trl_logged_row_by_row(game_url: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
     trainer = make_trainer(
-        record(sequential(server), db=db),
+        record(sequential(game_url), db=db),
         out,
         reward_funcs=[solved, picky],
         reward_weights=[1.0, 0.3],
@@ -130,7 +122,7 @@ def test_rewards_and_advantages_are_what_trl_logged_row_by_row(server: str, tmp_
 
 
 @pytest.mark.versions
-def test_a_reward_that_is_no_number_is_told_from_one_that_was_declined(server: str, db: Path, tmp_path: Path) -> None:
+def test_a_reward_that_is_no_number_is_told_from_one_that_was_declined(game_url: str, db: Path, tmp_path: Path) -> None:
     def declines(env_reward: list[float], **_: Any) -> list[float | None]:
         return [None, *env_reward[1:]]
 
@@ -141,7 +133,7 @@ def test_a_reward_that_is_no_number_is_told_from_one_that_was_declined(server: s
         return [None, float("nan"), *env_reward[2:]]
 
     functions = [declines, odd, odd_and_async]
-    make_trainer(record(sequential(server), db=db), tmp_path / "out", reward_funcs=functions, max_steps=1).train()
+    make_trainer(record(sequential(game_url), db=db), tmp_path / "out", reward_funcs=functions, max_steps=1).train()
     rows = load_run(db=db)
     assert rows.rewards[0] == {"declines": None, "odd": None, "odd_and_async": None}
     assert rows.odd_rewards[0] == {"odd": "nan"}
@@ -149,9 +141,11 @@ def test_a_reward_that_is_no_number_is_told_from_one_that_was_declined(server: s
     assert rows.odd_rewards[2:].isna().all()
 
 
-def test_a_row_that_no_function_scored_has_no_reward_but_is_not_awaited(server: str, db: Path, tmp_path: Path) -> None:
+def test_a_row_that_no_function_scored_has_no_reward_but_is_not_awaited(
+    game_url: str, db: Path, tmp_path: Path
+) -> None:
     make_trainer(
-        record(sequential(server), db=db), tmp_path / "out", reward_funcs=[nothing, first_row_only], max_steps=1
+        record(sequential(game_url), db=db), tmp_path / "out", reward_funcs=[nothing, first_row_only], max_steps=1
     ).train()
     rows = load_run(db=db)
     assert rows.reward[0] == 1.0
@@ -161,11 +155,11 @@ def test_a_row_that_no_function_scored_has_no_reward_but_is_not_awaited(server: 
 
 
 def test_the_run_keeps_what_its_trainer_was(
-    server: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    game_url: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGS_UI_RUN", "first")
     trainer = make_trainer(
-        record(sequential(server), db=db), tmp_path / "out", run_name="my run", reward_funcs=[measuring]
+        record(sequential(game_url), db=db), tmp_path / "out", run_name="my run", reward_funcs=[measuring]
     )
     trainer.train()
     run = last_run(db)
@@ -191,13 +185,13 @@ def test_the_run_keeps_what_its_trainer_was(
         assert scalars[1, name] == pytest.approx(logged[1, name])
 
 
-def test_the_stored_tokenizer_spells_the_stored_ids(server: str, db: Path, tmp_path: Path) -> None:
+def test_the_stored_tokenizer_spells_the_stored_ids(game_url: str, db: Path, tmp_path: Path) -> None:
     import zstandard
     from tokenizers import Tokenizer as Spelling
 
     from logs_ui.recorder.storage.tables import Tokenizer
 
-    trainer = make_trainer(record(sequential(server), db=db), tmp_path / "out", max_steps=1)
+    trainer = make_trainer(record(sequential(game_url), db=db), tmp_path / "out", max_steps=1)
     trainer.train()
     rows = load_run(db=db)
     with Session(reading_engine(db)) as session:
@@ -208,10 +202,10 @@ def test_the_stored_tokenizer_spells_the_stored_ids(server: str, db: Path, tmp_p
 
 
 @pytest.mark.versions
-def test_groups_stay_apart_where_a_step_repeats(server: str, db: Path, tmp_path: Path) -> None:
+def test_groups_stay_apart_where_a_step_repeats(game_url: str, db: Path, tmp_path: Path) -> None:
     """Gradient accumulation and evaluation call the function several times at one global step."""
     make_trainer(
-        record(sequential(server), db=db),
+        record(sequential(game_url), db=db),
         tmp_path / "out",
         gradient_accumulation_steps=2,
         steps_per_generation=1,
@@ -234,11 +228,11 @@ def test_groups_stay_apart_where_a_step_repeats(server: str, db: Path, tmp_path:
 
 
 @pytest.mark.exhaustive
-def test_a_resumed_training_names_the_run_that_it_resumes(server: str, tmp_path: Path) -> None:
+def test_a_resumed_training_names_the_run_that_it_resumes(game_url: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
-    make_trainer(record(sequential(server), db=db), out, save_strategy="steps", save_steps=1, max_steps=1).train()
+    make_trainer(record(sequential(game_url), db=db), out, save_strategy="steps", save_steps=1, max_steps=1).train()
     first = last_run(db)
-    make_trainer(record(sequential(server), db=db), out, max_steps=2).train(resume_from_checkpoint=True)
+    make_trainer(record(sequential(game_url), db=db), out, max_steps=2).train(resume_from_checkpoint=True)
     second = last_run(db)
     assert second.uid != first.uid
     assert second.parent == first.uid
@@ -253,18 +247,18 @@ def trained(rollout_func: Any, folder: Path) -> list[Any]:
 
 
 @pytest.fixture(scope="module")
-def plain(server: str, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+def plain(game_url: str, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What a training comes to that nothing records."""
-    return trained(sequential(server), tmp_path_factory.mktemp("plain"))
+    return trained(sequential(game_url), tmp_path_factory.mktemp("plain"))
 
 
-def test_recording_changes_nothing_in_the_training(server: str, plain: list[Any], tmp_path: Path) -> None:
-    recorded = trained(record(db=tmp_path / "a.db")(sequential(server)), tmp_path / "recorded")
+def test_recording_changes_nothing_in_the_training(game_url: str, plain: list[Any], tmp_path: Path) -> None:
+    recorded = trained(record(db=tmp_path / "a.db")(sequential(game_url)), tmp_path / "recorded")
     assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
 
 
-def test_the_function_gets_the_same_arguments_and_gives_the_same_object(server: str, tmp_path: Path) -> None:
-    inner = sequential(server)
+def test_the_function_gets_the_same_arguments_and_gives_the_same_object(game_url: str, tmp_path: Path) -> None:
+    inner = sequential(game_url)
     passed: list[Any] = []
     given: list[Any] = []
 
@@ -296,8 +290,8 @@ def test_the_function_gets_the_same_arguments_and_gives_the_same_object(server: 
 
 
 @pytest.mark.versions
-def test_rows_of_a_function_that_raises_halfway_are_kept_as_errors(server: str, tmp_path: Path) -> None:
-    db, inner = tmp_path / "a.db", sequential(server)
+def test_rows_of_a_function_that_raises_halfway_are_kept_as_errors(game_url: str, tmp_path: Path) -> None:
+    db, inner = tmp_path / "a.db", sequential(game_url)
 
     @record(db=db)
     def dies(prompts: Any, trainer: Any) -> Any:
@@ -318,7 +312,7 @@ def test_rows_of_a_function_that_raises_halfway_are_kept_as_errors(server: str, 
 
 
 @pytest.mark.versions
-def test_an_environment_that_dies_is_named(server: str, db: Path, tmp_path: Path) -> None:
+def test_an_environment_that_dies_is_named(game_url: str, db: Path, tmp_path: Path) -> None:
     with GuessServer() as doomed:
         inner = sequential(doomed.wait_until_ready())
 
@@ -343,8 +337,8 @@ def test_an_environment_that_dies_is_named(server: str, db: Path, tmp_path: Path
         (lambda output: output["completion_ids"].__setitem__(0, []), "an empty completion for row 0"),
     ],
 )
-def test_a_wrong_return_is_said_on_the_rows(server: str, tmp_path: Path, spoil: Any, words: str) -> None:
-    db, inner = tmp_path / "a.db", sequential(server)
+def test_a_wrong_return_is_said_on_the_rows(game_url: str, tmp_path: Path, spoil: Any, words: str) -> None:
+    db, inner = tmp_path / "a.db", sequential(game_url)
 
     @record(db=db)
     def rollout_func(prompts: Any, trainer: Any) -> Any:
@@ -361,8 +355,8 @@ def test_a_wrong_return_is_said_on_the_rows(server: str, tmp_path: Path, spoil: 
     assert (rows.status == "error").all()
 
 
-def test_what_is_changed_after_the_return_changes_nothing_recorded(server: str, tmp_path: Path) -> None:
-    db, inner = tmp_path / "a.db", sequential(server)
+def test_what_is_changed_after_the_return_changes_nothing_recorded(game_url: str, tmp_path: Path) -> None:
+    db, inner = tmp_path / "a.db", sequential(game_url)
     outputs: list[Any] = []
 
     def keeping(prompts: Any, trainer: Any) -> Any:
@@ -385,17 +379,17 @@ def test_what_is_changed_after_the_return_changes_nothing_recorded(server: str, 
 
 
 @pytest.mark.parametrize(("task", "expected"), [("answer", "0"), (lambda row: f"{row['task']}!", "easy: 1-3!")])
-def test_the_user_names_the_task(server: str, db: Path, tmp_path: Path, task: Any, expected: str) -> None:
+def test_the_user_names_the_task(game_url: str, db: Path, tmp_path: Path, task: Any, expected: str) -> None:
     make_trainer(
-        record(sequential(server), db=db, task=task), tmp_path / "out", max_steps=1, shuffle_dataset=False
+        record(sequential(game_url), db=db, task=task), tmp_path / "out", max_steps=1, shuffle_dataset=False
     ).train()
     assert expected in set(load_run(db=db).task)
 
 
 @pytest.mark.exhaustive
-def test_a_row_keeps_the_facts_of_its_rollout(server: str, tmp_path: Path) -> None:
+def test_a_row_keeps_the_facts_of_its_rollout(game_url: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
-    make_trainer(record(sequential(server), db=db), out, eval_strategy="steps", eval_steps=2, warm=80).train()
+    make_trainer(record(sequential(game_url), db=db), out, eval_strategy="steps", eval_steps=2, warm=80).train()
     rows = load_run(db=db)
     assert set(rows.model) == {"guess-qwen3-80k"}
     assert rows.epoch.notna().all()
@@ -417,7 +411,7 @@ def test_a_row_keeps_the_facts_of_its_rollout(server: str, tmp_path: Path) -> No
     np.testing.assert_allclose(evaluated.advantage, centred / (spread + 1e-4), atol=1e-5)
 
 
-def test_what_a_subclass_makes_of_the_advantages_is_what_is_stored(server: str, db: Path, tmp_path: Path) -> None:
+def test_what_a_subclass_makes_of_the_advantages_is_what_is_stored(game_url: str, db: Path, tmp_path: Path) -> None:
     class Sevens(trl.GRPOTrainer):  # type: ignore[misc]  # trl is not there for the type checker
         def _generate_and_score_completions(self, inputs: Any) -> Any:
             scored = super()._generate_and_score_completions(inputs)
@@ -427,7 +421,7 @@ def test_what_a_subclass_makes_of_the_advantages_is_what_is_stored(server: str, 
         def _calculate_rewards(self, *args: Any) -> Any:
             return super()._calculate_rewards(*args) + 1
 
-    make_trainer(record(sequential(server), db=db), tmp_path / "out", kind=Sevens).train()
+    make_trainer(record(sequential(game_url), db=db), tmp_path / "out", kind=Sevens).train()
     rows = load_run(db=db)
     assert set(rows.advantage) == {7.0}, "the first batch included"
     assert (rows.reward == rows.rollout_reward.astype("float32") + 1).all()
@@ -506,7 +500,7 @@ def test_a_recorded_trainer_has_methods_of_any_shape(db: Path, tmp_path: Path, m
     assert list(load_run(db=db).status) == ["ok"]
 
 
-def test_a_subclass_that_calls_what_it_overrides_by_name_is_recorded(server: str, db: Path, tmp_path: Path) -> None:
+def test_a_subclass_that_calls_what_it_overrides_by_name_is_recorded(game_url: str, db: Path, tmp_path: Path) -> None:
     class ByName(trl.GRPOTrainer):  # type: ignore[misc]
         def _generate_and_score_completions(self, inputs: Any, **_: Any) -> Any:
             return super()._generate_and_score_completions(inputs=inputs)
@@ -516,21 +510,21 @@ def test_a_subclass_that_calls_what_it_overrides_by_name_is_recorded(server: str
                 inputs=inputs, prompts=prompts, completions=completions, completion_ids_list=completion_ids_list
             )
 
-    make_trainer(record(sequential(server), db=db), tmp_path / "out", kind=ByName, max_steps=1).train()
+    make_trainer(record(sequential(game_url), db=db), tmp_path / "out", kind=ByName, max_steps=1).train()
     rows = load_run(db=db)
     assert rows.advantage.notna().all()
     assert rows.reward.notna().all()
 
 
 @pytest.mark.exhaustive
-def test_of_a_training_that_ended_no_call_is_kept(server: str, tmp_path: Path) -> None:
+def test_of_a_training_that_ended_no_call_is_kept(game_url: str, tmp_path: Path) -> None:
     from logs_ui.recorder.api import trainer_run
 
     def kept() -> list[RolloutCall]:
         gc.collect()
         return [one for one in gc.get_objects() if type(one) is RolloutCall and one.run == run]
 
-    trainer = make_trainer(record(sequential(server), db=tmp_path / "a.db"), tmp_path / "out", max_steps=1)
+    trainer = make_trainer(record(sequential(game_url), db=tmp_path / "a.db"), tmp_path / "out", max_steps=1)
     trainer.train()
     flush()
     run = last_run(tmp_path / "a.db").uid
@@ -543,8 +537,8 @@ def test_of_a_training_that_ended_no_call_is_kept(server: str, tmp_path: Path) -
 
 
 @pytest.mark.versions
-def test_each_training_is_a_run_and_an_evaluation_after_it_is_not(server: str, db: Path, tmp_path: Path) -> None:
-    trainer = make_trainer(record(sequential(server), db=db), tmp_path / "out", max_steps=1)
+def test_each_training_is_a_run_and_an_evaluation_after_it_is_not(game_url: str, db: Path, tmp_path: Path) -> None:
+    trainer = make_trainer(record(sequential(game_url), db=db), tmp_path / "out", max_steps=1)
     trainer.train()
     first = last_run(db).uid
     trainer.evaluate()
@@ -562,25 +556,25 @@ def test_each_training_is_a_run_and_an_evaluation_after_it_is_not(server: str, d
 
 @pytest.mark.exhaustive
 def test_a_name_that_is_taken_takes_nothing_away(
-    server: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    game_url: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGS_UI_RUN", "mine")
     for _ in range(2):
-        make_trainer(record(sequential(server), db=db), tmp_path / "out", max_steps=1).train()
+        make_trainer(record(sequential(game_url), db=db), tmp_path / "out", max_steps=1).train()
     assert last_run(db).uid == "mine.2"
     assert len(load_run("mine", db)) == len(load_run("mine.2", db)) == ROWS
 
 
 @pytest.mark.exhaustive
 def test_the_parent_is_of_the_same_folder_not_of_the_same_words(
-    server: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    game_url: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
     def train(project: str, steps: int, **options: Any) -> Run:
         (tmp_path / project).mkdir(exist_ok=True)
         monkeypatch.chdir(tmp_path / project)
         trainer = make_trainer(
-            record(sequential(server), db=db), Path("out"), save_strategy="steps", save_steps=1, max_steps=steps
+            record(sequential(game_url), db=db), Path("out"), save_strategy="steps", save_steps=1, max_steps=steps
         )
         trainer.train(**options)
         return last_run(db)
@@ -590,12 +584,12 @@ def test_the_parent_is_of_the_same_folder_not_of_the_same_words(
     assert train("b", 2, resume_from_checkpoint=True).parent == of_b.uid
 
 
-def test_a_training_that_anything_else_ends_has_failed(server: str, db: Path, tmp_path: Path) -> None:
+def test_a_training_that_anything_else_ends_has_failed(game_url: str, db: Path, tmp_path: Path) -> None:
     def broken(env_reward: list[float], **_: Any) -> list[float]:
         raise ValueError(f"no reward for {len(env_reward)}")
 
     with pytest.raises(ValueError, match="no reward"):
-        make_trainer(record(sequential(server), db=db), tmp_path / "out", reward_funcs=[broken]).train()
+        make_trainer(record(sequential(game_url), db=db), tmp_path / "out", reward_funcs=[broken]).train()
     run = last_run(db)
     assert (run.state, run.error) == ("failed", f"ValueError: no reward for {ROWS}")
     assert "in broken" in (run.traceback or "")
@@ -606,9 +600,9 @@ def test_a_training_that_anything_else_ends_has_failed(server: str, db: Path, tm
 
 @pytest.mark.parametrize("announce", [True, False])
 def test_an_interrupt_aborts_the_rows_that_it_stops(
-    server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, announce: bool
+    game_url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], *, announce: bool
 ) -> None:
-    db, inner = tmp_path / "a.db", sequential(server)
+    db, inner = tmp_path / "a.db", sequential(game_url)
 
     @record(db=db, announce=announce)
     def interrupted(prompts: Any, trainer: Any) -> Any:
@@ -627,8 +621,8 @@ def test_an_interrupt_aborts_the_rows_that_it_stops(
 
 
 @pytest.mark.exhaustive
-def test_a_function_that_is_called_again_after_it_raised_keeps_both_attempts(server: str, tmp_path: Path) -> None:
-    db, inner, calls = tmp_path / "a.db", sequential(server), []
+def test_a_function_that_is_called_again_after_it_raised_keeps_both_attempts(game_url: str, tmp_path: Path) -> None:
+    db, inner, calls = tmp_path / "a.db", sequential(game_url), []
 
     @record(db=db)
     def flaky(prompts: Any, trainer: Any) -> Any:
@@ -653,18 +647,22 @@ def test_a_function_that_is_called_again_after_it_raised_keeps_both_attempts(ser
     assert last_run(db).state == "finished"
 
 
-def test_two_reward_functions_of_one_name_both_count(server: str, db: Path, tmp_path: Path) -> None:
+def test_two_reward_functions_of_one_name_both_count(game_url: str, db: Path, tmp_path: Path) -> None:
     twins = [lambda env_reward, **_: env_reward, lambda env_reward, **_: [2.0 for _ in env_reward]]
     make_trainer(
-        record(sequential(server), db=db), tmp_path / "out", reward_funcs=twins, reward_weights=[1.0, 0.5], max_steps=1
+        record(sequential(game_url), db=db),
+        tmp_path / "out",
+        reward_funcs=twins,
+        reward_weights=[1.0, 0.5],
+        max_steps=1,
     ).train()
     rows = load_run(db=db)
     assert [values["<lambda>_2"] for values in rows.rewards] == [2.0] * ROWS
     assert rows.reward_weights[0] == {"<lambda>": 1.0, "<lambda>_2": 0.5}
 
 
-def test_a_mask_of_any_nonzero_value_is_the_models(server: str, tmp_path: Path) -> None:
-    db, inner = tmp_path / "a.db", sequential(server)
+def test_a_mask_of_any_nonzero_value_is_the_models(game_url: str, tmp_path: Path) -> None:
+    db, inner = tmp_path / "a.db", sequential(game_url)
 
     @record(db=db)
     def odd(prompts: Any, trainer: Any) -> Any:
@@ -678,8 +676,8 @@ def test_a_mask_of_any_nonzero_value_is_the_models(server: str, tmp_path: Path) 
     assert rows.reward.notna().all()
 
 
-def test_ids_that_are_none_cost_the_rows_text_and_no_row(server: str, tmp_path: Path) -> None:
-    db, inner = tmp_path / "a.db", sequential(server)
+def test_ids_that_are_none_cost_the_rows_text_and_no_row(game_url: str, tmp_path: Path) -> None:
+    db, inner = tmp_path / "a.db", sequential(game_url)
 
     @record(db=db)
     def holed(prompts: Any, trainer: Any) -> Any:
@@ -696,9 +694,9 @@ def test_ids_that_are_none_cost_the_rows_text_and_no_row(server: str, tmp_path: 
 
 
 @pytest.mark.exhaustive
-def test_a_task_as_long_as_a_problem_is_shortened(server: str, db: Path, tmp_path: Path) -> None:
+def test_a_task_as_long_as_a_problem_is_shortened(game_url: str, db: Path, tmp_path: Path) -> None:
     long = "Prove that " + "very " * 100_000
-    recorded = record(sequential(server), db=db, task=lambda row: long + row["task"])
+    recorded = record(sequential(game_url), db=db, task=lambda row: long + row["task"])
     make_trainer(recorded, tmp_path / "out", max_steps=1, shuffle_dataset=False).train()
     tasks = set(load_run(db=db).task)
     assert len(tasks) == 2, "still told apart"
@@ -706,10 +704,10 @@ def test_a_task_as_long_as_a_problem_is_shortened(server: str, db: Path, tmp_pat
 
 
 def test_a_task_that_cannot_be_named_is_its_prompts(
-    server: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    game_url: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
-    make_trainer(record(sequential(server), db=db, task="no such column"), tmp_path / "out", max_steps=1).train()
+    make_trainer(record(sequential(game_url), db=db, task="no such column"), tmp_path / "out", max_steps=1).train()
     assert load_run(db=db).task.str.startswith("prompt-").all()
     assert "no such column" in (last_run(db).last_recorder_error or "")
 
@@ -731,11 +729,11 @@ def test_a_decorator_on_a_recorded_function_is_kept(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.exhaustive
-def test_a_locked_database_does_not_hold_up_the_training(server: str, db: Path, tmp_path: Path) -> None:
+def test_a_locked_database_does_not_hold_up_the_training(game_url: str, db: Path, tmp_path: Path) -> None:
     writing_engine(db).dispose()
     holder = sqlite3.connect(db, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
-    trainer = make_trainer(record(sequential(server), db=db), tmp_path / "out")
+    trainer = make_trainer(record(sequential(game_url), db=db), tmp_path / "out")
     held: list[bool] = []
 
     class Release(transformers.TrainerCallback):  # type: ignore[misc]
@@ -752,10 +750,10 @@ def test_a_locked_database_does_not_hold_up_the_training(server: str, db: Path, 
     assert len(load_run(db=db)) == 2 * ROWS
 
 
-def test_a_forked_child_says_nothing_of_its_parents_run(server: str, tmp_path: Path) -> None:
+def test_a_forked_child_says_nothing_of_its_parents_run(game_url: str, tmp_path: Path) -> None:
     from logs_ui.recorder.api import trainer_run
 
-    db, inner = tmp_path / "a.db", sequential(server)
+    db, inner = tmp_path / "a.db", sequential(game_url)
     left: list[int] = []
 
     @record(db=db)
@@ -777,7 +775,7 @@ TOGETHER = ["advantages", "rewards", "logged", "train_ended", "_describe"]
 
 @pytest.mark.parametrize("seams", cases([TOGETHER, ["open"], ["returned"], *([one] for one in TOGETHER)], 2))
 def test_a_fault_at_any_seam_changes_nothing_in_the_training(
-    server: str, plain: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: list[str]
+    game_url: str, plain: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seams: list[str]
 ) -> None:
     failed = set()
 
@@ -789,7 +787,7 @@ def test_a_fault_at_any_seam_changes_nothing_in_the_training(
     for seam in seams:
         monkeypatch.setattr(f"logs_ui.recorder.api.trainer_run.Recording.{seam}", functools.partial(fault, seam))
     before = guard.errors
-    recorded = trained(record(db=tmp_path / "a.db")(sequential(server)), tmp_path / "recorded")
+    recorded = trained(record(db=tmp_path / "a.db")(sequential(game_url)), tmp_path / "recorded")
     assert failed == {*seams}
     assert guard.errors >= before + len(seams)
     assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
@@ -839,7 +837,7 @@ def test_kill_9_loses_no_rollout_that_had_been_returned_for_a_second(tmp_path: P
 
 
 def test_a_broken_recorder_breaks_no_training(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    game_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
     db, out = tmp_path / "a.db", tmp_path / "out"
@@ -849,7 +847,7 @@ def test_a_broken_recorder_breaks_no_training(
 
     monkeypatch.setattr("logs_ui.recorder.api.trainer_run.checked_output", broken)
     with caplog.at_level("ERROR"):
-        trainer = make_trainer(record(sequential(server), db=db), out, max_steps=3)
+        trainer = make_trainer(record(sequential(game_url), db=db), out, max_steps=3)
         trainer.train()
     assert trainer.state.global_step == 3
     assert len(logged_by_trl(out)) == 3 * ROWS

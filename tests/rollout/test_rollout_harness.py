@@ -3,7 +3,7 @@
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from tests.rollout.test_rollout_chat import TEMPLATES, make_tokenizer
 from tests.support.exhaustive import cases, examples
 from tests.support.late import guess_env, guess_rollout, harness, llm_client
 from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts, refusing, served
-from tests.support.training import GROUP, ROWS, guess_server, make_trainer, tool
+from tests.support.training import GROUP, ROWS, make_trainer, tool
 
 
 class Talk:
@@ -397,12 +397,6 @@ def test_a_session_is_used_in_the_thread_that_made_it() -> None:
     assert not any(thread.name == "logs-ui-environment" for thread in set(threading.enumerate()) - before)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with guess_server() as url:
-        yield url
-
-
 def guess(text: str) -> list[tuple[str, dict[str, int]]]:
     number = guess_rollout.parse_guess(text)
     return [] if number is None else [("guess", {"number": number})]
@@ -414,9 +408,9 @@ def limits() -> Any:
 
 @pytest.mark.versions
 @pytest.mark.parametrize("factory", cases([Games, CheckedGames], 1))
-def test_a_real_training_is_recorded_with_every_call(server: str, tmp_path: Path, factory: type[Games]) -> None:
+def test_a_real_training_is_recorded_with_every_call(game_url: str, tmp_path: Path, factory: type[Games]) -> None:
     rollouts = harness_rollout_func(
-        session_factory=factory(server), act=guess, result_role="user", limits=limits(), missing_reward=0.0
+        session_factory=factory(game_url), act=guess, result_role="user", limits=limits(), missing_reward=0.0
     )
     trainer = make_trainer(record(rollouts), tmp_path, reward_funcs=[environment_reward], warm=200, max_steps=3)
     trainer.train()
@@ -447,10 +441,10 @@ def test_a_real_training_is_recorded_with_every_call(server: str, tmp_path: Path
         assert row["metadata"]["verify_metrics"]["tries"] == len(called)
 
 
-def test_trying_the_models_server_is_no_call_of_a_rollouts(server: str, tmp_path: Path) -> None:
+def test_trying_the_models_server_is_no_call_of_a_rollouts(game_url: str, tmp_path: Path) -> None:
     with served("guess 1") as url:
         rollouts = harness_rollout_func(
-            session_factory=Games(server),
+            session_factory=Games(game_url),
             act=guess,
             result_role="user",
             limits=harness.HarnessRunLimits(max_turns=1, sampling={"max_tokens": 8, "temperature": 1.0}),
@@ -465,9 +459,9 @@ def test_trying_the_models_server_is_no_call_of_a_rollouts(server: str, tmp_path
 
 @pytest.mark.versions
 @pytest.mark.exhaustive
-def test_openenvs_own_builder_trains_on_what_was_seen_and_is_recorded(server: str, tmp_path: Path) -> None:
+def test_openenvs_own_builder_trains_on_what_was_seen_and_is_recorded(game_url: str, tmp_path: Path) -> None:
     rollout_func = harness.build_harness_rollout_func(
-        session_factory=Games(server),
+        session_factory=Games(game_url),
         harness_adapter=ExactHarnessAdapter(),
         model_step_builder=harness_model_step(act=guess, result_role="user"),
         limits=limits(),

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,12 +32,6 @@ from tests.support.training import guess_server, make_trainer
 def word(text: str) -> dict[str, str] | None:
     """Any text but "?" is an action."""
     return None if text == "?" else {"message": text}
-
-
-@pytest.fixture(scope="module")
-def moody() -> Iterator[str]:
-    with moody_server() as url:
-        yield url
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -22,15 +22,8 @@ from logs_ui.rollout.environments.environment_sources import Source, source_of
 from logs_ui.rollout.environments.sessions import Session, SessionError, Sessions
 from tests.support.late import guess_env, openenv
 from tests.support.rollouts import moody_server
-from tests.support.training import guess_server
 
 GAME = {"seed": 1, "task": "easy: 1-3"}
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with guess_server() as url:
-        yield url
 
 
 def source(environment: Any = None, *, seconds: float = 5.0, several: bool = False, **given: Any) -> Source:
@@ -78,25 +71,25 @@ FACTORIES: list[Callable[[str], Any]] = [
 
 @pytest.mark.versions
 @pytest.mark.parametrize("factory", FACTORIES)
-async def test_a_factory_may_give_a_client_of_any_kind(server: str, factory: Callable[[str], Any]) -> None:
-    async with opened(lambda: factory(server)) as session:
+async def test_a_factory_may_give_a_client_of_any_kind(game_url: str, factory: Callable[[str], Any]) -> None:
+    async with opened(lambda: factory(game_url)) as session:
         assert await is_a_game(session)
         assert await is_a_game(session)  # a reset begins another episode
 
 
 @pytest.mark.versions
-async def test_a_class_and_an_address_make_sessions(server: str) -> None:
-    async with opened(guess_env.GuessEnv, base_url=server) as session:
+async def test_a_class_and_an_address_make_sessions(game_url: str) -> None:
+    async with opened(guess_env.GuessEnv, base_url=game_url) as session:
         assert await is_a_game(session)
 
 
-async def test_an_address_alone_makes_sessions_of_dicts(server: str) -> None:
-    async with opened(base_url=server) as session:
+async def test_an_address_alone_makes_sessions_of_dicts(game_url: str) -> None:
+    async with opened(base_url=game_url) as session:
         await session.reset(**GAME)
         assert (await session.step({"guess": 1})).observation["hint"] == "higher"
 
 
-def test_clients_of_a_class_are_made_in_the_event_loop_in_the_order_of_the_rows(server: str) -> None:
+def test_clients_of_a_class_are_made_in_the_event_loop_in_the_order_of_the_rows(game_url: str) -> None:
     made: list[int] = []
 
     class Counting(openenv.GenericEnvClient):  # type: ignore[misc]
@@ -108,7 +101,7 @@ def test_clients_of_a_class_are_made_in_the_event_loop_in_the_order_of_the_rows(
             made.append(number)
 
     async def play() -> None:
-        sessions = Sessions(source(Counting, base_url=server), 5)
+        sessions = Sessions(source(Counting, base_url=game_url), 5)
         await asyncio.gather(*(sessions.open({}) for _ in range(3)))
         sessions.close()
 
@@ -355,8 +348,8 @@ class Cloud:
 
 
 @pytest.mark.parametrize("instance", [False, True])
-async def test_a_provider_of_ones_own_starts_it(server: str, instance: bool) -> None:  # noqa: FBT001
-    Cloud.url, Cloud.started, Cloud.stopped = server, [], 0
+async def test_a_provider_of_ones_own_starts_it(game_url: str, instance: bool) -> None:  # noqa: FBT001
+    Cloud.url, Cloud.started, Cloud.stopped = game_url, [], 0
 
     provider = Cloud() if instance else Cloud
     async with opened(guess_env.GuessEnv, docker_image="guess", provider=provider, variables={"A": "1"}) as session:
@@ -382,8 +375,8 @@ class Fleet(Cloud):
 
 
 @pytest.fixture
-def fleet(server: str) -> Sessions:
-    Cloud.url, Cloud.started, Fleet.running, Fleet.waits = server, [], [], list
+def fleet(game_url: str) -> Sessions:
+    Cloud.url, Cloud.started, Fleet.running, Fleet.waits = game_url, [], [], list
     return Sessions(source(guess_env.GuessEnv, docker_image="guess", provider=Fleet, several=True), 60.0)
 
 
@@ -474,7 +467,7 @@ def test_what_starts_an_environment_takes_no_session_of_it() -> None:
         asyncio.run(play())
 
 
-async def test_an_environment_that_did_not_start_is_tried_anew(server: str) -> None:
+async def test_an_environment_that_did_not_start_is_tried_anew(game_url: str) -> None:
     class Late(Cloud):
         def start_container(self, image: str, **options: Any) -> str:
             url = super().start_container(image, **options)
@@ -482,7 +475,7 @@ async def test_an_environment_that_did_not_start_is_tried_anew(server: str) -> N
                 raise RuntimeError("no machine is free")
             return url
 
-    Cloud.url, Cloud.started = server, []
+    Cloud.url, Cloud.started = game_url, []
 
     sessions = Sessions(source(guess_env.GuessEnv, docker_image="guess", provider=Late), 5.0)
     with pytest.raises(SessionError, match="no machine is free"):
@@ -491,12 +484,12 @@ async def test_an_environment_that_did_not_start_is_tried_anew(server: str) -> N
     sessions.close()
 
 
-async def test_a_hub_id_is_given_to_openenv(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hub_id_is_given_to_openenv(game_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def from_env(name: str, **options: Any) -> Any:
         asked.append((name, options))
-        return guess_env.GuessEnv(base_url=server)
+        return guess_env.GuessEnv(base_url=game_url)
 
     monkeypatch.setattr("openenv.AutoEnv.from_env", from_env)
 
@@ -508,14 +501,14 @@ async def test_a_hub_id_is_given_to_openenv(server: str, monkeypatch: pytest.Mon
             pass
 
 
-def test_the_hubs_environments_are_found_one_after_another(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hubs_environments_are_found_one_after_another(game_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     def from_env(name: str, **_: Any) -> Any:
         said.append("begins")
         time.sleep(0.1)
         said.append("ends")
-        return SimpleNamespace(_provider=1, base_url=server, disconnect=_nothing, close=_nothing)
+        return SimpleNamespace(_provider=1, base_url=game_url, disconnect=_nothing, close=_nothing)
 
     monkeypatch.setattr("openenv.AutoEnv.from_env", from_env)
 

@@ -5,7 +5,7 @@ import csv
 import functools
 import json
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from logs_ui.recorder.analysis.rescore.rescore_comparison import compare, ranks
 from tests.support.command import logs_ui, typed
 from tests.support.exhaustive import cases
 from tests.support.late import datasets, tiny_model
-from tests.support.training import ROWS, guess_server, make_trainer, sequential
+from tests.support.training import ROWS, make_trainer, sequential
 
 QUESTION = [{"role": "user", "content": "2 + 2?"}]
 _GIVEN = ("prompts", "completions", "completion_ids", "task", "answer", "env_reward")
@@ -40,12 +40,6 @@ class Seen:
         self.rows += [{name: given[name][i] for name in names} for i in range(len(prompts))]
         self.states += [columns["trainer_state"].global_step] * len(prompts)
         return [float(len(ids)) for ids in columns["completion_ids"]]
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with guess_server() as url:
-        yield url
 
 
 def write(db: Path, groups: Sequence[Sequence[float | None]]) -> None:
@@ -70,9 +64,9 @@ def bonus(bonus: list[int], **_: Any) -> list[float | None]:
 
 
 @pytest.mark.exhaustive
-def test_a_rollout_functions_rows_are_given_as_the_trainer_gave_them(server: str, tmp_path: Path, db: Path) -> None:
+def test_a_rollout_functions_rows_are_given_as_the_trainer_gave_them(game_url: str, tmp_path: Path, db: Path) -> None:
     then, now = Seen(), Seen()
-    make_trainer(record(sequential(server), db=db), tmp_path / "out", reward_funcs=[then]).train()
+    make_trainer(record(sequential(game_url), db=db), tmp_path / "out", reward_funcs=[then]).train()
     frame = rescore("latest", now, db)
     assert len(now.rows) == 2 * ROWS
     assert now.rows == then.rows

@@ -21,13 +21,7 @@ from tests.support.card_keys import CARD_KEYS
 from tests.support.exhaustive import cases
 from tests.support.late import transformers
 from tests.support.ranks import run_on_two_ranks
-from tests.support.training import guess_server, make_trainer, sequential
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with guess_server() as url:
-        yield url
+from tests.support.training import make_trainer, sequential
 
 
 def nothing(completions: list[Any], **_: Any) -> list[None]:
@@ -80,11 +74,11 @@ def card(name: str) -> Card:
 
 
 def test_a_card_is_printed_and_sent_once_when_it_first_fires(
-    server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     with webhook() as (url, heard):
         headers = {"Authorization": "Bearer abcdefgh"}
-        trained(server, tmp_path, DiagnosisCallback(every_steps=1, webhook=url, webhook_headers=headers))
+        trained(game_url, tmp_path, DiagnosisCallback(every_steps=1, webhook=url, webhook_headers=headers))
     said = capfd.readouterr().err
     assert cards_said(said).count("invalid_reward") == 1
     assert len(cards_said(said)) == len(set(cards_said(said)))
@@ -103,9 +97,9 @@ def test_a_card_is_printed_and_sent_once_when_it_first_fires(
 
 @pytest.mark.exhaustive
 def test_a_card_bears_the_last_step_that_it_is_made_of_however_late_it_is(
-    server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    trained(server, tmp_path)
+    trained(game_url, tmp_path)
     last = int(load_run(db=tmp_path / "a.db").step.max())
     with webhook() as (url, heard):
         callback = DiagnosisCallback(every_steps=1, webhook=url, run="latest", db=tmp_path / "a.db")
@@ -119,24 +113,24 @@ def test_a_card_bears_the_last_step_that_it_is_made_of_however_late_it_is(
     assert all(f", step {last}: " in body["text"] for _, body in heard)
 
 
-def test_it_is_silent_in_warm_up(server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    trained(server, tmp_path, DiagnosisCallback(every_steps=1), max_steps=2)
+def test_it_is_silent_in_warm_up(game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trained(game_url, tmp_path, DiagnosisCallback(every_steps=1), max_steps=2)
     assert cards_said(capfd.readouterr().err) == []
 
 
 @pytest.mark.exhaustive
 def test_a_short_training_is_looked_at_when_it_ends(
-    server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    trained(server, tmp_path, DiagnosisCallback(every_steps=100))
+    trained(game_url, tmp_path, DiagnosisCallback(every_steps=100))
     assert "invalid_reward" in cards_said(capfd.readouterr().err)
 
 
 @pytest.mark.versions
 def test_a_card_stops_the_training_and_the_run_says_why(
-    server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    trainer = trained(server, tmp_path, DiagnosisCallback(every_steps=1, stop_on={"invalid_reward"}), max_steps=200)
+    trainer = trained(game_url, tmp_path, DiagnosisCallback(every_steps=1, stop_on={"invalid_reward"}), max_steps=200)
     assert 4 <= trainer.state.global_step < 100
     (run,) = load_runs(tmp_path / "a.db").to_dict("records")
     assert run["state"] == "finished"
@@ -147,26 +141,26 @@ def test_a_card_stops_the_training_and_the_run_says_why(
 
 
 @pytest.mark.exhaustive
-def test_a_function_may_decide_what_stops_it(server: str, tmp_path: Path) -> None:
+def test_a_function_may_decide_what_stops_it(game_url: str, tmp_path: Path) -> None:
     asked: list[str] = []
 
     def costly(found: Card) -> bool:
         asked.append(found.id)
         return found.cost is not None and found.cost > 1e9
 
-    trainer = trained(server, tmp_path, DiagnosisCallback(every_steps=1, stop_on=costly))
+    trainer = trained(game_url, tmp_path, DiagnosisCallback(every_steps=1, stop_on=costly))
     assert trainer.state.global_step == 6
     assert "invalid_reward" in asked
 
 
 @pytest.mark.parametrize("kind", cases(["refused", "an error", "late"], 1))
 def test_a_webhook_that_fails_is_one_line_without_its_secret(
-    server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+    game_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     with webhook(status=500 if kind == "an error" else 200, seconds=5 if kind == "late" else 0) as (url, _):
         address = "http://127.0.0.1:9/hook/s3cret" if kind == "refused" else url
         callback = DiagnosisCallback(every_steps=1, webhook=address, webhook_timeout=0.2)
-        trainer = trained(server, tmp_path, callback)
+        trainer = trained(game_url, tmp_path, callback)
     assert trainer.state.global_step == 6
     (line,) = [one.getMessage() for one in caplog.records if "webhook" in one.getMessage()]
     assert "127.0.0.1" in line
@@ -175,20 +169,22 @@ def test_a_webhook_that_fails_is_one_line_without_its_secret(
 
 
 def test_what_breaks_in_users_code_costs_neither_cards_nor_steps(
-    server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(_: Any) -> bool:
         raise RuntimeError("mine")
 
     own = Diagnostic("mine", "Mine", "", "ours", missing=lambda _: None, look=broken)  # type: ignore[arg-type]
-    trainer = trained(server, tmp_path, DiagnosisCallback(every_steps=1, diagnostics=[own], stop_on=broken))
+    trainer = trained(game_url, tmp_path, DiagnosisCallback(every_steps=1, diagnostics=[own], stop_on=broken))
     assert trainer.state.global_step == 6
     assert "invalid_reward" in cards_said(capfd.readouterr().err)
     assert any("mine" in one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
 
 
-def test_without_a_recorded_run_it_does_nothing(server: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    trainer = make_trainer(sequential(server), tmp_path / "out", warm=0, max_steps=1)
+def test_without_a_recorded_run_it_does_nothing(
+    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trainer = make_trainer(sequential(game_url), tmp_path / "out", warm=0, max_steps=1)
     trainer.add_callback(DiagnosisCallback(every_steps=1))
     trainer.train()
     assert cards_said(capfd.readouterr().err) == []
@@ -254,9 +250,9 @@ Path(sys.argv[3], f"stopped-{trainer.accelerator.process_index}").write_text(str
 """
 
 
-def test_two_ranks_stop_at_the_same_step(server: str, tmp_path: Path) -> None:
+def test_two_ranks_stop_at_the_same_step(game_url: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
-    run_on_two_ranks(RANK, tmp_path, server, db, out)
+    run_on_two_ranks(RANK, tmp_path, game_url, db, out)
     first, second = ((out / f"stopped-{rank}").read_text() for rank in range(2))
     assert first == second
     assert int(first) < 600

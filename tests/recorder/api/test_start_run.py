@@ -37,15 +37,8 @@ from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from tests.support.late import guess_env, guess_model, torch
 from tests.support.model_server import chat, chat_choice, model_server
 from tests.support.stored import only_run
-from tests.support.training import guess_server
 
 QUESTION: Any = [{"role": "user", "content": "2 + 2?"}]
-
-
-@pytest.fixture(scope="module")
-def server() -> Any:
-    with guess_server() as url:
-        yield url
 
 
 def rows_of(db: Path) -> list[dict[str, Any]]:
@@ -159,11 +152,11 @@ def test_turns_that_are_told_by_hand(db: Path) -> None:
     assert load_scalars(db=db).loc[1, "accuracy"] == 1.0
 
 
-def test_calls_made_inside_are_the_rollouts_own(db: Path, server: str) -> None:
+def test_calls_made_inside_are_the_rollouts_own(db: Path, game_url: str) -> None:
     tokenizer = guess_model.make_tokenizer()
     model = guess_model.make_model(tokenizer, 0)
     prompt_ids = tokenizer.apply_chat_template(QUESTION, add_generation_prompt=True, return_dict=False)
-    with start_run(tokenizer=tokenizer, db=db) as run, guess_env.GuessEnv(base_url=server).sync() as client:
+    with start_run(tokenizer=tokenizer, db=db) as run, guess_env.GuessEnv(base_url=game_url).sync() as client:
         with run.rollout(QUESTION) as row:
             client.reset(task="easy: 1-3", game=1)
             output = model.generate(input_ids=torch.tensor([prompt_ids]), max_new_tokens=4, do_sample=True)
@@ -180,13 +173,13 @@ def test_calls_made_inside_are_the_rollouts_own(db: Path, server: str) -> None:
     assert only_run(db).unattributed_calls == 0
 
 
-def test_many_at_once_in_tasks_and_threads(db: Path, server: str) -> None:
+def test_many_at_once_in_tasks_and_threads(db: Path, game_url: str) -> None:
     run = start_run(db=db)
 
     async def play(number: int) -> None:
         async with (
             run.rollout(f"game {number}", task=str(number)) as row,
-            guess_env.GuessEnv(base_url=server) as client,
+            guess_env.GuessEnv(base_url=game_url) as client,
         ):
             await client.reset(task="easy: 1-3", game=1)
             await asyncio.sleep(0.001 * (number % 3))
@@ -198,7 +191,7 @@ def test_many_at_once_in_tasks_and_threads(db: Path, server: str) -> None:
         await asyncio.gather(*(play(number) for number in range(4)))
 
     def play_in_a_thread(number: int) -> None:
-        with run.rollout(f"game {number}", task=str(number)), guess_env.GuessEnv(base_url=server).sync() as client:
+        with run.rollout(f"game {number}", task=str(number)), guess_env.GuessEnv(base_url=game_url).sync() as client:
             client.reset(task="easy: 1-3", game=1)
             client.step(guess_env.GuessAction(guess=number))
 

@@ -17,7 +17,6 @@ from logs_ui.recorder.capture.instruments import concurrency, openenv
 from logs_ui.recorder.capture.instruments.patch import patches
 from tests.support.late import guess_env, mcp_types
 from tests.support.rollouts import served_app
-from tests.support.training import guess_server
 
 pytestmark = pytest.mark.versions
 
@@ -28,12 +27,6 @@ GAME = {"seed": 1, "task": "easy: 1-3"}
 def _attached() -> None:
     openenv.install()
     concurrency.install()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[str]:
-    with guess_server() as url:
-        yield url
 
 
 def add(a: int, b: int) -> int:
@@ -105,9 +98,9 @@ def is_a_game(calls: list[EnvironmentCall]) -> bool:
     return True
 
 
-def test_a_sync_client_is_recorded(server: str) -> None:
+def test_a_sync_client_is_recorded(game_url: str) -> None:
     def play() -> None:
-        with guess_env.GuessEnv(base_url=server).sync() as env:
+        with guess_env.GuessEnv(base_url=game_url).sync() as env:
             env.reset(**GAME)
             assert env.step(guess_env.GuessAction(guess=1)).reward == 0.1
             env.state()  # no call of the rollout's
@@ -115,9 +108,9 @@ def test_a_sync_client_is_recorded(server: str) -> None:
     assert is_a_game(recorded(play))
 
 
-def test_a_bare_client_is_recorded(server: str) -> None:
+def test_a_bare_client_is_recorded(game_url: str) -> None:
     def play() -> None:
-        env = guess_env.GuessEnv(base_url=server)
+        env = guess_env.GuessEnv(base_url=game_url)
         env.reset(**GAME)
         env.step(guess_env.GuessAction(guess=1))
         env.close()
@@ -125,9 +118,9 @@ def test_a_bare_client_is_recorded(server: str) -> None:
     assert is_a_game(recorded(play))
 
 
-def test_an_async_client_is_recorded(server: str) -> None:
+def test_an_async_client_is_recorded(game_url: str) -> None:
     async def play() -> None:
-        async with guess_env.GuessEnv(base_url=server) as env:
+        async with guess_env.GuessEnv(base_url=game_url) as env:
             await env.reset(**GAME)
             await env.step(guess_env.GuessAction(guess=1))
             await env.state()
@@ -135,11 +128,11 @@ def test_an_async_client_is_recorded(server: str) -> None:
     assert is_a_game(recorded(lambda: asyncio.run(play())))
 
 
-def test_a_call_that_nobody_awaits_is_recorded_when_it_runs(server: str) -> None:
+def test_a_call_that_nobody_awaits_is_recorded_when_it_runs(game_url: str) -> None:
     log = Collector()
 
     async def play() -> None:
-        env = guess_env.GuessEnv(base_url=server)
+        env = guess_env.GuessEnv(base_url=game_url)
         result = env.reset(**GAME)
         assert log.so_far().environment_calls == []
         assert result.done is False  # reading it is what makes the call
@@ -153,9 +146,9 @@ def test_a_call_that_nobody_awaits_is_recorded_when_it_runs(server: str) -> None
     assert is_a_game(log.records.environment_calls)
 
 
-def test_an_error_of_the_server_is_recorded_and_raised(server: str) -> None:
+def test_an_error_of_the_server_is_recorded_and_raised(game_url: str) -> None:
     def play() -> None:
-        with guess_env.GuessEnv(base_url=server).sync() as env, pytest.raises(RuntimeError, match="Unknown task"):
+        with guess_env.GuessEnv(base_url=game_url).sync() as env, pytest.raises(RuntimeError, match="Unknown task"):
             env.reset(task="none such")
 
     (call,) = recorded(play)
@@ -188,8 +181,8 @@ def test_calls_of_a_tool_client_are_actions_by_their_names(calculator: str) -> N
     assert {call.client for call in calls} == {0}
 
 
-def test_a_step_within_a_tool_is_the_tools_child(server: str) -> None:
-    with guess_env.GuessEnv(base_url=server).sync() as env:
+def test_a_step_within_a_tool_is_the_tools_child(game_url: str) -> None:
+    with guess_env.GuessEnv(base_url=game_url).sync() as env:
         env.reset(**GAME)
 
         @trace_env
@@ -297,6 +290,6 @@ def test_clients_of_0_2_2_to_0_3_are_recorded() -> None:
     assert step.done is True
 
 
-def test_outside_of_a_rollout_nothing_is_kept_and_all_works(server: str) -> None:
-    with guess_env.GuessEnv(base_url=server).sync() as env:
+def test_outside_of_a_rollout_nothing_is_kept_and_all_works(game_url: str) -> None:
+    with guess_env.GuessEnv(base_url=game_url).sync() as env:
         assert isinstance(env.reset(**GAME), guess_env.StepResult)

@@ -29,7 +29,6 @@ from tests.support import old_trl
 from tests.support.exhaustive import cases
 from tests.support.late import datasets, guess_env, openenv, tiny_model
 from tests.support.model_server import TOOL_CALL, ModelServer, chat, chat_choice
-from tests.support.rollouts import moody_server
 from tests.support.tool_games import ToolGame
 from tests.support.training import generate, guess_server
 
@@ -50,12 +49,6 @@ CALLS: list[Any] = [
 def client(server: ModelServer) -> Iterator[openai.OpenAI]:
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="sk-secret", max_retries=0) as client:
         yield client
-
-
-@pytest.fixture(scope="module")
-def moody() -> Iterator[str]:
-    with moody_server() as url:
-        yield url
 
 
 def rows_of(db: Path) -> list[Any]:

@@ -5,7 +5,6 @@ import math
 import os
 import statistics
 import threading
-from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
@@ -22,19 +21,7 @@ from tests.support.evaluations import ROWS, Echo, says, sums, word
 from tests.support.late import datasets, guess_env, guess_rollout
 from tests.support.model_server import ModelServer, Reply, refused
 from tests.support.rollouts import Moody, Scripted, a_trainer, moody_server
-from tests.support.training import guess_server, make_trainer, numbered
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with guess_server() as url:
-        yield url
-
-
-@pytest.fixture(scope="module")
-def moody() -> Iterator[str]:
-    with moody_server() as url:
-        yield url
+from tests.support.training import make_trainer, numbered
 
 
 def in_order(report: Report) -> pd.DataFrame:
@@ -84,10 +71,12 @@ def echo(moody: str, **settings: Any) -> Evaluation:
     return scored
 
 
-def test_offline_rollouts_are_scored_and_recorded_with_the_environments_calls(url: str, server: ModelServer) -> None:
+def test_offline_rollouts_are_scored_and_recorded_with_the_environments_calls(
+    game_url: str, server: ModelServer
+) -> None:
     server.gives(*says("guess 1", "guess 2", "guess 3", "guess 4", "?"))
     seen: list[EvaluationRow] = []
-    report = guessing(url, seen).run(model="tiny", model_url=server.url, samples=4, concurrency=1)
+    report = guessing(game_url, seen).run(model="tiny", model_url=server.url, samples=4, concurrency=1)
     rows = in_order(report)
     assert set(rows["eval_name"]) == {"guess"}
     assert set(rows["mode"]) == {"eval"}
@@ -118,19 +107,19 @@ def test_offline_rollouts_are_scored_and_recorded_with_the_environments_calls(ur
     assert logged["rewards/solved"] == pytest.approx(statistics.fmean(row.env_reward or 0.0 for row in seen))
 
 
-def test_the_same_seeds_are_played_in_every_evaluation(url: str, server: ModelServer) -> None:
+def test_the_same_seeds_are_played_in_every_evaluation(game_url: str, server: ModelServer) -> None:
     server.gives(*says("?"))
-    frames = [guessing(url).run(model="tiny", model_url=server.url, limit=2).frame for _ in range(2)]
+    frames = [guessing(game_url).run(model="tiny", model_url=server.url, limit=2).frame for _ in range(2)]
     resets = [[actions[0]["metadata"]["reset"] for actions in frame["actions"]] for frame in frames]
     assert resets[0] == resets[1]
     assert len(resets[0]) == 2
 
 
 @pytest.mark.versions
-def test_training_and_offline_evaluation_stand_side_by_side(url: str, server: ModelServer, tmp_path: Path) -> None:
+def test_training_and_offline_evaluation_stand_side_by_side(game_url: str, server: ModelServer, tmp_path: Path) -> None:
     seen: list[EvaluationRow] = []
     settings = Settings(max_reward=1.5)
-    guess = guessing(url, seen, dataset=games(each=2), diagnosis=settings)
+    guess = guessing(game_url, seen, dataset=games(each=2), diagnosis=settings)
     rollout_func = guess.rollout_func(announce=False)
     weights = guess.reward_weights
     trainer = make_trainer(rollout_func, tmp_path, reward_funcs=guess.rewards, warm=120, reward_weights=weights)
