@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ def tokenizer() -> Any:
 
 
 @pytest.fixture(scope="module")
-def player() -> Iterator[Any]:
-    with GuessServer() as server, guess_env.GuessEnv(base_url=server.wait_until_ready()).sync() as client:
+def player(game_url: str) -> Iterator[Any]:
+    with guess_env.GuessEnv(base_url=game_url).sync() as client:
         yield client
 
 
@@ -69,11 +70,13 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Watched:
         return wrapped
 
     before = set(threading.enumerate())
-    train_demo(
-        DemoSettings(steps=3, seed=1, output_dir=tmp_path_factory.mktemp("demo")),
-        wrap=listen,
-        on_step=lambda *step: seen.steps.append(step),
-    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("logs_ui.rollout.demo.guess_model.warm_up", partial(guess_model.warm_up, steps=50))  # enough
+        train_demo(
+            DemoSettings(steps=3, seed=1, output_dir=tmp_path_factory.mktemp("demo")),
+            wrap=listen,
+            on_step=lambda *step: seen.steps.append(step),
+        )
     seen.threads_left = {thread.name for thread in set(threading.enumerate()) - before if "openenv" in thread.name}
     return seen
 
