@@ -27,15 +27,7 @@ from logs_ui.rollout.demo.demo import GuessServer
 from tests.support.exhaustive import cases
 from tests.support.late import guess_env, guess_rollout, torch, transformers, trl
 from tests.support.stored import last_run
-from tests.support.training import (
-    GROUP,
-    ROWS,
-    batched,
-    logged_by_trl,
-    make_trainer,
-    sequential,
-    solved,
-)
+from tests.support.training import GROUP, ROWS, batched, logged_by_trl, make_trainer, sequential, solved
 
 
 def picky(env_reward: list[float], **_: Any) -> list[float | None]:
@@ -103,11 +95,7 @@ def test_a_batched_function_is_recorded_too(game_url: str, db: Path, tmp_path: P
 def test_rewards_and_advantages_are_what_trl_logged_row_by_row(game_url: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
     trainer = make_trainer(
-        record(sequential(game_url), db=db),
-        out,
-        reward_funcs=[solved, picky],
-        reward_weights=[1.0, 0.3],
-        max_steps=3,
+        record(sequential(game_url), db=db), out, reward_funcs=[solved, picky], reward_weights=[1.0, 0.3], max_steps=3
     )
     trainer.train()
     rows, logged = load_run(db=db), logged_by_trl(out)

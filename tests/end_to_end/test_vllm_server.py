@@ -83,12 +83,7 @@ def ask(served: Served, contexts: list[list[int]], **sampling: Any) -> list[Answ
 
 @pytest.mark.parametrize(
     "sampling",
-    [
-        {"temperature": 0.5},
-        {"temperature": 1.0},
-        {"temperature": 1.7},
-        {"temperature": 0.8, "top_k": 5},
-    ],
+    [{"temperature": 0.5}, {"temperature": 1.0}, {"temperature": 1.7}, {"temperature": 0.8, "top_k": 5}],
     ids=str,
 )
 def test_log_probs_are_transformers_for_what_was_sampled_from(

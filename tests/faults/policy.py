@@ -6,18 +6,7 @@ from typing import Any
 
 from logs_ui.recorder.vocabulary import FIRST_PROMPT
 from tests.faults import Fault
-from tests.faults.rewarding import (
-    FEW_TASKS,
-    LARGE,
-    LONG,
-    MANY_TASKS,
-    RUNNING,
-    SMALL,
-    USUAL,
-    answered,
-    chance,
-    fault,
-)
+from tests.faults.rewarding import FEW_TASKS, LARGE, LONG, MANY_TASKS, RUNNING, SMALL, USUAL, answered, chance, fault
 from tests.faults.scripts import Place, Played, Script, Shape
 
 SAMPLING = "sampling/sampling_logp_difference/mean"

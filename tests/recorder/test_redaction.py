@@ -8,16 +8,7 @@ import pytest
 import requests
 from sqlmodel import Session, col, select
 
-from logs_ui.recorder import (
-    current_row,
-    flush,
-    load_run,
-    record,
-    row_scope,
-    start_run,
-    trace_client,
-    trace_env,
-)
+from logs_ui.recorder import current_row, flush, load_run, record, row_scope, start_run, trace_client, trace_env
 from logs_ui.recorder.redaction import masked, without_secrets
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run

@@ -117,10 +117,7 @@ def judged_by_length(seed: int, *, growth: float = 2.0) -> Rows:
     dice = np.random.default_rng(seed)
     tokens = np.maximum(80 * (1 + growth * TIME) + dice.normal(0, 40, MANY), 5)
     return rows_of(
-        MANY,
-        steps=STEPS,
-        reward=np.clip(1 + tokens / 45 + dice.normal(0, 0.8, MANY), 1, 10),
-        completion_tokens=tokens,
+        MANY, steps=STEPS, reward=np.clip(1 + tokens / 45 + dice.normal(0, 0.8, MANY), 1, 10), completion_tokens=tokens
     )
 
 
@@ -155,11 +152,7 @@ def test_a_function_that_rises_without_length_is_learnt() -> None:
     rows, solved = judged_by_length(1), drawn(0.2 + 0.7 * TIME, 1)
     parts = {"judge": rows.reward, "solved": 0.5 * solved}
     both = rows_of(
-        MANY,
-        steps=STEPS,
-        reward=rows.reward + 0.5 * solved,
-        completion_tokens=rows.completion_tokens,
-        parts=parts,
+        MANY, steps=STEPS, reward=rows.reward + 0.5 * solved, completion_tokens=rows.completion_tokens, parts=parts
     )
     assert "length" in ids(diagnose_rows(rows))
     assert "length" not in ids(diagnose_rows(both))

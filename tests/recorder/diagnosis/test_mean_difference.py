@@ -59,8 +59,7 @@ def test_equal_means_and_sides_without_spread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chances", "limit"),
-    [([], -1), ([0.04], 0.04), ([0.04, 0.5], -1), ([0.02, 0.04], 0.04), ([0.9, 0.01, 0.04], 0.01)],
+    ("chances", "limit"), [([], -1), ([0.04], 0.04), ([0.04, 0.5], -1), ([0.02, 0.04], 0.04), ([0.9, 0.01, 0.04], 0.01)]
 )
 def test_the_number_of_comparisons_is_corrected_for(chances: list[float], limit: float) -> None:
     assert chance_limit(chances) == limit

@@ -20,10 +20,7 @@ def row(**columns: Any) -> EvaluationRow:
 
 
 def judged(
-    it: EvaluationRow,
-    *others: EvaluationRow,
-    state: str = RunState.RUNNING,
-    config: dict[str, Any] | None = None,
+    it: EvaluationRow, *others: EvaluationRow, state: str = RunState.RUNNING, config: dict[str, Any] | None = None
 ) -> Training:
     group = [it, *others]
     for number, one in enumerate(group):

@@ -23,7 +23,7 @@ from logs_ui.recorder.importing.source_files import Place, RecordError
 
 def test_numbers_may_be_written_as_text() -> None:
     assert [number(it) for it in (1, 0.5, True, "0.5", "-Infinity", 10**400, -(10**400))] == [
-        *(1.0, 0.5, 1.0, 0.5, -math.inf, math.inf, -math.inf),
+        *(1.0, 0.5, 1.0, 0.5, -math.inf, math.inf, -math.inf)
     ]
     assert math.isnan(number("NaN") or 0.0)
     assert [number(it) for it in (None, "a", "", [1], ())] == [None] * 5

@@ -155,8 +155,7 @@ def test_the_verdict_on_a_healthy_run_is_true(run: Realistic) -> None:
     said = found.diagnosed.report.verdict.said
     assert said in of_run(found)[0]
     shown = re.fullmatch(
-        r"Healthy[\w, ]*: solved (\d+%)(?: \u2192 (\d+%) \(steps 1\u2013(\d+) against (\d+)\u2013\d+(.*)\))?",
-        said,
+        r"Healthy[\w, ]*: solved (\d+%)(?: \u2192 (\d+%) \(steps 1\u2013(\d+) against (\d+)\u2013\d+(.*)\))?", said
     )
     assert shown is not None, said
     if not shown[2]:

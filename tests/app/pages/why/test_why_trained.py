@@ -24,14 +24,7 @@ from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.masks import RATIO, masks
 from logs_ui.recorder.diagnosis.tables.movement import signals
 from logs_ui.recorder.diagnosis.tables.one_rollout import Moved, training
-from logs_ui.recorder.diagnosis.tables.training_outcome import (
-    OUTCOMES,
-    Outcome,
-    Tokens,
-    counts,
-    outcomes,
-    where,
-)
+from logs_ui.recorder.diagnosis.tables.training_outcome import OUTCOMES, Outcome, Tokens, counts, outcomes, where
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import writing_engine
