@@ -313,6 +313,12 @@ def server() -> Iterator[ModelServer]:
         yield server
 
 
+@pytest.fixture
+def _asks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keeps openai's client from waiting for seconds before it asks a server again."""
+    monkeypatch.setattr("openai._base_client.MAX_RETRY_DELAY", 0.01)
+
+
 @pytest.fixture(scope="module")
 def game_url() -> Iterator[str]:
     """Return the address of an OpenEnv server of the demo's game."""

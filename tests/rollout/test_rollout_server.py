@@ -84,6 +84,7 @@ def test_many_rows_are_asked_at_once_in_one_batch_after_another(server: ModelSer
     assert sorted(asked["seed"] for _, asked in server.asked) == sorted([*range(40, 52)] * 2)
 
 
+@pytest.mark.usefixtures("_asks_again_at_once")
 def test_a_server_that_is_unavailable_for_a_moment_is_asked_again(server: ModelServer) -> None:
     server.gives(Reply({}, status=503), Reply({}, status=429), Reply(completion("4"), breaks=True), completion("4"))
     assert ask(ServerModel(server.url, "tiny")).ids == [7, 2]

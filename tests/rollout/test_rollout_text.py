@@ -236,7 +236,8 @@ class Mishap(Echo):
         ("says nothing", "step() gives a text, or (env, text), not NoneType"),
     ],
 )
-def test_an_environment_that_breaks_costs_its_own_row(mood: str, said: str) -> None:
+def test_an_environment_that_breaks_costs_its_own_row(monkeypatch: pytest.MonkeyPatch, mood: str, said: str) -> None:
+    monkeypatch.setattr(sessions, "_CLOSE_SECONDS", 0.1)
     output, model = play(Mishap, script("guess", "stop"), ["calm", mood, "calm"], seed="prompt", timeout=2)
     assert output["env_reward"] == [2.0, None, 2.0]
     assert said in output["error"][1]

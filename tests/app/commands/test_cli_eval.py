@@ -132,6 +132,7 @@ def test_options_reach_the_server(folder: Path, server: ModelServer) -> None:
     assert server.headers[0]["authorization"] == "Bearer sk-very-secret"
 
 
+@pytest.mark.usefixtures("_asks_again_at_once")
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [

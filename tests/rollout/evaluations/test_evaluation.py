@@ -249,6 +249,7 @@ def test_the_key_is_that_of_the_environment(server: ModelServer, monkeypatch: py
     assert "sk-very-secret" not in str(report.frame.to_dict())
 
 
+@pytest.mark.usefixtures("_asks_again_at_once")
 def test_what_is_missing_is_told_before_anything_is_recorded(moody: str, server: ModelServer) -> None:
     with pytest.raises(GenerationError, match=r"does not serve 'big'. It serves tiny"):
         sums().run(model="big", model_url=server.url)
