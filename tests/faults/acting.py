@@ -10,21 +10,8 @@ from tests.faults.runs import Turn
 from tests.faults.scripts import Place, Played, Script, Shape, generated
 
 WORDS = [
-    "north",
-    "south",
-    "east",
-    "west",
-    "up",
-    "down",
-    "take",
-    "drop",
-    "open",
-    "close",
-    "look",
-    "push",
-    "pull",
-    "left",
-]
+    "north", "south", "east", "west", "up", "down", "take", "drop", "open", "close", "look", "push", "pull", "left",
+]  # fmt: skip
 
 SHAPES = {
     "32 rollouts": Shape(steps=4, groups=2),

@@ -8,23 +8,8 @@ from html.parser import HTMLParser
 _UNSEEN = {"script", "style", "head", "template", "svg", "dialog"}
 _VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 _BLOCKS = {
-    "p",
-    "li",
-    "tr",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "div",
-    "section",
-    "dl",
-    "dd",
-    "dt",
-    "table",
-    "ul",
-    "summary",
-    "header",
-}
+    "p", "li", "tr", "h1", "h2", "h3", "h4", "div", "section", "dl", "dd", "dt", "table", "ul", "summary", "header",
+}  # fmt: skip
 
 
 @dataclass

@@ -9,26 +9,10 @@ from logs_ui.recorder.queries.filters.terms import Range, Term
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
     [
-        "none",
-        "AND",
-        "-x",
-        "a,b",
-        'a "b" \\',
-        "\n",
-        "\u202e",
-        " ",
-        "a:b",
-        "<1",
-        "1..2",
-        "x*",
-        "#1",
-        "(a",
-        "a~b",
-        "3.10",
-        "and",
-        "",
+        "none", "AND", "-x", "a,b", 'a "b" \\', "\n", "\u202e", " ", "a:b", "<1", "1..2", "x*", "#1", "(a", "a~b",
+        "3.10", "and", "",
     ]
-)
+)  # fmt: skip
 _WORDS = TEXTS.map(lambda text: f"w{text}")
 
 

@@ -29,18 +29,9 @@ import typer
 import uvicorn.protocols.http.h11_impl
 
 _LOADED = (
-    concurrent.futures,
-    multiprocessing,
-    fastapi,
-    httpx,
-    pd,
-    platformdirs,
-    pyarrow,
-    sqlmodel,
-    tokenizers,
-    typer,
+    concurrent.futures, multiprocessing, fastapi, httpx, pd, platformdirs, pyarrow, sqlmodel, tokenizers, typer,
     uvicorn,
-)
+)  # fmt: skip
 _GONE: dict[Any, str] = {
     os: "fork register_at_fork nice getuid geteuid setsid killpg sched_getaffinity O_NONBLOCK O_CLOEXEC fdatasync"
     " uname",

@@ -29,17 +29,9 @@ from tests.support.factory import make_run
 RUNS = ("old", "new")
 DAY_US = 86_400_000_000
 TEXT = [
-    "messages",
-    "actions",
-    "sampling",
-    "metadata",
-    "prompt_ids",
-    "completion_ids",
-    "logprobs",
-    "mask",
-    "pruned",
+    "messages", "actions", "sampling", "metadata", "prompt_ids", "completion_ids", "logprobs", "mask", "pruned",
     "tags",
-]
+]  # fmt: skip
 PROMPT = [{"role": "user", "content": "hello"}]
 
 

@@ -20,22 +20,8 @@ from tests.support.exhaustive import cases
 
 ROWS, GROUP = 8, 4
 WORDS = [
-    "the",
-    "answer",
-    "of",
-    "which",
-    "I",
-    "am",
-    "quite",
-    "sure",
-    "is",
-    "no",
-    "number",
-    "but",
-    "some",
-    "other",
-    "word",
-]
+    "the", "answer", "of", "which", "I", "am", "quite", "sure", "is", "no", "number", "but", "some", "other", "word",
+]  # fmt: skip
 GOLD = ["photosynthesis in green plants", "mitosis of eukaryotic cells"]
 
 Function = Callable[[list[str]], Any]
