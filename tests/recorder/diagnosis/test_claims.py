@@ -91,7 +91,7 @@ def repeats(it: Rollout) -> float:
     pairs = {
         (repr(at), repr(turn.action)) for at, turn in zip(before, it.turns, strict=False) if turn.action is not None
     }
-    return max(1 - len(pairs) / max(len(actions(it)), 1), goes_round(actions(it)))
+    return max(1 - len(pairs) / len(actions(it)), goes_round(actions(it))) if actions(it) else 0.0
 
 
 def goes_round(taken: list[Any]) -> float:
@@ -160,6 +160,15 @@ class Case:
         """Return what is recorded of the texts of the last steps: counts of words are tested where they are made."""
         rows = columns(self.run)
         return {name: column[rows.step >= self.last[0].step] for name, column in rows.facts.items()}
+
+    @cached_property
+    def texts_of(self) -> Mapping[tuple[int, int, int], Mapping[str, Any]]:
+        facts = columns(self.run).facts
+        names = ("distinct_words", "compression", "trigram_repeats")
+        return {
+            (it.step, it.group, it.generation): {name: facts[name][place] for name in names}
+            for place, it in enumerate(self.run.rollouts)
+        }
 
     def of_card(self) -> list[tuple[Rollout, bool]]:
         """Return the rollouts of the last steps, and whether the card is about them."""
@@ -487,12 +496,128 @@ def repeating(case: Case) -> Any:
     return (texts["trigram_repeats"] >= 0.5) | (texts["distinct_words"] <= 0.25) | (texts["compression"] > 10)
 
 
+def ended(it: Rollout) -> bool:
+    """Return whether nothing but its reward says that a rollout went wrong."""
+    odd = (
+        {"length", "no_action", "turn_limit"}
+        if not is_looping(it)
+        else {"length", "no_action", "turn_limit", "not_recorded"}
+    )
+    is_idle = not actions(it) and any(turn.is_move for turn in it.turns)
+    return not (error(it) or reward(it) is None or str(stop_reason(it)) in odd or is_idle)
+
+
+def short(case: Case, it: Rollout) -> float:
+    """Return the reward that a rollout lost."""
+    return max(case.report.scale.best - (reward(it) or 0.0), 0.0)
+
+
+def of_loss(case: Case, *groups: str) -> tuple[str, ...]:
+    lost = [(short(case, it), ended(it)) for it in case.last]
+    return *groups[:-1], percent(sum(it for it, is_low in lost if is_low) / sum(it for it, _ in lost))
+
+
+def figures(case: Case, it: Rollout) -> dict[str, float]:
+    """Return what differences may name, of one rollout."""
+    texts = case.texts_of[it.step, it.group, it.generation]
+    tokens = float("nan") if it.tokens is None else length(it) * max(len(it.turns), 1)
+    return {
+        **(it.values or {}),
+        "reward": reward(it),
+        "tokens per turn": tokens / max(len(it.turns), 1),
+        "sampled tokens": tokens,
+        "turns": len(it.turns),
+        "environment steps": len(actions(it)),
+        "failed actions": sum(turn.error is not None for turn in it.turns),
+        "the share of distinct words": texts["distinct_words"],
+        "the compression ratio of the text": texts["compression"],
+        "the share of repeated word sequences": texts["trigram_repeats"],
+        "solved (share)": float(case.report.scale.success.is_defined and case.solved(it)),
+    }
+
+
+def compared(
+    case: Case, name: str, chosen: list[Rollout], others: list[Rollout], stratum: Callable[[Rollout], Hashable]
+) -> tuple[str, str]:
+    """Return the two means of a figure, over the strata that both sides have, each weighted by what it tells."""
+    sums, whole = [0.0, 0.0], 0.0
+    for one in {stratum(it) for it in chosen}:
+        sides = [[figures(case, it)[name] for it in side if stratum(it) == one] for side in (chosen, others)]
+        if all(sides):
+            weight = len(sides[0]) * len(sides[1]) / (len(sides[0]) + len(sides[1]))
+            sums, whole = (
+                [total + weight * fmean(side) for total, side in zip(sums, sides, strict=True)],
+                whole + weight,
+            )
+    shown = percent if name.endswith("(share)") else figure
+    return shown(sums[0] / whole), shown(sums[1] / whole)
+
+
+def over_time(case: Case, *groups: str) -> tuple[str, ...]:
+    first, last, text = case.steps(*groups[:2]), case.steps(*groups[2:4]), groups[-1]
+    by = task if len(groups) == 6 else lambda _: 0
+    said = []
+    for part in text.split("; "):
+        name = re.findall(r"(.+) \S+ \u2192 ", part)[0]
+        now, before = compared(case, name, last, first, by)
+        said.append(f"{name} {before} \u2192 {now}")
+    return *groups[:-1], "; ".join(said)
+
+
+def in_groups_of(case: Case, count: str, text: str) -> tuple[str, ...]:
+    low = [it for it in case.last if ended(it) and short(case, it) > SAME]
+    if case.report.scale.success.is_defined:
+        low, better = [it for it in low if not case.solved(it)], [it for it in case.last if case.solved(it)]
+    else:
+        means_of = {(it.step, it.group): fmean(rewards(group)) for group in case.groups for it in group}
+        better = [it for it in case.last if (reward(it) or 0.0) > means_of[it.step, it.group] + SAME]
+        low = [it for it in low if (reward(it) or 0.0) < means_of[it.step, it.group] - SAME]
+    said = []
+    for part in text.split("; "):
+        name = re.findall(r"(.+) \S+, in better ones ", part)[0]
+        mine, theirs = compared(case, name, low, better, lambda it: (it.step, it.group))
+        said.append(f"{name} {mine}, in better ones {theirs}")
+    both = {(it.step, it.group) for it in low} & {(it.step, it.group) for it in better}
+    return str(len(both)), "; ".join(said)
+
+
+def lose_most(case: Case, text: str, *elsewhere: str) -> tuple[str, ...]:
+    mine = tasks(filter(ended, case.last))
+    names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
+    said = recounted(text, {it: f"{it} (mean reward {means(rewards(mine[it]))})" for it in names})
+    rest = [value for name, of in mine.items() if name not in names for value in rewards(of)]
+    return said, *(means(rest) for _ in elsewhere)
+
+
+def fell(case: Case, name: str, *groups: str) -> tuple[str, ...]:
+    """Return the levels before and since a step, each step counting once."""
+    steps = [
+        (mine[0].step, fmean(values(mine, name)))
+        for mine in grouped(filter(ended, case.run.rollouts), lambda it: it.step)
+    ]
+    since = int(groups[2])
+    before, after = ([value for step, value in steps if (step < since) is side] for side in (True, False))
+    return name, figure(fmean(before)), figure(fmean(after)), *groups[2:]
+
+
+def shortfalls(case: Case, text: str) -> tuple[str, ...]:
+    paid = np.array([reward(it) if reward(it) is not None else -np.inf for it in case.run.rollouts])
+    best = [it for it, value in zip(case.run.rollouts, paid, strict=True) if value >= np.percentile(paid, 99)]
+    low = [it for it in case.last if ended(it) and short(case, it) > SAME]
+    said = []
+    for name in re.findall(r"(?:^|, )(\S+) ", text):
+        more = fmean(parts(it).get(name, 0.0) for it in best) - fmean(parts(it).get(name, 0.0) for it in low)
+        said.append(f"{name} {figure(more * len(low) / len(case.last))}")
+    return (", ".join(said),)
+
+
 PLAIN = (
     "Advantages come from differences within a group", "Advantages compare a completion with its group",
     "For on-policy samples the two are equal in expectation.", "It is logged by the trainer.",
     'With vllm_mode="server", TRL sends only the first prompt of each group', "reset() returned different ",
     "What the dataset asks is the same; ", "Whether the new tasks are harder ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
+    "Compared without a clear difference: ", "The findings above concern rollouts with ",
     "No action of theirs was parsed and executed, and no tool call.",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
@@ -705,6 +830,18 @@ COUNTS: dict[str, Count] = {
     "under what ended them, so costs overlap.": lambda c, _: (
         str(sum(failed(it) and not error(it) for it in c.last)),
     ),
+    "Rollouts end normally and score low: # of the loss": of_loss,
+    "Rollouts end normally and score low, mostly in #: # of the loss": of_loss,
+    "Rollouts score low, and how most of them ended is not recorded: # of the loss": of_loss,
+    "Rollouts score low, and how most of them ended is not recorded, mostly in #: # of the loss": of_loss,
+    "Over time (steps #\u2013# against #\u2013#): @.": over_time,
+    "Over time (steps #\u2013# against #\u2013#, @): @.": over_time,
+    "In low rollouts of # groups: @.": in_groups_of,
+    "By tasks, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most,
+    "By tasks, rollouts that ended normally lose most in @.": lose_most,
+    "Of rollouts that ended normally, # fell from # to # at step # (between steps # and #).": fell,
+    "Of rollouts that ended normally, # fell from # to # at step #.": fell,
+    "Compared with the best 1% of rollouts, averaged over all and weighted: @ less.": shortfalls,
     "# of # rollouts are affected.": lambda c, *_: (
         str(sum(own for _, own in c.of_card())), str(len(c.last)),
     ),
@@ -719,7 +856,7 @@ def test_each_sentence_is_what_the_generator_made(fault: Fault) -> None:
     assert fault.made is not None
     case = Case(fault.made())
     wrong = []
-    for card in case.report.cards:
+    for card in filter(None, (*case.report.cards, case.report.scored_low)):
         case.card = card
         for sentence in (card.title, *card.evidence):
             if sentence.startswith(PLAIN):
