@@ -134,11 +134,11 @@ def _say(found: "Imported", option: str) -> None:
     new = "" if found.new in {None, found.rollouts} else f" ({f'{found.new:,}' if found.new else 'none'} of them new)"
     say_plainly(f"Imported {plural(found.rollouts, 'rollout')}{new} from {formats or 'no file'}.")
     for bad in found.bad:
-        err.print(f"{visible(bad.file)}, record {bad.number}: {visible(bad.reason)}", soft_wrap=True, markup=False)
+        err.print(f"{bad.place()}: {visible(bad.reason)}", soft_wrap=True, markup=False)
     if found.bad_count:
         more = found.bad_count - len(found.bad)
         also = f" ({more:,} more than are shown)" if more else ""
-        faults = f"{plural(found.bad_count, 'record')} had faults{also}: what could not be read was left out."
+        faults = f"{plural(found.bad_count, 'fault')}{also}: what could not be read was left out."
         err.print(faults, soft_wrap=True, markup=False)
     for line in found.notes:
         err.print(line, soft_wrap=True, markup=False)

@@ -26,12 +26,12 @@ from logs_ui.recorder.importing import source_files
 from logs_ui.recorder.importing.formats import readers
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
 from logs_ui.recorder.importing.imported_rows import finite_number, row_of, step_of, whole_number
-from logs_ui.recorder.importing.source_files import SUFFIXES, Head, JsonLines, Place, RecordError, SourceFile
+from logs_ui.recorder.importing.source_files import SUFFIXES, FileError, Head, JsonLines, Place, RecordError, odd_lines
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.snapshot import column, error_line, plain_settings, visible
 from logs_ui.recorder.snapshot import name as shortened
-from logs_ui.recorder.spelling import nearest
+from logs_ui.recorder.spelling import misspelt, nearest
 from logs_ui.recorder.storage.address import absolute, database_address, shown
 from logs_ui.recorder.storage.changes import RowChange, RunChange, ScalarsChange
 from logs_ui.recorder.storage.clock import now_us
@@ -47,20 +47,18 @@ from logs_ui.recorder.vocabulary import Lack, RunState
 _BATCH, _BATCH_BYTES = 2_048, 32 << 20  # rows in a transaction; bytes of their text
 _GROUPS = 20_000  # whose generations are remembered; more would be unbounded
 _SHOWN = 20  # records that could not be read, with their reasons
-_PICKLES = frozenset({".pt", ".pkl", ".pickle"})
-_PICKLED = (
-    "{} is a pickle, which can run any program when it is read, so it is not imported. If you trust it, convert it: "
-    'python -c "import json, sys, torch; [print(json.dumps(it, default=str)) for it in torch.load(sys.argv[1], '
-    "weights_only=False)['samples']]\" {} > samples.jsonl"
-)
 
 
 class BadRecord(NamedTuple):
-    """A record that could not be read: its file, its number from 1 on (the line of a JSONL file), and the reason."""
+    """A record that could not be read: its file, its number from 1 on (0 for the whole file), and the reason."""
 
     file: str
     number: int
     reason: str
+
+    def place(self) -> str:
+        """Return where it is, for people."""
+        return visible(self.file) + (f", record {self.number:,}" if self.number else "")
 
 
 @dataclass
@@ -161,7 +159,7 @@ def import_run(
 class _File:
     """Says how far a file was read."""
 
-    source: SourceFile
+    source: source_files.SourceFile
     before: str = ""  # id of what stood at its path before
     rollouts_before: int = 0  # of that
     stale: set[tuple[str, str]] = field(default_factory=set)  # run and key of each of them, if files are followed
@@ -219,7 +217,7 @@ class Importer:
         known = {it.name: it for it in readers()}
         name = format or ("map" if options.mapping else None)
         if name is not None and name not in known:
-            raise LogsUIError(f"{name!r} is no format that can be imported. Name one of {', '.join(known)}.")
+            raise misspelt("as", f"--as {name}: unknown format", name, [*known])
         if options.mapping is not None and not options.mapping.exists():
             raise LogsUIError(f"There is no {options.mapping}.")
         self._forced = known[name] if name else None
@@ -315,7 +313,7 @@ class Importer:
         with self._engine.connect() as connection:
             return tuple(connection.execute(query).first() or (None, None, 0))
 
-    def _opened(self, source: SourceFile) -> _File | None:
+    def _opened(self, source: source_files.SourceFile) -> _File | None:
         """Return how far a file was read; None if it was deleted meanwhile."""
         with suppress(FileNotFoundError):
             status = source.file.stat()
@@ -335,7 +333,7 @@ class Importer:
                 except (FileNotFoundError, LogsUIError):  # the latter are of a mapping
                     raise
                 except Exception as error:  # noqa: BLE001 - a file may contain anything
-                    self._leave_out(file, Place(*source, "", 1), f"the file cannot be read: {_reason(error)}")
+                    self._leave_out(file, Place(*source, "", 0), f"the file cannot be read: {_reason(error)}")
                 if file.reader is None:  # it is not looked at again until it changes
                     file.seen = file.state()
             return file
@@ -347,12 +345,12 @@ class Importer:
         self.result.bad_count -= file.counts["bad"] - remaining["bad"]
         file.counts = remaining.copy()
 
-    def _reader_of(self, source: SourceFile) -> Reader | None:
+    def _reader_of(self, source: source_files.SourceFile) -> Reader | None:
         head = Head(source.file)
         if "logs_ui_schema" in head.tables:  # our own database may lie beside them
             return None
         kind = self._forced or next((it for it in readers() if it.recognizes(head)), None)
-        if kind is None or source.file.suffix in _PICKLES:
+        if kind is None:
             if head.magic:
                 self._unknown[source.name] = source.file, head.fault
             return None
@@ -365,12 +363,10 @@ class Importer:
         for file, fault in self._unknown.values():
             if fault:
                 return f"{visible(file)}: {fault}"
-            if file.suffix in _PICKLES:
-                return _PICKLED.format(visible(file), quote(visible(file)))
         if self.result.bad:
             return f"{visible(self.result.bad[0].file)}: {self.result.bad[0].reason}."
         if not self._unknown:
-            kinds = ", ".join(sorted(SUFFIXES - _PICKLES))
+            kinds = ", ".join(sorted(SUFFIXES))
             return f"{visible(self._paths[0])} holds nothing to read: no file of {kinds}, or only empty ones."
         head = Head(next(iter(self._unknown.values()))[0])
         path = quote(visible(head.file))
@@ -404,6 +400,10 @@ class Importer:
                     self._progress("importing", begin + (file.lines.offset if file.lines else 0), total)
         if file.lines is None or file.lines.number >= place.number:
             file.ended = file.counts.copy()
+        if odd := file.lines.odd if file.lines else odd_lines(file.source.file):
+            line = f"{visible(place.name)}: bytes that are not UTF-8 are shown as \ufffd in "
+            self.result.notes = [it for it in self.result.notes if not it.startswith(line)]
+            self.result.notes.append(f"{line}{odd:,} line{'s' * (odd > 1)}. iconv converts it to UTF-8.")
         self._delete_stale(file)
         if file.lines is not None and file.lines.is_cut and not self._is_followed:
             self._leave_out(file, place._replace(number=file.lines.number + 1), "it is cut off before its end")
@@ -419,7 +419,7 @@ class Importer:
                 yield number, record
         except Exception as error:  # noqa: BLE001 - a file may contain anything
             where = "reading it stopped here" if number else "the file cannot be read"
-            yield number + 1, RecordError(f"{where}: {_reason(error, reader)}")
+            yield number + 1, (RecordError if number else FileError)(f"{where}: {_reason(error, reader)}")
 
     def _delete_stale(self, file: _File) -> None:
         """Delete the rollouts that a file had before it was written anew, unless it or another file has them."""
@@ -434,7 +434,7 @@ class Importer:
 
     def _take(self, file: _File, place: Place, found: RowDraft | ScalarsChange | RecordError) -> None:
         if isinstance(found, RecordError):
-            self._leave_out(file, place, str(found))
+            self._leave_out(file, place._replace(number=0) if isinstance(found, FileError) else place, str(found))
             return
         self._changes.append(found)
         if isinstance(found, RowDraft):
@@ -458,13 +458,13 @@ class Importer:
         # The key of a place is its own, but for a copy of the file, which is the same rollouts.
         if file.twin and place.number <= file.twin.number:
             return False
-        if file.reader is None or file.reader.may_repeat or (place.id and change.uid.startswith(place.id)):
+        if file.reader is None or (place.id and change.uid.startswith(place.id)):
             return True
         key, here = hash((change.run, change.uid)), f"record {place.number} of {visible(place.name)}"
         self._places.execute("INSERT OR IGNORE INTO place VALUES (?, ?)", (key, here))
         (first,) = self._places.execute("SELECT name FROM place WHERE key = ?", (key,)).fetchone()
-        if first == here:
-            return True
+        if first == here or file.reader.may_repeat:
+            return bool(first == here)
         own = visible(shortened(change.uid))
         line = f"{visible(place.name)}, record {place.number}: it has the key {own!r} of {first}, too, and replaces it"
         line += ". Map another column to `key`, or none" if file.reader.name == "map" else ""
@@ -503,9 +503,7 @@ class Importer:
     def _changes_of(
         self, reader: Reader, record: Any, place: Place, written: int
     ) -> Iterator[RowDraft | ScalarsChange | RecordError]:
-        """Yield the changes of one record of a file that was written then (µs). Whatever is in it costs itself alone:
-        a RecordError, which is yielded.
-        """
+        """Yield the changes of one record of a file that was written then (µs). A fault yields a RecordError."""
         try:
             for found in [record] if isinstance(record, RecordError) else reader.rollouts(record, place):
                 if isinstance(found, RecordError):
@@ -525,9 +523,7 @@ class Importer:
         """Count a record that cannot be read. Raises LogsUIError if that stops the import."""
         bad = BadRecord(place.name, place.number, reason)
         if self._is_strict:
-            raise LogsUIError(
-                f"{visible(bad.file)}, record {bad.number}: {bad.reason}. Without --strict it is left out."
-            )
+            raise LogsUIError(f"{bad.place()}: {bad.reason}. Without --strict it is left out.")
         self.result.bad_count += 1
         file.counts["bad"] += 1
         if len(self.result.bad) < _SHOWN and bad not in self.result.bad:

@@ -17,93 +17,63 @@ from logs_ui.recorder.vocabulary import Dropped, Lack, Mode, Status, StopReason
 
 
 class Turn(NamedTuple):
-    """Describes one answer of the model, as far as it is known.
+    """Describes one answer of the model, as far as it is known; times are in s."""
 
-    Attributes:
-        finish: why the answer ended, as the server says: "stop", "length", "tool_calls".
-        seconds: how long the model took.
-        tokens: number of the answer's tokens.
-        limit: token limit of the call.
-        reward: the environment's reward for the action.
-        done: True if the environment says that the episode is over.
-        env_seconds: how long the environment, or the tools, took.
-        error: the environment's error in one line.
-    """
-
-    finish: str | None = None
-    seconds: float | None = None
-    tokens: int | None = None
-    limit: int | None = None
-    reward: float | None = None
-    done: bool | None = None
-    env_seconds: float | None = None
-    error: str | None = None
+    finish: str | None = None  # why the answer ended, as the server says: "stop", "length", "tool_calls"
+    seconds: float | None = None  # how long the model took
+    tokens: int | None = None  # number of the answer's tokens
+    limit: int | None = None  # token limit of the call
+    reward: float | None = None  # the environment's reward for the action
+    done: bool | None = None  # True if the environment says that the episode is over
+    env_seconds: float | None = None  # how long the environment, or the tools, took
+    error: str | None = None  # the environment's error in one line
 
 
 @dataclass(slots=True)
 class ImportedRollout:
     """Describes one rollout as its file shows it. None always means that the file does not show it.
 
-    Attributes:
-        key: identifies the rollout within its run, at most 300 characters: the source's own id, or the place's `key`.
-            What has the same key is the same rollout: the later one replaces it.
-        prompt: messages before the policy's first answer, in OpenAI's form. Tool calls may have arguments as an object.
-        completion: the policy's answers, and what came between them: messages with the roles "tool", "user", "system".
-        group: name of the rollouts that it is compared with, unique within the run, mode and step; None makes it a
-            group of its own.
-        generation: its number in the group; None counts.
-        eval_name: name of the environment or dataset; None takes the run's.
-        policy_step: the version of the policy that made it; None takes `step`.
-        status, stop_reason: None infers them from `error` and from the last turn's `finish`.
-        reward: the total; None takes the weighted sum of `rewards` without NaN, in which a missing weight is 1. NaN and
-            infinities are taken as they are, and shown as such.
-        rewards: by reward function; None for one that did not run or returned None.
-        weights: by reward function.
-        tokens: ids, log-probs and mask.
-        turns: one for each assistant message of `completion`; empty if nothing is known of them.
-        is_one_text: True if turns and tool calls stand unmarked in the completion: their number is not recorded then.
-        actions: entries as in `Rollout.actions`; None makes them of the messages.
-        metrics: numbers that are no rewards. Other values are left out.
-        metadata: all else that the record says.
-        created, returned: µs since the epoch, UTC. `created` of None takes the file's time.
-        seconds: from the first call to the last.
-        run: the source's own id of the run, where a file has several runs.
+    What has the same key is the same rollout: the later one replaces it. Messages are in OpenAI's form; tool calls may
+    have arguments as an object. `reward` of None takes the weighted sum of `rewards` without NaN, in which a missing
+    weight is 1. NaN and infinities are taken as they are, and shown as such.
     """
 
-    key: str
-    prompt: Sequence[Mapping[str, Any]]
-    completion: Sequence[Mapping[str, Any]]
+    key: str  # at most 300 characters: the source's own id, or the place's `key`
+    prompt: Sequence[Mapping[str, Any]]  # messages before the policy's first answer
+    completion: Sequence[Mapping[str, Any]]  # answers, and what came between them: "tool", "user", "system"
     step: int = 0
     mode: Mode = Mode.EVAL
-    group: str | None = None
-    generation: int | None = None
-    eval_name: str | None = None
-    policy_step: int | None = None
+    group: str | None = None  # unique within the run, mode and step; None makes it a group of its own
+    generation: int | None = None  # its number in the group; None counts
+    eval_name: str | None = None  # name of the environment or dataset; None takes the run's
+    policy_step: int | None = None  # the version of the policy that made it; None takes `step`
     staleness: int | None = None
     dropped: Dropped | None = None
     task: str | None = None
     model: str | None = None
-    status: Status | None = None
-    stop_reason: StopReason | None = None
+    status: Status | None = None  # None infers it from `error`
+    stop_reason: StopReason | None = None  # None infers it from `error` and the last turn's `finish`
     error: str | None = None
-    reward: float | None = None
-    rewards: Mapping[str, float | None] | None = None
-    weights: Mapping[str, float] | None = None
+    reward: float | None = None  # the total
+    rewards: Mapping[str, float | None] | None = (
+        None  # by reward function; None for one that did not run or returned None
+    )
+    weights: Mapping[str, float] | None = None  # by reward function
     advantage: float | None = None
-    tokens: Tokens | None = None
+    tokens: Tokens | None = None  # ids, log-probs and mask
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    turns: Sequence[Turn] = ()
-    is_one_text: bool = False
-    actions: list[dict[str, Any]] | None = None
+    turns: Sequence[Turn] = ()  # one for each assistant message of `completion`; empty if nothing is known of them
+    is_one_text: bool = False  # True if turns and tool calls stand unmarked in it: their number is not recorded then
+    actions: list[dict[str, Any]] | None = None  # as in `Rollout.actions`; None makes them of the messages
     sampling: Mapping[str, Any] = field(default_factory=dict)
-    metrics: Mapping[str, Any] = field(default_factory=dict)
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # numbers that are no rewards; other values are left out
     tags: Sequence[str] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    created: int | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # all else that the record says
+    created: int | None = None  # µs since the epoch, UTC, as `returned`; None takes the file's time
     returned: int | None = None
-    seconds: float | None = None
-    run: str | None = None
+    seconds: float | None = None  # from the first call to the last
+    run: str | None = None  # the source's own id of the run, where a file has several
 
 
 @dataclass(frozen=True)
@@ -117,39 +87,25 @@ class ImportedScalars:
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """Describes a run as its files show it.
+    """Describes a run as its files show it."""
 
-    Attributes:
-        name: for people; None takes the name of the file or folder.
-        config: settings, as JSON can hold them.
-        versions: of the programs that wrote it, by name.
-        lacks: what the format never has, in words that go into a sentence: "token ids", "advantages".
-        ours: the first rollout's columns that our own export wrote; empty for the files of others.
-    """
-
-    name: str | None = None
+    name: str | None = None  # for people; None takes the name of the file or folder
     model: str | None = None
     num_generations: int | None = None
     max_steps: int | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    versions: Mapping[str, str] = field(default_factory=dict)
-    lacks: Sequence[str] = ()
-    ours: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)  # settings, as JSON can hold them
+    versions: Mapping[str, str] = field(default_factory=dict)  # of the programs that wrote it, by name
+    lacks: Sequence[str] = ()  # what the format never has, in words that go into a sentence: "token ids"
+    ours: Mapping[str, Any] = field(default_factory=dict)  # first rollout's columns of our own export
 
 
 @dataclass(frozen=True)
 class ImportOptions:
-    """Holds what the user said about the files.
+    """Holds what the user said about the files."""
 
-    Attributes:
-        rewards: names of the columns that are rewards; None leaves that to the reader.
-        weights: by reward; empty if none were given.
-        mapping: the file of `--map`; None without.
-    """
-
-    rewards: Sequence[str] | None = None
-    weights: Mapping[str, float] = field(default_factory=dict)
-    mapping: Path | None = None
+    rewards: Sequence[str] | None = None  # names of the columns that are rewards; None leaves that to the reader
+    weights: Mapping[str, float] = field(default_factory=dict)  # by reward; empty if none were given
+    mapping: Path | None = None  # the file of `--map`; None without
 
 
 class Reader:

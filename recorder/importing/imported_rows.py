@@ -86,7 +86,7 @@ def row_of(rollout: ImportedRollout, run: str, group: str, generation: int, crea
         **_rewards(rollout, returned),
         **call_facts(messages, actions, finishes, by_tools=by_tools, keyed=tokens is None),
         **({} if rollout.turns or rollout.actions is not None else {"env_errors": None}),
-        "task": shortened(rollout.task or prompt_task(tree(prompt))),
+        "task": shortened(rollout.task or prompt_task(tree(prompt))) if rollout.task or prompt else None,
         "metrics": metrics_in(metadata),
         "attributes": attributes_in(metadata),
     }
@@ -120,9 +120,7 @@ def _message(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _entries(completion: Sequence[dict[str, Any]], turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """Return the actions that the messages show: each tool call with its result. What another role says after an answer
-    is observed; that answer's action is not known.
-    """
+    """Return the actions that the messages show: each tool call with its result."""
     entries: list[dict[str, Any]] = []
     places = [place for place, one in enumerate(completion) if one["role"] == "assistant"]
     spans = pairwise([*places, len(completion)])
@@ -145,9 +143,7 @@ def _entries(completion: Sequence[dict[str, Any]], turns: Sequence[Turn]) -> lis
 
 
 def _observed(calls: Sequence[dict[str, Any] | None], replies: Sequence[dict[str, Any]]) -> list[Any]:
-    """Return what was observed after each call: the result that has its id, else the next one without an id. All else
-    was observed after the last call.
-    """
+    """Return what was observed after each call: the result that has its id, else the next one without an id."""
     found: list[list[Any]] = [[] for _ in calls]
     ids = [call and call.get("id") for call in calls]
     for reply in replies:
@@ -224,8 +220,8 @@ def finite_number(value: float | None) -> float | None:
 
 def step_of(found: ImportedRollout | ImportedScalars) -> int:
     """Return the step; 0 without one. Raises RecordError for one that no column can hold."""
-    if found.step is not None and whole_number(found.step) is None:
-        raise RecordError(f"its step {str(found.step)[:40]} is no whole number below {_INT4:,}")
+    if found.step is not None and (whole_number(found.step) is None or found.step < 0):
+        raise RecordError(f"its step {str(found.step)[:40]} is not a whole number from 0 to {_INT4 - 1:,}")
     return int(found.step or 0)
 
 

@@ -31,18 +31,27 @@ _TO_LINES = (
     "python -c \"import pandas, sys; pandas.read_%s(sys.argv[1]).to_json(sys.argv[2], orient='records', lines=True)\" "
     "{0} {1}.jsonl"
 )
-_FOREIGN = (  # what is no text of ours, by its name and its first bytes: what it is, and the command that makes it one
+_PICKLE = "a pickle (to read one can run any program: convert only what you trust)"
+_FROM_PICKLE = (
+    'python -c "import json, sys, torch; [print(json.dumps(it, default=str)) for it in torch.load(sys.argv[1], '
+    "weights_only=False)['samples']]\" {0} > {1}.jsonl"
+)
+_FOREIGN = (  # files of other kinds, by patterns of name and first bytes: what it is, and what converts it
     (r"\.(tar(\.(gz|zst))?|tgz)$", b"", "an archive", "mkdir {1}.unpacked && tar -xf {0} -C {1}.unpacked"),
     (r"\.zip$", b"PK", "an archive", "python -m zipfile -e {0} {1}.unpacked"),
     (r"\.csv$", b"", "CSV", _TO_LINES % "csv"),
     (r"\.tsv$", b"", "TSV", _TO_LINES % "table"),
     ("", b"\x1f\x8b", "packed by gzip", "gzip -dc {0} > {1}.unpacked.jsonl"),
-    ("", b"\x28\xb5\x2f\xfd", "packed by zstd", "zstd -dc {0} > {1}.unpacked.jsonl"),
-    ("", b"\xff\xfe", "UTF-16", "iconv -f UTF-16 -t UTF-8 {0} > {1}.utf8.jsonl"),
-    ("", b"\xfe\xff", "UTF-16", "iconv -f UTF-16 -t UTF-8 {0} > {1}.utf8.jsonl"),
+    ("", rb"\x28\xb5\x2f\xfd", "packed by zstd", "zstd -dc {0} > {1}.unpacked.jsonl"),
+    ("", rb"\xff\xfe|\xfe\xff", "UTF-16", "iconv -f UTF-16 -t UTF-8 {0} > {1}.utf8.jsonl"),
+    ("", rb"[\[{]\0", "UTF-16", "iconv -f UTF-16LE -t UTF-8 {0} > {1}.utf8.jsonl"),
+    ("", rb"\0[\[{]", "UTF-16", "iconv -f UTF-16BE -t UTF-8 {0} > {1}.utf8.jsonl"),
+    (r"\.(pt|pth|pkl|pickle)$", b"", _PICKLE, _FROM_PICKLE),
+    ("", rb"\x80[\2-\5]", _PICKLE, _FROM_PICKLE),
 )
-_PACKED = frozenset({".gz", ".tar", ".tgz", ".zip", ".zst", ".csv", ".tsv"})  # suffixes
-SUFFIXES = frozenset({*_RECORDS, ".db", ".sqlite", ".sqlite3", ".eval", ".pt", ".pkl", ".pickle"})
+_TEXTS = _RECORDS - {".parquet"}
+_UNREAD = frozenset({".gz", ".tar", ".tgz", ".zip", ".zst", ".csv", ".tsv", ".pt", ".pth", ".pkl", ".pickle"})  # named
+SUFFIXES = frozenset({*_RECORDS, ".db", ".sqlite", ".sqlite3", ".eval"})
 _ROTATED = re.compile(r"\.(\d{1,4})$")  # logrotate's app.jsonl.1; a higher number is older
 _PATIENCE = 5.0  # seconds for an SQLite file that its program has locked
 _BATCH = 256  # rows of Parquet in memory at most
@@ -59,21 +68,17 @@ class RecordError(LogsUIError):
     """Raised for a record that cannot be read, with the reason in one line, about `it`. Other records are read."""
 
 
+class FileError(RecordError):
+    """Raised for a whole file that is left out."""
+
+
 class Place(NamedTuple):
-    """Says where a record stands.
+    """Says where a record stands."""
 
-    Attributes:
-        file: as it can be opened.
-        name: its path relative to the folder of all files, with slashes, without logrotate's number.
-        id: identifies the file: a hash of its name and of its first record, so that a copy, or a file that was rotated,
-            has the same.
-        number: of the record, from 1 on.
-    """
-
-    file: Path
-    name: str
-    id: str
-    number: int
+    file: Path  # as it can be opened
+    name: str  # path relative to the folder of all files, with slashes, without logrotate's number
+    id: str  # a hash of the file's name and first record: a copy, or a file that was rotated, has the same
+    number: int  # of the record, from 1 on
 
     @property
     def key(self) -> str:
@@ -105,10 +110,10 @@ class Head:
                     return found, None
                 fault = fault or str(found)
             if isinstance(records, JsonLines) and records.is_cut:
-                fault = fault or "it is no JSON, or cut off before its end"
+                fault = fault or "it is not valid JSON, or cut off before its end"
             if fault and self.magic.split(b"\n")[0].strip() in (b"{", b"["):
                 command = f"jq -c . {quote(visible(self.file))} > lines.jsonl"
-                fault = f"it is no JSONL. Several values over several lines become it by: {command}"
+                fault = f"it is not JSONL: each line must be a JSON value. Convert it: {command}"
         except (OSError, ValueError, RecursionError, LogsUIError) as error:
             fault = str(error) if isinstance(error, LogsUIError) else "it is damaged, or not what its name says"
         return None, fault
@@ -123,7 +128,7 @@ class Head:
         """Return why a JSONL, JSON, Parquet or zip file has no record; None if it has one, or nothing at all."""
         written = [quote(visible(it)) for it in (self.file, self.file.with_suffix(""))]
         for name, begin, kind, command in _FOREIGN if self.magic else ():
-            if self.magic.startswith(begin) and re.search(name, self.file.name):
+            if re.match(begin, self.magic) and re.search(name, self.file.name):
                 return f"it is {kind}. Convert it, and import the result: {command.format(*written)}"
         if self.magic.startswith(b"PK") and not is_zipfile(self.file):
             return "it is a zip archive that is damaged, or cut off before its end"
@@ -226,11 +231,12 @@ class JsonLines:
         offset: bytes of the lines that were read with their ends.
         number: of these lines; empty ones count.
         is_cut: True if the file ends in the middle of a line.
+        odd: number of lines that were read and are not UTF-8.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
-        self.offset = self.number = 0
+        self.offset = self.number = self.odd = 0
         self.is_cut = False
         self._end = b""  # of what was read
 
@@ -260,14 +266,29 @@ class JsonLines:
                     if not is_ended:
                         self.is_cut = True
                         return
-                    found = RecordError("it is no JSON")
+                    found = RecordError("it is not valid JSON")
                 if size > _LONGEST:
                     found = RecordError(f"its line has more than {_LONGEST >> 20} MiB")
                 if written:
                     yield self.number + 1, found
+                self.odd += not is_utf8(written)
                 if is_ended:
                     self.offset, self._end = self.offset + size, end
                     self.number += 1
+
+
+def odd_lines(file: Path) -> int:
+    """Return the number of lines of a JSON file that are not UTF-8."""
+    with file.open("rb") as opened:
+        return sum(not is_utf8(line) for line in opened) if file.suffix in _TEXTS else 0
+
+
+def is_utf8(written: bytes) -> bool:
+    """Return True if bytes are text in UTF-8."""
+    try:
+        return written.isascii() or bool(written.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def _has_lines(file: Path) -> bool:
@@ -290,7 +311,7 @@ def _json_items(file: Path) -> Iterator[tuple[int, Any]]:
     try:
         value = json_value(file.read_bytes())
     except (ValueError, RecursionError):
-        raise RecordError("it is no JSON, or cut off before its end") from None
+        raise RecordError("it is not valid JSON, or cut off before its end") from None
     columns, rows = (value.get(it) if isinstance(value, dict) else None for it in ("columns", "data"))
     if isinstance(columns, list) and isinstance(rows, list):  # a table of W&B
         value = [dict(zip(map(str, columns), it, strict=False)) if isinstance(it, list) else it for it in rows]
@@ -318,7 +339,7 @@ def parquet_rows(file: Path, *columns: str) -> Iterator[tuple[int, Any]]:
 def _may_be_read(file: Path, root: Path) -> bool:
     if any(part.startswith(".") for part in file.relative_to(root).parts) or not file.is_file():
         return False
-    return Path(_logical(file.name)).suffix in SUFFIXES | _PACKED
+    return Path(_logical(file.name)).suffix in SUFFIXES | _UNREAD
 
 
 def _logical(name: str) -> str:

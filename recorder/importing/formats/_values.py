@@ -74,10 +74,7 @@ _OURS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def restored(found: ImportedRollout, own: Mapping[str, Any]) -> ImportedRollout:
-    """Return a rollout with the columns that our own export wrote where the format has no field for them.
-
-    It stays as it is without such columns, or if another tool has since changed its messages or its reward.
-    """
+    """Return a rollout with the columns of our own export; as it is without, or if its messages or reward changed."""
     count, reward = own.get("message_count", -1), own.get("reward", math.nan)
     is_same = len(found.prompt) + len(found.completion) in (count, count or 1)  # some formats need a message
     odd = {name: number(value) for name, value in (own.get("odd_rewards") or {}).items()}
@@ -94,13 +91,13 @@ def restored(found: ImportedRollout, own: Mapping[str, Any]) -> ImportedRollout:
     )  # fmt: skip
 
 
-def decoded(written: Any) -> Any:
-    """Return the value of JSON text or bytes; what is neither is returned as it is. Raises RecordError."""
+def decoded(written: Any, name: str = "") -> Any:
+    """Return the value of JSON text or bytes; anything else as it is. Raises RecordError, with the name."""
     try:
         written = written.encode(errors="surrogatepass") if isinstance(written, str) else written
         return json_value(written) if isinstance(written, bytes) else written
     except (ValueError, RecursionError):
-        raise RecordError("it is no JSON") from None
+        raise RecordError(f"{f'`{name}`' if name else 'it'} is not valid JSON") from None
 
 
 def part(record: Any, *names: str) -> dict[str, Any]:
@@ -241,9 +238,7 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
 
 
 def repeats(prompts: Sequence[Any], size: int | None) -> list[tuple[int, int]]:
-    """Return group and generation of each row. Adjacent groups of one prompt look like a longer group: it is cut if its
-    length is a multiple of the size. Without a size each row is a group.
-    """
+    """Return group and generation of each row. Without a size each row is one; a multiple of it is several."""
     lengths = [len(list(run)) for _, run in groupby(prompts)]
     cut = size or 1
     groups = [part for it in lengths for part in ([cut] * (it // cut) if it % cut == 0 else [it])]
@@ -253,9 +248,7 @@ def repeats(prompts: Sequence[Any], size: int | None) -> list[tuple[int, int]]:
 def beside_total(
     total: float | None, parts: Mapping[str, float | None], weights: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the rewards and weights of parts that stand beside a total. Without weights nothing tells what they add to
-    it: then it is a reward of its own, and theirs are 0.
-    """
+    """Return rewards and weights of parts beside a total, which is a reward of weight 1 where no weights are given."""
     if weights or not parts:
         return {"rewards": parts or None, "weights": weights}
     return {"rewards": {**parts, "reward": total}, "weights": {**dict.fromkeys(parts, 0.0), "reward": 1.0}}
@@ -298,11 +291,9 @@ def table_rows(file: Path, *queries: str) -> Iterator[dict[str, Any]]:
 
 
 def fields_of(row: Any, table: Mapping[str, str | None], rewards: Iterable[str]) -> dict[str, Any]:
-    """Return fields of an ImportedRollout. A key of the table is the field of that name, or is read elsewhere (None).
-    Others are rewards if they are named so, metrics if they are numbers, and metadata.
-    """
+    """Return fields of an ImportedRollout, named by a table of keys (None: read elsewhere); others are more columns."""
     if not isinstance(row, dict):
-        raise RecordError("it is no JSON object")
+        raise RecordError("it is not a JSON object")
     fields = {to: _KINDS.get(to, str)(row[key]) for key, to in table.items() if to and row.get(key) is not None}
     if "completion" in table.values():
         fields |= conversation(fields.get("prompt"), fields.get("completion"))

@@ -59,7 +59,7 @@ class EvalProtocolReader(Reader):
             row = {name: one for name, one in row.items() if name not in _COPIES} | part(decoded(row["data_json"]))
         messages = row.get("messages", [])
         if not row.keys() & _MARKS or isinstance(messages, str) or _values.messages_of(messages) is None:
-            raise RecordError("it is no row of Eval Protocol: that has `messages` with roles, and `execution_metadata`")
+            raise RecordError("it is not a row of Eval Protocol: `messages` with roles, and `execution_metadata`")
         execution, source, about = (part(row, f"{it}_metadata") for it in ("execution", "input", "eval"))
         extra, usage, raw = (part(execution, name) for name in ("extra", "usage", "raw_output"))
         own = part(extra, "logs_ui")

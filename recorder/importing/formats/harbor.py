@@ -19,6 +19,7 @@ from logs_ui.recorder.importing.source_files import Head, Place, RecordError, js
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Lack, Status, StopReason
 
+_VERSION = re.compile(r"ATIF-v1\.")
 _IMAGE = 8 << 20  # bytes of an image that is taken into its message; a larger one stays a path
 _OF_TRIAL = re.compile(r"(.+?)/(?:steps/[^/]+/)?(?:user-)?agent/[^/]+")
 _SHOWN = {"source", "message", "reasoning_content", "tool_calls", "observation"}  # of a step; the rest is metadata
@@ -50,6 +51,9 @@ class AtifReader(Reader):
         return is_trajectory or head.keys >= {"trial_name", "task_name", "agent_info"}
 
     def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout]:
+        if not _VERSION.match(version := str(record.get("schema_version", "ATIF-v1."))):
+            note = f"{version[:40]} is not a version that is known: what is new in it may be missing."
+            self.notes += [note] if note not in self.notes else []
         file = place.file.absolute()
         inside, first = _OF_TRIAL.fullmatch(file.as_posix()), re.sub(r"\.cont-\d+$", "", file.stem)
         trial, damaged = Path(inside[1]) if inside else file.parent, list[Path]()

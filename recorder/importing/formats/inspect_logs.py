@@ -113,9 +113,7 @@ class InspectReader(Reader):
 
 
 def _turns(completion: list[dict[str, Any]], events: list[dict[str, Any]], output: dict[str, Any]) -> list[Turn]:
-    """Return what events say about each answer. Without any, the sample's output is the last one. Where messages have
-    no ids, as in logs of 2024, events count in their order if there is one for each answer.
-    """
+    """Return what events say about each answer."""
     answers = [one for one in completion if one.get("role") == "assistant"]
     said = [one for one in events if part(one, "output").get("choices")]
     unknown: dict[str, Any] = {"output": {"choices": [{}]}}
@@ -139,9 +137,7 @@ def _turns(completion: list[dict[str, Any]], events: list[dict[str, Any]], outpu
 
 
 def _rewards(scores: dict[str, Any]) -> tuple[dict[str, float | None], list[str]]:
-    """Return rewards as Inspect's `value_to_float` has them, and reasons for odd ones. A list or an unknown text, which
-    are 0 there, are none. NaN is a score that was not made: None, or NaN if the scorer failed.
-    """
+    """Return rewards as Inspect's `value_to_float` has them, and reasons for odd ones."""
     found: dict[str, float | None] = {}
     reasons = [score.get("reason") or part(score, "metadata").get("unscored_reason") for score in scores.values()]
     for (name, score), reason in zip(scores.items(), reasons, strict=True):

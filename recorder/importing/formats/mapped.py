@@ -11,7 +11,7 @@ import json
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from functools import lru_cache, partial
 from itertools import chain, islice
@@ -76,6 +76,7 @@ class MappedReader(Reader):
         self._made = {name: names for name, names in parts.items() if names}  # columns by those of which they are made
         self._uses = {name: (name, name.removesuffix("?"), *names) for name, names in parts.items()}
         self._needed = [name for name in {*self._cuts, *chain(*self._uses.values())} if name[:1] != "@"]
+        self._trained: dict[str, bool] = {}  # by file
         if self.declared is None:
             self._check(options.mapping.name if options.mapping else "", rewards)
 
@@ -112,7 +113,7 @@ class MappedReader(Reader):
 
     def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
         if not isinstance(record, dict):
-            raise RecordError("it is no JSON object")
+            raise RecordError("it is not a JSON object")
         columns = self._columns_of(record, place)
         fields = self._fields_of(columns)
         rewards = {name: _converted("reward", columns[it], it) for name, it in self._rewards.items() if it in columns}
@@ -140,7 +141,7 @@ class MappedReader(Reader):
         yield ImportedRollout(key, **known)
         texts = (columns[at] for name in _SAID if (at := self._fields.get(name)) in columns)
         if lost := {kind for text in texts for kind in _values.left_out(text)}:
-            yield RecordError(f"is read without its items of the kind {', '.join(sorted(lost))[:80]}: no messages")
+            yield RecordError(f"items of type {', '.join(sorted(lost))[:80]} are left out: they are not messages")
 
     def _fields_of(self, columns: dict[str, Any]) -> dict[str, Any]:
         """Return the fields that columns give, prompt and completion among them. Raises RecordError."""
@@ -149,7 +150,7 @@ class MappedReader(Reader):
         named = ((name, at) for name, at in self._fields.items() if at in columns and name not in halves)
         values = {name: _converted(name, columns[at], at) for name, at in named}
         fields = self._constants | halves | {name: value for name, value in values.items() if value is not None}
-        if "step" in fields and "advantage" in values:
+        if "step" in fields and "advantage" in values and self._is_training(fields, columns["@path"]):
             fields.setdefault("mode", Mode.TRAIN)
         if self.declared and (lacking := [at for name, at in self._fields.items() if name in {*_ANSWERS} - {*fields}]):
             raise RecordError(f"it lacks {lacking[0]}")
@@ -158,6 +159,17 @@ class MappedReader(Reader):
             prompt, fields["completion"] = _values.halves(fields["completion"])  # all stands in the completion
             fields["prompt"] = prompt or fields["prompt"]
         return fields
+
+    def _is_training(self, fields: Mapping[str, Any], file: str) -> bool:
+        """Return True if any record of a file has an advantage, or a step beyond 0: an evaluation has neither."""
+        if fields["step"] or "advantage" in fields:
+            return True
+        if file not in self._trained:
+            step, advantage = self._fields["step"], self._fields["advantage"]
+            rows = (row for _, row in records_of(Path(file)) if isinstance(row, dict))
+            found = ((_values.whole(_column(row, step)), _values.number(_column(row, advantage))) for row in rows)
+            self._trained[file] = any(at or it is not None for at, it in found)
+        return self._trained[file]
 
     def more(self, row: Any, place: Place) -> dict[str, Any]:  # noqa: ARG002 - of a subclass
         """Return further fields of a record."""
@@ -172,7 +184,7 @@ class MappedReader(Reader):
         for column, pattern in self._cuts.items():
             columns |= {f"{column}.{name}": part for name, part in _cut(pattern, str(columns.get(column, ""))).items()}
         for made, parts in self._made.items():
-            values: list[Any] = [columns.get(name, "" if name.startswith("@") else None) for name in parts]
+            values: list[Any] = [columns.get(it, "" if it[:1] == "@" or it[-1:] == "?" else None) for it in parts]
             if made in columns or None in values:
                 continue
             numbers: list[Any] = [*map(_values.number, values[0] if isinstance(values[0], list) else values)]
@@ -211,7 +223,7 @@ def _mapping(options: ImportOptions) -> dict[str, Any]:
     try:
         mapping = tomllib.loads(options.mapping.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        at = " ".join(["it is no TOML", *re.findall(r"at line \d+", str(error))])
+        at = " ".join(["it is not valid TOML", *re.findall(r"at line \d+", str(error))])
         raise LogsUIError(wrong.format(called, at)) from None
     for name, value in mapping.items():
         kinds: Any = {"weights": (int, float), "constants": object}.get(name, str)
@@ -232,11 +244,11 @@ def suggestion(file: Path) -> str:
     if not isinstance(head.record, dict):
         fault = head.fault or "it has no records with columns. Name a JSONL, JSON or Parquet file."
         raise LogsUIError(f"{file}: {fault}")
-    values, seen, repeated = dict[str, Any](), dict[str, set[Any]](), set[str]()
+    values, seen, repeated, every = dict[str, Any](), dict[str, set[Any]](), set[str](), set[str]()
     firsts: dict[str, Any] = {}
     for record in islice((it for _, it in records_of(file) if isinstance(it, dict)), _MOST):
         columns = {name: one for name, one in _columns(record).items() if one is not None}
-        firsts, values = firsts or columns, columns | values
+        firsts, values, every = firsts or columns, columns | values, every | _columns(record).keys()
         short = {name: one for name, one in columns.items() if isinstance(one, int | float) or len(str(one)) < 300}
         repeated |= {name for name, one in short.items() if str(one) in seen.setdefault(name, set())}
         for name, one in short.items():
@@ -267,7 +279,21 @@ def suggestion(file: Path) -> str:
             column = it if it in firsts else f"{it}?"  # it comes later
             text.append(f"{name} = {_quoted(column)}  # {shortened(repr(values[it]))}")
     text += [] if "mode" in chosen else ["", "[constants]", 'mode = "train"  # or "eval"']
-    return "\n".join([*text, "", "# No column found for: " + ", ".join(it for it in _FIELDS if it not in chosen), ""])
+    return "\n".join([*_lacking_answer(chosen), *text, "", *_unchosen(chosen, every), ""])
+
+
+def _lacking_answer(chosen: Mapping[str, str]) -> list[str]:
+    is_lacking = chosen.keys().isdisjoint(_ANSWERS)
+    return ['# No column with the answer was found. Name one: completion = "..."'] * is_lacking
+
+
+def _unchosen(chosen: Mapping[str, str], columns: Iterable[str]) -> list[str]:
+    """Return lines about the fields without a column: those that no column has the name of, and others."""
+    missing = [it for it in _FIELDS if it not in chosen and ("messages" not in chosen or it not in _SAID)]
+    names = set[str]().union(*map(_short_names, columns))
+    unfit = [it for it in missing if not names.isdisjoint(_FIELDS[it][1].split())]
+    lines = ["# No column found for: " + ", ".join(it for it in missing if it not in unfit)]
+    return lines + ["# Columns have the names, but other values or another use: " + ", ".join(unfit)] * bool(unfit)
 
 
 def _short_names(column: str) -> set[str]:

@@ -15,6 +15,7 @@ from logs_ui.recorder.vocabulary import Lack
 _CALLS, _OURS = ("chat", "text_completion", "generate_content"), "logs_ui."
 _INSTRUCTIONS = "gen_ai.system_instructions"
 _READ = (_INSTRUCTIONS, ".messages", ".tool.call.arguments", ".tool.call.result", "gen_ai.operation.name", "resource")
+_SCORE = ("gen_ai.evaluation.name", "gen_ai.evaluation.score.value")
 _TRACES = 1_000  # of which spans are remembered
 _IDS = ("token ids", "log-probs")  # our export has none, either
 _NESTED = {"rewards", "reward_weights", "odd_rewards", "metrics", "sampling", "metadata", "tags"}  # JSON in our export
@@ -50,14 +51,14 @@ class OtlpReader(Reader):
     def _rollout(self, trace: str, spans: list[dict[str, Any]], place: Place) -> ImportedRollout:
         root, about = spans[0], spans[0]["attributes"]
         own = {name.removeprefix(_OURS): it for name, it in about.items() if name.startswith(_OURS)}
-        own |= {name: decoded(own[name]) for name in _NESTED & own.keys()}
+        own |= {name: decoded(own[name], _OURS + name) for name in _NESTED & own.keys()}
         calls = [span for span in spans if span["attributes"]["gen_ai.operation.name"] in _CALLS] or [root]
         said, turns, actions = list[dict[str, Any]](), list[Turn](), list[dict[str, Any]]()
         for span in spans:
             values, seconds = span["attributes"], (_nanos(span, "end") - _nanos(span, "start")) / 1e9
             error = _error(span)
             if span in calls:
-                asked, answers = (_messages(values.get(f"gen_ai.{it}.messages")) for it in ("input", "output"))
+                asked, answers = (_messages(values, f"gen_ai.{it}.messages") for it in ("input", "output"))
                 said += [*asked[len(said) :], *answers] if asked[: len(said)] == said else [*asked, *answers]
                 finish = (values.get("gen_ai.response.finish_reasons") or [None])[0]
                 used, limit = (
@@ -72,14 +73,14 @@ class OtlpReader(Reader):
                     "done": values.get("logs_ui.done"), "metadata": None, "seconds": seconds, "error": error,
                 })  # fmt: skip
         scores = [_attributes(it) for span in spans for it in span.get("events") or () if "evaluation" in it["name"]]
-        named = [[it.get(f"gen_ai.evaluation.{part}") for part in ("name", "score.value")] for it in scores]
-        rewards = {str(name): number(score) for name, score in named}
+        named = [[it.get(name) for name in _SCORE] for it in scores]
+        rewards = {str(name): number(score) for name, score in named if score is not None}
         total = rewards.pop("reward", None)
-        ended = _messages(about.get("gen_ai.output.messages"))
+        ended = _messages(about, "gen_ai.output.messages")
         said += ended[1:] if said[-1:] == ended[:1] else []  # what came after the last answer
         instructions = next(filter(None, (span["attributes"].get(_INSTRUCTIONS) for span in spans)), None)
         if instructions and not (said and said[0]["role"] == "system"):
-            said[:0] = _messages([{"role": "system", "parts": decoded(instructions)}])
+            said[:0] = _messages({"": [{"role": "system", "parts": decoded(instructions, _INSTRUCTIONS)}]}, "")
         run, (prompt, completion) = about["resource"].get("logs_ui.run"), halves(said)
         had, made = (
             [count for it in calls if (count := whole(it["attributes"].get(f"gen_ai.usage.{name}_tokens"))) is not None]
@@ -87,14 +88,20 @@ class OtlpReader(Reader):
         )
         title = about["resource"].get("logs_ui.run_name") or about["resource"].get("service.name")
         self.runs.setdefault(run, ImportedRun(title, lacks=_IDS if own else self.lacks, ours=own))
+        more = {
+            "spans": [{"name": it.get("name")} | _rest(it["attributes"]) for it in spans[1:]],
+            "evaluations": [it for it in scores if it.keys() - {*_SCORE}], "resource": _rest(about["resource"]),
+        }  # fmt: skip
+        more = {name: it for name, it in more.items() if it or name == "spans"}
         found = ImportedRollout(
             key_of((own and about.get("gen_ai.conversation.id")) or trace, place), prompt, completion, run=run,
             turns=turns, rewards=rewards or None, reward=total, weights=self.options.weights,
-            eval_name=about.get("gen_ai.agent.name"), model=about.get("gen_ai.request.model"),
+            eval_name=about.get("gen_ai.agent.name"),
+            model=next((it for span in (root, *calls) if (it := span["attributes"].get("gen_ai.request.model"))), None),
             error=_error(root), created=_nanos(root, "start") // 1_000,
             returned=_nanos(root, "end") // 1_000, seconds=(_nanos(root, "end") - _nanos(root, "start")) / 1e9,
             prompt_tokens=had[0] if had else None, completion_tokens=sum(made) if made else None,
-            metadata=_rest(about) | {"spans": [{"name": it.get("name")} | _rest(it["attributes"]) for it in spans[1:]]},
+            metadata=_rest(about) | more,
         )  # fmt: skip
         return restored(found, own and {**own, "actions": actions})
 
@@ -121,7 +128,7 @@ def _nanos(span: dict[str, Any], at: str) -> int:
 
 def _attributes(owner: dict[str, Any]) -> dict[str, Any]:
     """Return attributes by name, without the types in which they are wrapped."""
-    return {it["key"]: _value(it["value"]) for it in owner.get("attributes") or ()}
+    return {it["key"]: _value(part(it, "value")) for it in owner.get("attributes") or ()}
 
 
 def _plain(written: Any) -> Any:
@@ -141,10 +148,10 @@ def _value(wrapped: dict[str, Any]) -> Any:
     return None
 
 
-def _messages(written: Any) -> list[dict[str, Any]]:
-    """Return messages in OpenAI's form, of those with parts."""
+def _messages(values: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    """Return messages in OpenAI's form, of an attribute's, which have parts."""
     messages = []
-    for given in decoded(written) or ():
+    for given in decoded(values.get(name), name) or ():
         found = {**given, "content": "", "tool_calls": []}
         listed: list[dict[str, Any]] = []
         for one in found.pop("parts", ()):

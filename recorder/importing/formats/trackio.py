@@ -102,7 +102,7 @@ def _traced(row: dict[str, Any], run: str, place: Place, weights: Mapping[str, f
     if "op" in about:
         raise RecordError("it is a trace of verl's agent loop: import the files of trainer.rollout_data_dir")
     if messages is None:
-        raise RecordError("it is no trace of a conversation: its `messages` are no list of messages")
+        raise RecordError("its `messages` are not a list of messages")
     prompt, completion = _values.halves(messages)
     fields = _values.fields_of(about, _TRACE, [name for name in about if name.startswith("rewards/")])
     rewards = _scored(fields.pop("rewards", {}))
@@ -127,5 +127,5 @@ def _scored(rewards: Mapping[str, float | None]) -> dict[str, float | None]:
 def _plain(values: Any) -> dict[str, Any]:
     """Return a dict in which NaN and infinities, which Trackio writes as text, are numbers."""
     if not isinstance(values, dict):
-        raise RecordError("it is no JSON object")
+        raise RecordError("it is not a JSON object")
     return {name: number(one) if one in _ODD else one for name, one in values.items()}

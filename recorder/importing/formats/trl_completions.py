@@ -16,9 +16,9 @@ from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.importing.formats._values import fields_of, group_size, repeats, whole
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
 from logs_ui.recorder.importing.source_files import (
+    FileError,
     Head,
     Place,
-    RecordError,
     file_id,
     json_value,
     parquet_rows,
@@ -29,12 +29,17 @@ from logs_ui.recorder.vocabulary import Lack, Mode
 _FILE = re.compile(r"completions_(\d+)(\.parquet|_.+\.table\.json)")
 _GUESSED = "the names of the reward functions (all columns of floats were taken)"
 _TABLE = {name: name for name in ("step", "prompt", "completion", "advantage")}
+_LACKING = ("NaN", "nan", "None", "")  # what a table has for a number that was not recorded
 
 
 def _rows(file: Path, *columns: str) -> list[dict[str, Any]]:
     """Return the rows of a file, one batch of the trainer, with None for NaN. Of Parquet they may have some columns."""
     rows = parquet_rows(file, *columns) if file.suffix == ".parquet" else records_of(file)
-    return [{name: None if isinstance(it, float) and isnan(it) else it for name, it in row.items()} for _, row in rows]
+    return [{name: None if _is_lacking(name, it) else it for name, it in row.items()} for _, row in rows]
+
+
+def _is_lacking(name: str, value: Any) -> bool:
+    return isnan(value) if isinstance(value, float) else name not in ("prompt", "completion") and value in _LACKING
 
 
 def _floats(file: Path) -> list[str]:
@@ -45,7 +50,8 @@ def _floats(file: Path) -> list[str]:
     if file.suffix == ".parquet":
         return [field.name for field in pq.read_schema(file) if is_floating(field.type) and field.name not in _TABLE]
     rows = [row for _, row in records_of(file)]
-    kinds = {name: {type(row.get(name)) for row in rows} for name in rows[0] if name not in _TABLE}
+    found = {name: [row.get(name) for row in rows] for name in rows[0] if name not in _TABLE}
+    kinds = {name: {type(None if it in _LACKING else it) for it in values} for name, values in found.items()}
     return [name for name, types in kinds.items() if {float} <= types <= {float, int, type(None)}]
 
 
@@ -122,7 +128,7 @@ class TrlReader(Reader):
         if step > self._state.get("global_step", -1):
             self._early.append(file)
             if rows and first == len(rows):
-                yield RecordError("it repeats the file before it, and no log shows it as new: import again later")
+                yield FileError("it repeats the file before it, and no log shows it as new: import again later")
         own = file_id(file.name, rows[:1])
         for i in range(first, len(rows)):
             yield f"{own}-{i + 1}", f"{own}-{places[i][0]}" if self._size else None, rows[i], places[i][1]

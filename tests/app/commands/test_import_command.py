@@ -101,8 +101,8 @@ def test_it_says_what_it_left_out_and_where_to_look(tmp_path: Path) -> None:
     assert found.returncode == 0
     assert "Imported 3 rollouts from 1 file of verl." in found.stdout
     assert "logs-ui serve --db" in found.stdout
-    assert "1.jsonl, record 3: it is no JSON" in found.stderr
-    assert "1 record had faults: what could not be read was left out." in found.stderr
+    assert "1.jsonl, record 3: it is not valid JSON" in found.stderr
+    assert "1 fault: what could not be read was left out." in found.stderr
     assert "Not recognized: notes.jsonl. Import one alone to see what to do." in found.stderr
     rows = load_run("latest", tmp_path / "runs.db")
     assert rows.rewards.tolist() == [{"acc": 0.0}, {"acc": 1.0}, {"acc": 0.0}]
@@ -117,12 +117,12 @@ def test_it_says_what_it_left_out_and_where_to_look(tmp_path: Path) -> None:
     assert "No rollout has a reward 'zebra': there are acc" in again.stderr
     strict = typed("import", file, "--strict", "--db", tmp_path / "strict.db")
     assert strict.returncode == 1
-    assert strict.stderr.startswith("logs-ui: 1.jsonl, record 3: it is no JSON")
+    assert strict.stderr.startswith("logs-ui: 1.jsonl, record 3: it is not valid JSON")
     assert load_runs(tmp_path / "strict.db").state.tolist() == ["failed"]
     none = typed("import", file, "--as", "trl", "--db", tmp_path / "none.db")
     assert none.returncode == 1
     assert "Imported 0 rollouts" in none.stdout
-    assert "record had faults: what could not be read was left out." in none.stderr
+    assert "1 fault: what could not be read was left out." in none.stderr
 
 
 def test_the_times_of_a_run_are_those_of_its_rollouts(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_what_it_cannot_do_is_one_line(tmp_path: Path) -> None:
     for given, line in (
         ([], "Name what to import: a file, a folder, or a glob in quotes."),
         ([tmp_path / "none"], f"There is nothing at {tmp_path / 'none'}."),
-        ([file, "--as", "nothing"], "'nothing' is no format that can be imported. Name one of"),
+        ([file, "--as", "nothing"], "--as nothing: unknown format: choose from areal,"),
         ([file, "--weights", "acc=a"], "--weights acc=a: 'a' is not a weight. Write it as acc=0.5."),
         (
             [file, "--map", mapping, "--rewards", "ac"],

@@ -308,6 +308,14 @@ def test_a_lone_trajectory_lacks_what_no_trajectory_has(tmp_path: Path) -> None:
     assert (one.reward, one.rewards, {*reader.describe(None).lacks} >= {*Lack, "rewards"}) == (None, None, True)
 
 
+def test_a_version_that_is_not_known_is_read_with_a_note(tmp_path: Path) -> None:
+    written = json.loads((HERE / "lone.json").read_text()) | {"schema_version": "ATIF-v9.9", "extra": None}
+    (tmp_path / "lone.json").write_text(json.dumps(written))
+    found = import_run(tmp_path, db=tmp_path / "a.db")
+    note = "ATIF-v9.9 is not a version that is known: what is new in it may be missing."
+    assert (found.rollouts, found.notes) == (1, [note])
+
+
 def test_odd_values_pass(job: Path) -> None:
     file = job / "hello__AAAAAAA" / "agent" / "trajectory.json"
     written = json.loads(file.read_text())

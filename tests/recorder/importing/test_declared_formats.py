@@ -97,13 +97,18 @@ def test_nemo_gym_takes_a_text_and_what_is_cut_or_failed(tmp_path: Path) -> None
     assert (second.error, second.completion) == ("gone", [])
 
 
+def test_nemo_gym_without_an_agent_groups_by_its_index(tmp_path: Path) -> None:
+    write_lines(tmp_path / "rollouts.jsonl", *(gym(agent_ref=None, _ng_task_index=it) for it in (3, 4)))
+    assert [it.group for it in Read(tmp_path).rollouts] == ["/3", "/4"]
+
+
 def test_items_of_an_unknown_kind_cost_themselves_and_all_reasoning_stays(tmp_path: Path) -> None:
     row = gym()
     more = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "Then add."}]}
     row["response"]["output"][1:1] = [{"type": "web_search_call", "id": "ws_1", "status": "completed"}, more]
     write_lines(tmp_path / "rollouts.jsonl", row)
     found = import_run(tmp_path, db=tmp_path / "a.db")
-    assert [it.reason for it in found.bad] == ["is read without its items of the kind web_search_call: no messages"]
+    assert [it.reason for it in found.bad] == ["items of type web_search_call are left out: they are not messages"]
     said = load_run(found.runs[0], db=tmp_path / "a.db").messages[0]
     assert [it["role"] for it in said] == ["user", "assistant", "tool", "tool", "assistant"]
     assert said[1]["reasoning_content"] == "Look first.\nThen add."
@@ -144,6 +149,8 @@ def test_tinker_summaries_have_figures(tmp_path: Path) -> None:
     assert (one.metadata["steps"][0]["ac_len"], len({it.key for it in read.rollouts})) == (3, 3)
     assert read.reader is not None
     assert "texts" in read.reader.describe(None).lacks
+    rows = load_run(import_run(tmp_path, db=tmp_path / "a.db").runs[0], db=tmp_path / "a.db")
+    assert rows.task.isna().all(), "no prompt tells tasks apart"
 
 
 # Prime's platform: nested values are JSON text; prime-rl writes the same columns as Parquet.
@@ -189,6 +196,21 @@ def test_hosted_results_of_prime(tmp_path: Path) -> None:
 def test_hosted_evaluations_have_neither_step_nor_advantage(tmp_path: Path) -> None:
     write_lines(tmp_path / "results.jsonl", prime(step=None, advantage=None))
     assert Read(tmp_path).rollouts[0].mode == "eval"
+
+
+@pytest.mark.parametrize(
+    ("rows", "mode"),
+    [
+        ([{"step": 0, "advantage": None}] * 2, "eval"),
+        ([{"step": 0, "advantage": None}, {"step": 0, "advantage": 0.0}], "train"),
+        ([{"step": 0, "advantage": None}, {"step": 1, "advantage": None}], "train"),
+    ],
+)
+def test_a_file_of_prime_without_steps_and_advantages_is_an_evaluation(
+    tmp_path: Path, rows: list[dict[str, Any]], mode: str
+) -> None:
+    write_lines(tmp_path / "results.jsonl", *(prime(sample_id=i, **row) for i, row in enumerate(rows)))
+    assert {it.mode for it in Read(tmp_path).rollouts} == {mode}
 
 
 def test_samples_that_prime_rl_uploads(tmp_path: Path) -> None:
@@ -298,6 +320,26 @@ def test_spans_of_one_trace_in_several_lines_are_one_rollout(tmp_path: Path) -> 
     found = import_run(tmp_path / "a.jsonl", db=tmp_path / "a.db")
     rows = load_run(found.runs[0], tmp_path / "a.db")
     assert (len(rows), rows.messages[0][-1]["content"], rows.error[0]) == (1, "5", "it failed")
+    assert found.rollouts == 1
+
+
+def test_a_trace_has_its_calls_model_and_what_judges_and_its_service_said(tmp_path: Path) -> None:
+    root, call = span("invoke_agent", "root", 9), span("chat", "0", 10, parentSpanId="root")
+    root["attributes"] = [it for it in root["attributes"] if it["key"] != "gen_ai.request.model"] + [{"key": "empty"}]
+    label = {"gen_ai.evaluation.name": "tone", "gen_ai.evaluation.score.label": "rude"}
+    kept = [{"key": key, "value": {"stringValue": it}} for key, it in label.items()]
+    root["events"] = [{"name": "gen_ai.evaluation.result", "attributes": kept}]
+    about = {"attributes": [{"key": "host.name", "value": {"stringValue": "h"}}]}
+    write_lines(tmp_path / "a.jsonl", {"resourceSpans": [{"resource": about, "scopeSpans": [{"spans": [root, call]}]}]})
+    found = only(tmp_path, "otlp")
+    assert (found.model, found.rewards, found.metadata["evaluations"]) == ("gpt", None, [label])
+    assert found.metadata["resource"] == {"host.name": "h"}
+
+
+def test_an_attribute_that_is_not_json_is_named(tmp_path: Path) -> None:
+    call = span("chat", "0", 10, values={"gen_ai.input.messages": "hello"})
+    write_lines(tmp_path / "a.jsonl", {"resourceSpans": [{"scopeSpans": [{"spans": [call]}]}]})
+    assert Read(tmp_path).errors == ["`gen_ai.input.messages` is not valid JSON"]
 
 
 @pytest.mark.parametrize("spans", [None, [1], [{"attributes": 3}], [{"spanId": "x"}]])

@@ -241,13 +241,13 @@ def test_a_rollout_that_another_file_has_stays(tmp_path: Path) -> None:
     assert len(_rows(tmp_path / "a.db", importer.result.runs[0])) == 3
 
 
-@pytest.mark.parametrize("step", [2**31, 10**400, -(2**40), 1.5, math.inf, math.nan])
+@pytest.mark.parametrize("step", [2**31, 10**400, -1, 1.5, math.inf, math.nan])
 def test_a_step_that_no_column_holds_is_no_step_0(tmp_path: Path, step: float) -> None:
     file = _write(tmp_path / "a.jsonl", {"text": "one", "step": step}, {"text": "two", "step": 2})
     found = import_run(file, db=tmp_path / "runs.db")
     assert _rows(tmp_path / "runs.db", found.runs[0]).step.tolist() == [2]
     assert [it.number for it in found.bad] == [1]
-    assert found.bad[0].reason.endswith("is no whole number below 2,147,483,648")
+    assert found.bad[0].reason.endswith("is not a whole number from 0 to 2,147,483,647")
 
 
 @pytest.mark.parametrize(
@@ -263,7 +263,7 @@ def test_a_damaged_file_is_named_and_marks_no_run(tmp_path: Path, name: str, con
     found = import_run(tmp_path / "logs", db=tmp_path / "runs.db")
     assert (found.rollouts, found.unknown) == (1, [name])
     assert load_runs(tmp_path / "runs.db").state.tolist() == ["finished"]
-    with pytest.raises(LogsUIError, match=f"{name}: it is (no JSON|damaged|a zip archive)") as caught:
+    with pytest.raises(LogsUIError, match=f"{name}: it is (not valid JSON|damaged|a zip archive)") as caught:
         import_run(tmp_path / "logs" / name, db=tmp_path / "runs.db")
     assert "\n" not in str(caught.value)
 
@@ -347,7 +347,7 @@ def test_a_bad_record_costs_itself(tmp_path: Path) -> None:
     found = import_run(file, db=tmp_path / "runs.db")
     assert found.rollouts == 3
     assert [(it.number, it.reason.partition(":")[0]) for it in found.bad] == [
-        (2, "it is marked as bad"), (3, "it lacks `text`"), (5, "it is no JSON"),
+        (2, "it is marked as bad"), (3, "it lacks `text`"), (5, "it is not valid JSON"),
         (6, "it is not as plain writes it"),
     ]  # fmt: skip
     assert found.bad_count == 4
@@ -539,6 +539,13 @@ def test_runs_of_their_own_and_a_name_for_all(tmp_path: Path) -> None:
     assert len(load_run("both", db=tmp_path / "runs.db")) == 3
 
 
+def test_bytes_that_are_not_utf_8_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes('{"text": "é"}\n{"text": "a"}\n{"text": "ü"}\n'.encode("latin-1"))
+    found = import_run(tmp_path, db=tmp_path / "runs.db")
+    line = "a.jsonl: bytes that are not UTF-8 are shown as \ufffd in 2 lines. iconv converts it to UTF-8."
+    assert (found.rollouts, found.notes) == (3, [line])
+
+
 def test_what_no_reader_knows_gets_one_line(tmp_path: Path) -> None:
     file = _write(tmp_path / "a.jsonl", {"nothing": 1})
     with pytest.raises(LogsUIError, match=r"No reader knows a\.jsonl: it has `nothing`\.\nIt has no key by which"):
@@ -548,14 +555,15 @@ def test_what_no_reader_knows_gets_one_line(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(LogsUIError, match=r"empty holds nothing to read: no file of \.db, \.eval, \.json"):
         import_run(tmp_path / "empty", db=tmp_path / "runs.db")
-    pickle = tmp_path / "0 .pt"
-    pickle.write_bytes(b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR.")
-    with pytest.raises(LogsUIError, match=r"is a pickle, .+ '.+/0 .pt' > samples"):
-        import_run(pickle, db=tmp_path / "runs.db")
+    for name in ("a.jsonl", "a.pth", "0 .pt"):
+        pickled = tmp_path / name
+        pickled.write_bytes(b"\x80\x04cos\nsystem\n(S'touch hacked'\ntR.")
+        with pytest.raises(LogsUIError, match=r"it is a pickle .+python -c .+ '?.+\.(jsonl|pth|pt)'? > .+jsonl"):
+            import_run(pickled, db=tmp_path / "runs.db")
     _write(tmp_path / "mixed/a.jsonl", {"text": "one"})
     _write(tmp_path / "mixed/b.jsonl", {"nothing": 1})
     _write(tmp_path / "mixed/settings.json", {"beside": "them"})
-    pickle.rename(tmp_path / "mixed/c.pt")
+    pickled.rename(tmp_path / "mixed/c.pt")
     found = import_run(tmp_path / "mixed", db=tmp_path / "runs.db")
     assert (found.rollouts, found.unknown) == (1, ["b.jsonl", "c.pt"])
 
@@ -589,13 +597,15 @@ def test_the_nearest_format_is_named_with_the_key_that_it_lacks(
         ("a.jsonl", _PACKED, "it is packed by gzip."),
         ("a.jsonl.zst", zstandard.compress(b"{}"), "it is packed by zstd. Convert it, and import the result: zstd "),
         ("a.jsonl", '{"text": "a"}\n'.encode("utf-16"), "it is UTF-16. Convert it, and import the result: iconv "),
+        ("a.jsonl", '{"text": "a"}\n'.encode("utf-16-le"), "it is UTF-16. Convert it, and import the result: iconv "),
+        ("a.jsonl", '[{"text": "a"}]\n'.encode("utf-16-be"), "it is UTF-16. Convert it, and import the result: iconv "),
         ("a.tar.gz", _ARCHIVE, "it is an archive. Convert it, and import the result: mkdir "),
         ("a.tar", gzip.decompress(_ARCHIVE), "it is an archive. Convert it, and import the result: mkdir "),
         ("a.zip", _zipped(), "it is an archive. Convert it, and import the result: python -m zipfile "),
         ("a.tgz", _ARCHIVE, "it is an archive. Convert it, and import the result: mkdir "),
         ("a.csv", b"text,reward\na,1\n", "it is CSV. Convert it, and import the result: python -c "),
         ("a.tsv", b"text\treward\na, b\t1\n", "it is TSV. Convert it, and import the result: python -c "),
-        ("a.jsonl", b'{\n "text": "a"\n}\n{\n "text": "b"\n}\n', "become it by: jq -c . "),
+        ("a.jsonl", b'{\n "text": "a"\n}\n{\n "text": "b"\n}\n', "Convert it: jq -c . "),
     ],
 )  # fmt: skip
 def test_what_is_no_jsonl_is_named_with_the_line_that_converts_it(

@@ -223,6 +223,14 @@ def test_a_record_that_does_not_fit_costs_itself(tmp_path: Path) -> None:
         MappedReader(file, ImportOptions())
 
 
+def test_a_suggestion_says_first_that_the_answer_is_missing(tmp_path: Path) -> None:
+    first, *_, missing, unfit = suggestion(_file(tmp_path, [{"prompt": "q", "step": "soon"}])).splitlines()
+    assert first == '# No column with the answer was found. Name one: completion = "..."'
+    assert ("step" in missing.split(", "), unfit) == (
+        False, "# Columns have the names, but other values or another use: step",
+    )  # fmt: skip
+
+
 def test_a_suggestion_knows_messages_and_hostile_names(tmp_path: Path) -> None:
     said = json.dumps([{"role": "user", "content": "x" * 300}, {"role": "assistant", "content": "é\u202e"}])
     row: dict[str, Any] = {

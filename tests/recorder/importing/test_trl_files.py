@@ -290,7 +290,7 @@ def test_a_fraction_is_no_step(tmp_path: Path) -> None:
         tmp_path / "completions_00001.parquet"
     )
     found = import_run(tmp_path, db=tmp_path / "a.db")
-    assert (found.rollouts, found.bad[0].reason) == (1, "its step 1.5 is no whole number below 2,147,483,648")
+    assert (found.rollouts, found.bad[0].reason) == (1, "its step 1.5 is not a whole number from 0 to 2,147,483,647")
 
 
 def test_text_is_cut_at_the_roles_that_decoding_left(tmp_path: Path) -> None:
@@ -310,13 +310,18 @@ def test_text_is_cut_at_the_roles_that_decoding_left(tmp_path: Path) -> None:
 
 def test_trl_tables_of_wandb_are_rollouts(tmp_path: Path) -> None:
     # Whether a column is of floats is seen in all of its rows, in whatever order.
-    rows = [["10", "q", "a", 1, math.nan, 3, "x", 0.7], ["10", "q", "b", 0.5, None, None, 1.5, -0.7]]
+    rows = [
+        ["10", "q", "a", 1, math.nan, 3, "x", 0.7],
+        ["10", "q", "b", 0.5, None, None, 1.5, -0.7],
+        ["10", "q", "", "NaN", "None", "", "", 0.0],
+    ]
     columns = ["step", "prompt", "completion", "acc", "format", "length", "note", "advantage"]
     table = {"columns": columns, "data": rows, "nrows": 2}
     file = tmp_path / "media/table/completions_10_abc.table.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(table))
-    first, second = (read := Read(tmp_path)).rollouts
+    first, second, third = (read := Read(tmp_path)).rollouts
+    assert third.rewards == {"acc": None, "format": None}
     assert read.reader is not None
     assert (read.reader.name, first.step, first.mode, first.advantage) == ("trl", 10, "train", 0.7)
     assert (first.rewards, second.rewards) == ({"acc": 1.0, "format": None}, {"acc": 0.5, "format": None})

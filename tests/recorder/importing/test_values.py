@@ -47,7 +47,7 @@ def test_json_that_is_none_costs_its_record() -> None:
     assert decoded('{"a": NaN, "b": "\\ud800"}') != decoded(b"{}") == {}
     assert decoded(None) is None
     assert decoded([1]) == [1]
-    with pytest.raises(RecordError, match="is no JSON"):
+    with pytest.raises(RecordError, match="is not valid JSON"):
         decoded("{")
     assert part({"a": {"b": None, "c": 0}}, "a") == {"c": 0}
     assert part({"a": 1}, "a") == part(None, "a") == {}
