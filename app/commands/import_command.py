@@ -81,7 +81,7 @@ def import_rollouts(
     given = None if rewards is None else tuple(rewards.split(","))
     columns = (
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
-        TextColumn("{task.fields[rollouts]:,} rollouts"),
+        TextColumn("rollouts: {task.fields[rollouts]:,}"),
     )  # fmt: skip
     bar = Progress(*columns, console=err, disable=not err.is_terminal)
     task, option = bar.add_task("importing", total=None, rollouts=0), db_option(database_address(db))
@@ -116,7 +116,7 @@ def _follow(importer: "Importer", option: str) -> None:
     runs, rollouts, printed = 0, 0, 0.0
     with err.status("") as status:
         while True:
-            status.update(f"{found.rollouts:,} rollouts")
+            status.update(plural(found.rollouts, "rollout"))
             began = time.monotonic()
             if found.rollouts != rollouts and began - printed >= _LINES:
                 _say_runs(found, option, runs)

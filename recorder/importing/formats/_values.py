@@ -270,7 +270,7 @@ def token_arrays(prompt: Any, completion: Any, logprobs: Any = None, mask: Any =
         ids, sampled = np.array(completion, np.int32), np.array(mask, np.uint8) if mask else None
         tokens = Tokens(np.array(prompt or [], np.int32), ids, known, sampled)
     except (TypeError, ValueError, OverflowError):
-        raise RecordError("its token ids, log-probs or mask are no lists of numbers") from None
+        raise RecordError("its token ids, log-probs or mask are not lists of numbers") from None
     if any(array is not None and array.shape != (len(completion),) for array in (known, ids, sampled)):
         raise RecordError("its log-probs or its mask are not as long as its token ids")
     return tokens

@@ -231,7 +231,7 @@ def _mapping(options: ImportOptions) -> dict[str, Any]:
             raise LogsUIError(f"{called}: {name} must name a column in quotes, not {value!r}.")
         if name in _TABLES and not (isinstance(value, dict) and all(isinstance(at, kinds) for at in value.values())):
             what = "numbers" if name == "weights" else "names in quotes"
-            raise LogsUIError(wrong.format(called, f"[{name}] is no table of {what}"))
+            raise LogsUIError(wrong.format(called, f"[{name}] is not a table of {what}"))
     for name in (*(mapping.keys() - {*_TABLES}), *mapping.get("constants", {})):
         if name not in _FIELDS:
             raise misspelt("map", f"{called}: unknown field {name!r}", name, [*_FIELDS, *_TABLES])
@@ -355,7 +355,7 @@ def _constant(field: str, value: Any) -> Any:
     found = _converted(field, value, "[constants]")
     if found is None:
         words = ", ".join(_WORDS.get(field, ()))
-        raise LogsUIError(f"[constants] {field} = {value!r:.80} is no word that it takes: use one of {words}.")
+        raise LogsUIError(f"[constants] {field} = {value!r:.80} is not one of its words: {words}.")
     return found
 
 

@@ -122,7 +122,9 @@ def test_it_says_what_it_left_out_and_where_to_look(tmp_path: Path) -> None:
     none = typed("import", file, "--as", "trl", "--db", tmp_path / "none.db")
     assert none.returncode == 1
     assert "Imported 0 rollouts" in none.stdout
-    assert "1 fault: what could not be read was left out." in none.stderr
+    assert none.stderr.startswith(
+        "1.jsonl: the file cannot be read: it is not as TRL writes it\n1 fault: what could not"
+    )
 
 
 def test_the_times_of_a_run_are_those_of_its_rollouts(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_every_field_can_be_named(tmp_path: Path) -> None:
         ('[constants]\nmodus = "train"', "mapping.toml: unknown field 'modus': did you mean 'mode'?"),
         (
             '[constants]\nmode = "bananas"',
-            "[constants] mode = 'bananas' is no word that it takes: use one of train, eval.",
+            "[constants] mode = 'bananas' is not one of its words: train, eval.",
         ),
         ('prompt = "qestion"', "prompt = 'qestion', but the first record has no such column: did you mean 'question'?"),
         ('reward = "extra.rewrd"', "the first record has no such column: did you mean 'extra.reward'?"),
