@@ -14,7 +14,7 @@ from logs_ui.recorder.diagnosis.card import Run
 from logs_ui.recorder.diagnosis.contrast import spread, windows
 from logs_ui.recorder.diagnosis.features import FEATURES
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, chance_limit, compare
-from logs_ui.recorder.diagnosis.places import columns_of, evals_of, tasks_of
+from logs_ui.recorder.diagnosis.places import columns_of, evals_of, families_of, tasks_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes, has_cause, judged
@@ -105,12 +105,13 @@ def _within_groups(run: Run, low: Bools) -> tuple[str, str]:
 
 def _by_task(run: Run) -> tuple[str, str]:
     """Compare each task with all others; families of tasks, where the names show them and tasks seldom recur."""
-    return _by_place(run, *list(tasks_of(run))[-1])[:2]
+    families = [] if tasks_recur(run.all) else families_of(run)
+    return _by_place(run, *(families or [tasks_of(run)])[0])[:2]
 
 
 def _by_column(run: Run) -> tuple[str, str]:
     """Compare each rank, and each value of a dataset's column, with all others; tell of the surest of these columns."""
-    columns = columns_of(run)
+    columns = columns_of(run.rows, run.labels)
     compared = [_by_place(run, *it, columns=len(columns)) for it in columns]
     named = [it for it in compared if it[0]]
     count = sum(bool(it[1]) for it in compared)

@@ -3,7 +3,7 @@ all of its rollouts.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Run
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, chance_limit, compare
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
-from logs_ui.recorder.diagnosis.tables.task_families import by_family
+from logs_ui.recorder.diagnosis.tables.task_families import with_families
 from logs_ui.recorder.diagnosis.wording import listed, percent
 
 _NEARLY_ALL, _RARER = 0.9, 0.25  # of the finding's rollouts are there; as often elsewhere, at most [ours]
@@ -23,15 +23,16 @@ Places = tuple[Rows, Ints, str]
 """Rollouts with places as their tasks, the (N,) codes of what is independent there, and the name of such places."""
 
 
-def place_of(run: Run, own: Bools, *, is_of_tasks: bool = False) -> str:
+def place_of(run: Run, own: Bools, where: str = "") -> str:
     """Return a sentence on where a finding's rollouts are; "" if they are everywhere. `own` is (N,) True for those.
 
     Places are named if each has more than the rest beyond chance, corrected for all that are compared, and the rest
-    has hardly any. The coarsest are tried last, and after them ranks and the dataset's columns. `is_of_tasks`: the
-    finding names its tasks, so only the latter are tried.
+    has hardly any. The coarsest are tried last, and after them ranks and the dataset's columns. What the finding's
+    filter `where` names is not tried, and nothing finer.
     """
-    kinds = () if is_of_tasks else (*tasks_of(run), evals_of(run))
-    columns = columns_of(run)
+    kinds = [] if "family:" in where or "eval:" in where else [*families_of(run), evals_of(run)]
+    kinds = kinds if "task:" in where or not kinds else [tasks_of(run), *kinds]
+    columns = columns_of(run.rows, run.labels)
     return next(filter(None, (_sentence(*it, own) for it in kinds)), "") or next(
         filter(None, (_sentence(*it, own, columns=len(columns)) for it in columns)), ""
     )
@@ -60,12 +61,19 @@ def _sentence(rows: Rows, units: Ints, what: str, own: Bools, columns: int = 1) 
     return f"By {what}: {percent(share)} of the rollouts in {names}, {percent(rest)} elsewhere."
 
 
-def tasks_of(run: Run) -> Iterator[Places]:
-    """Yield the rollouts of the last steps with what is independent in their tasks; then the same of families."""
-    rows, grouped = run.rows, by_family(run.all)
-    yield rows, rows.group, "tasks"
-    if grouped is not None:
-        yield grouped.where(run.all.step >= rows.steps[0]), rows.task, "families of tasks"
+def tasks_of(run: Run) -> Places:
+    """Return the rollouts of the last steps with what is independent in their tasks."""
+    return run.rows, run.rows.group, "tasks"
+
+
+def families_of(run: Run) -> list[Places]:
+    """Return the same with families as tasks; none if names show none."""
+    grouped = with_families(run.all)
+    return (
+        []
+        if grouped is None
+        else [(grouped.where(run.all.step >= run.rows.steps[0]), run.rows.task, "families of tasks")]
+    )
 
 
 def evals_of(run: Run) -> Places:
@@ -75,12 +83,12 @@ def evals_of(run: Run) -> Places:
     return replace(rows, task=rows.eval, tasks=rows.evals), rows.task if has_tasks else rows.group, "evals"
 
 
-def columns_of(run: Run) -> list[Places]:
+def columns_of(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> list[Places]:
     """Return the same with ranks, and with the values of each of the dataset's columns, as tasks. What varies within a
     group may follow from what a rollout did, and is no place, unless its name is that of a machine.
     """
-    rows, places = run.rows, list[Places]()
-    for name, values in run.labels.items():
+    places = list[Places]()
+    for name, values in labels.items():
         names = sorted({it for it in values if it is not None})
         if not 2 <= len(names) <= _VALUES:
             continue

@@ -180,8 +180,7 @@ def _shown(card: Card, run: Run, within: str, scope: str) -> Card:
         where = " ".join(filter(None, [card.where, within if "step:" in card.where else scope]))
     cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, run.fall.lost + run.fall.above)
     own = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
-    is_of_tasks = any(it in card.where for it in ("task:", "family:", "eval:"))
-    place = "" if card.own is None else place_of(run, card.own, is_of_tasks=is_of_tasks)
+    place = "" if card.own is None else place_of(run, card.own, card.where)
     return replace(
         card,
         where=where,

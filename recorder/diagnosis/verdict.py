@@ -4,15 +4,18 @@ Such evidence is an outcome that rises beyond chance, with groups as the indepen
 A reward near the run's own 99th percentile is none: that may be far below what the functions can give. [ours]
 """
 
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Run
+from logs_ui.recorder.diagnosis.contrast import windows
 from logs_ui.recorder.diagnosis.largest_differences import time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
+from logs_ui.recorder.diagnosis.places import columns_of
 from logs_ui.recorder.diagnosis.report import Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
 from logs_ui.recorder.diagnosis.success import is_outcome
@@ -21,10 +24,14 @@ from logs_ui.recorder.diagnosis.wording import figure, percent
 
 _SURE, _FALL = 0.05, 0.01  # probability by chance below which a rise is told, and a fall, which is an alarm
 _LEFT = 0.1  # of the loss: findings that cost no more do not make a run sick that improves
+_FADED = 0.8  # of a finding's figure in the first steps: it is no fault of a run that improves [ours]
 _REWARD = "mean reward"
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
 _MOST = 0.5  # of the rollouts are solved: most reach the outcome
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
+_MOVED = 0.5  # of the rollouts have another value of a column than at first: its mix changed [ours]
+_SHARED = 0.25  # of the rollouts of both sides have values that both have: else these cannot be compared [ours]
+_DIFFICULTY = re.compile(r"level|difficult|stage|curriculum|tier", re.IGNORECASE)
 _WHOLE = 0.8  # of the rollouts can count as solved: fewer are said
 _EQUAL = 0.95  # of the groups have equal rewards: there is nothing to learn from
 
@@ -46,12 +53,22 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
 
 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
-    is_left = max(np.inf if it.cost is None else it.cost for it in cards) <= _LEFT * run.fall.lost
+    is_left = all((it.cost is not None and it.cost <= _LEFT * run.fall.lost) or _fades(run, it) for it in cards)
     if is_left and outcome.is_sure(1, _SURE):
         return Verdict("improving", f"Healthy, improving: {outcome.course}; what is left: {cards[0].title}")
     if _falls_beside(run, cards, chance):
         return Verdict("worse", f"Getting worse, and no finding explains it: {outcome.course}")
     return Verdict("fault", cards[0].title)
+
+
+def _fades(run: Run, card: Card) -> bool:
+    """Return True if a finding's figure is lower in the last steps than in the first ones: training overcomes it."""
+    sides = windows(run)
+    if sides is None or card.limit is None or card.is_setup:
+        return False
+    first, last = (set(it.steps.tolist()) for it in sides)
+    before, after = (mean(np.array([value for step, value in card.trend if step in of])) for of in (first, last))
+    return before is not None and after is not None and after <= _FADED * before
 
 
 def of_all(whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdict:
@@ -72,6 +89,7 @@ class _Measure:
     steps: str  # that are compared
     least: float  # a smaller change does not matter
     is_share: bool
+    column: Floats = field(repr=False, compare=False)  # (N,) of all steps
 
     def is_sure(self, sign: int, chance: float) -> bool:
         """Return True if it rose (sign 1) or fell (-1) by what matters, and beyond chance."""
@@ -103,7 +121,7 @@ def _measured(run: Run, name: str, values: Floats, *, is_share: bool = False) ->
     change = sides and compare(np.where(sides.among, values, np.nan), sides.late, run.all.group, sides.strata)
     extent = float(np.ptp(np.percentile(known, (1, 99)))) if len(known) else 0.0
     level = mean(values[run.all.step >= run.rows.steps[0]])
-    return _Measure(name, level, change, sides.said if sides else "", max(_LEAST * extent, SAME), is_share)
+    return _Measure(name, level, change, sides.said if sides else "", max(_LEAST * extent, SAME), is_share, values)
 
 
 def _outcome(run: Run, without: Bools | None = None) -> _Measure:
@@ -126,6 +144,31 @@ def _outcome(run: Run, without: Bools | None = None) -> _Measure:
     return _measured(run, name, values, is_share=success.is_defined)
 
 
+def _other_mix(run: Run, measure: _Measure, chance: float) -> str:
+    """Return words on a column of the dataset whose values came in another mix at last, and within which the measure
+    does not fall; "" if there is none. If the first steps and the last have no value in common, only a column that is
+    named like difficulty counts: others may just count the steps.
+    """
+    sides = time_sides(run)
+    if sides is None or sides.strata is not None:  # the same tasks are compared
+        return ""
+    rows, late, column = run.all.where(sides.among), sides.late[sides.among], measure.column[sides.among]
+    for places, _, name in columns_of(rows, run.read_labels(rows)):
+        counts = (np.bincount(places.task[of] + 1, minlength=len(places.tasks) + 1) for of in (~late, late))
+        first, last = (it / it.sum() for it in counts)
+        if float(np.abs(first - last).sum()) / 2 < _MOVED:  # total variation
+            continue
+        shared = min(float(first[last > 0].sum()), float(last[first > 0].sum()))
+        within = compare(column, late, rows.group, places.task) if shared >= _SHARED else None
+        if within is None:
+            if _DIFFICULTY.search(name):
+                return f"while {name} has other values than at first"
+            continue
+        if within.chance is not None and not (within.chance < chance and within.value <= -measure.least):
+            return f"but not at the same {name}, whose mix changed"
+    return ""
+
+
 def _falls_beside(run: Run, cards: Sequence[Card], chance: float) -> bool:
     """Return True if the outcome falls even without the rollouts of all findings. One that is about all rollouts, or
     began during the run, may always be the cause.
@@ -135,15 +178,18 @@ def _falls_beside(run: Run, cards: Sequence[Card], chance: float) -> bool:
         if card.own is None or (card.since_step is not None and card.since_step > run.all.steps[0]):
             return False
         covered |= card.own
-    return _outcome(run, np.isin(run.all.id, run.rows.id[covered])).is_sure(-1, chance)
+    outcome = _outcome(run, np.isin(run.all.id, run.rows.id[covered]))
+    return outcome.is_sure(-1, chance) and not _other_mix(run, outcome, chance)
 
 
 def _fallen(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
     paid = _measured(run, _REWARD, run.all.reward)
+    if outcome.is_sure(-1, chance) and (mix := _other_mix(run, outcome, chance)):
+        return Verdict("unknown", f"No cause found: {outcome.course}, {mix}")
     if outcome.is_sure(-1, chance):
         rises = ", while the reward rises" if paid.is_sure(1, _SURE) else ""
         return Verdict("worse", f"Getting worse, cause unknown: {outcome.course}{rises}")
-    if not paid.is_sure(-1, chance):
+    if not paid.is_sure(-1, chance) or _other_mix(run, paid, chance):
         return None
     where = _most_fallen(run, paid)
     if outcome.is_sure(1, _SURE):

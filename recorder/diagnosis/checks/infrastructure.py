@@ -92,7 +92,7 @@ def _tasks(rows: Rows, bad: Bools, dead: list[str]) -> list[str]:
 def _received(whole: Bools, told: Bools) -> list[str]:
     """Describe the errors that the model received."""
     every, some = int(whole.sum()), int((told & ~whole).sum())
-    said = [f"In {every} rollouts every call raised, or made one that did."] if every else []
+    said = [f"In {every} rollouts all calls failed."] if every else []
     if some:
         said.append(
             f"In {some} rollouts some calls raised, and rollouts with an error do worse than the others. The waterfall "

@@ -167,6 +167,8 @@ def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outco
     same = own & np.append(is_shared, False)[rows.task]
     apart, alike = (compare(rows.reward[of], late[of], rows.group[of]) for of in (own & ~same, same))
     has_fallen = alike is not None and alike.chance is not None and alike.chance <= _CHANCE and alike.value < 0
+    # If the same tasks lost half as much, too, the new ones do not explain it.
+    has_fallen = has_fallen or (alike is not None and apart is not None and alike.value <= apart.value / 2)
     new = float((own & late & ~same).sum() / max((own & late).sum(), 1))
     is_new = tasks_recur(rows) and new >= run.threshold("task_mix", _SHIFT) and not has_fallen
     if not is_new or apart is None or apart.chance is None:

@@ -39,7 +39,12 @@ def tasks_recur(rows: Rows) -> bool:
 
 def by_family(rows: Rows) -> Rows | None:
     """Return the rollouts with families in place of tasks; None if tasks come often enough, or have no families."""
-    if not (rows.task >= 0).any() or tasks_recur(rows):
+    return None if tasks_recur(rows) else with_families(rows)
+
+
+def with_families(rows: Rows) -> Rows | None:
+    """Return the rollouts with families in place of tasks, however often tasks come; None if they have none."""
+    if not (rows.task >= 0).any():
         return None
     named = families(rows.tasks)
     if named is None:

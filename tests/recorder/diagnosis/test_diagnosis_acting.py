@@ -114,7 +114,7 @@ def test_a_tool_that_always_raises_is_the_environments_fault() -> None:
     found = card(diagnose_rows(rows), "infrastructure")
     # They get 0, the others 24 of 36: a quarter of the rollouts lose 2/3.
     assert found.cost == pytest.approx(1 / 6)
-    assert found.evidence[-1] == "In 12 rollouts every call raised, or made one that did."
+    assert found.evidence[-1] == "In 12 rollouts all calls failed."
 
 
 @pytest.mark.parametrize("hard", [True, False])

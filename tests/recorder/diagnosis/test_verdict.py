@@ -99,6 +99,39 @@ def test_what_is_left_does_not_make_a_run_sick_that_improves() -> None:
     assert report.verdict.said.endswith("; what is left: 1 of 20 tasks is never solved")
 
 
+def test_a_finding_whose_share_falls_does_not_make_a_run_sick_that_improves() -> None:
+    endless = DICE.uniform(size=COUNT) < np.linspace(0.6, 0.25, COUNT)
+    stops = np.where(endless, "turn_limit", "done")
+    rising = ~endless & (np.linspace(0.2, 0.9, COUNT) > NOISE)
+    report = diagnose_rows(rows_of(COUNT, steps=20, reward=rising, stop_reason=stops))
+    assert [it.id for it in report.cards] == ["turn_limit"]
+    assert report.verdict.id == "improving"
+
+
+HARDER = np.repeat(range(4), COUNT // 4)
+MIX = np.where(PLACE < COUNT // 2, PLACE // 4 % 8 > 6, PLACE // 4 % 8 > 1)
+"""True for one group of eight at first, and for six of eight later."""
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "reward", "expected"),
+    [
+        ("metadata.level", HARDER, NOISE < 0.9 - 0.2 * HARDER, ("unknown", "while metadata.level has other values")),
+        ("metadata.batch", HARDER, NOISE < 0.9 - 0.2 * HARDER, ("worse", "Getting worse, cause unknown")),
+        ("metadata.kind", MIX, NOISE < 0.9 - 0.5 * MIX,
+         ("unknown", "but not at the same metadata.kind, whose mix changed")),
+        ("metadata.level", PLACE // 4 % 4, RISING[::-1], ("worse", "Getting worse, cause unknown")),
+    ],
+)  # fmt: skip
+def test_a_fall_beside_another_mix_of_a_column_is_not_getting_worse(
+    column: str, values: Any, reward: Any, expected: tuple[str, str]
+) -> None:
+    rows = rows_of(COUNT, steps=20, reward=reward, task=[f"task {place // 4}" for place in PLACE])
+    said = diagnose_rows(rows, read_labels=lambda some: {column: [str(values[it - 1]) for it in some.id]}).verdict
+    assert said.id == expected[0]
+    assert expected[1] in said.said
+
+
 def test_a_finding_is_the_verdict() -> None:
     cut = PLACE % 3 == 0
     columns = {"reward": np.where(cut, 0.0, NOISE < 0.7), "truncated_turns": cut * 1.0}
