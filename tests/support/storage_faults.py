@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -187,7 +187,11 @@ def go_on() -> None:
 
 def holds_nothing(folder: Path) -> bool:
     """True if no entry is left in the spools of a folder."""
-    return all(file.path.stat().st_size <= len(FORMAT) for file in spool_files(folder))
+    sizes = []
+    for file in spool_files(folder):
+        with suppress(FileNotFoundError):  # it was taken in meanwhile
+            sizes.append(file.path.stat().st_size)
+    return all(size <= len(FORMAT) for size in sizes)
 
 
 def check(address: Address, acknowledged: Mapping[str, int], *, exactly: bool = False) -> int:
