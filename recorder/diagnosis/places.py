@@ -32,10 +32,10 @@ def place_of(run: Run, own: Bools, where: str = "") -> str:
     """
     kinds = [] if "family:" in where or "eval:" in where else [*families_of(run), evals_of(run)]
     kinds = kinds if "task:" in where or not kinds else [tasks_of(run), *kinds]
+    if sentence := next(filter(None, (_sentence(*it, own) for it in kinds)), ""):
+        return sentence
     columns = columns_of(run.rows, run.labels)
-    return next(filter(None, (_sentence(*it, own) for it in kinds)), "") or next(
-        filter(None, (_sentence(*it, own, columns=len(columns)) for it in columns)), ""
-    )
+    return next(filter(None, (_sentence(*it, own, columns=len(columns)) for it in columns)), "")
 
 
 def _sentence(rows: Rows, units: Ints, what: str, own: Bools, columns: int = 1) -> str:

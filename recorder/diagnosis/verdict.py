@@ -184,9 +184,9 @@ def _falls_beside(run: Run, cards: Sequence[Card], chance: float) -> bool:
 
 def _fallen(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
     paid = _measured(run, _REWARD, run.all.reward)
-    if outcome.is_sure(-1, chance) and (mix := _other_mix(run, outcome, chance)):
-        return Verdict("unknown", f"No cause found: {outcome.course}, {mix}")
     if outcome.is_sure(-1, chance):
+        if mix := _other_mix(run, outcome, chance):
+            return Verdict("unknown", f"No cause found: {outcome.course}, {mix}")
         rises = ", while the reward rises" if paid.is_sure(1, _SURE) else ""
         return Verdict("worse", f"Getting worse, cause unknown: {outcome.course}{rises}")
     if not paid.is_sure(-1, chance) or _other_mix(run, paid, chance):

@@ -36,6 +36,10 @@ def grouped(rollouts: Iterable[Rollout], key: Callable[[Rollout], Hashable]) -> 
     return list(found.values())
 
 
+def in_groups(rollouts: Iterable[Rollout]) -> list[list[Rollout]]:
+    return grouped(rollouts, lambda it: (it.step, it.group))
+
+
 def parts(it: Rollout) -> dict[str, float]:
     """Return what each reward function adds to the reward."""
     weights, values = it.weights or {}, it.values or {}
@@ -137,7 +141,7 @@ class Case:
         self.run, self.report = run, diagnosed(run).report
         assert self.report.steps
         self.last = self.steps(*self.report.steps)
-        self.groups = grouped(self.last, lambda it: (it.step, it.group))
+        self.groups = in_groups(self.last)
         self.card: Card
 
     def steps(self, first: Any, last: Any) -> list[Rollout]:
@@ -228,7 +232,7 @@ def explained(case: Case, first: str, _all: str, whole: str | None, second: str,
 def covariance(rollouts: Iterable[Rollout], name: str) -> float:
     """Return a function's share of the variance of the reward within groups."""
     shares = {"reward": 0.0, name: 0.0}
-    for group in (it for it in grouped(rollouts, lambda it: (it.step, it.group)) if rewards(it)):
+    for group in (it for it in in_groups(rollouts) if rewards(it)):
         whole = np.array([reward(it) or 0.0 for it in group])
         own = np.array([parts(it).get(name, 0.0) for it in group])
         shares["reward"] += float(((whole - whole.mean()) ** 2).sum())
@@ -448,10 +452,6 @@ def ordered(a: Rollout, b: Rollout, name: str) -> float:
 def pairs(case: Case, name: str) -> list[float]:
     found = (ordered(a, b, name) for group in case.groups for a, b in combinations(group, 2))
     return [it for it in found if it]
-
-
-def in_groups(rollouts: Iterable[Rollout]) -> list[list[Rollout]]:
-    return grouped(rollouts, lambda it: (it.step, it.group))
 
 
 def replaced(case: Case) -> tuple[list[Rollout], list[Rollout]]:
