@@ -1,5 +1,9 @@
-"""Writes an action as a person would: `bash  git diff` for a tool call, and not as JSON."""
+"""Writes an action as a person would: `bash  git diff` for a tool call, and not as JSON. Reads what an observation
+says, and tells kinds of observations by their first words. Splits an answer into reasoning and rest.
+"""
 
+import zlib
+from binascii import b2a_base64
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -10,7 +14,13 @@ TOOL_KEYS = ("tool_name", "tool", "function", "name")
 """Keys under which actions name their tool."""
 ARGUMENTS = ("arguments", "args", "kwargs", "parameters", "input")
 """Keys under which actions have the arguments of the tool."""
+KEY = 4
+"""Characters of an observation's key: see `observation_key`."""
 
+_THINK, _THINK_END = "<think>", "</think>"
+_BEGINNING, _WORDS, _DEEP = 96, 6, 5  # characters; words; dicts and lists within each other [ours]
+_MARKS = ".,:;!?()[]{}<>\"'`*=#\\/"
+_DIGITS = str.maketrans("", "", "0123456789")
 _EMPTY: tuple[Any, ...] = (None, {}, [], "")
 
 
@@ -81,3 +91,50 @@ def _json(value: Any) -> str:
         return orjson.dumps(value).decode()
     except TypeError:  # a lone surrogate, or nested too deeply
         return str(value)
+
+
+def observation_key(observation: Any) -> str | None:
+    """Return four characters that stand for the first six words of an observation, without words that hold a digit;
+    None for one without text.
+
+    >>> observation_key("429: no place, ask again in 12 s") == observation_key("429: no place, ask again in 7 s")
+    True
+    """
+    written = observed_text(observation)
+    if written is None:
+        return None
+    beginning = written[:_BEGINNING].split()
+    if len(written) > _BEGINNING and len(beginning) > 1:
+        beginning.pop()  # a part of a word
+    words = list[str]()
+    for it in beginning:
+        word = it if it.isalpha() else it.strip(_MARKS)
+        if word.isalpha():
+            words.append(word)
+            if len(words) == _WORDS:
+                break
+    known = " ".join(words) if words or not beginning else f"#{' '.join(beginning).translate(_DIGITS)}"
+    return b2a_base64(zlib.crc32(known.encode(errors="replace")).to_bytes(4)[1:], newline=False).decode()
+
+
+def observed_text(observation: Any, depth: int = _DEEP) -> str | None:
+    """Return the texts of an observation, without OpenEnv's metadata and what is nested deeper; None if it has none."""
+    if isinstance(observation, str):
+        return observation
+    parts = observation if isinstance(observation, list) else ()
+    if isinstance(observation, dict):
+        parts = [it for name, it in observation.items() if name != "metadata"]
+    texts = [text for it in parts if depth and (text := observed_text(it, depth - 1)) is not None]
+    return " ".join(texts) if texts else None
+
+
+def split_reasoning(answer: str) -> tuple[str | None, str]:
+    """Splits an answer into reasoning (None without any) and rest. The opening tag may be in the prompt
+    instead. Text before the tag is not reasoning, and stays in the answer.
+    """
+    head, ended, rest = answer.partition(_THINK_END)
+    said, begun, thought = head.partition(_THINK)
+    if not ended and (said.strip() or not begun):
+        return None, answer
+    before = said if begun and said.strip() else ""
+    return (thought if begun else head).strip(), before + rest.lstrip()

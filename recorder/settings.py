@@ -14,7 +14,7 @@ SHARE: Limits = (0.0, 1.0)
 FROM_NOTHING: Limits = (0.0, math.inf)
 FROM_ONE: Limits = (1.0, math.inf)
 _SOLVED = ("solved_at", "solved_by")
-_PER_ENVIRONMENT = ("max_reward", *_SOLVED)
+_PER_ENVIRONMENT = ("max_reward", *_SOLVED, "reference")
 """Settings that may be set for one environment alone."""
 
 
@@ -29,13 +29,15 @@ class Settings:
         solved_by: Reward function that `solved_at` applies to. None: the whole reward.
         steps: Number of last steps that are diagnosed.
         thresholds: Thresholds by id of a diagnostic, which replace its default: see docs/diagnosis.md.
-        environments: `max_reward`, `solved_at` and `solved_by` for the rollouts of one eval, by its name, in place of
-            those above: `{"web": {"solved_by": "success"}}`.
+        reference: Column of the dataset with the right answers, such as `reward_model.ground_truth`. None: the one that
+            is named most like a reference answer.
+        environments: `max_reward`, `solved_at`, `solved_by` and `reference` for the rollouts of one eval, by its name,
+            in place of those above: `{"web": {"solved_by": "success"}}`.
         muted: Reasons by id of a diagnostic whose finding is not one here: it is listed below the findings.
 
     Raises:
         SettingsError: a value is not a finite number, `steps` is below 1, `solved_at` is above `max_reward`, or an
-            environment has another setting than these three.
+            environment has another setting than these four.
 
     Examples:
         >>> from logs_ui.recorder import Settings
@@ -48,6 +50,7 @@ class Settings:
     steps: int = 10
     thresholds: Mapping[str, float] = field(default_factory=dict)
     solved_by: str | None = None
+    reference: str | None = None
     environments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     muted: Mapping[str, str] = field(default_factory=dict)
 
@@ -63,6 +66,9 @@ class Settings:
                 object.__setattr__(self, name, _number(name, getattr(self, name)))
         if not isinstance(self.solved_by, str | None):
             raise SettingsError(f"solved_by must be the name of a reward function, not {self.solved_by!r:.80}.")
+        if not isinstance(self.reference, str | None):
+            raise SettingsError(f"reference must be the name of a dataset column, not {self.reference!r:.80}.")
+        object.__setattr__(self, "reference", (self.reference or "").removeprefix("metadata.") or None)
         steps = _number("steps", self.steps)
         if not 1 <= steps == int(steps):
             raise SettingsError(f"steps must be a whole number from 1 on, not {self.steps!r:.80}.")

@@ -33,6 +33,11 @@ _SHALLOW_KINDS = frozenset((dict, list))
 _SCALARS = frozenset((str, int, float, bool, type(None)))  # types that contain nothing else
 
 
+def text_key(written: str) -> int:
+    """Return a key of 48 bits for a text, which a float represents exactly."""
+    return int.from_bytes(hashlib.sha256(written.encode(errors="surrogatepass")).digest()[:6])
+
+
 def snapshot(value: Any, special: Callable[[Any], Any] | None = None) -> bytes:
     """Return any value as JSON, as it is now. Values that JSON lacks, such as arrays, become what `special` returns, or
     text; NaN and infinities become null. Exceptions of the value's methods are not raised.

@@ -47,10 +47,7 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us with `&`: tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_LONG = {
-    f"test_{name}"
-    for name in ("browser", "examples", "faults", "groups_browser", "live", "training", "unchanged_scripts", "walk")
-}
+_LONG = {f"test_{name}" for name in ("browser", "examples", "faults", "groups_browser", "live", "training")}
 """Files whose tests come first, so that no process has much left where the other has nothing more to do."""
 
 TWO_RANKS = "two_ranks_"

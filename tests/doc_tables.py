@@ -7,13 +7,14 @@ from pathlib import Path
 
 from logs_ui.recorder.analysis.frames import RUN_COLUMNS
 from logs_ui.recorder.analysis.rescore.rescore import RESCORED_COLUMNS
+from logs_ui.recorder.audit.run_audit import CHECKS
 from logs_ui.recorder.diagnosis import CAUSES, DIAGNOSTICS, checks
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Field
 from logs_ui.recorder.queries.rollout_columns import COLUMNS, Column
 
 _DOCS = Path(__file__).parent.parent / "docs"
 DIAGNOSIS = _DOCS / "diagnosis.md"
-PAGES = [DIAGNOSIS, *(_DOCS / name for name in ("filters.md", "pandas.md", "rescore.md"))]
+PAGES = [DIAGNOSIS, *(_DOCS / name for name in ("audit.md", "filters.md", "pandas.md", "rescore.md"))]
 _ASKS = re.compile(r'threshold\("(\w+)", ([\w.]+)\)')
 
 
@@ -37,6 +38,15 @@ def diagnostics_table() -> str:
         for it in DIAGNOSTICS
     ]
     return _table(("id", "name", "what it computes", "threshold", "source of the threshold"), rows)
+
+
+def audit_table() -> str:
+    """One check a row, with its findings, in the order in which they are listed."""
+    rows: list[tuple[str, ...]] = [
+        (it.name, it.held, it.tolerance, "<br>".join(f"`{name}`: {title}" for name, title in it.findings.items()))
+        for it in CHECKS
+    ]
+    return _table(("check", "what is compared", "tolerance", "findings"), rows)
 
 
 def causes_table() -> str:
@@ -74,6 +84,7 @@ def written(page: str) -> str:
     """The page with tables as they are now."""
     tables = {
         "diagnostics": diagnostics_table(),
+        "audit": audit_table(),
         "causes": causes_table(),
         "fields": fields_table(),
         "columns": columns_table(COLUMNS),

@@ -16,6 +16,7 @@ import typer
 from rich.markup import escape
 from rich.progress import TextColumn
 
+from logs_ui.app.commands.audit_command import audit
 from logs_ui.app.commands.db_commands import db as db_commands
 from logs_ui.app.commands.diagnose_command import diagnose
 from logs_ui.app.commands.eval_command import evaluate
@@ -215,6 +216,7 @@ def export(
 
 
 app.command("diagnose", short_help="Diagnose why the rewards of a run are low.")(diagnose)
+app.command("audit", short_help="Recompute what the trainer said: is its arithmetic right?")(audit)
 app.command("import", short_help="Import rollouts of another trainer or tool, once or live.")(import_rollouts)
 app.command("eval", short_help="Evaluate a model on any server with an @evaluation.")(evaluate)
 app.command(

@@ -12,7 +12,7 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
-from logs_ui.app.commands.terminal import Database, RunName, err, out, say
+from logs_ui.app.commands.terminal import SERVED, Database, RunName, err, out, say
 from logs_ui.app.web.urls import matching, why
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosis, muted_of, of_all, recorded_settings, settings_of
@@ -48,6 +48,10 @@ def diagnose(
             help="Reward function that --solved-at applies to. For one eval: web=success, as with the two above.",
         ),
     ] = None,
+    reference: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN", help="Dataset column with the right answers. Default: told by its name."),
+    ] = None,
     threshold: Annotated[
         list[str] | None, typer.Option(metavar="ID=VALUE", help="Threshold of one diagnostic; may be repeated.")
     ] = None,
@@ -57,6 +61,10 @@ def diagnose(
     steps: Annotated[int | None, typer.Option(metavar="N", min=1, help="Diagnose the last N steps.")] = None,
     diagnostics: Annotated[
         list[str] | None, typer.Option(metavar="MODULE:NAME", help="Your own diagnostics; may be repeated.")
+    ] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OTHER", help="Compare with this run; three healthy ones or more give a verdict."),
     ] = None,
     everything: Annotated[  # noqa: FBT002 - a flag
         bool, typer.Option("--all", help="Read every rollout of a large run: a million take minutes and 1.2 GB.")
@@ -77,7 +85,7 @@ def diagnose(
     """
     own = _own(diagnostics or ())
     known = all_limits(own)
-    written = {"max_reward": max_reward, "solved_at": solved_at, "solved_by": solved_by}
+    written = {"max_reward": max_reward, "solved_at": solved_at, "solved_by": solved_by, "reference": reference}
     thresholds = Settings(thresholds=_thresholds(threshold or ()), muted=_reasons(mute or ()))
     check_thresholds(thresholds, known)
     with opened(run, db) as (engine, found):
@@ -98,7 +106,7 @@ def diagnose(
                 for name in {**before.environments, **asked.environments}
             },
         )
-        report = Diagnosis(engine, found, whole=everything).now(engine, found, settings, own).report
+        report = Diagnosis(engine, found, whole=everything).now(engine, found, settings, own, against or ()).report
     if save or reset:
         notebook = Notebook(database_address(db))
         muted = {it: why for it, why in settings.muted.items() if of_project.get(it) != why}
@@ -140,7 +148,7 @@ def _settings(
             eval_name, equals, value = ("", "", text) if text in functions else text.partition("=")
             value = value if equals else text
             given: Any = value.strip()
-            if name != "solved_by":
+            if name not in {"solved_by", "reference"}:
                 with suppress(ValueError):  # Settings refuses what is no number
                     given = float(given)
             (of_evals.setdefault(eval_name.strip(), {}) if equals else of_run)[name] = given
@@ -195,13 +203,13 @@ def _show(report: Report, database: Address) -> None:
 
     def address(card: Card) -> str | None:
         path = matching(run, report.where_of(card))
-        return path and f"http://127.0.0.1:7070{path}"
+        return path and f"{SERVED}{path}"
 
     for line in lines(report, address):
         _print(line)
     db = db_option(database)
     hints = {
-        "\nFull diagnosis, with charts": f"http://127.0.0.1:7070{why(run)}",
+        "\nFull diagnosis, with charts": f"{SERVED}{why(run)}",
         **({"With every rollout": f"logs-ui diagnose {shlex.quote(run)}{db} --all"} if report.sample else {}),
         "The links work while this runs": f"logs-ui serve{db}",
         "A finding's rollouts as a file": f"logs-ui export {shlex.quote(run)}{db} -o rollouts.parquet --where 'FILTER'",

@@ -10,7 +10,17 @@ from rich.progress import TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from logs_ui.app.commands.terminal import Database, figure, out, progress_bar, say, say_without_terminal, table_of, wide
+from logs_ui.app.commands.terminal import (
+    SERVED,
+    Database,
+    figure,
+    out,
+    progress_bar,
+    say,
+    say_without_terminal,
+    table_of,
+    wide,
+)
 from logs_ui.app.web.urls import rollouts
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.snapshot import visible
@@ -56,7 +66,7 @@ def evaluate(
     wide().print(_table(report))
     serve = escape(f"logs-ui serve{db_option(absolute(database_address(db)))}")
     out.print(f"Browse it with: [bold]{serve}[/]", soft_wrap=True)
-    out.print(f"Its page: http://127.0.0.1:7070{escape(rollouts(report.run))}", soft_wrap=True)
+    out.print(f"Its page: {SERVED}{escape(rollouts(report.run))}", soft_wrap=True)
     code, said = _verdict(report, min_score, max_errors)
     if said is not None:
         say(visible(said), code)

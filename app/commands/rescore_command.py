@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from logs_ui.recorder.analysis.rescore.rescore_comparison import Comparison
     from logs_ui.recorder.analysis.rescore.reward_inputs import PromptForm
 
-_SERVED = "http://127.0.0.1:7070"
 _SHOWN = 5  # groups, and failures
 _NOTHING = "No rollout was scored: the reward functions returned None or NaN, or raised."
 
@@ -134,7 +133,7 @@ def _show(run: str, found: "Comparison") -> None:
         screen.print(_largest(run, found))
     for title, firsts in (("dead before, mixed after", found.woken), ("mixed before, dead after", found.dulled)):
         for first in firsts[:_SHOWN]:
-            terminal.out.print(f"{title}: {_SERVED}{escape(urls.group(run, first))}", soft_wrap=True)
+            terminal.out.print(f"{title}: {terminal.SERVED}{escape(urls.group(run, first))}", soft_wrap=True)
         if len(firsts) > _SHOWN:
             terminal.out.print(f"  and {len(firsts) - _SHOWN:,} more")
     for said, count, first in found.failures[:_SHOWN]:
@@ -187,6 +186,6 @@ def _by_task(found: "Comparison") -> Table:
 def _largest(run: str, found: "Comparison") -> Table:
     table = terminal.table_of("largest changes", ("step", "old", "new", "change"))
     for it in found.largest:
-        address = Text(f"{_SERVED}{urls.rollout(run, it.id)}", overflow="fold")
+        address = Text(f"{terminal.SERVED}{urls.rollout(run, it.id)}", overflow="fold")
         table.add_row(address, f"{it.step:,}", terminal.figure(it.old), terminal.figure(it.new), f"{it.change:+.3f}")
     return table

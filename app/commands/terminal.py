@@ -18,6 +18,8 @@ from logs_ui.recorder.errors import LogsUIError
 
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
+SERVED = "http://127.0.0.1:7070"
+"""Where `logs-ui serve` answers by default: what commands print begins its addresses like this."""
 
 Database = Annotated[
     str | None,

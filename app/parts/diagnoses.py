@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from sqlalchemy import Connection, Engine
 
+from logs_ui.app.parts import figures
 from logs_ui.app.parts.loss_waterfall import Fall, make_fall
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
@@ -41,6 +42,7 @@ class _Known:
 
 
 _known: "WeakKeyDictionary[Engine, OrderedDict[str, _Known]]" = WeakKeyDictionary()
+_outlines: "WeakKeyDictionary[Engine, dict[str, tuple[object, Outline]]]" = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
@@ -68,11 +70,38 @@ def success_of(db: Connection, run: Run) -> Success:
     return diagnosed(db, run).report.scale.success
 
 
-def solved_share(db: Connection, run: Run) -> float | None:
-    """Returns the share of the last steps' rollouts with a reward that are solved, of those that can count as solved;
+class Outline(NamedTuple):
+    """Describes a run in a line of a list: its verdict, and since when the finding is there that the verdict names.
+
+    `solved` is the share of the last steps' rollouts with a reward that are solved, of those that can count as solved;
     None if there are none, or solved is not defined.
     """
-    known = diagnosed(db, run)
+
+    verdict: Verdict
+    began: str
+    solved: float | None
+
+
+def outline(db: Connection, run: Run) -> Outline:
+    """Returns the current outline of a run, and keeps it for longer than its diagnosis."""
+    version, made = version_of(db, run), outline_of(diagnosed(db, run))
+    _outlines.setdefault(db.engine, {})[run.uid] = version, made
+    return made
+
+
+def cached_outline(db: Connection, run: Run) -> tuple[Outline | None, bool]:
+    """Returns the last outline, None without any, and True if nothing of the run changed since."""
+    version, made = _outlines.get(db.engine, {}).get(run.uid, (None, None))
+    return made, made is not None and version == version_of(db, run)
+
+
+def outline_of(known: Diagnosed) -> Outline:
+    """Returns the outline of a diagnosis."""
+    card = card_of_verdict(known.report)
+    return Outline(known.report.verdict, card.began if card else "", _solved_share(known))
+
+
+def _solved_share(known: Diagnosed) -> float | None:
     rows, success = known.rows.where(np.isfinite(known.rows.reward)), known.report.scale.success
     recent = rows.where(np.isin(rows.step, np.unique(rows.step)[-RECENT_STEPS:]))
     return mean(success.outcomes(recent)) if success.is_defined else None
@@ -110,31 +139,48 @@ class Coverage(NamedTuple):
     unscored: int  # number of those without a reward, which count as 0
     evals: int  # number of evals that they are of
 
+    @property
+    def window(self) -> str:
+        return figures.window(self.steps)
+
 
 class ShortDiagnosis(NamedTuple):
     """Sums up the last steps: the cards of highest cost that no other one explains, and the number of further cards."""
 
     fall: Fall
     looked: Coverage
-    cards: list[Card]
+    first: Card | None  # the card that the verdict is about
+    cards: list[Card]  # others
     more: int
     too_few: bool
     verdict: Verdict
+
+    @property
+    def findings(self) -> int:
+        """Number of all cards."""
+        return (self.first is not None) + len(self.cards) + self.more
 
 
 def in_short(run: str, known: Diagnosed) -> ShortDiagnosis:
     """Returns the short diagnosis of the run with that uid."""
     report = known.report
     looked = looked_at(known.rows, report)
-    cards = top_cards(report.cards)
+    first = card_of_verdict(report)
+    cards = [it for it in top_cards(report.cards) if it is not first]
     return ShortDiagnosis(
         fall=make_fall(report.fall, report.scale.said, run, report.scope, looked.rollouts),
         looked=looked,
+        first=first,
         cards=cards[:_TOP],
-        more=len(report.cards) - len(cards[:_TOP]),
+        more=len(report.cards) - len(cards[:_TOP]) - (first is not None),
         too_few=report.warming_up,
         verdict=report.verdict,
     )
+
+
+def card_of_verdict(report: Report) -> Card | None:
+    """Returns the card whose title the verdict says; None if it says something else."""
+    return next((it for it in report.cards if it.id == report.verdict.card), None)
 
 
 def looked_at(rows: Rows, report: Report) -> Coverage:

@@ -11,7 +11,7 @@ _WORD = re.compile(r"\S+\s*|\s+")
 _LIMIT = 6_000  # characters of a difference that are shown
 _AROUND = 160  # characters of what is equal that stay beside it
 _FOLDED_FROM = 2.5 * _AROUND
-_ALIKE = 0.25  # share of words in common from which on a text is one that was changed, and not another
+ALIKE = 0.25  # share of words in common from which on a text is one that was changed, and not another
 _MOST_PAIRS = 120_000  # pairs of words that one difference may cost
 _ALL_PAIRS = 1_500_000  # and a page
 
@@ -58,13 +58,13 @@ class Differ:
             found = _by_word(one, other)
         for segments, whole in zip(found, (a, b), strict=True):
             if len(whole) > _LIMIT:
-                segments.append(Segment("", skipped=len(whole) - _LIMIT))
+                segments.append(Segment("", changed=True, skipped=len(whole) - _LIMIT))
         return found
 
 
 def _by_word(one: list[str], other: list[str]) -> Both:
     matcher = SequenceMatcher(None, one, other, autojunk=False)
-    if matcher.ratio() < _ALIKE:  # a word here and there is chance
+    if matcher.ratio() < ALIKE:  # a word here and there is chance
         return [Segment("".join(one), changed=True)], [Segment("".join(other), changed=True)]
     a: list[Segment] = []
     b: list[Segment] = []

@@ -42,6 +42,13 @@ def signed(value: float | None, digits: int = 2) -> str:
     return f"+{text}" if value is not None and value > 0 and text.strip("0.") else text
 
 
+def difference(by: float, error: float, *, is_share: bool) -> str:
+    """Formats a difference of means with its standard error: `+0.2 ± 0.05`, of shares `+20 ± 5 pp`."""
+    scale, unit = (100, " pp") if is_share else (1, "")
+    sign = "+" if by > 0 else _MINUS if by < 0 else ""
+    return f"{sign}{wording.figure(abs(by) * scale)} \u00b1 {error * scale:.2g}{unit}"
+
+
 def count(value: int | None) -> str:
     return NOTHING if value is None else f"{value:,}"
 
@@ -117,6 +124,14 @@ def plural(value: int, word: str) -> str:
 def steps(first: int, last: int) -> str:
     """Formats a range of steps: `step 7`, `steps 1,200 to 1,300`."""
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
+
+
+def window(covered: tuple[int, int] | None) -> str:
+    """Formats the first and the last step that figures cover: `step 7`; `all rollouts` without steps."""
+    if covered is None:
+        return "all rollouts"
+    first, last = covered
+    return f"step {last:,}" if first == last else f"steps {first:,}\u2013{last:,}"
 
 
 def signed_bin(value: float, edges: tuple[float, ...] = (0.2, 0.7, 1.4)) -> str:

@@ -1,5 +1,6 @@
 """Draws the waterfall of lost reward: from the best reward down to the mean, one line per cause."""
 
+import math
 from collections.abc import Iterator
 from itertools import accumulate
 from typing import NamedTuple
@@ -60,6 +61,20 @@ class Fall(NamedTuple):
     @property
     def is_above(self) -> bool:
         return any(it.id == "above" for it in self.stairs)
+
+    @property
+    def has_mean(self) -> bool:
+        """False if no rollout has a reward."""
+        return not math.isnan(self.mean)
+
+    @property
+    def thin_bars(self) -> list[tuple[Stair | None, float, float]]:
+        """All in one line: the mean, as None, and the causes, each with position and width out of 100."""
+        kept = 100 * min(self.kept, 1)
+        widths = [kept, *((100 - kept) * (it.share or 0.0) for it in self.causes)]
+        ends = accumulate(widths)
+        bars = zip((None, *self.causes), ends, widths, strict=True)
+        return [(it, round(end - width, 2), round(width, 2)) for it, end, width in bars]
 
     @property
     def causes(self) -> list[Stair]:

@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import hashlib
 import itertools
 import json
 import re
@@ -33,6 +34,11 @@ class Picture(NamedTuple):
     part: str = ""
     media_type: str = ""
     data: bytes = b""
+
+    @property
+    def content(self) -> str | None:
+        """Returns the hash of its file, the same for the same image; None if it was not kept."""
+        return self.hash or (hashlib.sha256(self.data).hexdigest() if self.data else None)
 
 
 def split_content(part: str, content: Any) -> tuple[Any, list[Picture]]:

@@ -143,10 +143,10 @@ def written(value: float | None, form: Form) -> str:
     return figures.number(value)
 
 
-def make_charts(steps: Sequence[Step]) -> list[StepChart]:
-    """Builds the charts that have any value."""
+def make_charts(steps: Sequence[Step], parts: Mapping[str, Sequence[Step]] | None = None) -> list[StepChart]:
+    """Builds the charts that have any value; `parts` are some of these steps for each of several evals, by name."""
     charts = [
-        _reward(steps),
+        _reward(steps, parts or {}),
         _components(steps),
         _measure("tokens", "Completion tokens", Form.TOKENS, steps, lambda s: (s.tokens_sum, s.tokens_known)),
         _measure("turns", "Turns", Form.NUMBER, steps, lambda s: (s.turns_sum, s.turns_known)),
@@ -183,8 +183,8 @@ def function_means(steps: Sequence[Step]) -> list[FunctionMean]:
 
 
 def reward_functions(steps: Iterable[Step]) -> list[str]:
-    """Returns their names in the order of first appearance."""
-    return list(dict.fromkeys(name for step in steps for name in step.rewards))
+    """Returns the names of those that returned a number, in the order of first appearance."""
+    return list(dict.fromkeys(name for step in steps for name, it in step.rewards.items() if it.number))
 
 
 def smoothed(values: Values, counts: Sequence[int]) -> Values:
@@ -199,16 +199,24 @@ def smoothed(values: Values, counts: Sequence[int]) -> Values:
     return found
 
 
-def _reward(steps: Sequence[Step]) -> StepChart:
+def _reward(steps: Sequence[Step], parts: Mapping[str, Sequence[Step]]) -> StepChart:
     means = [mean(step.reward_sum, step.scored) for step in steps]
     low, high = [step.reward_p10 for step in steps], [step.reward_p90 for step in steps]
-    lines = [StepLine("p10\u2013p90", "band", 1, low, high=high)]
-    if len(steps) < _SMOOTHED_FROM:
+    is_smoothed, places = len(steps) >= _SMOOTHED_FROM, {step.step: place for place, step in enumerate(steps)}
+    lines = [] if parts else [StepLine("p10\u2013p90", "band", 1, low, high=high)]
+    for place, (name, of_eval) in enumerate(list(parts.items())[: _COLOURS - 1], 2):
+        values: Values = [None] * len(steps)
+        scored = [0] * len(steps)
+        for step in of_eval:
+            values[places[step.step]], scored[places[step.step]] = mean(step.reward_sum, step.scored), step.scored
+        if any(scored):  # else no reward function applies
+            lines.append(StepLine(name, "line", place, smoothed(values, scored) if is_smoothed else values))
+    if not is_smoothed:
         lines.append(StepLine("mean", "thick", 1, means))
     else:
         lines.append(StepLine("mean", "thin", 1, means))
         lines.append(StepLine("smoothed mean", "thick", 1, smoothed(means, [step.scored for step in steps])))
-    return StepChart("reward", "Reward by step", Form.NUMBER, lines)
+    return StepChart("reward", "Reward by step", Form.NUMBER, lines, "evals smoothed" if parts and is_smoothed else "")
 
 
 def _components(steps: Sequence[Step]) -> StepChart:
@@ -227,7 +235,7 @@ def _components(steps: Sequence[Step]) -> StepChart:
         reward is None or not parts or math.isclose(sum(parts), reward, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
         for parts, reward in zip(given, rewards, strict=False)
     )
-    said = "weighted, sum to the mean reward" if are_whole else "weighted"
+    said = "weighted: parts of the reward" if are_whole else "weighted"
     return StepChart("components", "Reward functions", Form.NUMBER, lines, said)
 
 

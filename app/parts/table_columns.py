@@ -104,14 +104,17 @@ _COMPUTED = (
     ),
     Column("bar", "Reward bar", "bar-cell", 72, hint="The reward between the run's lowest and highest"),
     Column("tags", "Tags", "tags", 150, hint="Tags of the rollout function and of people; an icon marks a note"),
+    Column("reference", "Reference", "reference", 150, hint="The dataset's answer: see Settings of this run, on Why"),
+    Column("answer", "Final answer or error", "answer", None, hint="The end of its last message, without reasoning"),
     Column("preview", "Last message or error", "preview", None),
 )
 _BY_KEY = rollout_columns.in_order(
     {it.key: it for it in (*(_stored(it) for it in rollout_columns.COLUMNS if it.title or it.example), *_COMPUTED)},
     first=(
         "id", "status", "stop", "cause", "reward", "bar", "advantage", "rollout_reward", "env_reward_sum",
-        "env_reward_last", "task", "eval", "tags", "mode", "step", "policy_step", "epoch", "generation", "process",
-        "model", "turns", "parse_failures", "messages", "prompt_tokens", "tokens", "env_tokens",
+        "env_reward_last", "reference", "answer", "task", "eval", "tags", "mode", "step", "policy_step", "epoch",
+        "generation", "process", "model", "turns", "parse_failures", "messages", "prompt_tokens", "tokens",
+        "env_tokens",
     ),
     last=("seconds", "created", "preview"),
 )  # fmt: skip
@@ -122,6 +125,8 @@ DEFAULT = (
     "preview",
 )  # fmt: skip
 """Keys of the columns of who chose none."""
+WITH_ANSWERS = ("status", "stop", "reward", "bar", "advantage", "reference", "answer", *DEFAULT[5:-1])
+"""The same in a run whose dataset has reference answers."""
 
 
 @dataclass(frozen=True)
@@ -151,7 +156,7 @@ def parse_columns(written: Iterable[str]) -> tuple[str, ...] | None:
         if key not in _BY_KEY and not (key.startswith(("rewards.", "metrics.", "metadata.")) and key.partition(".")[2]):
             raise misspelt("cols", f"there is no column {shortened(key)!r}", key, list(_BY_KEY))
     found = tuple(sorted(keys, key=_order))
-    return None if not found or found == DEFAULT else found
+    return found or None
 
 
 def print_columns(keys: Sequence[str]) -> str:
@@ -159,9 +164,10 @@ def print_columns(keys: Sequence[str]) -> str:
 
 
 def make_columns(
-    keys: tuple[str, ...] | None, lines: Iterable[EvaluationRow], *, is_evaluation: bool, has_steps: bool
-) -> Columns:
-    """Returns the columns of one run's table: those of the chosen keys, or the default for None. Offered are also the
+    keys: tuple[str, ...] | None, lines: Iterable[EvaluationRow], *, is_evaluation: bool, has_steps: bool,
+    usual: tuple[str, ...] = DEFAULT,
+) -> Columns:  # fmt: skip
+    """Returns the columns of one run's table: those of the chosen keys, or the `usual` for None. Offered are also the
     reward functions, metrics and metadata that occur in its lines. An evaluation has no advantages.
     """
     own = {
@@ -172,7 +178,7 @@ def make_columns(
     }
     texts = {key for key, value in own.items() if isinstance(value, str | bool)}
     absent = (set() if has_steps else {"step"}) | ({"advantage"} if is_evaluation else set())
-    shown = keys if keys is not None else tuple(key for key in DEFAULT if key not in absent)
+    shown = keys if keys is not None else tuple(key for key in usual if key not in absent)
     every = sorted({*_BY_KEY, *own, *shown}, key=_order)
     return Columns(
         shown=[_ID, *(_column(key, texts) for key in shown)],

@@ -11,8 +11,9 @@ import numpy as np
 
 from logs_ui.app.parts import safe_text
 from logs_ui.app.parts.pictures import Picture, pictures_of, split_content, without_pictures
+from logs_ui.recorder.action_text import split_reasoning
+from logs_ui.recorder.diagnosis.tables.action_sample import exit_code, failure
 from logs_ui.recorder.queries import Rollout
-from logs_ui.recorder.rows.chat_parser import split_reasoning
 from logs_ui.recorder.rows.text_facts import CALL, occurs
 from logs_ui.recorder.storage.payload import first_answer
 from logs_ui.recorder.vocabulary import SCORING, StopReason
@@ -74,6 +75,8 @@ class CallResult:
     # True if a parser found no action in the answer, or the answer does not contain this one: the rollout function may
     # have sent a default. None if that is not known.
     is_fallback: bool | None = None
+    exit_code: int | None = None  # that the observation has in a field; None without one
+    failure: str = ""  # its error in one line, or that of the observation's fields; empty without one
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,11 @@ class Card:
         """True if the model received it: an environment's answer, a tool's output, a message after a turn."""
         called = self.answer is not None and self.role != "model"
         return called or self.role == "tool" or (self.turn is not None and self.role not in {"assistant", "model"})
+
+    @property
+    def all_pictures(self) -> list[Picture]:
+        """Returns the images of the message and of the observation."""
+        return [*self.pictures, *(self.answer.pictures if self.answer else [])]
 
     @property
     def said_by(self) -> str:
@@ -322,6 +330,8 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
         is_unread=is_unread,
         pictures=pictures_of(seen, action.get("metadata")),
         is_fallback=None if sent is not None and _is_parsed([action]) is None else _is_parsed([action]) is False,
+        exit_code=exit_code(seen),
+        failure=failure({"error": ended.get("error"), "observation": seen}) or "",
     )
     return Card(part, "model" if failed else "environment", "", turn or None, None, answer=answer)
 

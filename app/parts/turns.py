@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from typing import NamedTuple
 
+from logs_ui.app.parts.pictures import Picture
 from logs_ui.app.parts.timeline import Card, Fields
+from logs_ui.recorder.action_text import written_action
 
 Action = tuple[str, ...]
 
@@ -38,6 +40,78 @@ class Turn:
         if self.said.calls:
             return ("called", *(piece for call in self.said.calls for piece in (call.name, *_written(call.arguments))))
         return ("said", *(self.said.content.value.split() if self.said.content else ()))
+
+    @property
+    def line(self) -> "TurnLine":
+        """Returns the turn in one line."""
+        results = [card.answer for card in self.answers if card.answer]
+        sent = [(it.tool, it.action) for it in results if it.action or it.tool]
+        called = [(call.name, call.arguments) for call in self.said.calls] if self.said else []
+        actions = sent or called
+        content = self.said.content if self.said else None
+        codes = [it.exit_code for it in results if it.exit_code is not None]
+        failure = next((it.failure for it in results if it.failure), "")
+        rewards = [it.reward for it in results if it.reward is not None]
+        output = [text for card in self.answers for text in card.output]
+        return TurnLine(
+            number=self.number,
+            anchor=next(card.anchor for card in (self.said, *self.answers) if card),
+            tool=next((tool for tool, _ in actions if tool), ""),
+            action=", ".join(_as_text(fields, tool) for tool, fields in actions),
+            said="" if actions or content is None else content.value,
+            answer="\n".join(filter(None, map(_answered, self.answers))),
+            exit_code=next((code for code in codes if code), codes[-1] if codes else None),
+            failure=failure,
+            size=sum(len(text.value) for text in output) if output else None,
+            seconds=sum(it.seconds or 0 for it in results) or None,
+            reward=sum(rewards) if rewards else None,
+            pictures=images_of([card for card in (self.said, *self.answers) if card]),
+        )
+
+
+@dataclass(frozen=True)
+class TurnLine:
+    """Shows a turn in one line, on the pages of a rollout, a group and a pair.
+
+    Attributes:
+        anchor: of its first card.
+        tool: name of the first tool that was called; empty without one.
+        action: what was sent to the environment, or called; empty if nothing was.
+        said: the message of a turn without an action.
+        answer: texts of the environment's answers; empty if it gave none.
+        exit_code: first that is not 0 of those that its observations have; None if none has one.
+        failure: first error of its calls, in one line: an exception, or a field of an observation; empty without one.
+        size: number of characters of the answers; None without any.
+        seconds: duration of its calls to the environment; None if it was not recorded.
+        reward: sum of the environment's rewards; None if it gave none.
+    """
+
+    number: int
+    anchor: str
+    tool: str
+    action: str
+    said: str
+    answer: str
+    exit_code: int | None
+    failure: str
+    size: int | None
+    seconds: float | None
+    reward: float | None
+    pictures: list[Picture]
+
+    @property
+    def outcome(self) -> str:
+        """Returns `exit 1` or `error`; empty if neither an exit code nor an error was recorded."""
+        return f"exit {self.exit_code}" if self.exit_code is not None else "error" if self.failure else ""
+
+    @property
+    def images(self) -> str:
+        """Returns the number of images, and how many of them were not kept; empty without images."""
+        count, missing = len(self.pictures), sum(not (picture.hash or picture.data) for picture in self.pictures)
+        images = f"{count} image{'s' if count > 1 else ''}"
+        if not count or not missing:
+            return images if count else ""
+        return f"{images} not kept" if missing == count else f"{images}, {missing} not kept"
 
 
 class Parted(NamedTuple):
@@ -81,6 +155,13 @@ def turns_of(cards: Iterable[Card]) -> list[Turn]:
     return [Turn(number, said.get(number), answers[number]) for number in sorted({*said, *answers})]
 
 
+def images_of(cards: Sequence[Card]) -> list[Picture]:
+    """Returns the images of cards; one that is in an observation and again in the message with it counts once."""
+    observed = [it for card in cards if card.answer for it in card.answer.pictures]
+    contents = {picture.content for picture in observed}
+    return [*observed, *(it for card in cards for it in card.pictures if it.content not in contents)]
+
+
 def parting(a: Sequence[Turn], b: Sequence[Turn]) -> int | None:
     """Returns the number of the turn at which they diverge; None if they never do."""
     return parted(a, b).number
@@ -100,3 +181,17 @@ def left_out(numbers: Sequence[int], around: int | None) -> list[tuple[int, int]
 
 def _written(fields: Fields) -> Action:
     return tuple(f"{name}={value.value.strip()}" for name, value in sorted(fields, key=lambda field: field[0]))
+
+
+def _answered(card: Card) -> str:
+    if card.answer and card.answer.error:
+        return card.answer.error.value
+    if card.content is not None:
+        return card.content.value
+    return _as_text(card.answer.observation) if card.answer else ""
+
+
+def _as_text(fields: Fields, tool: str = "") -> str:
+    if tool:
+        return written_action({"name": tool, "arguments": {name: value.value for name, value in fields}})
+    return " ".join(f"{name} {value.value}".strip() for name, value in fields)

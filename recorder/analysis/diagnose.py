@@ -5,13 +5,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from math import nan
 from typing import Any
 
 import numpy as np
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.analysis.diagnosis_columns import RunColumns, labels_of
+from logs_ui.recorder.analysis.audit import NewestAudit
+from logs_ui.recorder.analysis.diagnosis_columns import RunColumns, labels_of, texts_of
 from logs_ui.recorder.analysis.opened_runs import opened
+from logs_ui.recorder.analysis.references import compare_with
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, Report, Rows, Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.report import Failed
@@ -32,6 +35,7 @@ def diagnose(
     settings: Settings | None = None,
     diagnostics: Sequence[Diagnostic] = (),
     whole: bool = False,
+    against: Sequence[str] = (),
 ) -> Report:
     """Find out why the rewards of a run are low.
 
@@ -44,12 +48,13 @@ def diagnose(
         diagnostics: diagnostics of your own, run after the built-in ones; their errors are in `Report.failed`.
         whole: True to read all rollouts of a run with more than 100,000: a million take minutes and 1.2 GB of memory.
             Otherwise a sample of some 30,000 is read, which `Report.sample` describes.
+        against: other runs, as `run` names one, that `Report.against` compares it with.
 
     Returns:
         The report; `print` it, or use `cards`, `frame()` and `as_dict()`.
 
     Raises:
-        RunNotFoundError: there is no such run.
+        RunNotFoundError: there is no such run, or it is compared with itself.
         DatabaseError: the database is missing or cannot be read.
         SettingsError: a threshold names no diagnostic or is out of range, two diagnostics have the same id, or settings
             of an environment name no eval of the run.
@@ -71,7 +76,7 @@ def diagnose(
     with opened(run, db) as (engine, found):
         if settings is not None and settings.environments:
             check_environments(settings, queries.known_values(engine, found.id or 0, ("eval",))["eval"])
-        return Diagnosis(engine, found, whole=whole).now(engine, found, settings, diagnostics).report
+        return Diagnosis(engine, found, whole=whole).now(engine, found, settings, diagnostics, against).report
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,7 @@ class Diagnosed:
     report: Report
     settings: Settings
     config: Mapping[str, Any]  # the trainer's arguments
-    scalars: Mapping[str, Trend]  # what the trainer logged, by name
+    scalars: Mapping[str, Trend]  # what the trainer logged, by name; NaN where that was no number
 
 
 class Diagnosis:
@@ -91,11 +96,13 @@ class Diagnosis:
     def __init__(self, db: Database, run: Run, *, whole: bool = False) -> None:
         """Prepare diagnosing a run; `whole`: read all of its rollouts, however many there are."""
         self.columns = RunColumns(run.id or 0, queries.mode_of(db, run.id or 0), whole=whole)
+        self._audit = NewestAudit()
 
     def now(
-        self, db: Database, run: Run, settings: Settings | None = None, diagnostics: Sequence[Diagnostic] = ()
-    ) -> Diagnosed:
-        """Diagnose the run in its present state."""
+        self, db: Database, run: Run, settings: Settings | None = None, diagnostics: Sequence[Diagnostic] = (),
+        against: Sequence[str] = (), *, in_full: bool = True,
+    ) -> Diagnosed:  # fmt: skip
+        """Diagnose the run in its present state; for `in_full` see `diagnose_rows`."""
         rows, scalars = self.columns.refresh(db), _scalars(db, run.id or 0)
         in_force, failed = settings_of(db, run), list[Failed]()
         settings = settings or in_force
@@ -113,13 +120,16 @@ class Diagnosis:
             attributed=calls / (calls + run.unattributed_calls) if run.unattributed_calls else 1.0,
             error=run.error if state == RunState.FAILED else None,
             within=f"mode:{self.columns.mode}" if len(modes) > 1 else "",
+            in_full=in_full,
             diagnostics=(*DIAGNOSTICS, *(guarded(it, failed) for it in diagnostics)),
             read_labels=partial(labels_of, db, run.id or 0),
+            read_texts=partial(texts_of, db, run.id or 0),
+            read_arithmetic=partial(self._audit.judge, db, run),
         )
         sample = None if of is None else f"{len(rows):,} of {of.rollouts:,} rollouts: {of}"
         report = replace(
             report, run=run.uid, failed=tuple(failed), sample=sample, unattributed=run.unattributed_calls,
-            finds=settings == in_force,
+            finds=settings == in_force, against=compare_with(db, run, rows, report.scale.success, against),
         )  # fmt: skip
         return Diagnosed(rows, report, settings, run.config, scalars)
 
@@ -160,6 +170,6 @@ def _read(values: Mapping[str, Any] | None) -> Settings | None:
 
 
 def _scalars(db: Database, run_id: int) -> dict[str, Trend]:
+    """Return what the trainer logged, by name; NaN where that was NaN or infinite, which no database stores."""
     curves = queries.scalar_curves(db, run_id, _ALL_POINTS)
-    known = {it.name: tuple((step, value) for step, value in it.points if value is not None) for it in curves}
-    return {name: points for name, points in known.items() if points}
+    return {it.name: tuple((step, nan if value is None else value) for step, value in it.points) for it in curves}

@@ -252,7 +252,7 @@ class _Watch:
         with opened(self.run, self.db) as (engine, run):
             if self._diagnosis is None or self._diagnosis.columns.mode != queries.mode_of(engine, run.id or 0):
                 self._diagnosis = Diagnosis(engine, run)
-            return self._diagnosis.now(engine, run, self.settings, self.diagnostics).report
+            return self._diagnosis.now(engine, run, self.settings, self.diagnostics, in_full=False).report
 
     def _warn(self, what: str) -> None:
         if what != self._last_warning:

@@ -32,7 +32,7 @@ from logs_ui.recorder.snapshot import plain_settings, snapshot
 from logs_ui.recorder.storage.changes import RunChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.portable import on_fork
-from logs_ui.recorder.vocabulary import FIRST_PROMPT, Handed, Mode, RunState, Status
+from logs_ui.recorder.vocabulary import FIRST_PROMPT, Mode, RunState, Status
 
 
 class Recording:
@@ -49,7 +49,7 @@ class Recording:
         self._running: OpenCall | None = None
         self._returned: ReturnedJob | None = None  # the rows of the last call, until they are scored
         self._scores: tuple[bytes, CallRecords, dict[int, str]] | None = None  # completions, calls, functions
-        self._handed: list[Handed] = []  # the form of each of the last call's completions
+        self._handed: list[dict[str, Any]] = []  # columns of what reward functions were handed of the last call's rows
         self._training = False
         # First, and on every rank: this waits for all ranks, so one that failed before would leave the others waiting.
         self._record = RunRecord(writer, trl.shared_from_first(trainer, name_run(writer.address)))
@@ -147,10 +147,10 @@ class Recording:
         self._writer.flush_at_end()  # unless the error is caught the process ends next, with what is still in memory
 
     def handed(self, completions: Any, *, are_parsed: bool) -> None:
-        """Take the form of the completions that reward functions were handed, to be written with the rewards.
+        """Take the completions that reward functions were handed, to be described with the rewards; None if not seen.
         `are_parsed` is False if the trainer only decodes answers.
         """
-        self._handed = [trl_shapes.form_of(completion, is_parsed=are_parsed) for completion in completions]
+        self._handed = [trl_shapes.handed_columns(completion, is_parsed=are_parsed) for completion in completions]
 
     def scored(self, calls: Collector, completions: Any) -> None:
         """Write the last call's rows once more, with what reward functions called for them, unless that is nothing."""
@@ -196,7 +196,7 @@ class Recording:
             for row, none, total, task, prompt in zip(values, declined, totals, tasks, call.prompts, strict=True)
         ]
         for row_columns, handed in zip(columns, self._handed, strict=False):
-            row_columns["handed"] = handed
+            row_columns.update(handed)
         self._writer.put(ColumnsJob(call, columns))
 
     def advantages(self, values: NDArray[np.float64]) -> None:

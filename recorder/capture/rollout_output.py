@@ -67,12 +67,20 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
         }
 
     def extras(self, i: int) -> dict[str, Any]:
-        """Return row `i`'s other fields. As in TRL, a list has one value a row; others are every row's."""
-        return {
+        """Return row `i`'s other fields, and `notes` on arrays that `tokens` leaves out. As in TRL, a list has one
+        value a row; others are every row's.
+        """
+        found = {
             name: value[i] if name in self.lists else value
             for name, value in self._parsed.items()
             if name not in self.lists or i < len(value)
         }
+        ids, arrays = len(self.completion_ids[i]), {"logprobs": self.logprobs, "env_mask": self.env_mask}
+        counts = {name: len(rows[i]) for name, rows in arrays.items() if rows is not None}
+        odd = {
+            name: f"{count} values for {ids} ids: left out" for name, count in counts.items() if count not in {0, ids}
+        }
+        return found | {"notes": odd} if odd else found
 
     @cached_property
     def numbers(self) -> dict[str, list[float | None]]:

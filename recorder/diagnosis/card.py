@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses
 from logs_ui.recorder.diagnosis.wording import exact_percent, percent
-from logs_ui.recorder.settings import Limits, Settings
+from logs_ui.recorder.settings import SHARE, Limits, Settings
 from logs_ui.recorder.vocabulary import Lack
 
 _ENOUGH = 16  # rollouts [ours]
@@ -26,8 +26,19 @@ ReadLabels = Callable[[Rows], Mapping[str, Sequence[str | None]]]
 """Returns (N,) texts of some rollouts, by name: see `Run.labels`."""
 
 
-def no_labels(_: Rows) -> Mapping[str, Sequence[str | None]]:
-    """Return none: of rollouts that are not read from a database."""
+class Texts(NamedTuple):
+    """Holds what a rollout said and heard, as `queries.Rollout` has it."""
+
+    messages: Sequence[Mapping[str, Any]]
+    actions: Sequence[Mapping[str, Any]]  # without the calls of reward functions
+
+
+ReadTexts = Callable[[Sequence[int]], Mapping[int, Texts]]
+"""Returns the texts of rollouts by id; those that are not stored are left out."""
+
+
+def read_nothing(_: Any) -> Mapping[Any, Any]:
+    """Return no labels and no texts: of rollouts that are not read from a database."""
     return {}
 
 
@@ -42,9 +53,12 @@ class Run:
         fall: the waterfall of `rows`: the reward that was lost, by cause.
         settings: the user's settings.
         config: the trainer's arguments.
-        scalars: what the trainer logged, by name.
+        scalars: what the trainer logged, by name: the finite values.
         attributed: the share of the recorded model and environment calls that belong to a rollout, 0 to 1.
         read_labels: reads the `labels` of rollouts.
+        read_texts: reads the texts of rollouts, which takes some 0.1 ms each.
+        read_arithmetic: audits the newest of `rows`, which takes about 1 ms each.
+        not_finite: the steps at which the trainer logged NaN or an infinity, by name.
     """
 
     rows: Rows
@@ -55,7 +69,18 @@ class Run:
     config: Mapping[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, Trend] = field(default_factory=dict)
     attributed: float = 1.0
-    read_labels: ReadLabels = no_labels
+    read_labels: ReadLabels = read_nothing
+    read_texts: ReadTexts = read_nothing
+    read_arithmetic: "ReadArithmetic | None" = None
+    not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)
+
+    def sample(self, of: Bools, count: int) -> Mapping[int, Texts]:
+        """Return the texts of at most `count` rollouts, spread evenly over those of all steps of which (N,) `of` is
+        True.
+        """
+        ids = self.all.id[of].tolist()
+        places = np.unique(np.linspace(0, len(ids) - 1, count).astype(int)).tolist()
+        return self.read_texts([ids[place] for place in places]) if ids else {}
 
     @cached_property
     def labels(self) -> Mapping[str, Sequence[str | None]]:
@@ -69,6 +94,19 @@ class Run:
         """Return (N,) reward that each of `rows` lost; 0 above the best."""
         lost: Floats = np.maximum(losses(self.rows, self.scale), 0.0)
         return lost
+
+    @cached_property
+    def windows(self) -> tuple[Rows, Rows] | None:
+        """Return the rollouts of the first steps and of as many last steps; None for a single step. If the last steps
+        are more than half of the run, its first and its last third are compared.
+        """
+        steps, count = self.all.steps, len(self.rows.steps)
+        if len(steps) < 2:
+            return None
+        if 2 * count <= len(steps):
+            return self.all.where(self.all.step <= steps[count - 1]), self.rows
+        third = max(len(steps) // 3, 1)
+        return self.all.where(self.all.step <= steps[third - 1]), self.all.where(self.all.step >= steps[-third])
 
     def threshold(self, diagnostic: str, default: float) -> float:
         """Return the user's threshold for a diagnostic, or the default if none is set."""
@@ -115,22 +153,18 @@ class Card:
         by_user: True in a report if a diagnostic of the user's found it, whose text is not ours.
         half_step: of a figure that rose bit by bit, the step since which it is above half of its last value; else None.
         limit: the threshold, if it is one number that `trend` can be drawn against.
-        explains: ids of cards that may be caused by this one, besides those whose diagnostics name it in
-            `Diagnostic.explained_by`. Such a card is listed below this one if the rollouts of all cards that explain
-            it hold at least half of its loss. In a report only the ids of cards that are really below are left.
+        explains: ids of cards that may be caused by this one, besides those of `explanations.EXPLAINS`. Such a card is
+            listed below this one if the rollouts of all cards that explain it hold at least half of its loss. In a
+            report only the ids of cards that are really below are left.
         own: (N,) True for the rollouts of the last steps that the card is about; None for all.
         is_setup: True for a fault of the training's set-up, which training cannot repair. It is listed before the
             policy's own faults if it costs at least a tenth of the loss.
         needs: the share of its loss that one single card must hold to explain it (infinity: none ever does); None for
             the usual half, which several cards may hold together.
-        aspects: what distinguishes this finding from others of the same diagnostic. `explained_by` can name one, as
-            in `diversity:cold`.
         is_loss: False for a fault that costs no reward by itself (such as noise in a reward, or rows in the wrong
             groups): a report gives the share of its rollouts, and the cost given here only puts it in order.
         share: share of the rollouts of the last steps that it is about, 0 to 1; None: a report
             computes it from `own`.
-        stops_learning: True if it keeps the policy from learning at all: it may then explain every diagnostic that
-            `is_behaviour`.
 
     Examples:
         >>> from logs_ui.recorder import Card
@@ -153,8 +187,6 @@ class Card:
     own: Bools | None = field(default=None, repr=False, compare=False)
     is_setup: bool = False
     needs: float | None = None
-    aspects: tuple[str, ...] = ()
-    stops_learning: bool = False
     is_loss: bool = True
     share: float | None = None
     since_range: tuple[int, int] | None = None
@@ -205,6 +237,8 @@ class NotJudged:
 
 Outcome = Card | Below | NotJudged | None
 """Of a check; None is `Below` without a figure."""
+ReadArithmetic = Callable[[Run], Outcome]
+"""Returns what an audit says of the newest of `Run.rows`."""
 
 
 @dataclass(frozen=True)
@@ -221,11 +255,6 @@ class Diagnostic:
         look: returns the card; if nothing is wrong, `Below` with its figure, or None; `NotJudged` with the reason if
             it cannot tell.
         limits: the lowest and the highest value that its threshold may have; None for any number.
-        position: its place in the order of checks. Of two cards that explain each other, the first does.
-        explained_by: ids of diagnostics (`truncation`), or of one aspect of their cards (`diversity:cold`), whose
-            finding may be the cause of this one.
-        is_behaviour: True if it is about what the policy does, or a result of that: whatever keeps the policy from
-            learning (`Card.stops_learning`) may explain it.
         needs_calls: True if it looks at actions, turns or their ends. If under 80% of the calls are attributed, it is
             not judged unless it returns a card.
 
@@ -260,22 +289,28 @@ class Diagnostic:
     missing: Callable[[Run], str | None]
     look: Callable[[Run], Outcome]
     limits: Limits | None = None
-    position: float = math.inf
-    explained_by: tuple[str, ...] = ()
-    is_behaviour: bool = False
     needs_calls: bool = False
 
 
-MISHAPS = (
-    "infrastructure",
-    "invalid_reward",
-    "disagreement",
-    "inconsistent",
-    "parse_failures",
-    "truncation",
-    "no_room",
-)
-"""Diagnostics of what goes wrong around an answer, whatever its task: each may be why tasks are not solved."""
+def check(
+    id: str, name: str, definition: str, missing: Callable[[Run], str | None], look: Callable[[Run], Outcome], *,  # noqa: A002
+    source: str = "ours", limits: Limits | None = SHARE, needs_calls: bool = False,
+) -> Diagnostic:  # fmt: skip
+    """Return a diagnostic that comes with logs-ui: most thresholds are shares, and ours."""
+    return Diagnostic(id, name, definition, source, missing, look, limits, needs_calls)
+
+
+def needs(what: str, has: Callable[[Run], Any], lack: Lack | None = None) -> Callable[[Run], str | None]:
+    """Return a diagnostic's `missing`: what it needs, unless `has` is true of the run, or of any of its rollouts; and
+    what the files of an imported run do not hold, if that is `lack`.
+    """
+    return lambda run: what if not np.any(has(run)) else run.lacking(lack) if lack else None
+
+
+def finite(scalars: Mapping[str, Trend]) -> dict[str, Trend]:
+    """Return the finite points of each curve; without any, the curve is left out."""
+    points = {name: tuple(it for it in trend if math.isfinite(it[1])) for name, trend in scalars.items()}
+    return {name: trend for name, trend in points.items() if trend}
 
 
 def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:

@@ -88,21 +88,6 @@ def _rises(run: Run, chosen: Bools, whole: float) -> bool:
     return gain.is_sure and gain.value > _RISE * whole
 
 
-def windows(run: Run) -> tuple[Rows, Rows] | None:
-    """Return the rollouts of the first steps and of as many last steps; None for a single step.
-
-    If the last steps are more than half of the run, its first and its last third are compared.
-    """
-    steps = run.all.steps
-    if len(steps) < 2:
-        return None
-    count = len(run.rows.steps)
-    if 2 * count <= len(steps):
-        return run.all.where(run.all.step <= steps[count - 1]), run.rows
-    third = max(len(steps) // 3, 1)
-    return run.all.where(run.all.step <= steps[third - 1]), run.all.where(run.all.step >= steps[-third])
-
-
 @dataclass(frozen=True)
 class Rise:
     """Describes the change of a mean."""
@@ -122,8 +107,9 @@ def shift(values: Floats, late: Bools, groups: Ints, *, chance: float = CHANCE) 
     return Rise(found.others, found.chosen, found.value, is_sure=is_sure)
 
 
-def rise(before: Rows, after: Rows, values: Callable[[Rows], Floats], *, chance: float = CHANCE) -> Rise:
-    """Return the change of a mean between these rollouts, as `shift` does."""
+def rise(run: Run, values: Callable[[Rows], Floats], *, chance: float = CHANCE) -> Rise:
+    """Return the change of a mean from the first steps to the last, as `shift` does; none within a single step."""
+    before, after = run.windows or (run.rows, run.rows)
     groups = np.concatenate([before.group, after.group + len(before.groups.size)])
     late = np.arange(len(groups)) >= len(before)
     return shift(np.concatenate([values(before), values(after)]), late, groups, chance=chance)

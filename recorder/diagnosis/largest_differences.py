@@ -1,37 +1,49 @@
-"""Finds what differs most in a run: over time, between low and better rollouts of a group, and between
-environments or tasks.
+"""Explains the loss of rollouts that ended normally and scored low, which is the largest bar of most real runs: which
+reward function has the headroom, since when, and what differs most over time, within groups, and between environments
+or tasks.
 
 It needs no list of faults, so it speaks where no check has a finding. Groups are the independent units, or tasks where
 families of tasks are compared; of all that is compared, 5% of what is named may be chance. [ours]
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Run
-from logs_ui.recorder.diagnosis.contrast import spread, windows
-from logs_ui.recorder.diagnosis.features import FEATURES
+from logs_ui.recorder.diagnosis.card import Card, Run, Trend
+from logs_ui.recorder.diagnosis.change_point import change
+from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, chance_limit, compare
+from logs_ui.recorder.diagnosis.measures import FEATURES, list_figures, within_groups
 from logs_ui.recorder.diagnosis.places import columns_of, evals_of, families_of, tasks_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
-from logs_ui.recorder.diagnosis.waterfall import CAUSES, causes, has_cause, judged
+from logs_ui.recorder.diagnosis.success import Success
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
+from logs_ui.recorder.diagnosis.waterfall import CAUSES, LITTLE, causes, has_cause, judged
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
-from logs_ui.recorder.vocabulary import LossCause
+from logs_ui.recorder.vocabulary import LossCause, StopReason
 
+SCORED_LOW = "scored_low"
+"""The id of its card, which is of no diagnostic."""
+_ENDED = "Rollouts end normally and score low"
+_UNKNOWN = 0.5  # of these rollouts [ours]
+_SHARE = 0.1  # of the loss: less needs no explanation
+_FUNCTIONS, _LITTLE = 3, 0.02  # reward functions; of the largest shortfall: less is not named
+_BEST = 99  # percentile of the rewards
 _NAMED, _PLACES, _LOOKED = 2, 3, 20  # figures; tasks; of these, those that are compared for having lost most
 _LEAST, _LOW = 0.2, 0.05  # relative difference; of the range of rewards, for a task [ours]
+_HABIT = 1 / 3  # relative difference of a habit that has changed [ours]
 
 
-def differences(run: Run, low: Bools) -> Iterator[str]:
+def differences(run: Run, low: Bools, over_time: "Compared | None") -> Iterator[str]:
     """Yield a sentence for each kind of difference, and one for what was compared and does not differ. `low` is (N,)
     True for the rollouts of the last steps whose loss is to be explained.
     """
     alike = []
     for sentence, compared in (
-        _over_time(run),
+        _over_time(over_time),
         _within_groups(run, low),
         _by_place(run, *evals_of(run))[:2],
         _by_task(run),
@@ -58,7 +70,7 @@ def time_sides(run: Run) -> Sides | None:
     """Return what to compare over time; None for a single step. If tasks recur, it is tasks that both sides have: else
     other tasks would look like another policy.
     """
-    sides = windows(run)
+    sides = run.windows
     if sides is None:
         return None
     before, after = sides
@@ -71,36 +83,145 @@ def time_sides(run: Run) -> Sides | None:
     return Sides(late, among & of_both, rows.task, f"steps {first} against {last}, the same tasks, weighted alike")
 
 
-def _over_time(run: Run) -> tuple[str, str]:
-    """Compare the first steps with the last: how rollouts end, what reward functions give, and the other figures."""
+class Compared(NamedTuple):
+    """Compares chosen rollouts with others, figure by figure."""
+
+    said: str  # which ones
+    columns: Mapping[str, Floats]  # (N,) values by the figure's name; over time, of all steps
+    differences: Mapping[str, Difference]  # of those that could be judged
+    limit: float  # see `chance_limit`
+    # (N,) True for the chosen ones, and for the others, by the figure's name; empty over time.
+    sides: Mapping[str, tuple[Bools, Bools]] = MappingProxyType({})
+    place: str = ""  # the filter's field, if the columns are categories
+    is_share: bool = False  # True if categories are compared by the share that is solved
+    untested: int = 0  # number of further categories, which lose less
+
+
+def compare_over_time(run: Run) -> Compared | None:
+    """Compare the first steps with the last, by all columns. None for a single step."""
     sides, rows = time_sides(run), run.all
     if sides is None:
-        return "", ""
-    cause, has_ended, success = causes(rows), judged(rows), run.scale.success
+        return None
+    columns = list_columns(rows, run.scale.success)
+    return Compared(sides.said, columns, *_compared(columns, sides.late, rows.group, sides.strata, sides.among))
+
+
+def list_columns(rows: Rows, success: Success) -> dict[str, Floats]:
+    """Return (N,) values of how rollouts end, what reward functions give, and the other figures, by name."""
+    cause, has_ended = causes(rows), judged(rows)
     ways = enumerate(CAUSES[:-1])  # to end that cost reward by themselves
     ends = {f"{it.name} (share)": np.where(has_ended, cause == place, np.nan) for place, it in ways}
     if success.is_defined:
         ends["solved (share)"] = success.outcomes(rows)
-    columns: dict[str, Floats] = {"reward": rows.reward, **rows.values, **ends, **_figures(rows)}
-    found, count = _largest(columns, sides.late, rows.group, sides.strata, sides.among)
+    return {"reward": rows.reward, **rows.values, **ends, **list_figures(rows)}
+
+
+def compare_families(run: Run) -> Compared | None:
+    """Compare the outcome of each of the largest families of tasks, in the first steps and in the last: what is solved,
+    else the reward. None for a single step, or if names of tasks show no families.
+    """
+    sides, grouped, success = time_sides(run), with_families(run.all), run.scale.success
+    if sides is None or grouped is None:
+        return None
+    sizes = np.bincount(grouped.task[grouped.task >= 0], minlength=len(grouped.tasks))
+    values = success.outcomes(run.all) if success.is_defined else run.all.reward
+    columns = {grouped.tasks[it]: np.where(grouped.task == it, values, np.nan) for it in np.argsort(-sizes)[:_LOOKED]}
+    found = _compared(columns, sides.late, run.all.group, sides.strata, sides.among)
+    return Compared(sides.said, columns, *found, place="family", is_share=success.is_defined)
+
+
+def compare_within_groups(run: Run) -> Compared | None:
+    """Compare rollouts of low reward with better ones of the same groups; None without any."""
+    low, better = _low_and_better(run, np.isfinite(run.rows.reward))
+    outcomes = {"reward", "solved (share)", *(it.column.removeprefix("rewards.") for it in run.scale.success.marks)}
+    every = list_columns(run.rows, run.scale.success)
+    columns = {name: it for name, it in every.items() if name not in outcomes}
+    found = _compared(columns, low, run.rows.group, run.rows.group, low | better)
+    is_defined = run.scale.success.is_defined
+    said = "unsolved against solved" if is_defined else "below against above the mean of the group"
+    within = {name: _within(it, low, better, run.rows) for name, it in columns.items() if name in found[0]}
+    sides = dict.fromkeys(columns, (low, better))
+    return Compared(f"{said}, within groups", within, *found, sides) if found[0] else None
+
+
+def _within(values: Floats, low: Bools, better: Bools, rows: Rows) -> Floats:
+    """Return (N,) values with the differences between groups taken out; NaN where a group lacks one of the sides."""
+    means_of_low, means_of_better = (rows.group_means(np.where(side, values, np.nan)) for side in (low, better))
+    has_both = np.isfinite(means_of_low) & np.isfinite(means_of_better)
+    known = np.where((low | better) & has_both[rows.group], values, np.nan)
+    return within_groups(known, rows) + (np.nanmean(known) if np.isfinite(known).any() else 0.0)
+
+
+def compare_places(run: Run) -> list[Compared]:
+    """Compare the outcome, which is what is solved, else the reward, of each eval, family (or task) and value of a
+    dataset's column with that of all others.
+    """
+    success, rows = run.scale.success, run.rows
+    values = success.outcomes(rows) if success.is_defined else rows.reward
+    found = []
+    for (placed, units, _), field in (
+        (evals_of(run), "eval"),
+        *((it, "family") for it in families_of(run)),
+        (tasks_of(run), "task"),
+        *((it, it[2]) for it in columns_of(rows, run.labels)),
+    ):
+        known = np.isfinite(values) & (placed.task >= 0)
+        compared, places = _compare_each(placed.task[known], values[known], units[known], len(placed.tasks))
+        judged = {placed.tasks[it]: (it, each) for it, each in compared.items() if each.chance is not None}
+        own = {name: known & (placed.task == place) for name, (place, _) in judged.items()}
+        found.append(
+            Compared(
+                "", dict.fromkeys(judged, values),
+                {name: it for name, (_, it) in judged.items()}, limit=-1.0,
+                sides={name: (mine, known & ~mine) for name, mine in own.items()}, place=field,
+                is_share=success.is_defined,
+                untested=places - len(judged),
+            )
+        )  # fmt: skip
+    return found
+
+
+def _over_time(it: Compared | None) -> tuple[str, str]:
+    if it is None:
+        return "", ""
+    found, count = _most_different(it.columns, it.differences, it.limit), len(it.differences)
     said = "; ".join(f"{name} {_written(it.others, name)} \u2192 {_written(it.chosen, name)}" for name, it in found)
-    return said and f"Over time ({sides.said}): {said}.", f"{count} figures over time ({sides.said})" if count else ""
+    return said and f"Over time ({it.said}): {said}.", f"{count} figures over time ({it.said})" if count else ""
+
+
+def name_changed_habit(run: Run) -> str:
+    """Return words on the habit that changed most since the first steps, if it is half as much again or more, as in
+    "turns 5.2 \u2192 3"; "" without one.
+    """
+    sides, rows = time_sides(run), run.all
+    if sides is None:
+        return ""
+    columns = {it.name: it.values(rows) for it in FEATURES if it.is_habit}
+    found, _ = find_largest(columns, sides.late, rows.group, sides.strata, sides.among, least=_HABIT)
+    name, it = max(found, key=lambda it: abs(it[1].value) / max(it[1][:2]), default=("", None))
+    return f"{name} {figure(it.others)} \u2192 {figure(it.chosen)}" if it else ""
 
 
 def _within_groups(run: Run, low: Bools) -> tuple[str, str]:
     """Compare these rollouts with better ones of the same groups."""
-    rows = run.rows
-    if run.scale.success.is_defined:
-        better = run.scale.success.solved(rows)
-        low = low & ~better
-    else:
-        mean = rows.groups.mean[rows.group]
-        low, better = low & (rows.reward < mean - SAME), rows.reward > mean + SAME
-    found, count = _largest(_figures(rows), low, rows.group, rows.group, low | better)
+    rows, (low, better) = run.rows, _low_and_better(run, low)
+    found, count = find_largest(list_figures(rows), low, rows.group, rows.group, low | better)
     said = "; ".join(f"{name} {figure(it.chosen)}, in better ones {figure(it.others)}" for name, it in found)
     groups = max((min(it.groups) for _, it in found), default=0)
     said = said and f"In low rollouts of {groups} groups: {said}."
     return said, f"{count} figures within groups" if count else ""
+
+
+def _low_and_better(run: Run, low: Bools) -> tuple[Bools, Bools]:
+    """Return (N,) which of these rollouts are low, and which of all are better: unsolved and solved, where that is
+    defined, else below and above the mean of their group.
+    """
+    rows = run.rows
+    if run.scale.success.is_defined:
+        better = run.scale.success.solved(rows)
+        return low & ~better, better
+    mean = rows.groups.mean[rows.group]
+    return low & (rows.reward < mean - SAME), rows.reward > mean + SAME
 
 
 def _by_task(run: Run) -> tuple[str, str]:
@@ -126,51 +247,138 @@ def _by_place(run: Run, rows: Rows, units: Ints, what: str, columns: int = 1) ->
     ended = (rows.task >= 0) & np.isfinite(rows.reward) & has_cause(rows, LossCause.WRONG_ANSWER)
     name, sign, values = ("mean loss", -1, -run.lost) if run.scale.units else ("mean reward", 1, rows.reward)
     task, reward = rows.task[ended], values[ended]
-    places = np.flatnonzero(distinct(task, units[ended], count=len(rows.tasks)) >= LEAST_UNITS)
-    if len(places) < 2:
+    compared, places = _compare_each(task, reward, units[ended], len(rows.tasks))
+    if not compared:
         return "", "", 1.0
-    lost = np.bincount(task, float(reward.mean()) - reward, len(rows.tasks))
-    worst = places[np.argsort(-lost[places], kind="stable")][:_LOOKED]
-    compared = {
-        place: it for place in worst.tolist() if (it := compare(reward, task == place, units[ended])) is not None
-    }
     chances = [1.0 if it.chance is None else it.chance * columns for it in compared.values()]
-    limit = chance_limit(chances + [1.0] * (len(places) - len(chances)))
+    limit = chance_limit(chances + [1.0] * (places - len(chances)))
     found = [
         place
         for place, it in compared.items()
         if it.chance is not None and it.chance * columns <= limit and -it.value >= _LOW * spread(run)
     ][:_PLACES]
     if not found:
-        return "", f"{len(compared)} {what}" + ("" if len(places) == len(compared) else f" of {len(places)}"), 1.0
+        return "", f"{len(compared)} {what}" + ("" if places == len(compared) else f" of {places}"), 1.0
     others = means((~np.isin(task, found)).astype(int), reward, 2)[1]
     said = listed([f"{rows.tasks[place]} ({name} {figure(sign * compared[place].chosen)})" for place in found])
     elsewhere = "" if np.isnan(others) else f"; elsewhere it is {figure(sign * float(others))}"
     return f"By {what}, rollouts that ended normally lose most in {said}{elsewhere}.", "", min(chances)
 
 
-def _figures(rows: Rows) -> dict[str, Floats]:
-    return {it.name: it.values(rows) for it in FEATURES}
+def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[dict[int, Difference], int]:
+    """Compare each of the places that lose most with all others; also return the number of places that have enough
+    independent units. None are compared of fewer than two.
+    """
+    places = np.flatnonzero(distinct(task, units, count=count) >= LEAST_UNITS)
+    if len(places) < 2:
+        return {}, len(places)
+    lost = np.bincount(task, float(values.mean()) - values, count)
+    worst = places[np.argsort(-lost[places], kind="stable")][:_LOOKED]
+    each = {place: compare(values, task == place, units) for place in worst.tolist()}
+    return {place: it for place, it in each.items() if it is not None}, len(places)
 
 
-def _largest(
-    columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools
+def find_largest(
+    columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools, least: float = _LEAST
 ) -> tuple[list[tuple[str, Difference]], int]:
     """Return the differences that are surest, and the number of columns that could be compared."""
-    every = [(name, compare(np.where(among, it, np.nan), chosen, units, strata)) for name, it in columns.items()]
-    known = [(name, it, it.chance) for name, it in every if it is not None and it.chance is not None]
-    limit = chance_limit([chance for *_, chance in known])
-    found = [
-        (name, it)
-        for name, it, chance in known
-        if chance <= limit and abs(it.value) >= _LEAST * max(abs(it.chosen), abs(it.others))
-    ]
+    known, limit = _compared(columns, chosen, units, strata, among)
+    return _most_different(columns, known, limit, least), len(known)
+
+
+def _compared(
+    columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools
+) -> tuple[dict[str, Difference], float]:
+    """Return the difference of each column that can be judged, and the limit of their `chance`."""
+    every = {name: compare(np.where(among, it, np.nan), chosen, units, strata) for name, it in columns.items()}
+    known = {name: it for name, it in every.items() if it is not None and it.chance is not None}
+    return known, chance_limit([it.chance or 0.0 for it in known.values()])
+
+
+def _most_different(
+    columns: Mapping[str, Floats], known: Mapping[str, Difference], limit: float, least: float = _LEAST
+) -> list[tuple[str, Difference]]:
+    """Return those differences beyond chance that are large, the surest first; of equal columns, one."""
+    found = {
+        name: it
+        for name, it in known.items()
+        if (it.chance or 0.0) <= limit and abs(it.value) >= least * max(abs(it.chosen), abs(it.others))
+    }
     named: list[tuple[str, Difference]] = []
-    for name, it in sorted(found, key=lambda it: -abs(it[1].t)):  # of equal columns, one
+    for name, it in sorted(found.items(), key=lambda it: -abs(it[1].t)):
         if not any(np.array_equal(columns[name], columns[other], equal_nan=True) for other, _ in named):
             named.append((name, it))
-    return named[:_NAMED], len(known)
+    return named[:_NAMED]
 
 
 def _written(value: float, name: str) -> str:
     return percent(value) if name.endswith("(share)") else figure(value)
+
+
+def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> tuple[Card | None, float]:
+    """Return the card on this loss, and how much of it the rollouts of no other card hold, in reward per rollout; 0 if
+    the rollouts of one card lose more than that.
+
+    None for the card if it is less than a tenth of the loss, if the run does well, or if there is no scale.
+    """
+    fall, rows = run.fall, run.rows
+    cost = run.cost_of(LossCause.WRONG_ANSWER)
+    if run.scale.is_flat or fall.lost <= LITTLE * abs(fall.best) or cost < _SHARE * fall.lost:
+        return None, 0.0
+    low = judged(rows) & has_cause(rows, LossCause.WRONG_ANSWER) & (run.lost > SAME)
+    every, told = np.ones(len(rows), bool), {name for it in cards for name in it.explains}
+    causes = [it for it in cards if it.cost is not None and it.id not in told]
+    owned = [every if it.own is None else it.own for it in causes]
+    explained = np.logical_or.reduce([~every, *owned])
+    left = cost * float(run.lost[low & ~explained].sum()) / max(float(run.lost[low].sum()), SAME)
+    held = max((float(run.lost[it & judged(rows)].sum()) for it in owned), default=0.0) / int(judged(rows).sum())
+    functions = _shortfalls(run, low) if len(rows.present) < 2 else []  # evals may have functions of their own
+    most = f", mostly in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""
+    parts = ", ".join(f"{name} {figure(less)}" for name, less in functions)
+    said = [f"Compared with the best 1% of rollouts, averaged over all and weighted: {parts} less."] * (
+        len(functions) > 1
+    )
+    name = functions[0][0] if functions else "the reward"
+    values = run.all.values.get(name, run.all.reward)
+    trend = run.all.by_step(np.where(has_cause(run.all, LossCause.WRONG_ANSWER), values, np.nan))
+    said += [*_change(trend, name), *differences(run, low, over_time)]
+    if left < cost - SAME and all(it.own is not None for it in causes):
+        said.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this loss.")
+    is_unknown = (rows.stop_reason[low] == StopReason.NOT_RECORDED).mean() > _UNKNOWN
+    ended = "Rollouts score low, and how most of them ended is not recorded" if is_unknown else _ENDED
+    card = Card(
+        id=SCORED_LOW,
+        title=f"{ended}{most}: {percent(cost / (fall.lost + fall.above))} of the loss",
+        cost=cost,
+        evidence=tuple(said),
+        suggestion="Compare the best with the worst rollout of a group: its page shows where they diverge.",
+        where=f"cause:{LossCause.WRONG_ANSWER} {run.scale.below}",
+        is_part=True,
+        trend=trend,
+        own=low,
+    )
+    return card, left if left > held else 0.0
+
+
+def _shortfalls(run: Run, low: Bools) -> list[tuple[str, float]]:
+    """Return (reward function, how much less these rollouts get of it than the best hundredth of the run, per rollout
+    looked at), largest first. Over all functions they add up to this loss, if the best reward is not set.
+    """
+    reward = np.nan_to_num(run.all.reward, nan=-np.inf)
+    is_best = reward >= np.percentile(reward, _BEST)
+    found = []
+    for name, part in run.rows.parts.items():
+        more = float(np.nan_to_num(run.all.parts[name][is_best]).mean()) - float(np.nan_to_num(part[low]).mean())
+        found.append((name, more * float(low.mean())))
+    least = _LITTLE * max((less for _, less in found), default=0.0)
+    return sorted(((name, less) for name, less in found if less > least), key=lambda it: -it[1])[:_FUNCTIONS]
+
+
+def _change(trend: Trend, name: str) -> Iterator[str]:
+    """Say since when these rollouts get less, if they do."""
+    found = change(trend)
+    if found is not None and found.after < found.before:
+        first, last, step = (trend[place][0] for place in (found.first, found.last, found.place))
+        between = f" (between steps {first} and {last})" if first < last else ""
+        fell = f"{name} fell from {figure(found.before)} to {figure(found.after)}"
+        yield f"Of rollouts that ended normally, {fell} at step {step}{between}."

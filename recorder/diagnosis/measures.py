@@ -1,4 +1,9 @@
-"""Measures that several checks and tables share: solved rollouts, zero-variance groups, parts of the reward."""
+"""Measures that several checks and tables share: solved rollouts, zero-variance groups, parts of the reward, and
+figures of rollouts.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -9,10 +14,8 @@ STANDSTILL = {"learning_rate": 1e-12, "grad_norm": 1e-8, "kl": 1e-9}
 """The most that each of these figures, which the trainer logs, may be while the policy does not change [ours]."""
 FIRST_KL = 3
 """Logged steps after which a KL of nearly 0 means something: a policy that has just begun is near its reference."""
-
 FEW = 8
 """Rollouts: fewer have no correlation."""
-
 _FLAT = 1e-9  # a standard deviation of rounding noise
 
 
@@ -80,6 +83,23 @@ def shares(rows: Rows) -> dict[str, float]:
     return {name: float(np.mean(part * reward)) / variance for name, part in parts.items()}
 
 
+def weigh_by_range(rows: Rows) -> dict[str, float]:
+    """Return the share of the difference in reward that each reward function can make; empty if none can make any."""
+    ranges = {name: extent(part) for name, part in rows.parts.items()}
+    total = sum(ranges.values())
+    return {name: value / total for name, value in ranges.items()} if total > SAME else {}
+
+
+def find_empty(rows: Rows) -> Floats:
+    """Return (N,) 1 for rollouts without any text or tool call in their answers, 0 for others; NaN without an answer,
+    and if no text of the run is recorded.
+    """
+    calls, silent = rows.facts["tool_calls"], np.isnan(rows.facts["compression"])
+    if silent.all():
+        return np.full(len(rows), np.nan)
+    return np.where(np.isnan(calls), np.nan, silent & (calls == 0) & ~(rows.facts["env_steps"] > 0))
+
+
 def best(every: Rows, name: str) -> float:
     """Return the most that a reward function can add to the reward, as far as is known.
 
@@ -114,3 +134,35 @@ def correlations_by_step(rows: Rows, one: Floats, other: Floats) -> tuple[tuple[
         for (step, x), (_, y), (_, product), count in zip(squares, others, both, counts, strict=True)
         if count >= FEW and x * y > 0
     )
+
+
+class Feature(NamedTuple):
+    """Describes one figure of a rollout."""
+
+    name: str  # a noun, to follow a number
+    values: Callable[[Rows], Floats]  # returns (N,); NaN where it is not known
+    is_habit: bool = False  # True if it says how much a rollout talks or acts
+
+
+def _fact(name: str) -> Callable[[Rows], Floats]:
+    return lambda rows: rows.facts[name]
+
+
+TOKENS = "tokens per turn"
+FEATURES = (
+    Feature(TOKENS, lengths, is_habit=True),
+    Feature("sampled tokens", sampled),
+    Feature("turns", lambda rows: rows.turns, is_habit=True),
+    Feature("seconds", lambda rows: rows.seconds),
+    Feature("environment steps", _fact("env_steps")),
+    Feature("failed actions", _fact("env_errors")),
+    Feature("tool calls", _fact("tool_calls"), is_habit=True),
+    Feature("the share of distinct words", _fact("distinct_words")),
+    Feature("the share of repeated word sequences", _fact("trigram_repeats")),
+    Feature("the compression ratio of the text", _fact("compression")),
+)
+
+
+def list_figures(rows: Rows) -> dict[str, Floats]:
+    """Return (N,) values of each figure that is compared, by name."""
+    return {it.name: it.values(rows) for it in FEATURES}

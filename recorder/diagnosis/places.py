@@ -68,12 +68,8 @@ def tasks_of(run: Run) -> Places:
 
 def families_of(run: Run) -> list[Places]:
     """Return the same with families as tasks; none if names show none."""
-    grouped = with_families(run.all)
-    return (
-        []
-        if grouped is None
-        else [(grouped.where(run.all.step >= run.rows.steps[0]), run.rows.task, "families of tasks")]
-    )
+    grouped, is_last = with_families(run.all), run.all.step >= run.rows.steps[0]
+    return [] if grouped is None else [(grouped.where(is_last), run.rows.task, "families of tasks")]
 
 
 def evals_of(run: Run) -> Places:

@@ -3,11 +3,13 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from logs_ui.recorder.diagnosis.against import Against
 from logs_ui.recorder.diagnosis.card import Card
+from logs_ui.recorder.diagnosis.figure_differences import Contrast
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.waterfall import Waterfall
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -20,18 +22,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _BAR = 24  # characters
-
-
-@dataclass(frozen=True)
-class Missing:
-    """A diagnostic that could not run, and the data that it needs."""
-
-    id: str
-    name: str
-    what: str
-
-
-STATES = ("below", "cheap", "muted", "not_judged", "not_recorded")
 
 
 @dataclass(frozen=True)
@@ -70,10 +60,12 @@ class Verdict(NamedTuple):
             `nothing_to_learn` (rewards are equal within groups); `nothing_solved`; `worse`, `level` or `unknown` (no
             trend can be told), each without a known cause; `improving` or `reached`, which are healthy.
         said: the verdict, with its figures.
+        card: the id of the card whose title ends `said`; None if it says something else.
     """
 
     id: str
     said: str
+    card: str | None = None
 
     @property
     def is_healthy(self) -> bool:
@@ -94,7 +86,6 @@ class Report:
     Attributes:
         cards: the findings: faults of the set-up that cost at least a tenth of the loss first, then highest cost first;
             a card that others explain comes after those.
-        missing: the diagnostics that lack data.
         checked: every diagnostic without a card, those that lack data among them.
         fall: the waterfall: the lost reward by cause.
         scale: the best reward, and what counts as solved.
@@ -110,8 +101,13 @@ class Report:
             loss, if the run does well, or if all rewards are equal.
         verdict: the run in one line.
         environments: the same for each eval of several, the largest first, of at most 8.
+        within: the filter that selects what was diagnosed of the run; empty for all of it.
+        contrasts: the tables of differences: from the first steps to the last, of low rollouts and better ones within
+            groups, and of each category and all others.
         finds: True if `finding:ID` stands for its cards' filters: it is of a whole run, by the settings in force.
-        unexplained: the part of that loss in rollouts that no card is about, in reward per rollout; else 0.
+        against: compares the run with references; None without any.
+        unexplained: the part of that loss in rollouts that no card is about, in reward per rollout; 0 if the rollouts
+            of one card lose more.
 
     Examples:
         >>> import tempfile
@@ -125,11 +121,10 @@ class Report:
         >>> [card.id for card in report.cards]
         []
         >>> sorted(report.as_dict())[:4]
-        ['best', 'best_is', 'cards', 'checked']
+        ['against', 'best', 'best_is', 'cards']
     """
 
     cards: tuple[Card, ...]
-    missing: tuple[Missing, ...]
     fall: Waterfall
     scale: Scale
     steps: tuple[int, int] | None
@@ -146,6 +141,9 @@ class Report:
     verdict: Verdict = TOO_EARLY
     environments: tuple[tuple[str, Verdict], ...] = ()
     finds: bool = False
+    within: str = ""
+    contrasts: tuple[Contrast, ...] = ()
+    against: Against | None = None
 
     def opens(self, name: str) -> str:
         """Return the filter that `finding:NAME` stands for. Raises FilterError if there is no such finding."""
@@ -163,6 +161,11 @@ class Report:
         return f"{FINDING}:{card.id}" if self.finds and not card.by_user and len(card.where) > READABLE else card.where
 
     @property
+    def missing(self) -> tuple[Checked, ...]:
+        """Return the diagnostics that lack data; each `said` is what it needs."""
+        return tuple(it for it in self.checked if it.state == "not_recorded")
+
+    @property
     def headline(self) -> Card | None:
         """Return the cause with the largest share of the loss: a card that no other explains, or `scored_low`, if the
         cards leave most of that unexplained. If no card has a cost it is the first one; None without any.
@@ -178,7 +181,7 @@ class Report:
     def basis(self) -> str:
         """Return how many of the checks could judge, and what most of the others lack, as recorded."""
         of, judged = len(self.cards) + len(self.checked), [it for it in self.checked if not it.state.startswith("not_")]
-        needs = Counter(re.split(r",? (?:as|which|that|of|in) ", it.what)[0] for it in self.missing).most_common(1)
+        needs = Counter(re.split(r",? (?:as|which|that|of|in|one) ", it.said)[0] for it in self.missing).most_common(1)
         more = f"; {needs[0][1]} more need{'s' * (needs[0][1] == 1)} {needs[0][0]}" if needs else ""
         return f"Judged from {len(self.cards) + len(judged)} of {of} checks{more}"
 
@@ -192,8 +195,10 @@ class Report:
             "run": self.run,
             "cards": [card_values(card) for card in self.cards],
             "warming_up": self.warming_up,
-            "verdict": self.verdict._asdict(),
-            "environments": [{"eval": name, "verdict": it._asdict()} for name, it in self.environments],
+            "verdict": {"id": self.verdict.id, "said": self.verdict.said},
+            "environments": [
+                {"eval": name, "verdict": {"id": it.id, "said": it.said}} for name, it in self.environments
+            ],
             "mean": _finite(fall.mean) if self.steps else None,
             "best": None if fall.is_flat else _finite(fall.best),
             "best_is": self.scale.said,
@@ -211,12 +216,13 @@ class Report:
                 }
                 for it in fall.shares
             ],
-            "missing": [vars(it) for it in self.missing],
+            "missing": [{"id": it.id, "name": it.name, "what": it.said} for it in self.missing],
             "checked": [{name: getattr(it, name) for name in ("id", "name", "state", "said")} for it in self.checked],
             "failed": [vars(it) for it in self.failed],
             "scored_low": card_values(self.scored_low) if self.scored_low else None,
             "sample": self.sample,
             "unattributed_calls": self.unattributed,
+            "against": self.against.as_dict() if self.against else None,
         }
 
     def frame(self) -> "pd.DataFrame":
@@ -255,6 +261,8 @@ def lines(report: Report, address: Callable[[Card], str | None] = lambda _: None
     with a card's rollouts; None if there is none.
     """
     yield from _headline(report)
+    if report.against is not None:
+        yield from _against(report.against)
     if report.fall.shares:
         yield Line()
         yield from _waterfall(report)
@@ -276,23 +284,23 @@ def lines(report: Report, address: Callable[[Card], str | None] = lambda _: None
         yield Line(f"The diagnostic {visible(failed.id)} failed: {visible(failed.error)}", "red")
 
 
+_UNFOUND: Mapping[str, tuple[str, str, Callable[[Checked], str]]] = {
+    "below": ("Checked, no finding", ", ", lambda it: it.name),
+    "cheap": ("Above threshold, at little cost", " ", lambda it: it.said),
+    "muted": ("Muted", " ", lambda it: it.said),
+    "not_judged": ("Not judged", "; ", lambda it: f"{it.name} ({it.said.rstrip('.')})"),
+    "not_recorded": ("Not recorded, so not checked", "; ", lambda it: f"{it.name} (needs {it.said})"),
+}
+STATES = tuple(_UNFOUND)
+
+
 def _unfound(report: Report) -> Iterator[Line]:
     """Yield the checks without a card: names of those below their threshold, and why others could not judge."""
-    named = {state: [it for it in report.checked if it.state == state] for state in STATES}
     if report.checked or report.failed:
         yield Line()
-    if found := named["below"]:
-        yield Line(f"Checked, below threshold: {visible(', '.join(it.name for it in found))}.", "dim")
-    if found := named["cheap"]:
-        yield Line(f"Above threshold, at little cost: {visible(' '.join(it.said for it in found))}", "dim")
-    if found := named["muted"]:
-        yield Line(f"Muted: {visible(' '.join(it.said for it in found))}", "dim")
-    if found := named["not_judged"]:
-        reasons = "; ".join(f"{it.name} ({it.said.rstrip('.')})" for it in found)
-        yield Line(f"Not judged: {visible(reasons)}.", "dim")
-    if found := named["not_recorded"]:
-        missing = "; ".join(f"{it.name} (needs {it.said})" for it in found)
-        yield Line(f"Not recorded, so not checked: {visible(missing)}.", "dim")
+    for state, (words, join, write) in _UNFOUND.items():
+        if found := [write(it) for it in report.checked if it.state == state]:
+            yield Line(f"{words}: {visible(join.join(found).rstrip('.'))}.", "dim")
 
 
 def unattributed_said(calls: int) -> str:
@@ -309,15 +317,10 @@ def explaining(cards: Iterable[Card], card: Card) -> str | None:
 def card_lines(report: Report, card: Card) -> list[Line]:
     """Return the text of one of a report's cards, below its title."""
     behind = explaining(report.cards, card)
-    facts = [
-        f"{percent(card.share or 0.0)} of rollouts"
-        if card.cost is None
-        else f"reward lost per rollout: {figure(card.cost)}"
-    ]
-    facts += [card.began] if card.began else []
-    facts += [] if card.cost is None else ["part of the waterfall" if card.is_part else "overlaps with others"]
-    facts += [f"may be caused by {behind}"] if behind else []
-    found = [Line(" · ".join(facts), "dim")]
+    lost = "" if card.cost is None else f"reward lost per rollout: {figure(card.cost)}"
+    overlap = lost and ("in the bars above" if card.is_part else "not in the bars above")
+    share, caused = f"{percent(card.share or 0.0)} of rollouts", behind and f"may be caused by {behind}"
+    found = [Line(" · ".join(filter(None, (lost or share, card.began, overlap, caused))), "dim")]
     found += [Line(visible(one)) for one in card.evidence]
     found.append(Line(f"→ {visible(card.suggestion)}", "green"))
     if card.where:
@@ -355,7 +358,16 @@ def _headline(report: Report) -> Iterator[Line]:
     yield Line(f"Solved: {visible(report.scale.success.said)}.", "dim")
     most = report.headline
     if report.cards and most is not None and most is not report.cards[0]:
-        yield Line(f"Largest cause: {visible(most.title)}.", "bold")
+        yield Line(f"Largest part of the loss: {visible(most.title)}.", "bold")
+
+
+def _against(it: Against) -> Iterator[Line]:
+    count = len(it.references)
+    yield Line(f"Against {count} reference{'s' * (count != 1)}: {visible(it.said)}.", "bold")
+    for each in it.figures if it.id == "not_judged" else ():
+        yield Line(f"{each.difference:>9}  {visible(each.said)}", "", 2, is_copied=True)
+    if it.notes:
+        yield Line(visible(it.notes), "dim")
 
 
 def _waterfall(report: Report) -> Iterator[Line]:

@@ -1,6 +1,6 @@
 """Runs all checks, the users' own among them, over a run's rollouts and puts their cards in order.
 
-The checks are discovered: every `Diagnostic` that a module of `checks/` defines is run, by its `position`.
+The checks are discovered: every `Diagnostic` that a module of `checks/` defines is run, in the order of `EXPLAINS`.
 """
 
 import importlib
@@ -8,6 +8,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,19 +21,32 @@ from logs_ui.recorder.diagnosis.card import (
     Diagnostic,
     NotJudged,
     Outcome,
+    ReadArithmetic,
     ReadLabels,
+    ReadTexts,
     Run,
     Trend,
-    no_labels,
+    finite,
+    read_nothing,
     uncovered,
 )
 from logs_ui.recorder.diagnosis.contrast import spread
+from logs_ui.recorder.diagnosis.explanations import EXPLAINS, order_cards
+from logs_ui.recorder.diagnosis.figure_differences import Contrast, list_differences
+from logs_ui.recorder.diagnosis.largest_differences import (
+    SCORED_LOW,
+    Compared,
+    compare_families,
+    compare_over_time,
+    compare_places,
+    compare_within_groups,
+    scored_low,
+)
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import place_of
-from logs_ui.recorder.diagnosis.report import TOO_EARLY, Checked, Failed, Missing, Report, Verdict
-from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
+from logs_ui.recorder.diagnosis.report import TOO_EARLY, Checked, Failed, Report, Verdict
+from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.scored_low import SCORED_LOW, scored_low
 from logs_ui.recorder.diagnosis.verdict import of_all, verdict
 from logs_ui.recorder.diagnosis.waterfall import waterfall
 from logs_ui.recorder.errors import SettingsError
@@ -43,18 +57,16 @@ from logs_ui.recorder.snapshot import error_line
 FEW_ROLLOUTS, FEW_STEPS = 32, 2
 _FEW_OF_ENDED = 8  # rollouts are enough if no more will come
 _CHEAP = 0.01  # of the range of rewards: a finding that costs less is not worth a card
-_TENTH = 0.1  # of the loss: a fault of the set-up below this share is an accident beside the policy's faults [ours]
 _ENVIRONMENTS = 8  # that are judged each
 _LONG = 2_000  # characters of a filter: one of so many names becomes a list of rollouts, which is a single term
-_HALF = 0.5  # of a card's loss: the cards that hold this share explain it
 
 
 def _discovered() -> tuple[Diagnostic, ...]:
-    """Return the diagnostics that the modules of `checks/` define, by position."""
+    """Return the diagnostics that the modules of `checks/` define, as a rollout lives."""
     names = [it.name for it in pkgutil.iter_modules(checks.__path__)]
     modules = [importlib.import_module(f"{checks.__name__}.{name}") for name in names]
     found = {it.id: it for module in modules for it in vars(module).values() if isinstance(it, Diagnostic)}
-    return tuple(sorted(found.values(), key=lambda it: it.position))
+    return tuple(sorted(found.values(), key=lambda it: list(EXPLAINS).index(it.id)))
 
 
 DIAGNOSTICS = _discovered()
@@ -75,8 +87,11 @@ def diagnose_rows(
     scale: Scale | None = None,
     error: str | None = None,
     units: int = 1,
+    in_full: bool = True,
     diagnostics: tuple[Diagnostic, ...] = DIAGNOSTICS,
-    read_labels: ReadLabels = no_labels,
+    read_labels: ReadLabels = read_nothing,
+    read_texts: ReadTexts = read_nothing,
+    read_arithmetic: ReadArithmetic | None = None,
 ) -> Report:
     """Diagnose the last steps of a run.
 
@@ -84,15 +99,18 @@ def diagnose_rows(
         rows: rollouts of all steps.
         settings: None for the defaults of each diagnostic.
         config: the trainer's arguments.
-        scalars: what the trainer logged, by name.
+        scalars: what the trainer logged, by name; NaN or infinite where that was no number.
         has_ended: True if no more rollouts will come, so that fewer are enough to judge.
         within: a filter that selects exactly `rows` among the rollouts of their run; empty if they are all of it.
         attributed: see `Run`.
         scale: the best reward and what counts as solved; None computes them from `rows`.
         error: the exception that ended the training; None if there was none.
         units: number of evals that are judged like this one.
+        in_full: False leaves out `scored_low` and `contrasts`, which no finding and no verdict needs.
         diagnostics: the checks to run.
         read_labels: see `Run`.
+        read_texts: see `Run`.
+        read_arithmetic: see `Run`; None: it is not audited.
     """
     settings = settings or Settings()
     evals = rows.present
@@ -100,18 +118,22 @@ def diagnose_rows(
         settings = settings.of_environment(evals[0])
     last = rows.last_steps(settings.steps, FEW_ROLLOUTS)
     scale = (scale or Scale.of(rows, settings)).narrowed(rows)
-    run = Run(last, rows, scale, waterfall(last, scale), settings, config or {}, scalars or {}, attributed, read_labels)
+    gaps = {name: [step for step, value in trend if not isfinite(value)] for name, trend in (scalars or {}).items()}
+    run = Run(
+        last, rows, scale, waterfall(last, scale), settings, config or {}, finite(scalars or {}), attributed,
+        read_labels, read_texts, read_arithmetic, gaps,
+    )  # fmt: skip
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
     span = "" if steps is None else f"step:{steps[0]}" if steps[0] == steps[1] else f"step:{steps[0]}..{steps[1]}"
     scope = " ".join(filter(None, [within, span if len(last) < len(rows) else ""]))
     is_short = len(rows) < FEW_ROLLOUTS or len(rows.steps) < FEW_STEPS
     if len(rows) < _FEW_OF_ENDED if has_ended else is_short:
         early = TOO_EARLY if error is None else verdict(run, (), error)
-        return Report((), (), run.fall, scale, steps, scope, warming_up=True, attributed=attributed, verdict=early)
+        return Report((), run.fall, scale, steps, scope, warming_up=True, attributed=attributed, verdict=early)
     least = _CHEAP * max(run.fall.lost, spread(run))
     outcomes = [judge(it, run) for it in diagnostics]
     costly = [
-        replace(card, explains=_may_explain(card, diagnostics))
+        replace(card, explains=(*card.explains, *EXPLAINS.get(card.id, ())))
         for card in outcomes
         if isinstance(card, Card) and (card.cost or 0.0) > least and card.id not in settings.muted
     ]
@@ -120,20 +142,33 @@ def diagnose_rows(
     checked = tuple(
         _unlisted(it, names[it.id], settings) if isinstance(it, Card) else it for it in outcomes if it.id not in kept
     )
-    cards = tuple(_shown(card, run, within, scope) for card in _ordered(costly, run.lost))
-    missing = tuple(Missing(it.id, it.name, it.said) for it in checked if it.state == "not_recorded")
-    rest, unexplained = scored_low(run, cards)
+    cards = tuple(_shown(card, run, within, scope) for card in order_cards(costly, run.lost))
+    over_time = compare_over_time(run) if in_full else None
+    rest, unexplained = scored_low(run, cards, over_time) if in_full else (None, 0.0)
     of_each = partial(
         diagnose_rows, settings=settings, config=config, scalars=scalars, has_ended=has_ended, attributed=attributed,
-        scale=scale, diagnostics=diagnostics, units=min(len(evals), _ENVIRONMENTS),
+        scale=scale, diagnostics=diagnostics, read_texts=read_texts, units=min(len(evals), _ENVIRONMENTS),
+        in_full=False,
     )  # fmt: skip
     environments = _environments(rows, evals, of_each) if len(evals) > 1 else ()
     return Report(
-        cards, missing, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
+        cards, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
         verdict=of_all(verdict(run, cards, error, units), environments),
         scored_low=rest and _shown(rest, run, within, scope), unexplained=unexplained,
-        environments=environments,
+        environments=environments, contrasts=_contrasts(run, over_time) if in_full else (),
+        within=within,
     )  # fmt: skip
+
+
+def _contrasts(run: Run, over_time: Compared | None) -> tuple[Contrast, ...]:
+    """Return the tables that have a line."""
+    families, places = compare_families(run), compare_places(run)
+    tables = (
+        Contrast("time", *list_differences(run.all, over_time, families)),
+        Contrast("groups", *list_differences(run.rows, compare_within_groups(run))),
+        Contrast("places", *list_differences(run.rows, *places)),
+    )
+    return tuple(it for it in tables if it.lines)
 
 
 def _environments(
@@ -167,7 +202,7 @@ def judge(it: Diagnostic, run: Run) -> Card | Checked:
         if found.for_lack is not None and (lacks := run.lacking(found.for_lack)) is not None:
             return Checked(it.id, it.name, "not_recorded", lacks)
         return Checked(it.id, it.name, "not_judged", found.said)
-    return Checked(it.id, it.name, "below", *((found.said, found.where) if found else ("Below threshold.",)))
+    return Checked(it.id, it.name, "below", *((found.said, found.where) if found else ("No finding.",)))
 
 
 def _shown(card: Card, run: Run, within: str, scope: str) -> Card:
@@ -190,58 +225,6 @@ def _shown(card: Card, run: Run, within: str, scope: str) -> Card:
         by_user=card.id not in _OURS,
         suggestion=IN_EVALUATION.get(card.id, card.suggestion) if run.rows.is_evaluation else card.suggestion,
     )
-
-
-def _may_explain(card: Card, diagnostics: tuple[Diagnostic, ...]) -> tuple[str, ...]:
-    """Return the ids of diagnostics whose cards may be caused by this one."""
-    names = {card.id, *(f"{card.id}:{aspect}" for aspect in card.aspects)}
-    declared = [
-        it.id
-        for it in diagnostics
-        if (card.stops_learning and it.is_behaviour) or not names.isdisjoint(it.explained_by)
-    ]
-    return (*card.explains, *declared)
-
-
-def _ordered(cards: list[Card], lost: Floats) -> tuple[Card, ...]:
-    """Sort cards: faults of the set-up first, then by cost; a card that others explain comes after the first of them.
-    Of two cards that explain each other, the first does. `lost` is (N,) the reward that each rollout lost.
-    """
-    place = {card.id: number for number, card in enumerate(cards)}
-    all_behind = {card.id: _explaining(card, cards, lost) for card in cards}
-    behind = {
-        name: [it for it in others if name not in all_behind[it] or place[it] < place[name]]
-        for name, others in all_behind.items()
-    }
-    cost = {card.id: card.cost or 0.0 for card in cards}
-    places: dict[str, tuple[float, int]] = {}
-
-    def place_of(name: str) -> tuple[float, int]:
-        if name not in places:
-            places[name] = (-cost[name], 0)  # ends the recursion if cards explain each other in a circle
-            if behind[name]:
-                before, depth = min(place_of(other) for other in behind[name])
-                places[name] = (max(before, -cost[name]), depth + 1)
-        return places[name]
-
-    kept = [replace(card, explains=tuple(name for name in behind if card.id in behind[name])) for card in cards]
-    least = _TENTH * float(lost.mean()) if len(lost) else 0.0
-    return tuple(
-        sorted(
-            kept, key=lambda card: (not (card.is_setup and cost[card.id] >= least), *place_of(card.id), -cost[card.id])
-        )
-    )
-
-
-def _explaining(card: Card, cards: list[Card], lost: Floats) -> list[str]:
-    """Return the ids of those cards that may explain this one and whose rollouts hold enough of its loss."""
-    own = {it.id: np.ones(len(lost), bool) if it.own is None else it.own for it in cards}
-    able = {it.id: own[card.id] & own[it.id] for it in cards if card.id in it.explains and card.id != it.id}
-    total = lost[own[card.id]].sum()
-    if card.needs is not None:
-        return [name for name, shared in able.items() if lost[shared].sum() >= card.needs * total]
-    together = np.logical_or.reduce([np.zeros(len(lost), bool), *able.values()])
-    return list(able) if lost[together].sum() >= _HALF * total else []
 
 
 def all_limits(own: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:

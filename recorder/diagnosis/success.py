@@ -23,6 +23,7 @@ _OUTCOME = re.compile(
     r"correct|accura|solve|success|right$|answer|pass|wins?$|won$|goal|exact|match|verif|outcome|env$|environment"
 )
 _FORM = re.compile(r"format|style|tags?$|length|brev|short|long(er)?$|repe[at]|penal|xml|json|syntax|valid$|think")
+_PENALTY = re.compile(r"penal|repe[at]|over(long|length)?$|too$|trunc|violat|toxic|errors?$|cost|invalid|illegal")
 _NOT = re.compile(r"no$|not$|non$|un|in(?!t)|invalid|wrong|bad|mis")
 _SHARED = 0.05  # of a function's rollouts that another one may score, too, if each has tasks of its own [ours]
 _TOP, _LEVELS = 0.05, 5  # share of the rollouts on the highest level; levels that are few [ours]
@@ -35,6 +36,11 @@ NOT_DEFINED = "not defined (no reward function or environment shows it; set solv
 def is_form(function: str) -> bool:
     """Return True if a word of the function's name is one of form: format, style, length, ..."""
     return any(map(_FORM.match, _words(function)))
+
+
+def is_penalty(function: str) -> bool:
+    """Return True if a word of the function's name is a penalty's: penalty, repetition, overlong, ..."""
+    return any(map(_PENALTY.match, _words(function)))
 
 
 def is_outcome(function: str) -> bool:

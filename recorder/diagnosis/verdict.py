@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Run
-from logs_ui.recorder.diagnosis.contrast import windows
-from logs_ui.recorder.diagnosis.largest_differences import time_sides
+from logs_ui.recorder.diagnosis.largest_differences import name_changed_habit, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
 from logs_ui.recorder.diagnosis.places import columns_of
@@ -43,7 +42,7 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
     if error is not None:
         return Verdict("failed", f"The training failed: {error}")
     if cards and cards[0].is_setup:
-        return Verdict("setup", f"Fault of the set-up: {cards[0].title}")
+        return Verdict("setup", f"Fault of the set-up: {cards[0].title}", cards[0].id)
     outcome = _outcome(run)
     if cards:
         return _with_findings(run, cards, outcome, _FALL / units)
@@ -55,15 +54,16 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
     is_left = all((it.cost is not None and it.cost <= _LEFT * run.fall.lost) or _fades(run, it) for it in cards)
     if is_left and outcome.is_sure(1, _SURE):
-        return Verdict("improving", f"Healthy, improving: {outcome.course}; what is left: {cards[0].title}")
+        said = f"Healthy, improving: {outcome.course}; what is left: {cards[0].title}"
+        return Verdict("improving", said, cards[0].id)
     if _falls_beside(run, cards, chance):
         return Verdict("worse", f"Getting worse, and no finding explains it: {outcome.course}")
-    return Verdict("fault", cards[0].title)
+    return Verdict("fault", cards[0].title, cards[0].id)
 
 
 def _fades(run: Run, card: Card) -> bool:
     """Return True if a finding's figure is lower in the last steps than in the first ones: training overcomes it."""
-    sides = windows(run)
+    sides = run.windows
     if sides is None or card.limit is None or card.is_setup:
         return False
     first, last = (set(it.steps.tolist()) for it in sides)
@@ -188,7 +188,8 @@ def _fallen(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
         if mix := _other_mix(run, outcome, chance):
             return Verdict("unknown", f"No cause found: {outcome.course}, {mix}")
         rises = ", while the reward rises" if paid.is_sure(1, _SURE) else ""
-        return Verdict("worse", f"Getting worse, cause unknown: {outcome.course}{rises}")
+        habit = name_changed_habit(run)
+        return Verdict("worse", f"Getting worse, cause unknown: {outcome.course}{rises}{habit and f'; {habit}'}")
     if not paid.is_sure(-1, chance) or _other_mix(run, paid, chance):
         return None
     where = _most_fallen(run, paid)
@@ -233,6 +234,8 @@ def _is_high(run: Run, outcome: _Measure) -> bool:
 def _reached(run: Run, outcome: _Measure) -> Verdict:
     if outcome.is_sure(1, _SURE):
         return Verdict("improving", f"Healthy, improving: {outcome.course}")
+    if habit := name_changed_habit(run):
+        return Verdict("level", f"No cause found; {habit}, at {outcome.course}")
     is_judged = outcome.change is not None and outcome.change.chance is not None
     if _is_high(run, outcome):
         return Verdict("reached", f"Healthy{', at its plateau' if is_judged else ''}: {outcome.now}")

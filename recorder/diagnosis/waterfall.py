@@ -33,11 +33,7 @@ CAUSES = (
         "environment or infrastructure",
         "The environment raised, timed out or had no session left, or the rollout function raised.",
     ),
-    Cause(
-        LossCause.INVALID_REWARD,
-        "no valid reward",
-        "No reward function gave it a number, or one gave an infinity.",
-    ),
+    Cause(LossCause.INVALID_REWARD, "no valid reward", "No reward function gave it a number, or one gave an infinity."),
     Cause(LossCause.TRUNCATION, "truncated", "Its last generation, or a tool's answer, hit the token limit."),
     Cause(LossCause.PARSE_FAILURE, "no action parsed", "No action was found in its last answer, which was whole."),
     Cause(

@@ -37,13 +37,14 @@ class GroupResult:
 
     `solved` is None if no rollout has a value in a column that decides. `sums` has number, sum and highest value by
     figure: `truncated` and `errors` (1 or 0) of the ended rollouts, `turns`, `tokens`, and `rewards.NAME` of the newest
-    WINDOW rollouts as it was returned.
+    WINDOW rollouts as it was returned. `step` is the group's first.
     """
 
     scored: int
     solved: int | None
     reward_sum: float
     sums: dict[str, tuple[int, float, float]] = field(default_factory=dict)
+    step: int = 0
 
 
 class StepSize(NamedTuple):
@@ -87,17 +88,17 @@ def figure_points(db: Database, run_id: int, mode: str, figure: str, points: int
     """Returns a figure of the rollouts by step, evenly thinned: `truncated` and `errors` (shares of the ended rollouts,
     0 to 1), or the mean of `turns`, `tokens`, or `rewards.NAME` as it was returned.
     """
-    sums: dict[int, tuple[float, int]] = {}
     with Session(db) as session:
         seen = {step.step: step.rollouts for step in thinned(_steps(session, run_id, mode), points)}
         times = _times(session, run_id, mode, list(seen))
-    for series in (it for it in step_series(db, run_id) if it.mode == mode):
+    found = []
+    for series in [it for it in step_series(db, run_id) if it.mode == mode][:1]:  # the first one is of all evals
         for step in steps(db, run_id, series, only=seen):
-            total_before, number_before = sums.get(step.step, (0.0, 0))
-            of_step, number_of = _sum_of(step, figure)
-            sums[step.step] = total_before + bounded(of_step or 0.0), number_before + number_of
-    known = [(step, *sums[step]) for step in sorted(sums) if sums[step][1]]
-    return [CurvePoint(step, sum_ / n, seen[step], times.get(step)) for step, sum_, n in known]
+            sum_, number_of = _sum_of(step, figure)
+            if number_of:
+                value = bounded(sum_ or 0.0) / number_of
+                found.append(CurvePoint(step.step, value, seen[step.step], times.get(step.step)))
+    return found
 
 
 def _sum_of(step: Step, figure: str) -> tuple[float | None, int]:
@@ -135,7 +136,8 @@ def task_results(
     columns: dict[str, Any] = {"truncated": derived.stopped_for(StopReason.LENGTH.value), "errors": derived.failed()}
     columns |= {"turns": col(row.turns), "tokens": col(row.completion_tokens)}
     sums: list[Any] = [sum_(it) for it in columns.values() for sum_ in (func.count, whole_sum, func.max)]
-    query = select(*key, func.count(col(row.reward)), func.sum(is_solved(marks)), total(col(row.reward)), *sums)
+    counts = func.min(col(row.step)), func.count(col(row.reward)), func.sum(is_solved(marks)), total(col(row.reward))
+    query = select(*key, *counts, *sums)
     given = json_each(col(row.rewards), "given")
     value = number(given)
     of_functions = select(*key, given.c.key, func.count(value), total(value), func.max(value)).join(given, true())
@@ -144,9 +146,10 @@ def task_results(
         # In an expression: else SQLite walks the whole run by id, where these steps are long ago.
         older = select(col(row.id)).where(*of_run).order_by((col(row.id) + 0).desc()).limit(1)
         of_run = (*of_run, col(row.id) > (session.scalar(older.offset(MOST_ROLLOUTS)) or 0))
-        for name, group, scored, solved, reward_sum, *known in session.execute(query.where(*of_run).group_by(*key)):
+        query = query.where(*of_run).group_by(*key)
+        for name, group, step, scored, solved, reward_sum, *known in session.execute(query):
             by_figure = dict(zip(columns, zip(known[::3], known[1::3], known[2::3], strict=True), strict=True))
-            found[name][group] = GroupResult(scored, solved, bounded(reward_sum or 0.0), by_figure)
+            found[name][group] = GroupResult(scored, solved, bounded(reward_sum or 0.0), by_figure, step)
         of_newest = (*of_run, col(row.id) > (session.scalar(older.offset(WINDOW)) or 0), value.is_not(None))
         query = of_functions.where(*of_newest).group_by(*key, given.c.key)
         for name, group, function, number_of, sum_of, highest in session.execute(query):

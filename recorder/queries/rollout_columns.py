@@ -95,6 +95,7 @@ COLUMNS = (
     Column("handed", Kind.TEXT,
            "whether reward functions were handed one text of all that was sampled, or messages; absent if not known",
            "handed:messages", words=Handed, optional=True),
+    Column("handed_key", Kind.MAYBE_WHOLE, "hash of the text that reward functions were handed"),
     Column("env_steps", Kind.MAYBE_WHOLE, "actions that were sent to the environment", "env_steps:0"),
     Column("env_errors", Kind.MAYBE_WHOLE, "actions and resets that failed, or that made a call that failed",
            "env_errors>0"),
@@ -111,6 +112,8 @@ COLUMNS = (
            "unsaid_actions>0"),
     Column("unsaid_action", Kind.TEXT, "the most frequent of them, 120 characters", 'unsaid_action:"noop"',
            optional=True),
+    Column("observation_keys", Kind.TEXT, "4 characters for each kind of observation, by its first words without "
+           "numbers; the most frequent first, and once more at the end if it is most of them"),
     Column("env_success", Kind.MAYBE_WHOLE,
            "1 or 0 if the environment ended the episode and its last observation says success or failure; else absent",
            "env_success:0"),

@@ -2,10 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Any
 
-from sqlalchemy import Integer, Select, and_, func, literal, or_, outerjoin, select
+from sqlalchemy import Integer, Select, and_, func, literal, or_, outerjoin, select, true
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -21,15 +22,17 @@ MOST_STEPS = 400
 
 _SUMS = ("step", "rollouts", "scored", "reward_sum", "stale")
 _DETAILS = tuple(name for name in StepDetails.model_fields if name not in {"run_id", *OF_STEP, "made"})
+_ADDED: tuple[str, ...] = ("rollouts", "scored", "reward_sum", "groups", "dead_groups")
+_ADDED += ("tokens_known", "tokens_sum", "turns_known", "turns_sum", "seconds_known", "seconds_sum")
 _NOTHING = literal("", literal_execute=True)  # not as a parameter, for the same expression in GROUP BY
 
 
 @dataclass(frozen=True)
 class Series:
-    """Describes rollouts of one mode and eval, in `steps` steps between `first` and `last`."""
+    """Describes rollouts of one mode and eval, or of all evals, in `steps` steps between `first` and `last`."""
 
     mode: str
-    eval_name: str
+    eval_name: str | None  # None for all of several evals
     rollouts: int
     steps: int
     first: int
@@ -38,7 +41,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Step:
-    """Describes one step of a series: see StepStatistics and StepDetails. Rollouts whose process died are aborted."""
+    """Describes one step of a series: see StepStatistics and StepDetails. Rollouts whose process died are aborted.
+
+    Quantiles are None for several evals.
+    """
 
     step: int
     rollouts: int
@@ -75,14 +81,17 @@ class TaskRewards:
 
 
 def step_series(db: Database, run_id: int) -> list[Series]:
-    """Return all series of a run: those of the training first, then by name."""
-    sums = StepStatistics
-    key = (col(sums.mode), col(sums.eval_name))
-    step = col(sums.step)
-    query = select(*key, whole_sum(col(sums.rollouts)), func.count(), func.min(step), func.max(step))
+    """Return all series of a run: those of the training first, then by name; before several of a mode, that of all."""
+    sums, step = StepStatistics, col(StepStatistics.step)
+    mode, eval_name = col(sums.mode), col(sums.eval_name)
+    figures = whole_sum(col(sums.rollouts)), func.count(step.distinct()), func.min(step), func.max(step)
+    query = select(mode, eval_name, *figures).where(col(sums.run_id) == run_id).group_by(mode, eval_name)
+    whole = select(mode, *figures).where(col(sums.run_id) == run_id).group_by(mode)
+    whole = whole.having(func.count(eval_name.distinct()) > 1)
     with Session(db) as session:
-        found = [Series(*values) for values in session.execute(query.where(col(sums.run_id) == run_id).group_by(*key))]
-    return sorted(found, key=lambda each: (each.mode != Mode.TRAIN, each.mode, each.eval_name))
+        found = [Series(*values) for values in session.execute(query)]
+        found += [Series(of_mode, None, *values) for of_mode, *values in session.execute(whole)]
+    return sorted(found, key=lambda it: (it.mode != Mode.TRAIN, it.mode, it.eval_name is not None, it.eval_name or ""))
 
 
 def steps(
@@ -100,7 +109,7 @@ def steps(
 def last_steps(db: Database, run_id: int, of: Series, count: int) -> list[Step]:
     """Return the last `count` steps that have a reward, or the last ones if none has; in order."""
     step, scored = col(StepStatistics.step), col(StepStatistics.scored)
-    query = select(step).where(*_of_series(run_id, of)).order_by(step.desc()).limit(count)
+    query = select(step).where(*_of_series(run_id, of)).group_by(step).order_by(step.desc()).limit(count)
     with Session(db) as session:
         chosen = session.scalars(query.where(scored > 0)).all() or session.scalars(query).all()
         first = min(chosen, default=0)
@@ -115,7 +124,7 @@ def lowest_tasks(db: Database, run_id: int, of: Series, first: int, last: int, l
     # row_by_kind covers the query for all steps. For some steps it is slow, and the expression keeps SQLite from it.
     task: Any = col(row.task) if is_all else col(row.task).concat(_NOTHING)
     query = select(task, func.count(), func.count(col(row.reward)), mean_reward).where(
-        col(row.run_id) == run_id, col(row.mode) == of.mode, col(row.eval_name) == of.eval_name, task.is_not(None)
+        col(row.run_id) == run_id, col(row.mode) == of.mode, _of_eval(row, of), task.is_not(None)
     )
     query = query.group_by(task).having(mean_reward.is_not(None)).order_by(mean_reward, func.count().desc(), task)
     if not is_all:
@@ -126,15 +135,19 @@ def lowest_tasks(db: Database, run_id: int, of: Series, first: int, last: int, l
 
 def _of_series(run_id: int, of: Series) -> list[Any]:
     sums = StepStatistics
-    return [col(sums.run_id) == run_id, col(sums.mode) == of.mode, col(sums.eval_name) == of.eval_name]
+    return [col(sums.run_id) == run_id, col(sums.mode) == of.mode, _of_eval(sums, of)]
+
+
+def _of_eval(table: type[EvaluationRow | StepStatistics], of: Series) -> Any:
+    return true() if of.eval_name is None else col(table.eval_name) == of.eval_name
 
 
 def _thinned(run_id: int, of: Series, most: int) -> Select[Any]:
     step = col(StepStatistics.step)
     if of.steps <= most:
-        return select(step).where(*_of_series(run_id, of))
+        return select(step).where(*_of_series(run_id, of)).distinct()
     place = (func.row_number().over(order_by=step) - 1).label("place")
-    numbered = select(step, place).where(*_of_series(run_id, of)).subquery()
+    numbered = select(step, place).where(*_of_series(run_id, of)).group_by(step).subquery()
     every = literal(-(-of.steps // most), Integer)
     return select(numbered.c.step).where(or_(numbered.c.place % every == 0, numbered.c.step == of.last))
 
@@ -142,39 +155,58 @@ def _thinned(run_id: int, of: Series, most: int) -> Select[Any]:
 def _steps(session: Session, run_id: int, of: Series, chosen: Select[Any]) -> list[Step]:
     sums, more = StepStatistics, StepDetails
     same = [col(getattr(more, name)) == col(getattr(sums, name)) for name in ("run_id", *OF_STEP)]
-    columns = [col(getattr(sums, name)) for name in _SUMS] + [col(getattr(more, name)) for name in _DETAILS]
+    columns = [col(getattr(sums, name)) for name in ("eval_name", *_SUMS)] + [
+        col(getattr(more, name)) for name in _DETAILS
+    ]
     query = select(*columns).select_from(outerjoin(sums, more, and_(*same))).order_by(col(sums.step))
     query = query.where(*_of_series(run_id, of), col(sums.step).in_(chosen))
     lost = _lost(session, run_id, of)
-    return [_step(session, run_id, of, dict(values), lost) for values in session.execute(query).mappings().all()]
+    found = [_step(session, run_id, of, dict(values), lost) for values in session.execute(query).mappings().all()]
+    by_step = groupby(found, lambda it: it.step)
+    return [_together(list(each)) for _, each in by_step] if of.eval_name is None else found
 
 
-def _step(session: Session, run_id: int, of: Series, known: dict[str, Any], lost: Counter[int]) -> Step:
-    step = known["step"]
+def _together(each: list[Step]) -> Step:
+    """Return the sums over a step of several evals."""
+    whole: dict[str, Any] = {name: sum(getattr(it, name) for it in each) for name in _ADDED}
+    whole |= {
+        name: dict(sum((Counter(getattr(it, name)) for it in each), Counter())) for name in ("statuses", "stop_reasons")
+    }
+    rewards: dict[str, RewardSums] = {}
+    for name, it in ((name, it) for step in each for name, it in step.rewards.items() if it.number):
+        before = rewards.get(name, RewardSums(0, 0.0, 0.0))
+        parts = zip(before[1:], it[1:], strict=True)
+        total, counted = (None if a is None or b is None else a + b for a, b in parts)
+        rewards[name] = RewardSums(before.number + it.number, total, counted)
+    return replace(each[0], **whole, rewards=rewards, reward_p10=None, reward_p90=None)
+
+
+def _step(session: Session, run_id: int, of: Series, known: dict[str, Any], lost: Counter[tuple[str, int]]) -> Step:
+    eval_name, step = known.pop("eval_name"), known["step"]
     if known.pop("stale") or known["statuses"] is None:  # the writer has not stored the details yet
-        named = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": of.eval_name, "of_step": step}
+        named = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": eval_name, "of_step": step}
         fresh = session.execute(details(), named).mappings().one()
         known |= {name: fresh[name] for name in _DETAILS}
     # Earlier recorders stored a fourth figure.
     known["rewards"] = {name: RewardSums(*of_function[:3]) for name, of_function in known["rewards"].items()}
     found = Step(**known)
-    if lost[step]:
-        found.statuses[Status.RUNNING] -= lost[step]
-        found.statuses[Status.ABORTED] = found.statuses.get(Status.ABORTED, 0) + lost[step]
-        found.stop_reasons[StopReason.ABORTED] = found.stop_reasons.get(StopReason.ABORTED, 0) + lost[step]
+    if number := lost[eval_name, step]:
+        found.statuses[Status.RUNNING] -= number
+        found.statuses[Status.ABORTED] = found.statuses.get(Status.ABORTED, 0) + number
+        found.stop_reasons[StopReason.ABORTED] = found.stop_reasons.get(StopReason.ABORTED, 0) + number
     return found
 
 
-def _lost(session: Session, run_id: int, of: Series) -> Counter[int]:
-    """Return the numbers of rollouts by step that are stored as running, and whose process died."""
+def _lost(session: Session, run_id: int, of: Series) -> Counter[tuple[str, int]]:
+    """Return the numbers of rollouts by eval and step that are stored as running, and whose process died."""
     row = EvaluationRow
-    query = select(col(row.step)).where(
+    query = select(col(row.eval_name), col(row.step)).where(
         col(row.run_id) == run_id,
         col(row.status) == Status.RUNNING,
         col(row.status) != literal(Status.OK.value, literal_execute=True),  # as `selection.conditions` has it
         col(row.mode) == of.mode,
-        col(row.eval_name) == of.eval_name,
+        _of_eval(row, of),
         col(row.created) <= lost_until(run_id),
         col(row.returned).is_(None),  # always true; keeps SQLite from row_by_kind
     )
-    return Counter(session.scalars(query))
+    return Counter((eval_name, step) for eval_name, step in session.execute(query))

@@ -12,6 +12,7 @@ import orjson
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from logs_ui.recorder.action_text import split_reasoning
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.sent_prompt import SPECIAL, Prompt, compare_prompt
 from logs_ui.recorder.vocabulary import SentPrompt
@@ -190,18 +191,6 @@ def assistant_message(answer: str) -> dict[str, Any]:
 def calls_in(answer: str) -> bool:
     """Return True if an answer holds a tool call that can be read."""
     return _CALL in answer and "tool_calls" in assistant_message(answer)
-
-
-def split_reasoning(answer: str) -> tuple[str | None, str]:
-    """Splits an answer into reasoning (None without any) and rest. The opening tag may be in the prompt
-    instead. Text before the tag is not reasoning, and stays in the answer.
-    """
-    head, ended, rest = answer.partition(_THINK_END)
-    said, begun, thought = head.partition(_THINK)
-    if not ended and (said.strip() or not begun):
-        return None, answer
-    before = said if begun and said.strip() else ""
-    return (thought if begun else head).strip(), before + rest.lstrip()
 
 
 def _tool_calls(answer: str) -> tuple[str, list[dict[str, Any]]]:

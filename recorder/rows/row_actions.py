@@ -12,9 +12,10 @@ from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.attribution.scoring_calls import ScoredRow, asked_of
 from logs_ui.recorder.rows.rollout_call import Parse, RolloutCall
 from logs_ui.recorder.rows.row_numbers import MOVES, is_answer, moves_of
+from logs_ui.recorder.rows.row_tokens import trained_otherwise
 from logs_ui.recorder.snapshot import tree
 from logs_ui.recorder.storage.changes import StoredImage
-from logs_ui.recorder.storage.payload import first_answer
+from logs_ui.recorder.storage.payload import Tokens, first_answer
 from logs_ui.recorder.vocabulary import SCORING
 
 _NO_ACTION = dict.fromkeys(("action", "observation", "reward", "done", "metadata", "seconds", "error"))
@@ -23,12 +24,14 @@ _DIGITS = 3  # decimals of seconds: more would cost bytes in each turn
 Entry = dict[str, Any]
 
 
-def actions_of(call: RolloutCall, row: RowCalls, spelling: chat_parser.Spelling | None) -> list[Entry]:
+def actions_of(
+    call: RolloutCall, row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None
+) -> list[Entry]:
     """Return a row's entries in order: the reset as turn 0, then each answer with its action and observation. An answer
     that was not sent to the environment has no action; a step without an answer before it has no text. A model call
     that failed, or still waits, is an entry with nothing but `generation`, before the entry of its turn.
     """
-    entries = _answered(row, spelling) if row.turns else _without_answers(row)
+    entries = _answered(row, tokens, spelling) if row.turns else _without_answers(row)
     if row.failures:
         entries = _with_failures(entries, row)
     parse = call.options.parse
@@ -103,7 +106,7 @@ def images_in(row: RowCalls, actions: Any) -> tuple[StoredImage, ...]:
     return tuple(image for images in seen for image in images.within(written))
 
 
-def _answered(row: RowCalls, spelling: chat_parser.Spelling | None) -> list[Entry]:
+def _answered(row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None) -> list[Entry]:
     before, *after = _by_turn(row)
     entries = [_entry(0, None, step, row) for step in before]
     sampling = row.turns[-1].generation.sampling
@@ -115,7 +118,7 @@ def _answered(row: RowCalls, spelling: chat_parser.Spelling | None) -> list[Entr
         else:
             entries += _of_turn(number, answer, steps, row)
             place += sum(step.kind == "reset" for step in steps)
-        if details := _generation(turn, sampling):
+        if details := _generation(turn, sampling) | ({} if tokens is None else trained_otherwise(turn, tokens)):
             entries[place]["generation"] = details
     return entries
 

@@ -96,7 +96,7 @@ def _row(
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Return the row's columns, and its content: messages, actions, sampling and metadata."""
     messages, sent_prompt = messages_of(call, i, row, tokens, spelling)
-    actions = actions_of(call, row, spelling)
+    actions = actions_of(call, row, tokens, spelling)
     note_empty_answers(actions, messages, len(row.turns))
     moves = moves_of(row)
     by_tools = acts_by_tools(row, moves, actions, call.options)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows import chat_parser
-from logs_ui.recorder.rows.attribution import RowCalls
+from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.storage.payload import Tokens
 
@@ -95,6 +96,36 @@ def _mask(row: RowCalls, completion: Ids) -> NDArray[np.uint8]:
             is_whole = np.array_equal(completion[turn.start : end], turn.sequence.sampled)
             mask[turn.start : end if is_whole else end - 1] = 1  # without its end token
     return mask
+
+
+def trained_otherwise(turn: Turn, tokens: Tokens) -> dict[str, Any]:
+    """Compare a turn as the row's tokens have it with how it was sampled: nothing where they are alike, or where ids
+    are not known. `masked`: how many of its tokens the mask leaves out; `altered`: True if its ids are others; `cut`:
+    how many of its last tokens the completion lacks; `absent`: True if the completion does not hold it; `context`: the
+    place in the prompt and completion at which its context was another.
+    """
+    sampled, context, start = turn.sequence.sampled, turn.sequence.context, turn.start
+    if sampled is None or (start is not None and start > len(tokens.completion_ids)):
+        return {}
+    if start is None:
+        return {"absent": True}
+    found: dict[str, Any] = {}
+    trained = tokens.completion_ids[start : start + len(sampled)]
+    # Its end token may be another, or missing.
+    shared = len(trained) - (len(trained) == len(sampled) and trained[-1:].tolist() != sampled[-1:].tolist())
+    if not np.array_equal(trained[:shared], sampled[:shared]):
+        found["altered"] = True
+    elif (cut := len(sampled) - len(trained)) > 1:
+        found["cut"] = cut
+    elif tokens.mask is not None and (masked := int(np.count_nonzero(tokens.mask[start : start + shared] == 0))):
+        found["masked"] = masked
+    if context is not None:
+        before = np.concatenate([tokens.prompt_ids, tokens.completion_ids[:start]])
+        size = min(len(before), len(context))
+        differ = np.flatnonzero(before[:size] != context[:size])
+        if len(differ) or len(before) != len(context):
+            found["context"] = int(differ[0]) if len(differ) else size
+    return found
 
 
 def unsampled(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:

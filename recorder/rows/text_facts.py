@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 import zstandard
 
-from logs_ui.recorder.action_text import written_action
+from logs_ui.recorder.action_text import observation_key, written_action
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.chat_parser import calls_in
 from logs_ui.recorder.rows.repetition import shares
@@ -35,7 +35,7 @@ FACTS = (
     *("cut_tokens", "cut_limit", "no_room", "asked_key", "env_success", "action_tail", "unsaid_actions"),
 )
 """The columns that hold numbers."""
-TEXTS = ("first_action", "last_action", "unsaid_action")
+TEXTS = ("first_action", "last_action", "unsaid_action", "observation_keys")
 """The columns that hold texts."""
 
 CALL = {"name", "arguments"}
@@ -51,6 +51,7 @@ _ROUNDS = (2, 3, 4)  # actions in a round; our own choice
 _SHOWN = 120  # characters of an action that are stored
 _TOGETHER = 32  # rollouts whose log-probs are averaged together: arrays of more do not fit the processor's cache
 _HASHED_AT_ONCE = 2_047  # bytes: hashlib releases the GIL for more
+_KINDS = 16  # of observations of a rollout whose keys are stored [ours]
 _SHORT = 80  # characters of a value of an action: a longer one is often written otherwise in the answer
 
 # Names under which environments report their verdict. "success" and the like often say only that a call went well, so
@@ -175,7 +176,23 @@ def _of_actions(
         "last_action": _shown(actions[-1]) if sent else None,
         "unsaid_actions": None if unsaid is None else len(unsaid),
         "unsaid_action": Counter(unsaid).most_common(1)[0][0] if unsaid else None,
+        "observation_keys": _observed(entries),
     }
+
+
+def _observed(entries: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return the keys of the observations, each once, the most frequent 16; the first one once more if it stands for
+    most of three or more. What follows an answer without an action shows nothing about the environment.
+    """
+    heard = [entry["observation"] for entry in entries if entry["action"] is not None or entry["text"] is None]
+    keys = [key for it in reversed(heard) if it is not None and (key := observation_key(it)) is not None]
+    if not keys:
+        return None
+    if len(set(keys)) == len(keys):
+        return "".join(keys[:_KINDS])
+    counted = Counter(keys).most_common(_KINDS)
+    most, times = counted[0]
+    return "".join([key for key, _ in counted]) + most * (len(keys) > 2 and 2 * times > len(keys))
 
 
 def _has_failed(entry: Mapping[str, Any]) -> bool:

@@ -184,6 +184,7 @@ class EvaluationRow(Table, table=True):
     env_success: int | None = None  # 1 or 0 where the environment ended the episode and says how
     unsaid_actions: int | None = None  # actions that do not occur in the answer before them
     unsaid_action: str | None = None  # the most frequent of them, 120 characters
+    observation_keys: str | None = None  # of the kinds of its observations, 4 characters each
     prompt_key: int | None = _big()  # hash of the prompt ids
     asked_key: int | None = _big()  # hash of the dataset's prompt that it answers, without what an environment showed
     completion_key: int | None = _big()  # hash of the completion ids
@@ -192,6 +193,7 @@ class EvaluationRow(Table, table=True):
     last_action: str | None = None  # 120 characters
     sent_prompt: str | None = None  # a SentPrompt: how far what the model was sent is the dataset's prompt
     handed: str | None = None  # a Handed: the form in which reward functions were handed its completion
+    handed_key: int | None = _big()  # hash of the text that they were handed: see `snapshot.text_key`
     staleness: int | None = None  # policy versions between sampling and training, of an asynchronous trainer
     dropped: str | None = None  # a Dropped: why an asynchronous trainer left it out
 

@@ -66,6 +66,7 @@ def pages(engine: Engine) -> dict[str, str]:
     }
 
 
+@pytest.mark.exhaustive
 def test_every_page_is_quiet_accessible_and_no_wider_than_its_window(
     quiet_page: Page, engine: Engine, url: str
 ) -> None:
@@ -92,6 +93,7 @@ def test_a_mistake_stands_directly_under_the_line_of_a_narrow_page(page: Page, u
     assert 0 <= filters - mistake["bottom"] <= 130, "the chips, and whatever else belongs to the table"
 
 
+@pytest.mark.exhaustive
 def test_scrolling_down_shows_every_row_once(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{FINISHED}")
@@ -104,6 +106,7 @@ def test_scrolling_down_shows_every_row_once(quiet_page: Page, url: str) -> None
     assert len(set(ids)) == total
 
 
+@pytest.mark.exhaustive
 def test_a_drag_over_the_histogram_filters_by_its_range(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{FINISHED}")
@@ -198,25 +201,6 @@ def asked_again(page: Page) -> None:
     asked.value.response()
 
 
-@pytest.mark.exhaustive
-def test_new_rollouts_wait_behind_a_pill_while_a_hand_is_on_the_table(
-    quiet_page: Page, engine: Engine, url: str
-) -> None:
-    page = quiet_page
-    page.goto(f"{url}/runs/{LIVE}")
-    expect(page.locator("#live")).to_contain_text("live")
-    first = page.locator(".row-link").first.inner_text()
-    page.locator("#rows tr").nth(3).hover()
-    asked_again(page)
-    newest = add_rollouts(engine, LIVE, 3)
-    pill = page.locator("#live .pill")
-    expect(pill).to_have_text("3 new")
-    assert page.locator(".row-link").first.inner_text() == first
-    pill.click()
-    expect(page.locator(".pill")).to_have_count(0)
-    expect(page.locator(".row-link").first).to_have_text(str(newest))
-
-
 def test_the_top_of_the_table_follows_and_so_do_the_counts(quiet_page: Page, engine: Engine, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{LIVE}")
@@ -253,7 +237,7 @@ def test_the_bars_stay_whole_where_a_long_rollout_opens_in_its_middle(
         }
         assert box[".topbar"]["top"] == 0
         assert box[".headline"]["top"] == pytest.approx(box[".topbar"]["bottom"], abs=1)
-        assert box[".tabs"]["top"] == pytest.approx(box[".headline"]["bottom"], abs=1)
+        assert box[".tabs"]["top"] > box[".headline"]["bottom"], "the answer is between them"
         assert (box[".headline"]["height"] > 60) == (width == 900), "of two lines, so that heights are no constants"
         assert width < 1180 or box[".outline"]["top"] == pytest.approx(box[".bars"]["bottom"] + 14, abs=1)
         for _ in range(quiet_page.locator(".card").count()):
@@ -273,6 +257,7 @@ def test_what_an_address_names_is_unfolded(quiet_page: Page, url: str) -> None:
     quiet_page.goto(f"{url}/runs/{FINISHED}/why")
     settings = quiet_page.locator("#settings")
     expect(settings).not_to_have_attribute("open", "")
+    quiet_page.locator("#basis summary").click()
     quiet_page.get_by_role("link", name="set it").first.click()
     expect(settings).to_have_attribute("open", "")
     quiet_page.goto(f"{url}/runs/{FINISHED}")

@@ -17,7 +17,7 @@ from logs_ui.recorder import load_run, load_runs, start_run
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
 from tests.support.axe import check_looks
-from tests.support.dashboard import dashboard
+from tests.support.dashboard import dashboard, flat
 
 QUESTION = [{"role": "user", "content": "1 + 1?"}]
 FATE = {"staleness": 3, "dropped": "stale"}
@@ -96,7 +96,7 @@ def test_the_overview_speaks_of_no_trainer(client: TestClient) -> None:
 
 def test_a_rollout_shows_its_fate_and_notes_and_no_metadata_twice(client: TestClient, db: Path) -> None:
     first, second = load_run("held out", db)["id"]
-    html = client.get(f"/runs/held out/rollouts/{first}").text
+    html = flat(client.get(f"/runs/held out/rollouts/{first}").text)
     assert re.search(r"<dt>staleness</dt><dd[^>]*>3 versions<", html)
     assert ">dropped: stale</span>" in re.sub(r"<svg.*?</svg>", "", html)
     assert re.search(r"<dt><bdi>judge</bdi></dt><dd><bdi>&lt;i&gt;right&lt;/i&gt;</bdi></dd>", html)

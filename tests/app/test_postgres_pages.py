@@ -1,11 +1,8 @@
 """The dashboard and the command line on a PostgreSQL database: the same as on SQLite, and no password shown."""
 
 import html
-import os
 import re
 import shlex
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -16,9 +13,8 @@ from typing import Any, NamedTuple
 import markupsafe
 import pandas as pd
 import pytest
-from sqlalchemy import URL, create_engine, func, select, text, update
+from sqlalchemy import URL, create_engine, text
 from sqlalchemy.pool import NullPool
-from sqlmodel import col
 from starlette.testclient import TestClient
 
 from logs_ui.app.commands.cli import serve
@@ -28,10 +24,9 @@ from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage.address import Address, as_text, without_password
-from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
-from logs_ui.recorder.storage.tables import EvaluationRow, Run
+from logs_ui.recorder.storage.database import disposed, reading_engine
 from logs_ui.recorder.vocabulary import RunState
-from tests.support.command import typed
+from tests.support.command import serving, typed
 from tests.support.exhaustive import cases
 from tests.support.factory import make_run_at
 from tests.support.postgres import drop_database, make_database, server
@@ -121,30 +116,6 @@ def test_a_line_for_pandas_has_no_password_and_says_so_by_working_without(places
     assert set(frame["stop_reason"]) == {"length"}
 
 
-def test_what_comes_in_shows_live(places: Places, client: TestClient) -> None:
-    page = client.get(f"/runs/{LIVE}").text
-    (live,) = re.findall(r'hx-get="(/runs/[^"]+/live[^"]+)"', page)
-    headers = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "div#live"}
-    assert client.get(html.unescape(live), headers=headers).status_code == 204
-    with disposed(writing_engine(places.server)) as engine, engine.begin() as connection:
-        connection.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=1000))
-        row = connection.scalar(select(func.max(col(EvaluationRow.id))))
-        connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == row).values(turns=77, changed=1000))
-    assert client.get(html.unescape(live), headers=headers).status_code == 200
-
-
-def test_marks_filters_and_exports_work(client: TestClient) -> None:
-    assert client.post(f"/runs/{MAIN}/rollouts/3/notes", data={"star": "1", "note": "a\x00b \u202e"}).status_code == 303
-    assert client.post(f"/runs/{MAIN}/why/settings", data={"max_reward": "2"}).status_code == 303
-    assert client.post("/tags", data={"run": MAIN, "label": "seen"}).status_code == 303
-    found = client.get(f"/runs/{MAIN}?where=is:starred").text
-    assert re.findall(r'<tr id="row-(\d+)"', found) == ["3"]
-    assert "seen" in client.get("/?tag=seen").text
-    answer = client.post(f"/runs/{MAIN}/exports", params={"where": "is:starred", "format": "csv"})
-    assert answer.status_code == 303
-    assert client.get(answer.headers["location"]).text.count("\n") > 1
-
-
 def test_a_server_that_goes_away_is_one_clear_line_and_the_pages_come_back(places: Places, client: TestClient) -> None:
     assert client.get("/").status_code == 200
     name = places.server.database
@@ -191,25 +162,13 @@ def test_serving_a_server_that_is_away_waits_and_one_that_will_never_do_ends(pla
     never = as_text(places.server.set(database="nowhere"))
     with pytest.raises(DatabaseError, match="create it with createdb"):
         serve(db=never, port=0)
-    command = [str(Path(sys.executable).with_name("logs-ui")), "serve", "--port", "0"]
-    away = {"LOGS_UI_DB": f"postgresql://ann:{SECRET.replace('@', '%40').replace('/', '%2F')}@127.0.0.1:1/runs"}
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **away}
-    ) as serving:
-        try:
-            assert serving.stdout is not None
-            said = ""
-            while (address := re.search(r"http://127\.0\.0\.1:\d+", said)) is None:
-                line = serving.stdout.readline()
-                assert line, said
-                said += line
-            assert "cannot be reached or used now" in said
-            assert "The pages appear as soon as it can be reached." in said
-            assert "s3cret" not in said
-            with pytest.raises(urllib.error.HTTPError, match="503"):
-                urllib.request.urlopen(address[0])  # noqa: S310
-        finally:
-            serving.terminate()
+    away = f"postgresql://ann:{SECRET.replace('@', '%40').replace('/', '%2F')}@127.0.0.1:1/runs"
+    with serving(LOGS_UI_DB=away) as (address, said):
+        assert "cannot be reached or used now" in said
+        assert "The pages appear as soon as it can be reached." in said
+        assert "s3cret" not in said
+        with pytest.raises(urllib.error.HTTPError, match="503"):
+            urllib.request.urlopen(address)  # noqa: S310
 
 
 # --- Read-only

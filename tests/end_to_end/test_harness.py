@@ -205,6 +205,7 @@ def test_tools_that_fail_are_on_the_row_that_they_failed_in(db: Path, tmp_path: 
     assert rows.stop_reason[0] == "environment_error"
 
 
+@pytest.mark.exhaustive
 def test_a_function_of_ones_own_may_use_the_same_parts_in_any_order(game_url: str, db: Path, tmp_path: Path) -> None:
     """Rows are told by the sessions' order in the harness's own function alone."""
     build, adapter, games = playing([]), harness.MCPHarnessAdapter(), Games(game_url)

@@ -10,10 +10,13 @@ import urllib.request
 import venv
 import zipfile
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import logs_ui.recorder
+import logs_ui.rollout
+from tests.support.command import serving
 
 ROOT = Path(__file__).parents[2]
 TRAINING = {"torch", "trl", "transformers", "openenv", "vllm", "datasets", "accelerate"}
@@ -26,21 +29,30 @@ def modules_after(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
-def test_recording_imports_neither_the_web_nor_pandas_nor_a_trainer() -> None:
-    brought = modules_after("from logs_ui.recorder import record; record(lambda prompts, trainer: None)")
-    assert not brought & (WEB | TRAINING | {"pandas", "pyarrow"})
+@pytest.mark.parametrize(
+    ("statement", "unwanted"),
+    [
+        (
+            "from logs_ui.recorder import record; record(lambda prompts, trainer: None)",
+            WEB | TRAINING | {"pandas", "pyarrow"},
+        ),
+        ("from logs_ui.app.main import create_app; import logs_ui.app.commands.cli", TRAINING),
+        ("import logs_ui.rollout; logs_ui.rollout.openenv_rollout_func", TRAINING | {"fastapi"}),
+        ("import logs_ui.rollout.demo.demo", TRAINING),
+    ],
+    ids=["recording", "the dashboard", "a rollout function", "the demo"],
+)
+def test_a_part_imports_no_more_than_it_needs(statement: str, unwanted: set[str]) -> None:
+    assert not modules_after(statement) & unwanted
 
 
-def test_the_dashboard_imports_no_trainer() -> None:
-    brought = modules_after("from logs_ui.app.main import create_app; import logs_ui.app.commands.cli")
-    assert not brought & TRAINING
-
-
-def test_the_public_names_are_sorted_and_there() -> None:
-    names = logs_ui.recorder.__all__
-    assert names == sorted(names)
-    assert all(getattr(logs_ui.recorder, name).__doc__ for name in names)
-    assert set(names) <= set(dir(logs_ui.recorder))
+@pytest.mark.parametrize("package", [logs_ui.recorder, logs_ui.rollout])
+def test_the_public_names_are_sorted_and_there(package: ModuleType) -> None:
+    assert package.__all__ == sorted(package.__all__)
+    assert set(package.__all__) <= set(dir(package))
+    assert all(getattr(package, name).__doc__ for name in package.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'other'"):
+        _ = package.other
 
 
 @pytest.mark.parametrize("folder", ["app", "recorder", "rollout"])
@@ -93,27 +105,11 @@ def test_the_wheel_serves_the_dashboard_without_a_trainer(installed: Path, tmp_p
     for package in TRAINING:
         found = subprocess.run([installed / "python", "-c", f"import {package}"], capture_output=True, check=False)
         assert found.returncode != 0, package
-    with subprocess.Popen(
-        [installed / "logs-ui", "serve", "--port", "0", "--db", str(tmp_path / "none.db")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=tmp_path,
-        text=True,
-    ) as server:
-        try:
-            assert server.stdout is not None
-            said = ""
-            for line in server.stdout:
-                said += line
-                if address := re.search(r"http://127\.0\.0\.1:\d+", line):
-                    break
-            assert address, said
-            page = urllib.request.urlopen(address[0]).read().decode()  # noqa: S310
-            assert "record(" in page
-            for asset in re.findall(r'(?:href|src)="(/static/[^"]+)"', page):
-                assert urllib.request.urlopen(address[0] + asset).status == 200  # noqa: S310
-        finally:
-            server.terminate()
+    with serving("--db", tmp_path / "none.db", command=installed / "logs-ui", PYTHONPATH="") as (address, _):
+        page = urllib.request.urlopen(address).read().decode()  # noqa: S310
+        assert "record(" in page
+        for asset in re.findall(r'(?:href|src)="(/static/[^"]+)"', page):
+            assert urllib.request.urlopen(address + asset).status == 200  # noqa: S310
     missing = subprocess.run([installed / "logs-ui", "demo"], capture_output=True, text=True, check=False, timeout=120)
     assert missing.returncode == 1
     assert 'pip install "logs-ui[demo]"' in missing.stderr

@@ -8,6 +8,7 @@ import pytest
 from logs_ui.recorder import diagnose
 from logs_ui.recorder.analysis.frames import RUN_COLUMNS
 from logs_ui.recorder.analysis.rescore.rescore_comparison import Comparison
+from logs_ui.recorder.audit.run_audit import CHECKS
 from logs_ui.recorder.diagnosis import CAUSES
 from logs_ui.recorder.diagnosis.report import STATES, card_values
 from logs_ui.recorder.diagnosis.run_checks import DIAGNOSTICS
@@ -19,9 +20,17 @@ from logs_ui.recorder.vocabulary import Dropped, LossCause, Mode, RunState, Stat
 from tests.support.factory import make_run
 
 FINDINGS = """
-constant_reward dead_groups degenerate_text disagreement diversity first_prompt forgotten hacking inconsistent
-infrastructure invalid_reward length loops mismatch never_acted never_solved no_room no_update parse_failures proxy
-reward_parts signal_cliff staleness task_mix truncation turn_limit unseeded wiring
+arithmetic constant_function constant_reward dead_groups degenerate_text disagreement diversity empty_answers
+final_answers first_prompt forgotten hacking inconsistent infrastructure invalid_reward length loops lost_format
+mismatch never_acted never_matches never_solved new_observation new_value no_room no_update not_finite parse_failures
+proxy reward_parts signal_cliff staleness task_mix truncation turn_limit unseeded wiring
+"""
+AUDITED = """
+advantage advantage_epsilon advantage_groups advantage_order advantage_scale advantage_sign advantage_weights context
+context_prompt context_reasoning end_token evaluation_values evaluation_weights groups_mixed groups_size handed_empty
+handed_other logprobs_length logprobs_positive logprobs_zero mask_inserted mask_length mask_missing mask_sampled
+mask_shifted other_ids prompt_cut_left repeated_prompt retokenized reward_sum reward_weights
+template_tools
 """
 CAUSES_OF_LOSS = "infrastructure invalid_reward loop never_submitted parse_failure truncation wrong_answer"
 VERDICTS = {
@@ -37,8 +46,8 @@ VERDICTS = {
     "of a loss": (LossCause, CAUSES_OF_LOSS),
 }
 REPORT = """
-best best_is cards checked failed lost mean missing run sample scored_low solved_at solved_is steps unattributed_calls
-warming_up waterfall
+against best best_is cards checked failed lost mean missing run sample scored_low solved_at solved_is steps
+unattributed_calls warming_up waterfall
 """
 CARD = "cost evidence id share since_range since_step suggestion title where"
 PARTS = {"checked": "id name said state", "missing": "id name what", "waterfall": "cost id name rollouts where"}
@@ -46,8 +55,8 @@ ROLLOUT = """
 action_streak action_tail actions advantage attributes completion_ids completion_tokens compression created
 cut_limit cut_tokens distinct_words dropped env_errors env_reward_last env_reward_sum env_steps env_success
 env_tokens epoch error eval_name first_action generation group id last_action logprobs mask mean_logprob
-message_count messages metadata metrics mode model no_room note odd_rewards parse_failures parse_streak parse_tail
-policy_step process project prompt_ids prompt_tokens pruned repeats returned reward reward_weights rewards
+message_count messages metadata metrics mode model no_room note observation_keys odd_rewards parse_failures parse_streak
+parse_tail policy_step process project prompt_ids prompt_tokens pruned repeats returned reward reward_weights rewards
 rollout_reward run sampling scored seconds staleness starred status step stop_reason tags task tool_calls
 trigram_repeats truncated_turns turns unsaid_action unsaid_actions unsampled_tokens
 """
@@ -66,6 +75,7 @@ INFO = "bytes engine free images known pruned prompts rollouts runs schema under
 def test_findings_and_causes_keep_their_names() -> None:
     assert {*FINDINGS.split()} <= {it.id for it in DIAGNOSTICS}
     assert {*CAUSES_OF_LOSS.split()} <= {it.id for it in CAUSES}
+    assert {*AUDITED.split()} <= {name for it in CHECKS for name in it.findings}
 
 
 @pytest.mark.parametrize("of", VERDICTS)

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from logs_ui.recorder.analysis.audit import audit
+from logs_ui.recorder.analysis.opened_runs import opened
 from tests.support.ports import free_port
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import guess_server
@@ -44,6 +46,10 @@ def test_two_ranks_write_one_run_and_a_group_that_straddles_them_is_one_group(db
         assert (tasks, scored, balanced) == (1, 4, 1), (step, group)
         expected = {"0": "0,0,0,0", "1": "0,0,1,1", "2": "1,1,1,1"}[group.rsplit("/", 1)[1]]
         assert processes == expected
+    with opened("latest", db) as (engine, run):
+        audited = audit(engine, run)
+    advantages = next(it for it in audited.checks if it.check.name == "Advantages")
+    assert (audited.findings, advantages.rows) == ([], 24), "recomputed from groups of both ranks"
 
 
 FAILING = """

@@ -8,7 +8,6 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from logs_ui.rollout.models.token_episode import Answer
 from logs_ui.rollout.play.tasks_and_seeds import Seeded
 from tests.support.late import guess_env, guess_model, guess_rollout, torch, trl
 from tests.support.model_server import recording
-from tests.support.training import GROUP, ROWS, dataset, guess_server, numbered, solved
+from tests.support.training import GROUP, ROWS, dataset, guess_server, numbered
 from tests.support.vllm_server import LENGTH, NAME, Served, vllm_server
 
 if os.environ.get("LOGS_UI_TEST_VLLM") != "1":
@@ -269,22 +268,6 @@ def train(served: Served, rollout_func: Any, folder: Path, reward: Any, **config
     flush()
     assert load_runs()["unattributed_calls"].tolist() == [0]
     return load_run()
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_calls_of_a_users_rollout_function_find_their_rows(served: Served, tmp_path: Path, way: Way) -> None:
-    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        with ThreadPoolExecutor(3) as pool:
-            replies = list(pool.map(lambda messages: way(served, messages), prompts))
-        columns = {"prompt_ids": [context for context, _ in replies], "completion_ids": [ids for _, ids in replies]}
-        return {**columns, "logprobs": None, "env_reward": [float(len(ids)) for _, ids in replies]}
-
-    rows = train(served, record(rollout_func), tmp_path, solved, max_steps=1)
-    assert (len(rows), set(rows["turns"]), set(rows["status"])) == (ROWS, {1}, {"ok"})
-    assert "position" not in {metadata["attribution"] for metadata in rows["metadata"]}
-    for _, row in rows.iterrows():
-        (action,) = row["actions"]
-        assert action["text"] == served.tokenizer.decode(row["completion_ids"], skip_special_tokens=True)
 
 
 def train_on_games(served: Served, folder: Path, model: dict[str, Any], **config: Any) -> tuple[pd.DataFrame, float]:

@@ -6,6 +6,7 @@ How a rollout ended is derived once more, from the generator's turns. The facts 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +15,8 @@ import orjson
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of
 from logs_ui.recorder.diagnosis import Rows, Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.card import Texts
+from logs_ui.recorder.labels import attribute_text, attributes_in
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.rows.text_facts import answers, call_facts, text_facts, token_facts
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
@@ -30,7 +33,10 @@ class _Row(SimpleNamespace):
 def diagnosed(run: Run) -> Diagnosed:
     """Return what the diagnosis says of a run."""
     rows, scalars = columns(run), {name: tuple(points.items()) for name, points in run.scalars.items()}
-    report = diagnose_rows(rows, config=run.config, scalars=scalars, has_ended=run.has_ended)
+    report = diagnose_rows(
+        rows, config=run.config, scalars=scalars, has_ended=run.has_ended, read_labels=partial(_labels, run),
+        read_texts=partial(_texts, run),
+    )  # fmt: skip
     return Diagnosed(rows, report, Settings(), run.config, scalars)
 
 
@@ -53,6 +59,18 @@ def columns(run: Run) -> Rows:
         }  # fmt: skip
         rows.append(_Row(**facts))
     return replace(columns_of(rows), is_evaluation=run.mode != Mode.TRAIN)
+
+
+def _texts(run: Run, ids: Sequence[int]) -> dict[int, Texts]:
+    chosen = {it: run.rollouts[it - 1] for it in ids}
+    return {it: Texts(_messages(rollout), _actions(rollout)) for it, rollout in chosen.items()}
+
+
+def _labels(run: Run, rows: Rows) -> dict[str, list[str | None]]:
+    """Return the attributes of some rollouts, as `labels_of` reads them."""
+    found = [attributes_in(dict(run.rollouts[it - 1].metadata)) or {} for it in rows.id.tolist()]
+    names = dict.fromkeys(name for it in found for name in it)
+    return {f"metadata.{name}": [attribute_text(it.get(name)) for it in found] for name in names}
 
 
 def _messages(rollout: Rollout) -> list[dict[str, Any]]:

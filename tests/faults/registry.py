@@ -1,11 +1,28 @@
 """All faults."""
 
-from tests.faults import Fault, acting, acting_trained, policy, rewarding, rewarding_trained
+from tests.faults import (
+    Fault,
+    acting,
+    acting_trained,
+    answering,
+    breaking,
+    functions,
+    observing,
+    policy,
+    referring,
+    rewarding,
+    rewarding_trained,
+)
 
 FAULTS: tuple[Fault, ...] = (
     *acting.FAULTS,
     *acting_trained.FAULTS,
     *rewarding.FAULTS,
+    *functions.FAULTS,
     *policy.FAULTS,
     *rewarding_trained.FAULTS,
+    *observing.FAULTS,
+    *referring.FAULTS,
+    *answering.FAULTS,
+    *breaking.FAULTS,
 )

@@ -84,7 +84,7 @@ class Played:
         ids: of its completion; None: made of its texts.
         prompt: ids of its prompt; None: made of task and group.
         task: its name, in place of the group's.
-        policy_step, staleness: see `Rollout`.
+        policy_step, staleness, metadata: see `Rollout`.
         is_hit: True if it suffers from the planted fault.
     """
 
@@ -100,6 +100,7 @@ class Played:
     task: str | None = None
     policy_step: int | None = None
     staleness: int | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     is_hit: bool = False
 
 
@@ -135,7 +136,8 @@ def _rollout(place: Place, played: Played, shape: Shape) -> Rollout:
         [{"role": "user", "content": f"Task {place.task}, game {place.group} of step {place.step}."}], played.turns,
         None if played.raises is not None else values, weights=None if played.parts is None else played.weights,
         tokens=_tokens(place, played) if shape.tokens else None, stop=played.stop, raises=played.raises,
-        policy_step=played.policy_step, staleness=played.staleness, is_hit=played.is_hit,
+        policy_step=played.policy_step, staleness=played.staleness, metadata=played.metadata,
+        is_hit=played.is_hit,
     )  # fmt: skip
 
 

@@ -84,36 +84,23 @@ def test_a_value_within_itself_is_named_there_and_whole_elsewhere() -> None:
     assert plain({"a": twice, "b": twice}) == {"a": [1], "b": [1]}
 
 
+BRANCHING = {
+    "tree": tree(50),
+    "crowd": everyone_knows_everyone(30),
+    "pairs": pairs(25),
+    "careful": {"also told the careful way": LONE, "pairs": pairs(200)},
+    "objects": shared_nodes(38),
+    "deep objects": shared_nodes(3_000),
+    "named": Named(pairs(25)),
+    "many named": [Named(pairs(20)) for _ in range(20)],
+    "records": shared_records(38),
+    "wide": [[0] * 4_000] * 4_000,
+    "wide and deep": [dict.fromkeys("abc", [0] * 3_000)] * 3_000,
+}
+
+
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(
-    "value",
-    [
-        tree(50),
-        everyone_knows_everyone(30),
-        pairs(25),
-        {"also told the careful way": LONE, "pairs": pairs(200)},
-        shared_nodes(38),
-        shared_nodes(3_000),
-        Named(pairs(25)),
-        [Named(pairs(20)) for _ in range(20)],
-        shared_records(38),
-        [[0] * 4_000] * 4_000,
-        [dict.fromkeys("abc", [0] * 3_000)] * 3_000,
-    ],
-    ids=[
-        "tree",
-        "crowd",
-        "pairs",
-        "careful",
-        "objects",
-        "deep objects",
-        "named",
-        "many named",
-        "records",
-        "wide",
-        "wide and deep",
-    ],
-)
+@pytest.mark.parametrize("value", BRANCHING.values(), ids=BRANCHING)
 def test_a_snapshot_is_no_larger_than_its_limit_however_a_value_branches(value: Any) -> None:
     Node.shown = 0
     written = snapshot(value)

@@ -1,10 +1,8 @@
 """OpenEnv's harness, token-exact: `harness_rollout_func`, and the parts for OpenEnv's own builder."""
 
-import sqlite3
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logs_ui.recorder import flush, load_run, load_runs, record
+from logs_ui.recorder import flush, load_run, record
 from logs_ui.rollout import ExactHarnessAdapter, environment_reward, harness_model_step, harness_rollout_func
 from logs_ui.rollout.functions.harness_step import HarnessModelStep, tool_calls
 from logs_ui.rollout.models.backends import Sampling
@@ -23,7 +21,7 @@ from tests.end_to_end.test_harness import CheckedGames, Games, feedback_of
 from tests.rollout.test_rollout_chat import TEMPLATES, make_tokenizer
 from tests.support.exhaustive import cases, examples
 from tests.support.late import guess_env, guess_rollout, harness, llm_client
-from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts, refusing, served
+from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts, refusing, script
 from tests.support.training import GROUP, ROWS, make_trainer, tool
 
 
@@ -83,10 +81,6 @@ def word(text: str) -> list[tuple[str, dict[str, str]]]:
     return [] if text == "?" else [("say", {"word": text})]
 
 
-def script(*answers: str) -> Callable[[int, int], str]:
-    return lambda _, turn: answers[turn]
-
-
 def play(
     says: Callable[[int, int], str], rows: int = 4, *, budget: int = 200, turns: int = 8, **given: Any
 ) -> tuple[dict[str, Any], Scripted, Talks]:
@@ -141,10 +135,6 @@ def test_a_factory_that_takes_no_seed_is_given_none() -> None:
     model = Scripted(script("stop"))
     rollouts = harness_rollout_func(session_factory=Old(), model=model, act=word)
     assert rollouts(prompts(2), a_trainer(model))["error"] == [None, None]
-
-
-def test_a_harness_rollout_function_is_no_dataclass() -> None:
-    assert not is_dataclass(harness_rollout_func(session_factory=Talks(), act=word))
 
 
 def test_limits_are_the_harnesss() -> None:
@@ -377,26 +367,6 @@ def test_the_exact_adapter_refuses_prompts_that_were_tokenised_anew() -> None:
         ExactHarnessAdapter().run_white_box(step, Talk("calm", None))
 
 
-def test_a_session_is_used_in_the_thread_that_made_it() -> None:
-    class Table(Talk):
-        def __init__(self, *args: Any) -> None:
-            super().__init__(*args)
-            self.database = sqlite3.connect(":memory:")
-
-        def verify(self, transcript: Any, final_state: Any = None) -> Any:
-            return harness.VerifyResult(metrics={"one": self.database.execute("select 1").fetchone()[0]})
-
-    class Tables(Talks):
-        def create(self, task: Any, seed: int | None = None, episode_id: str | None = None) -> Talk:
-            return Table(task, seed)
-
-    before = set(threading.enumerate())
-    model = Scripted(script("stop"))
-    output = harness_rollout_func(session_factory=Tables(), model=model, act=word)(prompts(2), a_trainer(model))
-    assert output["verify_metrics"] == [{"one": 1}] * 2
-    assert not any(thread.name == "logs-ui-environment" for thread in set(threading.enumerate()) - before)
-
-
 def guess(text: str) -> list[tuple[str, dict[str, int]]]:
     number = guess_rollout.parse_guess(text)
     return [] if number is None else [("guess", {"number": number})]
@@ -439,22 +409,6 @@ def test_a_real_training_is_recorded_with_every_call(game_url: str, tmp_path: Pa
         assert row["metadata"]["notes"]["harness"]["tool_calls"] == len(called)
         assert row["metadata"]["notes"]["ended"] in {"done", "no_tool_call", "max_turns"}
         assert row["metadata"]["verify_metrics"]["tries"] == len(called)
-
-
-def test_trying_the_models_server_is_no_call_of_a_rollouts(game_url: str, tmp_path: Path) -> None:
-    with served("guess 1") as url:
-        rollouts = harness_rollout_func(
-            session_factory=Games(game_url),
-            act=guess,
-            result_role="user",
-            limits=harness.HarnessRunLimits(max_turns=1, sampling={"max_tokens": 8, "temperature": 1.0}),
-            model="tiny",
-            model_url=url,
-        )
-        make_trainer(record(rollouts), tmp_path, reward_funcs=[environment_reward], warm=0, max_steps=1).train()
-    flush()
-    assert set(load_run()["turns"]) == {1}
-    assert load_runs()["unattributed_calls"].tolist() == [0]
 
 
 @pytest.mark.versions

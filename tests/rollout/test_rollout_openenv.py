@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,14 +18,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from logs_ui.recorder import flush, load_run, record
+from logs_ui.recorder import flush, load_run, load_runs, record
 from logs_ui.recorder.snapshot import snapshot
-from logs_ui.rollout import Sampling, environment_reward, openenv_rollout_func
-from logs_ui.rollout.demo.demo import GuessServer
+from logs_ui.rollout import Sampling, environment_reward, harness_rollout_func, openenv_rollout_func, text_rollout_func
 from logs_ui.rollout.play.batch import play_rows, run
 from tests.support.exhaustive import cases
 from tests.support.late import datasets, guess_env, guess_rollout, openenv
-from tests.support.rollouts import Moody, Scripted, a_trainer, moody_server, prompts, refusing, served
+from tests.support.rollouts import Moody, Scripted, a_trainer, moody_server, prompts, refusing, script, served
 from tests.support.training import guess_server, make_trainer
 
 
@@ -45,15 +44,16 @@ def play(
 ) -> tuple[dict[str, Any], Scripted]:
     """What the trainer gets of one batch, and the model."""
     model = Scripted(says)
-    rollouts = openenv_rollout_func(base_url=url, model=model, **{"act": word, "seed": None, **settings})
-    try:
-        return rollouts(prompts(rows), a_trainer(model, budget=budget)), model
-    finally:
-        rollouts.close()
+    with playing(model, budget=budget, **{"base_url": url, "seed": None, **settings}) as batch:
+        return batch(rows), model
 
 
-def script(*answers: str) -> Callable[[int, int], str]:
-    return lambda _, turn: answers[turn]
+@contextlib.contextmanager
+def playing(model: Scripted, *, budget: int = 200, **settings: Any) -> Iterator[Callable[[int], dict[str, Any]]]:
+    """A function that plays a batch of so many rows."""
+    rollouts = openenv_rollout_func(model=model, **{"act": word, **settings})
+    yield lambda rows: rollouts(prompts(rows), a_trainer(model, budget=budget))
+    rollouts.close()
 
 
 def test_the_trainer_gets_what_the_model_saw_and_sampled(moody: str) -> None:
@@ -69,11 +69,6 @@ def test_the_trainer_gets_what_the_model_saw_and_sampled(moody: str) -> None:
     assert output["turns"] == [1, 2, 3, 4]
     assert output["error"] == [None] * 4
     assert "task" not in output
-
-
-def test_rows_are_generated_for_together(moody: str) -> None:
-    _, model = play(moody, lambda row, turn: "stop" if turn == row else "guess", rows=3)
-    assert model.batches == [[0, 1, 2], [1, 2], [2]]
 
 
 @pytest.mark.timeout(60)
@@ -139,7 +134,7 @@ def test_max_turns_ends_the_episode(moody: str) -> None:
     assert [mask[-1] for mask in output["env_mask"]] == [1, 1]  # nothing is inserted that nobody would read
 
 
-@pytest.mark.parametrize("budget", cases([1, 7, 25, *range(4, 40, 3)], 3))
+@pytest.mark.parametrize("budget", cases([1, 22, 25, *range(4, 40, 3)], 3))
 def test_the_budget_is_never_exceeded(moody: str, budget: int) -> None:
     for settings in ({"max_completion_tokens": budget}, {"budget": budget}):
         output, model = play(moody, lambda *_: "guess 1 2 3", rows=2, max_turns=50, **settings)
@@ -148,11 +143,18 @@ def test_the_budget_is_never_exceeded(moody: str, budget: int) -> None:
         assert [mask[-1] for mask in output["env_mask"]] == [1, 1]
 
 
-def test_sampling_is_passed_on_and_a_turn_has_its_own_limit(moody: str) -> None:
-    _, model = play(moody, script("guess", "stop"), rows=1, sampling={"max_tokens": 5, "top_p": 0.5, "stop": "x"})
-    assert {(one.max_tokens, one.top_p, one.stop, one.temperature) for one in model.samplings} == {
-        (5, 0.5, ("x",), None)
-    }
+@pytest.mark.parametrize(
+    ("sampling", "expected"),
+    [
+        ({"max_tokens": 5, "top_p": 0.5, "stop": "END"}, Sampling(5, top_p=0.5, stop=("END",))),
+        ({"max_tokens": 9, "stop": ["x", "y"]}, Sampling(9, stop=("x", "y"))),
+        (Sampling(9, stop=["x", "y"]), Sampling(9, stop=("x", "y"))),  # type: ignore[arg-type]
+    ],
+)
+def test_sampling_is_passed_on_and_a_turn_has_its_own_limit(moody: str, sampling: Any, expected: Sampling) -> None:
+    _, model = play(moody, script("guess", "stop"), rows=1, sampling=sampling)
+    assert model.samplings == [expected] * 2
+    assert isinstance(hash(model.samplings[0]), int)
 
 
 def test_an_episodes_reward_is_the_users_choice(moody: str) -> None:
@@ -167,25 +169,21 @@ def test_log_probs_are_none_where_a_row_has_none(moody: str) -> None:
             answer = await super().answer(row, *args)
             return answer if row else type(answer)(answer.ids, None, answer.finish, answer.text)
 
-    model = WithoutLogProbs(script("stop"))
-    rollouts = openenv_rollout_func(base_url=moody, model=model, act=word)
-    assert rollouts(prompts(2), a_trainer(model))["logprobs"] is None
-    rollouts.close()
+    with playing(WithoutLogProbs(script("stop")), base_url=moody) as batch:
+        assert batch(2)["logprobs"] is None
 
 
 def test_sessions_are_kept_from_batch_to_batch(moody: str) -> None:
-    model = Scripted(script("stop"))
     made = []
 
     def client() -> Any:
         made.append(openenv.GenericEnvClient(base_url=moody))
         return made[-1]
 
-    rollouts = openenv_rollout_func(environment=client, model=model, act=word)
-    for _ in range(3):
-        assert rollouts(prompts(4), a_trainer(model))["env_reward"] == [1.0] * 4
+    with playing(Scripted(script("stop")), environment=client) as batch:
+        for _ in range(3):
+            assert batch(4)["env_reward"] == [1.0] * 4
     assert len(made) == 4
-    rollouts.close()
 
 
 def test_a_session_that_failed_is_not_used_again() -> None:
@@ -203,12 +201,9 @@ def test_a_session_that_failed_is_not_used_again() -> None:
                 raise OSError("broken")
             return SimpleNamespace(observation="end", reward=1.0, done=True)
 
-    model = Scripted(script("stop"))
-    rollouts = openenv_rollout_func(environment=Flaky, model=model, act=word)
-    paid = [rollouts(prompts(2), a_trainer(model))["env_reward"] for _ in range(3)]
-    assert [batch.count(1.0) for batch in paid] == [1, 2, 2]
+    with playing(Scripted(script("stop")), environment=Flaky) as batch:
+        assert [batch(2)["env_reward"].count(1.0) for _ in range(3)] == [1, 2, 2]
     assert len(made) == 3
-    rollouts.close()
 
 
 def test_a_model_has_rows_until_the_batch_is_through() -> None:
@@ -261,15 +256,14 @@ def test_a_reset_that_hangs_once_is_made_again_in_a_fresh_session(moody: str) ->
 
 def test_a_server_that_comes_back_is_found_again() -> None:
     """The kept sessions are dead then, all of them."""
-    model = Scripted(script("guess", "stop"))
-    with moody_server() as url:
-        rollouts = openenv_rollout_func(base_url=url, model=model, act=word)
-        assert rollouts(prompts(4), a_trainer(model))["env_reward"] == [2.0] * 4
-    output = rollouts(prompts(4), a_trainer(model))
-    assert output["env_reward"] == [None] * 4
-    with moody_server(port=int(url.rpartition(":")[2])):
-        assert rollouts(prompts(4), a_trainer(model))["env_reward"] == [2.0] * 4
-    rollouts.close()
+    server = moody_server()
+    url = server.__enter__()
+    with playing(Scripted(script("guess", "stop")), base_url=url) as batch:
+        assert batch(4)["env_reward"] == [2.0] * 4
+        server.__exit__(None, None, None)
+        assert batch(4)["env_reward"] == [None] * 4
+        with moody_server(port=int(url.rpartition(":")[2])):
+            assert batch(4)["env_reward"] == [2.0] * 4
 
 
 def test_an_action_never_reaches_an_environment_that_was_not_reset() -> None:
@@ -283,12 +277,9 @@ def test_an_action_never_reaches_an_environment_that_was_not_reset() -> None:
                 second.enter_context(moody_server(port=int(url.rpartition(":")[2])))
             return {"message": text}
 
-        model = Scripted(script("guess", "stop"))
-        rollouts = openenv_rollout_func(base_url=url, model=model, act=act)
-        output = rollouts(prompts(1), a_trainer(model))
+        output, _ = play(url, script("guess", "stop"), rows=1, act=act)
         assert Moody.played == []
         assert (output["env_reward"], output["step_rewards"]) == ([None], [[1.0]])
-        rollouts.close()
 
 
 def test_a_training_in_which_no_rollout_can_be_made_ends() -> None:
@@ -306,22 +297,22 @@ def test_a_training_in_which_no_rollout_can_be_made_ends() -> None:
 def test_a_full_server_is_told_before_the_model_is_asked() -> None:
     model = Scripted(script("stop"))
     with moody_server(sessions=2) as url:
-        rollouts = openenv_rollout_func(base_url=url, model=model, act=word)
-        with pytest.raises(RuntimeError, match=r"took 2 of 4 sessions.*max_concurrent_envs.*concurrency") as raised:
-            rollouts(prompts(4), a_trainer(model))
+        full = r"took 2 of 4 sessions.*max_concurrent_envs.*concurrency"
+        with playing(model, base_url=url) as batch, pytest.raises(RuntimeError, match=full) as raised:
+            batch(4)
         assert "\n" not in str(raised.value)
         assert model.batches == []
-        rollouts.close()
-        fewer = openenv_rollout_func(base_url=url, model=model, act=word, concurrency=2)
-        assert fewer(prompts(4), a_trainer(model))["env_reward"] == [1.0] * 4
-        fewer.close()
+        with playing(model, base_url=url, concurrency=2) as batch:
+            assert batch(4)["env_reward"] == [1.0] * 4
 
 
 def test_a_server_that_is_not_there_is_told_before_the_model_is_asked() -> None:
     model = Scripted(script("stop"))
-    rollouts = openenv_rollout_func(base_url="http://127.0.0.1:9", model=model, act=word)
-    with pytest.raises(RuntimeError, match=r"reset.* failed: ConnectionError: Failed to connect to ws://127.0.0.1:9"):
-        rollouts(prompts(2), a_trainer(model))
+    with (
+        playing(model, base_url="http://127.0.0.1:9") as batch,
+        pytest.raises(RuntimeError, match=r"reset.* failed: ConnectionError: Failed to connect to ws://127.0.0.1:9"),
+    ):
+        batch(2)
     assert model.batches == []
 
 
@@ -331,18 +322,12 @@ def test_the_model_is_tried_before_the_environment(moody: str) -> None:
             assert (tokenizer, sampling.max_tokens) == (self.tokenizer, 200)
             raise ConnectionError("no model there")
 
-    model = Broken(script("stop"))
-    rollouts = openenv_rollout_func(base_url=moody, model=model, act=word)
-    with pytest.raises(ConnectionError, match="no model there"):
-        rollouts(prompts(2), a_trainer(model))
+    with (
+        playing(Broken(script("stop")), base_url=moody) as batch,
+        pytest.raises(ConnectionError, match="no model there"),
+    ):
+        batch(2)
     assert not Moody.begun
-
-
-def test_it_works_where_an_event_loop_runs_already(moody: str) -> None:
-    async def notebook() -> dict[str, Any]:
-        return play(moody, script("stop"))[0]
-
-    assert asyncio.run(notebook())["env_reward"] == [1.0] * 4
 
 
 def test_a_notebooks_batch_can_be_played_while_the_interpreter_ends() -> None:
@@ -368,15 +353,7 @@ def test_nothing_is_left_behind_when_it_is_forgotten(moody: str) -> None:
 
 
 SERVER = {"base_url": "http://127.0.0.1:1", "act": word}
-
-
-def test_stop_texts_may_be_a_list(moody: str) -> None:
-    for sampling in ({"stop": ["x", "y"]}, Sampling(9, stop=["x", "y"])):  # type: ignore[arg-type]
-        _, model = play(moody, script("stop"), rows=1, sampling=sampling)
-        assert model.samplings[0].stop == ("x", "y")
-        assert isinstance(hash(model.samplings[0]), int)
-    _, model = play(moody, script("stop"), rows=1, sampling={"stop": "x"})
-    assert model.samplings[0].stop == ("x",)
+IMAGE = {"docker_image": "x", "act": word}
 
 
 def seeds_of(url: str, rank: int, step: int = 0) -> list[int | None]:
@@ -411,10 +388,8 @@ def test_what_an_environment_says_does_not_reach_a_terminal_raw(caplog: pytest.L
             return SimpleNamespace(observation="more", reward=1.0, done=True)
 
     model = Scripted(lambda row, _: "bad" if row else "ok")
-    rollouts = openenv_rollout_func(environment=Hostile, act=str, model=model)
-    with caplog.at_level(logging.WARNING):
-        output = rollouts(prompts(2), a_trainer(model))
-    rollouts.close()
+    with caplog.at_level(logging.WARNING), playing(model, environment=Hostile, act=str) as batch:
+        output = batch(2)
     assert output["error"][0] is None
     for said in (output["error"][1], caplog.messages[-1]):
         assert said.isprintable()
@@ -456,17 +431,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({**SERVER, "environment": Client()}, TypeError, "an instance of Client"),
     ({**SERVER, "port": 80}, ValueError, "port: are for an environment that is started"),
     ({**SERVER, "environment_variables": {"A": "1"}}, ValueError, "environment_variables"),
-    ({"act": word, "docker_image": "x", "port": 0}, ValueError, "port must be a number"),
-    (
-        {"act": word, "docker_image": "x", "port": 80, "tasks": ["a", "b"], "task_var": "T"},
-        ValueError,
-        "cannot share one port",
-    ),
-    (
-        {"act": word, "docker_image": "x", "provider": Started(), "tasks": ["a", "b"], "task_var": "T"},
-        ValueError,
-        "provider as a class",
-    ),
+    ({**IMAGE, "port": 0}, ValueError, "port must be a number"),
+    ({**IMAGE, "port": 80, "tasks": ["a", "b"], "task_var": "T"}, ValueError, "cannot share one port"),
+    ({**IMAGE, "provider": Started(), "tasks": ["a", "b"], "task_var": "T"}, ValueError, "provider as a class"),
     ({**SERVER, "request_timeout": 0}, ValueError, "request_timeout"),
     ({**SERVER, "concurrency": 0}, ValueError, "concurrency"),
     ({**SERVER, "max_turns": None}, ValueError, "max_turns"),
@@ -516,13 +483,9 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({**SERVER, "tasks": 5}, TypeError, "tasks must be a list of names, not 5"),
     ({**SERVER, "tasks": [""]}, TypeError, "tasks must be a list of names"),
     ({**SERVER, "headers": "x"}, TypeError, "headers must be a dict of strings, not 'x'"),
-    (
-        {"act": word, "docker_image": "x", "environment_variables": "A=1"},
-        TypeError,
-        "environment_variables must be a dict",
-    ),
-    ({"act": word, "docker_image": "x", "environment_variables": {"A": 1}}, TypeError, "the value of 'A' is int"),
-    ({"act": word, "docker_image": "x", "provider": "docker"}, TypeError, "provider must be one of openenv's"),
+    ({**IMAGE, "environment_variables": "A=1"}, TypeError, "environment_variables must be a dict"),
+    ({**IMAGE, "environment_variables": {"A": 1}}, TypeError, "the value of 'A' is int"),
+    ({**IMAGE, "provider": "docker"}, TypeError, "provider must be one of openenv's"),
     ({**SERVER, "act": later}, TypeError, "act must be a plain function"),
     ({**SERVER, "act": Later()}, TypeError, "act must be a plain function"),
     ({**SERVER, "observe": later}, TypeError, "observe must be a plain function"),
@@ -591,40 +554,6 @@ def test_a_real_training_is_recorded_with_every_call(tmp_path: Path, concurrency
         assert [step["reward"] for step in steps] == row["metadata"]["step_rewards"]
 
 
-@pytest.mark.exhaustive
-def test_a_server_that_is_killed_in_the_middle_costs_rows_and_not_the_training(tmp_path: Path) -> None:
-    with GuessServer() as server:
-        url = server.wait_until_ready()
-        answers = 0
-
-        def act(text: str) -> Any | None:
-            nonlocal answers
-            answers += 1
-            if answers == 30:
-                server._process.kill()
-                server._process.wait()
-            return guess_env.GuessAction(guess=1)
-
-        rollouts = openenv_rollout_func(
-            environment=guess_env.GuessEnv,
-            base_url=url,
-            act=act,
-            observe=guess_rollout.observe,
-            max_turns=3,
-            sampling={"max_tokens": 8},
-        )
-        rows = trained(rollouts, tmp_path, max_steps=3)
-    assert len(rows) == 24
-    assert (rows[rows["step"] == 1]["status"] == "ok").all()
-    broken = rows[(rows["step"] > 1) & (rows["status"] == "error")]  # an episode of step 2 may have been over before
-    assert broken["step"].value_counts()[3] == 8
-    assert 2 in set(broken["step"])
-    assert set(broken["stop_reason"]) == {"environment_error"}
-    assert broken["reward"].isna().all()
-    assert broken["rollout_reward"].isna().all()
-    assert broken["error"].notna().all()
-
-
 def test_a_models_server_is_asked_in_each_rows_scope(tmp_path: Path) -> None:
     with guess_server() as url, served("guess 1") as model_url:
         rollouts = openenv_rollout_func(
@@ -641,6 +570,7 @@ def test_a_models_server_is_asked_in_each_rows_scope(tmp_path: Path) -> None:
         rows = trained(rollouts, tmp_path, max_steps=2)
     assert set(rows["status"]) == {"ok"}
     assert set(rows["turns"]) <= {1, 2}
+    assert load_runs()["unattributed_calls"].tolist() == [0], "the call that tries the server is no rollout's"
     assert {metadata["attribution"] for metadata in rows["metadata"]} == {"scope"}
     assert [len(ids) for ids in rows["completion_ids"]] == [len(values) for values in rows["logprobs"]]
 
@@ -695,5 +625,6 @@ def test_an_act_that_raises_for_every_rollout_is_told(moody: str, caplog: pytest
 def test_what_serialises_a_rollout_function_does_not_see_inside() -> None:
     variables = {"DB_URL": "hunter2"}
     rollouts = openenv_rollout_func(docker_image="image", act=word, environment_variables=variables)
-    assert not is_dataclass(rollouts)
+    others = text_rollout_func(dict), harness_rollout_func(session_factory=SimpleNamespace(create=dict))
+    assert not any(map(is_dataclass, (rollouts, *others)))
     assert b"hunter2" not in snapshot({"f": rollouts})

@@ -21,6 +21,7 @@ from logs_ui.rollout.environments import containers
 from logs_ui.rollout.environments.environment_sources import Source, source_of
 from logs_ui.rollout.environments.sessions import Session, SessionError, Sessions
 from tests.support.late import guess_env, openenv
+from tests.support.ports import free_port
 from tests.support.rollouts import moody_server
 
 GAME = {"seed": 1, "task": "easy: 1-3"}
@@ -78,18 +79,15 @@ async def test_a_factory_may_give_a_client_of_any_kind(game_url: str, factory: C
 
 
 @pytest.mark.versions
-async def test_a_class_and_an_address_make_sessions(game_url: str) -> None:
+async def test_an_address_makes_sessions_of_a_class_and_alone_of_dicts(game_url: str) -> None:
     async with opened(guess_env.GuessEnv, base_url=game_url) as session:
         assert await is_a_game(session)
-
-
-async def test_an_address_alone_makes_sessions_of_dicts(game_url: str) -> None:
     async with opened(base_url=game_url) as session:
         await session.reset(**GAME)
         assert (await session.step({"guess": 1})).observation["hint"] == "higher"
 
 
-def test_clients_of_a_class_are_made_in_the_event_loop_in_the_order_of_the_rows(game_url: str) -> None:
+async def test_clients_of_a_class_are_made_in_the_event_loop_in_the_order_of_the_rows(game_url: str) -> None:
     made: list[int] = []
 
     class Counting(openenv.GenericEnvClient):  # type: ignore[misc]
@@ -100,17 +98,14 @@ def test_clients_of_a_class_are_made_in_the_event_loop_in_the_order_of_the_rows(
             time.sleep(0.01)  # two in parallel would get one number
             made.append(number)
 
-    async def play() -> None:
-        sessions = Sessions(source(Counting, base_url=game_url), 5)
-        await asyncio.gather(*(sessions.open({}) for _ in range(3)))
-        sessions.close()
-
-    asyncio.run(play())
+    sessions = Sessions(source(Counting, base_url=game_url), 5)
+    await asyncio.gather(*(sessions.open({}) for _ in range(3)))
+    sessions.close()
     assert made == [0, 1, 2]
 
 
-def test_headers_open_the_connection() -> None:
-    client = asyncio.run(source(guess_env.GuessEnv, base_url="http://127.0.0.1:1", headers={"A": "b"}).client({}))
+async def test_headers_open_the_connection() -> None:
+    client = await source(guess_env.GuessEnv, base_url="http://127.0.0.1:1", headers={"A": "b"}).client({})
     assert client._headers == {"A": "b"}
     assert client._message_timeout == client._connect_timeout == 5.0
 
@@ -178,20 +173,18 @@ def test_a_call_that_blocks_for_ever_is_given_up_and_does_not_keep_the_interpret
 
 
 @pytest.mark.versions
-async def test_a_call_that_hangs_is_given_up() -> None:
-    with moody_server() as url:
-        async with opened(base_url=url, seconds=2.0) as session:
-            await session.reset(task="hangs at step")
-            with pytest.raises(SessionError, match=r"did not answer step\(\) within 2 s"):
-                await session.step({"message": "guess"})
-
-
-async def test_what_the_environment_raises_is_said_with_the_call() -> None:
-    with moody_server() as url:
-        async with opened(base_url=url) as session:
-            await session.reset(task="fails at step")
-            with pytest.raises(SessionError, match=r"step\(\) failed: RuntimeError: Server error: out of order"):
-                await session.step({"message": "guess"})
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("hangs at step", r"did not answer step\(\) within 2 s"),
+        ("fails at step", r"step\(\) failed: RuntimeError: Server error: out of order"),
+    ],
+)
+async def test_a_call_that_hangs_is_given_up_and_what_one_raises_is_said(moody: str, task: str, message: str) -> None:
+    async with opened(base_url=moody, seconds=2.0) as session:
+        await session.reset(task=task)
+        with pytest.raises(SessionError, match=message):
+            await session.step({"message": "guess"})
 
 
 @pytest.mark.versions
@@ -291,6 +284,7 @@ def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list
     return lambda: log.read_text().splitlines()
 
 
+@pytest.mark.exhaustive
 async def test_a_container_is_started_once_for_each_set_of_variables_and_one_after_another(
     docker: Callable[[], list[str]],
 ) -> None:
@@ -307,18 +301,11 @@ async def test_a_container_is_started_once_for_each_set_of_variables_and_one_aft
 
 
 @pytest.mark.exhaustive
-async def test_a_container_has_the_port_that_was_asked_for(docker: Callable[[], list[str]], free_port: int) -> None:
-    async with opened(docker_image="guess", port=free_port) as session:
+async def test_a_container_has_the_port_that_was_asked_for(docker: Callable[[], list[str]]) -> None:
+    port = free_port()
+    async with opened(docker_image="guess", port=port) as session:
         await session.reset(**GAME)
-    assert f" -p {free_port}:8000 guess" in next(line for line in docker() if line.startswith("run"))
-
-
-@pytest.fixture
-def free_port() -> int:
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    assert f" -p {port}:8000 guess" in next(line for line in docker() if line.startswith("run"))
 
 
 async def test_docker_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -457,14 +444,10 @@ def test_all_is_closed_at_the_end_of_an_interpreter_that_starts_no_thread_any_mo
     assert sorted(ended.stdout.split()) == ["client", "owner", "owner"], ended.stderr
 
 
-def test_what_starts_an_environment_takes_no_session_of_it() -> None:
-    async def play() -> None:
+async def test_what_starts_an_environment_takes_no_session_of_it() -> None:
+    with moody_server(sessions=1) as Cloud.url:
         async with opened(docker_image="moody", provider=Cloud) as session:
             await session.reset()
-
-    with moody_server(sessions=1) as url:
-        Cloud.url = url
-        asyncio.run(play())
 
 
 async def test_an_environment_that_did_not_start_is_tried_anew(game_url: str) -> None:
@@ -501,7 +484,9 @@ async def test_a_hub_id_is_given_to_openenv(game_url: str, monkeypatch: pytest.M
             pass
 
 
-def test_the_hubs_environments_are_found_one_after_another(game_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_hubs_environments_are_found_one_after_another(
+    game_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[str] = []
 
     def from_env(name: str, **_: Any) -> Any:
@@ -512,12 +497,8 @@ def test_the_hubs_environments_are_found_one_after_another(game_url: str, monkey
 
     monkeypatch.setattr("openenv.AutoEnv.from_env", from_env)
 
-    async def play() -> None:
-        started = source("org/guess", several=True)
-        found = (started.client({"TASK": str(i)}) for i in range(3))
-        await asyncio.gather(*found, return_exceptions=True)
-
-    asyncio.run(play())
+    started = source("org/guess", several=True)
+    await asyncio.gather(*(started.client({"TASK": str(i)}) for i in range(3)), return_exceptions=True)
     assert said == ["begins", "ends"] * 3
 
 
@@ -528,24 +509,6 @@ async def test_a_name_that_openenv_does_not_know_is_said_in_its_words() -> None:
     with pytest.raises(SessionError, match=r"did not start: ValueError: (No OpenEnv|Unknown) environment"):
         async with opened("no-such-game"):
             pass
-
-
-def test_importing_it_needs_no_trainer_and_no_openenv() -> None:
-    code = (
-        "import sys, logs_ui.rollout as rollout; rollout.openenv_rollout_func; "
-        "names = 'torch', 'trl', 'transformers', 'openenv', 'vllm', 'fastapi'; "
-        "print([name for name in names if name in sys.modules])"
-    )
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
-
-
-def test_the_public_face_is_sorted_and_whole() -> None:
-    import logs_ui.rollout
-
-    assert logs_ui.rollout.__all__ == sorted(logs_ui.rollout.__all__)
-    assert all(getattr(logs_ui.rollout, name) for name in logs_ui.rollout.__all__)
-    with pytest.raises(AttributeError, match="no attribute 'other'"):
-        _ = logs_ui.rollout.other
 
 
 @pytest.mark.versions

@@ -67,10 +67,6 @@ def test_the_seed_decides_the_seeds_and_none_gives_none() -> None:
     assert seeds(None) == [None] * 8
 
 
-def test_without_tasks_there_is_none() -> None:
-    assert Rotation().assign(trainer(), [None])[0].task is None
-
-
 def test_a_model_around_another_can_be_copied() -> None:
     model = Scripted(lambda *_: "")
     copied = copy.copy(Seeded(model, "0", 0))

@@ -1,12 +1,10 @@
 """`text_rollout_func`: environments and processors as trl-env's users have them, and real trainings."""
 
 import asyncio
-import sqlite3
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,9 +14,9 @@ from logs_ui.recorder import flush, load_run, record
 from logs_ui.rollout import environment_reward, text_rollout_func
 from logs_ui.rollout.environments import sessions
 from logs_ui.rollout.functions.text_rollouts import _Client
-from tests.support.exhaustive import cases
+from tests.support.changes import wait_until
 from tests.support.late import guess_env, guess_rollout
-from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts, refusing
+from tests.support.rollouts import FOR_EVER, Scripted, a_trainer, prompts, refusing, script
 from tests.support.training import GROUP, ROWS, make_trainer
 
 
@@ -33,30 +31,32 @@ class Echo:
         self.seeds: list[Any] = []
         self.heard: list[str] = []
         self.closed = False
+        self.thread = threading.current_thread()
         Echo.made.append(self)
 
     def reset(self, seed: Any) -> tuple["Echo", str]:
+        assert threading.current_thread() is self.thread
         self.reward, self.alive = 0.0, True
         self.seeds.append(seed)
         return self, "Find my number"
 
     def step(self, action: str) -> tuple["Echo", str]:
+        assert threading.current_thread() is self.thread, (
+            "sqlite's connections and Playwright's browsers are bound to it"
+        )
         self.heard.append(action)
         self.reward += 1.0
         self.alive = action != "stop"
         return self, f"lower. {action}"
 
     def close(self) -> None:
+        assert threading.current_thread() is self.thread
         self.closed = True
 
 
 @pytest.fixture(autouse=True)
 def _forget() -> None:
     Echo.made.clear()
-
-
-def script(*answers: str) -> Callable[[int, int], str]:
-    return lambda _, turn: answers[turn]
 
 
 def play(
@@ -106,6 +106,8 @@ def test_completions_of_a_prompt_get_the_same_seed_and_environments_are_kept() -
     assert len(set(seeds)) == 4
     assert sorted(seeds) == sorted(sorted(set(seeds)) * 2)
     rollouts.close()
+    play(Echo, script("stop"), 1, seed=None)
+    assert Echo.made[-1].seeds == [None]
 
 
 def test_the_prompt_can_be_the_seed() -> None:
@@ -118,11 +120,6 @@ def test_the_prompt_can_be_the_seed() -> None:
     assert "task" not in output
     play(Echo, script("stop"), prompts(1), seed="prompt")
     assert Echo.made[-1].seeds == ["Find number 1"]
-
-
-def test_no_seed_is_none() -> None:
-    play(Echo, script("stop"), 1, seed=None)
-    assert Echo.made[0].seeds == [None]
 
 
 def test_a_text_alone_will_do_and_an_environment_may_hand_on_to_another() -> None:
@@ -282,7 +279,7 @@ def test_an_environment_that_cannot_be_made_leaves_no_thread() -> None:
             rollouts(prompts(4), a_trainer(model, generations=2))
     assert next(ok, None) is None
     rollouts.close()
-    until(lambda: threads() == before)
+    wait_until(lambda: threads() == before)
 
 
 @pytest.mark.timeout(120)
@@ -301,49 +298,7 @@ def test_an_environment_that_hangs_is_closed_once_it_goes_on(monkeypatch: pytest
         rollouts(prompts(2), a_trainer(model, generations=2))
     rollouts.close()
     assert not any(env.closed for env in Echo.made)
-    until(lambda: all(env.closed for env in Echo.made) and threads() == before)
-
-
-def until(is_so: Callable[[], bool]) -> None:
-    ends = time.perf_counter() + 60
-    while not is_so():
-        assert time.perf_counter() < ends
-        time.sleep(0.02)
-
-
-def test_an_environment_is_used_in_the_thread_that_made_it() -> None:
-    """Or sqlite's connections and Playwright's browsers would refuse."""
-
-    class Table(Echo):
-        def __init__(self) -> None:
-            super().__init__()
-            self.database = sqlite3.connect(":memory:")
-            self.database.execute("create table heard (action text)")
-
-        def step(self, action: str) -> Any:
-            self.database.execute("insert into heard values (?)", (action,))
-            return super().step(action)
-
-        def close(self) -> None:
-            self.database.close()
-            super().close()
-
-    before = set(threading.enumerate())
-    output, _ = play(Table, script("guess", "stop"), 2)
-    assert output["error"] == [None, None]
-    assert {env.closed for env in Echo.made} == {True}
-    for thread in set(threading.enumerate()) - before:
-        if thread.name == "logs-ui-environment":
-            thread.join(60)  # the rollouts are returned before it has ended
-            assert not thread.is_alive()
-
-
-@pytest.mark.parametrize("budget", cases([1, 11, 26, *range(6, 40, 5)], 3))
-def test_the_budget_is_never_exceeded(budget: int) -> None:
-    for settings in ({"max_completion_tokens": budget}, {"budget": budget}):
-        output, model = play(Echo, lambda *_: "guess 1 2 3", 2, max_turns=50, **settings)
-        assert all(1 <= len(ids) <= budget for ids in output["completion_ids"])
-        assert max(model.limits) <= budget
+    wait_until(lambda: all(env.closed for env in Echo.made) and threads() == before)
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -419,7 +374,3 @@ def test_an_environment_may_say_that_it_has_nothing_to_close() -> None:
 
     client = asyncio.run(_Client.opened(Open))
     asyncio.run(client.close())
-
-
-def test_a_text_rollout_function_is_no_dataclass() -> None:
-    assert not is_dataclass(text_rollout_func(Echo))

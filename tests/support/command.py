@@ -2,9 +2,12 @@
 
 import io
 import logging
+import os
+import re
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
@@ -18,6 +21,28 @@ def logs_ui(*arguments: str | Path, folder: Path | None = None) -> subprocess.Co
     """Run the command in a new process, in that folder."""
     command = [LOGS_UI, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, cwd=folder)
+
+
+@contextmanager
+def serving(*options: object, command: Path = LOGS_UI, **variables: str) -> Iterator[tuple[str, str]]:
+    """Yield the address of `logs-ui serve` on a free port, in a process of its own, and what it printed up to there."""
+    with subprocess.Popen(
+        [command, "serve", "--port", "0", *map(str, options)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **variables},
+    ) as server:
+        try:
+            assert server.stdout is not None
+            said = ""
+            while (address := re.search(r"http://127\.0\.0\.1:\d+", said)) is None:
+                line = server.stdout.readline()
+                assert line, said
+                said += line
+            yield address[0], said
+        finally:
+            server.terminate()
 
 
 def typed(*arguments: object, folder: Path | None = None, **variables: str) -> subprocess.CompletedProcess[str]:

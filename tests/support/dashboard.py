@@ -19,6 +19,11 @@ from logs_ui.recorder.queries.filters.rollout_filter import parse_filter
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
+_BLOCKS = (
+    "article|caption|dd|details|div|dl|dt|fieldset|figcaption|figure|footer|form|h[1-6]|header|legend|li|main|nav|"
+    "ol|option|p|section|summary|table|tbody|td|th|thead|title|tr|ul|rect|svg|select"
+)
+
 
 class _Noting:
     """Templates that note what they were given last."""
@@ -69,6 +74,13 @@ def text_of(html: str) -> str:
     """Return a page without tags and runs of space."""
     text = re.sub(r"<[^>]*>", " ", re.sub(r"<noscript>.*?</noscript>", "", html, flags=re.DOTALL))
     return " ".join(unescape(text).split())
+
+
+def flat(html: str) -> str:
+    """Return a page as if its source had no line breaks: one space for several, none beside the tag of a block."""
+    html = re.sub(r"\s+>", ">", html)
+    block = rf"</?(?:{_BLOCKS})\b(?:[^<>\"]|\"[^\"]*\")*>"
+    return re.sub(rf" ?({block}) ?", r"\1", " ".join(html.split()))
 
 
 def row_ids(html: str) -> list[int]:

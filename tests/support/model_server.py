@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -155,7 +155,7 @@ class Reply:
     """One scripted reply.
 
     Attributes:
-        body: JSON, bytes as they are, or bytes to send one by one.
+        body: JSON, bytes as they are, bytes to send one by one, or a function of what was asked that makes these.
         breaks: closes the connection in the middle.
         encoded: compressed.
         after: seconds until it comes.
@@ -222,6 +222,8 @@ def model_server() -> Iterator[ModelServer]:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             server.asked.append((self.path, json.loads(body)))
             reply = server.replies.pop(0) if len(server.replies) > 1 else server.replies[0]
+            if callable(reply.body):
+                reply = replace(reply, body=reply.body(json.loads(body)))
             time.sleep(reply.after)
             self.send_response(reply.status)
             self.send_header("Content-Type", reply.kind)

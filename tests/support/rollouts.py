@@ -3,14 +3,12 @@ outside.
 """
 
 import asyncio
-import json
 import re
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -20,6 +18,7 @@ import uvicorn
 from logs_ui.rollout.models.backends import Sampling
 from logs_ui.rollout.models.token_episode import Answer
 from tests.support.late import guess_model
+from tests.support.model_server import completion, model_server
 
 FOR_EVER = 60.0
 
@@ -117,50 +116,32 @@ class Scripted:
             self._waiting = {}
 
 
+def script(*answers: str) -> Callable[[int, int], str]:
+    """Return what a `Scripted` model says: these answers, one a turn."""
+    return lambda _, turn: answers[turn]
+
+
 @contextmanager
 def served(says: str) -> Iterator[str]:
     """Yield the address of a server of the model "tiny", which always says the same, with token ids as vLLM's."""
     tokenizer = guess_model.make_tokenizer()
     ids = [*tokenizer(says)["input_ids"], tokenizer.eos_token_id]
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self._reply({"object": "list", "data": [{"id": "tiny", "object": "model", "created": 1, "owned_by": "me"}]})
+    def reply(asked: dict[str, Any]) -> dict[str, Any]:
+        prompt = asked["prompt"]
+        given = tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
+        cut = ids[: asked["max_tokens"]]
+        made = completion(says, prompts=(given,))
+        made["choices"][0] |= {
+            "finish_reason": "stop" if len(cut) == len(ids) else "length",
+            "logprobs": {"token_logprobs": [-0.001] * len(cut)},
+            "token_ids": cut,
+        }
+        return made
 
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            prompt = asked["prompt"]
-            given = tokenizer(prompt)["input_ids"] if isinstance(prompt, str) else prompt
-            cut = ids[: asked["max_tokens"]]
-            choice = {
-                "index": 0,
-                "text": says,
-                "finish_reason": "stop" if len(cut) == len(ids) else "length",
-                "logprobs": {"token_logprobs": [-0.001] * len(cut)},
-                "prompt_token_ids": given,
-                "token_ids": cut,
-            }
-            usage = {"prompt_tokens": len(given), "completion_tokens": len(cut), "total_tokens": len(given) + len(cut)}
-            self._reply(
-                {"id": "1", "object": "text_completion", "created": 1, "model": "tiny"}
-                | {"choices": [choice], "usage": usage}
-            )
-
-        def _reply(self, body: dict[str, Any]) -> None:
-            content = json.dumps(body).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
+    with model_server() as server:
+        server.gives(reply)
+        yield f"{server.url}/v1"
 
 
 def a_trainer(model: Any, *, generations: int = 1, budget: int = 200) -> Any:

@@ -44,6 +44,7 @@ def _pages(engine: Engine, name: str) -> dict[str, str]:
         "why-actions": urls.why(run.uid, "actions"),
         "why-rewards": urls.why(run.uid, "rewards"),
         "why-trained": urls.why(run.uid, "trained"),
+        "why-audit": urls.why(run.uid, "audit"),
         "rollouts-compared": urls.compare_rollouts(run.uid, row, other),
         "rollout": urls.rollout(run.uid, row),
         "tokens": urls.rollout(run.uid, row, view="tokens"),

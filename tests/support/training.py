@@ -153,22 +153,6 @@ def sequential(url: str, seen: list[Any] | None = None) -> Callable[..., dict[st
     return rollout_func
 
 
-def batched(clients: Sequence[Any]) -> Callable[..., dict[str, Any]]:
-    """Return a rollout function that plays all prompts at the same time, each through its own client, in batches."""
-
-    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        tokenizer = trainer.processing_class
-        games = [Game(client, messages, tokenizer) for client, messages in zip(clients, prompts, strict=True)]
-        for game in games:
-            game.begin()
-        while live := [game for game in games if not game.over]:
-            for game, answer in zip(live, generate(trainer, [game.trajectory.context for game in live]), strict=True):
-                game.play(answer)
-        return columns_of(games, trainer)
-
-    return rollout_func
-
-
 class Game:
     """One game, with its exact tokens."""
 

@@ -9,16 +9,19 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.compare import run_differences
+from logs_ui.app.pages.compare import run_differences, run_sentences
 from logs_ui.app.pages.compare.run_curves import POINTS, Axis, CurveChart, make_chart
-from logs_ui.app.pages.compare.run_figures import PARTS, Estimate, figures_of
+from logs_ui.app.pages.compare.run_figures import PARTS, Estimate, Results, compared_tasks, figures_of
+from logs_ui.app.pages.compare.run_table import ComparedSide, make_figure_table
 from logs_ui.app.pages.compare.run_tasks import SORTS, TaskTable, group_sizes, make_table
-from logs_ui.app.parts.diagnoses import cached_diagnosis, success_of
+from logs_ui.app.parts.diagnoses import Outline, cached_diagnosis, diagnosed, outline_of, success_of
+from logs_ui.app.parts.figure_table import FigureTable
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
-from logs_ui.recorder.diagnosis import Report
+from logs_ui.recorder.diagnosis import links
+from logs_ui.recorder.diagnosis.against import LEAST_REFERENCES, Against, RunGroups, compare_runs
 from logs_ui.recorder.diagnosis.success import ABOVE_0, Success
 from logs_ui.recorder.diagnosis.wording import figure as short
 from logs_ui.recorder.errors import FilterError, RunNotFoundError
@@ -30,8 +33,9 @@ from logs_ui.recorder.vocabulary import Mark, Mode
 MOST_RUNS = 6
 REWARD = "mean reward"
 _KS = (1, 4, 8)
-_TASKS, _ALL_TASKS = 50, 2_000
+_TASKS, _ALL_TASKS = 8, 2_000
 _SUGGESTED = 30
+_LONG_FILTER = 500  # characters: a longer one stands in each cell of a table
 
 router = APIRouter()
 
@@ -72,12 +76,18 @@ class ComparedRun(NamedTuple):
     letter: str
     summary: RunSummary
 
+    @property
+    def style(self) -> str:
+        """Classes of its curves: the dash of its place on this page, and its colour on all pages."""
+        return f"s{'ABCDEF'.index(self.letter) + 1} of-run-{id_of(self.summary.run) % 8}"
+
 
 class Tasks(NamedTuple):
     """Compares the runs task by task."""
 
     table: TaskTable
     figures: dict[str, list[Estimate | None]]
+    compared: FigureTable  # the same as a table
     steps: list[tuple[int, int] | None]  # first and last counted step of each run; None for a run without any
     are_cut: bool  # True if a run has so many rollouts that only its last ones are counted
     is_scored: bool  # True if any of the rollouts has a reward
@@ -93,13 +103,17 @@ class ComparePage:
     choice: CompareChoice
     mode: str
     runs: list[ComparedRun]
-    reports: dict[str, Report]  # by uid, of runs that are diagnosed already
+    outlines: dict[str, Outline]  # by uid, of runs that are diagnosed already
     others: list[ListedRun]  # runs that could be added
     figures: list[str]  # names of the figures of rollouts that can be drawn, REWARD first
     logged: list[str]  # names of the metrics that at least two runs logged
     modes: list[str]
     chart: CurveChart | None  # None if fewer than two runs have the metric
     tasks: Tasks | None
+    # `said` compares each run with the first one in a sentence, and `differing` names what differs in the runs.
+    said: list[str]
+    differing: str
+    against: Against | None  # compares the first run with the others; None if they are too few for a verdict
     facts: list[run_differences.RunSetting]
     arguments: run_differences.RunSettings
     versions: run_differences.RunSettings
@@ -192,24 +206,51 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
     tasks = _tasks(db, runs, choice, mode) if len(runs) > 1 else None  # diagnoses the runs, for what is solved
     known = {summary.run.uid: cached_diagnosis(db, summary.run) for summary in summaries}
     everything = choice.arguments == "all"
+    arguments = run_differences.settings([summary.run.config for summary in summaries], everything=everything)
+    compared = run_differences.comparisons(sources, texts)
     return ComparePage(
         choice=choice,
         mode=mode,
         runs=runs,
-        reports={uid: it.report for uid, it in known.items() if it and not it.report.warming_up},
+        outlines={uid: outline_of(it) for uid, it in known.items() if it and not it.report.warming_up},
         others=[each for each in recent if each.summary.run.uid not in choice.runs],
         figures=[REWARD, *filter(_is_of_rollouts, tasks.figures if tasks else ())],
         logged=sorted(name for name, count in names.items() if count > 1 and not _is_of_rollouts(name)),
         modes=modes,
         chart=_chart(db, runs, choice, mode) if len(runs) > 1 else None,
         tasks=tasks,
+        said=_said(runs, tasks) if tasks else [],
+        differing=run_sentences.differing(arguments, compared),
+        against=_against(db, runs, tasks, mode) if tasks and len(runs) > LEAST_REFERENCES else None,
         facts=run_differences.facts(summaries),
-        arguments=run_differences.settings([summary.run.config for summary in summaries], everything=everything),
+        arguments=arguments,
         versions=run_differences.settings([summary.run.versions for summary in summaries], everything=everything),
-        sources=run_differences.comparisons(sources, texts),
+        sources=compared,
         trees=run_differences.working_trees(sources, texts),
         unknown=[index for index, of_run in enumerate(sources) if not of_run],
     )
+
+
+def _said(runs: Sequence[ComparedRun], tasks: Tasks) -> list[str]:
+    """Returns a sentence for each run but the first, and those that have no task in common with it."""
+    steps = [it for it in tasks.steps if it]
+    window = f"steps {steps[0][0]:,} to {steps[0][1]:,}" if len(set(steps)) == 1 else "steps of each as below"
+    return [
+        said
+        for place, run in enumerate(runs[1:], 1)
+        if place not in tasks.table.apart and (said := run_sentences.compared(tasks.figures, place, run.letter, window))
+    ]
+
+
+def _against(db: Connection, runs: Sequence[ComparedRun], tasks: Tasks, mode: str) -> Against | None:
+    """Compares the first run with the others; None if they are diagnosed by rollouts of another mode."""
+    first, *others = [diagnosed(db, run.summary.run) for run in runs]
+    if any(it.rows.is_evaluation is (mode == Mode.TRAIN) for it in (first, *others)):
+        return None
+    success = tasks.success if tasks.success.is_defined else first.report.scale.success
+    letters = [run.letter for run in runs[1:]]
+    groups = {letter: RunGroups.of(it.rows, success) for letter, it in zip(letters, others, strict=True)}
+    return compare_runs(RunGroups.of(first.rows, success), groups)
 
 
 def _chart(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, mode: str) -> CurveChart | None:
@@ -248,14 +289,23 @@ def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
     largest = max(group_sizes(results), default=1)
     ks = sorted({*(k for k in _KS if k <= largest), largest})
     k = choice.k or min((max(known) for of_run in results if (known := group_sizes([of_run]))), default=1)
-    figures = figures_of(results, [queries.reward_weights(db, run) for run in ids], choice.part)
+    weights = [queries.reward_weights(db, run) for run in ids]
+    figures = figures_of(results, weights, choice.part)
     recorded = {
         name: [None if run.summary.run.lacks_figure(name) else cell for run, cell in zip(runs, cells, strict=True)]
         for name, cells in figures.items()
     }
+    recorded = {name: cells for name, cells in recorded.items() if any(cells)}
+    table = make_table(results, k, choice.sort, _ALL_TASKS if choice.tasks else _TASKS)
+    of_runs = zip(runs, counted, results, compared_tasks(results), strict=True)
+    sides = [
+        ComparedSide(run.letter, run.summary.run.uid, run.style, _where(it, mode, own, wanted), place in table.apart)
+        for place, (run, it, own, wanted) in enumerate(of_runs)
+    ]
     return Tasks(
-        figures={name: cells for name, cells in recorded.items() if any(cells)},
-        table=make_table(results, k, choice.sort, _ALL_TASKS if choice.tasks else _TASKS),
+        figures=recorded,
+        compared=make_figure_table(sides, recorded, choice.part, weights),
+        table=table,
         steps=[within[0] if within else None for within in steps],
         are_cut=are_cut,
         is_scored=bool(ranges),
@@ -263,6 +313,17 @@ def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
         k=k,
         ks=ks,
     )
+
+
+def _where(counted: tuple[int, tuple[int, int]] | None, mode: str, results: Results, tasks: set[str]) -> str:
+    """Returns the filter that selects the rollouts that are counted of a run; "" for a run without any, and where it
+    would have to name too many tasks, or rollouts without a task.
+    """
+    first, last = counted[1] if counted else (0, 0)
+    only = [links.tasks(sorted(tasks))] if tasks != set(results) else []
+    if counted is None or (only and ("" in tasks or len(only[0]) > _LONG_FILTER)):
+        return ""
+    return " ".join([f"mode:{mode} step:{first}..{last}", *only])
 
 
 def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) -> Success:

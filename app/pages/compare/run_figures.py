@@ -4,7 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.mean_difference import Mean, chance, chance_limit
+from logs_ui.recorder.diagnosis.tables.task_families import families
 from logs_ui.recorder.queries import GroupResult
 from logs_ui.recorder.queries.common import BOUND
 
@@ -25,6 +27,7 @@ class Estimate(NamedTuple):
     effective: float = 0.0  # number of groups of equal size that would tell as much; see `mean_difference.Mean`
     pass_at: float | None = None  # pass@k, from 0 to 1; None if no group has k rollouts, or what is solved is not known
     is_clear: bool = False  # True if it differs from the first run's by more than chance; see `marked`
+    trend: Trend = ()  # the mean by step
 
     def error_from(self, other: "Estimate") -> float | None:
         """Returns the standard error of the difference between the two means."""
@@ -84,7 +87,8 @@ def figures_of(
     results: Sequence[Results], weights: Sequence[Mapping[str, float]], part: str
 ) -> dict[str, list[Estimate | None]]:  # fmt: skip
     """Returns each run's estimates by figure: reward, shares solved, truncated and failed, turns, tokens, reward
-    functions; None without a value. A figure that no run has is left out. `part` is one of PARTS.
+    functions, and what is solved (else the reward) in each family of tasks; None without a value. A figure that no run
+    has is left out. `part` is one of PARTS.
     """
     compared = compared_tasks(results)
     apart = runs_apart(compared)
@@ -94,22 +98,45 @@ def figures_of(
     found = {
         name: [_cell(run, name, of_run, part) for run, of_run in zip(groups, weights, strict=True)] for name in names
     }
+    outcome, named = "solved" if any(found["solved"]) else "reward", sorted(set().union(*compared) - {""})
+    family_of = dict(zip(named, families(named) or (), strict=False))
+    for family in dict.fromkeys(family_of.values()):
+        own = [
+            [it for task in tasks if family_of.get(task) == family for it in run.get(task, ())]
+            for run, tasks in zip(results, compared, strict=True)
+        ]
+        cells = [_cell(of_run, outcome, {}, part) for of_run in own]
+        if cells not in found.values():  # a function may score this family alone
+            found[f"{outcome} in {family}"] = cells
     found = {name: cells for name, cells in found.items() if any(cells)}
     return dict(zip(found, marked(list(found.values()), apart), strict=True))
 
 
 def _cell(groups: Sequence[GroupResult], name: str, weights: Mapping[str, float], part: str) -> Estimate | None:
     if name == "reward":
-        return estimate([(it.scored, it.reward_sum) for it in groups if abs(it.reward_sum) < BOUND])
+        return _estimate_by_step([(it, it.scored, it.reward_sum) for it in groups if abs(it.reward_sum) < BOUND])
     if name == "solved":
-        return estimate([(group.scored, group.solved) for group in groups if group.solved is not None])
-    known = [group.sums[name] for group in groups if name in group.sums and group.sums[name][0]]
-    found = estimate([(number, total) for number, total, _ in known])
+        return _estimate_by_step([(it, it.scored, it.solved) for it in groups if it.solved is not None])
+    known = [(group, *group.sums[name]) for group in groups if name in group.sums and group.sums[name][0]]
+    found = _estimate_by_step([(it, number, total) for it, number, total, _ in known])
     if found is None or part == "raw" or not name.startswith("rewards."):
         return found
     weight = weights.get(name.removeprefix("rewards."), 1.0)
     mean, error = found.mean * weight, None if found.error is None else found.error * abs(weight)
-    best = max(0.0, *(highest * weight for _, _, highest in known)) or (
-        0.0 if mean else weight
-    )  # a penalty's best is 0
-    return found._replace(mean=mean if part == "weighted" else max(best - mean, 0.0), error=error)
+    best = max(0.0, *(highest * weight for *_, highest in known)) or (0.0 if mean else weight)  # a penalty's best is 0
+
+    def shown(value: float) -> float:
+        return value if part == "weighted" else max(best - value, 0.0)
+
+    trend = tuple((step, shown(value * weight)) for step, value in found.trend)
+    return found._replace(mean=shown(mean), error=error, trend=trend)
+
+
+def _estimate_by_step(groups: Sequence[tuple[GroupResult, int, float]]) -> Estimate | None:
+    """Returns the mean over groups, each with its number of rollouts and its sum, and its trend."""
+    found = estimate([(number, total) for _, number, total in groups])
+    sums: dict[int, tuple[int, float]] = {}
+    for it, number, total in groups:
+        before = sums.get(it.step, (0, 0.0))
+        sums[it.step] = before[0] + number, before[1] + total
+    return found and found._replace(trend=tuple((step, total / n) for step, (n, total) in sorted(sums.items()) if n))

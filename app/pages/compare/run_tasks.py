@@ -31,6 +31,10 @@ class TaskTable(NamedTuple):
     lines: list[TaskLine]
     all: TaskLine  # over the compared tasks; the cell of a run without any is None
     tasks: int  # number of tasks; `lines` has the first of them
+    # `better` and `worse`: number of those in which a run differs from the first one beyond chance; of several runs,
+    # the one that differs most.
+    better: int
+    worse: int
     common: int  # number of tasks that the runs are compared by
     apart: list[int]  # places of the runs that share no task with the first run
 
@@ -54,7 +58,9 @@ def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> Tas
     everything = _line("", [None if i in apart else _cell(groups, k) for i, groups in enumerate(of_all)])
     bars = [None if line.difference is None else scale.bar(line.difference) for line in lines[:limit]]
     shown = [line._replace(bar=bar) for line, bar in zip(lines, bars, strict=False)]
-    return TaskTable(shown, everything, len(lines), len(compared[0]), apart)
+    clear = [it.difference or 0.0 for it in lines if (cell := it.cells[it.against]) and cell.is_clear]
+    better, worse = sum(by > 0 for by in clear), sum(by < 0 for by in clear)
+    return TaskTable(shown, everything, len(lines), better, worse, len(compared[0]), apart)
 
 
 def group_sizes(results: Iterable[Results]) -> list[int]:

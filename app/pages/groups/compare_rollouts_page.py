@@ -1,7 +1,7 @@
 """The page that compares two rollouts turn by turn."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
@@ -9,14 +9,18 @@ from sqlalchemy import Connection
 
 from logs_ui.app.parts import timeline, turns
 from logs_ui.app.parts.charts import Scale
-from logs_ui.app.parts.differences import Differ, Segment, equal_segments
+from logs_ui.app.parts.differences import ALIKE, Differ, Segment, equal_segments
 from logs_ui.app.parts.filter_form import checked_filter
+from logs_ui.app.parts.pictures import Picture
 from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
 from logs_ui.app.parts.timeline import Card, Fields, Text
-from logs_ui.app.parts.turns import Turn
+from logs_ui.app.parts.turns import Turn, TurnLine
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import settings_of
+from logs_ui.recorder.analysis.rollout_answers import answer_of
+from logs_ui.recorder.diagnosis.answers import Answer
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
@@ -24,6 +28,9 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 router = APIRouter()
 
+_LONG, _END = 600, 400  # characters of a last message from which on its end comes first, and of that end
+IMAGES = "images"
+"""Name of the piece that has the images of a turn."""
 _FIGURES = {"env_tokens": "environment tokens", "seconds": "duration"}
 
 
@@ -32,14 +39,19 @@ class Side(NamedTuple):
 
     summary: RunSummary
     row: EvaluationRow
+    answer: Answer = Answer(None, None)
 
 
-class Half(NamedTuple):
-    """Holds one side of a piece: its segments, and the name by which the whole text can be opened; None without one."""
+@dataclass(frozen=True)
+class Half:
+    """Holds one side of a piece: its segments, the name by which the whole text can be opened (None without one), and
+    its images.
+    """
 
     segments: list[Segment]
     part: str | None
     is_shortened: bool
+    pictures: list[Picture] = field(default_factory=list)
 
 
 class Piece(NamedTuple):
@@ -50,6 +62,7 @@ class Piece(NamedTuple):
     b: Half
     is_equal: bool
     is_mono: bool
+    is_marked: bool  # True if the texts have so much in common that it helps to mark what differs
 
 
 @dataclass(frozen=True)
@@ -61,6 +74,10 @@ class Aligned:
     parts: bool  # True if the rollouts diverge here
     missing: str  # the side without this turn: `a`, `b`, or empty
     size: int  # number of characters in `a`
+    # `a` and `b`: the turn in one line; None for the prompt, and for a rollout without this turn.
+    a: TurnLine | None = None
+    b: TurnLine | None = None
+    is_same_action: bool = False
 
     @property
     def is_equal(self) -> bool:
@@ -93,6 +110,7 @@ class CompareRolloutsPage:
     rewards: list[tuple[str, RewardPart | None, RewardPart | None]]
     scale: Scale
     figures: list[ComparedFigure]
+    ends: list[Piece]  # how reasoning and text of the last messages end, if they are long
     prompt: Aligned
     turns: list[Aligned]
     parts_at: int | None  # the turn at which they diverge; None if they never do
@@ -143,6 +161,7 @@ def _page(
         rewards=worths,
         scale=Scale.over(known),
         figures=_figures(a.row, b.row),
+        ends=_ends(turns_a, turns_b, differ),
         prompt=aligned(0, turns.prompt_of(cards_a), turns.prompt_of(cards_b), differ),
         turns=_turns(shown_a, shown_b, parts_at, differ),
         parts_at=parts_at,
@@ -156,7 +175,30 @@ def _side(db: Connection, row_id: int) -> tuple[Side, list[Card]]:
     found = queries.opened(db, run_id, [row_id]).get(row_id)
     if found is None:
         raise RolloutNotFoundError(f"No run of this database has a rollout {row_id}.")
-    return Side(queries.run_summary(db, run_id), found.row), timeline.make_timeline(found)
+    summary = queries.run_summary(db, run_id)
+    answer = answer_of(settings_of(db, summary.run), found.row, vars(found))
+    return Side(summary, found.row, answer), timeline.make_timeline(found)
+
+
+def _ends(a: Sequence[Turn], b: Sequence[Turn], differ: Differ) -> list[Piece]:
+    """Compares the ends of reasoning and text of the last messages, where one is long."""
+    last = [next((turn.said for turn in reversed(side) if turn.said), None) for side in (a, b)]
+    pairs = (
+        ("reasoning", [card.reasoning if card else None for card in last]),
+        ("assistant", [card.content if card else None for card in last]),
+    )
+    return [
+        compared(f"{name}, its end", _end_of(one), _end_of(other), differ)
+        for name, (one, other) in pairs
+        if max(len(text.value) if text else 0 for text in (one, other)) > _LONG
+    ]
+
+
+def _end_of(text: Text | None) -> Text | None:
+    """Returns the end of a long text, from the beginning of a word on."""
+    if text is None or len(text.value) <= _LONG:
+        return text
+    return Text(text.part, f"… {text.value[-_END:].partition(' ')[2]}")
 
 
 def _turns(a: Sequence[Turn], b: Sequence[Turn], parts_at: int | None, differ: Differ) -> list[Aligned]:
@@ -164,7 +206,12 @@ def _turns(a: Sequence[Turn], b: Sequence[Turn], parts_at: int | None, differ: D
     found = []
     for number in sorted({*one, *other}):
         of_a, of_b = one.get(number), other.get(number)
-        it = aligned(number, _cards(of_a), _cards(of_b), differ, parts=number == parts_at)
+        it = replace(
+            aligned(number, _cards(of_a), _cards(of_b), differ, parts=number == parts_at),
+            a=of_a.line if of_a else None,
+            b=of_b.line if of_b else None,
+            is_same_action=of_a is not None and of_b is not None and of_a.action == of_b.action,
+        )
         paid_a, paid_b = _paid(of_a), _paid(of_b)
         if paid_a or paid_b:
             it = replace(it, pieces=[*it.pieces, compared("reward", paid_a, paid_b, differ)])
@@ -189,6 +236,9 @@ def aligned(number: int, a: list[Card] | None, b: list[Card] | None, differ: Dif
     texts_a, texts_b = (_named_texts(cards or []) for cards in (a, b))
     names = list(dict.fromkeys([*texts_a, *texts_b]))
     pieces = [compared(name, texts_a.get(name), texts_b.get(name), differ) for name in names]
+    pictures_a, pictures_b = (turns.images_of(cards or []) for cards in (a, b))
+    if pictures_a or pictures_b:
+        pieces.append(_compared_images(pictures_a, pictures_b))
     missing = "a" if a is None else "b" if b is None else ""
     return Aligned(number, pieces, parts, missing, sum(len(text.value) for text in texts_a.values()))
 
@@ -230,8 +280,18 @@ def compared(name: str, a: Text | None, b: Text | None, differ: Differ) -> Piece
         )
     else:
         of_a, of_b = differ.compare(a.value, b.value)
+    shared = sum(len(it.text) + it.skipped for it in of_a if not it.changed)
+    is_marked = shared >= ALIKE * max(len(side.value) for side in (a, b) if side) if a or b else False
     is_mono = not name.startswith(("assistant", "reasoning", "system", "user"))
-    return Piece(name, _half(of_a, a), _half(of_b, b), is_equal=is_equal, is_mono=is_mono)
+    return Piece(name, _half(of_a, a), _half(of_b, b), is_equal=is_equal, is_mono=is_mono, is_marked=is_marked)
+
+
+def _compared_images(a: list[Picture], b: list[Picture]) -> Piece:
+    """Compares images by their content. Those that were not kept are never identical."""
+    content = [picture.content for picture in a]
+    is_equal = None not in content and content == [picture.content for picture in b]
+    half_a, half_b = (Half([], None, is_shortened=False, pictures=pictures) for pictures in (a, b))
+    return Piece(IMAGES, half_a, half_b, is_equal=is_equal, is_mono=False, is_marked=False)
 
 
 def _half(segments: list[Segment], text: Text | None) -> Half:

@@ -23,6 +23,9 @@ from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of, storable
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import settings_of
+from logs_ui.recorder.analysis.rollout_answers import read_answers
+from logs_ui.recorder.diagnosis.answers import Answer, Told
 from logs_ui.recorder.queries import Kind, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
@@ -59,7 +62,7 @@ class GroupPage:
     chosen: RolloutFilter
     first: int  # id of its first rollout, which is in its address
     columns: list[CompletionColumn]
-    prompt: list[Card]  # messages of the prompt, from the rollout `asked`; those without text are left out
+    prompt: list[Card]  # messages of the prompt, from the rollout `asked`; empty ones are left out
     asked: EvaluationRow
     kind: Kind
     # `mean` and `std`: mean and standard deviation of the rewards; None for fewer than one, or two.
@@ -71,6 +74,8 @@ class GroupPage:
     # `newer` and `older`: ids of the next groups in the order, kind and filter of the address; None at the ends.
     newer: int | None
     older: int | None
+    answers: dict[int, Answer]  # by id; empty unless one of them has a reference
+    reference: Told | None  # None unless all have the same
     lens: Lens | None  # comparison of best and worst; None without a pair, and if one of them has no turns
     refresh: str | None  # address to poll while the group is not settled; None if nothing is to come
 
@@ -138,12 +143,14 @@ def _page(
     else:
         newer, older = queries.beside(db, run_id, chosen, rows)
     group = queries.groups_of_rows(db, run_id, ids[:1], marks)[0]
+    answers = read_answers(db, rows, settings_of(db, run))
+    references = {it.reference for it in answers.values()}
     return GroupPage(
         summary=summary,
         chosen=chosen,
         first=min(ids),
         columns=columns,
-        prompt=[card for card in turns.prompt_of(found.get(asked.id or 0, [])) if card.content],
+        prompt=[card for card in turns.prompt_of(found.get(asked.id or 0, [])) if card.content or card.pictures],
         asked=asked,
         kind=group.kind,
         mean=group.mean,
@@ -153,6 +160,8 @@ def _page(
         pair=pair,
         newer=newer,
         older=older,
+        answers=answers if references - {None} else {},
+        reference=next(iter(references)) if len(references) == 1 else None,
         lens=lens_of(summary, scored, opened, group.kind),
         refresh=_refresh(run, rows, summary, chosen, min(ids)),
     )

@@ -67,6 +67,11 @@ class Overview(NamedTuple):
         """Returns the number of groups with at least two rewards."""
         return sum(count for kind, count in self.counts if kind != Kind.UNSCORED)
 
+    @property
+    def dead_share(self) -> float | None:
+        """Share of the scored groups; None without any."""
+        return self.dead / self.scored if self.scored else None
+
 
 @dataclass(frozen=True)
 class GroupsLive:

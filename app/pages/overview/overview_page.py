@@ -1,7 +1,7 @@
 """Shows the overview of a run: its last steps, every metric by step, and its configuration."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.overview.logged_values import Logged, make_logged
 from logs_ui.app.pages.overview.step_tiles import RECENT, StepTile, TileWindow, make_tiles
-from logs_ui.app.parts import charts, notes_forms, words
+from logs_ui.app.parts import charts, figures, notes_forms, words
 from logs_ui.app.parts.charts import Bar, RewardChart
 from logs_ui.app.parts.diagnoses import ShortDiagnosis, cached_diagnosis, diagnosed, in_short
 from logs_ui.app.parts.notes_forms import Marks, NotebookOfPages
@@ -24,6 +24,7 @@ from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis.rollout_rows import SAME
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import RunSummary, Series
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, check_word
@@ -35,7 +36,7 @@ from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 
 router = APIRouter()
 
-_LOWEST_TASKS = 9  # one more than the page shows, so that it can name a tie
+_LOWEST_TASKS = 7  # one more than the page shows, so that it can name a tie
 _PREVIEWED = 6
 _PARAMETERS = ("mode", "eval", "q")
 
@@ -64,14 +65,34 @@ class Steps:
     points: list[int]  # the steps that the charts show
     thinned: int | None  # number of steps if the charts show only every n-th; None if they show all
     charts: list[StepChart]
+    # `statuses` and `stop_reasons`: of the last steps, if any is a fault or there are several; statuses only where stop
+    # reasons do not say the same.
     statuses: list[ValueShare]
     stop_reasons: list[ValueShare]
-    # The nine with the lowest rewards, of which eight are shown, with a bar, and the address of the rollouts.
+    # The seven with the lowest rewards, of which six are shown, with a bar, and the address of the rollouts.
     tasks: list[tuple[TaskRewards, Bar, str]]
     functions: list[FunctionMean]  # mean of each reward function; empty if there are charts
     histogram: RewardChart | None  # of the rewards; None if there are charts, or no rewards
     address: str  # of a step's rollouts, with urls.FIRST and urls.LAST in place of the steps
     preview: str  # address of a preview of them, likewise
+
+    @property
+    def window(self) -> str:
+        return figures.window((self.first, self.last) if self.has_steps else None)
+
+    @property
+    def has_solved(self) -> bool:
+        return any(tile.name == "Solved" for tile in self.tiles)
+
+    @property
+    def lowest(self) -> list[tuple[TaskRewards, Bar, str]]:
+        return self.tasks[: _LOWEST_TASKS - 1]
+
+    @property
+    def has_more_lowest(self) -> bool:
+        """True if a task that is not shown has the mean of the last one shown."""
+        means = [task.mean for task, _, _ in self.tasks[_LOWEST_TASKS - 2 :]]
+        return len(means) > 1 and abs(means[1] - means[0]) < SAME
 
 
 @dataclass(frozen=True)
@@ -116,8 +137,7 @@ class PreviewPage:
     """Context of `overview/_preview.html`: the lowest rollouts of some steps, and the address of all of them."""
 
     summary: RunSummary
-    first: int
-    last: int
+    title: str
     count: queries.Count
     mean: float | None
     rows: list[EvaluationRow]
@@ -174,9 +194,11 @@ def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Respon
     """Shows one chart as a table; `of` is the chart's id."""
     with source.reading_run(name) as (db, run):
         summary = queries.run_summary(db, id_of(run))
-        chosen = _chosen(rested(db, id_of(run), queries.step_series), request.query_params)
+        series = rested(db, id_of(run), queries.step_series)
+        chosen = _chosen(series, request.query_params)
         found = queries.steps(db, id_of(run), chosen) if chosen else []
-    known = {chart.id: chart for chart in make_charts(found)}
+        parts = _by_eval(db, id_of(run), series, chosen, found) if chosen else {}
+    known = {chart.id: chart for chart in make_charts(found, parts)}
     check_word("of", "chart", of, tuple(known))
     addresses = [urls.rollouts_where(run.uid, step_min=step.step, step_max=step.step) for step in found]
     page = TablePage(summary, known[of], [step.step for step in found], addresses)
@@ -196,8 +218,7 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
         rows = queries.page(db, run_id, only, limit=_PREVIEWED).rows
         page = PreviewPage(
             summary=queries.run_summary(db, run_id),
-            first=step_min,
-            last=step_max,
+            title=figures.window((step_min, step_max)).capitalize(),
             count=queries.count(db, run_id, only),
             mean=queries.mean_reward(db, run_id, only),
             rows=rows,
@@ -212,7 +233,7 @@ def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | 
     mode, eval_name = parameters.get("mode"), parameters.get("eval")
     found = [each for each in known if mode in {None, each.mode} and eval_name in {None, each.eval_name}]
     if known and not found:
-        names = ", ".join(f"{each.mode} {each.eval_name}" for each in known)
+        names = ", ".join(f"{each.mode} {each.eval_name or ''}".strip() for each in known)
         raise FilterError(
             "eval", f"there are no rollouts of {' '.join(filter(None, (mode, eval_name)))}: there are {names}"
         )
@@ -221,7 +242,7 @@ def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | 
 
 def _named(known: Sequence[Series], it: Series | None) -> dict[str, str]:
     """Returns a series as parameters of an address; the first one is the default."""
-    return {} if it is None or it == known[0] else {"mode": it.mode, "eval_name": it.eval_name}
+    return {} if it is None or it == known[0] else {"mode": it.mode, "eval_name": it.eval_name or ""}
 
 
 def _only(known: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
@@ -229,7 +250,7 @@ def _only(known: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
     if chosen is None or len(known) < 2:
         return {}
     same_mode = [each for each in known if each.mode == chosen.mode]
-    evals = {} if len(same_mode) == 1 else {"evals": (chosen.eval_name,)}
+    evals = {} if len(same_mode) == 1 or chosen.eval_name is None else {"evals": (chosen.eval_name,)}
     return evals if len(same_mode) == len(known) else {"modes": (chosen.mode,), **evals}
 
 
@@ -248,7 +269,9 @@ def _steps(
     is_one = len(found) < 2
     histogram = queries.reward_histogram(db, run_id, RolloutFilter(**only)) if is_one else None
     lacking = {chart for chart, figure in (("stop", "truncated"), ("status", "errors")) if run.lacks_figure(figure)}
+    parts = _by_eval(db, run_id, known, chosen, found)
     tiles = make_tiles(window, found, chosen.eval_name, judged)
+    stop_reasons = [] if "stop" in lacking else _parts(run.uid, window, "stop_reasons", within)
     return Steps(
         series=chosen,
         first=first,
@@ -258,26 +281,47 @@ def _steps(
         tiles=[it for it in tiles if it.name != "Truncated" or "stop" not in lacking],
         points=[step.step for step in found],
         thinned=chosen.steps if is_thinned else None,
-        charts=[] if is_one else [it for it in make_charts(found) if it.id not in lacking],
-        statuses=[] if "status" in lacking else _parts(run.uid, window, "statuses", within),
-        stop_reasons=[] if "stop" in lacking else _parts(run.uid, window, "stop_reasons", within),
+        charts=[] if is_one else _told(it for it in make_charts(found, parts) if it.id not in lacking),
+        statuses=[] if stop_reasons or "status" in lacking else _parts(run.uid, window, "statuses", within),
+        stop_reasons=stop_reasons,
         tasks=_tasks(db, summary, chosen, (first, last), within),
         functions=function_means(found) if is_one else [],
         histogram=charts.reward_chart(histogram, Range()),
         address=urls.rollouts_where(run.uid, **any_step),
-        preview=urls.preview(run.uid, chosen.mode, chosen.eval_name),
+        preview=urls.preview(run.uid, chosen.mode, chosen.eval_name or ""),
     )
 
 
+def _by_eval(
+    db: Connection, run_id: int, known: Sequence[Series], chosen: Series, found: Sequence[queries.Step]
+) -> dict[str, list[queries.Step]]:
+    """Returns those steps of each eval, by name, the largest eval first; empty if the series is of one eval."""
+    evals = [it for it in known if chosen.eval_name is None and it.mode == chosen.mode and it.eval_name is not None]
+    same = tuple(step.step for step in found)
+    largest = sorted(evals, key=lambda it: -it.rollouts)
+    return {it.eval_name or "": rested(db, run_id, _same_steps, it, same) for it in largest}
+
+
+def _same_steps(db: Connection, run_id: int, of: Series, only: tuple[int, ...]) -> list[queries.Step]:
+    return queries.steps(db, run_id, of, only=only)
+
+
+def _told(known: Iterable[StepChart]) -> list[StepChart]:
+    """Leaves out shares of one value alone, and how rollouts fared where the chart of stop reasons says so."""
+    found = [it for it in known if not it.is_stacked or len(it.lines) > 1]
+    has_ends = any(it.id == "stop" for it in found)
+    return [it for it in found if it.id != "status" or not has_ends]
+
+
 def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> list[ValueShare]:
-    """Counts a property over the last steps, most frequent value first."""
+    """Counts a property over the last steps, most frequent first; none if all rollouts have one that is no fault."""
     counts: Counter[str] = Counter()
     for step in window.recent:
         counts.update(getattr(step, name))
     rollouts = sum(step.rollouts for step in window.recent)
     word_of = words.status_word if name == "statuses" else words.stop_reason
     known = {*Status, *StopReason}
-    return [
+    found = [
         ValueShare(
             word_of(value),
             count,
@@ -287,6 +331,7 @@ def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> l
         for value, count in counts.most_common()
         if count
     ]
+    return found if len(found) > 1 or any(it.word.tone in {"bad", "warn"} for it in found) else []
 
 
 def _tasks(

@@ -55,27 +55,29 @@ class _Kind(NamedTuple):
     figure: Figure
     meaning: str
     is_better_high: bool = False
+    usual: float | None = None  # a figure that is this at every step says nothing
 
 
 def make_tiles(
-    window: TileWindow, steps: Sequence[Step], eval_name: str = "", judged: Diagnosed | None = None
+    window: TileWindow, steps: Sequence[Step], eval_name: str | None = "", judged: Diagnosed | None = None
 ) -> list[StepTile]:
-    """Builds the tiles whose figure is known; the sparklines cover `steps`.
+    """Builds the tiles whose figure is known and not the usual one at every step; the sparklines cover `steps`.
 
-    `judged` has these steps' rollouts with that eval name, among others, and says which are solved.
+    `judged` has these steps' rollouts with that eval name (None for all), among others, and says which are solved.
     """
     kinds = [
         _Kind("Mean reward", Form.NUMBER, _reward, "Mean over the rollouts that have a reward.", is_better_high=True),
         *([] if judged is None or not judged.report.scale.success.is_defined else [_solved(judged, eval_name)]),
-        _Kind("Truncated", Form.SHARE, _truncated, "Share of the ended rollouts that hit their token limit."),
+        _Kind("Truncated", Form.SHARE, _truncated, "Share of the ended rollouts that hit their token limit.", usual=0),
         _Kind(
-            "Dead groups",
+            "Zero-variance groups",
             Form.SHARE,
             lambda steps: mean(_sum(steps, "dead_groups"), int(_sum(steps, "groups"))),
             "Groups with zero reward variance: their advantages are 0, so they give no learning signal.",
+            usual=0,
         ),
         _Kind("Tokens", Form.TOKENS, _mean_of("tokens"), "Mean number of tokens that the model sampled per rollout."),
-        _Kind("Turns", Form.NUMBER, _mean_of("turns"), "Mean number of generations per rollout."),
+        _Kind("Turns", Form.NUMBER, _mean_of("turns"), "Mean number of generations per rollout.", usual=1),
         _Kind(
             "Duration", Form.DURATION, _mean_of("seconds"), "Mean time from the first to the last call of a rollout."
         ),
@@ -87,12 +89,14 @@ def _tile(kind: _Kind, window: TileWindow, steps: Sequence[Step]) -> StepTile | 
     now, before = kind.figure(window.recent), kind.figure(window.before)
     if now is None:
         return None
+    thinned = steps[:: -(-len(steps) // _SPARKLINE) or 1]
+    points = [(step.step, value) for step in thinned if (value := kind.figure([step])) is not None]
+    if now == kind.usual and all(value == kind.usual for _, value in points):
+        return None
     change = None if before is None else now - before
     tone = "quiet"
     if change is not None and kind.is_better_high:
         tone = "positive" if change > 0 else "negative" if change < 0 else "quiet"
-    thinned = steps[:: -(-len(steps) // _SPARKLINE) or 1]
-    points = [(step.step, value) for step in thinned if (value := kind.figure([step])) is not None]
     return StepTile(
         kind.name,
         written(now, kind.form),
@@ -129,11 +133,10 @@ def _mean_of(name: str) -> Figure:
     return lambda steps: mean(_sum(steps, f"{name}_sum"), int(_sum(steps, f"{name}_known")))
 
 
-def _solved(judged: Diagnosed, eval_name: str) -> _Kind:
+def _solved(judged: Diagnosed, eval_name: str | None) -> _Kind:
     rows, success = judged.rows, judged.report.scale.success
-    rows = rows.where(
-        np.isfinite(rows.reward) & success.known(rows) & (np.array([*rows.evals, ""])[rows.eval] == eval_name)
-    )
+    is_of_eval = eval_name is None or np.array([*rows.evals, ""])[rows.eval] == eval_name
+    rows = rows.where(np.isfinite(rows.reward) & success.known(rows) & is_of_eval)
     number, won = Counter(rows.step.tolist()), Counter(rows.step[success.solved(rows)].tolist())
 
     def share(steps: Sequence[Step]) -> float | None:

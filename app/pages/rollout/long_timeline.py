@@ -7,8 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from logs_ui.app.parts import safe_text
 from logs_ui.app.parts.safe_text import TEXT_LIMIT
 from logs_ui.app.parts.timeline import Card
+from logs_ui.app.parts.turns import TurnLine
 
 _HEAD, _AROUND, _TAIL, _MORE = 10_000, 6_000, 4_000, 18_000
 """Characters that each stretch of turns may send; `_MORE` when a gap is filled."""
@@ -31,6 +33,21 @@ class Mark(NamedTuple):
     anchor: str
     kind: str
     title: str
+    share: float = 0  # size of a band's output, as a share of the largest
+
+    @property
+    def label(self) -> str:
+        return self.title if self.kind == "band" else f"turn {self.turn}: {self.title}"
+
+    @property
+    def height(self) -> int:
+        return self.last - self.turn + 1
+
+    @property
+    def path(self) -> str:
+        """Its area on the rail, which is 40 wide; a reward has the right half."""
+        left = 20 if self.kind in {"positive", "negative"} else 0
+        return f"M{left} {self.turn - 1}H40V{self.last}H{left}Z"
 
 
 def numbered(cards: Iterable[Card]) -> list[tuple[int, Card]]:
@@ -69,13 +86,16 @@ def stretches(
     return list(zip(sent, [*gaps, None], strict=True))
 
 
-def rail(cards: Sequence[Card]) -> list[Mark]:
-    """Returns the marks of a rollout of more than 30 turns; none for a shorter one, whose turns are listed."""
+def rail(cards: Sequence[Card], lines: Sequence[TurnLine]) -> list[Mark]:
+    """Returns the marks of a rollout of more than 30 turns; none for a shorter one, whose turns are listed. `lines` are
+    its turns, in order.
+    """
     placed = numbered(cards)
     turns = placed[-1][0] if placed else 0
     if turns <= _RAIL_FROM:
         return []
     starts = {number: card.anchor for number, card in reversed(placed)}
+    anomalies = {number for number, card in placed if card.anomaly}
     band = max(_BAND, turns // 30)
     ends = [(n, min(n + band - 1, turns)) for n in range(1, turns + 1, band)]
     found: dict[str, list[Mark]] = defaultdict(list)
@@ -88,8 +108,24 @@ def rail(cards: Sequence[Card]) -> list[Mark]:
             kind = "negative" if answer.reward < 0 else "positive"
             mark = Mark(number, number, card.anchor, kind, f"reward {answer.reward:+.3g}")
             _add(found[kind], mark, f"{kind} rewards")
-    bands = [Mark(first, last, starts[first], "band", f"turns {first} to {last}") for first, last in ends]
+    for number, line in enumerate(lines, 1):
+        if line.failure and number not in anomalies:
+            what = line.failure if line.exit_code is None else line.outcome
+            title = safe_text.label(f"{line.tool}: {what}" if line.tool else what, 60)
+            _add(found["failures"], Mark(number, number, line.anchor, "warn", title), "answered with errors")
+    sizes = [sum(line.size or 0 for line in lines[first - 1 : last]) for first, last in ends]
+    bands = [
+        Mark(first, last, starts[first], "band", _band_title(first, lines[first - 1 : last]), size / (max(sizes) or 1))
+        for (first, last), size in zip(ends, sizes, strict=True)
+    ]
     return bands + sorted(mark for marks in found.values() for mark in marks)
+
+
+def _band_title(first: int, lines: Sequence[TurnLine]) -> str:
+    """Returns the places of the turns, and the tools that were called most: `turns 1 to 10: bash 7, edit 3`."""
+    tools = Counter(line.tool for line in lines if line.tool).most_common(3)
+    called = ", ".join(f"{safe_text.label(tool, 30)} {count}" for tool, count in tools)
+    return f"turns {first} to {first + len(lines) - 1}" + (f": {called}" if called else "")
 
 
 def _add(marks: list[Mark], mark: Mark, what: str) -> None:

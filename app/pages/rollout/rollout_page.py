@@ -12,7 +12,7 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.rollout.long_timeline import Gap, Mark, numbered, rail, stretches
 from logs_ui.app.pages.rollout.token_view import TokenView, make_view
-from logs_ui.app.parts import figures, safe_text, timeline, words
+from logs_ui.app.parts import figures, safe_text, timeline, turns, words
 from logs_ui.app.parts import notes_forms as notes
 from logs_ui.app.parts.charts import Scale, stacked
 from logs_ui.app.parts.diagnoses import cached_diagnosis
@@ -21,15 +21,19 @@ from logs_ui.app.parts.loss_waterfall import ICONS
 from logs_ui.app.parts.notes_forms import Marks, NotebookOfPages
 from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
 from logs_ui.app.parts.timeline import Card, Text
+from logs_ui.app.parts.turns import TurnLine
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of, storable
 from logs_ui.app.web.page_cache import is_long
 from logs_ui.app.web.security import PLAIN_TEXT_POLICY
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import settings_of
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of
 from logs_ui.recorder.analysis.export.exported import iso
 from logs_ui.recorder.analysis.rescore.reward_inputs import Rebuilding
+from logs_ui.recorder.analysis.rollout_answers import answer_of
+from logs_ui.recorder.diagnosis.answers import Answer
 from logs_ui.recorder.diagnosis.rollout_rows import SAME
 from logs_ui.recorder.diagnosis.tables.one_rollout import Training, training
 from logs_ui.recorder.diagnosis.waterfall import cause_of
@@ -49,7 +53,9 @@ router = APIRouter()
 View = Literal["timeline", "tokens", "raw"]
 Show = Literal["output", "reasoning", "assistant", "rendered"]
 """Switches of the timeline: "assistant" hides prompt and output, "rendered" shows Markdown; the others unfold texts."""
-_OWN = {"view", "seen", "show", "turn", "gaps", "fill"}  # parameters that are not a filter's
+_OWN = {"view", "seen", "show", "turn", "lines", "gaps", "fill"}  # parameters that are not a filter's
+_LONG, _FIRST_LINES = 40, 12
+"""Number of turns from which the list above a timeline is cut, and number that it then has at first."""
 _TOKEN_LIST = 4_096
 """Maximum number of token ids in the raw view; longer arrays are shown as their length there, and in full in its plain
 text.
@@ -98,6 +104,8 @@ class RolloutPage:
     stretches: list[tuple[list[Card], Gap | None]]
     around: int
     rail: list[Mark]
+    lines: list[TurnLine]  # its turns in one line each; empty unless more than three of them act
+    listed_lines: int  # number of those that are sent at first
     show: tuple[Show, ...]
     found: Callable[[str, str], bool]  # returns True if `searched` finds a text, given who wrote it and the text
     scoring: list[Card]  # the calls that reward functions made for the rollout
@@ -117,6 +125,7 @@ class RolloutPage:
     loss: Loss | None  # its cause and lost reward; None if not known yet
     trained: Training | None  # its use in training; None in a run without training
     tokens: TokenView | None
+    answer: Answer
     raw: Text | None  # the whole record as JSON, in the raw view
     parts: list[RewardPart]
     scale: Scale  # scale of the bars of `parts`
@@ -244,6 +253,7 @@ def _page(
 
     sent, around = _stretches(shown, own, show, wanted) if view == "timeline" else ([], 0)
     calls = sum(card.role == "assistant" and card.turn is not None for card in cards)
+    lines = [turn.line for turn in turns.turns_of(cards)]
     parts = reward_parts(row)
     group = sorted(queries.group_rows(db, id_of(run), row.id or 0), key=lambda it: (it.generation, it.id or 0))
     strip = Scale.over([member.reward for member in group if member.reward is not None])
@@ -256,7 +266,9 @@ def _page(
         cards=cards,
         stretches=sent,
         around=around,
-        rail=rail(cards),
+        rail=rail(cards, lines),
+        lines=lines if sum(bool(line.action) for line in lines) > 3 else [],
+        listed_lines=len(lines) if own.get("lines") or len(lines) <= _LONG else _FIRST_LINES,
         show=show,
         found=wanted,
         scoring=timeline.make_scoring(found),
@@ -275,6 +287,7 @@ def _page(
         loss=_loss(db, run, row),
         trained=None if summary.is_evaluation else _trained(run, row, group, summary),
         tokens=make_view(db, run, found, calls) if view == "tokens" else None,
+        answer=answer_of(settings_of(db, run), row, vars(found)),
         raw=Text("raw", safe_text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
         parts=parts,
         scale=Scale.over([part.worth for part in parts if part.worth is not None]),

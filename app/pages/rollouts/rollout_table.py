@@ -4,23 +4,28 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from markupsafe import Markup
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Engine
 
 from logs_ui.app.parts.charts import Scale
-from logs_ui.app.parts.table_columns import Columns, make_columns
+from logs_ui.app.parts.table_columns import DEFAULT, WITH_ANSWERS, Columns, make_columns
 from logs_ui.app.parts.view import View
 from logs_ui.app.web import page_cache, urls
 from logs_ui.app.web.open_database import id_of
 from logs_ui.app.web.page_cache import is_long
 from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnose import settings_of
+from logs_ui.recorder.analysis.rollout_answers import read_answers
+from logs_ui.recorder.diagnosis.answers import Answer
 from logs_ui.recorder.queries import Annotation, Count, Cursor, RunSummary
 from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.search.full_text import search_state
 from logs_ui.recorder.queries.search.search_hits import Hit, hits, searches
 from logs_ui.recorder.queries.sql import selection
+from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState
 
@@ -29,7 +34,10 @@ _MOST = 10 * PAGE_SIZE  # rows from the top to the one that a reader comes back 
 _ANY_ID = str(urls.FIRST)
 _FIRST_SECONDS, _MORE_SECONDS = 0.03, 0.2  # of looking through rollouts that no index leads to, until a page is shown
 _MANY = 100_000  # from so many rollouts on, counting them anew every other second would be felt
+_EVALS = 8  # of which the first rollouts tell if a run has references
 _LITTLE = 256  # rollouts that the index may lack without a word of it: they come as it is looked at
+
+_with_references: "WeakKeyDictionary[Engine, dict[Hashable, bool]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -43,6 +51,7 @@ class Rows:
         looked_at: see `queries.Page`.
         at: id of the row that the reader comes back to; 0 for none.
         hits: places of the searched words by row id; None if nothing is searched for.
+        answers: references and final answers by row id, if their columns are shown, of those that were read in time.
     """
 
     lines: list[EvaluationRow]
@@ -55,6 +64,7 @@ class Rows:
     looked_at: int | None = None
     at: int = 0
     hits: dict[int, Hit] | None = None
+    answers: dict[int, Answer] = field(default_factory=dict)
     _links: dict[tuple[str, Any], str] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[Any, ...], Markup] = field(default_factory=dict, repr=False)
 
@@ -164,16 +174,34 @@ def lines_of(
     looked_at: int | None = None,
 ) -> Rows:
     """Returns these rows as lines of the table, with a column of places if words are searched for."""
-    searched, shown = bool(searches(chosen)), view.shown
+    searched, shown, run = bool(searches(chosen)), view.shown, summary.run
+    settings = settings_of(db, run)
     columns = make_columns(
         (*shown, "preview") if searched and shown and "preview" not in shown else shown,
         lines,
         is_evaluation=summary.is_evaluation,
         has_steps=summary.has_steps,
+        usual=WITH_ANSWERS if not searched and _has_references(db, summary, settings) else DEFAULT,
     )
+    told = lines if columns.has("reference") or columns.has("answer") else []
     said, ends = queries.annotations(db, summary.run, lines), queries.reward_ends(db, id_of(summary.run))
     found = hits(db, chosen, [row.id or 0 for row in lines]) if searched else None
-    return Rows(lines, columns, following, Scale.over(ends), said, chosen, summary.run.uid, looked_at, hits=found)
+    answers = read_answers(db, told, settings)
+    return Rows(lines, columns, following, Scale.over(ends), said, chosen, run.uid, looked_at, 0, found, answers)
+
+
+def _has_references(db: Connection, summary: RunSummary, settings: Settings) -> bool:
+    """True if the first rollouts of an eval have references. They are read once: those that ended will not change."""
+    known, key = _with_references.setdefault(db.engine, {}), (summary.run.uid, str(settings))
+    if key not in known:
+        run_id, evals = id_of(summary.run), summary.eval_names[:_EVALS]
+        filters = [RolloutFilter(evals=(name,), sort=Sort.OLDEST) for name in evals]
+        pages = [queries.page_in_time(db, run_id, it, after=None, limit=2, seconds=_FIRST_SECONDS) for it in filters]
+        found = read_answers(db, [row for page in pages for row in page.rows], settings).values()
+        if not found:
+            return False
+        known[key] = any(it.reference for it in found)
+    return known[key]
 
 
 def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> FoundRollouts:

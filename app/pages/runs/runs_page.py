@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, NamedTuple
-from weakref import WeakKeyDictionary
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection
 
 from logs_ui.app.pages.runs.runs_view import RunGroup, RunLine, RunsView, differing, told_apart
-from logs_ui.app.parts import charts, diagnoses
+from logs_ui.app.parts import charts
+from logs_ui.app.parts.diagnoses import Outline, cached_outline, outline
 from logs_ui.app.parts.notes_forms import WritableNotebook, read_form
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
@@ -41,7 +41,6 @@ _COMPARED = 100  # newest matching runs whose arguments are compared
 _SOLVED_SECONDS = 1.5  # in which a page diagnoses runs for their share solved; the next page goes on
 
 router = APIRouter()
-_solved_known: "WeakKeyDictionary[Engine, dict[str, tuple[object, float | None]]]" = WeakKeyDictionary()
 
 
 class RunsLive(NamedTuple):
@@ -71,6 +70,14 @@ class RunsPage:
     seen: str  # kind of an empty page, which polls until it changes
     arguments: list[str]  # names of the arguments that tell the runs apart
     unsorted: int  # number of older matching runs that a sorted list leaves out
+
+
+@dataclass(frozen=True)
+class VerdictLine:
+    """Context of `runs/_run_verdict.html`."""
+
+    run: Run
+    outline: Outline | None  # None if the browser is to ask for it
 
 
 @router.get("/")
@@ -110,6 +117,13 @@ def live(request: Request, source: SourceOfPages) -> Response:
             lines = _lines(db, view, page.arguments, queries.these_runs(db, shown))
             page = replace(page, lines=lines, groups={}, live=_live(db, chosen, _open(lines), newest), is_first=False)
     return htmx.fragment(request, "runs/_runs_live.html", page)
+
+
+@router.get("/runs/{name}/verdict")
+def run_verdict(request: Request, source: SourceOfPages, name: str) -> Response:
+    """Returns the verdict on a run, for its line in the list."""
+    with source.reading_run(name) as (db, run):
+        return htmx.fragment(request, "runs/_run_verdict.html", VerdictLine(run, outline(db, run)))
 
 
 async def _sent(request: Request) -> urls.Pairs:
@@ -197,19 +211,15 @@ def _lines(db: Connection, view: RunsView, arguments: list[str], found: Sequence
     lines = []
     for listed in found:
         summary, run = listed.summary, listed.summary.run
-        solved = _solved(db, run, until) if wants_solved and summary.reward is not None else None
+        made, is_current = cached_outline(db, run)
+        if wants_solved and not is_current and summary.reward is not None and time.monotonic() < until:
+            made, is_current = outline(db, run), True
         is_open = run.state == RunState.RUNNING
         told = told_apart(run.config, arguments)
-        lines.append(RunLine(listed, _sparkline(summary.reward_curve), _seconds(listed), is_open, solved, told))
+        lines.append(
+            RunLine(listed, _sparkline(summary.reward_curve), _seconds(listed), is_open, made, is_current, told)
+        )
     return lines
-
-
-def _solved(db: Connection, run: Run, until: float) -> float | None:
-    """Returns the share solved, as far as there is time (of `time.monotonic`) to compute what changed."""
-    known, version = _solved_known.setdefault(db.engine, {}), diagnoses.version_of(db, run)
-    if time.monotonic() < until and known.get(run.uid, (None,))[0] != version:
-        known[run.uid] = version, diagnoses.solved_share(db, run)
-    return known.get(run.uid, (None, None))[1]
 
 
 _sparkline = lru_cache(maxsize=1_000)(charts.sparkline)  # most runs are over

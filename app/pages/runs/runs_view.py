@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from logs_ui.app.parts import charts, figures, safe_text, words
+from logs_ui.app.parts.diagnoses import Outline
 from logs_ui.app.web.urls import Pairs
 from logs_ui.recorder.queries import ListedRun, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
@@ -33,14 +34,25 @@ class RunLine(NamedTuple):
     # From start to end; to the last heartbeat if it crashed, otherwise to now. None for imported files with one time.
     seconds: float | None
     is_open: bool  # True if more may come
-    # Share of the last steps' rollouts that solved their task; None if solved is not defined, or the share is not
-    # computed yet.
-    solved: float | None
+    outline: Outline | None  # None if the run was not diagnosed yet
+    is_judged: bool  # True if `outline` is current
     told: list[tuple[str, str]]  # names and values of the arguments in which it differs from the other runs
 
     @property
     def summary(self) -> RunSummary:
         return self.listed.summary
+
+    @property
+    def curve_label(self) -> str:
+        """The curve of the reward in words."""
+        curve = self.summary.reward_curve
+        first, last = (figures.number(curve[place][1]) if curve else figures.NOTHING for place in (0, -1))
+        return f"Reward over {len(curve)} steps, from {first} to {last}"
+
+    @property
+    def solved(self) -> float | None:
+        """The share solved of the last steps; None if it is not defined, or not computed yet."""
+        return self.outline and self.outline.solved
 
 
 class RunColumn(NamedTuple):
@@ -49,6 +61,24 @@ class RunColumn(NamedTuple):
     key: str  # its name in a URL; `config.NAME` for an argument of the trainer
     value: Callable[[RunLine], Any]
     written: Callable[[Any], str] = spelt
+    style: str = ""  # classes of its cells; empty for its key
+    hint: str = ""
+    where: str = ""  # filter of the rollouts that its share counts
+
+    @property
+    def title(self) -> str:
+        """Its name in the head: `Duration`; of an argument its name alone."""
+        is_argument = self.key.startswith(_ARGUMENT)
+        return _TITLES.get(self.key) or (self.key.removeprefix(_ARGUMENT) if is_argument else self.key.capitalize())
+
+    @property
+    def classes(self) -> str:
+        return self.style or ("argument" if "." in self.key else self.key)
+
+    def cell_classes(self, value: Any) -> str:
+        """Returns the classes of a value's cell; a large share of faults stands out."""
+        least, tone = _FAULTS.get(self.key, (None, _TONES.get(self.key, "")))
+        return self.classes if least is not None and (value or 0) < least else f"{self.classes} {tone}".strip()
 
 
 class RunGroup(NamedTuple):
@@ -59,19 +89,31 @@ class RunGroup(NamedTuple):
     means: dict[str, str]
 
 
+_TITLES = {"curve": "Reward curve"}
+_TONES = {"reward": "strong", "duration": "quiet", "started": "quiet"}
+_FAULTS = {"truncated": (0.2, "tone-warn"), "errors": (0.05, "tone-bad")}  # share from which it stands out, and how
+_REWARD = "Mean reward of the last 10 training steps that have one; for an evaluation, of all rollouts"
+_SOLVED = (
+    "Share of the last 10 steps\u2019 scored rollouts that solved their task, by each run\u2019s definition; reload if "
+    "some are not computed yet"
+)
+_TRUNCATED = "Share of ended rollouts that stopped at their token limit"
+_ERRORS = "Share of ended rollouts that raised an error"
 _whole = partial(figures.number, digits=0)
 _COLUMNS = (
     RunColumn("model", attrgetter("summary.run.model")),
     RunColumn("eval", lambda line: ", ".join(line.summary.eval_names) or None),
     RunColumn("state", lambda line: words.run_state(line.summary.state).text),
-    RunColumn("steps", lambda line: line.summary.steps if line.summary.has_steps else None, _whole),
-    RunColumn("rollouts", attrgetter("summary.rollouts"), _whole),
-    RunColumn("reward", attrgetter("summary.reward"), figures.number),
-    RunColumn("solved", attrgetter("solved"), figures.percent),
-    RunColumn("curve", lambda line: len(line.summary.reward_curve)),
-    RunColumn("truncated", attrgetter("summary.truncated"), figures.percent),
-    RunColumn("errors", attrgetter("summary.errors"), figures.percent),
-    RunColumn("duration", attrgetter("seconds"), figures.duration),
+    RunColumn("steps", lambda line: line.summary.steps if line.summary.has_steps else None, _whole, "num steps"),
+    RunColumn("rollouts", attrgetter("summary.rollouts"), _whole, "num count"),
+    RunColumn("reward", attrgetter("summary.reward"), figures.number, "num reward", _REWARD),
+    RunColumn("solved", attrgetter("solved"), figures.percent, "num solved", _SOLVED),
+    RunColumn("curve", lambda line: len(line.summary.reward_curve), style="spark"),
+    RunColumn(
+        "truncated", attrgetter("summary.truncated"), figures.percent, "num truncated", _TRUNCATED, "stop:length"
+    ),
+    RunColumn("errors", attrgetter("summary.errors"), figures.percent, "num errors", _ERRORS, "status:error"),
+    RunColumn("duration", attrgetter("seconds"), figures.duration, "num lasted"),
     RunColumn("started", attrgetter("summary.run.created")),
 )
 _FIGURES = {column.key: column for column in _COLUMNS}
@@ -109,6 +151,22 @@ class RunsView:
     @property
     def columns(self) -> list[RunColumn]:
         return [column_of(key) for key in self.shown]
+
+    @property
+    def is_newest_first(self) -> bool:
+        return not self.sort and not self.by
+
+    @property
+    def group_title(self) -> str:
+        return column_of(self.by).title
+
+    def order_of(self, key: str) -> str:
+        """Returns `ascending` or `descending` if a column orders the list, otherwise an empty text."""
+        return {key: "ascending", f"-{key}": "descending"}.get(self.sort, "")
+
+    def next_sort(self, key: str) -> str:
+        """Returns the order that a click on a head selects: highest first, lowest first, newest first."""
+        return {f"-{key}": key, key: ""}.get(self.sort, f"-{key}")
 
     @property
     def is_chosen(self) -> bool:

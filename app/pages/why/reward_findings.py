@@ -8,7 +8,7 @@ from logs_ui.app.pages.why.why_tab import StepWindow
 from logs_ui.app.web.urls import LONGEST
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, waterfall
-from logs_ui.recorder.diagnosis.card import Run
+from logs_ui.recorder.diagnosis.card import Run, finite
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.links import exactly
 from logs_ui.recorder.diagnosis.run_checks import judge
@@ -30,6 +30,14 @@ class Finding(NamedTuple):
     chosen: RolloutFilter | None = None  # its rollouts; None if there are none, or no filter selects them
     is_groups: bool = False  # True if it is about the groups of these rollouts
 
+    @property
+    def icon(self) -> str:
+        return {"found": "triangle-alert", "below": "check"}.get(self.state, "circle-help")
+
+    @property
+    def result(self) -> str:
+        return "below threshold" if self.state == "below" else self.state.replace("_", " ")
+
 
 def findings(known: Diagnosed, here: StepWindow) -> list[Finding]:
     """Runs the checks on the window's rollouts; those that fired come first."""
@@ -37,7 +45,7 @@ def findings(known: Diagnosed, here: StepWindow) -> list[Finding]:
         return []
     scale = known.report.scale
     fall, part = waterfall(here.rows, scale), known.report.attributed
-    run = Run(here.rows, known.rows, scale, fall, known.settings, known.config, known.scalars, part)
+    run = Run(here.rows, known.rows, scale, fall, known.settings, known.config, finite(known.scalars), part)
     wanted = [it for name in _LOOKED_FOR for it in DIAGNOSTICS if it.id == name]
     found = [_finding(it, run, here) for it in wanted]
     if len(here.rows.parts) > 1:

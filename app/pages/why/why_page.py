@@ -12,8 +12,10 @@ from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.why_cards import ShownCard, checked, make_cards
+from logs_ui.app.pages.why.why_changes import make_tables
 from logs_ui.app.pages.why.why_settings import Panel, make_panel
-from logs_ui.app.parts.diagnoses import Coverage, diagnosed, looked_at
+from logs_ui.app.parts.diagnoses import Coverage, card_of_verdict, diagnosed, looked_at
+from logs_ui.app.parts.figure_table import FigureTable
 from logs_ui.app.parts.loss_waterfall import Fall, make_fall
 from logs_ui.app.parts.notes_forms import NotebookOfPages
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
@@ -21,7 +23,7 @@ from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
-from logs_ui.recorder.analysis.diagnosis_columns import labels_of
+from logs_ui.recorder.analysis.diagnosis_columns import labels_of, texts_of
 from logs_ui.recorder.diagnosis import Diagnostic, Report, Rows, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.report import Checked, Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
@@ -79,7 +81,7 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
     scale = known.report.scale.narrowed(before)
     if len(selected) < FEW_ROLLOUTS:
         steps = int(selected.steps[0]), int(selected.steps[-1])
-        report = Report((), (), waterfall(selected, scale), scale, steps, within, warming_up=True)
+        report = Report((), waterfall(selected, scale), scale, steps, within, warming_up=True)
         return report, looked_at(selected, report)
     report = diagnose_rows(
         before,
@@ -91,6 +93,7 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
         attributed=known.report.attributed,
         scale=scale,
         read_labels=partial(labels_of, db, id_of(run)),
+        read_texts=partial(texts_of, db, id_of(run)),
     )
     return report, looked_at(before, report)
 
@@ -121,16 +124,24 @@ class Why(NamedTuple):
 
     fall: Fall
     looked: Coverage
-    cards: list[ShownCard]
-    largest: ShownCard | None  # the cause with the largest share of the loss, if it is not listed first
+    first: ShownCard | None  # the finding that the verdict is about
+    cards: list[ShownCard]  # others
+    # The cause with the largest share of the loss, if it is not listed first; None if all is well.
+    largest: ShownCard | None
     rest: ShownCard | None  # what rollouts lost that ended normally; None if it is little
-    number: int  # of cards, including those that follow from others
+    tables: list[tuple[str, str, FigureTable]]  # `Contrast.id`, title and table of those that compare something
     checked: dict[str, list[tuple[Checked, Diagnostic | None]]]
     too_few: bool  # True if there are too few rollouts to tell causes apart
     verdict: Verdict
+    basis: str  # how many checks could judge; "" if none did
     environments: list[tuple[str, Verdict, str]]  # each eval of several, its verdict, and the address of its page
     said: str  # source of the best reward
     success: str
+
+    @property
+    def is_unknown(self) -> bool:
+        """True if nothing is known of a run that is not healthy but what differs most."""
+        return not (self.first or self.cards or self.verdict.is_healthy)
 
 
 @dataclass(frozen=True)
@@ -208,19 +219,22 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
         return page_cache.figure(db, summary, queries.count, filter)
 
     cards = make_cards(report, report.cards, known.settings, run.uid, count)
+    first = cards[0] if card_of_verdict(report) else None
     more = (report.scored_low,) if report.scored_low else ()
     rest = make_cards(report, more, known.settings, run.uid, count)
-    most = report.headline
+    most = None if report.verdict.is_healthy else report.headline
     return Why(
         fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, looked.rollouts),
         looked=looked,
-        cards=cards,
+        first=first,
+        cards=[*first.follows, *cards[1:]] if first else cards,
         largest=next((it for it in [*cards[1:], *rest] if most and it.card.id == most.id), None),
         rest=rest[0] if rest else None,
-        number=len(report.cards),
+        tables=make_tables(report, run.uid),
         checked=checked(report),
         too_few=report.warming_up,
         verdict=report.verdict,
+        basis="" if report.warming_up else report.basis[0].lower() + report.basis.partition(";")[0][1:],
         environments=[
             (name, it, urls.why(run.uid, **vars(replace(chosen, eval=name)))) for name, it in report.environments
         ],

@@ -8,9 +8,9 @@ import numpy as np
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.reward_findings import Finding, findings
-from logs_ui.app.pages.why.why_cards import thinned
 from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, kept, tab_router
 from logs_ui.app.parts import charts
+from logs_ui.app.parts.figure_table import thinned
 from logs_ui.app.parts.figures import signed_bin
 from logs_ui.app.parts.safe_text import label
 from logs_ui.app.parts.step_stacks import Bins, StepStack
@@ -119,7 +119,7 @@ class SumLine(NamedTuple):
     meaning: str
     mean: float | None
     nothing: float | None  # share of the scored rollouts without one
-    left: float | None  # headroom to the best known value; None without one
+    left: float | None  # what is left to gain, up to the best known value; None without one
     below: str | None  # address of the rollouts below that value; None likewise
     sparkline: charts.Sparkline | None
     all: str
@@ -175,15 +175,15 @@ def _verdict(found: list[Function], here: StepWindow) -> str:
     if not shared:
         return f"All groups of {here.said} have zero variance: no reward function explains a difference."
     if len(found) == 1:
-        rest = f"; its headroom is {figure(left.left or 0.0)}" if left else ""
+        rest = f"; {figure(left.left or 0.0)} is left to gain" if left else ""
         return f"{found[0].name} is the only reward function and explains all within-group reward variance{rest}."
     first = found[0]
     explains = f"{first.name} explains {percent(first.share or 0.0)} of within-group reward variance"
     if left is None or not left.left:
-        return f"{explains}; no function has headroom left."
+        return f"{explains}; no function has anything left to gain."
     if left is first:
-        return f"{explains} and has the most headroom ({figure(left.left)})."
-    return f"{explains}; {left.name} has the most headroom ({figure(left.left)})."
+        return f"{explains} and has most left to gain ({figure(left.left)})."
+    return f"{explains}; {left.name} has most left to gain ({figure(left.left)})."
 
 
 def _line(run: str, it: Function, here: StepWindow) -> FunctionLine:

@@ -50,6 +50,7 @@ def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
             Field("max_reward", "Best reward", "Reward of a perfect rollout.", _written(own.max_reward), best),
             Field("solved_at", "Solved if ≥", f"In force: {scale.success.said}.", _written(own.solved_at), ""),
             Field("solved_by", "of", "Reward function; empty for the whole reward.", own.solved_by or "", ""),
+            Field("reference", "Reference", "Dataset column with the right answers.", own.reference or "", "by name"),
             Field("steps", "Steps", "Number of last steps that the diagnosis covers.", str(own.steps), ""),
         ],
         thresholds=[
@@ -63,8 +64,9 @@ def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
 
 @router.post("/runs/{name}/why/settings")
 def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str) -> Response:
-    """Stores `max_reward`, `solved_at`, `steps` and `threshold.ID`, each of which may be empty; `reset` deletes all of
-    them. Raises SettingsError if a value is not a number or out of range, or the values contradict each other.
+    """Stores `max_reward`, `solved_at`, `solved_by`, `reference`, `steps` and `threshold.ID`, each of which may be
+    empty; `reset` deletes all of them. Raises SettingsError if a value is not a number or out of range, or the values
+    contradict each other.
     """
     with source.reading_run(name) as (db, run):
         before = settings_of(db, run)
@@ -87,6 +89,7 @@ def _settings(form: Mapping[str, str], before: Settings) -> Settings:
         max_reward=_number(form, "max_reward"),
         solved_at=_number(form, "solved_at"),
         solved_by=form.get("solved_by", "").strip() or None,
+        reference=form.get("reference", "").strip() or None,
         environments=before.environments,
         muted=before.muted,
         thresholds=kept | set_here,

@@ -30,7 +30,7 @@ from logs_ui.recorder.vocabulary import Mode, RunState, Status
 
 router = APIRouter()
 
-PAGE_SIZE = 50
+PAGE_SIZE = 25
 SORTS: Final = {
     "worst": "least solved first",
     "mean": "lowest mean first",

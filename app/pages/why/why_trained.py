@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.why_cards import thinned
 from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, kept, tab_router
 from logs_ui.app.parts import charts, words
+from logs_ui.app.parts.figure_table import thinned
 from logs_ui.app.parts.step_stacks import Bins, StepStack
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import urls
@@ -17,6 +17,7 @@ from logs_ui.app.web.open_database import id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis.card import finite
 from logs_ui.recorder.diagnosis.rollout_rows import Ints, Rows
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.masks import Mask, masks
@@ -83,7 +84,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
     lines = _lines(run.uid, here, found, solved) if is_trained else []
     kinds = [(it, words.OUTCOMES[it]) for it in OUTCOMES if counts(every)[it]]
     shown = (
-        list(signals(known.scalars, known.config, known.report.steps[0] if known.report.steps else 0))
+        list(signals(finite(known.scalars), known.config, known.report.steps[0] if known.report.steps else 0))
         if is_trained
         else []
     )
@@ -176,7 +177,7 @@ def _masks(run: str, here: StepWindow, found: Ints, known: Diagnosed) -> list[tu
     said = where(Outcome.TRAINED, here.rows, found, success=known.report.scale.success)
     return [
         (mask, None if mask.where is None or not said else _address(run, here, f"{said} {mask.where}".strip()))
-        for mask in masks(here.rows, trained, known.config, known.scalars)
+        for mask in masks(here.rows, trained, known.config, finite(known.scalars))
     ]
 
 

@@ -274,7 +274,7 @@ class _Recorded:
             policy={"version": first, "turns": rollout.versions, "staleness": now - first},
             training_rows=len(sequences),  # several if tokenizing again gave other ids than sampled
         )
-        row._end_columns["handed"] = trl_shapes.form_of(completion, is_parsed=True)  # noqa: SLF001
+        row._end_columns |= trl_shapes.handed_columns(completion, is_parsed=True)  # noqa: SLF001
         self._finished[id(completion)] = completion, rollout
 
     async def _generate_one_turn(self, prompt_ids: list[int], *args: Any, **kwargs: Any) -> Any:

@@ -419,7 +419,7 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
     if listener is not None and calls is not None:
         with guard("recording what a batch was scored with"):
             listener.scored(calls, [""] * len(_batches[trainer].rows))
-            handed(trainer, [""] * len(_batches[trainer].rows))
+            handed(trainer, [None] * len(_batches[trainer].rows))
             rewards_returned(trainer, returned)
     if listener is not None and trainer not in _resampling:
         _report_advantages(listener, scored)

@@ -21,11 +21,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from logs_ui.recorder.errors import LogsUIError
+from logs_ui.recorder.snapshot import text_key
 from logs_ui.recorder.vocabulary import Handed
 
 _ONE_CONTRACT = (0, 29, 1)
 _REPEATED_PROMPTS = (0, 28, 0)
 _TAGS = ("</think>", "<tool_call>")  # which a parsed answer does not hold
+_UNSAID = {"role", "name", "tool_call_id"}  # keys of a message that are not what was said
 
 NO_ROLLOUTS = (
     "record() takes a rollout_func, and this is a reward function. To record a training without a rollout_func, call "
@@ -104,6 +106,27 @@ def form_of(completion: Any, *, is_parsed: bool) -> Handed:
     is_bare = len(completion) == 1 and completion[0].keys() <= {"role", "content"}
     is_text = is_bare and (not is_parsed or any(tag in str(completion[0].get("content")) for tag in _TAGS))
     return Handed.TEXT if is_text else Handed.MESSAGES
+
+
+def handed_columns(completion: Any, *, is_parsed: bool) -> dict[str, Any]:
+    """Return the columns that say what reward functions were handed; `completion` is None for a text not seen. A text
+    that a parser left has no key: it may have lost a part.
+    """
+    if completion is None:
+        return {"handed": Handed.TEXT}
+    form = form_of(completion, is_parsed=is_parsed)
+    is_whole = form == Handed.MESSAGES or not is_parsed
+    return {"handed": form, "handed_key": text_key(_text_of(completion)) if is_whole else None}
+
+
+def _text_of(completion: Any) -> str:
+    """Return the text of a completion; of messages all that the model said."""
+    if isinstance(completion, str):
+        return completion
+    said = [message for message in completion if message.get("role", "assistant") == "assistant"]
+    parts = [part for message in said for name, part in message.items() if part and name not in _UNSAID]
+    texts = [one["text"] for part in parts if isinstance(part, list) for one in part if one.get("text")]
+    return "".join(map(str, texts or parts))
 
 
 def tokens_of_generated(generated: Sequence[Any]) -> dict[str, Any]:

@@ -267,7 +267,8 @@ class HelperClient:
             with self._condition:
                 self._heard(["done", parcel.number, self._errors, self.dropped - self._dropped_before, None, []])
         if self._spool and self._process is not None and self._process.is_running and self.pid is not None:
-            os.kill(self.pid, signal.SIGKILL)  # what it has is on disk, and waits for the end of its lock
+            with suppress(ProcessLookupError):  # it may have ended by itself since
+                os.kill(self.pid, signal.SIGKILL)  # what it has is on disk, and waits for the end of its lock
 
     def _raise_refusal(self) -> None:
         if self._refused is not None:

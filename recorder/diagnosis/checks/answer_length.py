@@ -1,20 +1,21 @@
-"""Finds answers that are truncated at the token limit, and rewards that follow the length of an answer."""
+"""Finds answers that are truncated at the token limit, or leave a tool's answer no room, which TRL then drops; and
+rewards that follow the length of an answer.
+"""
 
+import math
 from dataclasses import replace
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast, links, measures
-from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, quiet
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs, quiet
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.one_figure import FEW, Follows, R, follows
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
-from logs_ui.recorder.diagnosis.contrast import given_by, rise, windows
-from logs_ui.recorder.diagnosis.features import TOKENS
-from logs_ui.recorder.diagnosis.measures import lengths, mean, shares
+from logs_ui.recorder.diagnosis.contrast import given_by, rise
+from logs_ui.recorder.diagnosis.measures import TOKENS, lengths, mean, shares
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.wording import figure, percent
-from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import StopReason
 
 _CUT = 0.05
@@ -139,26 +140,28 @@ def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
 
 
 def _look_length(run: Run) -> Outcome:
-    limit, found, whole = run.threshold("length", _R), windows(run), follows(run)
+    limit, whole = run.threshold("length", _R), follows(run)
     is_alone = isinstance(whole, Follows) and whole.figure == TOKENS and whole.is_whole and abs(whole.r) >= limit
     name, r, share = (
         (whole.function, whole.r, whole.share) if isinstance(whole, Follows) and is_alone else _paid(run, limit)
     )
     if not abs(r) >= limit and _holds(run, limit - _LESS):
         limit, name, r, share = limit - _LESS, None, correlation(run.rows), 1.0
-    if found is None and not is_alone:
+    bonus = None if abs(r) >= limit else _paid_beside(run, limit)
+    if bonus is not None:
+        name, r, share, _ = bonus
+    if run.windows is None and not is_alone:
         return NotJudged("The run has a single step.")
-    found = found or (run.rows, run.rows)
     known = correlation(run.rows)
     if not np.isfinite(known):
         return NotJudged("The reward or the length does not vary within groups.")
-    grown = rise(*found, lengths)
+    grown = rise(run, lengths)
     of_function = "" if name is None else f", {name}: r = {figure(r)}"
     calm = Below(
         f"Reward and tokens per turn: r = {figure(known)} within groups{of_function} (threshold "
         f"{run.threshold('length', _R):g}); mean tokens per turn {figure(grown.before)} \u2192 {figure(grown.after)}."
     )
-    changes = [rise(*found, given_by(name)) for name in run.all.values]
+    changes = [rise(run, given_by(name)) for name in run.all.values]
     # Shorter answers alone may well be an improvement.
     follow = grown.value * r > 0 and grown.is_sure and abs(grown.value) > _GROWN * max(grown.before, 1)
     follow = follow and (r > 0 or any(it.is_sure and it.value < 0 for it in changes))
@@ -166,28 +169,37 @@ def _look_length(run: Run) -> Outcome:
         return calm
     paid, tokens = run.all.reward if name is None else run.all.parts[name], lengths(run.rows)
     trend = measures.correlations_by_step(run.all, paid, lengths(run.all))
-    far = tokens >= np.nanmedian(tokens) if r > 0 else tokens <= np.nanmedian(tokens)
-    where = f"completion_tokens{'>=' if r > 0 else '<='}{np.nanmedian(run.rows.completion_tokens):g}"
+    began = {**above(tuple((step, abs(value)) for step, value in trend), limit), "trend": trend, "limit": None}
+    if bonus is not None:
+        began = above(run.all.by_step(lengths(run.all)), (1 + _GROWN) * grown.before)
+    middle = np.nanmedian(tokens)
+    far = tokens >= middle if r > 0 else tokens <= middle
+    where = f"completion_tokens>={math.ceil(middle)}" if r > 0 else f"completion_tokens<={math.floor(middle)}"
+    if not np.array_equal(tokens, run.rows.completion_tokens, equal_nan=True):
+        where = links.ids(run.rows.id[far])
     return Card(
         id="length",
-        title=f"{'Longer' if r > 0 else 'Shorter'} answers get higher rewards, and answers follow"
+        title=f"Answers follow what {name} pays for length, and nothing else gets better"
+        if bonus
+        else f"{'Longer' if r > 0 else 'Shorter'} answers get higher rewards, and answers follow"
         if follow
         else f"{name or 'The reward'} follows one figure: the length of answers (r = {figure(r)} within groups)",
-        cost=run.fall.lost * abs(r) * share,
+        cost=bonus[3] if bonus else run.fall.lost * abs(r) * share,
         evidence=(
             f"Correlation of {name or 'reward'} and tokens within groups: r = {figure(r)}."
             + (f" It explains {part_of(share)} of the reward's variance." if name else ""),
             f"Mean tokens per turn, first to last steps: {figure(grown.before)} \u2192 {figure(grown.after)}.",
+            *([f"{name} adds {figure(bonus[3])} more to the reward than at first."] if bonus else []),
         ),
         suggestion=f"Compare two answers of one length and different quality. If {name or 'the reward'} rates them "
         "alike, repair it before training goes on."
         if is_alone
         else "Remove length from the reward, or reward it only if the answer is correct.",
-        where="" if is_alone else links.ids(run.rows.id[far]) if (run.rows.turns > 1).any() else where,
-        **{**above(tuple((step, abs(value)) for step, value in trend), limit), "trend": trend, "limit": None},
+        where="" if is_alone else where,
+        **began,
         own=None if is_alone else far,
         is_setup=is_alone,
-        is_loss=follow,
+        is_loss=follow and bonus is None,
     )
 
 
@@ -197,19 +209,41 @@ def _holds(run: Run, limit: float) -> bool:
     If right answers merely are longer than wrong ones, length says little among the right ones. And if another reward
     function rises that does not follow length, the policy learns more than to write long answers.
     """
-    found, steps = windows(run), run.all.steps
-    if found is None or len(steps) < _PARTS:
+    if len(run.all.steps) < _PARTS:
         return False
-    parts = (run.all.where(np.isin(run.all.step, own)) for own in np.array_split(steps, _PARTS))
+    parts = (run.all.where(np.isin(run.all.step, own)) for own in np.array_split(run.all.steps, _PARTS))
     if not all(correlation(part) >= limit for part in parts) or not _among_alike(run.all) >= _ALIKE:
         return False
-    before, after = found
-    grown, gain = rise(before, after, lengths), rise(before, after, lambda rows: rows.reward)
-    if not grown.is_sure or grown.value < _MUCH * grown.before or not gain.is_sure or gain.value <= 0:
-        return False
+    gain = rise(run, lambda rows: rows.reward)
+    return _grows_much(run) and gain.is_sure and gain.value > 0 and not _learns_more(run, limit)
+
+
+def _grows_much(run: Run) -> bool:
+    grown = rise(run, lengths)
+    return grown.is_sure and grown.value >= _MUCH * grown.before
+
+
+def _learns_more(run: Run, limit: float) -> bool:
+    """Return True if a function rises that does not follow length."""
     others = [name for name in run.all.values if not correlation(run.all, run.all.values[name]) >= limit]
-    rises = [rise(before, after, given_by(name)) for name in others]
-    return not any(it.is_sure and it.value > 0 for it in rises)
+    rises = (rise(run, given_by(name)) for name in others)
+    return any(it.is_sure and it.value > 0 for it in rises)
+
+
+def _paid_beside(run: Run, limit: float) -> tuple[str, float, float, float] | None:
+    """Return a function of whatever share that follows length and rises, while answers grow by half or more, and
+    neither solved nor another function rises: what is learned is its bonus. With it r, its share of the reward's
+    variance within groups, and what it adds to the reward more than in the first steps.
+    """
+    share, solved = shares(run.rows), rise(run, run.scale.success.outcomes)
+    if not _grows_much(run) or (solved.is_sure and solved.value > 0) or _learns_more(run, limit):
+        return None
+    found = []
+    for name, part in run.rows.parts.items():
+        r, gain = correlation(run.rows, part), rise(run, given_by(name, run.rows.weights.get(name, 1.0)))
+        if r >= limit and gain.is_sure and gain.value > 0:
+            found.append((name, r, share.get(name, 0.0), gain.value))
+    return max(found, key=lambda bonus: bonus[3], default=None)
 
 
 def _among_alike(rows: Rows) -> float:
@@ -225,21 +259,39 @@ def _among_alike(rows: Rows) -> float:
     return correlation(replace(rows, group=_QUARTERS * rows.group + place))
 
 
-TRUNCATION = Diagnostic(
+def _look_no_room(run: Run) -> Outcome:
+    own, limit = run.rows.facts["no_room"] == 1, run.threshold("no_room", _CUT)
+    share = float(own.mean())
+    if share <= limit or contrast.is_fine(run, own):
+        return quiet(share, "of rollouts end because a tool's answer had no room", limit)
+    length = run.config.get("max_completion_length")
+    most = f", of max_completion_length={length} tokens," if isinstance(length, int) else ""
+    return Card(
+        id="no_room",
+        title=f"{percent(share)} of rollouts end because a tool's answer had no room",
+        cost=contrast.cost(run, own),
+        evidence=(
+            f"In {own.sum()} of {len(own)} rollouts the last answer is whole and calls a tool.",
+            f"The completion{most} had no room for what the tool answered.",
+        ),
+        suggestion="Raise max_completion_length, or shorten what the tool answers.",
+        where="no_room:1",
+        **above(run.all.by_step(run.all.facts["no_room"] == 1), limit),
+        own=own,
+    )
+
+
+TRUNCATION = check(
     "truncation",
     "Truncation",
     "Share of rollouts with a turn that ended at the token limit, or, if no stop reason is recorded, whose only answer "
     f"has max_completion_length tokens, above {_CUT:.0%}.",
-    "AReaL's no_eos_ratio",
     _missing,
     _look_truncation,
-    limits=SHARE,
-    position=100,
-    explained_by=("infrastructure", "diversity:cold", "degenerate_text", "length"),
-    is_behaviour=True,
+    source="AReaL's no_eos_ratio",
     needs_calls=True,
 )
-LENGTH = Diagnostic(
+LENGTH = check(
     "length",
     "Length bias",
     "Pearson's r within groups between tokens per turn and the reward, or a function that explains at least "
@@ -248,12 +300,18 @@ LENGTH = Diagnostic(
     f"{FEW} rollouts, as in `proxy`, whether answers grow or not. (2) r is at least "
     f"{_R - _LESS:g} in each fifth of the run and {_ALIKE:g} among rollouts of a group with similar rewards (the same "
     f"quarter of the range), answers grow by {_MUCH:.0%} or more, the reward rises, and each reward function that "
-    "rises follows length.",
-    "diagnosis literature: |r| \u2265 0.8 at n \u2265 8; the rest is ours",
+    f"rises follows length. (3) r is at least {_R:g} for a function of any share, which rises, answers grow by "
+    f"{_MUCH:.0%} or more, and neither solved nor a function rises that does not follow length.",
     lambda run: None if np.isfinite(run.rows.completion_tokens).sum() >= _FEW else "completion tokens",
     _look_length,
-    limits=SHARE,
-    position=200,
-    explained_by=("invalid_reward", "task_mix", "hacking:weightless", "reward_parts:outweighs"),
-    is_behaviour=True,
+    source="diagnosis literature: |r| \u2265 0.8 at n \u2265 8; the rest is ours",
+)
+NO_ROOM = check(
+    "no_room",
+    "Room for tools' answers",
+    f"Share of rollouts that end because the completion had no room for a tool's answer, above {_CUT:.0%}, unless "
+    "they do as well as the others.",
+    needs("tool calls", lambda run: np.isfinite(run.rows.facts["no_room"][run.rows.facts["tool_calls"] > 0])),
+    _look_no_room,
+    needs_calls=True,
 )

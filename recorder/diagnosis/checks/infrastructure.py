@@ -2,16 +2,17 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast, links
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Outcome, Run, quiet
+from logs_ui.recorder.diagnosis.card import Card, Outcome, Run, check, needs, quiet
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
 from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
 from logs_ui.recorder.diagnosis.wording import listed, percent
-from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import Lack, LossCause
 
 _SHARE = 0.05
@@ -20,6 +21,7 @@ _ATTEMPTS = 4
 _MOSTLY = 0.5  # of the failed rollouts [ours]
 _FEW = 2  # rollouts: one alone is an accident
 _NUMBER = re.compile(r"\w*\d[\w-]*")  # a number or an id
+_READ = 32  # rollouts
 _LONGEST = 200  # characters of an error that are shown
 
 
@@ -52,7 +54,12 @@ def _look(run: Run) -> Outcome:
         id="infrastructure",
         title=f"{percent(share)} of rollouts failed with {of_whom}",
         cost=run.cost_of("infrastructure") + contrast.cost(run, told),
-        evidence=(*_kinds(rows.error[ended].tolist()), *_tasks(rows, bad, dead), *_received(whole, told)),
+        evidence=(
+            *_kinds(rows.error[ended].tolist()),
+            *_tasks(rows, bad, dead),
+            *_received(whole, told),
+            *_read(run, told),
+        ),
         suggestion="Read the errors: imported files do not say whether the policy or the environment is at fault."
         if not is_known
         else "Fix the environment, or mask these rollouts; the policy is not at fault."
@@ -101,17 +108,33 @@ def _received(whole: Bools, told: Bools) -> list[str]:
     return said
 
 
-DIAGNOSTIC = Diagnostic(
+def _read(run: Run, told: Bools) -> list[str]:
+    """Name the errors of calls, at any depth, in some of the rollouts that received them."""
+    read = run.sample(np.isin(run.all.id, run.rows.id[told]), _READ)
+    kinds = _kinds([error for it in read.values() for error in _errors_in(it.actions)])
+    return [f"In {len(read)} of those with failed calls that were read: {' '.join(kinds)}"] if kinds else []
+
+
+def _errors_in(entries: Iterable[Any]) -> Iterator[str]:
+    """Yield the errors that `env_errors` counts, and those of calls that a call made."""
+    for it in entries:
+        if isinstance(it, dict):
+            if it.get("error") is not None and it.get("observation") is None:
+                yield str(it["error"])
+            metadata = it.get("metadata")
+            made = metadata.get("calls") if isinstance(metadata, dict) else None
+            yield from _errors_in(made if isinstance(made, list) else ())
+
+
+DIAGNOSTIC = check(
     "infrastructure",
     "Environment and infrastructure",
     "Share of rollouts that ended with an error, a timeout or a full server, or in which every call raised or "
     "made one that did, and that were not solved, above "
     f"{_SHARE:.0%}; or at least {_OF_TASK:.0%} of a task's rollouts, from {_ATTEMPTS} on. Rollouts in which any call "
     "raised count, too, if they do worse than the others.",
-    "prime-rl; by task: ours",
-    lambda run: run.lacking(Lack.ERRORS) if len(run.rows) else "a rollout",
+    needs("a rollout", lambda run: len(run.rows), Lack.ERRORS),
     _look,
-    limits=SHARE,
-    position=10,
+    source="prime-rl; by task: ours",
     needs_calls=True,
 )

@@ -1,21 +1,37 @@
-"""Finds answers in which no action was found, and rollouts that end without a single action or tool call."""
+"""Finds answers that lack something: an action, any text, or a form that they had at first; and rollouts that end
+without a single action or tool call.
+"""
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast, links
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, Outcome, Run, quiet, too_few, uncovered
+from logs_ui.recorder.diagnosis.card import (
+    Below,
+    Card,
+    NotJudged,
+    Outcome,
+    Run,
+    check,
+    needs,
+    quiet,
+    too_few,
+    uncovered,
+)
 from logs_ui.recorder.diagnosis.change_point import above
-from logs_ui.recorder.diagnosis.measures import mean
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.mean_difference import compare
+from logs_ui.recorder.diagnosis.measures import find_empty, mean
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.success import is_outcome, levels
 from logs_ui.recorder.diagnosis.tables.action_table import OCCUR, Fallback, fallback_of
 from logs_ui.recorder.diagnosis.waterfall import has_cause
-from logs_ui.recorder.diagnosis.wording import percent
-from logs_ui.recorder.settings import SHARE
+from logs_ui.recorder.diagnosis.wording import exact_percent, figure, percent
 from logs_ui.recorder.vocabulary import LossCause, StopReason
 
 _SHARE = 0.1
 _STREAK = 3
 _BY_TOOLS = 0.5  # of the rollouts that act [ours]
+_EMPTY, _LOST = 0.05, 0.1  # of the rollouts [ours]
+_HAD = 0.8  # of the rollouts had the form before [ours]
 _TENTH = 0.1  # of the loss: so much is worth a card, however few turns it was [ours]
 
 
@@ -92,11 +108,6 @@ def _idle(rows: Rows, every: Rows) -> Floats:
     return np.where(silent, 1.0, np.where(np.isnan(steps), np.nan, steps == 0))
 
 
-def _missing(run: Run) -> str | None:
-    known = (~np.isnan(run.rows.facts["env_steps"])).any() or (run.all.facts["env_steps"] > 0).any()
-    return None if known else "an environment"
-
-
 def _look_idle(run: Run) -> Outcome:
     if (unknown := uncovered(run)) is not None:
         return unknown  # an unattributed action would look like none
@@ -130,36 +141,125 @@ def _look_idle(run: Run) -> Outcome:
     )
 
 
-PARSE_FAILURES = Diagnostic(
+def _look_empty(run: Run) -> Outcome:
+    rows, limit, every = run.rows, run.threshold("empty_answers", _EMPTY), find_empty(run.all)
+    empty = every[run.all.step >= rows.steps[0]]
+    own = empty == 1
+    share = float(own.mean())
+    if (lacking := too_few(np.isfinite(empty), "answers whose text is recorded")) is not None:
+        return lacking
+    cost = contrast.cost(run, own)
+    if share <= limit or cost == 0:
+        return quiet(share, "of rollouts have no text in any answer", limit)
+    rewards = [figure(mean(rows.reward[some])) for some in (own, ~own)]
+    return Card(
+        id="empty_answers",
+        title=f"{percent(share)} of rollouts say nothing: their answers are empty",
+        cost=cost,
+        evidence=(
+            f"{int(own.sum())} of {len(rows)} rollouts have neither text nor a tool call.",
+            f"Mean reward: empty {rewards[0]}, others {rewards[1]}.",
+        ),
+        suggestion="Open one with its tokens. If it ends at once, look at the end-of-turn token and the chat template; "
+        "if it holds tokens, at what strips its text.",
+        where=links.ids(rows.id[own]),
+        **above(run.all.by_step(every), limit),
+        own=own,
+    )
+
+
+def _look_format(run: Run) -> Outcome:
+    forms = [name for name in run.rows.values if _is_form(run, name)]
+    if not forms:
+        return NotJudged("No function of two values says whether answers have a form.")
+    cards = [card for name in forms if (card := _find_lost_form(run, name)) is not None]
+    if cards:
+        return max(cards, key=lambda card: card.cost or 0.0)
+    said = [f"{name} {exact_percent(mean(_mark_lacking(run, name)) or 0.0)}" for name in forms]
+    return Below(f"Share of rollouts without: {', '.join(said[:3])} (threshold {_LOST:.0%}, if it grew and costs).")
+
+
+def _is_form(run: Run, name: str) -> bool:
+    """Return True for a function of two values that is no outcome."""
+    decides = {mark.column for mark in run.scale.success.marks}
+    is_free = not is_outcome(name) and links.rewards(name) not in decides
+    return is_free and len(levels(run.all.values[name])) == 2 and run.all.weights.get(name, 1.0) >= 0
+
+
+def _mark_lacking(run: Run, name: str) -> Floats:
+    """Return (N,) of all steps: 1 for rollouts that ended normally and got the lower value of a function, 0 for others,
+    NaN without any value.
+    """
+    values = run.all.values[name]
+    lacks = (values < np.nanmean(levels(values))) & has_cause(run.all, LossCause.WRONG_ANSWER)
+    return np.where(np.isfinite(values), lacks, np.nan)
+
+
+def _find_lost_form(run: Run, name: str) -> Card | None:
+    """Return a card if rollouts lose a form that most had, and what other functions pay with it."""
+    rows, limit, every = run.rows, run.threshold("lost_format", _LOST), _mark_lacking(run, name)
+    own = every[run.all.step >= rows.steps[0]] == 1
+    share, fields = float(own.mean()), above(run.all.by_step(every), limit)
+    first = fields["since_step"]
+    if share <= limit or first is None or first <= run.all.steps[0]:
+        return None
+    before = float(np.nanmean(every[run.all.step < first]))
+    rest = compare(rows.reward - np.nan_to_num(rows.parts[name]), own, rows.group, rows.group)
+    if before > min(1 - _HAD, share / 2) or rest is None or rest.chance is None or rest.chance > contrast.SURER:
+        return None
+    if rest.value >= 0:
+        return None
+    low = figure(float(levels(run.all.values[name])[0]))
+    paid = f"{figure(rest.chosen)} with {name} at {low}, {figure(rest.others)} to the others"
+    return Card(
+        id="lost_format",
+        title=f"{percent(share)} of rollouts lose a form: {name} is {low}, as for {percent(before)} before",
+        cost=contrast.cost(run, own),
+        evidence=(f"Within groups, other functions pay {paid}.",),
+        suggestion=f"Compare a rollout with {name} at {low} with one of its group that has the form: if its answer is "
+        "right and is not read, the parser is too strict; if not, show the form in the prompt, or pay more for it.",
+        where=f"{links.rewards(name)}<={float(np.nanmin(run.all.values[name])) + SAME:.9g}",
+        own=own,
+        **fields,
+    )
+
+
+PARSE_FAILURES = check(
     "parse_failures",
     "Parse failures",
     f"Share of turns whose answer gave no action, and was not truncated, above {_SHARE:.0%}; or the same share of "
     f"rollouts that end so, or {_TENTH:.0%} of the loss. If most actions that do not occur in the answer before "
     f"them are one and the same, and {OCCUR:.0%} of the others occur in theirs, the loop sent it in place of one.",
-    "evalscope's budget, verl PR 7697",
-    lambda run: (
-        None
-        if np.isfinite(_failures(run.rows, fallback_of(run.rows))).any()
-        else "actions, as record(parse=...) finds them"
-    ),
+    needs("actions, as record(parse=...) finds them", lambda run: _failures(run.rows, fallback_of(run.rows)) >= 0),
     _look_unparsed,
-    limits=SHARE,
-    position=90,
-    explained_by=("infrastructure", "diversity:cold", "degenerate_text"),
-    is_behaviour=True,
+    source="evalscope's budget, verl PR 7697",
     needs_calls=True,
 )
-NEVER_ACTED = Diagnostic(
+NEVER_ACTED = check(
     "never_acted",
     "Never acted",
     f"Share of rollouts with an environment and without a step in it, above {_SHARE:.0%}, unless they do as well as "
     "the others. If actions are parsed from text and many answers have none, rollouts that never reach the environment "
     "count as parse failures.",
-    "NeMo Gym PR 1304; the threshold is ours",
-    _missing,
+    needs("an environment", lambda run: (run.rows.facts["env_steps"] >= 0).any() or run.all.facts["env_steps"] > 0),
     _look_idle,
-    limits=SHARE,
-    position=150,
-    explained_by=("infrastructure", "parse_failures", "truncation", "diversity:cold", "degenerate_text"),
-    is_behaviour=True,
+    source="NeMo Gym PR 1304; the threshold is ours",
+)
+EMPTY_ANSWERS = check(
+    "empty_answers",
+    "Empty answers",
+    f"Share of rollouts without any text and tool call in their answers, above {_EMPTY:.0%}, unless they do as well as "
+    "the others.",
+    needs("texts of answers", lambda run: np.isfinite(find_empty(run.all))),
+    _look_empty,
+)
+LOST_FORMAT = check(
+    "lost_format",
+    "Lost format",
+    "Share of rollouts that end normally and get the lower value of a function with two values, which is no outcome, "
+    f"above {_LOST:.0%} since a change point, before which at least {_HAD:.0%} had the upper one, and at most half as "
+    "many not; if other functions pay them less than others of their groups, with a probability below "
+    f"{contrast.SURER:.1%} by chance.",
+    lambda run: None if len(run.rows.values) > 1 else "two reward functions",
+    _look_format,
 )

@@ -5,15 +5,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
-from logs_ui.recorder.diagnosis.features import FEATURES, TOKENS
-from logs_ui.recorder.diagnosis.measures import correlation, correlations_by_step, shares
+from logs_ui.recorder.diagnosis.measures import TOKENS, correlation, correlations_by_step, list_figures, shares
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.success import is_form, is_outcome
 from logs_ui.recorder.diagnosis.wording import figure
-from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 R = 0.95
@@ -58,7 +56,7 @@ def follows(run: Run) -> Follows | NotJudged:
     if run.scale.success.solved(rows).mean() >= _SOLVED:
         return NotJudged("Most rollouts are solved.")
     limit, share = run.threshold("proxy", R), shares(rows)
-    known = {it.name: it.values(rows) for it in FEATURES}
+    known = list_figures(rows)
     forms = {name: values for name, values in rows.values.items() if is_form(name)}
     found = [_closest(rows, None, 1.0, limit, known | (forms if any(map(is_outcome, rows.values)) else {}))]
     names = [name for name in share if share[name] >= _SHARE and not is_form(name)]
@@ -95,8 +93,7 @@ def _look(run: Run) -> Outcome:
         return Below(f"{name} follows {found.figure} most closely: r = {r} within groups (threshold {limit:g}).")
     every = compared(run.all)
     paid = every.reward if found.function is None else every.parts[found.function]
-    known = {it.name: it.values for it in FEATURES}
-    values = every.values[found.figure] if found.figure in every.values else known[found.figure](every)
+    values = (list_figures(every) | dict(every.values))[found.figure]
     return Card(
         id="proxy",
         title=f"{name} follows one figure: {found.figure} (r = {r} within groups)",
@@ -114,7 +111,7 @@ def _look(run: Run) -> Outcome:
     )
 
 
-DIAGNOSTIC = Diagnostic(
+DIAGNOSTIC = check(
     "proxy",
     "Reward follows one figure",
     f"|r| of at least {R:g} within groups, and about as much in both halves of the groups, between a figure (turns, "
@@ -123,10 +120,6 @@ DIAGNOSTIC = Diagnostic(
     f"named like a form. From {FEW} rollouts on, without truncated and failed ones. Silent for rewards of two values, "
     f"for a reward that is the environment's own, and if {_SOLVED:.0%} are solved. Tokens per turn are left to the "
     "check on length.",
-    "ours",
-    lambda run: None if np.isfinite(run.rows.reward).any() else "a reward",
+    needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _look,
-    limits=SHARE,
-    position=195,
-    explained_by=("reward_parts:outweighs", "invalid_reward", "disagreement", "length"),
 )

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run, Trend, quiet, since
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Trend, check, needs, quiet, since
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
@@ -66,7 +66,6 @@ def _look_no_update(run: Run) -> Outcome:
         where="",
         trend=trend,
         since_step=since(trend, lambda value: abs(value) <= STANDSTILL[name]),
-        stops_learning=True,
         is_loss=False,
     )
 
@@ -160,7 +159,6 @@ def _card(run: Run, title: str, said: list[str], begun: dict[str, Any]) -> Card:
         "that were sampled: re-tokenised text may not match.",
         where="",
         **begun,
-        stops_learning=True,
         is_loss=False,
     )
 
@@ -214,42 +212,37 @@ def _look_staleness(run: Run) -> Outcome:
         suggestion="Sample with the newest weights, generate fewer rollouts ahead, or limit the staleness.",
         where="" if ahead >= limit else f"lag>={limit - ahead:g}",
         **above(trend, limit),
-        stops_learning=True,
         is_loss=False,
         own=is_old,
     )
 
 
-NO_UPDATE = Diagnostic(
+NO_UPDATE = check(
     "no_update",
     "Policy not updating",
     "Over the last steps a learning rate of at most {learning_rate:g}, a gradient norm of at most {grad_norm:g}, or a "
     "KL to the reference of at most {kl:g}, while rewards differ within groups.".format_map(STANDSTILL),
-    "ours",
     lambda run: None if any(_recent(run, name) for name in STANDSTILL) else "the trainer's learning_rate or grad_norm",
     _look_no_update,
-    position=60,
+    limits=None,
 )
-MISMATCH = Diagnostic(
+MISMATCH = check(
     "mismatch",
     "Trainer/sampler mismatch",
     f"Mean |Δ log p| over the trained tokens, as the trainer logs it, above {_MEAN:g} nats (mean exp|Δ| above 1.05). "
     f"Or a mean importance-sampling ratio below {_LEAST_RATIO:g}. Or a sampler's mean of -log p that differs from the "
     f"trainer's entropy by more than {_ENTROPY:.0%} of that, {_LEAST_ENTROPY:g} nats, and {_ERRORS:g} standard errors.",
-    "NeMo-RL; the thresholds of ratios and entropy are ours",
     _missing,
     _look_mismatch,
+    source="NeMo-RL; the thresholds of ratios and entropy are ours",
     limits=FROM_NOTHING,
-    position=40,
 )
-STALENESS = Diagnostic(
+STALENESS = check(
     "staleness",
     "Staleness",
     f"More than a tenth of the rollouts are {_LAG} or more versions older than the policy that is trained on them. A "
     "batch that is used for several steps (steps_per_generation, num_iterations) is older by half of them on average.",
-    "ours",
-    lambda run: run.lacking(Lack.POLICY_VERSIONS) if len(run.rows) else "a rollout",
+    needs("a rollout", lambda run: len(run.rows), Lack.POLICY_VERSIONS),
     _look_staleness,
     limits=FROM_NOTHING,
-    position=50,
 )

@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.card import Below, Card, Diagnostic, NotJudged, Outcome, Run
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import below
-from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, given_by, rise, windows
-from logs_ui.recorder.diagnosis.measures import best, extent, mean, shares, within_groups
+from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, given_by, rise
+from logs_ui.recorder.diagnosis.measures import best, dead, extent, mean, shares, weigh_by_range, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, means
 from logs_ui.recorder.diagnosis.success import is_outcome
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
-from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import Lack
 
 _MOST, _LEAST = 0.9, 0.1
@@ -21,6 +20,7 @@ _FALL = 0.1  # of the range of its values [ours]
 _COMPARABLE, _LOW = 0.5, 0.25  # [ours]
 _RARE = 0.05  # of the groups of the largest set [ours]
 _SMALL = 0.1  # of the sum of all reward functions' ranges
+_BESIDE = ("turn_limit", "hacking", "forgotten")  # what learning one function in place of another explains
 
 
 def _look_functions(run: Run) -> Outcome:
@@ -78,16 +78,16 @@ def _outweighed(run: Run) -> Card | None:
     return Card(
         id="reward_parts",
         title=f"{first} explains {part_of(share[first])} of the reward variance within groups{over}, {starved} "
-        f"{_part(share[starved]) if share[starved] >= 0 else 'opposes it'}",
+        f"{_part(share[starved]) if share[starved] >= -SAME else 'opposes it'}",
         cost=max(room, run.fall.lost * min(share[first], 1.0)),
         evidence=(
-            f"Headroom: {figure(room)} in {starved}, {figure(_room(run, first))} in {first}.",
+            f"Left to gain: {figure(room)} in {starved}, {figure(_room(run, first))} in {first}.",
             f"Weights: {first} {_weight(run, first)}, {starved} {_weight(run, starved)}.",
             "Advantages come from differences within a group: the policy learns what makes them.",
         ),
         suggestion=_less_of(run, first, starved) if same is None else check,
         where=_missing_it(run, starved),
-        aspects=("outweighs", "decides"),
+        explains=("proxy", "length", *_BESIDE),
     )
 
 
@@ -114,7 +114,7 @@ def _drowned(run: Run) -> Card | None:
         ),
         suggestion=f"Raise the weight of {listed(outcomes)}, or gate the others on it.",
         where=_missing_it(run, outcomes[0]),
-        aspects=("outweighs", "decides"),
+        explains=("proxy", "length", *_BESIDE),
     )
 
 
@@ -139,7 +139,7 @@ def _weight(run: Run, name: str) -> str:
 
 def part_of(share: float) -> str:
     """Return a share in words. It can be above 1 if another function opposes this one, whose share is negative."""
-    return "all" if share > 1 else percent(share)
+    return "all" if share > 1 + SAME else percent(share)
 
 
 def _less_of(run: Run, first: str, other: str) -> str:
@@ -147,17 +147,16 @@ def _less_of(run: Run, first: str, other: str) -> str:
 
 
 def _part(share: float) -> str:
-    return percent(share) if share > 0 else "none"
+    return percent(share) if share > SAME else "none"
 
 
 def _overruled(run: Run) -> Card | None:
     """Return a card if one function has most of the variance and rises, and another one that matters falls."""
-    found, share = windows(run), shares(run.all)
+    share = shares(run.all)
     first = max(share, key=lambda name: share[name], default=None)
-    if found is None or first is None or share[first] < run.threshold("reward_parts", _MOST) - _LESS:
+    if first is None or share[first] < run.threshold("reward_parts", _MOST) - _LESS:
         return None
-    before, after = found
-    gains = {name: rise(before, after, given_by(name), chance=SURER) for name in share}
+    gains = {name: rise(run, given_by(name), chance=SURER) for name in share}
     if gains[first].value <= 0 or not gains[first].is_sure:
         return None
     fallen = [
@@ -181,7 +180,7 @@ def _overruled(run: Run) -> Card | None:
         ),
         suggestion=_less_of(run, first, name),
         where=f"{links.rewards(name)}<={float(np.nanmin(run.rows.values[name])):.9g}",
-        aspects=("decides",),
+        explains=_BESIDE,
     )
 
 
@@ -217,9 +216,8 @@ def _pair_of_all(run: Run) -> tuple[str, str, dict[str, float]] | None:
 
 
 def _grows(run: Run, name: str) -> bool:
-    found = windows(run)
-    gain = None if found is None else rise(*found, given_by(name))
-    return gain is not None and gain.is_sure and gain.value > 0
+    gain = rise(run, given_by(name))
+    return gain.is_sure and gain.value > 0
 
 
 def _matters(run: Run, name: str, first: str) -> bool:
@@ -238,7 +236,7 @@ def _matters(run: Run, name: str, first: str) -> bool:
 
 
 def _has_room(run: Run, name: str) -> bool:
-    """Return True if a function has headroom.
+    """Return True if a function has something left to gain.
 
     One that only ever gave a single value may be a penalty that never applied, unless it is named like an outcome.
     """
@@ -253,7 +251,7 @@ def _is_low(run: Run, name: str) -> bool:
 
 
 def _room(run: Run, name: str) -> float:
-    """Return the function's headroom: the most that it can add less the mean that it adds."""
+    """Return what is left to gain by the function: the most that it can add less the mean that it adds."""
     known = mean(run.rows.parts[name])
     return 0.0 if known is None else best(run.all, name) - known
 
@@ -270,6 +268,7 @@ def cancels(rows: Rows) -> Bools:
 
 def _cancelled(run: Run) -> Card | None:
     cancelled = cancels(run.rows)
+    own, equal = cancelled[run.rows.group], dead(run.rows.groups)[run.rows.group]
     share = float(cancelled.mean()) if len(cancelled) else 0.0
     if share <= _LEAST:
         return None
@@ -279,9 +278,9 @@ def _cancelled(run: Run) -> Card | None:
         cost=run.fall.lost * share,
         evidence=(f"In {cancelled.sum()} groups they differ between rollouts, but their sum does not.",),
         suggestion="Change the weights so that they no longer cancel.",
-        where="spread:0",
-        own=cancelled[run.rows.group],
-        aspects=("cancels",),
+        where=links.selecting(run.rows.id, own, {"spread:0": equal}),
+        own=own,
+        explains=("constant_reward",),
     )
 
 
@@ -290,15 +289,10 @@ def weightless(rows: Rows) -> dict[str, float]:
 
     A function of small weight is left out if it is ever negative: it is then a penalty, which may grow with success.
     """
-    ranges = {name: extent(part) for name, part in rows.parts.items()}
-    total = sum(ranges.values())
-    if total <= SAME:
-        return {}
-    share = {name: value / total for name, value in ranges.items()}
     return {
-        name: share[name]
-        for name, given in rows.values.items()
-        if share[name] <= SAME or (share[name] <= _SMALL and float(np.nanmin(given, initial=0.0)) >= 0)
+        name: share
+        for name, share in weigh_by_range(rows).items()
+        if share <= SAME or (share <= _SMALL and float(np.nanmin(rows.values[name], initial=0.0)) >= 0)
     }
 
 
@@ -307,22 +301,21 @@ def _look_hacking(run: Run) -> Outcome:
 
     The policy may have learned what the reward pays for in place of what is wanted.
     """
-    found = windows(run)
-    if found is None:
+    if run.windows is None:
         return NotJudged("The run has a single step.")
-    before, after = found
-    gain = rise(before, after, lambda rows: rows.reward)
+    before, after = run.windows
+    gain = rise(run, lambda rows: rows.reward)
     moved = f"Reward, last steps vs first: {figure(gain.before)} to {figure(gain.after)}"
     if gain.value <= 0 or not gain.is_sure:
         return Below(f"{moved}: it did not rise by more than chance.")
     light = weightless(run.all)
-    gains = {name: rise(before, after, given_by(name, before.weights.get(name, 1.0))) for name in before.values}
+    gains = {name: rise(run, given_by(name, before.weights.get(name, 1.0))) for name in before.values}
     payer = max(gains, key=lambda name: gains[name].value, default="")
-    falls = {name: rise(before, after, given_by(name)) for name in light}
+    falls = {name: rise(run, given_by(name)) for name in light}
     # Functions named like an outcome may give way to another one.
     for name in () if is_outcome(payer) else before.values:
         if is_outcome(name) and name not in light:
-            falls[name] = rise(before, after, given_by(name), chance=SURER)
+            falls[name] = rise(run, given_by(name), chance=SURER)
     # The fall as a share of the range of the function's values, for those that fell too far.
     limit, fallen = run.threshold("hacking", _FALL), dict[str, float]()
     for name, fall in falls.items():
@@ -343,48 +336,40 @@ def _look_hacking(run: Run) -> Outcome:
         how = f"and {payer} rises instead"
         first, last = figure(gains[payer].before), figure(gains[payer].after)
         said = f"{payer} added {first} to the reward at first, and {last} at last."
+    course = (
+        f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: {name} "
+        f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
+        f"{figure(gain.after)}."
+    )
     return Card(
         id="hacking",
         title=f"Suspected reward hacking: the reward rises while {name} falls, {how}",
         cost=max(run.fall.lost, 0.0) * min(fallen[name], 1.0) + gain.value,
-        evidence=(
-            (
-                f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: {name} "
-                f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
-                f"{figure(gain.after)}."
-            ),
-            said,
-        ),
+        evidence=(course, said),
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
         "weight, or fix the function that rewards them.",
         where=f"{links.rewards(name)}<={fall.after:.6g}",
         **below(run.all.by_step(run.all.values[name]), (fall.before + fall.after) / 2),
         # If both functions count, the cards on length and on weights say better why one gives way to the other.
-        aspects=("weightless",) if name in light else (),
+        explains=("length", "reward_parts") if name in light else (),
     )
 
 
-REWARD_PARTS = Diagnostic(
+REWARD_PARTS = check(
     "reward_parts",
     "Reward functions",
     f"Share of the reward variance within groups, Cov(part, R) / Var(R). (1) One function has {_MOST:g} or more of it, "
-    f"and another one that matters has {_LEAST:g} or less: it has more than {_LEAST:.0%} headroom, and is worth at "
+    f"and another one that matters has {_LEAST:g} or less: it has more than {_LEAST:.0%} left to gain, and is worth at "
     f"least {_COMPARABLE:.0%} as much, is named like an outcome (correct, solved, ...), or stays below {_LOW:.0%} of "
     f"its best. (2) One function has {_MOST - _LESS:g} or more over all steps and rises, while another one that "
     f"matters falls by more than {_FALL:.0%} of its range, both with a probability below {SURER:.1%} by chance. "
     f"(3) In more than {_LEAST:.0%} of groups, functions differ between rollouts, but their weighted sum does not. "
     "Each set of functions that score the same groups is judged for itself.",
-    "TRL issue 3857; the thresholds are ours",
-    lambda run: run.lacking(Lack.WEIGHTS) if len(run.rows.parts) > 1 else "two reward functions",
+    needs("two reward functions", lambda run: len(run.rows.parts) > 1, Lack.WEIGHTS),
     _look_functions,
-    limits=SHARE,
-    position=210,
-    explained_by=(
-        *("invalid_reward", "disagreement", "inconsistent", "parse_failures", "truncation", "loops", "never_acted"),
-        *("degenerate_text", "hacking:weightless", "length"),
-    ),
+    source="TRL issue 3857; the thresholds are ours",
 )
-HACKING = Diagnostic(
+HACKING = check(
     "hacking",
     "Suspected hacking",
     f"The mean reward rises from the first steps to the last, while a function falls by more than {_FALL:.0%} of its "
@@ -392,14 +377,8 @@ HACKING = Diagnostic(
     f"{_SMALL:.0%} of the difference in reward); or (2) a function named like an outcome (correct, solved, ...), if "
     f"the function that adds most to the rise is not named so. Chance of each: below {CHANCE:.0%}, "
     f"of the fall in (2) below {SURER:.1%}.",
-    "ours",
-    lambda run: (
-        run.lacking(Lack.WEIGHTS)
-        if len(run.all.values) > 1
-        else "two reward functions, one of which may have the weight 0"
+    needs(
+        "two reward functions, one of which may have the weight 0", lambda run: len(run.all.values) > 1, Lack.WEIGHTS
     ),
     _look_hacking,
-    limits=SHARE,
-    position=190,
-    explained_by=("length", "reward_parts:decides"),
 )

@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import MISHAPS, Below, Card, Diagnostic, NotJudged, Outcome, Run, since
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs, since
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.contrast import Rise, shift
+from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
 from logs_ui.recorder.diagnosis.measures import dead, unsolved_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
-from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import LossCause
 
 _FEW = 16  # rollouts that may have equal rewards by chance
@@ -59,8 +59,7 @@ def _look_constant(run: Run) -> Outcome:
         where=f"reward:{rewards[0]:.9g}",
         trend=run.all.by_step(reward),
         since_step=since(others, lambda share: share == 0),
-        aspects=("certain",) if is_sure else (),
-        stops_learning=is_sure,
+        explains=("disagreement", *BEHAVIOUR) if is_sure else (),
         needs=None if not is_sure or cancels(rows).any() else np.inf if better else _ALONE,
     )
 
@@ -89,6 +88,7 @@ def _look_dead(run: Run) -> Outcome:
     if share < limit or failed.sum() < _FAILED * whole.sum():
         of_failed = f"{exact_percent(float(failed.sum() / whole.sum()))} all-fail (threshold {_FAILED:.0%})"
         rest = f"; {of_failed}" if run.scale.success.is_defined else ""
+        rest += "; in most of them all are solved" if share >= limit else ""
         return Below(f"{exact_percent(share)} of groups have zero variance (threshold {exact_percent(limit)}){rest}.")
     every = run.all.groups
     trend = run.all.by_step(np.where(every.size > 1, dead(every), np.nan)[run.all.group])
@@ -112,7 +112,7 @@ def _look_dead(run: Run) -> Outcome:
         else "Filter out tasks that always fail or always pass, raise num_generations, or add partial credit.",
         where="spread:0",
         **above(trend, limit),
-        own=failed[rows.group],
+        own=is_dead[rows.group],
     )
 
 
@@ -142,16 +142,15 @@ def _look_cliff(run: Run) -> Outcome:
     whole, near = change(rows.reward, first), change(rows.reward, middle)
     if whole.is_sure and whole.value > 0 and not (near.is_sure and near.value < 0):
         return Below(f"{calm}; the mean reward rose.")
+    told = (
+        f"Median std over {min(_TRAIL, len(trend) - _LAST)} steps: {figure(before)}. Mean over the last "
+        f"{_LAST}: {figure(now)}."
+    )
     return Card(
         id="signal_cliff",
         title=f"The reward std within groups fell from {figure(before)} to {figure(now)}",
         cost=run.fall.lost * (1 - now / before),
-        evidence=(
-            (
-                f"Median std over {min(_TRAIL, len(trend) - _LAST)} steps: {figure(before)}. Mean over the last "
-                f"{_LAST}: {figure(now)}."
-            ),
-        ),
+        evidence=(told,),
         suggestion="Check what the rollouts of a group have in common now; return to an earlier checkpoint.",
         where=f"step:{last}..{trend[-1][0]}",
         **below(trend, limit * before),
@@ -167,57 +166,35 @@ def _is_well(run: Run) -> bool:
     return now >= worst + _GOOD * (run.scale.best - worst) or wins >= _GOOD
 
 
-def _missing(run: Run) -> str | None:
-    return None if (run.rows.groups.size > 1).any() else "rewards of more than one rollout in a group"
+_GROUPS = needs("rewards of more than one rollout in a group", lambda run: run.rows.groups.size > 1)
 
 
-CONSTANT_REWARD = Diagnostic(
+CONSTANT_REWARD = check(
     "constant_reward",
     "Constant reward",
     f"All rewards of the last steps differ by at most {SAME:g}, and are not the best reward. Silent if all are 0 and "
     "the environment rewarded none either. If other failures explain the equal rewards, only the loss of rollouts "
     "that ended normally is counted.",
-    "ours",
     lambda run: None if np.isfinite(run.rows.reward).sum() >= _FEW else f"{_FEW} rewards",
     _look_constant,
-    position=180,
-    explained_by=(
-        *("infrastructure", "invalid_reward", "parse_failures", "truncation", "no_room", "loops", "turn_limit"),
-        *("never_acted", "diversity:cold", "degenerate_text", "reward_parts:cancels"),
-    ),
+    limits=None,
 )
-DEAD_GROUPS = Diagnostic(
+DEAD_GROUPS = check(
     "dead_groups",
     "Zero-variance groups",
     f"At least {_SHARE:.0%} of groups have zero variance (their highest and lowest reward differ by at most {SAME:g}), "
     f"and at least {_FAILED:.0%} of all groups have it without being solved.",
-    "rolloutscope; the split and its threshold are ours",
-    _missing,
+    _GROUPS,
     _look_dead,
-    limits=SHARE,
-    position=240,
-    explained_by=(
-        *("infrastructure", "invalid_reward", "disagreement", "parse_failures", "truncation", "no_room", "loops"),
-        *("task_mix", "never_solved", "turn_limit", "never_acted", "diversity", "degenerate_text", "constant_reward"),
-        *("reward_parts", "forgotten", "signal_cliff"),
-    ),
-    is_behaviour=True,
+    source="rolloutscope; the split and its threshold are ours",
 )
-SIGNAL_CLIFF = Diagnostic(
+SIGNAL_CLIFF = check(
     "signal_cliff",
     "Reward-variance collapse",
     f"Mean std of rewards within groups over the last {_LAST} steps, below half of its median over the {_TRAIL} steps "
     f"before (at least {_TRAIL // 2}) and by more than chance, while the mean reward is not within a "
     f"tenth of the best, and has not risen against those {_TRAIL} steps, or has fallen against the last {_TRAIL // 2}.",
-    "ours; RAGEN's reward variability cliff",
-    _missing,
+    _GROUPS,
     _look_cliff,
-    limits=SHARE,
-    position=230,
-    explained_by=(
-        *MISHAPS,
-        *("loops", "task_mix", "never_solved", "turn_limit", "never_acted", "diversity", "degenerate_text"),
-        *("hacking", "reward_parts"),
-    ),
-    is_behaviour=True,
+    source="ours; RAGEN's reward variability cliff",
 )

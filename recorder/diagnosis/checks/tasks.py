@@ -3,10 +3,10 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.card import MISHAPS, Below, Card, Diagnostic, NotJudged, Outcome, Run
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
-from logs_ui.recorder.diagnosis.contrast import spread, windows
+from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, tried
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, means
@@ -14,7 +14,7 @@ from logs_ui.recorder.diagnosis.tables.task_families import by_family, tasks_rec
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FALLEN, FORGOTTEN_CHANCE, Label, labels
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
-from logs_ui.recorder.settings import FROM_ONE, SHARE
+from logs_ui.recorder.settings import FROM_ONE
 from logs_ui.recorder.vocabulary import Lack, LossCause
 
 _SHIFT, _LEAST, _ERRORS, _CHANCE = 0.5, 0.05, 2.5, 0.01  # for the mix of tasks
@@ -39,17 +39,16 @@ def _look_forgotten(run: Run) -> Outcome:
     before, since = of & ~is_late, of & is_late
     share = float(won[since].mean())
     names, first = [rows.tasks[task] for task in gone.tolist()], int(found.since[gone].min())
+    told = (
+        f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
+        f"{since.sum()} since. Solved: {run.scale.success.said}."
+    )
     return Card(
         id="forgotten",
         title=f"{len(gone)} of {len(rows.tasks):,} {what} regressed: {percent(share)} of attempts solve "
         f"{'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
         cost=max(float((run.lost[own] - loss[before].mean()).sum()), 0.0) / len(run.rows),
-        evidence=(
-            (
-                f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
-                f"{since.sum()} since. Solved: {run.scale.success.said}."
-            ),
-        ),
+        evidence=(told,),
         suggestion="Return to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these "
         "tasks more often.",
         where=links.tasks(names) if grouped is None else links.tasks(names, "family"),
@@ -115,7 +114,7 @@ def _look_mix(run: Run) -> Outcome:
 
     The first is taken at the mean of both mixes, the second at the mean of both task means (Kitagawa 1955).
     """
-    found = windows(run)
+    found = run.windows
     if found is None:
         return NotJudged("The run has a single step.")
     before, after = found
@@ -139,17 +138,15 @@ def _look_mix(run: Run) -> Outcome:
     grown = np.flatnonzero(w1 > w0)
     more = grown[np.argsort((w0 - w1)[grown] * (np.average(mean, weights=w0) - mean[grown]))][:3]
     said = [f"{run.rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]
+    course = (
+        f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: "
+        f"within-task change {figure(within)}, task-mix change {figure(mix)}."
+    )
     return Card(
         id="task_mix",
         title=f"The task mix became harder: it lowers the mean reward by {figure(-mix)}{of_both}",
         cost=-mix * shared,
-        evidence=(
-            (
-                f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: "
-                f"within-task change {figure(within)}, task-mix change {figure(mix)}."
-            ),
-            f"More frequent{of_both}: {', '.join(said)}.",
-        ),
+        evidence=(course, f"More frequent{of_both}: {', '.join(said)}."),
         suggestion="Compare task by task: only the mean within tasks tells whether the policy changed.",
         where=links.tasks(run.rows.tasks[t] for t in more),
         **below(
@@ -184,15 +181,16 @@ def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outco
         )
     names = [rows.tasks[task] for task in np.unique(rows.task[own & late & ~same]).tolist()]
     trend = rows.by_step(np.where(attempted(rows), rows.reward, np.nan))
+    told = (
+        f"Mean reward {figure(apart.chosen)} in {apart.groups[0]} groups of tasks that the first steps lack, "
+        f"{figure(apart.others)} in {apart.groups[1]} groups of the tasks in whose place they came."
+    )
     return Card(
         id="task_mix",
         title=f"{percent(new)} of the last rollouts are of new tasks: mean reward lower by {figure(-apart.value)}",
         cost=-apart.value * new,
         evidence=(
-            (
-                f"Mean reward {figure(apart.chosen)} in {apart.groups[0]} groups of tasks that the first steps lack, "
-                f"{figure(apart.others)} in {apart.groups[1]} groups of the tasks in whose place they came."
-            ),
+            told,
             "Whether the new tasks are harder or the policy became worse, these steps do not show.",
             f"New: {listed(names)}.",
         ),
@@ -203,49 +201,31 @@ def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outco
     )
 
 
-def _missing(run: Run) -> str | None:
-    return None if (run.rows.task >= 0).any() else "tasks"
-
-
+_TASKS = needs("tasks", lambda run: run.rows.task >= 0)
 _UNDEFINED = NotJudged("What counts as solved is not defined: set solved_at.")
 
 
-FORGOTTEN = Diagnostic(
+FORGOTTEN = check(
     "forgotten",
     "Regressed tasks",
     f"Tasks that were solved, and then in {ATTEMPTS} or more attempts with at most {FALLEN:.0%} of the earlier success "
     f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
     "number of tasks and splits, and for groups that end alike). The step splits a task's attempts best.",
-    "ours; the number of attempts is verifiers'",
-    _missing,
+    _TASKS,
     _look_forgotten,
-    limits=SHARE,
-    position=220,
-    explained_by=(
-        *MISHAPS,
-        *("loops", "task_mix", "turn_limit:decides", "never_acted", "diversity", "degenerate_text", "hacking"),
-        *("length", "reward_parts:decides"),
-    ),
-    is_behaviour=True,
+    source="ours; the number of attempts is verifiers'",
 )
-NEVER_SOLVED = Diagnostic(
+NEVER_SOLVED = check(
     "never_solved",
     "Never solved",
     f"Tasks that none of {ATTEMPTS} or more attempts solved. If no task at all is solved, only if the environment "
     "gives no rewards either. Silent if the reward depends on the prompt alone.",
-    "verifiers",
-    _missing,
+    _TASKS,
     _look_never,
+    source="verifiers",
     limits=FROM_ONE,
-    position=130,
-    explained_by=(
-        *MISHAPS,
-        *("loops", "task_mix", "turn_limit:decides", "never_acted", "diversity", "degenerate_text"),
-        *("constant_reward", "hacking", "length", "reward_parts", "forgotten"),
-    ),
-    is_behaviour=True,
 )
-TASK_MIX = Diagnostic(
+TASK_MIX = check(
     "task_mix",
     "Task mix",
     "The change of the mean reward since the first steps, split into change within tasks and change of the mix; shown "
@@ -254,10 +234,7 @@ TASK_MIX = Diagnostic(
     f"last steps are compared. If they have less than {_SHIFT:.0%} of the rollouts of either: new tasks, with at least "
     f"{_SHIFT:.0%} of the last rollouts, whose mean reward is lower by {_LEAST:.0%} of the range, with a probability "
     f"below {_CHANCE:.0%} of that by chance. Silent if most tasks come only once.",
-    "ours, with Kitagawa's decomposition",
-    _missing,
+    _TASKS,
     _look_mix,
-    limits=SHARE,
-    position=120,
-    explained_by=("infrastructure", "invalid_reward", "wiring", "turn_limit:decides", "hacking"),
+    source="ours, with Kitagawa's decomposition",
 )

@@ -2,11 +2,10 @@
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Card, Diagnostic, NotJudged, Outcome, Run, quiet
+from logs_ui.recorder.diagnosis.card import Card, NotJudged, Outcome, Run, check, needs, quiet
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import percent
-from logs_ui.recorder.settings import SHARE
 from logs_ui.recorder.vocabulary import FIRST_PROMPT, UNNAMED, Lack, Status
 
 _SEED = (
@@ -14,6 +13,11 @@ _SEED = (
     "passes to reset(seed=...); in a rollout function, pass the seed yourself"
 )
 _NOISE = 0.1  # of the loss puts groups that begin differently in order: they learn, and from noisier advantages [ours]
+_missing = needs(
+    "prompts' token ids, or tasks",
+    lambda run: np.isfinite(run.rows.facts["prompt_key"]) | (run.rows.task >= 0),
+    Lack.GROUPS,
+)
 _SWAPPED = 0.5  # a dataset may contain a question twice, and a step may have both [ours]
 
 
@@ -88,11 +92,8 @@ def _look(run: Run) -> Outcome:
         return quiet(share, "of rollouts are grouped with another prompt", run.threshold("wiring", 0.0))
     groups, sizes = np.unique(rows.group[odd]), np.bincount(rows.group)
     said = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
-    said += (
-        [f"{int(other.sum())} rollouts answer a prompt that several tasks share: at most one of them asked it."]
-        if other.any()
-        else []
-    )
+    if other.any():
+        said.append(f"{other.sum()} rollouts answer a prompt that several tasks share: at most one of them asked it.")
     mixed_title = f"{percent(len(groups) / len(sizes))} of groups mix different prompts"
     keys = rows.facts["prompt_key"]
     # The filter on prompts finds the groups only if those that mix tasks are exactly those that mix prompts.
@@ -105,15 +106,9 @@ def _look(run: Run) -> Outcome:
         evidence=(*said, "Advantages compare a completion with its group: here with answers to other questions."),
         suggestion="Return rows in the order of the prompts: each prompt is already repeated num_generations times.",
         where="prompts>1" if by_prompt else ids(rows.id[odd | other]),
-        stops_learning=True,
         is_loss=False,
         own=odd | other,
     )
-
-
-def _missing(run: Run) -> str | None:
-    known = np.isfinite(run.rows.facts["prompt_key"]) | (run.rows.task >= 0)
-    return run.lacking(Lack.GROUPS) if known.any() else "prompts' token ids, or tasks"
 
 
 def _look_unseeded(run: Run) -> Outcome:
@@ -121,7 +116,7 @@ def _look_unseeded(run: Run) -> Outcome:
     odd = unseeded(rows)
     share = len(np.unique(rows.group[odd])) / len(rows.groups.size)
     if share <= limit:
-        return quiet(share, "of groups begin with different observations", limit)
+        return quiet(share, "of groups have prompts that differ though the dataset's is one", limit)
     return Card(
         id="unseeded",
         title=f"In {percent(share)} of groups, rollouts begin with different observations",
@@ -152,46 +147,37 @@ def _look_first_prompt(run: Run) -> Outcome:
         ),
         suggestion=f'{_SEED}; or set vllm_mode="colocate", which sends each prompt.',
         where="prompts>1",
-        stops_learning=True,
         is_loss=False,
         is_setup=True,
         share=share,
     )
 
 
-DIAGNOSTIC = Diagnostic(
+DIAGNOSTIC = check(
     "wiring",
     "Grouping",
     "At least one group has rollouts with different prompt token ids or different tasks, and not only with different "
     "first observations. Or: at least "
     f"{_SWAPPED:.0%} of rollouts share their prompt with another task, although their own task has other prompts, too, "
     "at steps that have fewer prompts than tasks (a dataset may contain a question twice).",
-    "TRL repeats each prompt num_generations times already",
     _missing,
     _look,
-    limits=SHARE,
-    position=30,
+    source="TRL repeats each prompt num_generations times already",
 )
-FIRST_PROMPTS = Diagnostic(
+FIRST_PROMPTS = check(
     "first_prompt",
     "First prompt only",
     f"The metric `{FIRST_PROMPT}` is above 0: rollouts were trained on answers to the first prompt of their group. "
     "It is recorded if environments returned different observations and TRL uses a vLLM server.",
-    "TRL asks a server for prompts[::num_generations]",
     lambda run: _missing(run) if run.imported is None else "what the trainer asked its vLLM server for",
     _look_first_prompt,
-    limits=SHARE,
-    position=32,
+    source="TRL asks a server for prompts[::num_generations]",
 )
-UNSEEDED = Diagnostic(
+UNSEEDED = check(
     "unseeded",
     "First observations",
     "At least one group has rollouts with different prompt token ids, although the dataset's prompt is the same (if "
     "that is not recorded: their task is, and no two tasks share one of these prompts): what was shown first differs.",
-    "ours",
     _missing,
     _look_unseeded,
-    limits=SHARE,
-    position=34,
-    explained_by=("first_prompt",),
 )

@@ -151,10 +151,18 @@ def failure(entry: Mapping[str, Any]) -> str | None:
         if said := observation.get(key):
             message = said.get("message") or said.get("error_type") if isinstance(said, Mapping) else said
             return _first_line(key if message is True or not message else message)
-    for key in _EXIT_KEYS:
-        if isinstance(code := observation.get(key), int) and code != 0:
-            return f"{key} {code}"
-    return None
+    return next((f"{key} {code}" for key, code in _exit_codes(observation) if code), None)
+
+
+def exit_code(observation: Any) -> int | None:
+    """Return the exit code that a field of an observation has, the first that is not 0; None if no field has one."""
+    codes = [code for _, code in _exit_codes(observation)]
+    return next((code for code in codes if code), 0 if codes else None)
+
+
+def _exit_codes(observation: Any) -> list[tuple[str, int]]:
+    fields = observation if isinstance(observation, Mapping) else {}
+    return [(key, code) for key in _EXIT_KEYS if isinstance(code := fields.get(key), int)]
 
 
 def _first_line(text: Any) -> str:

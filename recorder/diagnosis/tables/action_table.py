@@ -57,6 +57,11 @@ class HabitFound:
     mean: float | None  # mean reward of rollouts with the habit; None without any
     mean_others: float | None  # mean reward of the others; None without any
 
+    @property
+    def others(self) -> int:
+        """Number of the rollouts that do not have it."""
+        return self.known - self.rollouts
+
 
 @dataclass(frozen=True)
 class Tally:

@@ -25,7 +25,7 @@ class Function:
     share: float | None
     nothing: float | None  # share of the scored rollouts that it gave no number, 0 to 1; None without a scored rollout
     best: float  # the most that it can add to the reward, as far as is known: see `measures.best`
-    left: float | None  # headroom, `best - counted`, at least 0; None without `counted`, and for a weight of 0
+    left: float | None  # to gain, `best - counted`, at least 0; None without `counted`, and for a weight of 0
     trend: Trend  # the mean of its values by step
 
 

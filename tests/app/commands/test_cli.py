@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import signal
 import socket
 import sqlite3
 import subprocess
@@ -24,7 +25,7 @@ from logs_ui.app.commands.terminal import figure
 from logs_ui.recorder import load_run
 from logs_ui.recorder.queries import run_summary
 from logs_ui.recorder.storage.database import reading_engine
-from tests.support.command import LOGS_UI, typed
+from tests.support.command import LOGS_UI, serving, typed
 from tests.support.exhaustive import cases
 from tests.support.factory import make_run_at
 from tests.support.late import guess_model
@@ -117,33 +118,29 @@ def commands(command: Any) -> Iterator[Any]:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ([], "Name a file with --output, or a server with --otlp."),
-        (["-o", "a", "--otlp", "http://127.0.0.1:9/v1/traces"], "Name a file with --output, or a server with --otlp."),
-        (["--otlp", "127.0.0.1:4318"], "--otlp takes an address that begins with http, and no format but otlp."),
-        (["--otlp", "http://127.0.0.1:9/v1/traces", "--as", "atif"], "--otlp takes an address that begins with http"),
-        (["-o", "a", "--as", "atif", "--partition-by", "step"], "Only Parquet can be partitioned"),
-        (["-o", "a.verifiers"], "names no format: add --format parquet, csv or jsonl, or --as"),
+        ("first", "Name a file with --output, or a server with --otlp."),
+        ("first -o a --otlp http://127.0.0.1:9/v1/traces", "Name a file with --output, or a server with --otlp."),
+        ("first --otlp 127.0.0.1:4318", "--otlp takes an address that begins with http, and no format but otlp."),
+        ("first --otlp http://127.0.0.1:9/v1/traces --as atif", "--otlp takes an address that begins with http"),
+        ("first -o a --as atif --partition-by step", "Only Parquet can be partitioned"),
+        ("first -o a.verifiers", "names no format: add --format parquet, csv or jsonl, or --as"),
+        ("frist -o a.csv", "first"),
+        ("first -o a.xlsx", "--format parquet, csv or jsonl"),
+        ("first -o no/a.csv", "cannot be written"),
+        ("latest -o a.csv --db none.db", "--db"),
+        (
+            "latest -o a.csv --db empty.db",
+            "empty.db is empty. Record a training into it first, or name another database",
+        ),
     ],
 )
-def test_export_says_what_does_not_go_together(db: Path, arguments: list[str], what: str) -> None:
-    assert what in refused("export", "first", *arguments, "--db", db)
-
-
-@pytest.mark.parametrize(
-    ("run", "output", "db_name", "what"),
-    [
-        ("frist", "a.csv", None, "first"),
-        ("first", "a.xlsx", None, "--format parquet, csv or jsonl"),
-        ("first", "no/a.csv", None, "cannot be written"),
-        ("latest", "a.csv", "none.db", "--db"),
-        ("latest", "a.csv", "empty.db", "empty.db is empty. Record a training into it first, or name another database"),
-    ],
-)
-def test_export_says_what_stands_in_its_way(
-    db: Path, tmp_path: Path, run: str, output: str, db_name: str | None, what: str
+def test_export_says_what_does_not_go_together_or_stands_in_its_way(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: str, what: str
 ) -> None:
-    (tmp_path / "empty.db").touch()
-    assert what in refused("export", run, "-o", tmp_path / output, "--db", tmp_path / db_name if db_name else db)
+    monkeypatch.chdir(tmp_path)
+    Path("empty.db").touch()
+    database = [] if "--db" in arguments else ["--db", str(db)]
+    assert what in refused("export", *arguments.split(), *database)
 
 
 @pytest.mark.parametrize("command", ["serve", "demo"])
@@ -175,30 +172,21 @@ def test_serve_waits_for_a_database_that_is_not_there_or_empty(tmp_path: Path, *
     db = tmp_path / "a.db"
     if empty:
         db.touch()
-    command = [str(LOGS_UI), "serve", "--port", "0", "--db", str(db)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
-        try:
-            assert server.stdout is not None
-            said = ""
-            while (address := re.search(r"http://127\.0\.0\.1:\d+", said)) is None:
-                line = server.stdout.readline()
-                assert line, said
-                said += line
-            assert empty or "does not exist yet. The pages update" in said
-            page = urllib.request.urlopen(address[0]).read().decode()  # noqa: S310
-            assert ("No runs yet" if empty else "No recording yet") in page
-            make_run_at(db, uid="late", name="late", steps=1)
-            assert "late" in urllib.request.urlopen(address[0]).read().decode()  # noqa: S310
-        finally:
-            server.terminate()
+    with serving("--db", db) as (address, said):
+        assert empty or "does not exist yet. The pages update" in said
+        page = urllib.request.urlopen(address).read().decode()  # noqa: S310
+        assert ("No runs yet" if empty else "No recording yet") in page
+        make_run_at(db, uid="late", name="late", steps=1)
+        assert "late" in urllib.request.urlopen(address).read().decode()  # noqa: S310
 
 
-def test_clients_that_break_off_a_form_make_the_server_print_nothing(db: Path) -> None:
+def test_serve_says_where_it_is_and_ends_quietly_whatever_clients_break_off(db: Path) -> None:
     command = [str(LOGS_UI), "serve", "--port", "0", "--db", str(db)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
             assert server.stdout is not None
             said = "".join(server.stdout.readline() for _ in range(3))
+            assert str(db) in said
             port = int(said.split("127.0.0.1:")[1].split("/")[0])
             of_run = "notes", "rollouts/1/notes", "views", "why/settings", "exports"
             for address in ("/tags", *(f"/runs/first/{name}" for name in of_run)):
@@ -212,8 +200,8 @@ def test_clients_that_break_off_a_form_make_the_server_print_nothing(db: Path) -
             for _ in range(5):  # so does what the server is about to do with them
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz").read()
         finally:
-            server.terminate()
-        assert server.stdout.read() == ""
+            server.send_signal(signal.SIGINT)
+        assert (server.stdout.read(), server.wait(240)) == ("", 0)
 
 
 def test_a_port_in_use_is_found_before_the_demo_makes_anything(tmp_path: Path) -> None:

@@ -82,45 +82,39 @@ def test_each_score_has_its_mean(folder: Path, server: ModelServer) -> None:
     assert re.search(r"all +4 +1\.125 .* 0\.750 +0\.750", done.stdout)
 
 
-def test_a_threshold_that_is_missed_exits_with_1(folder: Path, server: ModelServer) -> None:
-    server.gives(*says("1"))
-    done = evaluate(folder, "my_evals:sums", *served(server, "--min-score", "0.5"))
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "logs-ui: The mean reward is 0.250, below 0.5"
-    assert evaluate(folder, "my_evals:sums", *served(server)).returncode == 0
+REFUSAL = Reply(refused("too\x1b[2J long"), status=400)
+ONE_FAILED = "1 of 4 rollouts failed", "parts() failed: ValueError: odd"
 
 
-def test_failed_rollouts_miss_a_threshold_unless_allowed(folder: Path, server: ModelServer) -> None:
-    for more, code in (([], 0), (["--min-score", "1"], 1), (["--min-score", "1", "--max-errors", "1"], 0)):
-        server.gives(*says("1", "2", "?", "4"))
-        done = evaluate(folder, "my_evals:parts", *served(server, *more))
-        assert done.returncode == code
-        assert "1 of 4 rollouts" in done.stderr.splitlines()[-1]
-        assert "parts() failed: ValueError: odd" in done.stderr.splitlines()[-1]
-
-
-def test_where_all_rollouts_fail_nothing_was_evaluated(folder: Path, server: ModelServer) -> None:
-    server.gives(Reply(refused("too\x1b[2J long"), status=400))
-    done = evaluate(folder, "my_evals:sums", *served(server))
-    assert done.returncode == 2
-    assert "All rollouts failed. First error:" in done.stderr.splitlines()[-1]
-    assert "too\N{REPLACEMENT CHARACTER}[2J long" in done.stderr
+@pytest.mark.parametrize(
+    ("name", "replies", "options", "code", "words"),
+    [
+        ("sums", says("1"), "--min-score 0.5", 1, ("logs-ui: The mean reward is 0.250, below 0.5",)),
+        ("sums", says("1"), "", 0, ()),
+        ("parts", says("1", "2", "?", "4"), "", 0, ONE_FAILED),
+        ("parts", says("1", "2", "?", "4"), "--min-score 1", 1, ONE_FAILED),
+        ("parts", says("1", "2", "?", "4"), "--min-score 1 --max-errors 1", 0, ONE_FAILED),
+        ("sums", [REFUSAL], "", 2, ("All rollouts failed. First error:", "too\N{REPLACEMENT CHARACTER}[2J long")),
+        ("some", says("1", "?", "1", "1"), "--min-score 1", 0, ()),
+        ("some", says("?"), "", 0, ()),
+        ("some", says("?"), "--min-score 0", 1, ("No rollout has a score",)),
+        (
+            "some",
+            [*says("?", "?", "?"), REFUSAL],
+            "",
+            2,
+            ("1 of 4 rollouts failed, and the others have no score",),
+        ),
+    ],
+)
+def test_the_exit_code_says_whether_a_threshold_was_missed_or_nothing_evaluated(
+    folder: Path, server: ModelServer, name: str, replies: list[Any], options: str, code: int, words: tuple[str, ...]
+) -> None:
+    server.gives(*replies)
+    done = evaluate(folder, f"my_evals:{name}", *served(server, *options.split()))
+    assert done.returncode == code, done.stderr
+    assert [word for word in words if word not in done.stderr.splitlines()[-1]] == []
     assert "\x1b" not in done.stderr
-
-
-def test_no_score_is_no_failure(folder: Path, server: ModelServer) -> None:
-    server.gives(*says("1", "?", "1", "1"))
-    done = evaluate(folder, "my_evals:some", *served(server, "--min-score", "1"))
-    assert done.returncode == 0, done.stderr
-    server.gives(*says("?"))
-    assert evaluate(folder, "my_evals:some", *served(server)).returncode == 0
-    done = evaluate(folder, "my_evals:some", *served(server, "--min-score", "0"))
-    assert done.returncode == 1
-    assert "No rollout has a score" in done.stderr.splitlines()[-1]
-    server.gives(*says("?", "?", "?"), Reply(refused("too long"), status=400))
-    done = evaluate(folder, "my_evals:some", *served(server))
-    assert done.returncode == 2
-    assert "1 of 4 rollouts failed, and the others have no score" in done.stderr.splitlines()[-1]
 
 
 def test_options_reach_the_server(folder: Path, server: ModelServer) -> None:
@@ -161,6 +155,7 @@ def test_what_prevents_an_evaluation_is_one_line_and_exits_with_2(
     assert server.asked == []
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_keeps_what_was_recorded(folder: Path, server: ModelServer) -> None:
     server.gives(*says("1"), Reply(says("2")[0], after=240))
     db = folder / "a.db"

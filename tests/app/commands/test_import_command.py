@@ -5,8 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 from logs_ui.recorder import load_run, load_runs
 from logs_ui.recorder.storage.database import writing_engine
+from tests.support.changes import wait_until
 from tests.support.command import LOGS_UI, typed
 from tests.support.exhaustive import cases
 
@@ -32,36 +31,9 @@ def _is_beyond(db: Path, count: int) -> bool:
     return int(load_runs(db).rollouts.sum()) > count
 
 
-def _until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 240
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
 def _started(*arguments: str | Path) -> subprocess.Popen[str]:
     command = [LOGS_UI, "import", *arguments]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-@pytest.mark.exhaustive
-def test_an_import_that_was_killed_is_begun_again(tmp_path: Path) -> None:
-    db, folder = tmp_path / "runs.db", tmp_path / "rollouts"
-    folder.mkdir()
-    for step in range(1, 101):
-        (folder / f"{step}.jsonl").write_text(_lines(step))
-    writing_engine(db).dispose()  # it can be read from the first moment on
-    process = _started(folder, "--db", db)
-    _until(lambda: _is_beyond(db, 0))
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert _is_beyond(db, 0)  # a quick machine may have stored all
-    again = typed("import", folder, "--db", db)
-    assert again.returncode == 0, again.stderr
-    rows = load_run("latest", db, columns=["step", "group", "generation", "reward", "metrics"])
-    assert len(rows) == 6_400
-    assert not rows.duplicated(["group", "generation"]).any()
-    assert rows.groupby("group").size().eq(8).all()
 
 
 @pytest.mark.parametrize("ending", cases([signal.SIGTERM, signal.SIGINT], 1))
@@ -79,9 +51,9 @@ def test_follow_shows_what_is_written_until_ctrl_c(tmp_path: Path, ending: signa
                 opened.write(whole[:5_000])
                 opened.flush()
                 before = 64 * (step - 1)
-                _until(partial(_is_beyond, db, before))
+                wait_until(partial(_is_beyond, db, before))
                 opened.write(whole[5_000:])
-            _until(partial(_is_beyond, db, 64 * step - 1))
+            wait_until(partial(_is_beyond, db, 64 * step - 1))
         assert process.stdout.readline().startswith("Run import-")
         assert re.fullmatch(r"\d\d:\d\d:\d\d  (\d+) rollouts, \+\1\n", process.stdout.readline())
     finally:

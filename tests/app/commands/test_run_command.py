@@ -19,7 +19,6 @@ from logs_ui.app.commands.run_hook import logs_ui_run_hook as hook
 from logs_ui.recorder import load_run, load_runs, trace_env
 from tests.support.command import LOGS_UI, typed
 from tests.support.exhaustive import cases
-from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[3]
 
@@ -43,9 +42,6 @@ def train(folder="out"):
         save_strategy="no", disable_tqdm=True)
     trainer = GRPOTrainer(make_model(tokenizer), reward_funcs=length, args=settings, processing_class=tokenizer,
         train_dataset=Dataset.from_list([{"prompt": f"say {n}"} for n in range(8)]))
-    if "own" in sys.argv:
-        from logs_ui.recorder import record_trainer
-        record_trainer(trainer, eval_name="mine")
     trainer.train()
     rank = os.environ.get("RANK", "0")
     with open(f"noted-{rank}-{os.getpid()}.json", "w") as file:
@@ -129,6 +125,7 @@ SEEN = """
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", cases(["command", "script", "module"], 1))
 def test_a_program_sees_and_returns_what_it_does_without(tmp_path: Path, kind: str) -> None:
     script(tmp_path, SEEN, "seen.py")
@@ -155,6 +152,7 @@ def test_a_traceback_is_the_same_to_the_byte(tmp_path: Path, text: str) -> None:
     assert lines == plain.stderr.splitlines()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("sent", cases([signal.SIGINT, signal.SIGKILL, signal.SIGTERM], 1))
 def test_a_signal_ends_it_as_without(tmp_path: Path, sent: signal.Signals) -> None:
     script(tmp_path, "import time; print('ready', flush=True); time.sleep(300)")
@@ -248,60 +246,11 @@ WATCHED = """
 """
 
 
+@pytest.mark.exhaustive
 def test_child_processes_of_any_kind_wait_for_a_trainer(tmp_path: Path) -> None:
     script(tmp_path, WATCHED, "parent.py")
     done = run(tmp_path, "parent.py")
     assert (done.returncode, done.stdout) == (0, "called 1\nspawn 1\nfork 1\n"), done.stderr
-
-
-CHILDREN = """
-    import multiprocessing, subprocess, sys
-
-    def child(kind):
-        import train
-        train.train(kind)
-
-    if __name__ == "__main__":
-        for kind in sys.argv[1:]:
-            if kind == "called":
-                subprocess.run([sys.executable, "-c", "import parent; parent.child('called')"], check=True)
-            elif kind == "trained":
-                child(kind)
-            else:
-                process = multiprocessing.get_context(kind).Process(target=child, args=(kind,))
-                process.start()
-                process.join()
-                assert process.exitcode == 0
-"""
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("kinds", [["spawn"], ["called", "fork", "trained"]])
-def test_child_processes_of_any_kind_are_recorded(tmp_path: Path, kinds: list[str]) -> None:
-    # The fork comes before the parent trains: a fork has all that its parent has noted.
-    script(tmp_path, TRAINING)
-    script(tmp_path, CHILDREN, "parent.py")
-    done = run(tmp_path, "parent.py", *kinds)
-    assert done.returncode == 0, done.stderr
-    folders = load_runs(db=tmp_path / "a.db").output_dir
-    assert sorted(Path(it).name for it in folders) == sorted(kinds)
-    assert len(noted(tmp_path)) == 8 * len(kinds)
-    assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
-    assert "nothing was recorded" not in done.stderr
-
-
-@pytest.mark.exhaustive
-def test_two_ranks_of_accelerate_launch_are_one_run(tmp_path: Path) -> None:
-    script(tmp_path, TRAINING + "train()\n")
-    accelerate, words = Path(sys.executable).with_name("accelerate"), "--multi_gpu --num_processes 2 --num_machines 1"
-    words += f" --mixed_precision no --dynamo_backend no --main_process_port {free_port()}"
-    done = run(tmp_path, "--", accelerate, "launch", *words.split(), "train.py")
-    assert done.returncode == 0, done.stderr
-    assert len(load_runs(db=tmp_path / "a.db")) == 1
-    assert len(list(tmp_path.glob("noted-[01]-*.json"))) == 2
-    assert len(noted(tmp_path)) == 16
-    assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
-    assert done.stderr.count("logs-ui: ") == 1
 
 
 @pytest.mark.parametrize(
@@ -348,25 +297,20 @@ def test_a_recorder_that_cannot_start_costs_a_line_and_no_training(tmp_path: Pat
     assert end.startswith("logs-ui: nothing was recorded: the recorder did not start (")
 
 
-@pytest.mark.exhaustive
-def test_a_trainer_that_the_script_records_is_recorded_once(tmp_path: Path) -> None:
-    script(tmp_path, TRAINING + "train()\n")
-    done = run(tmp_path, "--eval-name", "ours", "train.py", "own")
-    assert done.returncode == 0, done.stderr
-    assert len(load_runs(db=tmp_path / "a.db")) == 1
-    assert set(load_run("latest", db=tmp_path / "a.db").eval_name) == {"mine"}
-    assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
-
-
+RECORDED = '__import__("logs_ui.recorder").recorder.record_trainer(trainer, eval_name="mine").train()'
 CALLBACK = 'callbacks=[__import__("logs_ui.recorder").recorder.LogsUICallback(eval_name="mine")], reward_funcs=length'
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("written", "instead", "name"),
-    [('report_to="none"', 'report_to="logs_ui"', "ours"), ("reward_funcs=length", CALLBACK, "mine")],
+    [
+        ('report_to="none"', 'report_to="logs_ui"', "ours"),
+        ("reward_funcs=length", CALLBACK, "mine"),
+        ("trainer.train()", RECORDED, "mine"),
+    ],
 )
-def test_a_script_that_hands_over_a_callback_is_recorded_once(
+def test_a_script_that_records_its_trainer_itself_is_recorded_once(
     tmp_path: Path, written: str, instead: str, name: str
 ) -> None:
     assert TRAINING.count(written) == 1
@@ -378,6 +322,7 @@ def test_a_script_that_hands_over_a_callback_is_recorded_once(
     assert same(recorded(tmp_path / "a.db"), noted(tmp_path))
 
 
+@pytest.mark.exhaustive
 def test_what_a_script_records_by_itself_counts(tmp_path: Path) -> None:
     script(tmp_path, "from logs_ui.recorder import start_run\nwith start_run('by hand') as run: pass")
     done = run(tmp_path, "train.py")

@@ -67,6 +67,7 @@ def test_ten_questions_take_three_clicks_each_and_are_answered(
     for it in late:
         share[it["task"]].append(bool(it["solved"]))
     worst = sorted(sorted(share, key=lambda task: fmean(share[task]))[:2])
+    person.click(page.locator("#fold-forgotten summary"))
     assert f"{worst[0]} and {worst[1]}: " in person.text()
     assert "since step 12" in person.text()
 
@@ -74,7 +75,7 @@ def test_ten_questions_take_three_clicks_each_and_are_answered(
     person.begin(run)
     page.get_by_label("all, since step").fill("13")
     page.keyboard.press("Enter")
-    expect(page.locator("table.tasks caption")).to_contain_text("Tasks by steps, steps 13")
+    expect(page.get_by_role("table", name="Tasks by steps, steps 13")).to_be_visible()
     since = defaultdict(list)
     for it in (it for it in truth if it["step"] >= 13):
         since[it["task"]].append(bool(it["solved"]))
@@ -129,7 +130,7 @@ def test_ten_questions_take_three_clicks_each_and_are_answered(
     for box in page.locator('.tick input[name="run"]').all():
         person.click(box)
     person.click(page.locator("#compare"))
-    figures = {line.split("\t")[0]: line for line in page.locator("table.by-figure tr").all_inner_texts()}
+    figures = {line.split("\t")[0]: line for line in page.locator("table.figure-table tr").all_inner_texts()}
     for one in runs:
         solved = [bool(row["solved"]) for row in one.truth.rollouts if row["solved"] is not None]
         assert f"{100 * fmean(solved):.1f}%" in figures["solved"]

@@ -12,6 +12,7 @@ from logs_ui.app.parts.timeline import Card
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import EvaluationRow
+from tests.support.dashboard import flat
 from tests.support.factory import HOSTILE_TEXT
 
 ROW = EvaluationRow(
@@ -143,34 +144,38 @@ def test_an_answer_without_an_action_is_marked_whatever_was_sent_for_it() -> Non
     assert marks == ["no action was parsed", None, "no action was parsed", None]
 
 
+LOOK, MOVE = (
+    {"function": {"name": name, "arguments": arguments}}
+    for name, arguments in (("bash", '{"command": "git diff"}'), ("move", '{"from": "a.py", "to": "b.py"}'))
+)
+DIFF = {"name": "bash", "arguments": {"command": "git diff"}}
+
+
 @pytest.mark.parametrize(
-    ("sent", "shown"),
+    ("text", "calls", "sent", "is_called", "is_fallback"),
     [
-        ({"name": "bash", "arguments": {"command": "git diff"}}, (True, False)),
-        ({"command": "git diff"}, (True, False)),
-        (None, (True, False)),
-        ({"name": "bash", "arguments": {"command": "true"}}, (False, True)),
-        ({"name": "sh", "arguments": {"command": "git diff"}}, (False, True)),
-        ("git diff", (True, False)),
+        ("I look at it. <tool_call>...", [LOOK], DIFF, True, False),
+        ("I look at it. <tool_call>...", [LOOK], {"command": "git diff"}, True, False),
+        ("I look at it. <tool_call>...", [LOOK], None, True, False),
+        ("I look at it. <tool_call>...", [LOOK], {"name": "bash", "arguments": {"command": "true"}}, False, True),
+        ("I look at it. <tool_call>...", [LOOK], {"name": "sh", "arguments": {"command": "git diff"}}, False, True),
+        ("I look at it. <tool_call>...", [LOOK], "git diff", True, False),
+        ("I move it.", [MOVE], {"to": "a.py", "from": "b.py"}, False, False),
+        ("I move it.", [MOVE], {"name": "move", "arguments": {"to": "a.py", "from": "b.py"}}, False, False),
+        ("I look. <tool_call>bash</tool_call>", [], DIFF, False, False),
+        ("I wait.", [], DIFF, False, True),
+        (None, [], {"name": "get_reward", "arguments": {}}, False, None),
+        (None, [], {"name": "look", "arguments": {}}, False, True),
     ],
 )
-def test_an_action_is_shown_once_and_marked_if_the_answer_has_it_not(sent: Any, shown: tuple[bool, bool]) -> None:
-    call = {"function": {"name": "bash", "arguments": '{"command": "git diff"}'}}
-    entry = {"turn": 1, "text": "I look at it. <tool_call>...", "action": sent, "observation": "nothing changed"}
-    *_, answer = (card.answer for card in cards([assistant("I look at it.", tool_calls=[call])], actions=[entry]))
-    assert answer is not None
-    assert (answer.is_called, answer.is_fallback) == shown
-
-
-@pytest.mark.parametrize(
-    "sent", [{"to": "a.py", "from": "b.py"}, {"name": "move", "arguments": {"to": "a.py", "from": "b.py"}}]
-)
-def test_an_action_with_the_values_of_a_call_under_other_names_is_not_the_call(sent: Any) -> None:
-    call = {"function": {"name": "move", "arguments": '{"from": "a.py", "to": "b.py"}'}}
-    entry = {"turn": 1, "text": "I move it.", "action": sent, "observation": "done"}
-    *_, answer = (card.answer for card in cards([assistant("I move it.", tool_calls=[call])], actions=[entry]))
-    assert answer is not None
-    assert not answer.is_called
+def test_an_action_is_shown_once_and_marked_if_the_answer_has_it_not(
+    text: str | None, calls: list[Any], sent: Any, *, is_called: bool, is_fallback: bool | None
+) -> None:
+    """A trainer's request for a reward is no action that the answer lacks."""
+    entry = {"turn": 1, "text": text, "action": sent, "observation": "nothing changed", "reward": 1.0}
+    made = cards([assistant(text or "done", **({"tool_calls": calls} if calls else {}))], actions=[entry])
+    *_, answer = (card.answer for card in made if card.answer)
+    assert (answer.is_called, answer.is_fallback) == (is_called, is_fallback)
 
 
 def test_a_name_keeps_its_blanks_and_its_emoji_where_it_is_cut() -> None:
@@ -192,14 +197,6 @@ def test_fenced_code_has_the_fixed_width_face_where_a_text_is_not_rendered() -> 
     assert "mono" not in safe_text.fenced(safe_text.block(coloured)), "no tag ends within another"
 
 
-def test_an_action_whose_tool_the_text_names_is_not_marked_though_its_arguments_are_missing() -> None:
-    for text, is_marked in (("I look. <tool_call>bash</tool_call>", False), ("I wait.", True)):
-        entry = {"turn": 1, "text": text, "action": {"name": "bash", "arguments": {"command": "git diff"}}}
-        *_, answer = (card.answer for card in cards([assistant(text)], actions=[entry]))
-        assert answer is not None
-        assert answer.is_fallback is is_marked
-
-
 def test_an_earlier_answer_that_was_cut_off_is_marked() -> None:
     cut = {"turn": 1, "text": "a", "action": "a", "generation": {"seconds": 0.5, "finish": "length"}}
     found = cards([assistant("a"), {"role": "user", "content": "go on"}, assistant("b")], actions=[cut])
@@ -211,13 +208,6 @@ def test_what_is_said_of_a_model_call_may_be_anything(call: Any) -> None:
     action = {"turn": 1, "text": "a", "generation": call}
     said = [card.content.value for card in cards([assistant("a")], actions=[action]) if card.content]
     assert said == ["a"]
-
-
-def test_a_trainers_request_for_a_reward_is_no_action_that_the_answer_lacks() -> None:
-    for name, is_fallback in (("get_reward", None), ("look", True)):
-        entry = {"turn": 1, "text": None, "action": {"name": name, "arguments": {}}, "observation": None, "reward": 1.0}
-        (shown,) = [it.answer for it in cards([assistant("done")], actions=[entry]) if it.answer]
-        assert shown.is_fallback is is_fallback
 
 
 @pytest.mark.parametrize("seen", [["a lamp", "a door"], []])
@@ -232,7 +222,7 @@ def test_a_list_of_which_the_model_was_sent_nothing_is_shown_beside_the_empty_me
     assert answer is not None
     assert (answer.is_unread, answer.shown_as) == (True, "tool")
     assert [value.value for _, value in answer.observation] == [safe_text.shown(seen)]
-    page = make_templates().get_template("rollout/_output.html").render(card=shown[1], run=None, row=ROW, show=())
+    page = flat(make_templates().get_template("rollout/_output.html").render(card=shown[1], run=None, row=ROW, show=()))
     assert "the model was sent an empty message" in page
     entry["metadata"] = None
     assert [card.role for card in cards(messages, actions=[entry])] == ["assistant", "environment", "tool", "assistant"]

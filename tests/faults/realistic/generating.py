@@ -100,7 +100,7 @@ def generate(run: Realistic, shape: Shape, script: Script) -> tuple[runs.Run, Tr
             ]  # fmt: skip
             meant = [script(place) for place in places]
             known = [_true(place, rollout, shape) for place, rollout in zip(places, meant, strict=True)]
-            _add_advantages(known)
+            _add_advantages(known, shape)
             truth += known
             rollouts += [_rollout(run, shape, *each) for each in zip(places, meant, known, strict=True)]
         for name, value in shape.logged(step).items():
@@ -138,12 +138,13 @@ def _tokens(place: Place, rollout: Rollout) -> Tokens:
     return Tokens(prompt.astype(np.int32), ids.astype(np.int32), logprobs, mask if (mask == 0).any() else None)
 
 
-def _add_advantages(group: Sequence[dict[str, Any]]) -> None:
-    """Compute a group's advantages as the trainer does: a rollout without a reward has none."""
+def _add_advantages(group: Sequence[dict[str, Any]], shape: Shape) -> None:
+    """Compute a group's advantages as GRPO or AsyncGRPO does: a rollout without a reward has none."""
+    spread, epsilon = (statistics.pstdev, 1e-8) if "max_staleness" in shape.config else (statistics.stdev, 1e-4)
     known = [it["reward"] for it in group if it["reward"] is not None]
     for it in group:
         if it["reward"] is not None and len(known) > 1 and not it["dropped"]:
-            it["advantage"] = (it["reward"] - statistics.fmean(known)) / (statistics.stdev(known) + 1e-4)
+            it["advantage"] = (it["reward"] - statistics.fmean(known)) / (spread(known) + epsilon)
 
 
 def _true(place: Place, rollout: Rollout, shape: Shape) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sqlalchemy import update
+from sqlmodel import col
 
 from logs_ui.recorder import (
     Card,
@@ -29,15 +31,19 @@ from logs_ui.recorder import (
     start_run,
 )
 from logs_ui.recorder.analysis.diagnose import muted_of, settings_of
-from logs_ui.recorder.queries import annotated, find_run, saved_settings
+from logs_ui.recorder.queries import annotated, find_run, known_values, saved_settings
 from logs_ui.recorder.queries.notebook import Notebook, Subject
-from logs_ui.recorder.storage.database import disposed, reading_engine
+from logs_ui.recorder.storage.changes import Source, SourcesChange
+from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.sidecars import NOTES
-from logs_ui.recorder.vocabulary import Mark
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.storage.writes import run_writes
+from logs_ui.recorder.vocabulary import Mark, SourceKind
 from tests.doc_tables import DIAGNOSIS, PAGES, written
 from tests.support.card_keys import CARD_KEYS
 from tests.support.command import typed
 from tests.support.dashboard import dashboard
+from tests.support.factory import make_run as make_factory_run
 from tests.support.training import guess_server, make_trainer, sequential
 
 HOSTILE = "<b>\x1b[31mred\u202e\n[bold]x[/]"
@@ -49,10 +55,8 @@ def make_run(db: Path, name: str, *, cut: int, steps: int = 6, finish: bool = Tr
     for step in range(1, steps + 1):
         for group in range(2):
             for i in range(4):
-                task = f"task {group}"
-                with run.rollout(
-                    task, task=task, mode="train", step=step, group=f"{step}-{group}", generation=i
-                ) as row:
+                of_row: dict[str, Any] = {"step": step, "group": f"{step}-{group}", "generation": i, "mode": "train"}
+                with run.rollout(f"task {group}", task=f"task {group}", **of_row) as row:
                     row.turn(f"answer {step} {i}", action=f"go {i}", observation=f"at {step}", done=True)
                     row.stop("length" if i < cut else "done")
                 row.score(rewards={"solved": 0.0 if i < cut else 1.0 - 0.05 * ((i + step) % 3)})
@@ -132,6 +136,37 @@ def test_calls_that_are_no_rollouts_are_said(own: Path) -> None:
         assert said in client.get(f"/runs/{load_runs(own).run[0]}/why").text
 
 
+def test_references_are_compared_with_and_leave_the_exit_code(db: Path) -> None:
+    done = typed("diagnose", "low", "--db", db, "--against", "healthy", "--json")
+    against = json.loads(done.stdout)["against"]
+    assert done.returncode == 3
+    assert against | {"references": "", "figures": ""} == {
+        "id": "not_judged", "references": "", "steps": [1, 6], "figures": "", "not_compared": [], "differing": [],
+        "said": "no verdict, which needs 3 references; means over the last third of steps 1 to 6",
+    }  # fmt: skip
+    assert against["figures"][0].keys() == {"name", "value", "references", "is_share", "since_step"}
+    lines = typed("diagnose", "low", "--db", db, "--against", "healthy").stdout.splitlines()
+    assert f"Against 1 reference: {against['said']}." in lines
+    assert "+50 pp  truncated 50% (reference 0%)" in [line.strip() for line in lines]
+    assert "cannot be compared with itself" in refused("diagnose", "low", "--db", db, "--against", "low")
+
+
+def test_arguments_and_sources_that_differ_from_a_reference_are_named(tmp_path: Path) -> None:
+    with disposed(writing_engine(tmp_path / "a.db")) as engine:
+        for name, template in (("a", "{{ x }}"), ("b", "{{ y }}")):
+            make_factory_run(engine, uid=name, steps=4, seed=3)
+            with engine.begin() as connection:
+                ids = run_writes.run_ids(connection, [name], 0)
+                sources = SourcesChange(name, (Source(SourceKind.CHAT_TEMPLATE, "", template),))
+                run_writes.write_sources(connection, [sources], ids)
+        with engine.begin() as connection:
+            other = {"config": {"learning_rate": 0.1, "output_dir": "b"}}
+            connection.execute(update(Run).where(col(Run.uid) == "b").values(**other))
+    against = diagnose("a", tmp_path / "a.db", against=["b"]).against
+    assert against is not None
+    assert against.differing == ["beta", "chat template", "learning_rate", "num_generations", "seed"]
+
+
 def test_json_has_these_names_and_the_dearest_first(db: Path) -> None:
     done = typed("diagnose", "low", "--db", db, "--json")
     assert (done.returncode, done.stderr) == (3, "")
@@ -139,9 +174,7 @@ def test_json_has_these_names_and_the_dearest_first(db: Path) -> None:
     assert said["run"] == load_runs(db).run[0]
     assert all(set(card) == CARD_KEYS for card in said["cards"])
     first = said["cards"][0]
-    assert first["id"] == "truncation"
-    assert first["cost"] == max(card["cost"] for card in said["cards"])
-    assert isinstance(first["evidence"], list)
+    assert (first["id"], first["cost"]) == ("truncation", max(card["cost"] for card in said["cards"]))
     assert said == diagnose("low", db).as_dict()
     assert sum(part["cost"] for part in said["waterfall"]) == pytest.approx(said["best"] - said["mean"], abs=0.01)
 
@@ -247,12 +280,9 @@ def test_what_is_misspelt_exits_with_2(db: Path) -> None:
 
 
 def test_its_options_set_what_the_run_is_held_against(db: Path) -> None:
-    said = json.loads(
-        typed(
-            *("diagnose", "low", "--db", db, "--json", "--max-reward", "2", "--solved-at", "1.5", "--steps", "4"),
-            *("--threshold", "truncation=0.9", "--threshold", "dead_groups=0.9"),
-        ).stdout
-    )
+    thresholds = ("--threshold", "truncation=0.9", "--threshold", "dead_groups=0.9")
+    scale = ("--max-reward", "2", "--solved-at", "1.5", "--steps", "4")
+    said = json.loads(typed("diagnose", "low", "--db", db, "--json", *scale, *thresholds).stdout)
     assert (said["best"], said["best_is"], said["solved_at"], said["steps"]) == (2.0, "as set", 1.5, [3, 6])
     assert "truncation" not in {card["id"] for card in said["cards"]}
     assert not NOTES.path(db).exists(), "only --save keeps them"
@@ -283,6 +313,13 @@ def test_saved_settings_stand_above_recorded_ones_until_they_are_taken_back(tmp_
     assert settings(db) == recorded
 
 
+def test_the_column_of_a_reference_is_saved_for_the_run_and_for_one_eval(own: Path) -> None:
+    with disposed(reading_engine(own)) as engine:
+        (name,) = known_values(engine, 1, ("eval",))["eval"]
+    typed("diagnose", "low", "--db", own, "--save", "--reference", "metadata.key", "--reference", f"{name}=7")
+    assert settings(own) == Settings(reference="key", environments={name: {"reference": "7"}})
+
+
 def test_saving_does_not_touch_the_recorders_database(own: Path) -> None:
     before = own.read_bytes()
     assert typed("diagnose", "low", "--db", own, "--save", "--max-reward", "3").returncode == 3
@@ -306,10 +343,9 @@ def test_settings_that_cannot_be_read_count_as_none(own: Path) -> None:
     with sqlite3.connect(own) as connection:
         connection.execute("""UPDATE run SET diagnosis = '{"steps": "many"}'""")
     assert settings(own) == Settings()
+    later = """UPDATE run SET diagnosis = '{"steps": 4, "later": 1, "thresholds": {"of_tomorrow": 1}}'"""
     with sqlite3.connect(own) as connection:
-        connection.execute(
-            """UPDATE run SET diagnosis = '{"steps": 4, "later": 1, "thresholds": {"of_tomorrow": 1}}'"""
-        )
+        connection.execute(later)
     assert settings(own) == Settings(steps=4, thresholds={"of_tomorrow": 1.0})
     assert diagnose(db=own).cards
 
@@ -336,14 +372,10 @@ def test_the_doors_refuse_settings_that_cannot_be(door: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"max_reward": float("nan")},
+        *({"max_reward": value} for value in (float("nan"), "1", True)),
+        *({"steps": value} for value in (0, 1.5)),
+        *({"thresholds": value} for value in ({"loops": None}, [1])),
         {"solved_at": float("inf")},
-        {"max_reward": "1"},
-        {"max_reward": True},
-        {"steps": 0},
-        {"steps": 1.5},
-        {"thresholds": {"loops": None}},
-        {"thresholds": [1]},
         {"max_reward": 1.0, "solved_at": 1.1},
     ],
 )
@@ -355,15 +387,9 @@ def test_settings_are_numbers_that_go_together(wrong: dict[str, Any]) -> None:
 
 def test_settings_take_numpys_numbers_and_are_plain_then() -> None:
     made = Settings(max_reward=np.float32(1.0), steps=np.int64(5), thresholds={"loops": np.float64(0.5)})  # type: ignore[arg-type]
-    assert json.loads(json.dumps(made.as_dict())) == {
-        "max_reward": 1.0,
-        "solved_at": None,
-        "solved_by": None,
-        "steps": 5,
-        "thresholds": {"loops": 0.5},
-        "environments": {},
-        "muted": {},
-    }
+    numbers = {"max_reward": 1.0, "steps": 5, "thresholds": {"loops": 0.5}, "environments": {}, "muted": {}}
+    unset = {"solved_at": None, "solved_by": None, "reference": None}
+    assert json.loads(json.dumps(made.as_dict())) == numbers | unset
 
 
 # --- Python
@@ -373,9 +399,8 @@ def test_a_report_is_a_table_a_text_and_a_dict(db: Path) -> None:
     report = diagnose("low", db)
     assert isinstance(report, Report)
     frame = report.frame()
-    assert list(frame.columns) == [
-        *("run", "id", "title", "cost", "since_step", "share", "evidence", "suggestion", "where", "is_part", "behind")
-    ]
+    names = "run id title cost since_step share evidence suggestion where is_part behind"
+    assert list(frame.columns) == names.split()
     assert frame.id[0] == "truncation"
     assert list(frame.cost) == [card.cost for card in report.cards]
     empty = diagnose("healthy", db).frame()
@@ -410,7 +435,7 @@ def test_a_diagnostic_of_ones_own_stands_among_the_others(db: Path) -> None:
 
 def test_what_it_lacks_is_not_recorded(db: Path) -> None:
     report = diagnose("low", db, diagnostics=[own_diagnostic(lambda _: mine(), lambda _: "the moon")])
-    assert ("mine", "the moon") in {(it.id, it.what) for it in report.missing}
+    assert ("mine", "the moon") in {(it.id, it.said) for it in report.missing}
     assert "Mine (needs the moon)" in str(report)
 
 
@@ -479,18 +504,14 @@ def test_the_docs_say_which_keys_and_columns_there_are(db: Path) -> None:
     said = report.as_dict()
     assert named == {*said, *said["cards"][0]}
     (columns,) = re.findall(r"\| column of `frame\(\)` .*?\n\| --- .*?\n(.*?)\n\n", page, re.DOTALL)
-    types = {
-        name: kind
-        for names, kind in (row.split(" | ")[:2] for row in columns.splitlines())
-        for name in re.findall(r"`(\w+)`", names)
-    }
+    cells = [row.split(" | ")[:2] for row in columns.splitlines()]
+    types = {name: kind for names, kind in cells for name in re.findall(r"`(\w+)`", names)}
     assert {name: f"`{kind}`" for name, kind in report.frame().dtypes.items()} == types
 
 
 def test_the_diagnostic_in_the_docs_works(db: Path, tmp_path: Path) -> None:
-    (code,) = [
-        block for block in re.findall(r"```python\n(.*?)```", DIAGNOSIS.read_text(), re.DOTALL) if "checks.py" in block
-    ]
+    blocks = re.findall(r"```python\n(.*?)```", DIAGNOSIS.read_text(), re.DOTALL)
+    (code,) = [block for block in blocks if "checks.py" in block]
     (tmp_path / "checks.py").write_text(code)
     (line,) = re.findall(r"^logs-ui (diagnose latest --diagnostics .*)$", DIAGNOSIS.read_text(), re.MULTILINE)
     done = typed(*line.split(), "--db", db, folder=tmp_path)

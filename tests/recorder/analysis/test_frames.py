@@ -76,15 +76,8 @@ def rollouts(db: str) -> Iterator[list[queries.Rollout]]:
         yield sorted(found, key=lambda rollout: rollout.row.created)
 
 
-DTYPES = {
-    Kind.TEXT: "string",
-    Kind.WHOLE: "int64",
-    Kind.MAYBE_WHOLE: "Int64",
-    Kind.NUMBER: "float64",
-    Kind.TIME: "datetime64[us, UTC]",
-    Kind.TRUE: "bool",
-    Kind.MAYBE_TRUE: "boolean",
-}
+DTYPES = {Kind.TEXT: "string", Kind.NUMBER: "float64", Kind.TIME: "datetime64[us, UTC]"}
+DTYPES |= {Kind.WHOLE: "int64", Kind.MAYBE_WHOLE: "Int64", Kind.TRUE: "bool", Kind.MAYBE_TRUE: "boolean"}
 PAGE = (Path(__file__).parents[3] / "docs" / "pandas.md").read_text("utf-8")
 
 
@@ -111,8 +104,7 @@ def test_tokens_are_arrays_that_can_be_worked_with(frame: pd.DataFrame, rollouts
     assert row["logprobs"].dtype == np.float32
     assert row["mask"].sum() == row["completion_tokens"]
     assert row["prompt_ids"].flags.writeable  # a frame is the caller's own
-    assert frame.iloc[running]["completion_ids"] is None
-    assert frame.iloc[running]["mask"] is None
+    assert (frame.iloc[running]["completion_ids"], frame.iloc[running]["mask"]) == (None, None)
 
 
 def test_times_are_exact_and_absent_ones_nat(frame: pd.DataFrame, rollouts: list[queries.Rollout]) -> None:
@@ -293,10 +285,8 @@ def test_columns_alone_open_no_payload_and_say_what_is_lost_and_tagged(tmp_path:
         connection.execute(update(RolloutPayload).values(content=b"damaged"))
     with pytest.raises(DatabaseError):
         load_run(made.id, path)
-    assert load_run(made.id, path, columns=["tags", "starred"]).iloc[0].to_dict() == {
-        "tags": ["seen"],
-        "starred": False,
-    }
+    marks = load_run(made.id, path, columns=["tags", "starred"]).iloc[0]
+    assert marks.to_dict() == {"tags": ["seen"], "starred": False}
     with engine.begin() as connection:  # just before it is read: this process gives signs of life of its own
         connection.execute(update(Run).values(heartbeat=0))
     lost = load_run(open_run.id, path, columns=["status", "stop_reason", "error"]).iloc[0]

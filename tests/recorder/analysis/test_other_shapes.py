@@ -13,10 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from google.protobuf.json_format import Parse
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
-    ExportTraceServiceRequest,
-    ExportTraceServiceResponse,
-)
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as trace_service
 from opentelemetry.proto.trace.v1.trace_pb2 import TracesData
 
 from logs_ui.recorder import LogsUIError, export_run, load_run, start_run
@@ -118,12 +115,8 @@ def test_an_episode_of_verifiers_has_each_message_with_its_tokens() -> None:
 
 
 def test_rewards_that_are_nan_none_absent_and_zero_stay_four_things() -> None:
-    odd = {
-        "rewards": {"a": None, "b": 0.0, "c": None, "d": None},
-        "odd_rewards": {"a": "nan", "d": "-inf"},
-        "reward": None,
-    }
-    it = exported(**odd, reward_weights=None)
+    odd = {"rewards": {"a": None, "b": 0.0, "c": None, "d": None}, "odd_rewards": {"a": "nan", "d": "-inf"}}
+    it = exported(**odd, reward=None, reward_weights=None)
     (rewards,) = (one["rewards"] for one in episode(it)["traces"])
     assert str(rewards) == str({
         "a": {"score": NAN, "weight": 1.0}, "b": {"score": 0.0, "weight": 1.0}, "c": None,
@@ -132,11 +125,8 @@ def test_rewards_that_are_nan_none_absent_and_zero_stay_four_things() -> None:
     result = evaluation_row(it)["evaluation_result"]
     assert math.isnan(result["score"])
     assert not result["is_score_valid"]
-    told = {
-        name: (it["score"], it["is_score_valid"], it["reason"])
-        for name, it in result["metrics"].items()
-        if name != "length"
-    }
+    del result["metrics"]["length"]
+    told = {name: (it["score"], it["is_score_valid"], it["reason"]) for name, it in result["metrics"].items()}
     assert str(told) == str({
         "a": (NAN, False, "reward function"), "b": (0.0, True, "reward function"), "c": (0.0, False, "did not run"),
         "d": (-INF, False, "reward function"),
@@ -159,7 +149,6 @@ def test_rewards_that_are_nan_none_absent_and_zero_stay_four_things() -> None:
 
 
 def test_tokens_that_cannot_be_divided_into_answers_are_kept_together() -> None:
-    it = exported(mask=np.array([1, 1, 1, 1, 0, 1], np.uint8), turns=3, advantage=None, logprobs=None)
     it = exported(mask=None, advantage=None, logprobs=None)
     nodes = episode(it)["traces"][0]["nodes"]
     assert [node["token_ids"] for node in nodes] == [[1, 2, 3], [], [], [], [4, 5, 6, 7, 8, 9]]
@@ -418,7 +407,11 @@ class Server:
     """A server that takes OTLP: what it answers, what it got."""
 
     def __init__(self, *answers: tuple[int, dict[str, str], bytes]) -> None:
-        self.answers, self.got, self.headers = list(answers), list[ExportTraceServiceRequest](), list[dict[str, str]]()
+        self.answers, self.got, self.headers = (
+            list(answers),
+            list[trace_service.ExportTraceServiceRequest](),
+            list[dict[str, str]](),
+        )
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -427,7 +420,7 @@ class Server:
                 server.headers.append({name.lower(): value for name, value in self.headers.items()})
                 status, headers, answer = server.answers.pop(0) if server.answers else (200, {}, b"")
                 if status == 200:
-                    server.got.append(ExportTraceServiceRequest.FromString(body))
+                    server.got.append(trace_service.ExportTraceServiceRequest.FromString(body))
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(answer))}.items():
                     self.send_header(name, value)
@@ -462,13 +455,8 @@ def test_traces_are_sent_to_a_server_with_its_headers(db: Path, monkeypatch: pyt
         told = export_run("run", "otlp", url, db)
     assert len(server.got) > 1, "in several requests"
     assert {(it["authorization"], it["x-project"]) for it in server.headers} == {("Basic abc=", "a=b")}
-    roots = [
-        span
-        for got in server.got
-        for one in got.resource_spans
-        for span in one.scope_spans[0].spans
-        if not span.parent_span_id
-    ]
+    scopes = [one.scope_spans[0] for got in server.got for one in got.resource_spans]
+    roots = [span for scope in scopes for span in scope.spans if not span.parent_span_id]
     assert told == len(roots) == len({root.trace_id for root in roots}) == len(load_run("run", db))
     assert {event.name for root in roots for event in root.events} == {"gen_ai.evaluation.result"}
 
@@ -489,7 +477,7 @@ def test_a_server_that_is_busy_is_asked_again(db: Path, monkeypatch: pytest.Monk
 
 
 def test_what_a_server_does_not_take_is_an_error(db: Path) -> None:
-    rejected = ExportTraceServiceResponse()
+    rejected = trace_service.ExportTraceServiceResponse()
     rejected.partial_success.rejected_spans = 3
     rejected.partial_success.error_message = "too long"
     said = json.dumps({"partialSuccess": {"rejectedSpans": "3", "errorMessage": "too long"}}).encode()

@@ -18,6 +18,8 @@ from tests.app.commands.test_cli import refused
 from tests.support import factory
 from tests.support.command import typed
 
+Tables = duckdb.DuckDBPyConnection
+
 
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -33,7 +35,7 @@ def frame(db: Path) -> pd.DataFrame:
 
 
 @pytest.fixture
-def tables() -> duckdb.DuckDBPyConnection:
+def tables() -> Tables:
     connection = duckdb.connect()
     connection.execute("SET TimeZone = 'UTC'")
     return connection
@@ -44,7 +46,7 @@ def files_of(folder: Path) -> list[str]:
 
 
 def test_duckdb_reads_one_partition_and_finds_what_pandas_finds(
-    db: Path, frame: pd.DataFrame, tmp_path: Path, tables: duckdb.DuckDBPyConnection
+    db: Path, frame: pd.DataFrame, tmp_path: Path, tables: Tables
 ) -> None:
     assert export_partitions("long", tmp_path / "out", db) == len(frame)
     assert files_of(tmp_path / "out") == sorted(
@@ -79,9 +81,7 @@ def test_every_column_of_load_run_is_there_by_its_name_and_type(db: Path, tmp_pa
     assert len(pd.read_parquet(tmp_path / "parts", filters=[("step", "==", 7)])) == 12
 
 
-def test_several_steps_share_a_partition(
-    db: Path, frame: pd.DataFrame, tmp_path: Path, tables: duckdb.DuckDBPyConnection
-) -> None:
+def test_several_steps_share_a_partition(db: Path, frame: pd.DataFrame, tmp_path: Path, tables: Tables) -> None:
     export_partitions("long", tmp_path, db, by="step:4")
     assert files_of(tmp_path) == [f"run=long/step_from={step}/part-0.parquet" for step in (0, 4, 8)]
     query = f"SELECT step_from, min(step), max(step), count(*) FROM '{tmp_path}/**/*.parquet' GROUP BY 1 ORDER BY 1"  # noqa: S608
@@ -92,7 +92,7 @@ def test_several_steps_share_a_partition(
 
 
 def test_rows_that_lie_far_apart_get_a_further_part(
-    db: Path, frame: pd.DataFrame, tmp_path: Path, tables: duckdb.DuckDBPyConnection, monkeypatch: pytest.MonkeyPatch
+    db: Path, frame: pd.DataFrame, tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions, "_OPEN", 1)
     monkeypatch.setattr("logs_ui.recorder.analysis.export.export_files.chunks", interleaved)
@@ -111,7 +111,7 @@ def interleaved(*given: Any) -> Any:
 
 
 def test_two_runs_stand_in_one_folder_and_one_is_replaced_only_when_told_to(
-    db: Path, frame: pd.DataFrame, tmp_path: Path, tables: duckdb.DuckDBPyConnection
+    db: Path, frame: pd.DataFrame, tmp_path: Path, tables: Tables
 ) -> None:
     for run in ("long", "other"):
         assert typed("export", run, "-o", tmp_path, "--db", db, "--partition-by", "step").returncode == 0
@@ -139,7 +139,7 @@ def test_an_export_that_ends_too_early_leaves_the_folder_as_it_was(db: Path, tmp
     assert files_of(tmp_path / "out") == ["run=long/step_from=0/part-0.parquet"]
 
 
-def test_a_run_whose_name_is_no_folders_is_found_by_it(tmp_path: Path, tables: duckdb.DuckDBPyConnection) -> None:
+def test_a_run_whose_name_is_no_folders_is_found_by_it(tmp_path: Path, tables: Tables) -> None:
     with disposed(writing_engine(tmp_path / "rollouts.db")) as engine:
         factory.make_run(engine, uid="odd", steps=1)
         with engine.begin() as connection:
@@ -153,12 +153,7 @@ def test_a_run_whose_name_is_no_folders_is_found_by_it(tmp_path: Path, tables: d
 
 @pytest.mark.parametrize("page", ["pandas.md", "cluster.md"])
 def test_the_docs_own_queries_run(
-    page: str,
-    db: Path,
-    frame: pd.DataFrame,
-    tmp_path: Path,
-    tables: duckdb.DuckDBPyConnection,
-    monkeypatch: pytest.MonkeyPatch,
+    page: str, db: Path, frame: pd.DataFrame, tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On runs whose steps they ask for."""
     text = (Path(__file__).parents[3] / "docs" / page).read_text(encoding="utf-8")

@@ -140,11 +140,8 @@ ADD = [{"role": "user", "content": "Add."}]
 
 @pytest.mark.exhaustive
 def test_messages_and_tools_of_an_environment_are_given_as_the_trainer_gave_them(tmp_path: Path, db: Path) -> None:
-    talk = [
-        {"role": "user", "content": "Add. Now."},
-        tiny_model.call("add", number=2),
-        tiny_model.answer("add", "more than 2"),
-    ]
+    asked = {"role": "user", "content": "Add. Now."}
+    talk = [asked, tiny_model.call("add", number=2), tiny_model.answer("add", "more than 2")]
     lessons = [([*talk, {"role": "assistant", "content": "ok"}], [Adding.add])] * 50
     then, now = Seen(), Seen()
     taught(tmp_path / "out", lessons, then, environment_factory=record_environment(Adding, db=db)).train()
@@ -157,13 +154,9 @@ def test_messages_and_tools_of_an_environment_are_given_as_the_trainer_gave_them
     ("said", "handed", "expected"),
     cases(
         [
-            ("take 1 and 4\n</think>\n9", "text", {"role": "assistant", "content": "take 1 and 4\n</think>\n9"}),
-            (
-                "<think>take 1</think>9",
-                "messages",
-                {"role": "assistant", "reasoning_content": "take 1", "content": "9"},
-            ),
-            ("<think>\n\n</think>\n\n9", "messages", {"role": "assistant", "content": "9"}),
+            ("take 1 and 4\n</think>\n9", "text", {"content": "take 1 and 4\n</think>\n9"}),
+            ("<think>take 1</think>9", "messages", {"reasoning_content": "take 1", "content": "9"}),
+            ("<think>\n\n</think>\n\n9", "messages", {"content": "9"}),
         ],
         1,
     ),
@@ -181,7 +174,7 @@ def test_reasoning_is_given_as_the_trainer_gave_it(
     record_trainer(trainer, db=db)
     trainer.train()
     rescore("latest", now, db)
-    assert expected in [row["completions"][0] for row in then.rows]
+    assert {"role": "assistant", **expected} in [row["completions"][0] for row in then.rows]
     assert [{n: row[n] for n in then.rows[0]} for row in now.rows] == then.rows
     rows = load_run(db=db)
     assert handed in set(rows["handed"])
@@ -237,9 +230,8 @@ def test_functions_are_added_up_as_trl_does_and_recorded_ones_kept(db: Path) -> 
     assert frame["new"].tolist() == [1.0, 2.0 + 10.0 + 400.0]  # None does not count, form's own weight is 0
     assert frame["rewards"].tolist()[0] == {"length": 1.0, "bonus": None, "right": 0.0, "form": 1.0}
     assert np.isnan(rescore("latest", bonus, db)["new"].tolist()[0])
-    with pytest.raises(
-        LogsUIError, match=r"Cannot keep 'nix': no such reward function was recorded\. Recorded: right, form"
-    ):
+    unknown = r"Cannot keep 'nix': no such reward function was recorded\. Recorded: right, form"
+    with pytest.raises(LogsUIError, match=unknown):
         rescore("latest", length, db, keep=["nix"])
     with pytest.raises(LogsUIError, match="1 weights do not fit 2 reward functions"):
         rescore("latest", [length, bonus], db, weights=[1.0])
@@ -273,12 +265,11 @@ def test_a_row_that_raises_costs_itself_alone(db: Path) -> None:
     assert frame["new"].isna().tolist() == [False, True, False, False, True]
     found = compare(frame)
     assert (found.failed, found.lost, found.failures) == (2, 2, [("picky: ValueError: two letters", 2, 2)])
-    assert (
-        rescore("latest", lambda completions, **_: [float("inf"), 1.0][: len(completions)], db, where="step:2")[
-            "failed"
-        ].tolist()[0]
-        == "<lambda>: it returned inf"
-    )
+
+    def infinite(completions: list[Any], **_: Any) -> list[float]:
+        return [float("inf"), 1.0][: len(completions)]
+
+    assert rescore("latest", infinite, db, where="step:2")["failed"].tolist()[0] == "infinite: it returned inf"
 
 
 def test_a_batch_is_whole_groups_of_one_step(db: Path) -> None:
@@ -369,6 +360,9 @@ number = 3
 """
 
 
+SUFFIX = "The suffix of b.txt names no format: use .csv, .parquet or .jsonl."
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "mine.py").write_text(MODULE)
@@ -427,10 +421,7 @@ def test_a_function_of_the_folder_that_the_command_is_run_in_is_found(folder: Pa
         (("--reward", "mine"), "mine names no function: write it as mine:function."),
         (("--reward", "nix:f"), "There is no module nix in the current folder or on Python's path"),
         (("--reward", "mine:short=a"), "--reward mine:short=a: 'a' is not a weight. Write it as mine:short=0.5."),
-        (
-            ("--reward", "mine:short", "-o", "b.txt"),
-            "The suffix of b.txt names no format: use .csv, .parquet or .jsonl.",
-        ),
+        (("--reward", "mine:short", "-o", "b.txt"), SUFFIX),
         (("--reward", "mine:short", "--prompts", "both"), "--prompts 'both': must be messages or text."),
     ],
 )

@@ -296,21 +296,6 @@ def test_metrics_go_with_a_sample_and_are_a_dict_of_its_own() -> None:
     assert (sent.metrics, sent.metrics.row) == ({"reward": 1.0}, "a"), "whose a sample is is lost between processes"
 
 
-def test_the_dataset_takes_samples_from_its_queue_and_yields_what_it_keeps(worker: Any) -> None:
-    dataset = dataset_of(worker, [sample("a", 0), sample("b", 5)], 5)
-    assert "__iter__" in vars(type(dataset)), "RolloutQueueDataset.__iter__: nothing is known of samples"
-    assert dataset.queue is worker.rollout_buffer, "RolloutQueueDataset.queue: nothing is known of samples"
-    assert dataset.model_version_fn() == 5, "RolloutQueueDataset.model_version_fn: no staleness"
-    (kept,) = all_of(dataset)
-    assert kept["metrics"].row == "b", "a sample that is too old is not dropped, or not there"
-
-
-def test_a_batcher_counts_what_it_drops(worker: Any) -> None:
-    dataset = dataset_of(worker, [sample("long", 5, 11)], 5)
-    all_of(async_grpo_trainer.TokenBudgetBatcher(dataset, 1, BUDGET, dataset.metrics))
-    assert len(dataset.metrics[trl_async._OVERSIZE]) == 1, "samples that are dropped as oversize look trained on"
-
-
 def test_a_trainer_asks_for_its_data_and_stops_its_worker() -> None:
     kind = async_grpo_trainer.AsyncGRPOTrainer
     assert "get_train_dataloader" in vars(kind), "get_train_dataloader: no scalars, no arguments"

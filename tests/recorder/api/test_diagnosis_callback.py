@@ -250,6 +250,7 @@ Path(sys.argv[3], f"stopped-{trainer.accelerator.process_index}").write_text(str
 """
 
 
+@pytest.mark.exhaustive
 def test_two_ranks_stop_at_the_same_step(game_url: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
     run_on_two_ranks(RANK, tmp_path, game_url, db, out)

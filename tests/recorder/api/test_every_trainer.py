@@ -27,6 +27,10 @@ def tokens(prompts: list[Any], trainer: Any) -> dict[str, Any]:
     return {"prompt_ids": ids, "completion_ids": [row[-3:] for row in ids], "logprobs": [[-0.5] * 3 for _ in ids]}
 
 
+def length(completions: list[Any], **_: Any) -> list[float]:
+    return [float(len(completion[0]["content"])) for completion in completions]
+
+
 def make(kind: str, folder: Path, functions: list[Any], prompts: list[Any] = CHATS, **more: Any) -> Any:
     """Return a trainer of 3 steps of 8 completions. Its model is in the mode in which `from_pretrained` returns one."""
     torch.set_num_threads(1)
@@ -85,9 +89,6 @@ def evaluating_callback() -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_that_are_trained_on_are_no_evaluations(kind: str, db: Path, tmp_path: Path) -> None:
-    def length(completions: list[Any], **_: Any) -> list[float]:
-        return [float(len(one[0]["content"])) for one in completions]
-
     trainer = make(kind, tmp_path, [length], callbacks=[evaluating_callback(), LogsUICallback(db=db)])
     for _ in range(2):  # the second time as a run of its own
         trainer.train()
@@ -98,8 +99,9 @@ def test_batches_that_are_trained_on_are_no_evaluations(kind: str, db: Path, tmp
     assert len(load_runs(db=db)) == 2
 
 
-@pytest.mark.parametrize("prompts", [TEXTS, CHATS])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "prompts"), [*((kind, CHATS) for kind in KINDS), ("grpo", TEXTS), ("online_dpo", TEXTS)]
+)
 def test_rewards_of_models_are_recorded(kind: str, prompts: list[Any], db: Path, tmp_path: Path) -> None:
     noted: list[float | None] = []
 
@@ -157,9 +159,6 @@ def test_a_reward_model_alone_that_raises_leaves_its_error(kind: str, db: Path, 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_report_to_records_every_trainer(kind: str, tmp_path: Path) -> None:
-    def length(completions: list[Any], **_: Any) -> list[float]:
-        return [float(len(one[0]["content"])) for one in completions]
-
     make(kind, tmp_path, [length], report_to="logs_ui").train()
     rows = load_run()  # of LOGS_UI_DB
     assert (len(rows), set(rows.status), set(rows["mode"])) == (24, {"ok"}, {"train"})
@@ -168,9 +167,6 @@ def test_report_to_records_every_trainer(kind: str, tmp_path: Path) -> None:
 
 
 def test_options_of_a_callback_count_beside_report_to(db: Path, tmp_path: Path) -> None:
-    def length(completions: list[Any], **_: Any) -> list[float]:
-        return [float(len(one[0]["content"])) for one in completions]
-
     more: dict[str, Any] = {"report_to": ["logs_ui"], "callbacks": [LogsUICallback(eval_name="mine", db=db)]}
     make("grpo", tmp_path, [length], **more).train()
     assert set(load_run(db=db).eval_name) == {"mine"}
@@ -200,6 +196,7 @@ IMPORTS = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("order", cases(IMPORTS, 1))
 def test_the_order_of_imports_does_not_matter_for_report_to(order: tuple[str, str]) -> None:
     code = "; ".join([*order, "from transformers.integrations import get_reporting_integration_callbacks as known"])

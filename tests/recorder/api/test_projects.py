@@ -13,6 +13,7 @@ from logs_ui.recorder.queries import RunFilter
 from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.vocabulary import TAG_LENGTH
+from tests.support.dashboard import flat
 from tests.support.factory import make_run_at
 
 HOSTILE = '"><img src=x onerror=alert(1)>'
@@ -26,7 +27,7 @@ def db(address: Address) -> Address:
 
 
 def listed(client: TestClient, query: str) -> set[str]:
-    return set(re.findall(r'class="row-link" href="/runs/(\w+)/overview"', client.get(f"/?{query}").text))
+    return set(re.findall(r'class="row-link" href="/runs/(\w+)/overview"', flat(client.get(f"/?{query}").text)))
 
 
 def test_a_run_belongs_to_what_its_recorder_or_the_environment_says(
@@ -65,7 +66,7 @@ def test_the_list_of_runs_is_narrowed_to_a_project(db: Address) -> None:
         chosen = client.get("/?project=maze&q=run").text
         assert "Remove the </span>project" in chosen
         assert '<input type="hidden" form="filters" name="project" value="maze">' in chosen
-        assert re.search(r'<dt>project</dt><dd><a href="/\?project=maze">', client.get("/runs/c/overview").text)
+        assert re.search(r'<dt>project</dt><dd><a href="/\?project=maze">', flat(client.get("/runs/c/overview").text))
         assert "<dt>project</dt>" not in client.get("/runs/d/overview").text
         live = html.unescape(re.findall(r'hx-get="(/live[^"]+)"', chosen)[0])
         assert "project=maze" in live

@@ -176,6 +176,7 @@ def test_an_adapters_turns_tools_and_verdict_are_recorded(
             assert (row["reward"] is None or np.isnan(row["reward"]), row["turns"]) == (True, 4 if group == 2 else None)
 
 
+@pytest.mark.exhaustive
 def test_the_turns_of_an_agent_that_owns_its_loop_are_recorded(
     policy: tuple[Policy, str], db: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -71,9 +71,8 @@ class Noted:
         return recorded
 
 
-def plain(noted: Noted, folder: Path, **config: Any) -> Any:
-    functions = (noted.letters, noted.sometimes)
-    kind = noted.trainer()
+def plain(noted: Noted, folder: Path, base: Any = None, **config: Any) -> Any:
+    functions, kind = (noted.letters, noted.sometimes), noted.trainer(base)
     settings = {"max_completion_length": 24, "reward_weights": [1.0, 0.25], **config}
     return make_trainer(None, folder, reward_funcs=functions, kind=kind, warm=0, **settings)
 
@@ -209,23 +208,15 @@ def test_a_renamed_copy_of_the_trainer(order: str, tmp_path: Path) -> None:
     db, noted = tmp_path / "a.db", Noted()
     if order == "before":
         record(tokens, db=db)  # which attaches to the original
-    functions = (noted.letters, noted.sometimes)
-    kind = noted.trainer(copied(trl.GRPOTrainer, "GRPOTrainer"))
-    assert not issubclass(kind, trl.GRPOTrainer)
-    trainer = make_trainer(None, tmp_path, reward_funcs=functions, kind=kind, warm=0, max_completion_length=24)
-    record_trainer(trainer, db=db)
-    trainer.train()
+    trainer = plain(noted, tmp_path, copied(trl.GRPOTrainer, "GRPOTrainer"))
+    assert not isinstance(trainer, trl.GRPOTrainer)
+    record_trainer(trainer, db=db).train()
     noted.expect(db, 16)
 
 
 def test_rloo(tmp_path: Path) -> None:
     db, noted = tmp_path / "a.db", Noted()
-    trainer = make_trainer(
-        None, tmp_path, reward_funcs=(noted.letters, noted.sometimes), kind=noted.trainer(trl.RLOOTrainer),
-        arguments=trl.RLOOConfig, warm=0, max_completion_length=24, beta=0.0,
-    )  # fmt: skip
-    record_trainer(trainer, db=db)
-    trainer.train()
+    record_trainer(plain(noted, tmp_path, trl.RLOOTrainer, arguments=trl.RLOOConfig, beta=0.0), db=db).train()
     noted.expect(db, 16)
 
 
@@ -234,11 +225,7 @@ def test_a_subclass_of_trls(tmp_path: Path) -> None:
     from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
     db, noted = tmp_path / "a.db", Noted()
-    trainer = make_trainer(
-        None, tmp_path, reward_funcs=(noted.letters,), kind=noted.trainer(GMPOTrainer), arguments=GMPOConfig,
-        warm=0, max_completion_length=24,
-    )  # fmt: skip
-    record_trainer(trainer, db=db).train()
+    record_trainer(plain(noted, tmp_path, GMPOTrainer, arguments=GMPOConfig), db=db).train()
     noted.expect(db, 16)
 
 

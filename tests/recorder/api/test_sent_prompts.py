@@ -28,13 +28,13 @@ def chatml(*messages: dict[str, str]) -> str:
     return "".join(written) + "<|im_start|>assistant\n"
 
 
-@pytest.mark.parametrize("is_heard", [True, False])
 @pytest.mark.parametrize(
-    ("build", "kind"),
+    ("build", "kind", "is_heard"),
     [
-        (lambda _: [RULES, QUESTION], "other"),
-        (lambda prompt: [*prompt, *REPLY], "extended"),
-        (lambda prompt: prompt, "dataset"),
+        (lambda _: [RULES, QUESTION], "other", True),
+        (lambda _: [RULES, QUESTION], "other", False),
+        (lambda prompt: [*prompt, *REPLY], "extended", False),
+        (lambda prompt: prompt, "dataset", True),
     ],
 )
 def test_messages_hold_the_prompt_that_was_sent(

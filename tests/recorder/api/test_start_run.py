@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
@@ -249,17 +249,6 @@ def test_what_cannot_be_recorded_does_not_stop_the_loop(db: Path, monkeypatch: p
     assert only_run(other).recorder_errors == 0, "what failed before is not this database's"
 
 
-def test_a_note_reaches_its_rollout_from_anywhere_below(db: Path) -> None:
-    def helper() -> None:
-        current_row().note(depth=2)
-
-    with start_run(db=db) as run, run.rollout("a"):
-        helper()
-        with row_scope(5):
-            pass
-    assert rows_of(db)[0]["metadata"]["notes"] == {"depth": 2}
-
-
 def test_a_rollout_that_was_interrupted_is_aborted_whatever_its_environment_did(db: Path) -> None:
     class Stopped:
         def step(self, action: int) -> int:
@@ -272,28 +261,6 @@ def test_a_rollout_that_was_interrupted_is_aborted_whatever_its_environment_did(
     (stored,) = rows_of(db)
     assert (stored["status"], stored["stop_reason"]) == ("aborted", "aborted")
     assert stored["actions"][0]["error"] == "KeyboardInterrupt"
-
-
-def test_an_environment_that_hangs_is_the_rollouts_timeout(db: Path) -> None:
-    begun, over = threading.Event(), threading.Event()
-
-    class Hangs:
-        def step(self, action: int) -> int:
-            begun.set()
-            over.wait(30)
-            return action
-
-    executor = ThreadPoolExecutor(1)
-    with start_run(db=db) as run, run.rollout("b") as row:
-        row.turn("c")
-        env = trace_env(Hangs())
-        executor.submit(env.step, 2)
-        assert begun.wait(60)
-    over.set()
-    executor.shutdown()
-    (stored,) = rows_of(db)
-    assert (stored["status"], stored["stop_reason"]) == ("error", "timeout")
-    assert stored["actions"][-1]["error"] == "TimeoutError: the rollout ended before this call came back"
 
 
 def test_what_came_back_is_kept_though_nothing_is_said_of_what_was_sent(db: Path) -> None:
@@ -585,26 +552,6 @@ def test_rollouts_may_end_in_any_order(db: Path) -> None:
         env.step("of none")
     assert [len(actions) for actions in actions_of(db)] == [0, 1, 1]
     assert only_run(db).unattributed_calls == 0
-
-
-def test_rollouts_in_generators_that_take_turns_are_told_apart_by_their_scopes(db: Path) -> None:
-    env = stepped()
-
-    def play(run: Any, name: str) -> Iterator[None]:
-        with run.rollout(QUESTION, task=name) as row:
-            for turn in range(2):
-                with row.scope():
-                    env.step(f"{name}{turn}")
-                yield
-            env.step(f"{name} without a scope")
-
-    with start_run(db=db) as run:
-        playing = [play(run, "a"), play(run, "b")]
-        for _ in range(3):
-            for turn in playing:
-                next(turn, None)
-    assert actions_of(db) == [["a0", "a1"], ["b0", "b1", "b without a scope"]], "b was alone then"
-    assert only_run(db).unattributed_calls == 1
 
 
 def test_a_task_of_a_rollout_has_rollouts_of_its_own(db: Path) -> None:

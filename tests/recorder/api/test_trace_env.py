@@ -100,14 +100,6 @@ def test_a_wrapper_of_gymnasiums_takes_a_traced_environment() -> None:
     assert [call.kind for call in recorded(lambda: (env.reset(), env.step(0)))] == ["reset", "step"]
 
 
-def test_a_real_environment_of_gymnasiums_is_recorded() -> None:
-    env = trace_env(gymnasium.make("CartPole-v1"))
-    reset, step = recorded(lambda: (env.reset(seed=1), env.step(0)))
-    assert len(json(reset.observation)) == len(json(step.observation)) == 4
-    assert (step.reward, step.done, json(step.sent)) == (1.0, False, 0)
-    env.close()
-
-
 def test_a_vector_environment_keeps_its_rewards_beside_the_observation() -> None:
     env = trace_env(gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"))
     _, step = recorded(lambda: (env.reset(seed=1), env.step(np.array([0, 1]))))

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,6 +42,16 @@ def generation(context: int, sampled: int) -> Generation:
 
 def step(sent: bytes, observation: bytes | None) -> EnvironmentCall:
     return EnvironmentCall(0, 0, 0, 0, "step", sent, observation, None, None, None, None)
+
+
+def generated_by(model: type, *args: Any, **more: Any) -> list[Generation]:
+    """Of a call of `generate()`, whose class is patched."""
+    Patches().method(model, "generate", transformers._recorded)
+    log = Collector()
+    with collecting(log):
+        model().generate(*args, **more)
+    log.close()
+    return log.records.generations
 
 
 def generate(model: Any) -> Any:
@@ -117,12 +127,7 @@ def test_a_generation_within_another_is_recorded_once() -> None:
         def generate(self, **kwargs: Any) -> Any:
             return inner.generate(**kwargs)
 
-    Patches().method(Wrapped, "generate", transformers._recorded)
-    log = Collector()
-    with collecting(log):
-        generate(Wrapped())
-        generate(inner)
-    assert len(log.records.generations) == 2
+    assert len(generated_by(Wrapped, input_ids=torch.tensor([[1, 2]]), max_new_tokens=2, pad_token_id=0)) == 1
 
 
 @pytest.mark.parametrize(
@@ -142,11 +147,7 @@ def test_each_answer_of_a_batch_ends_with_its_end_token_or_before_its_padding(
         def generate(self, input_ids: Any, attention_mask: Any) -> Any:
             return torch.cat([input_ids, torch.tensor([[5, 9, 0], [5, 6, 9], [0, 0, 0], [5, 6, 7]])], 1)
 
-    Patches().method(Model, "generate", transformers._recorded)
-    log = Collector()
-    with collecting(log):
-        Model().generate(torch.tensor([[0, 1]] * 4), attention_mask=torch.tensor([[0, 1]] * 4))
-    sequences = log.records.generations[0].sequences
+    sequences = generated_by(Model, torch.tensor([[0, 1]] * 4), attention_mask=torch.tensor([[0, 1]] * 4))[0].sequences
     assert [ids(sequence.context) for sequence in sequences] == [[1]] * 4
     assert [ids(sequence.sampled) for sequence in sequences] == answers
     assert [sequence.finish for sequence in sequences] == finish
@@ -169,12 +170,10 @@ def test_a_context_is_what_the_mask_keeps_and_stays_as_it_was(mask: Any, context
         def generate(self, input_ids: Any, **_: Any) -> Any:
             return torch.cat([input_ids, torch.tensor([[8], [9]])], 1)
 
-    Patches().method(Model, "generate", transformers._recorded)
-    log, given = Collector(), torch.tensor([[5, 6, 7]] * 2)
-    with collecting(log):
-        Model().generate(given, attention_mask=None if mask is None else torch.tensor(mask))
+    given = torch.tensor([[5, 6, 7]] * 2)
+    (one,) = generated_by(Model, given, attention_mask=None if mask is None else torch.tensor(mask))
     given.fill_(0)
-    assert [ids(sequence.context) for sequence in log.records.generations[0].sequences] == contexts
+    assert [ids(sequence.context) for sequence in one.sequences] == contexts
 
 
 def test_a_batch_is_taken_apart_when_it_is_asked_for() -> None:
@@ -428,33 +427,24 @@ def recorded_row(rollout_func: Callable[[], Any], folder: Path) -> dict[str, Any
     return {str(name): value for name, value in row.items()}
 
 
-def test_a_step_that_never_came_back_is_the_rows_timeout(hung: Hang, tmp_path: Path) -> None:
-    def raises() -> None:
-        env = trace_env(Hangs(hung))
-        env.reset()
-        give_up(hung, env.step, "go")
-
-    row = recorded_row(raises, tmp_path)
-    assert (row["status"], row["stop_reason"], row["error"]) == ("error", "timeout", "TimeoutError")
-    reset, step = row["actions"]
-    assert (reset["error"], step["action"], step["error"]) == (None, "go", GIVEN_UP)
-    assert step["observation"] is None
-    assert 0.1 <= step["seconds"] < 10
-
-
-def test_a_function_that_goes_on_after_it_leaves_it_on_the_row(hung: Hang, tmp_path: Path) -> None:
-    def goes_on() -> dict[str, Any]:
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_step_that_never_came_back_is_the_rows_timeout(hung: Hang, tmp_path: Path, *, goes_on: bool) -> None:
+    def function() -> dict[str, Any]:
         transformers.install()
         env = trace_env(Hangs(hung))
         env.reset()
         output = generate(guess_model.make_model(tokenizer(), 0))[0, 2:].tolist()
-        with pytest.raises(TimeoutError):
+        with suppress(TimeoutError) if goes_on else nullcontext():
             give_up(hung, env.step, "go")
         return {"prompt_ids": [[1, 2]], "completion_ids": [output], "logprobs": None}
 
-    row = recorded_row(goes_on, tmp_path)
-    assert (row["status"], row["stop_reason"], row["error"]) == ("error", "timeout", GIVEN_UP)
-    assert row["actions"][-1]["action"] == "go"
+    row = recorded_row(function, tmp_path)
+    error = GIVEN_UP if goes_on else "TimeoutError"
+    assert (row["status"], row["stop_reason"], row["error"]) == ("error", "timeout", error)
+    reset, *_, step = row["actions"]
+    assert (reset["error"], step["action"], step["error"]) == (None, "go", GIVEN_UP)
+    assert step["observation"] is None
+    assert 0.1 <= step["seconds"] < 10
 
 
 def test_a_generation_that_never_came_back_failed(hung: Hang) -> None:
@@ -513,12 +503,7 @@ def test_a_generation_of_which_nothing_can_be_recorded_is_not_waited_for() -> No
         def generate(self, inputs_embeds: Any) -> Any:
             return inputs_embeds
 
-    Patches().method(Model, "generate", transformers._recorded)
-    log = Collector()
-    with collecting(log):
-        Model().generate(inputs_embeds=torch.ones(1, 2, 3))
-    log.close()
-    assert log.records.generations == []
+    assert generated_by(Model, inputs_embeds=torch.ones(1, 2, 3)) == []
 
 
 DESTRUCTOR = """
@@ -563,9 +548,9 @@ def test_a_destructor_that_calls_an_environment_may_run_at_any_time() -> None:
     assert (done.stdout, done.stderr) == ("100\n", "")
 
 
-def called() -> Any:
-    """A tool that is traced."""
-    return trace_env(lambda action: action)
+@trace_env
+def tool(action: Any) -> Any:
+    return action
 
 
 def turns_taken(*playing: Iterator[None]) -> None:
@@ -576,7 +561,7 @@ def turns_taken(*playing: Iterator[None]) -> None:
 
 
 def test_scopes_of_rows_that_take_turns_in_generators_say_nothing_but_where_one_is_open() -> None:
-    log, tool = Collector(), called()
+    log = Collector()
 
     def play(index: int, turns: int) -> Iterator[None]:
         with row_scope(index) as row:
@@ -602,7 +587,7 @@ def test_scopes_of_rows_that_take_turns_in_generators_say_nothing_but_where_one_
 
 
 def test_a_scope_holds_on_where_its_context_went() -> None:
-    log, tool, over = Collector(), called(), threading.Event()
+    log, over = Collector(), threading.Event()
 
     def work() -> None:
         assert over.wait(60)

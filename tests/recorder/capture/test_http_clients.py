@@ -45,10 +45,18 @@ Answer = tuple[int, bytes]
 """Status and body."""
 
 
-def by_requests(url: str, body: Any) -> Answer:
-    with trace_client(requests.Session()) as session:
-        answer = session.post(url, json=body)
-        return answer.status_code, answer.content
+def by(make: Callable[[], Any]) -> Callable[[str, Any], Answer]:
+    """Return what sends by a client that this makes, and reads all at once."""
+
+    def send(url: str, body: Any) -> Answer:
+        with trace_client(make()) as client:
+            answer = client.post(url, json=body)
+            return answer.status_code, answer.content
+
+    return send
+
+
+by_requests, by_httpx, by_httpx2 = by(requests.Session), by(httpx.Client), by(httpx2.Client)
 
 
 def by_requests_read(url: str, body: Any) -> Answer:
@@ -60,18 +68,6 @@ def by_requests_text(url: str, body: Any) -> Answer:
     answer = trace_client(requests.Session()).request("post", url, json=body, stream=True)
     parts = list(answer.iter_content(None, decode_unicode=True))
     return answer.status_code, b"".join(part.encode() if isinstance(part, str) else part for part in parts)
-
-
-def by_httpx(url: str, body: Any) -> Answer:
-    with trace_client(httpx.Client()) as client:
-        answer = client.post(url, json=body)
-        return answer.status_code, answer.content
-
-
-def by_httpx2(url: str, body: Any) -> Answer:
-    with trace_client(httpx2.Client()) as client:
-        answer = client.post(url, json=body)
-        return answer.status_code, answer.content
 
 
 def by_httpx_stream(url: str, body: Any) -> Answer:
@@ -285,15 +281,6 @@ def test_a_stream_that_hangs_before_its_first_part_failed(server: ModelServer) -
     assert [one.error for one in seen] == ["TimeoutError: the rollout ended before this call came back"]
 
 
-def test_completions_of_several_prompts_are_told_apart(server: ModelServer) -> None:
-    server.gives(completion("a", "b", "c", "d", prompts=([1, 2], [3])))
-    with recording() as seen:
-        by_requests(server.url + "/v1/completions", {"model": "tiny", "prompt": ["Guess", "3"], "n": 2})
-    contexts = [s.context.tolist() for s in seen[0].sequences if s.context is not None]
-    assert contexts == [[1, 2], [1, 2], [3], [3]]
-    assert [s.text for s in seen[0].sequences] == ["a", "b", "c", "d"]
-
-
 def test_tokens_written_as_ids_are_ids(server: ModelServer) -> None:
     reply = completion("4", ids=False)
     reply["choices"][0]["logprobs"]["tokens"] = ["token_id:7", "token_id:2"]
@@ -388,8 +375,9 @@ def test_replies_are_as_they_were_to_libraries_and_users(server: ModelServer) ->
 
 def test_only_the_client_that_is_named_is_traced(server: ModelServer) -> None:
     server.gives(chat())
-    trace_client(requests.Session())
-    trace_client(httpx.Client())
+    traced: Any = [trace_client(requests.Session()), trace_client(httpx.Client())]
+    for client in traced:
+        assert client.post(server.url + CHAT, json=ASKED).status_code == 200, "outside of a rollout"
     with recording() as seen:
         requests.post(server.url + CHAT, json=ASKED, timeout=10)
         requests.Session().post(server.url + CHAT, json=ASKED)
@@ -431,22 +419,6 @@ def test_a_method_of_the_clients_own_is_put_back() -> None:
 def test_what_is_no_client_is_refused(client: object, said: str) -> None:
     with pytest.raises(TypeError, match=said):
         trace_client(client)
-
-
-def test_calls_of_threads_are_recorded_and_outside_of_rollouts_none(server: ModelServer) -> None:
-    server.gives(chat())
-    session = trace_client(requests.Session())
-    session.post(server.url + CHAT, json=ASKED)
-    with recording() as seen:
-        threads = [
-            threading.Thread(target=session.post, args=(server.url + CHAT,), kwargs={"json": ASKED}) for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert len(seen) == 4
-    assert len({id(generation.strand) for generation in seen}) == 4
 
 
 def generations_after(log: Collector) -> list[Generation]:

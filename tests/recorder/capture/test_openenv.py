@@ -98,34 +98,33 @@ def is_a_game(calls: list[EnvironmentCall]) -> bool:
     return True
 
 
-def test_a_sync_client_is_recorded(game_url: str) -> None:
-    def play() -> None:
-        with guess_env.GuessEnv(base_url=game_url).sync() as env:
-            env.reset(**GAME)
-            assert env.step(guess_env.GuessAction(guess=1)).reward == 0.1
-            env.state()  # no call of the rollout's
-
-    assert is_a_game(recorded(play))
-
-
-def test_a_bare_client_is_recorded(game_url: str) -> None:
-    def play() -> None:
-        env = guess_env.GuessEnv(base_url=game_url)
+def by_sync_client(url: str) -> None:
+    with guess_env.GuessEnv(base_url=url).sync() as env:
         env.reset(**GAME)
-        env.step(guess_env.GuessAction(guess=1))
-        env.close()
-
-    assert is_a_game(recorded(play))
+        assert env.step(guess_env.GuessAction(guess=1)).reward == 0.1
+        env.state()  # no call of the rollout's
 
 
-def test_an_async_client_is_recorded(game_url: str) -> None:
+def by_bare_client(url: str) -> None:
+    env = guess_env.GuessEnv(base_url=url)
+    env.reset(**GAME)
+    env.step(guess_env.GuessAction(guess=1))
+    env.close()
+
+
+def by_async_client(url: str) -> None:
     async def play() -> None:
-        async with guess_env.GuessEnv(base_url=game_url) as env:
+        async with guess_env.GuessEnv(base_url=url) as env:
             await env.reset(**GAME)
             await env.step(guess_env.GuessAction(guess=1))
             await env.state()
 
-    assert is_a_game(recorded(lambda: asyncio.run(play())))
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("play", [by_sync_client, by_bare_client, by_async_client])
+def test_clients_of_today_are_recorded(game_url: str, play: Callable[[str], None]) -> None:
+    assert is_a_game(recorded(lambda: play(game_url)))
 
 
 def test_a_call_that_nobody_awaits_is_recorded_when_it_runs(game_url: str) -> None:
@@ -258,16 +257,11 @@ def is_an_old_game(calls: list[EnvironmentCall], reset: dict[str, Any]) -> bool:
     return True
 
 
-def test_clients_of_0_1_are_recorded() -> None:
-    openenv._attach(HTTPEnvClient)
-    env = HTTPEnvClient()
-    assert is_an_old_game(recorded(lambda: (env.reset(), env.step({"guess": 1}))), {})
-
-
-def test_clients_of_0_2_0_are_recorded() -> None:
-    openenv._attach(SyncEnvClient)
-    env = SyncEnvClient()
-    assert is_an_old_game(recorded(lambda: (env.reset(seed=1), env.step(action={"guess": 1}))), {"seed": 1})
+def test_clients_of_0_1_and_0_2_0_are_recorded() -> None:
+    for kind, arguments in ((HTTPEnvClient, {}), (SyncEnvClient, {"seed": 1})):
+        openenv._attach(kind)
+        env: Any = kind()
+        assert is_an_old_game(recorded(lambda: (env.reset(**arguments), env.step(action={"guess": 1}))), arguments)  # noqa: B023
 
 
 def test_clients_of_0_2_2_to_0_3_are_recorded() -> None:

@@ -1,16 +1,14 @@
 """A loop that does not send reasoning back, as loops usually do not: every turn's stands on its message."""
 
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from starlette.testclient import TestClient
 
-from logs_ui.app.main import create_app
-from logs_ui.app.web import urls
 from logs_ui.recorder import load_run, start_run, trace_client
 from tests.support.model_server import ModelServer, chat, chat_choice, chat_chunk, response, streamed
 
@@ -97,8 +95,9 @@ def thoughts(row: Any) -> list[Any]:
     return [it.get("reasoning_content") for it in row.messages if it["role"] == "assistant"]
 
 
-@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "name"), [*product(["chat", "stream", "httpx"], ["reasoning_content", "reasoning"]), ("responses", "")]
+)
 def test_reasoning_of_every_turn_is_on_its_message(tmp_path: Path, server: ModelServer, way: str, name: str) -> None:
     row = stored(tmp_path / "a.db", server, way, name)
     assert thoughts(row) == [None, *THOUGHTS]
@@ -123,13 +122,3 @@ def test_answers_that_the_loop_rewrote_are_known_by_their_place(tmp_path: Path, 
 
 def test_of_a_window_the_answers_are_known_by_their_calls(tmp_path: Path, server: ModelServer) -> None:
     assert thoughts(stored(tmp_path / "a.db", server, "chat", "reasoning", _windowed)) == [None, *THOUGHTS[1:]]
-
-
-def test_pages_search_and_raw_have_it(db: Path, server: ModelServer) -> None:
-    row = stored(db, server, "chat", "reasoning")
-    assert len(load_run(row.run, db=db, where='"halve the rest"')) == 1
-    with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
-        for view in ("timeline", "raw"):
-            page = client.get(urls.rollout(row.run, int(row.id), view=view))
-            assert page.status_code == 200
-            assert [it for it in THOUGHTS if it not in page.text] == [], view

@@ -61,8 +61,12 @@ def test_a_run_says_that_sampling_was_not_seen(db: Path, server: ModelServer, as
     run = only_run(db)
     assert (run.unseen_sampling, run.unattributed_calls) == (6, 0)
     assert load_runs(db).unseen_sampling.tolist() == [6]
+
+
+def test_the_runs_page_says_it_too(db: Path, server: ModelServer) -> None:
+    played(db, server, UNSEEN["none"])
     with TestClient(create_app(db), base_url="http://127.0.0.1") as browser:
-        page = browser.get(f"/runs/{run.uid}/overview").text
+        page = browser.get(f"/runs/{only_run(db).uid}/overview").text
     assert "Sampling was not seen" in page
     assert "6 rollouts returned tokens, but no call of a model was recorded" in page
 

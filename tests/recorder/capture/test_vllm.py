@@ -140,14 +140,13 @@ def reply_before_1_11(prompts: list[list[int]], asked: dict[str, Any]) -> dict[s
     """Of TRL's own server, which says nothing of why an answer ended."""
     every = [answer for ids in prompts for answer in answers(ids, asked)]
     ranked = [[sorted(top.items(), key=lambda pair: -pair[1]) for top in tops or ()] for _, tops in every]
-    none = asked["logprobs"] is None
-    return {
-        "prompt_ids": prompts,
-        "completion_ids": [sampled for sampled, _ in every],
-        "logprobs": None
-        if none
-        else [[[None if np.isnan(n) else n for _, n in top] for top in tops] for tops in ranked],
-        "logprob_token_ids": None if none else [[[token for token, _ in top] for top in tops] for tops in ranked],
+    reply: dict[str, Any] = {"prompt_ids": prompts, "completion_ids": [sampled for sampled, _ in every]}
+    if asked["logprobs"] is None:
+        return reply | {"logprobs": None, "logprob_token_ids": None}
+    numbers = [[[None if np.isnan(n) else n for _, n in top] for top in tops] for tops in ranked]
+    return reply | {
+        "logprobs": numbers,
+        "logprob_token_ids": [[[token for token, _ in top] for top in tops] for tops in ranked],
     }
 
 
@@ -357,35 +356,17 @@ class LLM:
         return SamplingParams(temperature=0.6)
 
     def generate(
-        self,
-        prompts,
-        sampling_params=None,
-        *,
-        use_tqdm=True,
-        lora_request=None,
-        priority=None,
-        tokenization_kwargs=None,
-        mm_processor_kwargs=None,
+        self, prompts, sampling_params=None, *, use_tqdm=True, lora_request=None, priority=None,
+        tokenization_kwargs=None, mm_processor_kwargs=None,
     ):
         if not isinstance(prompts, list):
             prompts = [prompts]
         return self._run([prompt["prompt_token_ids"] for prompt in prompts], sampling_params)
 
     def chat(
-        self,
-        messages,
-        sampling_params=None,
-        use_tqdm=True,
-        lora_request=None,
-        priority=None,
-        chat_template=None,
-        chat_template_content_format="auto",
-        add_generation_prompt=True,
-        continue_final_message=False,
-        tools=None,
-        chat_template_kwargs=None,
-        tokenization_kwargs=None,
-        mm_processor_kwargs=None,
+        self, messages, sampling_params=None, use_tqdm=True, lora_request=None, priority=None, chat_template=None,
+        chat_template_content_format="auto", add_generation_prompt=True, continue_final_message=False, tools=None,
+        chat_template_kwargs=None, tokenization_kwargs=None, mm_processor_kwargs=None,
     ):
         ids = list(messages[-1]["content"].encode())
         return self.generate([{"prompt_token_ids": ids}], sampling_params)
@@ -478,21 +459,17 @@ def test_of_prompts_with_parameters_of_their_own_the_common_ones_are_recorded(en
 
 
 @without_engine
-def test_what_was_enqueued_is_recorded_when_it_is_waited_for(engine: Any) -> None:
+def test_what_was_enqueued_is_recorded_when_it_is_waited_for_and_an_error_where_it_raises(engine: Any) -> None:
+    llm = engine.LLM()
     with recorded() as generations:
-        llm = engine.LLM()
         llm.enqueue([{"prompt_token_ids": [5]}])
         llm.wait_for_completion()
-    (one,) = generations
-    assert [shown(sequence)[:2] for sequence in one.sequences] == [([5], [15, 3])]
-    assert one.sampling == {}
-
-
-@without_engine
-def test_an_engine_that_raises_is_recorded_as_an_error(engine: Any) -> None:
-    with recorded() as generations, pytest.raises(ValueError, match="no prompts"):
-        engine.LLM().generate([])
-    assert [(one.sequences, one.error) for one in generations] == [([], "ValueError: no prompts")]
+        with pytest.raises(ValueError, match="no prompts"):
+            llm.generate([])
+    waited, failed = generations
+    assert [shown(sequence)[:2] for sequence in waited.sequences] == [([5], [15, 3])]
+    assert waited.sampling == {}
+    assert (failed.sequences, failed.error) == ([], "ValueError: no prompts")
 
 
 @without_engine
@@ -500,14 +477,10 @@ def test_a_trainers_generation_by_its_own_engine_is_recorded_once(engine: Any, m
     from trl.generation import vllm_generation
 
     monkeypatch.setattr(vllm_generation.VLLMGeneration, "_init_vllm", lambda _: None)
-    monkeypatch.setattr(
-        vllm_generation,
-        "SamplingParams",
-        lambda n, temperature, max_tokens, logprobs, **_: engine.SamplingParams(
-            n, temperature, max_tokens, None, None, logprobs
-        ),
-        raising=False,
+    made: Any = lambda n, temperature, max_tokens, logprobs, **_: engine.SamplingParams(  # noqa: E731
+        n, temperature, max_tokens, None, None, logprobs
     )
+    monkeypatch.setattr(vllm_generation, "SamplingParams", made, raising=False)
     generation = generation_of(monkeypatch, mode="colocate", temperature=0.9, logprobs=1)
     generation.llm = engine.LLM()
     with recorded() as generations:
@@ -517,30 +490,18 @@ def test_a_trainers_generation_by_its_own_engine_is_recorded_once(engine: Any, m
     assert (one.seam, one.sampling["n"], one.sampling["temperature"]) == ("trl-vllm", 1, 0.9)
 
 
-class Client27:
+CLIENT_27 = '''
+class VLLMClient:
     """As in trl 0.25 to 0.27, there in `trl.extras.vllm_client`."""
 
     def generate(
-        self,
-        prompts: list[str],
-        images: list[Any] | None = None,
-        n: int = 1,
-        repetition_penalty: float = 1.0,
-        temperature: float = 1.0,
-        top_p: float = 1.0,
-        top_k: int = -1,
-        min_p: float = 0.0,
-        max_tokens: int = 16,
-        truncate_prompt_tokens: int | None = None,
-        guided_decoding_regex: str | None = None,
-        generation_kwargs: dict[str, Any] | None = None,
-    ) -> dict[str, Any]:
+        self, prompts, images=None, n=1, repetition_penalty=1.0, temperature=1.0, top_p=1.0, top_k=-1, min_p=0.0,
+        max_tokens=16, truncate_prompt_tokens=None, guided_decoding_regex=None, generation_kwargs=None,
+    ):
         ids = [[10 + i] for i in range(len(prompts) * n)]
-        return {
-            "prompt_ids": [list(p.encode()) for p in prompts],
-            "completion_ids": ids,
-            "logprobs": [[-1.0]] * len(ids),
-        }
+        asked = [list(prompt.encode()) for prompt in prompts]
+        return {"prompt_ids": asked, "completion_ids": ids, "logprobs": [[-1.0]] * len(ids)}
+'''
 
 
 def test_older_clients_are_recorded_without_what_their_server_does_not_say(
@@ -548,17 +509,14 @@ def test_older_clients_are_recorded_without_what_their_server_does_not_say(
 ) -> None:
     import trl.extras
 
-    (tmp_path / "vllm_client.py").write_text("from tests.recorder.capture.test_vllm import Client27 as VLLMClient")
+    (tmp_path / "vllm_client.py").write_text(CLIENT_27)
     monkeypatch.setattr(trl.extras, "__path__", [*trl.extras.__path__, str(tmp_path)])
     install()
     module = importlib.import_module("trl.extras.vllm_client")
     with recorded() as generations:
         module.VLLMClient().generate(["a", "b"], n=2, top_k=3)
     assert [shown(sequence) for sequence in generations[0].sequences] == [
-        ([97], [10], None, [-1]),
-        ([97], [11], None, [-1]),
-        ([98], [12], None, [-1]),
-        ([98], [13], None, [-1]),
+        (context, [sampled], None, [-1]) for context, sampled in (([97], 10), ([97], 11), ([98], 12), ([98], 13))
     ]
     assert generations[0].sampling["top_k"] == 3
 
@@ -575,10 +533,7 @@ def test_trl_0_28_returned_other_fields_where_ids_of_rivals_are_now() -> None:
     trl_vllm._attach_generation(SimpleNamespace(VLLMGeneration=VLLMGeneration))
     with recorded() as generations:
         VLLMGeneration().generate(["a", "a"], 2)
-    assert [shown(sequence) for sequence in generations[0].sequences] == [
-        ([5], [6], None, [-1]),
-        ([5], [7], None, [-2]),
-    ]
+    assert [shown(it) for it in generations[0].sequences] == [([5], [6], None, [-1]), ([5], [7], None, [-2])]
 
 
 ENGINE_RUN = """
@@ -662,13 +617,7 @@ def test_the_real_engine_is_recorded(tmp_path: Path) -> None:
     python, behind = (sys.executable, sys.path) if REAL_ENGINE else (python_of("vllm"), site.getsitepackages())
     variables = os.environ | VARIABLES | {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     variables.pop("PYTHONDONTWRITEBYTECODE", None)  # the environment was installed without
-    done = subprocess.run(
-        [python, str(script), str(tmp_path / "model"), *behind],
-        env=variables,
-        capture_output=True,
-        text=True,
-        timeout=840,
-        check=False,
-    )
+    command = [python, str(script), str(tmp_path / "model"), *behind]
+    done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=840, check=False)
     assert done.returncode == 0, done.stderr[-3_000:]
     assert "recorded" in done.stdout.splitlines()

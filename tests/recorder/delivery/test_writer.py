@@ -48,7 +48,6 @@ from logs_ui.recorder.vocabulary import Mode
 from tests.support.changes import BEGUN, begun, flushes, in_child, job, locked, nth, row, stored, wait_until, write
 from tests.support.exhaustive import cases
 from tests.support.payloads import pack_content
-from tests.support.writers import ending_writers
 
 pytestmark = pytest.mark.usefixtures("in_thread")
 
@@ -141,9 +140,7 @@ def test_a_full_disk_is_waited_for(db: Path, caplog: pytest.LogCaptureFixture) -
     assert stored(db, "select uid from evaluation_row") == [("a",)]
 
 
-def test_a_disk_that_is_full_while_rows_are_written_one_by_one_is_waited_for(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_that_fills_while_rows_go_in_one_by_one_is_waited_for(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
     writer = begun(db)
     only_pages(writer, 60)
@@ -168,31 +165,6 @@ def test_a_checkpoint_that_fails_repeats_nothing(
     assert checkpoint.called
     assert caplog.text == ""
     assert stored(db, "select unattributed_calls, dropped, changed from run") == [(3, 0, 1)]
-
-
-KILLED = """
-import sys
-from pathlib import Path
-from tests.support.changes import begun, job, row
-writer = begun(Path(sys.argv[1]), row("first", {"reward": 1.0}))
-for i in range(100_000):
-    writer.put(job(row(str(i), {"reward": 1.0})))
-print("all", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_the_statistics_of_a_process_that_was_killed_agree_with_its_rows(db: Path) -> None:
-    command = [sys.executable, "-c", KILLED, str(db)]
-    alone = os.environ | {"LOGS_UI_WRITER": "thread"}  # nobody writes on once it is killed
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, cwd=ROOT, env=alone) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        wait_until(lambda: stored(db, "select count(*) from evaluation_row") > [(1,)])
-        process.kill()
-    ((rows,),) = stored(db, "select count(*) from evaluation_row")
-    assert stored(db, "select rollouts, scored, reward_sum from step_statistics") == [(rows, rows, float(rows))]
 
 
 def test_statistics_count_each_steps_rows_as_they_are_now(address: Address) -> None:
@@ -258,9 +230,7 @@ def test_a_locked_database_is_waited_for_and_the_caller_is_not(db: Path) -> None
     assert stored(db, "select uid from evaluation_row") == [("a",)]
 
 
-def test_what_can_never_be_written_is_given_up_at_once_and_said_once(
-    db: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_can_never_be_written_is_given_up_and_said_once(db: Path, caplog: pytest.LogCaptureFixture) -> None:
     db.write_bytes(b"my precious notes" * 100)
     writer = Writer(db)
     began = time.monotonic()
@@ -312,13 +282,12 @@ print(time.time())
 """
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("way", cases(["process", "thread"], 1))
 @pytest.mark.parametrize(
     ("trouble", "lost", "why"), cases([("locked", 3, "stays locked"), ("a text", 4, "not an SQLite")], 1)
 )
-def test_the_end_of_a_process_says_how_much_was_never_written_and_why(
-    db: Path, *, trouble: str, lost: int, why: str, way: str
-) -> None:
+def test_a_process_says_at_its_end_what_was_lost(db: Path, *, trouble: str, lost: int, why: str, way: str) -> None:
     command = [sys.executable, "-c", ENDED, str(db), trouble]
     environment = os.environ | {"LOGS_UI_END_SECONDS": "0.5", "LOGS_UI_SPOOL_MB": "0", "LOGS_UI_WRITER": way}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
@@ -492,9 +461,7 @@ def waits_of(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> list[float | No
     return waits
 
 
-def test_room_in_a_full_queue_is_waited_for_as_long_as_the_limit_says_and_once(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_room_in_a_full_queue_is_waited_for_once_up_to_the_limit(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = begun(db, limits=Limits(queue_bytes=10_000, queue_seconds=0.3, spool_bytes=0))
     waits = waits_of(writer, monkeypatch)
     with locked(db):
@@ -543,7 +510,7 @@ def test_the_environment_sets_the_limits(db: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("value", ["much", "0", "-1", "nan", "inf", "1e9"])
-def test_a_limit_that_is_none_is_refused_before_anything_is_recorded(
+def test_a_limit_that_is_none_is_refused_before_recording(
     db: Path, monkeypatch: pytest.MonkeyPatch, value: str
 ) -> None:
     monkeypatch.setenv("LOGS_UI_QUEUE_MB", value)
@@ -570,9 +537,7 @@ def test_a_forked_child_writes_for_itself_and_the_parent_goes_on(address: Addres
 
 
 @pytest.mark.parametrize("held", ["the writer's", "the guard's"])
-def test_a_child_forked_while_another_thread_held_a_lock_writes_all_the_same(
-    db: Path, registered: Writer, held: str
-) -> None:
+def test_a_child_forked_while_a_thread_held_a_lock_writes_all_the_same(db: Path, registered: Writer, held: str) -> None:
     def record_in_child() -> bool:
         guards.guard.caught("testing", ValueError("counted in the child alone"))
         return flushes(registered, BEGUN, row("child"))
@@ -617,9 +582,7 @@ def test_the_database_of_a_writer_that_lives_is_not_waited_for(db: Path, monkeyp
     assert writers.writer_for(db) is first
 
 
-def test_after_trouble_with_the_disk_a_heartbeat_goes_on_and_what_failed_is_told_however_quiet_it_is(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_after_trouble_with_the_disk_heartbeat_and_errors_are_told(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
     monkeypatch.setattr(committer, "HEARTBEAT", 0.1)
     writer = begun(db, limits=Limits(spool_seconds=0.1, spool_bytes=0))
@@ -736,9 +699,7 @@ def test_the_write_ahead_log_does_not_grow_for_ever(db: Path) -> None:
     assert db.stat().st_size > 20_000_000
 
 
-def test_a_write_ahead_log_that_was_moved_is_not_moved_again_before_it_has_grown(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_log_that_was_moved_is_not_moved_again_before_it_has_grown(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = Mock(wraps=checkpoints.checkpoint_log)
     monkeypatch.setattr(checkpoints, "checkpoint_log", checkpoint)
     writer = begun(db, row("large", {}, os.urandom(5_000_000)))
@@ -787,15 +748,3 @@ def test_the_guard_swallows_logs_once_and_counts(
 def test_the_guard_hides_nothing_from_these_tests() -> None:
     with pytest.raises(ValueError, match="boom"), guards.Guard()("testing"):
         raise ValueError("boom")
-
-
-def test_a_test_leaves_no_writer_at_work_and_whoever_holds_one_may_use_it_again(db: Path) -> None:
-    with ending_writers():
-        writer = writers.writer_for(db)
-        write(writer, BEGUN, row("a"))
-        thread = writer._thread
-    assert thread is not None
-    assert not thread.is_alive()
-    assert db not in writers._by_address
-    write(writer, row("b"))
-    assert stored(db, "select uid from evaluation_row order by uid") == [("a",), ("b",)]

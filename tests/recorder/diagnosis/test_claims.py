@@ -4,9 +4,9 @@ A sentence that no claim below describes fails: whoever writes a new one says he
 """
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import combinations
 from statistics import fmean, median, pstdev
 from typing import Any
@@ -201,6 +201,13 @@ def errors(case: Case, name: str, _count: str, message: str) -> tuple[str, ...]:
     return name, f"{len(known):,}", message if f"{name}: {message}" in known else ""
 
 
+def errors_read(case: Case, _: str, name: str, __: str, message: str) -> tuple[str, ...]:
+    """Return what a sample must have where each rollout has one error, of one kind."""
+    known = [turn.error for it in case.last if not error(it) for turn in it.turns if turn.error]
+    read = str(min(32, len(known)))
+    return read, name, read, message if f"{name}: {message}" in known else ""
+
+
 def alike(text: str) -> str:
     """Return an error without its numbers."""
     return re.sub(r"\d+", "0", text)
@@ -360,7 +367,7 @@ def lag(it: Rollout) -> float:
 def correlation(case: Case, name: str) -> float:
     pairs = list[Any]()
     for group in case.groups:
-        tokens = [sum(turn.tokens or 0 for turn in it.turns) or len(it.tokens.completion_ids) for it in group]  # type: ignore[union-attr]
+        tokens = [(sum(turn.tokens or 0 for turn in it.turns) / len(it.turns)) or length(it) for it in group]
         paid = [reward(it) if name == "reward" else parts(it)[name] for it in group]
         pairs += zip(np.subtract(tokens, np.mean(tokens)), np.subtract(paid, np.mean(paid)), strict=True)  # type: ignore[arg-type]
     return float(np.corrcoef(np.array(pairs).T)[0, 1])
@@ -385,6 +392,20 @@ def logged(case: Case, name: str) -> float:
     return max(points) if points else float(case.run.config[name])
 
 
+def broken(case: Case, name: str) -> tuple[str, ...]:
+    """Return the name of a logged figure, how many steps it is no number up to the last, the first, and that before."""
+    steps = [step for step, value in case.run.scalars[name].items() if not np.isfinite(value)]
+    finite = [step for step, value in case.run.scalars[name].items() if np.isfinite(value)]
+    assert steps[0] > finite[-1]
+    return name, str(len(steps)), str(steps[0]), str(finite[-1])
+
+
+def names_of_broken(case: Case, _: str) -> tuple[str, ...]:
+    logged = {name: [*points.values()][-1] for name, points in case.run.scalars.items()}
+    names = [it for it in ("loss", "grad_norm", "kl", "entropy") if not np.isfinite(logged.get(it, 0.0))]
+    return (" and ".join(", ".join(names).rsplit(", ", 1)),)
+
+
 def surprise(case: Case, *, per_rollout: bool = False) -> float:
     """Return the mean of -log p over the sampled tokens; or of the means of the last step's rollouts."""
     kept = [it.tokens.logprobs for it in case.last if it.tokens is not None and it.tokens.logprobs is not None]
@@ -392,6 +413,15 @@ def surprise(case: Case, *, per_rollout: bool = False) -> float:
         kept = [it.tokens.logprobs for it in case.steps(case.last[-1].step, case.last[-1].step) if it.tokens]  # type: ignore[misc]
         return fmean(-float(np.nanmean(it)) for it in kept)
     return -float(np.nanmean(np.concatenate(kept)))
+
+
+def entropies(case: Case, *_: str) -> tuple[str, str, str]:
+    """Return the sampler's entropy at the last 3 steps, its share of the median at the first 10, and that."""
+    steps = grouped(case.run.rollouts, lambda it: it.step)
+    logprobs = [[it.tokens.logprobs for it in step if it.tokens and it.tokens.logprobs is not None] for step in steps]
+    means = [fmean(-float(np.nanmean(it)) for it in step) for step in logprobs]
+    now, before = fmean(means[-3:]), float(np.median(means[:10]))
+    return figure(now), percent(now / before), figure(before)
 
 
 def windows(case: Case) -> tuple[list[Rollout], list[Rollout]]:
@@ -486,9 +516,9 @@ def turns(case: Case) -> list[Turn]:
 
 
 def duplicates(case: Case) -> float:
-    """Return the mean over groups of the share of completions that are like another one, of all but one."""
-    kinds = [len({tuple(it.tokens.completion_ids.tolist()) for it in group if it.tokens}) for group in case.groups]
-    return fmean((len(group) - kind) / (len(group) - 1) for group, kind in zip(case.groups, kinds, strict=True))
+    """Return the share of completions that are like another one of their group."""
+    each = [[tuple(it.tokens.completion_ids.tolist()) for it in group if it.tokens] for group in case.groups]
+    return fmean(group.count(it) > 1 for group in each for it in group)
 
 
 def repeating(case: Case) -> Any:
@@ -589,6 +619,13 @@ def lose_most(case: Case, text: str, *elsewhere: str) -> tuple[str, ...]:
     return said, *(means(rest) for _ in elsewhere)
 
 
+def lose_most_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[str, ...]:
+    mine = {it[0].metadata[column]: it for it in grouped(filter(ended, case.last), lambda it: it.metadata[column])}
+    names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
+    said = recounted(text, {it: f"{it} (mean reward {means(rewards(mine[it]))})" for it in names})
+    return column, said, means(value for name, of in mine.items() if name not in names for value in rewards(of))
+
+
 def fell(case: Case, name: str, *groups: str) -> tuple[str, ...]:
     """Return the levels before and since a step, each step counting once."""
     steps = [
@@ -609,6 +646,200 @@ def shortfalls(case: Case, text: str) -> tuple[str, ...]:
         more = fmean(parts(it).get(name, 0.0) for it in best) - fmean(parts(it).get(name, 0.0) for it in low)
         said.append(f"{name} {figure(more * len(low) / len(case.last))}")
     return (", ".join(said),)
+
+
+def scored_by(rollouts: Iterable[Rollout], name: str) -> list[float]:
+    return [it for it in values(rollouts, name) if it is not None]
+
+
+def constant_of(case: Case, name: str, *_: str) -> tuple[str, str]:
+    return name, " or ".join({figure(it) for it in scored_by(case.last, name)})
+
+
+def told_apart(case: Case, *groups: str) -> tuple[str, ...]:
+    """Return in how many groups a function's value was another one before, or differed, of how many, and how many there
+    are since.
+    """
+    name, first = case.card.title.split()[0], case.card.since_step or 0
+    usual = None if "depend" in case.card.title else values(case.last, name)[0]
+    told = [
+        (group[0].step < first, any(it != (given[0] if usual is None else usual) for it in given))
+        for group in in_groups(case.run.rollouts)
+        for given in (values(group, name),)
+    ]
+    before, since = ([has for is_early, has in told if is_early is side] for side in (True, False))
+    assert not any(since)
+    return (str(sum(before)), str(len(before)), str(len(since)))[-len(groups) :]
+
+
+def same_in_groups(case: Case, *_: str) -> tuple[str, str, str]:
+    name = case.card.title.split()[0]
+    texts = [{tuple(turn.text for turn in it.turns) for it in group} for group in case.groups]
+    assert all(len(set(values(group, name))) == 1 for group in case.groups)
+    return (
+        str(sum(len(it) > 1 for it in texts)), str(len(case.groups)), str(len(set(values(case.last, name)))),
+    )  # fmt: skip
+
+
+def new_value(case: Case) -> tuple[str, float]:
+    name = case.card.title.split()[0]
+    return name, min(values(case.last, name))
+
+
+def sides(case: Case) -> tuple[list[Rollout], list[Rollout]]:
+    """Return the rollouts before the card's first step, and those since."""
+    first = case.card.since_step or 0
+    return case.steps(0, first - 1), case.steps(first, case.last[-1].step)
+
+
+def other_values(case: Case, *_: str) -> tuple[str, ...]:
+    name, low = new_value(case)
+    return tuple(means(it for it in values(side, name) if it != low) for side in sides(case))
+
+
+def new_values(case: Case, step: str, *_: str) -> tuple[str, ...]:
+    name, low = new_value(case)
+    counts = ((sum(it == low for it in given), len(given)) for given in (values(side, name) for side in sides(case)))
+    return step, *(str(it) for pair in counts for it in pair)
+
+
+def halves(case: Case, *_: str) -> tuple[str, ...]:
+    batches = grouped(case.last, lambda it: it.step)
+    parts_of = [[it for b in batches for it in b[: len(b) // 2]], [it for b in batches for it in b[len(b) // 2 :]]]
+    name, low = new_value(case)
+    return tuple(percent(fmean(it == low for it in values(part, name))) for part in parts_of)
+
+
+def are_alike(case: Case) -> tuple[str, ...]:
+    name, low = new_value(case)
+    mine, others = ([it for it in case.last if (values([it], name)[0] == low) is side] for side in (True, False))
+    ratios = [fmean(map(of, mine)) / fmean(map(of, others)) for of in (length, lambda it: len(it.turns))]
+    return () if all(0.8 < it < 1.25 for it in ratios) else ("",)
+
+
+def is_silent(it: Rollout) -> bool:
+    return not any(turn.text for turn in it.turns)
+
+
+def lost_form(case: Case, _: str, name: str, *__: str) -> tuple[str, ...]:
+    low = min(values(case.run.rollouts, name))
+    lost = [percent(fmean(it == low for it in values(side, name))) for side in (case.last, sides(case)[0])]
+    return lost[0], name, figure(low), lost[1]
+
+
+def paid_without(case: Case, _: str, name: str, *__: str) -> tuple[str, ...]:
+    """Return what other functions pay within groups, each weighted by what it tells."""
+    low, sums, whole = min(values(case.run.rollouts, name)), [0.0, 0.0], 0.0
+    for group in case.groups:
+        rest = {
+            side: [(reward(it) or 0.0) - parts(it)[name] for it in group if (values([it], name)[0] == low) is side]
+            for side in (True, False)
+        }
+        if all(rest.values()):
+            weight = len(rest[True]) * len(rest[False]) / len(group)
+            sums = [total + weight * fmean(rest[side]) for total, side in zip(sums, (True, False), strict=True)]
+            whole += weight
+    return figure(sums[0] / whole), name, figure(low), figure(sums[1] / whole)
+
+
+def in_families(case: Case, _share: str, names: str, _rest: str) -> tuple[str, ...]:
+    inside = [own for it, own in case.of_card() if task(it).startswith(names)]
+    outside = [own for it, own in case.of_card() if not task(it).startswith(names)]
+    return percent(fmean(inside)), names, percent(fmean(outside))
+
+
+def follows_bonus(case: Case, name: str) -> tuple[str, ...]:
+    first, last = windows(case)
+    rises = [it for it in parts(last[0]) if fmean(values(last, it)) > fmean(values(first, it)) + 0.05]
+    return (name,) if rises == [name] and correlation(case, name) >= 0.8 else ("",)
+
+
+def told(observation: Any) -> str:
+    """Return the text of an observation."""
+    return str(next(iter(observation.values())) if isinstance(observation, dict) else observation)
+
+
+def without_numbers(text: str) -> str:
+    return " ".join(word for word in text.split() if not re.search(r"\d", word))
+
+
+def hears(it: Rollout, quoted: str, *, most: bool = False) -> bool:
+    """Return whether a rollout hears a text that is like it but for numbers, or hears hardly anything else."""
+    like = [hears_turn(turn, quoted) for turn in it.turns if turn.action]
+    return any(like) if not most else sum(like) > len(like) / 2
+
+
+def heard_by(case: Case, quoted: str, *groups: str, most: bool = False) -> tuple[str, ...]:
+    before = [it for it in case.run.rollouts if it.step < int(groups[-1])]
+    shares = (percent(fmean(hears(it, quoted, most=most) for it in of)) for of in (case.last, before))
+    is_heard = quoted in {told(turn.observation) for it in case.run.rollouts for turn in it.turns}
+    return quoted if is_heard else "", *shares, groups[-1]
+
+
+def read_of(case: Case, *groups: str) -> tuple[str, ...]:
+    """Return of how many answers to these actions a sample must be about the same share as of all."""
+    quoted = "".join(re.findall("\u201c(.*)\u201d", case.card.title))
+    mine = [it for it, own in case.of_card() if own]
+    before = case.steps(1, (case.card.since_step or 0) - 1)
+    kinds = {kind(turn) for it in mine for turn in it.turns if turn.action and hears_turn(turn, quoted)}
+    assert all(name.split(" \u2026")[0] in kinds for name in re.split(", | and (?!\\d)", groups[3].split(" and ")[0]))
+    shares = [
+        fmean(hears_turn(turn, quoted) for it in of for turn in it.turns if turn.action and kind(turn) in kinds)
+        for of in (mine, before)
+    ]
+    now, then = (about(groups[at], groups[at + 1], share) for at, share in zip((1, 5), shares, strict=True))
+    return groups[0], *now, groups[3], groups[4], *then
+
+
+def about(part: str, whole: str, share: float) -> tuple[str, str]:
+    """Return both numbers if a sample may have them where all have that share."""
+    near = 0.0 if share in (0.0, 1.0) else 0.15
+    return (part if abs(int(part) / int(whole) - share) <= near else f"{share:.0%}"), whole
+
+
+def kind(turn: Turn) -> str:
+    """Return the kind of an action: its tool, or its only key and value."""
+    return str(turn.action.get("name") or ": ".join(*turn.action.items()))
+
+
+def hears_turn(turn: Turn, quoted: str) -> bool:
+    heard = told(turn.observation)
+    return heard == quoted or (bool(quoted) and without_numbers(heard) == without_numbers(quoted))
+
+
+def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
+    """Return how much more the card's rollouts lose than others of their groups, or than their tasks did before."""
+    of = dict(zip(map(id, case.last), (own for _, own in case.of_card()), strict=True))
+    pairs = [[[it for it in group if of[id(it)] is side] for side in (True, False)] for group in case.groups]
+    if not among.startswith("others"):
+        since, known = case.card.since_step or 0, tasks(case.run.rollouts).values()
+        pairs = [[[it for it in mine if (it.step >= since) is side] for side in (True, False)] for mine in known]
+    sums, whole = 0.0, 0.0
+    for mine, others in pairs:
+        if mine and others:
+            weight = len(mine) * len(others) / (len(mine) + len(others))
+            sums += weight * (fmean(short(case, it) for it in mine) - fmean(short(case, it) for it in others))
+            whole += weight
+    return figure(sums / whole), among
+
+
+def of_kind(case: Case, *, is_same: bool = True) -> list[Rollout]:
+    """Return the rollouts of tasks that the generator made unmatched, or the others."""
+    unmatched = {task(it) for it in case.run.rollouts if it.is_hit}
+    return [it for it in case.run.rollouts if (task(it) in unmatched) is is_same]
+
+
+def named_references(case: Case, _: str, text: str) -> tuple[str, ...]:
+    given = list(dict.fromkeys(str(it.metadata["answer"]) for it in of_kind(case)))
+    return "metadata.answer", listed(given[:3])
+
+
+def answers_that_hold(case: Case, *groups: str) -> tuple[str, ...]:
+    """Return of how many answers a sample must hold the reference: right ones hold a number, or are of a few words."""
+    sides = [[it for it in of_kind(case, is_same=it_is) if not case.solved(it)] for it_is in (True, False)]
+    shares = [fmean(bool(re.search(r"answer is .*\d", it.turns[-1].text)) for it in side) for side in sides]
+    mine, others = (about(groups[at + 1], groups[at], share) for at, share in zip((0, 2), shares, strict=True))
+    return mine[1], mine[0], others[1], others[0] if int(groups[3]) > 3 else groups[3]
 
 
 PLAIN = (
@@ -634,6 +865,7 @@ COUNTS: dict[str, Count] = {
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
     "# \u00d7#: @.": errors,
+    "In # of those with failed calls that were read: @ \u00d7#, such as: @.": errors_read,
     "Affected tasks: @.": affected,
     "By tasks: # of the rollouts in @, # elsewhere.": place,
     "# of rollouts repeat the same actions": lambda c, *_: (c.share(is_looping),),
@@ -677,11 +909,16 @@ COUNTS: dict[str, Count] = {
     "# of groups have zero reward variance, and so zero advantage": lambda c, _: (
         percent(fmean(is_equal(it) for it in c.groups if len(rewards(it)) > 1)),
     ),
+    "There are # different rewards, which depend on the prompt alone.": lambda c, _: (
+        str(len({round(it, 6) for it in rewards(c.last)})),
+    ),
     "# of # groups all-fail, # all-pass.": all_fail,
     "Std within the others: #.": lambda c, _: (
         figure(fmean(pstdev(rewards(it)) for it in c.groups if len(rewards(it)) > 1 and not is_equal(it))),
     ),
-    "# of # tasks {is|are} never solved": lambda c, *_: (str(len(never(c))), str(len(tasks(c.run.rollouts)))),
+    "# of # tasks[ with 10+ attempts] {is|are} never solved": lambda c, *_: (
+        str(len(never(c))), str(len([mine for mine in tasks(c.run.rollouts).values() if len(mine) >= 10])),
+    ),
     "@: none of # attempts over the whole run solved it (@).": never_in,
     "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
         str(sum(task(it) in never(c) for it in c.last)), c.share(lambda it: task(it) in never(c)),
@@ -734,6 +971,11 @@ COUNTS: dict[str, Count] = {
     ),
     "The policy is not updated: # is #": lambda c, name, _: (name, figure(logged(c, name))),
     "# is at most # over the last steps.": lambda c, name, _: (name, figure(logged(c, name))),
+    "@ are NaN or infinite": names_of_broken,
+    "#: NaN or infinite at all # logged steps from # on, last finite at step #.": lambda c, name, *_: broken(c, name),
+    "loss: finite; by default transformers logs a mean of earlier losses in place of NaN.": lambda c: (
+        () if np.isfinite([*c.run.scalars["loss"].values()]).all() else ("",)
+    ),
     "Rewards differ in # of # groups: there is a signal.": lambda c, *_: (
         str(sum(np.ptp(rewards(it)) > SAME for it in c.groups)), str(len(c.groups)),
     ),
@@ -755,6 +997,7 @@ COUNTS: dict[str, Count] = {
     "Entropy (the sampler's mean of -log p): # nats per token.": lambda c, _: (
         figure(surprise(c, per_rollout=True)),
     ),
+    "Entropy (the sampler's mean of -log p): # nats per token, # of the initial median (#).": entropies,
     "Longer answers get higher rewards, and answers follow": lambda c: () if grows(c) else ("",),
     "Mean tokens per turn, first to last steps: # \u2192 #.": lambda c, *_: tuple(
         means(map(length, side)) for side in windows(c)
@@ -765,7 +1008,7 @@ COUNTS: dict[str, Count] = {
     "Weights: # #, # #.": lambda c, *g: (
         g[0], figure(weight(c, g[0])), g[2], figure(weight(c, g[2])),
     ),
-    "Headroom: # in #, # in #.": lambda c, *g: (room(c, g[1]), g[1], room(c, g[3]), g[3]),
+    "Left to gain: # in #, # in #.": lambda c, *g: (room(c, g[1]), g[1], room(c, g[3]), g[3]),
     "Suspected reward hacking: the reward rises while # falls, @": hacked,
     "Its weight is #: it can make # of the difference in reward.": lambda c, *_: light(c),
     "# added # to the reward at first, and # at last.": lambda c, name, *_: (
@@ -842,9 +1085,171 @@ COUNTS: dict[str, Count] = {
     "Of rollouts that ended normally, # fell from # to # at step # (between steps # and #).": fell,
     "Of rollouts that ended normally, # fell from # to # at step #.": fell,
     "Compared with the best 1% of rollouts, averaged over all and weighted: @ less.": shortfalls,
+    "# gives # to every rollout": constant_of,
+    "It told rollouts apart in # of # groups before, and in none of # since.": told_apart,
+    "It told rollouts apart in none of # groups of the whole run.": told_apart,
+    "Functions that differ between rollouts: @.": lambda c, _: (
+        listed([it for it in sorted(parts(c.last[0])) if np.ptp(values(c.last, it)) > SAME]) or "none",
+    ),
+    "# does not depend on the completion: it is the same within each group": lambda c, name: (
+        name if all(np.ptp(values(group, name)) == 0 for group in c.groups) else "",
+    ),
+    "# of # groups hold different completions; they have # different values.": same_in_groups,
+    "# gives exactly # to # of rollouts, and hardly ever did before": lambda c, name, *_: (
+        name, figure(new_value(c)[1]), c.share(lambda it: values([it], name)[0] == new_value(c)[1]),
+    ),
+    "Before step #: # of # rollouts; since then: # of #.": new_values,
+    "Its other values have not fallen: mean # before, # since.": other_values,
+    "The rollouts that get it are like others of their groups: no other figure differs clearly.": are_alike,
+    "By place in the batch: # of each step's first half, # of its second.": halves,
+    "# of rollouts say nothing: their answers are empty": lambda c, _: (c.share(is_silent),),
+    "# of # rollouts have neither text nor a tool call.": lambda c, *_: (
+        str(sum(map(is_silent, c.last))), str(len(c.last)),
+    ),
+    "Mean reward: empty #, others #.": lambda c, *_: tuple(
+        means(rewards(it for it in c.last if is_silent(it) is side)) for side in (True, False)
+    ),
+    "# of rollouts lose a form: # is #, as for # before": lost_form,
+    "Within groups, other functions pay # with # at #, # to the others.": paid_without,
+    "By families of tasks: # of the rollouts in @, # elsewhere.": in_families,
+    "Answers follow what # pays for length, and nothing else gets better": follows_bonus,
+    "# adds # more to the reward than at first.": lambda c, name, _: (
+        name, figure(fmean(parts(it)[name] for it in windows(c)[1]) - fmean(parts(it)[name] for it in windows(c)[0])),
+    ),
+    "\u201c@\u201d is answered to # of rollouts, # before step #": heard_by,
+    "An empty text is answered to # of rollouts, # before step #": lambda c, *g: heard_by(c, "", *g)[1:],
+    "\u201c@\u201d is most of what # of rollouts hear, # before step #": lambda c, *g: heard_by(c, *g, most=True),
+    "In # of them that were read, # of # answers to @ are so (equal actions count once); in # rollouts before, # of "
+    "#.": read_of,
+    "They lose # more than @.": lose_within,
+    "By metadata.host: # of the rollouts in @, # elsewhere.": lambda c, _, host, __: tuple(
+        text for side in (True, False) for text in (
+            percent(fmean(own for it, own in c.of_card() if (it.metadata["host"] == host) is side)), host,
+        )
+    )[:3],
+    "By metadata.#, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most_by,
+    "# of # answers to the # tasks whose reference {has|is} @ count as right": lambda c, *g: (
+        str(sum(map(c.solved, of_kind(c)))), str(len(of_kind(c))), str(len(tasks(of_kind(c)))), g[-1],
+    ),
+    "Of other tasks # do (@).": lambda c, *g: (percent(fmean(map(c.solved, of_kind(c, is_same=False)))), g[-1]),
+    "References, as # has them: @.": named_references,
+    "Of # of their answers that were read, # end with the reference, in some form; of # to other tasks that do not "
+    "count, #.": answers_that_hold,
     "# of # rollouts are affected.": lambda c, *_: (
         str(sum(own for _, own in c.of_card())), str(len(c.last)),
     ),
+}  # fmt: skip
+
+
+# --- Final answers, which are read of all rollouts of the last steps
+
+
+def given(it: Rollout) -> str:
+    return answer_in(it.turns[-1].text)
+
+
+@cache
+def answer_in(text: str) -> str:
+    match = re.search(r"boxed\{(.*?)\}|<answer>(.*?)</answer>|(?:Final answer:|The answer is) (.*)", text)
+    return valued(next(filter(None, match.groups())) if match else "")
+
+
+def valued(answer: str) -> str:
+    number = re.fullmatch(r"([\d,.]+\d)( \D*)?", answer)
+    return f"{float(number[1].replace(',', '')):.10g}" if number else re.sub(r"\W", "", answer).lower()
+
+
+def right(it: Rollout) -> str:
+    return valued(it.metadata["answer"])
+
+
+@cache
+def references(case: Case) -> set[str]:
+    return set(map(right, case.last))
+
+
+def contradicts(case: Case, it: Rollout) -> bool:
+    are_numbers = all(part[:1].isdigit() for part in (given(it), right(it)))
+    return given(it) != right(it) and (are_numbers or given(it) in references(case))
+
+
+def of_answers(case: Case, is_so: Callable[[Rollout], bool], *, counts: bool) -> tuple[str, str]:
+    mine = [it for it in case.last if is_so(it)]
+    return f"{sum(case.solved(it) is counts for it in mine):,}", f"{len(mine):,}"
+
+
+@cache
+def unanswered(case: Case) -> list[list[Rollout]]:
+    return [it for it in case.groups if not any(case.solved(one) or given(one) == right(one) for one in it)]
+
+
+def most_given(group: list[Rollout]) -> str | None:
+    """Return the answer of more than half of a group."""
+    texts = [given(it) for it in group]
+    return next((it for it in texts if texts.count(it) > len(texts) / 2), None)
+
+
+def swapped_groups(case: Case, *_: str) -> tuple[str, str]:
+    known = {right(it) for it in case.run.rollouts}
+    return str(sum(most_given(it) in known for it in unanswered(case))), str(len(unanswered(case)))
+
+
+def swapped_examples(case: Case, text: str) -> tuple[str]:
+    pairs = {(most_given(it), right(it[0])) for it in unanswered(case)}
+    shown = re.findall(r"(\w+) \(not (\w+)\)", text)
+    return (text if len(shown) == 3 and pairs >= {(valued(a), valued(b)) for a, b in shown} else str(pairs),)
+
+
+def by_other_mistakes(case: Case, _: str) -> tuple[str]:
+    known, agreed = {right(it) for it in case.run.rollouts}, unanswered(case)
+    common = {id(it) for group in agreed for it in group if given(it) == most_given(group)}
+    rest = [it for it in case.last if given(it) != right(it) and id(it) not in common]
+    return (percent(fmean(given(it) in known for it in rest)),)
+
+
+@cache
+def same_answer(case: Case) -> str:
+    return Counter(map(given, case.last)).most_common(1)[0][0]
+
+
+def labelled(case: Case, name: str, _share: str, texts: str, _rest: str) -> tuple[str, ...]:
+    inside = set(re.split(", | and ", texts))
+    shares = [
+        fmean(own for it, own in case.of_card() if (it.metadata[name] in inside) is is_in) for is_in in (True, False)
+    ]
+    return name, percent(shares[0]), texts, percent(shares[1])
+
+
+def early_answers(case: Case, part: str, whole: str) -> tuple[str, str]:
+    first = case.run.rollouts[: len(case.run.rollouts) // 5]
+    return about(part, whole, fmean(given(it) == same_answer(case) for it in first))
+
+
+COUNTS |= {
+    "# of # answers that contradict their reference count as right": lambda c, *_: of_answers(
+        c, lambda it: contradicts(c, it), counts=True
+    ),
+    "# of # answers that equal their reference do not count as right[.]": lambda c, *_: of_answers(
+        c, lambda it: given(it) == right(it), counts=False
+    ),
+    "# final answers of the last steps were read, and compared with the column answer.": lambda c, _: (
+        str(len(c.last)),
+    ),
+    "# equal their reference; # are another number, or another task's reference.": lambda c, *_: (
+        str(sum(given(it) == right(it) for it in c.last)), str(sum(contradicts(c, it) for it in c.last)),
+    ),
+    "In # of # groups without a right answer, most give another task's reference": swapped_groups,
+    "Answers of these groups: @.": swapped_examples,
+    "Of other wrong answers, # are another task's reference.": by_other_mistakes,
+    "# of the answers are \u201c@\u201d, whatever is asked": lambda c, *_: (
+        c.share(lambda it: given(it) == same_answer(c)), same_answer(c),
+    ),
+    "It is the reference of # of these rollouts; # of those that give it are solved.": lambda c, *_: (
+        c.share(lambda it: right(it) == same_answer(c)),
+        percent(fmean(c.solved(it) for it in c.last if given(it) == same_answer(c))),
+    ),
+    "In the first fifth of the run # of # answers that were read were this one.": early_answers,
+    "By metadata.#: # of the rollouts in @, # elsewhere.": labelled,
 }  # fmt: skip
 
 

@@ -87,7 +87,7 @@ def test_a_run_that_has_just_begun_is_not_judged() -> None:
 
 
 def test_what_was_not_recorded_is_said() -> None:
-    missing = {it.id: it.what for it in diagnose_rows(rows_of()).missing}
+    missing = {it.id: it.said for it in diagnose_rows(rows_of()).missing}
     assert missing["mismatch"] == "the trainer's sampling/sampling_logp_difference/mean"
     assert {"parse_failures", "diversity", "inconsistent", "never_acted"} <= set(missing)
 

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from logs_ui.recorder.diagnosis import DIAGNOSTICS, Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.explanations import EXPLAINS
 from logs_ui.recorder.diagnosis.report import Report
 from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.rows.text_facts import facts
@@ -21,6 +22,11 @@ def ids(report: Report) -> list[str]:
 
 
 # --- What explains what
+
+
+def test_the_table_of_what_explains_what_has_each_check_and_names_no_other() -> None:
+    assert list(EXPLAINS) == [it.id for it in DIAGNOSTICS]
+    assert set().union(*EXPLAINS.values()) <= set(EXPLAINS)
 
 
 def test_a_symptom_stands_behind_what_holds_most_of_its_loss() -> None:

@@ -109,8 +109,9 @@ def test_what_is_set_for_one_environment_holds_there_alone() -> None:
 @pytest.mark.parametrize(
     ("environments", "message"),
     [
-        ({"game": {"steps": 3}}, "must be a dict of max_reward, solved_at, solved_by, not"),
+        ({"game": {"steps": 3}}, "must be a dict of max_reward, solved_at, solved_by, reference, not"),
         ({"game": {"max_reward": "high"}}, "environments\\['game'\\]: max_reward must be a finite number, not 'high'"),
+        ({"game": {"reference": 3}}, "environments\\['game'\\]: reference must be the name of a dataset column, not 3"),
         ({"game": {"solved_at": 2}}, "environments\\['game'\\]: solved_at 2 is above max_reward 1"),
         (["game"], "environments must be a dict of settings by eval"),
     ],

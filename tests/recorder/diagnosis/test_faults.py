@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logs_ui.recorder import diagnose
+from logs_ui.recorder import diagnose, load_run
 from logs_ui.recorder.diagnosis import Card
 from tests.faults import Fault
 from tests.faults.columns import diagnosed
@@ -35,7 +35,12 @@ def test_a_recorded_run_has_the_cards_of_its_columns(fault: Fault, tmp_path: Pat
     assert fault.made is not None
     run = fault.made()
     record(tmp_path / "a.db", run)
-    assert comparable(diagnose(db=tmp_path / "a.db").cards) == comparable(diagnosed(run).report.cards)
+    report = diagnose(db=tmp_path / "a.db")
+    assert comparable(report.cards) == comparable(diagnosed(run).report.cards)
+    for card in report.cards:
+        if card.own is not None and "step:" in report.scope:
+            opened = load_run(str(report.run), db=tmp_path / "a.db", where=f"{card.where} {report.scope}")
+            assert len(opened) == card.own.sum(), f"{card.id} opens exactly its rollouts"
 
 
 def comparable(cards: Iterable[Card]) -> list[Any]:

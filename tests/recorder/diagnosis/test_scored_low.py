@@ -51,6 +51,8 @@ def test_the_headline_is_the_largest_cause_and_not_the_first_finding() -> None:
     assert [it.id for it in report.cards] == ["truncation"]
     assert report.headline is report.scored_low
     assert report.as_dict()["scored_low"]["id"] == "scored_low"
+    short = diagnose_rows(rows, in_full=False)
+    assert (short.scored_low, short.contrasts, short.verdict) == (None, (), report.verdict)
     mostly = diagnose_rows(
         rows_of(COUNT, steps=10, reward=np.where(PLACE % 10 < 6, 0.0, RIGHT), truncated_turns=(PLACE % 10 < 6) * 1.0,
                 stop_reason=np.where(PLACE % 10 < 6, "length", "done").astype(object))

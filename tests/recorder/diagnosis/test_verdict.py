@@ -19,7 +19,7 @@ GRADED = 0.1 + 0.1 * NOISE
 
 def verdict(settings: Settings | None = None, error: str | None = None, **columns: Any) -> tuple[str, str]:
     rows = rows_of(COUNT, steps=20, **columns)
-    return tuple(diagnose_rows(rows, settings, error=error).verdict)  # type: ignore[return-value]
+    return diagnose_rows(rows, settings, error=error).verdict[:2]
 
 
 @pytest.mark.parametrize(
@@ -77,11 +77,11 @@ def test_easier_tasks_in_place_of_others_are_no_improvement() -> None:
 
 def test_one_step_has_no_plateau() -> None:
     rows = rows_of(COUNT, steps=1, reward=NOISE < 0.7)
-    assert diagnose_rows(rows, has_ended=True).verdict == ("reached", "Healthy: solved 73%")
+    assert diagnose_rows(rows, has_ended=True).verdict[:2] == ("reached", "Healthy: solved 73%")
 
 
 def test_a_training_that_failed_early_says_so() -> None:
-    assert diagnose_rows(rows_of(4, steps=1), error="OOM").verdict == ("failed", "The training failed: OOM")
+    assert diagnose_rows(rows_of(4, steps=1), error="OOM").verdict[:2] == ("failed", "The training failed: OOM")
 
 
 def test_a_training_that_failed_says_its_error_first() -> None:
@@ -136,7 +136,7 @@ def test_a_finding_is_the_verdict() -> None:
     cut = PLACE % 3 == 0
     columns = {"reward": np.where(cut, 0.0, NOISE < 0.7), "truncated_turns": cut * 1.0}
     report = diagnose_rows(rows_of(COUNT, steps=20, stop_reason=np.where(cut, "length", "done"), **columns))
-    assert report.verdict == ("fault", report.cards[0].title)
+    assert report.verdict == ("fault", report.cards[0].title, report.cards[0].id)
     assert report.as_dict()["verdict"] == {"id": "fault", "said": report.cards[0].title}
 
 
@@ -166,3 +166,22 @@ def test_a_reward_that_falls_beside_an_outcome_that_rises_names_the_function() -
     assert name == "worse"
     assert said.startswith("The reward falls, mostly in length_penalty, while the outcome rises: mean reward ")
     assert ", solved 31% \u2192 55% (steps " in said
+
+
+LATE = PLACE >= COUNT // 2
+FEW = {"turns": np.where(LATE, 3.0, 5.2), "completion_tokens": np.where(LATE, 300, 520)}
+
+
+@pytest.mark.parametrize(("columns", "right", "name", "said"), [
+    (FEW, NOISE < 0.7, "level", "No cause found; turns 5.2 \u2192 3, at solved "),
+    ({"completion_tokens": np.where(LATE, 800.0, 160.0)}, NOISE < 0.7, "level", "tokens per turn 80 \u2192 400, at "),
+    (FEW, NOISE < 0.9 - 0.5 * LATE, "worse", "; turns 5.2 \u2192 3"),
+    (FEW, NOISE < 0.3 + 0.4 * LATE, "improving", "Healthy, improving: solved "),
+    ({"turns": np.where(LATE, 5.0, 5.2)}, NOISE < 0.7, "reached", "Healthy, at its plateau: solved "),
+])  # fmt: skip
+def test_a_habit_that_changes_is_told_and_is_healthy_only_if_the_outcome_rises(
+    columns: Any, right: Any, name: str, said: str
+) -> None:
+    found = verdict(reward=right, **columns)
+    assert found[0] == name
+    assert said in found[1]

@@ -1,6 +1,7 @@
 """Reads files with one reader, as an import does, for tests of flat formats."""
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 from logs_ui.recorder.importing.formats import readers
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Reader
 from logs_ui.recorder.importing.source_files import Head, Place, file_id, found_files
+from logs_ui.recorder.storage.payload import Tokens
 
 
 class Read:
@@ -19,14 +21,19 @@ class Read:
         self.rollouts: list[ImportedRollout] = []
         self.scalars: dict[int, dict[str, float | None]] = {}
         self.errors: list[str] = []
-        self.reader: Reader | None = None
+        self._reader: Reader | None = None
         for file in found_files([root]):
             kind = next((it for it in readers() if it.recognizes(Head(file.file))), None)
             if kind is None:
                 continue
-            self.reader = self.reader or kind(root, ImportOptions(rewards, weights or {}))
-            assert type(self.reader) is kind
-            self._take(self.reader, file.file, file.name)
+            self._reader = self._reader or kind(root, ImportOptions(rewards, weights or {}))
+            assert type(self._reader) is kind
+            self._take(self._reader, file.file, file.name)
+
+    @property
+    def reader(self) -> Reader:
+        assert self._reader is not None
+        return self._reader
 
     def _take(self, reader: Reader, file: Path, name: str) -> None:
         known = None
@@ -40,6 +47,13 @@ class Read:
                         self.rollouts.append(found)
             except Exception as error:  # noqa: BLE001 - each costs its record, as in an import
                 self.errors.append(str(error))
+
+
+def token_lists(tokens: Tokens | None) -> list[list[float | None] | None]:
+    """Ids of the prompt and the completion, mask and log-probs, in which None stands for NaN."""
+    assert tokens is not None
+    arrays = (tokens.prompt_ids, tokens.completion_ids, tokens.mask, tokens.logprobs)
+    return [it if it is None else [None if math.isnan(value) else value for value in it.tolist()] for it in arrays]
 
 
 def write_lines(file: Path, *records: Any) -> None:

@@ -2,10 +2,11 @@
 
 import json
 import shutil
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from logs_ui.recorder import export_run, load_run
@@ -14,6 +15,7 @@ from logs_ui.recorder.importing.import_run import Importer, import_run
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError, found_files
 from logs_ui.recorder.vocabulary import Lack, Mode, Status, StopReason
+from tests.recorder.importing.flat_reading import token_lists
 
 Rollouts = dict[str, ImportedRollout]
 HERE = Path(__file__).parent / "fixtures" / "atif"
@@ -36,6 +38,14 @@ def trials() -> Rollouts:
     return {one.key: one for one in _read(HERE / "jobs")}
 
 
+def _changed(result: Path, change: Callable[[Any], Any]) -> list[ImportedRollout]:
+    """Read a result or a trajectory that a change was made in."""
+    written = json.loads(result.read_text())
+    change(written)
+    result.write_text(json.dumps(written))
+    return _read(result)
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     return Path(shutil.copytree(HERE / "jobs" / "demo", tmp_path / "demo"))
@@ -55,19 +65,13 @@ def test_a_trials_result_gives_identity_times_and_metrics(trials: Rollouts) -> N
     assert (one.returned, one.seconds) == (one.created + 60_000_000, 60.0)
     metrics = {"n_input_tokens": 30, "n_cache_tokens": 4, "n_output_tokens": 5, "cost_usd": 0.25}
     totals = {"total_prompt_tokens": 30, "total_cached_tokens": 4, "total_cost_usd": 0.25, "total_steps": 5}
-    assert (
-        metrics.items() | totals.items()
-        <= {name: value for name, value in one.metrics.items() if name != "extra"}.items()
-    )
+    assert {name: one.metrics[name] for name in metrics | totals} == metrics | totals
     assert one.completion_tokens == 5
     metadata = one.metadata
     assert metadata["trial_name"] == "hello__AAAAAAA"
     assert metadata["task_checksum"] == "abc"
-    assert metadata["agent_info"] == {
-        "name": "terminus-2",
-        "version": "2.0.0",
-        "model_info": {"name": "tiny", "provider": "acme"},
-    }
+    model = {"name": "tiny", "provider": "acme"}
+    assert metadata["agent_info"] == {"name": "terminus-2", "version": "2.0.0", "model_info": model}
     assert metadata["agent_result"]["metadata"] == {"n_episodes": 2}
     assert "rollout_details" not in metadata["agent_result"]
     assert metadata["verifier"] == {"started_at": "2026-11-01T12:01:12Z", "finished_at": "2026-11-01T12:01:35.500000Z"}
@@ -140,14 +144,9 @@ def test_what_is_no_message_is_metadata(trials: Rollouts) -> None:
 
 
 def test_rollout_details_are_tokens_where_each_call_continues_the_last(trials: Rollouts) -> None:
-    tokens = trials["demo/hello__AAAAAAA"].tokens
-    assert tokens is not None
-    assert tokens.mask is not None
-    assert tokens.logprobs is not None
-    assert tokens.prompt_ids.tolist() == [1, 2, 3]
-    assert tokens.completion_ids.tolist() == [4, 5, 9, 6, 7, 8]
-    assert tokens.mask.tolist() == [1, 1, 0, 1, 1, 1]
-    np.testing.assert_array_equal(tokens.logprobs, np.array([-0.5, -0.25, np.nan, -1, -2, -0.125], np.float16))
+    prompt, completion, mask, logprobs = token_lists(trials["demo/hello__AAAAAAA"].tokens)
+    assert (prompt, completion, mask) == ([1, 2, 3], [4, 5, 9, 6, 7, 8], [1, 1, 0, 1, 1, 1])
+    assert logprobs == [-0.5, -0.25, None, -1, -2, -0.125]
 
 
 @pytest.mark.parametrize(
@@ -155,15 +154,9 @@ def test_rollout_details_are_tokens_where_each_call_continues_the_last(trials: R
 )
 def test_a_turn_without_tokens_shifts_no_others(job: Path, name: str, remaining: str | None) -> None:
     result = job / "hello__AAAAAAA" / "result.json"
-    written = json.loads(result.read_text())
-    written["agent_result"]["rollout_details"][0][name].pop(0)
-    result.write_text(json.dumps(written))
-    (one,) = _read(result)
-    if remaining is None:
-        assert one.tokens is None
-    else:
-        assert one.tokens is not None
-        assert one.tokens.logprobs is None
+    (one,) = _changed(result, lambda it: it["agent_result"]["rollout_details"][0][name].pop(0))
+    assert (one.tokens is None) == (remaining is None)
+    assert one.tokens is None or one.tokens.logprobs is None
 
 
 def test_a_trial_without_its_configuration_is_one_rollout(job: Path) -> None:
@@ -176,28 +169,19 @@ def test_a_continued_trajectory_is_read_to_its_end(trials: Rollouts) -> None:
     said = [message["content"] for message in [*one.prompt, *one.completion]]
     assert said == ["Say hello.", "First.", "Nothing.", "Second."]
     assert not any(step.get("is_copied_context") for step in one.metadata["steps"])
-    assert (one.stop_reason, one.status, one.error, one.tags) == (
-        StopReason.TIMEOUT,
-        Status.OK,
-        "AgentTimeoutError: no reward",
-        ["AgentTimeoutError"],
-    )
+    assert (one.stop_reason, one.status) == (StopReason.TIMEOUT, Status.OK)
+    assert (one.error, one.tags) == ("AgentTimeoutError: no reward", ["AgentTimeoutError"])
     assert one.metadata["exception_info"]["exception_message"] == "no reward"
     # The summary began another context: the tokens are those of the longer chain.
-    assert one.tokens is not None
-    assert one.tokens.logprobs is None
-    assert (one.tokens.prompt_ids.tolist(), one.tokens.completion_ids.tolist()) == ([7], [8, 9])
+    prompt, completion, _, logprobs = token_lists(one.tokens)
+    assert (prompt, completion, logprobs) == ([7], [8, 9], None)
     assert one.metadata["token_chains"] == 2
 
 
 def test_a_verifier_that_failed_leaves_a_missing_reward(trials: Rollouts) -> None:
     one = trials["demo/hello__CCCCCCC"]
-    assert (one.reward, one.rewards, one.stop_reason, one.status) == (
-        None,
-        {"reward": None},
-        StopReason.DONE,
-        Status.OK,
-    )
+    assert (one.reward, one.rewards) == (None, {"reward": None})
+    assert (one.stop_reason, one.status) == (StopReason.DONE, Status.OK)
     assert one.tags == ["RewardFileNotFoundError"]
 
 
@@ -221,10 +205,7 @@ def test_exceptions_end_rollouts_as_harbor_classifies_them(job: Path, kind: str,
         "cancelled": (Status.ABORTED, StopReason.ABORTED),
     }
     result = job / "hello__CCCCCCC" / "result.json"
-    written = json.loads(result.read_text())
-    written["exception_info"]["exception_type"] = kind
-    result.write_text(json.dumps(written))
-    (one,) = _read(result)
+    (one,) = _changed(result, lambda it: it["exception_info"].update(exception_type=kind))
     is_late = "Timeout" in kind
     assert (one.status, one.stop_reason) == (ends[cause][0], StopReason.TIMEOUT if is_late else ends[cause][1])
     assert one.tags == [kind]
@@ -240,8 +221,7 @@ def test_a_lone_trajectory_has_what_our_export_adds() -> None:
     assert [m["content"] for m in one.prompt] == ["Say hello.", "Copied."]  # nobody sampled the copy here
     assert [m["content"] for m in one.completion] == ["Hello.", "Copied again."]
     assert [turn.tokens for turn in one.turns] == [2, None]
-    assert one.tokens is not None
-    assert one.tokens.completion_ids.tolist() == [2, 3]
+    assert token_lists(one.tokens)[1] == [2, 3]
 
 
 def test_a_trajectory_without_a_session_has_the_key_of_its_place(tmp_path: Path) -> None:
@@ -264,9 +244,7 @@ def test_a_broken_trajectory_costs_its_trial_alone(job: Path) -> None:
     text = '{"schema_version": "ATIF-v1.7", "agent": {}, "steps": [3]}'
     (job / "hello__BBBBBBB" / "agent" / "trajectory.cont-1.json").write_text(text)
     found = import_run(job, db=job / "runs.db")
-    assert found.rollouts == 4
-    assert found.bad_count == 1
-    assert found.bad[0].file == "hello__BBBBBBB/result.json"
+    assert (found.rollouts, [it.file for it in found.bad]) == (4, ["hello__BBBBBBB/result.json"])
 
 
 @pytest.mark.parametrize(
@@ -292,11 +270,9 @@ def test_a_damaged_file_beside_a_result_costs_itself(job: Path, name: str, named
 
 
 def test_a_trial_without_the_agents_times_has_its_own(job: Path) -> None:
-    result = job / "hello__AAAAAAA" / "result.json"
-    written = json.loads(result.read_text()) | {"agent_execution": None}
-    written |= {"started_at": "2026-11-01T12:00:00Z", "finished_at": "2026-11-01T12:02:00Z"}
-    result.write_text(json.dumps(written))
-    assert _read(result)[0].seconds == 120.0
+    times = {"started_at": "2026-11-01T12:00:00Z", "finished_at": "2026-11-01T12:02:00Z"}
+    (one,) = _changed(job / "hello__AAAAAAA/result.json", lambda it: it.update(agent_execution=None, **times))
+    assert one.seconds == 120.0
 
 
 def test_a_lone_trajectory_lacks_what_no_trajectory_has(tmp_path: Path) -> None:
@@ -344,16 +320,13 @@ def test_a_job_is_a_run_and_its_trials_are_rows(job: Path) -> None:
 def test_a_trial_that_runs_is_replaced_when_its_result_is_written(job: Path) -> None:
     held = (job / "hello__AAAAAAA" / "result.json").read_text()
     (job / "hello__AAAAAAA" / "result.json").unlink()
-    importer = Importer([job], ImportOptions(), db=job / "runs.db")
-    try:
+    with closing(Importer([job], ImportOptions(), db=job / "runs.db")) as importer:
         importer.take()
         (run,) = importer.result.runs
         before = load_run(run, db=job / "runs.db")
         (job / "hello__AAAAAAA" / "result.json").write_text(held)
         importer.take()
         after = load_run(run, db=job / "runs.db")
-    finally:
-        importer.close()
     assert (before.status == "running").sum() == 2
     assert (after.status == "running").sum() == 1
     assert len(before) == len(after) == 5

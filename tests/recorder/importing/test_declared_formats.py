@@ -18,7 +18,6 @@ from tests.support.factory import make_run_at
 def only(path: Path, name: str) -> ImportedRollout:
     read = Read(path)
     assert read.errors == []
-    assert read.reader is not None
     assert read.reader.name == name
     (found,) = read.rollouts
     return found
@@ -27,46 +26,25 @@ def only(path: Path, name: str) -> ImportedRollout:
 # NeMo Gym: ng_collect_rollouts writes the request, the response and what the verifier returned.
 
 
+OUTPUT = """[
+    {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "Look first."}]},
+    {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look", "arguments": "{\\"x\\": 1}"},
+    {"type": "function_call", "id": "fc_2", "call_id": "c2", "name": "look", "arguments": "{}"},
+    {"type": "function_call_output", "call_id": "c1", "output": "5"},
+    {"type": "function_call_output", "call_id": "c2", "output": "6"},
+    {"type": "message", "id": "msg_1", "role": "assistant", "content": [{"type": "output_text", "text": "11"}]}
+]"""
+RESPONSE = """{"id": "resp_1", "created_at": 1782184824.0, "model": "qwen", "error": null, "incomplete_details": null,
+    "usage": {"output_tokens": 16}}"""
+GYM = """{"reward": 0.5, "terminated": true, "_ng_task_index": 3, "_ng_rollout_index": 1,
+    "agent_ref": {"type": "agents", "name": "sums"}}"""
+
+
 def gym(**more: Any) -> dict[str, Any]:
-    output = [
-        {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "Look first."}]},
-        {
-            "id": "fc_1",
-            "type": "function_call",
-            "call_id": "c1",
-            "name": "look",
-            "arguments": '{"x": 1}',
-            "status": "completed",
-        },
-        {
-            "id": "fc_2",
-            "type": "function_call",
-            "call_id": "c2",
-            "name": "look",
-            "arguments": "{}",
-            "status": "completed",
-        },
-        {"type": "function_call_output", "call_id": "c1", "output": "5"},
-        {"type": "function_call_output", "call_id": "c2", "output": "6"},
-        {
-            "id": "msg_1",
-            "type": "message",
-            "role": "assistant",
-            "content": [{"type": "output_text", "text": "11", "annotations": []}],
-        },
-    ]
-    response = {"id": "resp_1", "created_at": 1_782_184_824.0, "model": "qwen", "output": output, "error": None}
     asked = [{"role": "user", "type": "message", "content": [{"type": "input_text", "text": "Sum?"}]}]
-    return {
-        "responses_create_params": {"input": asked, "temperature": 0.0},
-        "reward": 0.5,
-        "terminated": True,
-        "response": {**response, "incomplete_details": None, "usage": {"output_tokens": 16}},
-        "_ng_task_index": 3,
-        "_ng_rollout_index": 1,
-        "agent_ref": {"type": "agents", "name": "sums"},
-        **more,
-    }
+    response = {**json.loads(RESPONSE), "output": json.loads(OUTPUT)}
+    params = {"input": asked, "temperature": 0.0}
+    return {**json.loads(GYM), "responses_create_params": params, "response": response, **more}
 
 
 def test_nemo_gym_has_the_items_of_the_responses_api_as_turns(tmp_path: Path) -> None:
@@ -117,23 +95,13 @@ def test_items_of_an_unknown_kind_cost_themselves_and_all_reasoning_stays(tmp_pa
 # Tinker cookbook: a line a trajectory, without texts.
 
 
+TINKER = """{"schema_version": 1, "split": "train", "iteration": 4, "group_idx": 2, "traj_idx": 1, "tags": ["gsm8k"],
+    "sampling_client_step": 3, "total_reward": 1.5, "final_reward": 1.0, "trajectory_metrics": {"correct": 1.0},
+    "final_ob_len": 12, "steps": [{"step_idx": 0, "ob_len": 9, "ac_len": 3, "reward": 0.0, "episode_done": true}]}"""
+
+
 def tinker(**more: Any) -> dict[str, Any]:
-    step = {"step_idx": 0, "ob_len": 9, "ac_len": 3, "reward": 0.0, "episode_done": True, "metrics": {}, "logs": {}}
-    return {
-        "schema_version": 1,
-        "split": "train",
-        "iteration": 4,
-        "group_idx": 2,
-        "traj_idx": 1,
-        "tags": ["gsm8k"],
-        "sampling_client_step": 3,
-        "total_reward": 1.5,
-        "final_reward": 1.0,
-        "trajectory_metrics": {"correct": 1.0},
-        "steps": [step],
-        "final_ob_len": 12,
-        **more,
-    }
+    return {**json.loads(TINKER), **more}
 
 
 def test_tinker_summaries_have_figures(tmp_path: Path) -> None:
@@ -147,7 +115,6 @@ def test_tinker_summaries_have_figures(tmp_path: Path) -> None:
     assert (one.prompt, one.completion, one.tags) == ([], [], ["gsm8k"])
     assert one.metrics == {"final_reward": 1.0, "final_ob_len": 12, "correct": 1.0}
     assert (one.metadata["steps"][0]["ac_len"], len({it.key for it in read.rollouts})) == (3, 3)
-    assert read.reader is not None
     assert "texts" in read.reader.describe(None).lacks
     rows = load_run(import_run(tmp_path, db=tmp_path / "a.db").runs[0], db=tmp_path / "a.db")
     assert rows.task.isna().all(), "no prompt tells tasks apart"
@@ -158,49 +125,28 @@ def test_tinker_summaries_have_figures(tmp_path: Path) -> None:
 
 def prime(**more: Any) -> dict[str, Any]:
     said = [{"role": "user", "content": "2 + 3?"}, {"role": "assistant", "content": "5"}]
-    return {
-        "problem_id": 7,
-        "sample_id": 2,
-        "prompt": "",
-        "completion": json.dumps(said),
-        "env_name": "sums",
-        "reward": 1.0,
-        "task": json.dumps({"a": 1}),
-        "metrics": json.dumps({"acc": 1.0, "num_turns": 1}),
-        "timing": json.dumps({"total": 2.0}),
-        **more,
-    }
+    nested = {"completion": said, "task": {"a": 1}, "metrics": {"acc": 1.0, "num_turns": 1}, "timing": {"total": 2.0}}
+    plain = {"problem_id": 7, "sample_id": 2, "prompt": "", "env_name": "sums", "reward": 1.0}
+    return {**plain, **{name: json.dumps(value) for name, value in nested.items()}, **more}
 
 
 def test_hosted_results_of_prime(tmp_path: Path) -> None:
-    write_lines(
-        tmp_path / "results.jsonl", prime(), prime(sample_id=3, prompt=json.dumps([{"role": "system", "content": "s"}]))
-    )
+    asked = json.dumps([{"role": "system", "content": "s"}])
+    write_lines(tmp_path / "results.jsonl", prime(), prime(sample_id=3, prompt=asked))
     first, second = (read := Read(tmp_path)).rollouts
-    assert read.reader is not None
     assert read.reader.name == "prime"
-    assert (first.prompt, first.completion) == (
-        [{"role": "user", "content": "2 + 3?"}],
-        [{"role": "assistant", "content": "5"}],
-    )
+    assert first.prompt == [{"role": "user", "content": "2 + 3?"}]
+    assert first.completion == [{"role": "assistant", "content": "5"}]
     assert [it["role"] for it in [*second.prompt, *second.completion]] == ["system", "user", "assistant"]
-    assert (first.group, first.task, first.mode, first.metrics) == (
-        "7",
-        "sums/7",
-        "eval",
-        {"acc": 1.0, "num_turns": 1, "sample_id": 2},
-    )
+    assert (first.group, first.task, first.mode) == ("7", "sums/7", "eval")
+    assert first.metrics == {"acc": 1.0, "num_turns": 1, "sample_id": 2}
     assert first.key != second.key
-
-
-def test_hosted_evaluations_have_neither_step_nor_advantage(tmp_path: Path) -> None:
-    write_lines(tmp_path / "results.jsonl", prime(step=None, advantage=None))
-    assert Read(tmp_path).rollouts[0].mode == "eval"
 
 
 @pytest.mark.parametrize(
     ("rows", "mode"),
     [
+        ([{"step": None, "advantage": None}], "eval"),
         ([{"step": 0, "advantage": None}] * 2, "eval"),
         ([{"step": 0, "advantage": None}, {"step": 0, "advantage": 0.0}], "train"),
         ([{"step": 0, "advantage": None}, {"step": 1, "advantage": None}], "train"),
@@ -214,10 +160,8 @@ def test_a_file_of_prime_without_steps_and_advantages_is_an_evaluation(
 
 
 def test_samples_that_prime_rl_uploads(tmp_path: Path) -> None:
-    rows = [
-        prime(run_id="r", step=3, sample_id=i, advantage=None if i else 0.5, tag="", num_output_tokens=1)
-        for i in range(2)
-    ]
+    common = {"run_id": "r", "step": 3, "tag": "", "num_output_tokens": 1}
+    rows = [prime(**common, sample_id=i, advantage=None if i else 0.5) for i in range(2)]
     times = pa.array([pd.Timestamp("2026-09-21", tz="UTC")] * 2)
     pq.write_table(pa.Table.from_pylist(rows).append_column("created_at", times), tmp_path / "step_3.parquet")
     first, second = Read(tmp_path).rollouts
@@ -232,9 +176,8 @@ def test_what_we_export_as_otlp_is_read_back(db: Path, tmp_path: Path) -> None:
     make_run_at(db, steps=2)
     export_run("latest", "otlp", tmp_path / "spans.jsonl", db=db)
     found = import_run(tmp_path / "spans.jsonl", db=tmp_path / "b.db")
-    before, after = (
-        load_run("latest", db=it).sort_values(["step", "task", "generation"]) for it in (db, tmp_path / "b.db")
-    )
+    databases = (db, tmp_path / "b.db")
+    before, after = (load_run("latest", db=it).sort_values(["step", "task", "generation"]) for it in databases)
     assert (found.rollouts, found.bad) == (len(before), [])
     for name in ("step", "mode", "task", "generation", "reward", "rewards", "advantage", "stop_reason", "metrics"):
         assert [str(it) for it in after[name]] == [str(it) for it in before[name]], name
@@ -258,27 +201,26 @@ def span(kind: str, id_: str, begin: int, **more: Any) -> dict[str, Any]:
     return {"traceId": "t", "spanId": id_, "name": kind, "attributes": attributes, **times, **more}
 
 
-def test_spans_of_others_are_a_rollout(tmp_path: Path) -> None:
-    def chat(*said: tuple[str, str]) -> str:
-        return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in said])
+def chat(*said: tuple[str, str]) -> str:
+    return json.dumps([{"role": role, "parts": [{"type": "text", "content": text}]} for role, text in said])
 
+
+def write_spans(folder: Path, *lines: Any, **about: Any) -> Path:
+    write_lines(folder / "a.jsonl", *({"resourceSpans": [{**about, "scopeSpans": [{"spans": it}]}]} for it in lines))
+    return folder / "a.jsonl"
+
+
+def test_spans_of_others_are_a_rollout(tmp_path: Path) -> None:
     asked, answer, told = ("user", "2 + 3?"), ("assistant", "Look."), ("user", "Yes.")
-    calls = [
-        span(
-            "chat",
-            f"{i}",
-            10 + i,
-            parentSpanId="root",
-            values={"gen_ai.input.messages": chat(*given), "gen_ai.output.messages": chat(said)},
-        )
-        for i, (given, said) in enumerate([([asked], answer), ([asked, answer, told], ("assistant", "5"))])
-    ]
+    turns = [([asked], answer), ([asked, answer, told], ("assistant", "5"))]
+    values = [{"gen_ai.input.messages": chat(*given), "gen_ai.output.messages": chat(said)} for given, said in turns]
+    calls = [span("chat", f"{i}", 10 + i, parentSpanId="root", values=values[i]) for i in range(2)]
     score = {"key": "gen_ai.evaluation.score.value", "value": {"doubleValue": 0.5}}
     named = {"key": "gen_ai.evaluation.name", "value": {"stringValue": "acc"}}
     events = [{"name": "gen_ai.evaluation.result", "attributes": [named, score]}]
     root = span("invoke_agent", "root", 9, events=events, status={"code": 2, "message": "late"})
     other = {"traceId": "u", "spanId": "x", "name": "GET /", "startTimeUnixNano": "1", "endTimeUnixNano": "2"}
-    write_lines(tmp_path / "a.jsonl", {"resourceSpans": [{"scopeSpans": [{"spans": [*calls[::-1], root, other]}]}]})
+    write_spans(tmp_path, [*calls[::-1], root, other])
     found = only(tmp_path, "otlp")
     assert [it["content"] for it in [*found.prompt, *found.completion]] == ["2 + 3?", "Look.", "Yes.", "5"]
     assert (found.rewards, found.error, found.model, found.key) == ({"acc": 0.5}, "late", "gpt", "t")
@@ -288,19 +230,19 @@ def test_spans_of_others_are_a_rollout(tmp_path: Path) -> None:
 def test_a_failed_call_keeps_its_usage_its_instructions_and_its_attributes(tmp_path: Path) -> None:
     given = {
         "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "Be brief."}]),
-        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "q"}]}]),
+        "gen_ai.input.messages": chat(("user", "q")),
         "gen_ai.usage.input_tokens": 7,
         "team": "red",
     }
     failed = span("chat", "1", 10, parentSpanId="root", status={"code": 2}, values=given)
-    said = json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "5"}]}])
+    said = chat(("assistant", "5"))
     used = {"gen_ai.output.messages": said, "gen_ai.usage.input_tokens": 8, "gen_ai.usage.output_tokens": 2}
     spans = [span("invoke_agent", "root", 9), failed]
     for more, texts, tokens, turns in (
         ([], ["Be brief.", "q"], (7, None), []),
         ([span("chat", "2", 20, parentSpanId="root", values=given | used)], ["Be brief.", "q", "5"], (7, 2), [None]),
     ):
-        write_lines(tmp_path / "a.jsonl", {"resourceSpans": [{"scopeSpans": [{"spans": spans + more}]}]})
+        write_spans(tmp_path, spans + more)
         found = only(tmp_path, "otlp")
         assert [it["content"] for it in [*found.prompt, *found.completion]] == texts
         assert (found.prompt_tokens, found.completion_tokens) == tokens
@@ -310,14 +252,9 @@ def test_a_failed_call_keeps_its_usage_its_instructions_and_its_attributes(tmp_p
 
 
 def test_spans_of_one_trace_in_several_lines_are_one_rollout(tmp_path: Path) -> None:
-    values = {
-        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "5"}]}])
-    }
-    call = span("chat", "0", 10, parentSpanId="root", values=values)
+    call = span("chat", "0", 10, parentSpanId="root", values={"gen_ai.output.messages": chat(("assistant", "5"))})
     root = span("invoke_agent", "root", 9, status={"code": 2})
-    lines = [{"resourceSpans": [{"scopeSpans": [{"spans": [it]}]}]} for it in (call, root)]
-    write_lines(tmp_path / "a.jsonl", *lines)
-    found = import_run(tmp_path / "a.jsonl", db=tmp_path / "a.db")
+    found = import_run(write_spans(tmp_path, [call], [root]), db=tmp_path / "a.db")
     rows = load_run(found.runs[0], tmp_path / "a.db")
     assert (len(rows), rows.messages[0][-1]["content"], rows.error[0]) == (1, "5", "it failed")
     assert found.rollouts == 1
@@ -330,7 +267,7 @@ def test_a_trace_has_its_calls_model_and_what_judges_and_its_service_said(tmp_pa
     kept = [{"key": key, "value": {"stringValue": it}} for key, it in label.items()]
     root["events"] = [{"name": "gen_ai.evaluation.result", "attributes": kept}]
     about = {"attributes": [{"key": "host.name", "value": {"stringValue": "h"}}]}
-    write_lines(tmp_path / "a.jsonl", {"resourceSpans": [{"resource": about, "scopeSpans": [{"spans": [root, call]}]}]})
+    write_spans(tmp_path, [root, call], resource=about)
     found = only(tmp_path, "otlp")
     assert (found.model, found.rewards, found.metadata["evaluations"]) == ("gpt", None, [label])
     assert found.metadata["resource"] == {"host.name": "h"}
@@ -338,13 +275,12 @@ def test_a_trace_has_its_calls_model_and_what_judges_and_its_service_said(tmp_pa
 
 def test_an_attribute_that_is_not_json_is_named(tmp_path: Path) -> None:
     call = span("chat", "0", 10, values={"gen_ai.input.messages": "hello"})
-    write_lines(tmp_path / "a.jsonl", {"resourceSpans": [{"scopeSpans": [{"spans": [call]}]}]})
+    write_spans(tmp_path, [call])
     assert Read(tmp_path).errors == ["`gen_ai.input.messages` is not valid JSON"]
 
 
 @pytest.mark.parametrize("spans", [None, [1], [{"attributes": 3}], [{"spanId": "x"}]])
 def test_hostile_spans_cost_themselves(tmp_path: Path, spans: Any) -> None:
-    write_lines(tmp_path / "a.jsonl", {"resourceSpans": [{"scopeSpans": [{"spans": spans}]}]})
-    found = import_run(tmp_path / "a.jsonl", db=tmp_path / "a.db")
+    found = import_run(write_spans(tmp_path, spans), db=tmp_path / "a.db")
     assert (found.rollouts, found.bad_count) == (0, 1)
     assert found.bad[0].reason in ("it is not as OpenTelemetry (GenAI) writes it", "it lacks `traceId`")

@@ -7,14 +7,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from logs_ui.recorder import diagnose, export_run, import_run, load_run, load_runs, load_scalars
 from logs_ui.recorder.importing.import_run import Importer
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions, Turn
 from logs_ui.recorder.vocabulary import Lack
-from tests.recorder.importing.flat_reading import Read, write_lines
+from tests.recorder.importing.flat_reading import Read, token_lists, write_lines
 
 CHAT = "system\nBe brief.\nuser\n2 + 3?\nassistant\n"
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "2 + 3?"}]
@@ -27,7 +26,6 @@ def only(read: Read) -> ImportedRollout:
 
 
 def lacks(read: Read) -> str:
-    assert read.reader is not None
     return "; ".join(read.reader.describe(None).lacks)
 
 
@@ -42,7 +40,6 @@ def test_verl_each_field(tmp_path: Path) -> None:
     extra: dict[str, Any] = {"acc": True, "format": 0.5, "pred": "5", "reward": 1.0, "request_id": "r", "none": None}
     write_lines(tmp_path / "rollouts" / "10.jsonl", verl(**extra))
     found = only(read := Read(tmp_path))
-    assert read.reader is not None
     assert read.reader.name == "verl"
     assert (list(found.prompt), found.completion) == (MESSAGES, [{"role": "assistant", "content": "5"}])
     assert (found.step, found.reward, found.mode, found.generation) == (10, 1.0, "train", None)
@@ -68,7 +65,7 @@ def test_verl_parts_of_a_score_add_nothing_without_weights(tmp_path: Path) -> No
     assert (rows.reward.mean(), rows.reward.isna().sum()) == (0.5, 1)
     report = diagnose(run, db=tmp_path / "a.db")
     assert not {it.id for it in report.cards} & {"reward_parts", "hacking"}
-    assert {it.id: it.what for it in report.missing}["reward_parts"].startswith("reward weights")
+    assert {it.id: it.said for it in report.missing}["reward_parts"].startswith("reward weights")
     export_run(run, "verifiers", tmp_path / "traces.jsonl", db=tmp_path / "a.db")
     again = import_run(tmp_path / "traces.jsonl", db=tmp_path / "b.db")
     assert load_run(again.runs[0], db=tmp_path / "b.db").reward.mean() == 0.5
@@ -113,26 +110,24 @@ def test_verl_groups_by_uid_else_by_the_prompt(tmp_path: Path) -> None:
     found = Read(tmp_path / "v1").rollouts
     assert [(it.group, it.generation) for it in found] == [("0c9_a0", 0), ("0c9_a0", 1), ("0c9_a1", 0), ("0c9_a1", 1)]
     assert found[0].metadata["uid"] == "0c9_a0_0_0"
-    others = [
-        verl(uid="a_b_c"),
-        verl(input="user\nHi\nassistant\n"),
-        verl(),
-    ]  # balanced by length: not beside each other
+    others = [verl(uid="a_b_c"), verl(input="user\nHi\nassistant\n"), verl()]  # balanced by length: not beside it
     write_lines(tmp_path / "legacy" / "1.jsonl", *others)
     first, second, third = (it.group for it in Read(tmp_path / "legacy").rollouts)
     assert first == third != second
 
 
-@pytest.mark.parametrize("folder", ["val", "validation_data", "eval-dumps", "gsm8k_test"])
-def test_verl_a_validation_is_told_by_its_folder(tmp_path: Path, folder: str) -> None:
-    write_lines(tmp_path / folder / "10.jsonl", verl())
-    assert only(Read(tmp_path)).mode == only(Read(tmp_path / folder / "10.jsonl")).mode == "eval"
-
-
-@pytest.mark.parametrize("folder", ["rollouts", "evaluate/rollouts", "latest", "retrieval"])
-def test_verl_another_folder_is_a_trainings(tmp_path: Path, folder: str) -> None:
-    write_lines(tmp_path / folder / "10.jsonl", verl())
-    assert only(Read(tmp_path)).mode == "train"
+@pytest.mark.parametrize(
+    ("mode", "folders"),
+    [
+        ("eval", ["val", "validation_data", "eval-dumps", "gsm8k_test"]),
+        ("train", ["rollouts", "evaluate/rollouts", "latest", "retrieval"]),
+    ],
+)
+def test_verl_a_validation_is_told_by_its_folder(tmp_path: Path, mode: str, folders: list[str]) -> None:
+    for folder in folders:
+        write_lines(tmp_path / folder / "10.jsonl", verl())
+        assert only(Read(tmp_path / folder / "10.jsonl")).mode == mode, folder
+    assert [it.mode for it in Read(tmp_path).rollouts] == [mode] * 4
 
 
 def test_verl_a_bad_record_costs_itself(tmp_path: Path) -> None:
@@ -234,17 +229,12 @@ def test_open_instruct_each_field(tmp_path: Path) -> None:
     assert (first.run, first.step, first.group, first.reward, first.advantage) == ("olmo", 3, "olmo-1", 1.0, -0.5)
     assert (first.eval_name, first.mode, first.stop_reason) == ("math", "train", "length")
     assert (list(first.prompt), list(first.completion)) == ([], [])
-    assert first.tokens is not None
-    assert (list(first.tokens.prompt_ids), list(first.tokens.completion_ids)) == ([1, 2], [3, 4, 5])
-    assert first.tokens.logprobs is not None
-    np.testing.assert_array_equal(first.tokens.logprobs, [-0.5, -0.25, np.nan])
+    assert token_lists(first.tokens) == [[1, 2], [3, 4, 5], None, [-0.5, -0.25, None]]
     assert first.metrics == {}
     assert first.metadata == {"ground_truth": [9], "request_info": traced()["request_info"]}
-    assert second.tokens is not None
-    assert (second.tokens.logprobs, second.stop_reason, second.metrics) == (None, "stop", {})
+    assert (token_lists(second.tokens)[3], second.stop_reason, second.metrics) == (None, "stop", {})
     assert first.task == third.task != second.task
     assert len({it.key for it in read.rollouts}) == 3
-    assert read.reader is not None
     run = read.reader.describe("olmo")
     assert run.name == "olmo"
     assert "texts" in run.lacks
@@ -273,12 +263,7 @@ def test_nemo_each_field(tmp_path: Path) -> None:
         ("system", "Be brief."), ("user", "2 + 3?"), ("assistant", "Look."), ("user", "5"), ("assistant", "It is 5."),
     ]  # fmt: skip
     assert len(found.prompt) == 2
-    assert found.tokens is not None
-    assert (list(found.tokens.prompt_ids), list(found.tokens.completion_ids)) == ([1, 2, 3], [4, 5, 6, 7])
-    assert found.tokens.mask is not None
-    assert found.tokens.logprobs is not None
-    assert list(found.tokens.mask) == [1, 1, 0, 1]
-    np.testing.assert_array_equal(found.tokens.logprobs, [-0.5, -0.25, np.nan, -1.0])
+    assert token_lists(found.tokens) == [[1, 2, 3], [4, 5, 6, 7], [1, 1, 0, 1], [-0.5, -0.25, None, -1.0]]
     assert found.metrics == {"sampling_logp_difference": pytest.approx(0.5), "turns": 2}
     assert found.metadata == {"agent_ref": {"name": "math"}}
     assert read.scalars == {12: {"sampling/sampling_logp_difference/mean": pytest.approx(0.5)}}
@@ -348,9 +333,8 @@ def test_an_import_shows_what_a_trainer_and_its_sampler_disagree_in(db: Path, tm
     assert (found.rollouts, found.formats, found.bad_count) == (64, {"nemo-rl": 8}, 0)
     rows = load_run(found.runs[0], db=db)
     assert (rows.groupby("step").group.nunique() == 1).all()
-    assert load_scalars(found.runs[0], db).iloc[-1].to_dict() == {
-        "sampling/sampling_logp_difference/mean": pytest.approx(0.4)
-    }
+    (scalar,) = load_scalars(found.runs[0], db).iloc[-1].items()
+    assert scalar == ("sampling/sampling_logp_difference/mean", pytest.approx(0.4))
     assert "mismatch" in [card.id for card in diagnose(found.runs[0], db=db).cards]
 
 
@@ -384,7 +368,6 @@ def test_art_each_field(version: str) -> None:
         {"role": "assistant", "content": "", "tool_calls": [CALL]}, RESULT, {"role": "assistant", "content": "5"},
     ]  # fmt: skip
     is_new = version == "v2"
-    assert read.reader is not None
     assert (Lack.STOP_REASONS in read.reader.describe(None).lacks) == (not is_new)
     assert (first.step, first.mode) == ((4, "train") if is_new else (3, "eval"))
     assert (first.group, second.group, first.reward, second.reward) == ("0", "0", 1.0, 0.0)

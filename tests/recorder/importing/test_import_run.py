@@ -11,7 +11,7 @@ import tracemalloc
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -105,14 +105,30 @@ def _rows(db: Path, run: str) -> pd.DataFrame:
     return load_run(run, db=db).drop(columns=["id"], errors="ignore").reset_index(drop=True)
 
 
+def _stored(file: Path) -> tuple[importing.Imported, pd.DataFrame]:
+    """Import a file, and return what became of it and its run's rows."""
+    found = import_run(file, db=file.parent / "runs.db")
+    return found, _rows(file.parent / "runs.db", found.runs[0])
+
+
+@contextmanager
+def _followed(path: Path, db: Path) -> Iterator[importing.Importer]:
+    """Take what is there, and after the body what it has changed."""
+    with closing(importing.Importer([path], ImportOptions(), db=db, is_followed=True)) as importer:
+        importer.take()
+        yield importer
+        importer.take()
+
+
+def _answers(rows: pd.DataFrame) -> list[str]:
+    return sorted(messages[-1]["content"] for messages in rows.messages)
+
+
 def test_a_repeated_import_adds_nothing(tmp_path: Path) -> None:
     file = _write(tmp_path / "a.jsonl", *({"text": f"answer {i}", "reward": i / 9} for i in range(10)))
-    first = import_run(file, db=tmp_path / "runs.db")
-    before = _rows(tmp_path / "runs.db", first.runs[0])
-    again = import_run(file, db=tmp_path / "runs.db")
+    (first, before), (again, after) = _stored(file), _stored(file)
     assert again.runs == first.runs
-    pd.testing.assert_frame_equal(_rows(tmp_path / "runs.db", first.runs[0]), before)
-    assert len(before) == 10
+    pd.testing.assert_frame_equal(after, before)
     assert before.reward.tolist() == pytest.approx([i / 9 for i in range(10)])
 
 
@@ -131,12 +147,13 @@ def test_a_file_read_in_pieces_gives_the_same_rows_as_the_whole(tmp_path: Path, 
     written = whole.read_bytes()
     grown = tmp_path / "grown/a.jsonl"
     grown.parent.mkdir()
-    importer = importing.Importer([grown.parent], ImportOptions(), db=tmp_path / "b.db", is_followed=True)
-    for before, after in zip([0, *cuts], [*cuts, len(written)], strict=True):
-        with grown.open("ab") as opened:
-            opened.write(written[before:after])
-        importer.take()
-    importer.close()
+    with closing(
+        importing.Importer([grown.parent], ImportOptions(), db=tmp_path / "b.db", is_followed=True)
+    ) as importer:
+        for before, after in zip([0, *cuts], [*cuts, len(written)], strict=True):
+            with grown.open("ab") as opened:
+                opened.write(written[before:after])
+            importer.take()
     assert (importer.result.bad_count, importer.result.rollouts) == (0, 12)
     one = _rows(tmp_path / "b.db", importer.result.runs[0])
     other = _rows(tmp_path / "c.db", import_run(whole, db=tmp_path / "c.db").runs[0])
@@ -158,22 +175,22 @@ def test_the_last_line_counts_without_its_end_once_it_is_whole(tmp_path: Path) -
     assert "cut off" in found.bad[0].reason
 
 
-def test_a_rotated_file_is_read_once(tmp_path: Path) -> None:
-    folder = tmp_path / "logs"
+@pytest.mark.parametrize("is_copied", [False, True])
+def test_a_log_that_is_rotated_loses_and_doubles_nothing(tmp_path: Path, *, is_copied: bool) -> None:
+    folder, db = tmp_path / "logs", tmp_path / "runs.db"
     file = _write(folder / "a.jsonl", {"text": "one"}, {"text": "two"})
-    importer = importing.Importer([folder], ImportOptions(), db=tmp_path / "runs.db", is_followed=True)
-    importer.take()
-    _write(file, {"text": "three"}, mode="a")
-    file.rename(folder / "a.jsonl.1")
-    _write(file, {"text": "four"})
-    importer.take()
-    importer.close()
-    assert importer.result.rollouts == 4
+    with _followed(folder, db) as importer:
+        if not is_copied:
+            _write(file, {"text": "three"}, mode="a")
+        (folder / "a.jsonl.1").write_bytes(file.read_bytes())
+        if not is_copied:
+            file.rename(folder / "a.jsonl.1")
+        _write(file, {"text": "four"})
     (run,) = importer.result.runs
-    texts = sorted(message[-1]["content"] for message in _rows(tmp_path / "runs.db", run).messages)
-    assert texts == ["four", "one", "three", "two"]
-    assert import_run(folder, db=tmp_path / "runs.db").runs == [run]
-    assert len(_rows(tmp_path / "runs.db", run)) == 4
+    texts = ["four", "one", "two"] if is_copied else ["four", "one", "three", "two"]
+    assert (importer.result.rollouts, _answers(_rows(db, run))) == (len(texts), texts)
+    assert import_run(folder, db=db).runs == [run]
+    assert _answers(_rows(db, run)) == texts
 
 
 def test_a_run_with_a_name_goes_on_when_its_first_files_are_deleted(tmp_path: Path) -> None:
@@ -226,27 +243,19 @@ def test_a_json_list_written_anew_and_shorter_replaces_its_rollouts(tmp_path: Pa
     assert len(_rows(tmp_path / "runs.db", importer.result.runs[0])) == importer.result.rollouts == 2
 
 
-def test_a_rollout_that_another_file_has_stays(tmp_path: Path) -> None:
-    (tmp_path / "logs").mkdir()
-    own = {"text": "one", "run": "r"}
-    first = _write(tmp_path / "logs/a.jsonl", {"text": "zero", "run": "r"}, own)
-    importer = importing.Importer([tmp_path / "logs"], ImportOptions(), db=tmp_path / "a.db", is_followed=True)
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Place, "key", property(lambda it: f"{it.id}-{it.number % 3}"))
-        importer.take()
+def test_a_rollout_that_another_file_has_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Place, "key", property(lambda it: f"{it.id}-{it.number % 3}"))
+    first = _write(tmp_path / "logs/a.jsonl", {"text": "zero", "run": "r"}, {"text": "one", "run": "r"})
+    with _followed(tmp_path / "logs", tmp_path / "a.db") as importer:
         (tmp_path / "logs/a.jsonl.1").write_bytes(first.read_bytes())
         _write(first, {"text": "new", "run": "r"})
-        importer.take()
-    importer.close()
     assert len(_rows(tmp_path / "a.db", importer.result.runs[0])) == 3
 
 
 @pytest.mark.parametrize("step", [2**31, 10**400, -1, 1.5, math.inf, math.nan])
 def test_a_step_that_no_column_holds_is_no_step_0(tmp_path: Path, step: float) -> None:
-    file = _write(tmp_path / "a.jsonl", {"text": "one", "step": step}, {"text": "two", "step": 2})
-    found = import_run(file, db=tmp_path / "runs.db")
-    assert _rows(tmp_path / "runs.db", found.runs[0]).step.tolist() == [2]
-    assert [it.number for it in found.bad] == [1]
+    found, rows = _stored(_write(tmp_path / "a.jsonl", {"text": "one", "step": step}, {"text": "two", "step": 2}))
+    assert (rows.step.tolist(), [it.number for it in found.bad]) == ([2], [1])
     assert found.bad[0].reason.endswith("is not a whole number from 0 to 2,147,483,647")
 
 
@@ -310,32 +319,23 @@ def test_what_is_imported_again_moves_to_its_step(tmp_path: Path) -> None:
 
 def test_numbers_that_no_column_holds_are_not_recorded(tmp_path: Path) -> None:
     odd = [10**30, 1e300, {"a": 1}, 1.5, "7", math.nan, 7.0]
-    file = _write(tmp_path / "a.jsonl", *({"text": f"{i}", "count": it} for i, it in enumerate(odd)))
-    found = import_run(file, db=tmp_path / "runs.db")
-    rows = _rows(tmp_path / "runs.db", found.runs[0])
-    assert [None if pd.isna(it) else it for it in rows.prompt_tokens] == [*[None] * 6, 7]
-    assert [None if pd.isna(it) else it for it in rows.staleness] == [*[None] * 6, 7]
+    _, rows = _stored(_write(tmp_path / "a.jsonl", *({"text": f"{i}", "count": it} for i, it in enumerate(odd))))
+    for column in (rows.prompt_tokens, rows.staleness):
+        assert [None if pd.isna(it) else it for it in column] == [*[None] * 6, 7]
 
 
 def test_foreign_metrics_and_tags_are_metadata(tmp_path: Path) -> None:
-    records: list[dict[str, Any]] = [
-        {"metrics": [1], "tags": "easy"},
-        {"metrics": "f1", "tags": 5},
-        {"metrics": {"f": 1.0}},
-    ]
-    file = _write(tmp_path / "a.jsonl", *({"text": "a", "size": 10**400, "tag": "t", **one} for one in records))
-    found = import_run(file, db=tmp_path / "runs.db")
-    rows = _rows(tmp_path / "runs.db", found.runs[0])
+    odd: list[Any] = [{"metrics": [1], "tags": "easy"}, {"metrics": "f1", "tags": 5}, {"metrics": {"f": 1.0}}]
+    common = {"text": "a", "size": 10**400, "tag": "t"}
+    _, rows = _stored(_write(tmp_path / "a.jsonl", *({**common, **record} for record in odd)))
     assert [*rows.metrics] == [{"size": None}, {"size": None}, {"f": 1.0, "size": None}]
     assert [*rows.tags] == [["t"]] * 3
-    assert rows.metadata[0]["metrics of the file"] == [1]
-    assert rows.metadata[1]["tags of the file"] == 5
+    assert (rows.metadata[0]["metrics of the file"], rows.metadata[1]["tags of the file"]) == ([1], 5)
 
 
 def test_a_tool_call_shows_no_secrets(tmp_path: Path) -> None:
     call = {"function": {"name": "login", "arguments": '{"api_key": "hunter2"}'}}
-    file = _write(tmp_path / "a.jsonl", {"text": "", "calls": [call]})
-    rows = _rows(tmp_path / "runs.db", import_run(file, db=tmp_path / "runs.db").runs[0])
+    _, rows = _stored(_write(tmp_path / "a.jsonl", {"text": "", "calls": [call]}))
     assert rows.actions[0][0]["action"] == {"name": "login", "arguments": {"api_key": "***"}}
     assert "hunter2" not in rows.last_action[0]
 
@@ -359,55 +359,26 @@ def test_a_bad_record_costs_itself(tmp_path: Path) -> None:
 def test_a_step_that_is_written_anew_while_it_is_followed_replaces_its_rollouts(tmp_path: Path, more: str) -> None:
     system = "Be helpful. " * 40  # equal beginnings
     old = [{"text": f"{system}{i}", "step": 5} for i in range(8)]
-    file = _write(tmp_path / "logs/5.jsonl", *old)
-    importer = importing.Importer([tmp_path / "logs"], ImportOptions(), db=tmp_path / "runs.db", is_followed=True)
-    importer.take()
     new = [{"text": f"{system}{i} new {more}", "step": 5} for i in range(8)]
-    _write(file, *new)
-    importer.take()
-    importer.close()
-    rows = _rows(tmp_path / "runs.db", importer.result.runs[0])
-    assert sorted(message[-1]["content"] for message in rows.messages) == [it["text"] for it in new]
+    importer = _rewritten(tmp_path, *("".join(f"{json.dumps(it)}\n" for it in records) for records in (old, new)))
+    assert _answers(_rows(tmp_path / "runs.db", importer.result.runs[0])) == [it["text"] for it in new]
     assert importer.result.rollouts == 8
 
 
 def test_a_file_that_got_the_inode_of_another_is_another(tmp_path: Path) -> None:
     folder, db = tmp_path / "logs", tmp_path / "runs.db"
     file = _write(folder / "1.jsonl", *({"text": f"one {i}"} for i in range(8)))
-    importer = importing.Importer([folder], ImportOptions(), db=db, is_followed=True)
-    importer.take()
-    with file.open("w") as opened:  # as if it was deleted
-        opened.writelines(json.dumps({"text": f"two, and longer {i}"}) + "\n" for i in range(8))
-    file.rename(folder / "2.jsonl")
-    importer.take()
-    importer.close()
+    with _followed(folder, db) as importer:
+        _write(file, *({"text": f"two, and longer {i}"} for i in range(8)))  # as if it was deleted
+        file.rename(folder / "2.jsonl")
     assert len(_rows(db, importer.result.runs[0])) == importer.result.rollouts == 16
 
 
 def test_a_table_that_is_written_anew_keeps_what_was_read(tmp_path: Path) -> None:
     file = _write(tmp_path / "logs/10.json", {"text": "train"})
-    importer = importing.Importer([file], ImportOptions(), db=tmp_path / "runs.db", is_followed=True)
-    importer.take()
-    _write(file, {"text": "evaluated"})
-    importer.take()
-    importer.close()
+    with _followed(file, tmp_path / "runs.db") as importer:
+        _write(file, {"text": "evaluated"})
     assert len(_rows(tmp_path / "runs.db", importer.result.runs[0])) == importer.result.rollouts == 2
-
-
-def test_a_log_that_is_copied_and_cut_when_it_is_rotated_loses_nothing(tmp_path: Path) -> None:
-    folder, db = tmp_path / "logs", tmp_path / "runs.db"
-    file = _write(folder / "a.jsonl", {"text": "one"}, {"text": "two"})
-    importer = importing.Importer([folder], ImportOptions(), db=db, is_followed=True)
-    importer.take()
-    (folder / "a.jsonl.1").write_bytes(file.read_bytes())
-    _write(file, {"text": "three"})
-    importer.take()
-    importer.close()
-    (run,) = importer.result.runs
-    assert sorted(message[-1]["content"] for message in _rows(db, run).messages) == ["one", "three", "two"]
-    assert importer.result.rollouts == 3
-    assert import_run(folder, db=db).runs == [run]
-    assert len(_rows(db, run)) == 3
 
 
 def test_files_that_only_begin_alike_are_told_apart(tmp_path: Path) -> None:
@@ -463,8 +434,8 @@ def test_a_record_of_many_rollouts_is_stored_in_parts(
         stored(importer, changes)
 
     monkeypatch.setattr(importing.Importer, "_store", store)
-    found = import_run(_write(tmp_path / "a.jsonl", {"text": "one"}), db=tmp_path / "runs.db")
-    assert len(_rows(tmp_path / "runs.db", found.runs[0])) == 30
+    _, rows = _stored(_write(tmp_path / "a.jsonl", {"text": "one"}))
+    assert len(rows) == 30
     assert max(sizes) <= 5
 
 
@@ -509,22 +480,19 @@ def test_what_is_read_again_while_it_is_followed_counts_once(tmp_path: Path) -> 
 
 def test_nan_none_absent_and_zero_stay_four_things(tmp_path: Path) -> None:
     rewards: list[dict[str, Any]] = [{"reward": math.nan}, {"reward": None}, {}, {"reward": 0.0}, {"reward": -math.inf}]
-    file = _write(tmp_path / "a.jsonl", *({"text": f"{i}", **one} for i, one in enumerate(rewards)))
-    rows = _rows(tmp_path / "runs.db", import_run(file, db=tmp_path / "runs.db").runs[0])
+    _, rows = _stored(_write(tmp_path / "a.jsonl", *({"text": f"{i}", **it} for i, it in enumerate(rewards))))
     assert rows.odd_rewards.tolist() == [{"reward": "nan"}, None, None, None, {"reward": "-inf"}]
     assert rows.reward.isna().tolist() == [True, True, True, False, True]
-    file = _write(tmp_path / "b.jsonl", *({"text": "a", "rewards": one} for one in ({"f": None}, {"f": 0.0}, {}, None)))
-    rows = _rows(tmp_path / "runs.db", import_run(file, db=tmp_path / "runs.db").runs[0])
+    parts: list[Any] = [{"f": None}, {"f": 0.0}, {}, None]
+    _, rows = _stored(_write(tmp_path / "b.jsonl", *({"text": "a", "rewards": it} for it in parts)))
     assert rows.rewards.tolist() == [{"f": None}, {"f": 0.0}, None, None]
 
 
 def test_hostile_text_is_stored(tmp_path: Path) -> None:
     texts = ["\ud800 lone", "NUL \x00", "<script>alert(1)</script>", "x" * 3_000_000, "\u202e bidi"]
     records = [{"text": text, "group": "g" * 400, "n" * 300: text[:50], "api_key": "secret"} for text in texts]
-    file = _write(tmp_path / "a.jsonl", *records)
-    found = import_run(file, db=tmp_path / "runs.db")
+    found, rows = _stored(_write(tmp_path / "a.jsonl", *records))
     assert (found.rollouts, found.bad_count) == (5, 0)
-    rows = _rows(tmp_path / "runs.db", found.runs[0])
     assert [len(messages[-1]["content"]) for messages in rows.messages] == [len(text) for text in texts]
     assert rows.groupby("group").size().tolist() == [5]
     assert {it["api_key"] for it in rows.metadata} == {"***"}

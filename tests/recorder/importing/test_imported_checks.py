@@ -83,7 +83,7 @@ def test_a_check_without_its_data_is_not_recorded(
     monkeypatch.setattr(importing, "readers", lambda: (reader,))
     found = import_run(_made(tmp_path), db=tmp_path / "runs.db")
     report = diagnose(found.runs[0], db=tmp_path / "runs.db")
-    missing = {it.id: it.what for it in report.missing}
+    missing = {it.id: it.said for it in report.missing}
     assert "first_prompt" in missing  # no file has what a trainer asked its server for
     if reader is _Bare:
         assert missing.keys() >= UNKNOWN

@@ -5,6 +5,7 @@ import math
 import shutil
 import tracemalloc
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,14 @@ def _read(file: Path, options: ImportOptions | None = None) -> list[ImportedRoll
 
 def _samples(file: Path, options: ImportOptions | None = None) -> Samples:
     return {(str(one.task), one.generation or 0): one for one in _read(file, options)}
+
+
+def _log(file: Path, change: Callable[[Any], Any]) -> Path:
+    """Write a log of one sample that a change was made in."""
+    log = json.loads((HERE / "log.json").read_text())
+    change(log)
+    file.write_text(json.dumps(log))
+    return file
 
 
 @pytest.fixture(scope="module")
@@ -104,13 +113,10 @@ def test_answers_of_the_input_are_no_turns(samples: Samples) -> None:
 def test_turns_have_what_events_say(samples: Samples) -> None:
     called, last = samples["tool-error", 0].turns
     assert (called.finish, called.tokens, called.limit, last.finish) == ("tool_calls", 11, 64, "stop")
-    assert called.seconds is not None
-    assert called.env_seconds is not None
-    assert called.seconds > 0
-    assert called.env_seconds > 0
+    assert (called.seconds or 0) > 0
+    assert (called.env_seconds or 0) > 0
     assert called.error == "permission: no sums with 99."
-    assert last.env_seconds is None
-    assert last.error is None
+    assert (last.env_seconds, last.error) == (None, None)
     assert samples["cut", 0].turns[-1].finish == "length"
     assert samples["tool", 0].completion_tokens == 22
     assert samples["tool", 0].metrics["input_tokens_cache_read"] == 8
@@ -152,10 +158,8 @@ def test_scores_are_rewards_as_inspect_reads_them(samples: Samples) -> None:
     ],
 )  # fmt: skip
 def test_values_of_scores(value: Any, reason: str | None, reward: Any, tmp_path: Path) -> None:
-    log = json.loads((HERE / "log.json").read_text())
-    log["samples"][0]["scores"] = {"s": {"value": value, "metadata": {"unscored_reason": reason}}}
-    (tmp_path / "log.json").write_text(json.dumps(log))
-    (one,) = _read(tmp_path / "log.json")
+    score = {"s": {"value": value, "metadata": {"unscored_reason": reason}}}
+    (one,) = _read(_log(tmp_path / "log.json", lambda log: log["samples"][0].update(scores=score)))
     assert (one.rewards or {}).get("s", "absent") == pytest.approx(reward, nan_ok=True)
     assert one.tags == [*([reason] if reason else []), "limit:turn"]
 
@@ -190,10 +194,8 @@ def test_limits_are_stop_reasons(limit: str, stop: StopReason) -> None:
      "custom": "turn_limit"}.items(),
 )  # fmt: skip
 def test_other_limits_are_stop_reasons(limit: str, stop: str, tmp_path: Path) -> None:
-    log = json.loads((HERE / "log.json").read_text())
-    log["samples"][0]["limit"] = {"type": limit, "limit": 1}
-    (tmp_path / "log.json").write_text(json.dumps(log))
-    (first, *_) = _read(tmp_path / "log.json")
+    limited = {"type": limit, "limit": 1}
+    (first, *_) = _read(_log(tmp_path / "log.json", lambda log: log["samples"][0].update(limit=limited)))
     assert first.stop_reason == stop
     assert first.error == (f"LimitExceededError: {limit} limit" if stop == "timeout" else None)
 
@@ -284,16 +286,21 @@ def test_entries_of_several_frames_and_entries_that_were_replaced(tmp_path: Path
     assert (one.task, len(one.completion)) == ("tool", 3)
 
 
+def _damage(file: Path, name: str) -> None:
+    with zipfile.ZipFile(file) as opened:
+        place = opened.getinfo(name).header_offset + 60
+    with file.open("r+b") as written:
+        written.seek(place)
+        written.write(b"\xff" * 100)
+
+
 @pytest.mark.parametrize("method", [zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED])
 def test_samples_that_cannot_be_read_cost_themselves(method: int, tmp_path: Path) -> None:
     with zipfile.ZipFile(HERE / "deflate.eval") as old, zipfile.ZipFile(tmp_path / "a.eval", "w", method) as new:
         for name in old.namelist():
             new.writestr(name, b"{" * 200 if name == "samples/cut_epoch_1.json" else old.read(name))
         new.writestr("samples/x_epoch_1/sample.json", "{}")
-        place = new.getinfo("samples/7_epoch_1.json").header_offset + 60
-    written = bytearray((tmp_path / "a.eval").read_bytes())
-    written[place : place + 100] = b"\xff" * 100
-    (tmp_path / "a.eval").write_bytes(written)
+    _damage(tmp_path / "a.eval", "samples/7_epoch_1.json")
     found = import_run(tmp_path, db=tmp_path / "runs.db")
     assert (found.rollouts, found.bad_count) == (14, 3)
     assert "7_epoch_1.json is damaged" in found.bad[0].reason
@@ -302,11 +309,8 @@ def test_samples_that_cannot_be_read_cost_themselves(method: int, tmp_path: Path
 
 
 def test_frames_that_are_damaged_cost_themselves(tmp_path: Path) -> None:
-    written = bytearray((HERE / "log.eval").read_bytes())
-    with zipfile.ZipFile(HERE / "log.eval") as opened:
-        place = opened.getinfo("samples/7_epoch_1.json").header_offset + 60
-    written[place : place + 100] = b"\xff" * 100
-    (tmp_path / "a.eval").write_bytes(written)
+    shutil.copy(HERE / "log.eval", tmp_path / "a.eval")
+    _damage(tmp_path / "a.eval", "samples/7_epoch_1.json")
     found = import_run(tmp_path, db=tmp_path / "runs.db")
     assert (found.rollouts, found.bad_count) == (15, 1)
 
@@ -332,8 +336,7 @@ def test_samples_that_unpack_to_more_than_any_sample_cost_themselves(
 
 
 def test_a_log_whose_samples_are_elsewhere_is_named(tmp_path: Path) -> None:
-    log = json.loads((HERE / "log.json").read_text())
-    (tmp_path / "log.json").write_text(json.dumps(log | {"samples": [], "eval": log["eval"] | {"shards": ["a.eval"]}}))
+    _log(tmp_path / "log.json", lambda log: (log["samples"].clear(), log["eval"].update(shards=["a.eval"])))
     found = import_run(tmp_path, db=tmp_path / "runs.db")
     assert (found.rollouts, [it.reason for it in found.bad]) == (
         0, ["its samples are in other files (`shards`), which are not read"],
@@ -400,18 +403,21 @@ def test_the_header_describes_the_run(samples: Samples) -> None:
 
 
 @pytest.mark.parametrize("declared", [None, 7])
-def test_a_zip_bomb_is_refused_before_it_is_in_memory(tmp_path: Path, declared: int | None) -> None:
-    file = tmp_path / "a.eval"
+def test_a_zip_bomb_is_refused_before_it_is_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, declared: int | None
+) -> None:
+    monkeypatch.setattr(inspect_logs, "_MOST", 64 << 20)
+    file, size = tmp_path / "a.eval", 100 << 20
     with zipfile.ZipFile(HERE / "deflate.eval") as given, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as made:
         made.writestr("header.json", given.read("header.json"))
-        made.writestr("samples/7_epoch_1.json", b" " * (400 << 20))
+        made.writestr("samples/7_epoch_1.json", b" " * size)
     if declared is not None:  # a lie: the directory at the end says that it is small
-        file.write_bytes(file.read_bytes().replace((400 << 20).to_bytes(4, "little"), declared.to_bytes(4, "little")))
+        file.write_bytes(file.read_bytes().replace(size.to_bytes(4, "little"), declared.to_bytes(4, "little")))
     tracemalloc.start()
     found = import_run(file, db=tmp_path / "runs.db")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert (found.rollouts, [it.reason for it in found.bad]) == (
-        0, [f"samples/7_epoch_1.json {'is larger than its archive says' if declared else 'has more than 256 MiB'}"],
+        0, [f"samples/7_epoch_1.json {'is larger than its archive says' if declared else 'has more than 64 MiB'}"],
     )  # fmt: skip
-    assert peak < 60 << 20
+    assert peak < 20 << 20

@@ -15,41 +15,19 @@ from logs_ui.recorder.importing.formats.mapped import MappedReader, suggestion
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.vocabulary import Lack, Mode, Status, StopReason
-from tests.recorder.importing.flat_reading import write_lines
+from tests.recorder.importing.flat_reading import token_lists, write_lines
 
-_ROWS: list[dict[str, Any]] = [
-    {
-        "question": "2 + 3?\nThink.",
-        "response": "5",
-        "step": 1,
-        "uid": "u1",
-        "split": "validation",
-        "extra": {"reward": 1.0, "format_score": 0.5, "who": "me"},
-        "advantage": 0.5,
-        "finish_reason": "eos",
-        "prompt_ids": [7],
-        "response_ids": [1, 2],
-        "logprobs": [-0.1, None],
-        "loss_mask": [1, 0],
-        "len": 7,
-        "timestamp": 1_790_000_000,
-        "bad\u0001name": 1,
-        "meta": {"a b": {"c": "kept"}},
-        "latency": 2.5,
-    },
-    {
-        "question": "2 + 3?\nThink.",
-        "response": "6",
-        "step": 1,
-        "uid": "u1",
-        "split": "train",
-        "latency": None,
-        "extra": {"reward": math.nan, "format_score": None},
-        "advantage": -0.5,
-        "finish_reason": "strange",
-        "error": "late",
-    },
-]
+_FIRST = r"""{
+    "question": "2 + 3?\nThink.", "response": "5", "step": 1, "uid": "u1", "split": "validation", "advantage": 0.5,
+    "extra": {"reward": 1.0, "format_score": 0.5, "who": "me"}, "finish_reason": "eos", "prompt_ids": [7],
+    "response_ids": [1, 2], "logprobs": [-0.1, null], "loss_mask": [1, 0], "len": 7, "timestamp": 1790000000,
+    "bad\u0001name": 1, "meta": {"a b": {"c": "kept"}}, "latency": 2.5
+}"""
+_SECOND = r"""{
+    "question": "2 + 3?\nThink.", "response": "6", "step": 1, "uid": "u1", "split": "train", "advantage": -0.5,
+    "extra": {"reward": NaN, "format_score": null}, "finish_reason": "strange", "error": "late", "latency": null
+}"""
+_ROWS: list[dict[str, Any]] = [json.loads(_FIRST), json.loads(_SECOND)]
 
 
 def _file(folder: Path, rows: list[dict[str, Any]] | None = None) -> Path:
@@ -90,40 +68,21 @@ def test_a_suggestion_works_at_once(tmp_path: Path) -> None:
     assert first.weights == {"format_score": 0.0, "reward": 1.0}, "of a part beside a total no weight is known"
     assert (first.stop_reason, second.stop_reason) == (StopReason.STOP, None)
     assert second.metadata["finish_reason"] == "strange"
-    assert first.tokens is not None
-    assert first.tokens.mask is not None
-    assert first.tokens.logprobs is not None
-    assert (first.tokens.prompt_ids.tolist(), first.tokens.completion_ids.tolist()) == ([7], [1, 2])
-    assert (first.tokens.mask.tolist(), math.isnan(first.tokens.logprobs[1])) == ([1, 0], True)
+    prompt, completion, mask, logprobs = token_lists(first.tokens)
+    assert (prompt, completion, mask) == ([7], [1, 2], [1, 0])
+    assert logprobs == [pytest.approx(-0.1, rel=1e-3), None]
     assert (first.created, first.metrics["len"]) == (1_790_000_000_000_000, 7)
     assert first.metadata["meta"] == {"a b": {"c": "kept"}}
     assert first.metadata["extra"]["who"] == "me"
 
 
 def test_every_field_can_be_named(tmp_path: Path) -> None:
-    row = {
-        "talk": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}],
-        "n": "3",
-        "id": 7,
-        "g": ["a", 1],
-        "i": 2,
-        "p": 4,
-        "t": "task-1",
-        "e": "env",
-        "m": "tiny",
-        "r": "run-1",
-        "s": "failed",
-        "why": "MAX_TOKENS",
-        "err": "x",
-        "rew": "Infinity",
-        "adv": -1,
-        "pt": 5,
-        "ct": 6,
-        "at": "2026-09-21T14:13:20",
-        "sec": 1,
-        "a": {"b": {"c": 0.5}},
-        "dotted.name": 2,
-    }
+    row = json.loads("""{
+        "talk": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "n": "3", "id": 7,
+        "g": ["a", 1], "i": 2, "p": 4, "t": "task-1", "e": "env", "m": "tiny", "r": "run-1", "s": "failed",
+        "why": "MAX_TOKENS", "err": "x", "rew": "Infinity", "adv": -1, "pt": 5, "ct": 6, "at": "2026-09-21T14:13:20",
+        "sec": 1, "a": {"b": {"c": 0.5}}, "dotted.name": 2
+    }""")
     mapping = """
         messages = "talk"
         step = "n"
@@ -167,26 +126,17 @@ def test_every_field_can_be_named(tmp_path: Path) -> None:
     [
         ('promt = "question"', "mapping.toml: unknown field 'promt': did you mean 'prompt'?"),
         ('[constants]\nmodus = "train"', "mapping.toml: unknown field 'modus': did you mean 'mode'?"),
-        (
-            '[constants]\nmode = "bananas"',
-            "[constants] mode = 'bananas' is not one of its words: train, eval.",
-        ),
+        ('[constants]\nmode = "bananas"', "[constants] mode = 'bananas' is not one of its words: train, eval."),
         ('prompt = "qestion"', "prompt = 'qestion', but the first record has no such column: did you mean 'question'?"),
         ('reward = "extra.rewrd"', "the first record has no such column: did you mean 'extra.reward'?"),
         ('reward = "response_ids"', "does not fit the first record: reward must be a number, and response_ids has "),
-        (
-            '[rewards]\na = "question"',
-            "does not fit the first record: reward must be a number, and question has '2 + 3?",
-        ),
+        ('[rewards]\na = "question"', "does not fit the first record: reward must be a number, and question has '"),
         ('completion_ids = "question"', "completion_ids must be a list of numbers, and question has "),
         ("reward = 1", "mapping.toml: reward must name a column in quotes, not 1."),
         ("reward = ", "mapping.toml cannot be read as a mapping: "),
         ('[weights]\na = "much"', "mapping.toml cannot be read as a mapping: "),
         ('rewards = "a"', "mapping.toml cannot be read as a mapping: "),
-        (
-            'prompt = "question"',
-            "mapping.toml names no column with the answer: add one of messages, completion, completion_ids",
-        ),
+        ('prompt = "question"', "mapping.toml names no column with the answer: add one of messages, completion, "),
     ],
 )
 def test_a_wrong_mapping_is_told_in_one_line(tmp_path: Path, mapping: str, message: str) -> None:
@@ -197,13 +147,7 @@ def test_a_wrong_mapping_is_told_in_one_line(tmp_path: Path, mapping: str, messa
 
 
 def test_a_record_that_does_not_fit_costs_itself(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [
-        {"p": "a", "r": 1},
-        {"p": "b", "r": "high"},
-        {"p": 3},
-        {"p": "c"},
-        {"p": "\ud800", "r": None},
-    ]
+    rows: Any = [{"p": "a", "r": 1}, {"p": "b", "r": "high"}, {"p": 3}, {"p": "c"}, {"p": "\ud800", "r": None}]
     file = _file(tmp_path, rows)
     reader = _reader(file, 'prompt = "p"\ncompletion = "c?"\nreward = "r"')
     reasons = []
@@ -233,16 +177,8 @@ def test_a_suggestion_says_first_that_the_answer_is_missing(tmp_path: Path) -> N
 
 def test_a_suggestion_knows_messages_and_hostile_names(tmp_path: Path) -> None:
     said = json.dumps([{"role": "user", "content": "x" * 300}, {"role": "assistant", "content": "é\u202e"}])
-    row: dict[str, Any] = {
-        "conversation": said,
-        "text": "t",
-        'a"b': 1,
-        "bad\nname": 2,
-        "\ud800": 3,
-        "my_reward": 0.5,
-        "scores": {"x y": 1},
-    }
-    file = _file(tmp_path, [row])
+    hostile = {'a"b': 1, "bad\nname": 2, "\ud800": 3}
+    file = _file(tmp_path, [{"conversation": said, "text": "t", "my_reward": 0.5, "scores": {"x y": 1}, **hostile}])
     given = tomllib.loads(suggestion(file))
     assert given["messages"] == "conversation"
     assert given["rewards"] == {"my_reward": "my_reward", "x y": "scores.x y"}
@@ -268,9 +204,8 @@ def test_what_is_not_mapped_is_lacking(tmp_path: Path) -> None:
 
 
 def test_without_a_group_one_prompt_of_a_step_is_a_group(tmp_path: Path) -> None:
-    rows = [
-        {"q": f"q{i // 4}", "answer": {"text": f"a{i}", "tokens": 3}, "it": i // 8, "correct?": 1.0} for i in range(16)
-    ]
+    common = {"correct?": 1.0}
+    rows = [{"q": f"q{i // 4}", "answer": {"text": f"a{i}", "tokens": 3}, "it": i // 8, **common} for i in range(16)]
     given = tomllib.loads(suggestion(_file(tmp_path, rows)))
     assert given == {
         "completion": "answer.text", "completion_tokens": "answer.tokens", "step": "it", "constants": {"mode": "train"},
@@ -287,9 +222,8 @@ def test_parquet_and_rewards_of_the_command_line(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([{"prompt": "q", "answer": "a", "acc": 1.0, "fmt": 0.5}] * 3), file)
     assert 'group = "prompt"' in suggestion(file)
     (tmp_path / "m.toml").write_text('prompt = "prompt"\ncompletion = "answer"\ngroup = "prompt"')
-    found = import_run(
-        file, mapping=tmp_path / "m.toml", rewards=["acc", "fmt"], weights={"fmt": 2}, db=tmp_path / "r.db"
-    )
+    options: dict[str, Any] = {"rewards": ["acc", "fmt"], "weights": {"fmt": 2}}
+    found = import_run(file, mapping=tmp_path / "m.toml", db=tmp_path / "r.db", **options)
     assert (found.rollouts, found.formats) == (3, {"map": 1})
     rows = load_run(found.runs[0], db=tmp_path / "r.db")
     assert rows["reward"].tolist() == [2.0] * 3
@@ -328,9 +262,8 @@ def test_two_rows_with_one_key_are_said(tmp_path: Path) -> None:
     found = import_run(tmp_path / "rows", mapping=tmp_path / "m.toml", db=tmp_path / "a.db")
     assert (found.rollouts, found.replaced, found.bad_count) == (3, 2, 0)
     (note,) = found.notes
-    assert note.startswith(
-        "a.jsonl, record 3: it has the key 'x' of record 1 of a.jsonl, too, and replaces it. Map another"
-    )
+    said = "a.jsonl, record 3: it has the key 'x' of record 1 of a.jsonl, too, and replaces it. Map another"
+    assert note.startswith(said)
     (tmp_path / "copies/there").mkdir(parents=True)
     for name in ("here.jsonl", "there/here.jsonl"):
         (tmp_path / "copies" / name).write_text('{"q": "q", "a": "0", "k": "x"}\n')
@@ -380,11 +313,8 @@ def test_rows_without_text_are_taken(tmp_path: Path, row: dict[str, Any]) -> Non
     rows = load_run(found.runs[0], db=tmp_path / "a.db")
     assert rows.reward.tolist() == [row.get("total_reward", 1.0)] * 2
     assert rows.messages.tolist() == [[], []]
-    assert "texts" in rows_lacks(tmp_path)
-
-
-def rows_lacks(folder: Path) -> list[str]:
-    return [*MappedReader(folder / "rows.jsonl", ImportOptions(mapping=folder / "m.toml")).describe(None).lacks]
+    reader = MappedReader(tmp_path / "rows.jsonl", ImportOptions(mapping=tmp_path / "m.toml"))
+    assert "texts" in reader.describe(None).lacks
 
 
 def test_a_column_that_comes_later_may_be_absent(tmp_path: Path) -> None:

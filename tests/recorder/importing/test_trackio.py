@@ -51,14 +51,10 @@ def test_both_files_are_recognized(name: str) -> None:
 @pytest.mark.parametrize("name", ["traces.db", "traces.parquet"])
 def test_what_async_grpo_traces_is_a_rollout(name: str) -> None:
     first, second, third = _traces(_FIXTURES / name)["rollouts"]
-    assert (first.prompt, first.completion) == (
-        [{"role": "user", "content": "question 40"}],
-        [{"role": "assistant", "content": "yes"}],
-    )
-    assert (first.step, first.policy_step, first.mode, first.group, second.group, third.group) == (
-        *(8, 7, Mode.TRAIN),
-        *("40", "40", "41"),
-    )
+    assert first.prompt == [{"role": "user", "content": "question 40"}]
+    assert first.completion == [{"role": "assistant", "content": "yes"}]
+    assert (first.step, first.policy_step, first.mode) == (8, 7, Mode.TRAIN)
+    assert (first.group, second.group, third.group) == ("40", "40", "41")
     assert (first.reward, first.advantage, second.advantage, third.reward) == (1.0, 0.5, -0.5, math.inf)
     assert first.rewards is not None
     assert first.rewards["exact"] == 1.0
@@ -131,13 +127,7 @@ def test_traces_of_an_older_version_are_named() -> None:
 
 @pytest.mark.parametrize(
     ("key", "mode"),
-    [
-        ("eval/agent", "eval"),
-        ("val", "eval"),
-        ("validation_set", "eval"),
-        ("value/agent", "train"),
-        ("valid_n", "train"),
-    ],
+    {"eval/agent": "eval", "val": "eval", "validation_set": "eval", "value/agent": "train", "valid_n": "train"}.items(),
 )
 def test_a_key_tells_an_evaluation_by_its_first_word(key: str, mode: str) -> None:
     (found,) = _trace(key=key)
@@ -162,19 +152,12 @@ def test_hostile_values_pass_or_cost_themselves() -> None:
     assert math.isnan(one.reward or 0.0)
     assert (one.group, one.metadata["name"], one.key != other.key) == ("g" * 300, "n" * 300, True)
     assert one.metadata["deep"] == {"nan": "NaN"}
-    (found,) = _trace(
-        id="x" * 400, metadata='{"reward": -Infinity, "big": 1e400, "name": "\\ud800"}', spans=b'[1, {"a": 1}]'
-    )
+    metadata = '{"reward": -Infinity, "big": 1e400, "name": "\\ud800"}'
+    (found,) = _trace(id="x" * 400, metadata=metadata, spans=b'[1, {"a": 1}]')
     assert isinstance(found, ImportedRollout)
-    assert (len(found.key), found.reward, found.metadata["name"], found.metadata["spans"]) == (
-        *(16, -math.inf, "\ud800", [1, {"a": 1}]),
-    )
-    wrong: list[dict[str, Any]] = [
-        {"messages": "{"},
-        {"messages": "[1]"},
-        {"metadata": "[]"},
-        {"metadata": '{"reward": "a"}'},
-    ]
+    assert (len(found.key), found.reward) == (16, -math.inf)
+    assert (found.metadata["name"], found.metadata["spans"]) == ("\ud800", [1, {"a": 1}])
+    wrong: Any = [{"messages": "{"}, {"messages": "[1]"}, {"metadata": "[]"}, {"metadata": '{"reward": "a"}'}]
     for columns in wrong:
         with pytest.raises((RecordError, ValueError)):
             _trace(**columns)

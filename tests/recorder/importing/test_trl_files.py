@@ -56,9 +56,8 @@ def test_each_row_is_what_was_recorded_of_the_same_training(version: str) -> Non
 
 
 def test_a_batch_that_serves_two_steps_is_read_once() -> None:
-    files = [
-        pd.read_parquet(FIXTURES / "1.16.0" / "completions" / f"completions_0000{step}.parquet") for step in (1, 2)
-    ]
+    folder = FIXTURES / "1.16.0" / "completions"
+    files = [pd.read_parquet(folder / f"completions_0000{step}.parquet") for step in (1, 2)]
     assert files[0].drop(columns="step").equals(files[1].drop(columns="step"))
     assert {it.step for it in Read(FIXTURES / "1.16.0").rollouts} == {1, 3, 4}
 
@@ -69,20 +68,10 @@ def test_the_trainers_log_is_in_its_state() -> None:
     for entry in state["log_history"]:
         assert {name: read.scalars[entry["step"]][name] for name in entry if name != "step"}.items() <= entry.items()
     assert {"loss", "entropy", "grad_norm", "rewards/letters/mean", "eval_reward"} <= set(read.scalars[3])
-    assert read.reader is not None
     run = read.reader.describe(None)
     assert (run.num_generations, run.max_steps, run.config["logging_steps"], run.config["eval_steps"]) == (4, 4, 1, 3)
-    assert run.lacks == [
-        "a reward that is NaN (it is stored as None)",
-        "errors",
-        "groups",
-        "log-probs",
-        "policy versions",
-        "reward weights",
-        "stop reasons",
-        "task names",
-        "token ids",
-    ]
+    lacks = "errors, groups, log-probs, policy versions, reward weights, stop reasons, task names, token ids"
+    assert run.lacks == ["a reward that is NaN (it is stored as None)", *lacks.split(", ")]
 
 
 @pytest.mark.parametrize(("logged", "is_known"), [(1.5, True), (1.1, False)])
@@ -92,7 +81,6 @@ def test_weights_are_1_if_the_log_of_the_reward_agrees(tmp_path: Path, logged: f
     log = [{"step": 1, "rewards/f/mean": 1.0, "rewards/g/mean": 0.5, "reward": logged}]
     (tmp_path / "trainer_state.json").write_text(json.dumps({"global_step": 1, "log_history": log}))
     reader = Read(tmp_path).reader
-    assert reader is not None
     assert (Lack.WEIGHTS not in reader.describe(None).lacks) == is_known
 
 
@@ -102,7 +90,6 @@ def test_without_the_state_columns_of_floats_are_rewards_and_the_mode_is_unknown
     assert set(read.rollouts[0].rewards or {}) == {"letters", "sometimes"}
     assert {it.mode for it in read.rollouts} == {"train"}
     assert {it.tags for it in read.rollouts} == {("mode-unknown",)}
-    assert read.reader is not None
     assert "the names of the reward functions (all columns of floats were taken)" in read.reader.describe(None).lacks
     named = Read(tmp_path / "out", rewards=("letters", "size"))
     assert set(named.rollouts[1].rewards or {}) == {"letters", "size"}
@@ -127,7 +114,6 @@ def test_a_group_is_a_run_of_equal_prompts_cut_where_two_stand_beside_each_other
     assert read.rollouts[0].prompt == [{"role": "user", "content": "a"}]
     assert read.rollouts[0].completion == [{"role": "assistant", "content": "0"}]
     assert read.rollouts[0].rewards == {"f": 0.0}
-    assert read.reader is not None
     assert "the rollouts between two logs of the trainer (this is a sample)" in read.reader.describe(None).lacks
 
 
@@ -160,7 +146,6 @@ def test_one_prompt_in_all_groups_is_cut_by_their_advantages(
     read = Read(tmp_path)
     assert sizes(read) == [size] * (len(values) // size)
     assert read.rollouts[size].generation == 0
-    assert read.reader is not None
     assert read.reader.describe(None).num_generations == size
 
 
@@ -194,7 +179,6 @@ def test_groups_that_cannot_be_told_are_not_recorded(tmp_path: Path, steps: list
         completions(tmp_path, step, rows)
     read = Read(tmp_path)
     assert {it.group for it in read.rollouts} == {None}
-    assert read.reader is not None
     described = read.reader.describe(None)
     assert (described.num_generations, Lack.GROUPS in described.lacks) == (None, True)
     frame = stored(tmp_path, tmp_path / "a.db")
@@ -251,9 +235,8 @@ def test_a_state_that_is_being_written_is_read_with_the_next_file(tmp_path: Path
     state.parent.mkdir()
     log = [{"step": it, "rewards/f/mean": 0.0, "reward": 0.0} for it in (1, 2)]
     with closing(Importer([tmp_path], ImportOptions(), db=db, is_followed=True)) as importer:
-        for step, text in enumerate(
-            ["{}", '{"global_step": 1, "log_h', json.dumps({"global_step": 2, "log_history": log})], 1
-        ):
+        whole = json.dumps({"global_step": 2, "log_history": log})
+        for step, text in enumerate(["{}", '{"global_step": 1, "log_h', whole], 1):
             state.write_text(text)
             rows = [{"prompt": "q", "completion": f"{step} {i}", "f": 0.0, "other": 1.0} for i in range(4)]
             completions(tmp_path / "completions", step, rows)
@@ -286,9 +269,8 @@ def test_what_a_distillation_writes_has_no_rewards(tmp_path: Path) -> None:
 
 
 def test_a_fraction_is_no_step(tmp_path: Path) -> None:
-    pd.DataFrame([{"step": it, "prompt": "a", "completion": "b"} for it in (1.5, 2.0)]).to_parquet(
-        tmp_path / "completions_00001.parquet"
-    )
+    frame = pd.DataFrame([{"step": it, "prompt": "a", "completion": "b"} for it in (1.5, 2.0)])
+    frame.to_parquet(tmp_path / "completions_00001.parquet")
     found = import_run(tmp_path, db=tmp_path / "a.db")
     assert (found.rollouts, found.bad[0].reason) == (1, "its step 1.5 is not a whole number from 0 to 2,147,483,647")
 
@@ -310,11 +292,8 @@ def test_text_is_cut_at_the_roles_that_decoding_left(tmp_path: Path) -> None:
 
 def test_trl_tables_of_wandb_are_rollouts(tmp_path: Path) -> None:
     # Whether a column is of floats is seen in all of its rows, in whatever order.
-    rows = [
-        ["10", "q", "a", 1, math.nan, 3, "x", 0.7],
-        ["10", "q", "b", 0.5, None, None, 1.5, -0.7],
-        ["10", "q", "", "NaN", "None", "", "", 0.0],
-    ]
+    rows = [["10", "q", "a", 1, math.nan, 3, "x", 0.7], ["10", "q", "b", 0.5, None, None, 1.5, -0.7]]
+    rows += [["10", "q", "", "NaN", "None", "", "", 0.0]]
     columns = ["step", "prompt", "completion", "acc", "format", "length", "note", "advantage"]
     table = {"columns": columns, "data": rows, "nrows": 2}
     file = tmp_path / "media/table/completions_10_abc.table.json"
@@ -322,14 +301,11 @@ def test_trl_tables_of_wandb_are_rollouts(tmp_path: Path) -> None:
     file.write_text(json.dumps(table))
     first, second, third = (read := Read(tmp_path)).rollouts
     assert third.rewards == {"acc": None, "format": None}
-    assert read.reader is not None
     assert (read.reader.name, first.step, first.mode, first.advantage) == ("trl", 10, "train", 0.7)
     assert (first.rewards, second.rewards) == ({"acc": 1.0, "format": None}, {"acc": 0.5, "format": None})
     assert (first.metrics, second.metrics) == ({"length": 3}, {"note": 1.5})
-    assert (first.prompt, second.completion) == (
-        [{"role": "user", "content": "q"}],
-        [{"role": "assistant", "content": "b"}],
-    )
+    assert first.prompt == [{"role": "user", "content": "q"}]
+    assert second.completion == [{"role": "assistant", "content": "b"}]
     assert first.group == second.group
     file.rename(tmp_path / "others.json")
     assert Read(tmp_path).rollouts == [], "other tables may mean anything"
@@ -337,10 +313,8 @@ def test_trl_tables_of_wandb_are_rollouts(tmp_path: Path) -> None:
 
 def test_a_chat_in_a_table_of_wandb_and_the_older_columns(tmp_path: Path) -> None:
     chat = [{"role": "user", "content": "q"}]
-    table = {
-        "columns": ["step", "prompt", "completion", "reward"],
-        "data": [["1", chat, [{"role": "assistant", "content": "a"}], 0.5]],
-    }
+    row = ["1", chat, [{"role": "assistant", "content": "a"}], 0.5]
+    table = {"columns": ["step", "prompt", "completion", "reward"], "data": [row]}
     (tmp_path / "completions_1_x.table.json").write_text(json.dumps(table))
     (found,) = Read(tmp_path).rollouts
     assert (found.prompt, found.step, found.rewards) == (chat, 1, {"reward": 0.5})

@@ -5,20 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from logs_ui.recorder.importing.formats._values import (
-    decoded,
-    halves,
-    key_of,
-    messages_of,
-    micros,
-    number,
-    part,
-    restored,
-    token_arrays,
-    whole,
-)
+from logs_ui.recorder.importing.formats import _values
+from logs_ui.recorder.importing.formats._values import decoded, halves, key_of, messages_of, micros, number, part, whole
 from logs_ui.recorder.importing.imported import ImportedRollout
 from logs_ui.recorder.importing.source_files import Place, RecordError
+from tests.recorder.importing.flat_reading import token_lists
 
 
 def test_numbers_may_be_written_as_text() -> None:
@@ -34,12 +25,8 @@ def test_times_are_told_apart_by_their_size() -> None:
     expected = 1_790_000_000_000_000
     for value in (1_790_000_000, 1_790_000_000_000, "1790000000000000", 1_790_000_000_000_000_000):
         assert micros(value) == expected
-    assert (
-        micros("2026-09-21T14:13:20")
-        == micros("2026-09-21T16:13:20+02:00")
-        == micros("2026-09-21T14:13:20Z")
-        == expected
-    )
+    for text in ("2026-09-21T14:13:20", "2026-09-21T16:13:20+02:00", "2026-09-21T14:13:20Z"):
+        assert micros(text) == expected
     assert [micros(it) for it in (None, "soon", 0, -5, math.nan, math.inf, 1e30, ())] == [None] * 8
 
 
@@ -65,17 +52,12 @@ def test_conversations_are_messages_or_text() -> None:
 
 
 def test_token_arrays_fit_each_other() -> None:
-    tokens = token_arrays([1], [2, 3], [None, -1e9], [1, 0])
-    assert tokens is not None
-    assert tokens.logprobs is not None
-    assert tokens.mask is not None
-    assert [tokens.prompt_ids.tolist(), tokens.completion_ids.tolist(), tokens.mask.tolist()] == [[1], [2, 3], [1, 0]]
-    assert math.isnan(tokens.logprobs[0])
-    assert tokens.logprobs[1] == -math.inf
-    assert token_arrays([1], None) is token_arrays(None, []) is None
+    tokens = _values.token_arrays([1], [2, 3], [None, -1e9], [1, 0])
+    assert token_lists(tokens) == [[1], [2, 3], [1, 0], [None, -math.inf]]
+    assert _values.token_arrays([1], None) is _values.token_arrays(None, []) is None
     for wrong in (([1], ["a"]), ([1], [2, 3], [0.5]), ([1], [2**40]), ([1], [[2], [3]]), ([1], [2], 0.5)):
         with pytest.raises(RecordError, match="token ids"):
-            token_arrays(*wrong)
+            _values.token_arrays(*wrong)
 
 
 def test_an_id_that_is_too_long_is_hashed() -> None:
@@ -88,13 +70,13 @@ def test_columns_of_our_export_are_restored_unless_another_tool_has_changed_the_
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     found = ImportedRollout("k", messages[:1], messages[1:], reward=0.5, staleness=0, task="q", run="r")
     own = {"message_count": 2, "reward": 0.5, "task": "t", "policy_step": 3, "step": 4, "stop_reason": "length"}
-    one = restored(found, own)
+    one = _values.restored(found, own)
     assert (one.key, one.run, one.prompt, one.task, one.step, one.policy_step) == ("k", "r", messages[:1], "t", 4, 3)
     assert (one.stop_reason, one.staleness, one.mode) == ("length", None, "eval"), "what is not there was None"
     for changed in ({}, own | {"reward": 1.0}, own | {"message_count": 3}):
-        assert restored(found, changed) is found
-    odd = restored(found, own | {"reward": None, "odd_rewards": {"f": "nan"}, "rewards": {"f": None, "g": 1.0}})
+        assert _values.restored(found, changed) is found
+    odd = _values.restored(found, own | {"reward": None, "odd_rewards": {"f": "nan"}, "rewards": {"f": None, "g": 1.0}})
     assert math.isnan(odd.reward or 0.0)
     assert math.isnan((odd.rewards or {})["f"] or 0.0)
     with pytest.raises(ValueError, match="strange"):
-        restored(found, own | {"stop_reason": "strange"})
+        _values.restored(found, own | {"stop_reason": "strange"})

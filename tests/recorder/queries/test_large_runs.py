@@ -1,8 +1,8 @@
 """What is looked at only in part of a run that is large, and says so. How large that is, is set lower here."""
 
-import importlib
 import re
 import shutil
+import sys
 import threading
 import time
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
-from sqlalchemy import Engine, event, select, update
+from sqlalchemy import Engine, select, update
 from sqlmodel import col
 
 from logs_ui.app.commands.serve_command import BackgroundServer
@@ -34,7 +34,8 @@ from logs_ui.recorder.queries.sql.selection import sections
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Mode, RunState
-from tests.support.dashboard import dashboard
+from tests.recorder.queries.query_plans import plans
+from tests.support.dashboard import dashboard, flat
 from tests.support.exhaustive import cases
 from tests.support.factory import make_run_at
 
@@ -64,21 +65,12 @@ def reader(db: Path) -> Iterator[Engine]:
 
 @pytest.fixture(autouse=True)
 def _low_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    of = importlib.import_module
-    for module in (
-        "queries.common",
-        "analysis.diagnosis_columns",
-        "queries.time_boxed",
-        "queries.pivot",
-        "queries.rollout_list",
-    ):
-        for name, value in (("LARGE", 200), ("WINDOW", WINDOW), ("SAMPLED", 100)):
-            if hasattr(of(f"logs_ui.recorder.{module}"), name):
-                monkeypatch.setattr(of(f"logs_ui.recorder.{module}"), name, value)
-    monkeypatch.setattr(queries, "LARGE", 200)
-    monkeypatch.setattr(queries, "MANY", 200)
-    monkeypatch.setattr(queries, "WINDOW", WINDOW)
-    monkeypatch.setattr(of("logs_ui.recorder.queries.time_boxed"), "_FIRST_PART", 10)
+    lows = {"LARGE": 200, "MANY": 200, "WINDOW": WINDOW, "SAMPLED": 100, "_FIRST_PART": 10}
+    names = ("queries", *(f"queries.{it}" for it in ("common", "time_boxed", "pivot", "rollout_list")))
+    for name in (*names, "analysis.diagnosis_columns"):
+        module = sys.modules[f"logs_ui.recorder.{name}"]
+        for limit in lows.keys() & vars(module).keys():
+            monkeypatch.setattr(module, limit, lows[limit])
 
 
 def ids(page: queries.Page) -> list[int]:
@@ -115,41 +107,11 @@ def test_neighbours_that_are_found_in_time_are_the_same(reader: Engine, where: s
             assert known[0] == known[1] or (known[0] is None and name in soon.unsure)
 
 
-def test_a_rollout_says_of_which_neighbours_nobody_knows_yet(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queries, "neighbours_in_time", partial(queries.neighbours_in_time, seconds=0.0))
-    with dashboard(db) as client:
-        said = {row: client.get(f"/runs/large/rollouts/{row}?where=turns%3E%3D99").text for row in (1, 250)}
-    assert "previous and next not found nearby" in said[250]
-    assert "previous not found nearby" in said[1], "there is surely no next, as it is the oldest"
-
-
 def test_neighbours_in_an_order_that_no_index_has_are_of_the_newest_rollouts(reader: Engine) -> None:
     chosen = RolloutFilter(sort=Sort.LONGEST)
     first, second, third = queries.page_in_time(reader, 1, chosen, limit=3).rows
     found = queries.neighbours_in_time(reader, 1, chosen, second, total=queries.Count(0, exact=False))
     assert (found.previous, found.next, found.inside, found.position) == (first.id, third.id, True, None)
-
-
-def test_a_rollout_of_a_filter_that_no_index_serves_says_so_much(db: Path) -> None:
-    with dashboard(db) as client:
-        address = re.search(
-            r'href="(/runs/large/rollouts/\d+[^"]*)"', client.get("/runs/large?where=turns%3E%3D1").text
-        )
-        assert address is not None
-        assert re.search(r"one of \d+\+", client.get(unescape(address[1])).text)
-        assert re.search(r"\d+ of \d+", client.get("/runs/large/rollouts/300").text)
-
-
-def test_what_is_not_found_in_time_goes_on_where_it_ended(reader: Engine) -> None:
-    chosen, after, parts = parse_where("turns>=99"), None, 0
-    while parts < 100:
-        page = queries.page_in_time(reader, 1, chosen, after=after, limit=7, seconds=0.0)
-        assert page.rows == []
-        after, parts = page.next, parts + 1
-        if after is None:
-            break
-        assert page.looked_at == 10 * parts
-    assert parts > 10
 
 
 @pytest.mark.parametrize("sort", [Sort.NEWEST, Sort.OLDEST])
@@ -188,10 +150,18 @@ def test_what_no_index_has_is_counted_in_the_newest_rollouts_of_the_filters_step
 
 def test_pages_say_what_they_looked_at(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with dashboard(db) as client:
-        assert "in the newest 100" in client.get("/runs/large?where=turns%3E%3D1").text
+        filtered = client.get("/runs/large?where=turns%3E%3D1").text
+        assert "in the newest 100" in filtered
         assert "in the newest" not in client.get("/runs/large").text
         assert "100 newest rollouts" in client.get("/runs/large?sort=longest").text
         assert "No rollouts found" in client.get("/runs/large?where=turns%3E%3D99&sort=longest").text
+        address, *_ = re.findall(r'href="(/runs/large/rollouts/\d+[^"]*)"', filtered)
+        assert re.search(r"one of \d+\+", client.get(unescape(address)).text)
+        assert re.search(r"\d+ of \d+", client.get("/runs/large/rollouts/300").text)
+        monkeypatch.setattr(queries, "neighbours_in_time", partial(queries.neighbours_in_time, seconds=0.0))
+        said = {row: client.get(f"/runs/large/rollouts/{row}?where=turns%3E%3D99").text for row in (1, 250)}
+    assert "previous and next not found nearby" in said[250]
+    assert "previous not found nearby" in said[1], "there is surely no next, as it is the oldest"
 
 
 def test_a_page_says_how_far_it_has_looked_and_goes_on_by_itself(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,33 +180,17 @@ def test_a_page_says_how_far_it_has_looked_and_goes_on_by_itself(db: Path, monke
     assert not re.search(more, part)
 
 
-def test_a_figure_of_a_large_run_that_took_long_is_shown_for_a_while(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page_cache, "_REST", 1e9)
-    writer, ask = writing_engine(db), Answers()
-    with disposed(reading_engine(db)) as engine:
-        for changed in (1, 2):
-            with writer.begin() as connection:
-                connection.execute(update(Run).values(changed=col(Run.changed) + changed))
-            with engine.begin() as connection:
-                summary = queries.run_summary(connection, 1)
-                assert page_cache.figure(connection, summary, ask, ALL) == 1
-        with writer.begin() as connection:
-            connection.execute(update(Run).values(state=RunState.FAILED))
-        with engine.begin() as connection:
-            assert page_cache.figure(connection, queries.run_summary(connection, 1), ask, ALL) == 2
-    writer.dispose()
-
-
-def test_a_run_that_was_deleted_and_merged_again_has_figures_of_its_own(
+def test_a_figure_that_took_long_is_shown_for_a_while_but_not_of_another_state_or_run(
     reader: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(page_cache, "_REST", 1e9)
     ask = Answers()
     with reader.begin() as connection:
-        before = queries.run_summary(connection, 1)
-        again = replace(before, run=before.run.model_copy(update={"id": 2, "changed": 1}))
-        found = [page_cache.figure(connection, it, ask, ALL) for it in (before, before, again)]
-    assert found == [1, 1, 2]
+        summary = queries.run_summary(connection, 1)
+        changes: list[dict[str, Any]] = [{}, {"changed": 7}, {"state": RunState.FAILED}, {"id": 2, "changed": 1}]
+        others = [replace(summary, run=summary.run.model_copy(update=change)) for change in changes]
+        others[2] = replace(others[2], state="failed")
+        assert [page_cache.figure(connection, it, ask, ALL) for it in others] == [1, 1, 2, 3]
 
 
 def test_what_the_table_shows_is_not_said_to_be_new(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +246,7 @@ def test_what_took_long_is_asked_again_in_the_background(db: Path, monkeypatch: 
 
 
 def test_the_totals_of_a_long_run_are_added_up_in_the_background(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_runs = importlib.import_module("logs_ui.recorder.queries.runs")
+    of_runs = sys.modules["logs_ui.recorder.queries.runs"]
     by: list[str] = []
 
     def counted(*args: Any) -> Any:
@@ -313,34 +267,24 @@ def test_the_totals_of_a_long_run_are_added_up_in_the_background(db: Path, monke
 
 
 def test_the_rewards_of_a_whole_run_are_counted_by_their_index(reader: Engine) -> None:
-    def plan(_: Any, cursor: Any, statement: str, parameters: Any, *__: Any) -> None:
-        plans.extend(str(step[3]) for step in cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters))
-
-    plans: list[str] = []
-    event.listen(reader, "before_cursor_execute", plan)
     found = queries.reward_histogram(reader, 1, ALL)
     assert found is not None
     assert sum(found.counts) == queries.exact_count(reader, 1, parse_where("scored:yes"))
-    assert not [step for step in plans if "TEMP B-TREE" in step], "no row for each rollout is sorted"
+    explained = plans(reader, lambda: queries.reward_histogram(reader, 1, ALL))
+    assert not [plan for plan in explained if "TEMP B-TREE" in plan], "no row for each rollout is sorted"
 
 
 def test_the_tags_of_a_few_steps_are_looked_up_row_by_row(reader: Engine) -> None:
-    def plan(_: Any, cursor: Any, statement: str, parameters: Any, *__: Any) -> None:
-        plans[:] = [str(step[3]) for step in cursor.connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
-
-    plans: list[str] = []
-    every = queries.exact_count(reader, 1, parse_where("step:3..5"))
-    event.listen(reader, "before_cursor_execute", plan)
-    found = queries.pivot(reader, 1, parse_where("step:3..5"), "tag", "status", "count")
-    assert found.overall.count >= every, "once for each tag"
-    assert any("row_tag USING COVERING INDEX tag_by_row (row_id=?)" in step for step in plans)
-    assert not [step for step in plans if "LEFT-JOIN" in step and "SCAN" in step], "no list is scanned for each row"
-    assert not [step for step in plans if "row_by_id" in step], "the run is not walked from its end to these steps"
+    steps = parse_where("step:3..5")
+    found = queries.pivot(reader, 1, steps, "tag", "status", "count")
+    assert found.overall.count >= queries.exact_count(reader, 1, steps), "once for each tag"
+    explained = plans(reader, lambda: queries.pivot(reader, 1, steps, "tag", "status", "count"))[-1].split(" / ")
+    assert any("row_tag USING COVERING INDEX tag_by_row (row_id=?)" in step for step in explained)
+    assert not [step for step in explained if "LEFT-JOIN" in step and "SCAN" in step], "no list is scanned for each row"
+    assert not [step for step in explained if "row_by_id" in step], "the run is not walked from its end to these steps"
 
 
-def test_an_order_without_index_is_one_of_the_newest_of_many_rollouts_even_in_a_few_steps(
-    reader: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_order_without_index_is_long_even_in_a_few_steps(reader: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queries, "MANY", 200)
     summary = queries.run_summary(reader, 1)
     for where, sort, is_long in (
@@ -354,9 +298,7 @@ def test_an_order_without_index_is_one_of_the_newest_of_many_rollouts_even_in_a_
         assert all(11 <= row.step <= 38 for row in rows)
 
 
-def test_of_a_step_with_very_many_rollouts_only_the_newest_are_compared(
-    reader: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_of_a_step_with_many_rollouts_the_newest_are_compared(reader: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     def compared() -> int:
         of_tasks = queries.task_results(reader, 1, "train", (7, 8), ())
         return sum(group.scored for groups in of_tasks.values() for group in groups)
@@ -403,7 +345,7 @@ def test_every_page_of_why_says_how_many_of_how_many_it_read_and_what_reads_them
     assert read
     with dashboard(db) as client:
         for page in OF_WHY:
-            html = client.get(f"/runs/large/why{page}").text
+            html = flat(client.get(f"/runs/large/why{page}").text)
             command = f"logs-ui diagnose large --db {db} --all"
             assert f"The run is large, so a sample is read: {read}. <code>{command}</code>" in html
             (every,) = set(re.findall(r'href="([^"]*why/\w+\?steps=(?:all|last))"', html)) or {""}
@@ -417,9 +359,7 @@ def test_every_page_of_why_says_how_many_of_how_many_it_read_and_what_reads_them
 @pytest.mark.parametrize(
     "place", cases(["", "/why", "/groups?kind=mixed", "?steps=all", *(f"/why{page}" for page in OF_WHY[1:])], 3)
 )
-def test_what_takes_long_the_first_time_shows_a_frame_and_then_the_page(
-    db: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_what_takes_long_shows_a_frame_and_then_the_page(db: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.setattr(waiting_page, "_QUICK", 100)
     address = f"/runs/large{place}" if place != "?steps=all" else "/runs/large/why/rewards?steps=all"
     # Read-only: the file of an index that comes meanwhile would have the database opened again, with nothing known.
@@ -447,9 +387,7 @@ def test_a_small_run_has_no_frame(db: Path) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_browser_shows_the_frame_and_then_the_page_at_its_own_address(
-    quiet_page: Page, db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_browser_shows_the_frame_then_the_page(quiet_page: Page, db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waiting_page, "_QUICK", 100)
     with BackgroundServer(db) as server:
         address = f"{server.url}/runs/large/why?step_min=30#settings"

@@ -64,16 +64,9 @@ class Place:
         messages = [{"role": "assistant", "content": text}]
         with self.writing.begin() as connection:
             number = int(connection.scalar(select(func.max(col(EvaluationRow.id)))) or 0) + 1
-            row = {
-                "id": number,
-                "run_id": run,
-                "uid": str(number),
-                "changed": changed,
-                "scored": scored,
-                "turns": turns,
-            }
-            row = factory.ROW | row | {"reward": None if scored is None else 1.0}
-            connection.execute(insert(EvaluationRow), row)
+            row = {"id": number, "run_id": run, "uid": str(number), "changed": changed, "scored": scored}
+            row |= {"turns": turns, "reward": None if scored is None else 1.0}
+            connection.execute(insert(EvaluationRow), factory.ROW | row)
             content = pack_content({"messages": messages, **payload})
             connection.execute(insert(RolloutPayload), {"row_id": number, "content": content})
             connection.execute(update(Run).where(col(Run.id) == run).values(changed=changed))
@@ -119,6 +112,12 @@ def on_disk(tmp_path: Path) -> Iterator[Place]:
     """For what only a file can suffer, or SQLite alone does."""
     with disposed(writing_engine(tmp_path / "runs.db")) as engine:
         yield Place(tmp_path / "runs.db", engine)
+
+
+@pytest.fixture
+def _three_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word that more rollouts have is a common one."""
+    monkeypatch.setattr("logs_ui.recorder.queries.search.full_text._FEW", 3)
 
 
 @contextmanager
@@ -176,13 +175,7 @@ def test_words_are_searched_for_in_what_one_role_wrote(place: Place) -> None:
     ]
     actions = [
         {"turn": 0, "observation": "Peel the Äpfel", "error": "ValueError: reset"},
-        {
-            "turn": 1,
-            "text": "I look first",
-            "action": {"press": "cherry"},
-            "observation": "Peel the Äpfel",
-            "error": "date",
-        },
+        {"turn": 1, "text": "I look first", "action": {"press": "cherry"}, "observation": "Äpfel", "error": "date"},
         {"turn": 2, "generation": {"error": "refused"}},
         {"turn": 2, "phase": "scoring", "action": "judge it", "observation": "seven"},
     ]
@@ -404,36 +397,31 @@ def test_a_rollout_of_many_megabytes_does_not_hold_up_the_others(place: Place) -
     assert place.found(run, "one") == {small, last}
 
 
-def test_only_one_fills_and_the_others_read(on_disk: Place) -> None:
-    run = on_disk.run()
-    on_disk.rollout(run, "word")
-    on_disk.fill()
-    path = SEARCH.path(on_disk.path)
+@contextmanager
+def filling(place: Place) -> Iterator[None]:
+    """As another process does."""
+    if isinstance(place.address, URL):
+        with place.writing.begin() as other:
+            assert texts_of(place.address).is_alone(other)
+            yield
+        return
+    path = SEARCH.path(place.path)
     with path.with_name(path.name + "-lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        on_disk.rollout(run, "another", changed=2)
-        assert on_disk.fill() is False
-        assert len(on_disk.found(run, "word")) == 1
-        assert on_disk.state(run) == (1, True)
-    assert on_disk.fill() is True
-    assert on_disk.state(run) == (2, False)
+        yield
 
 
-@pytest.mark.exhaustive
-def test_only_one_fills_a_servers_and_the_others_read(postgres_url: URL) -> None:
-    place = Place(postgres_url, writing_engine(postgres_url))
+def test_only_one_fills_and_the_others_read(place: Place) -> None:
     run = place.run()
     place.rollout(run, "word")
     place.fill()
-    with place.writing.begin() as other:
-        assert texts_of(postgres_url).is_alone(other)
+    with filling(place):
         place.rollout(run, "another", changed=2)
         assert place.fill() is False
         assert len(place.found(run, "word")) == 1
         assert place.state(run) == (1, True)
     assert place.fill() is True
     assert place.state(run) == (2, False)
-    place.writing.dispose()
 
 
 def test_several_that_want_it_filled_at_once_do_no_harm(place: Place) -> None:
@@ -514,8 +502,8 @@ def test_a_database_that_was_set_back_is_indexed_anew(on_disk: Place, tmp_path: 
     back.writing.dispose()
 
 
-def test_words_that_most_rollouts_have_are_collected_once(on_disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs_ui.recorder.queries.search.full_text._FEW", 3)
+@pytest.mark.usefixtures("_three_are_many")
+def test_words_that_most_rollouts_have_are_collected_once(on_disk: Place) -> None:
     run = on_disk.run()
     rows = {on_disk.rollout(run, f"common n{i} {'odd' if i % 2 else 'even'}") for i in range(12)}
     on_disk.fill()
@@ -578,8 +566,8 @@ def test_the_smaller_side_leads(on_disk: Place) -> None:
                 assert "INTEGER PRIMARY KEY" in plan("n3 common")
 
 
-def test_words_are_looked_for_only_where_the_rows_lie(on_disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs_ui.recorder.queries.search.full_text._FEW", 3)
+@pytest.mark.usefixtures("_three_are_many")
+def test_words_are_looked_for_only_where_the_rows_lie(on_disk: Place) -> None:
     run = on_disk.run()
     rows = on_disk.rollouts(run, [f"common n{i}" for i in range(40)])
     on_disk.fill()
@@ -600,9 +588,7 @@ def test_words_are_looked_for_only_where_the_rows_lie(on_disk: Place, monkeypatc
 
 
 @pytest.mark.parametrize("most", [0, 2_000])
-def test_a_beginning_finds_what_the_words_find_that_begin_so(
-    on_disk: Place, monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
+def test_a_beginning_finds_what_its_words_find(on_disk: Place, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr("logs_ui.recorder.queries.search.full_text._BEGINNINGS", most)
     on_disk.rollouts(on_disk.run(), HOSTILE)
     on_disk.fill()
@@ -614,6 +600,7 @@ def test_a_beginning_finds_what_the_words_find_that_begin_so(
     assert alone["fox*"]
 
 
+@pytest.mark.usefixtures("_three_are_many")
 @pytest.mark.parametrize(
     ("text", "where"),
     [
@@ -622,10 +609,7 @@ def test_a_beginning_finds_what_the_words_find_that_begin_so(
     ],
     ids=["of two words", "of many words"],
 )
-def test_a_beginning_is_looked_for_only_where_the_rows_lie(
-    on_disk: Place, monkeypatch: pytest.MonkeyPatch, text: Callable[[int], str], where: str
-) -> None:
-    monkeypatch.setattr("logs_ui.recorder.queries.search.full_text._FEW", 3)
+def test_a_beginning_is_sought_only_where_the_rows_lie(on_disk: Place, text: Callable[[int], str], where: str) -> None:
     run = on_disk.run()
     rows = on_disk.rollouts(run, [text(i) for i in range(40)])
     on_disk.fill()
@@ -638,8 +622,8 @@ def test_a_beginning_is_looked_for_only_where_the_rows_lie(
         assert lists.all() == [], "no list of all that begin so"
 
 
-def test_the_list_of_a_common_word_is_of_one_run(on_disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs_ui.recorder.queries.search.full_text._FEW", 3)
+@pytest.mark.usefixtures("_three_are_many")
+def test_the_list_of_a_common_word_is_of_one_run(on_disk: Place) -> None:
     first, second = on_disk.run("first"), on_disk.run("second")
     for run in (first, second):
         for _ in range(5):
@@ -653,27 +637,19 @@ def test_the_list_of_a_common_word_is_of_one_run(on_disk: Place, monkeypatch: py
     assert kept == [5, 5]
 
 
-def test_pandas_waits_for_the_index_and_the_file_lies_beside_the_database(on_disk: Place) -> None:
+def test_pandas_waits_for_the_index_beside_the_database_which_it_needs_only_for_words(on_disk: Place) -> None:
     run = on_disk.run()
     row = on_disk.rollout(run, "look here")
     on_disk.rollout(run, "not there")
-    frame = load_run("run", db=on_disk.path, where='"look here"')
-    assert list(frame["id"]) == [row]
-    assert on_disk.path.with_name("runs.search.db").exists()
-
-
-def test_an_index_that_cannot_be_written_is_one_clear_line(on_disk: Place) -> None:
-    run = on_disk.run()
-    on_disk.rollout(run, "word")
-    on_disk.path.with_name("runs.search.db").write_bytes(b"somebody else's" * 1000)
+    index = on_disk.path.with_name("runs.search.db")
+    assert list(load_run("run", db=on_disk.path, where='"look here"')["id"]) == [row]
+    index.write_bytes(b"somebody else's" * 1000)
     with pytest.raises(DatabaseError, match=r"runs\.search\.db is not an SQLite database"):
-        load_run("run", db=on_disk.path, where="word")
-    assert len(load_run("run", db=on_disk.path)) == 1
+        load_run("run", db=on_disk.path, where="look")
+    assert len(load_run("run", db=on_disk.path)) == 2
 
 
-def test_on_a_network_file_system_the_index_has_no_write_ahead_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_on_a_network_the_index_has_no_write_ahead_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
     db = tmp_path / "a.db"
     with texts_of(db).opened() as engine:

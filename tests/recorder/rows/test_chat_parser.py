@@ -59,6 +59,7 @@ def test_megabytes_of_nothing_but_tags_or_blanks_are_read_at_once() -> None:
     [
         ("I look.\n</think>\n\nDone.", "I look.", "Done."),
         ("\n <think>I look.</think>Done. </think>", "I look.", "Done. </think>"),
+        ("<think>\nand then", "and then", ""),
         ("Done. <think>", None, "Done. <think>"),
         ("\n\n", None, "\n\n"),
         ("\n<answer>3</answer>\n", None, "\n<answer>3</answer>\n"),
@@ -71,14 +72,16 @@ def test_reasoning_is_what_stands_before_its_end(answer: str, reasoning: str | N
 
 
 def test_calls_that_can_be_read_leave_the_others_and_the_words_between_them() -> None:
-    readable = '\n<tool_call>\n{"name": "ls"}\n</tool_call>'
+    readable = '\n<tool_call>\n{"name": "ls", "arguments": {"path": "/"}}\n</tool_call>'
     message = assistant_message(f"One.{readable} Two. <tool_call>oops</tool_call>{readable}\nThree. <tool_call>cut")
     assert message["content"] == "One. Two. <tool_call>oops</tool_call>\nThree. <tool_call>cut"
-    assert [call["id"] for call in message["tool_calls"]] == ["call_0", "call_1"]
+    function = {"name": "ls", "arguments": '{"path":"/"}'}
+    assert message["tool_calls"] == [{"id": f"call_{i}", "type": "function", "function": function} for i in range(2)]
 
 
-def test_arguments_that_are_nested_too_deeply_to_be_written_stay_in_the_content() -> None:
-    answer = f'<tool_call>{{"name": "ls", "arguments": {"[" * 300}{"]" * 300}}}</tool_call>'
+@pytest.mark.parametrize("call", ["{'name': oops}", "[1]", f'{{"name": "ls", "arguments": {"[" * 300}{"]" * 300}}}'])
+def test_a_call_that_cannot_be_read_or_written_stays_in_the_content(call: str) -> None:
+    answer = f"<tool_call>\n{call}\n</tool_call>"
     assert assistant_message(answer) == {"role": "assistant", "content": answer}
 
 
@@ -154,6 +157,21 @@ def test_an_answer_on_which_nothing_is_trained_is_the_models() -> None:
     messages = completion_messages(Spelling(written), ids, mask)
     assert [it["role"] for it in messages] == ["assistant", "user", "assistant"]
     assert completion_messages(Spelling(written), ids, np.ones(len(ids), np.uint8)) == messages
+
+
+@pytest.mark.parametrize(
+    ("inserted", "role", "content"),
+    [
+        ("\nsomething else\n", "user", "something else"),
+        ("<|im_start|>user\n<tool_response>\n42\n</tool_response>\n", "tool", "42"),
+    ],
+)
+def test_what_was_inserted_stands_between_the_answers(inserted: str, role: str, content: str) -> None:
+    written: Any = Written()
+    ids = np.array([ord(letter) for letter in f"ok{inserted}ok"], np.int32)
+    mask = np.array([1, 1, *[0] * len(inserted), 1, 1], np.uint8)
+    said = {"role": "assistant", "content": "ok"}
+    assert completion_messages(Spelling(written), ids, mask) == [said, {"role": role, "content": content}, said]
 
 
 def test_turns_that_nobody_heard_may_follow_one_that_was_heard() -> None:

@@ -36,13 +36,9 @@ pytestmark = pytest.mark.versions
 
 FINAL = "Final decision: accept"
 TRL_SHAPE = {"name": "guess", "arguments": {"n": 4}}
-CALLS: list[Any] = [
-    TRL_SHAPE,
-    {"tool": "add", "args": [2, 3]},
-    {"type": "call_tool", "tool_name": "guess", "arguments": {"n": 4}},
-    TOOL_CALL,
-    {"type": "tool_use", "id": "1", "name": "guess", "input": {"n": 4}},
-]
+CALLED = {"type": "call_tool", "tool_name": "guess", "arguments": {"n": 4}}
+USED = {"type": "tool_use", "id": "1", "name": "guess", "input": {"n": 4}}
+CALLS: list[Any] = [TRL_SHAPE, {"tool": "add", "args": [2, 3]}, CALLED, TOOL_CALL, USED]
 
 
 @pytest.fixture
@@ -195,9 +191,8 @@ def calling(play: Callable[[int], str], begin: Callable[[], Any], seen: list[tup
         tokenizer, rows = trainer.processing_class, []
         for prompt in prompts:
             begin()
-            context = tokenizer.apply_chat_template(
-                prompt, tools=[Guessing.guess], add_generation_prompt=True, return_dict=False
-            )
+            options = {"tools": [Guessing.guess], "add_generation_prompt": True, "return_dict": False}
+            context = tokenizer.apply_chat_template(prompt, **options)
             ids: list[int] = []
             mask: list[int] = []
             for turn in range(3):
@@ -234,9 +229,8 @@ def test_a_model_that_called_tools_in_a_rollout_function_and_then_spoke_has_stop
         def begin() -> None:
             _ = env.reset(task="hard: 11-25", seed=1) if is_socket else shop.reset()
 
-        dataset = datasets.Dataset.from_list(
-            [{"prompt": [tiny_model.say("user", f"Guess. Game {i}.")]} for i in range(8)]
-        )
+        prompts = [{"prompt": [tiny_model.say("user", f"Guess. Game {i}.")]} for i in range(8)]
+        dataset = datasets.Dataset.from_list(prompts)
         trainer = make_trainer(taught, None, tmp_path / "out", Seen(), dataset=dataset, max_steps=4)
         trainer.rollout_func = record(calling(step, begin, seen), db=db)
         trainer.train()

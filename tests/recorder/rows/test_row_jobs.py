@@ -2,7 +2,6 @@
 
 import errno
 import math
-import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -26,7 +25,6 @@ from logs_ui.recorder.capture.strands import current_strand
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
 from logs_ui.recorder.guard import RAISE_VARIABLE
-from logs_ui.recorder.rows.chat_parser import Spelling, assistant_message, completion_messages
 from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import OpenCall, RowOptions, TokenizerSource
 from logs_ui.recorder.rows.row_changes import changes_of
@@ -35,9 +33,11 @@ from logs_ui.recorder.snapshot import snapshot
 from logs_ui.recorder.storage.changes import RowChange, RunChange
 from logs_ui.recorder.storage.payload import pack, unpack_content
 from logs_ui.recorder.vocabulary import Mode, Status
+from tests.support.changes import wait_until
 from tests.support.late import guess_env, torch
 from tests.support.rollouts import served_app
 
+Call = Generation | EnvironmentCall | Note
 END = 9
 WORDS = {word: i for i, word in enumerate(["a", "b", "c", "d", "<unk>", "guess", "one", "two", "three", "end"])}
 
@@ -61,7 +61,7 @@ def generation(order: int, context: list[int], sampled: list[int], finish: str |
     return Generation(order, order, 0.5, [sequence], {"temperature": 0.7})
 
 
-def records(*calls: Generation | EnvironmentCall | Note) -> CallRecords:
+def records(*calls: Call) -> CallRecords:
     seen = CallRecords()
     for one in calls:
         seen.keep(one, one.size)
@@ -76,11 +76,7 @@ def begun(db: Path) -> Writer:
 
 
 def recorded(
-    db: Path,
-    output: dict[str, Any],
-    *calls: Generation | EnvironmentCall | Note,
-    options: RowOptions | None = None,
-    **differs: Any,
+    db: Path, output: dict[str, Any], *calls: Call, options: RowOptions | None = None, **differs: Any
 ) -> dict[str, Any]:
     """The row that one call with one prompt becomes."""
     call = rollout_call(records(*calls), options=options, **differs)
@@ -105,21 +101,12 @@ def rollout_call(
     collector = calls if isinstance(calls, Collector) else Collector()
     if isinstance(calls, CallRecords):
         collector.records = calls
-    return OpenCall(
-        run="r",
-        launch="l",
-        eval_name="e",
-        mode=Mode.TRAIN,
-        step=1,
-        policy_step=0,
-        batch=0,
-        prompts=[snapshot(prompt)],
-        tasks=["t"],
-        columns=None if columns is None else [snapshot(columns)],
-        source=tokenizer(),
-        collector=collector,
-        options=options or RowOptions(),
-    )
+    batch: dict[str, Any] = {"run": "r", "launch": "l", "eval_name": "e", "step": 1, "policy_step": 0, "batch": 0}
+    rows: dict[str, Any] = {"prompts": [snapshot(prompt)], "tasks": ["t"]}
+    rows["columns"] = None if columns is None else [snapshot(columns)]
+    source = tokenizer()
+    options = options or RowOptions()
+    return OpenCall(mode=Mode.TRAIN, source=source, collector=collector, options=options, **batch, **rows)
 
 
 def content_of(change: object) -> dict[str, Any]:
@@ -209,11 +196,9 @@ def test_why_an_environment_broke_is_told_by_the_exceptions_type(db: Path) -> No
             with run.rollout("p"):
                 current_row().failed(error)
     rows = load_run(db=db).sort_values("created", kind="stable").to_dict("records")
-    assert [(row["status"], row["stop_reason"]) for row in rows] == [
-        ("error", told)
-        for _, reason in BROKEN
-        for told in (reason, reason, "timeout" if reason == "timeout" else "exception")
-    ]
+    last = {"timeout": "timeout", "environment_error": "exception"}
+    reasons = [told for _, reason in BROKEN for told in (reason, reason, last[reason])]
+    assert [(row["status"], row["stop_reason"]) for row in rows] == [("error", reason) for reason in reasons]
 
 
 @pytest.fixture
@@ -260,11 +245,7 @@ def test_a_function_may_say_why_a_row_ended(tmp_path: Path) -> None:
 
 
 def test_a_model_that_used_its_tools_and_then_spoke_has_stopped(tmp_path: Path) -> None:
-    used: list[Generation | EnvironmentCall] = [
-        FIRST,
-        env(2, "tool", sent={"name": "look", "arguments": {}}),
-        generation(3, [0, 1, 5, 6, END], [5, 7, END]),
-    ]
+    used: list[Any] = [FIRST, env(2, "tool", sent={"name": "look", "arguments": {}}), SECOND]
     row = recorded(tmp_path / "a.db", returned([5, 6, END, 5, 7, END]), *used)
     assert row["stop_reason"] == "stop"
     parse = RowOptions(parse=lambda text: None if "two" in text else text)
@@ -334,63 +315,6 @@ def test_no_text_breaks_a_row(tmp_path: Path) -> None:
     assert row["metadata"]["dataset"]["task"] == mended
 
 
-def test_reasoning_and_tool_calls_are_told_from_the_content() -> None:
-    message = assistant_message(
-        "<think>\nI must look.\n</think>\n\nLooking."
-        '<tool_call>\n{"name": "ls", "arguments": {"path": "/"}}\n</tool_call>'
-    )
-    assert message["reasoning_content"] == "I must look."
-    assert message["content"] == "Looking."
-    assert message["tool_calls"] == [
-        {"id": "call_0", "type": "function", "function": {"name": "ls", "arguments": '{"path":"/"}'}}
-    ]
-
-
-@pytest.mark.parametrize("broken", ["<tool_call>\n{'name': oops}\n</tool_call>", "<tool_call>\n[1]\n</tool_call>"])
-def test_a_tool_call_that_cannot_be_read_stays_in_the_content(broken: str) -> None:
-    assert assistant_message(broken) == {"role": "assistant", "content": broken}
-
-
-def test_reasoning_that_was_cut_off_is_reasoning() -> None:
-    assert assistant_message("<think>\nand then") == {
-        "role": "assistant",
-        "reasoning_content": "and then",
-        "content": "",
-    }
-
-
-class Spelt:
-    """A tokenizer whose ids are the characters of a text: enough for what is read from decoded text."""
-
-    def token_to_id(self, _mark: str) -> None:
-        return None
-
-    def decode(self, ids: list[int], *, skip_special_tokens: bool) -> str:
-        assert skip_special_tokens in (True, False)
-        return "".join(map(chr, ids))
-
-
-@pytest.mark.parametrize(
-    ("inserted", "role", "content"),
-    [
-        ("<|im_end|>\n<|im_start|>user\nhigher<|im_end|>\n<|im_start|>assistant\n", "user", "higher"),
-        ("<|im_start|>user\n<tool_response>\n42\n</tool_response><|im_end|>\n<|im_start|>assistant\n", "tool", "42"),
-        ("<|start_header_id|>ipython<|end_header_id|>\n\n42<|eot_id|>", "tool", "42"),
-        ("\nsomething else\n", "user", "something else"),
-    ],
-)
-def test_what_was_inserted_keeps_its_role(inserted: str, role: str, content: str) -> None:
-    said = "ok"
-    ids = np.array([ord(c) for c in said + inserted + said], np.int32)
-    mask = np.array([1] * len(said) + [0] * len(inserted) + [1] * len(said), np.uint8)
-    spelt: Any = Spelt()
-    assert completion_messages(Spelling(spelt), ids, mask) == [
-        {"role": "assistant", "content": "ok"},
-        {"role": role, "content": content},
-        {"role": "assistant", "content": "ok"},
-    ]
-
-
 @pytest.mark.parametrize(
     ("output", "words"),
     [
@@ -414,9 +338,8 @@ def test_a_row_is_there_at_once_and_its_text_follows_unless_the_users_edit_must_
         assert isinstance(change, RowChange | RowDraft)
         return change
 
-    running, edited = (
-        RunningJob(rollout_call(Collector(), options=RowOptions(edit=edit))) for edit in (None, lambda row: row)
-    )
+    edits = (None, lambda row: row)
+    running, edited = (RunningJob(rollout_call(Collector(), options=RowOptions(edit=edit))) for edit in edits)
     assert isinstance(written(running), RowChange)
     assert content_of(written(running))["messages"] == [{"role": "user", "content": "a b"}]
     assert isinstance(written(edited), RowDraft)
@@ -452,10 +375,8 @@ def test_a_row_shows_what_it_waits_for_while_it_waits(db: Path) -> None:
         strand = current_strand()
         assert strand is not None
         call.collector.begin(strand, "reset", object(), b'{"seed":3}')
-        deadline = time.monotonic() + 60
-        while not (row := only_row(db))["actions"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: bool(only_row(db)["actions"]))
+        row = only_row(db)
     (waiting,) = row["actions"]
     assert (row["status"], row["stop_reason"]) == ("running", None)
     assert (waiting["turn"], waiting["seconds"], waiting["metadata"]["waiting"]) == (0, None, True)
@@ -464,13 +385,8 @@ def test_a_row_shows_what_it_waits_for_while_it_waits(db: Path) -> None:
 
 def test_what_the_users_parser_says_stands_above_what_was_sent(tmp_path: Path) -> None:
     options = RowOptions(parse=lambda answer: answer.split()[1] if "guess one" in answer else None)
-    calls: list[Any] = [
-        env(0, "reset"),
-        FIRST,
-        env(2, "step"),
-        generation(3, [0, 1, 5, 6, END, 2], [7, END]),
-        env(4, "step"),
-    ]
+    second = generation(3, [0, 1, 5, 6, END, 2], [7, END])
+    calls: list[Any] = [env(0, "reset"), FIRST, env(2, "step"), second, env(4, "step")]
     row = recorded(tmp_path / "a.db", returned([5, 6, END, 2, 7, END]), *calls, options=options)
     assert [action["metadata"] for action in row["actions"][1:]] == [{"parsed": True}, {"parsed": False}]
     assert row["stop_reason"] == "no_action"
@@ -558,9 +474,8 @@ def test_an_edit_that_raises_shows_nothing_of_the_row(tmp_path: Path, monkeypatc
 
 
 def test_a_tools_own_calls_are_its_childrens_and_give_it_their_reward(tmp_path: Path) -> None:
-    tool = EnvironmentCall(
-        2, 2, 0.5, 0, "tool", snapshot({"name": "move", "arguments": {"to": 1}}), snapshot("ok"), None, None, None, None
-    )
+    sent = snapshot({"name": "move", "arguments": {"to": 1}})
+    tool = EnvironmentCall(2, 2, 0.5, 0, "tool", sent, snapshot("ok"), None, None, None, None)
     inner = structs.replace(env(3, "step", done=True, reward=0.75), within=2, client=1)
     row = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, tool, inner)
     (action,) = row["actions"]
@@ -571,13 +486,8 @@ def test_a_tools_own_calls_are_its_childrens_and_give_it_their_reward(tmp_path: 
 
 
 def test_what_a_function_says_of_its_row_is_kept(tmp_path: Path) -> None:
-    notes = [
-        Note(2, "note", b'{"seen":1,"kept":2}'),
-        Note(3, "note", b'{"seen":3}'),
-        Note(4, "tag", b'["a"]'),
-        Note(5, "tag", b'["b"]'),
-        Note(6, "metric", b'{"score":0.5}'),
-    ]
+    notes = [Note(2, "note", b'{"seen":1,"kept":2}'), Note(3, "note", b'{"seen":3}'), Note(4, "tag", b'["a"]')]
+    notes += [Note(5, "tag", b'["b"]'), Note(6, "metric", b'{"score":0.5}')]
     row = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, *notes)
     said = {name: row["metadata"][name] for name in ("notes", "tags", "metrics")}
     assert said == {"notes": {"seen": 3, "kept": 2}, "tags": ["a", "b"], "metrics": {"score": 0.5}}

@@ -28,6 +28,10 @@ def assistant(content: str) -> dict[str, Any]:
     return {"role": "assistant", "content": content}
 
 
+TRIES, SURE, SHOWN = system("You have 5 tries."), user("Sure?"), user("<|image_pad|>2 + 2?")
+UNKNOWN = "<|im_start|>user<|im_sep|>3 + 3?<|im_end|>"
+
+
 def chatml(*messages: dict[str, Any]) -> str:
     written = (f"<|im_start|>{it['role']}\n{it['content']}<|im_end|>\n" for it in messages)
     return "".join(written) + "<|im_start|>assistant\n"
@@ -66,19 +70,11 @@ def test_the_datasets_prompt_is_shown_where_it_was_sent(given: Messages, text: s
         ([SYSTEM], chatml(system("Play.\n\nWell.")), [system("Play.\n\nWell.")]),
         ([QUESTION], chatml(user("Think first. 2 + 2?")), [user("Think first. 2 + 2?")]),
         ([user("二加二")], chatml(user("请算二加二是多少")), [user("请算二加二是多少")]),
-        (
-            [user("5")],
-            chatml(system("You have 5 tries."), user("Guess 5")),
-            [system("You have 5 tries."), user("Guess 5")],
-        ),
+        ([user("5")], chatml(TRIES, user("Guess 5")), [TRIES, user("Guess 5")]),
         ([QUESTION], chatml(QUESTION) + "<answer>It is", [QUESTION, assistant("<answer>It is")]),
         ([QUESTION], "in French.<|im_end|>\n" + chatml(QUESTION), [user("in French."), QUESTION]),
         ([QUESTION], chatml(QUESTION, assistant("5"), user("No.")), [QUESTION, assistant("5"), user("No.")]),
-        (
-            [PARTS, QUESTION],
-            chatml(user("<|image_pad|>2 + 2?"), QUESTION, user("more")),
-            [PARTS, QUESTION, user("more")],
-        ),
+        ([PARTS, QUESTION], chatml(SHOWN, QUESTION, user("more")), [PARTS, QUESTION, user("more")]),
         ([QUESTION], "2 + 2?\na room", [user("2 + 2?\na room")]),
         ([SYSTEM, QUESTION], f"[INST] Play. 2 + 2?{LONG} [/INST]", [user(f"[INST] Play. 2 + 2?{LONG} [/INST]")]),
     ],
@@ -95,17 +91,9 @@ def test_what_was_sent_with_it_is_shown_too(given: Messages, text: str, shown: M
         ([SYSTEM, QUESTION], "me what is 3 + 3?<|im_end|>\n<|im_start|>assistant\n", [user("me what is 3 + 3?")]),
         ([QUESTION], "Choose a tool: search, sum", [user("Choose a tool: search, sum")]),
         ([QUESTION], "12 + 2?", [user("12 + 2?")]),
-        (
-            [QUESTION],
-            "<|im_start|>user<|im_sep|>3 + 3?<|im_end|>",
-            [user("<|im_start|>user<|im_sep|>3 + 3?<|im_end|>")],
-        ),
-        ([user("5")], chatml(system("You have 5 tries.")), [system("You have 5 tries.")]),
-        (
-            [QUESTION, assistant("4"), user("Sure?")],
-            chatml(QUESTION, assistant("17"), user("Sure?")),
-            [QUESTION, assistant("17"), user("Sure?")],
-        ),
+        ([QUESTION], UNKNOWN, [user(UNKNOWN)]),
+        ([user("5")], chatml(TRIES), [TRIES]),
+        ([QUESTION, assistant("4"), SURE], chatml(QUESTION, assistant("17"), SURE), [QUESTION, assistant("17"), SURE]),
         ([QUESTION, assistant("It is")], chatml(QUESTION), [QUESTION]),
         ([QUESTION, user("Answer.")], "[INST] 2 + 2? [/INST]", [user("[INST] 2 + 2? [/INST]")]),
     ],

@@ -45,13 +45,7 @@ ONE_TURN = [reply(PROMPT, FIRST)]
     ],
 )
 def test_trained_tokens_that_nobody_sampled_are_counted(
-    db: Path,
-    server: ModelServer,
-    replies: list[Any],
-    completion: list[int],
-    mask: Any,
-    unsampled: Any,
-    tokens: list[int],
+    db: Path, server: ModelServer, replies: list[Any], completion: list[int], mask: Any, unsampled: Any, tokens: Any
 ) -> None:
     server.gives(*replies, REFUSED)
 

@@ -78,9 +78,7 @@ def test_a_dashboard_whose_clock_is_off_asks_the_server(engine: Engine) -> None:
 
 @pytest.mark.usefixtures("off")
 @pytest.mark.parametrize(("silent", "asked"), [(0, 1), (40, 2)])
-def test_what_may_be_taken_for_dead_at_any_moment_is_asked_anew_whatever_the_clock_says(
-    engine: Engine, silent: int, asked: int
-) -> None:
+def test_what_may_be_dead_at_any_moment_is_asked_anew(engine: Engine, silent: int, asked: int) -> None:
     _silence(engine, silent)
     ask = Mock()
     with engine.begin() as connection:

@@ -27,6 +27,7 @@ from logs_ui.recorder.storage.sqlite.moved_files import MovedError
 from logs_ui.recorder.upkeep import merge
 from tests.recorder.delivery.test_writer import storage_of
 from tests.support.changes import begun, stored, wait_until
+from tests.support.exhaustive import cases
 from tests.support.storage_faults import Recording, put_rows, record, recording
 
 
@@ -102,6 +103,7 @@ def test_the_file_of_another_program_stays_as_it_is(db: Path, tmp_path: Path) ->
     assert not log_of(db).exists()
 
 
+@pytest.mark.exhaustive
 def test_a_file_that_is_overwritten_gets_what_its_log_had(db: Path, tmp_path: Path) -> None:
     with recording(db, tmp_path) as process:
         process.wait_for(20)
@@ -131,9 +133,7 @@ def test_no_log_is_left_where_a_file_was_moved_away(db: Path, *, is_read: bool) 
 
 @pytest.mark.usefixtures("in_thread")
 @pytest.mark.parametrize("new", ["a copy", None])
-def test_a_file_that_is_replaced_or_deleted_just_before_the_end_loses_nothing(
-    db: Path, monkeypatch: pytest.MonkeyPatch, new: str | None
-) -> None:
+def test_a_file_replaced_at_the_end_loses_nothing(db: Path, monkeypatch: pytest.MonkeyPatch, new: str | None) -> None:
     writer = Writer(db)
     record(writer, "a", range(50))
     copy_to(db, db.with_name("copy.db"))
@@ -186,9 +186,7 @@ def rows(killed: tuple[Path, set[str]], tmp_path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("replace", [shutil.move, shutil.copyfile])
-def test_after_a_kill_a_copy_in_its_place_gets_what_the_log_had(
-    db: Path, tmp_path: Path, rows: set[str], replace: Any
-) -> None:
+def test_after_a_kill_a_copy_gets_what_the_log_had(db: Path, tmp_path: Path, rows: set[str], replace: Any) -> None:
     replace(tmp_path / "copy.db", db)
     assert Ingester(db, entry_of).take_in().entries > 0
     assert rows_in(db) >= rows
@@ -233,7 +231,7 @@ def test_a_log_beside_its_own_file_stays_there(db: Path, tmp_path: Path, rows: s
 def test_a_dashboard_survives_it(db: Path, tmp_path: Path) -> None:
     with recording(db, tmp_path) as process, TestClient(create_app(db), base_url="http://127.0.0.1") as client:
         process.wait_for(100)
-        for name in ("archive.db", "another.db"):
+        for name in cases(("archive.db", "another.db"), 1):
             assert client.get("/runs/r").status_code == 200
             db.rename(tmp_path / name)
             process.wait_until_it_says(f"to {tmp_path / name}")

@@ -51,7 +51,7 @@ def users() -> Iterator[Users]:
     blocks = re.findall(r"```sql\n(.*?)```", _DOCS.read_text(), re.DOTALL)
     statements = re.sub(rf"\b({'|'.join(_ROLES)})\b", rf"\1_{suffix}", "".join(blocks))
     _execute(owner, *filter(str.strip, statements.split(";")))
-    make_run_at(owner, uid="made", steps=12)
+    make_run_at(owner, uid="made", steps=4)
     yield Users(owner, *(owner.set(username=f"{name}_{suffix}", password=_PASSWORD) for name in _ROLES[3:]))
     roles = [f"{name}_{suffix}" for name in reversed(_ROLES)]
     _execute(owner, *(f"DROP OWNED BY {role}" for role in roles), *(f"DROP ROLE {role}" for role in roles))
@@ -114,9 +114,7 @@ def test_one_right_that_is_lacking_is_named(users: Users, right: str) -> None:
     refuse_hopeless(users.trainer)
 
 
-def test_a_recorder_whose_database_only_its_owner_can_bring_up_to_date_is_told_so(
-    users: Users, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recorder_is_told_that_only_the_owner_can_migrate(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
     step = Migration(2, "nothing", lambda _: None, oldest_reader=1, oldest_writer=1)
     monkeypatch.setattr(migrations, "MIGRATIONS", (step,))
     with pytest.raises(RefusedDatabaseError, match=ITS_OWNER):

@@ -118,9 +118,7 @@ def test_a_file_of_another_format_is_told(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_spool_is_a_series_of_files_that_go_as_they_are_taken_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_spool_is_a_series_of_files_that_go_once_taken_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool, "_FILE_BYTES", 100)
     one = Spool(tmp_path / "s", "p", 1 << 20)
     for number in range(1, 8):
@@ -233,11 +231,6 @@ def test_what_cannot_be_put_on_disk_costs_nobody_else_anything(monkeypatch: pyte
     assert [(row.uid, row.columns["turns"], row.content) for row in kept] == [("a", 1, None), ("c", 2, None)]
 
 
-def test_no_test_leaves_anything_in_the_users_own_data_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = spool_folder(database_address("postgresql://db.example.org/runs"))
-    assert folder.is_relative_to(tmp_path_factory.getbasetemp())
-
-
 @pytest.mark.parametrize("given", [None, "spools"])
 def test_a_spool_lies_beside_its_database_or_where_it_is_told_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | None
@@ -299,9 +292,7 @@ def test_what_a_dead_process_left_is_taken_in_by_the_next_that_records(db: Path)
     assert check(db, {"a": 30, "b": 5}, exactly=True) == 35
 
 
-def test_an_entry_goes_in_once_on_either_database(
-    address: Address, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_an_entry_goes_in_once(address: Address, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """However often its file is found: as where the machine fails between the commit and the deletion."""
     monkeypatch.setenv("LOGS_UI_SPOOL", str(tmp_path / "spools"))
     path = died(address, range(20))
@@ -349,9 +340,7 @@ def test_a_commit_that_is_not_heard_of_is_not_repeated(address: Address, monkeyp
     assert check(address, {"a": 6}, exactly=True) == 6
 
 
-def test_a_torn_spool_is_taken_in_as_far_as_it_goes_and_that_is_said(
-    db: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_torn_spool_is_taken_in_as_far_as_it_goes_and_named(db: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = died(db, range(10))
     with path.open("ab") as torn:
         torn.write(path.read_bytes()[16:70])
@@ -362,9 +351,7 @@ def test_a_torn_spool_is_taken_in_as_far_as_it_goes_and_that_is_said(
 
 
 @pytest.mark.parametrize("content", [b"logs-ui spool 2\n" + bytes(90), b"logs-ui spool 1\n", FORMAT])
-def test_what_another_version_wrote_is_left_alone_and_named(
-    db: Path, caplog: pytest.LogCaptureFixture, content: bytes
-) -> None:
+def test_another_versions_file_is_left_and_named(db: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
     died(db, range(10))
     other = spool_folder(db) / "other.000001.spool"
     other.write_bytes(content + (frame_of(nth(1), b"\x93\1\2\3") if content == FORMAT else b""))
@@ -399,33 +386,25 @@ def test_a_poison_row_on_disk_costs_only_itself_and_is_told(db: Path, monkeypatc
     assert "writing one row" in last
 
 
-def test_a_spool_that_cannot_be_written_leaves_it_to_memory(
-    db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("folder", "most", "said"),
+    [
+        ("/proc/nowhere", 1 << 30, "cannot be written: No such file or directory. Recorded data is kept in memory"),
+        ("", 8_000, "has reached its limit of 0 MiB"),
+    ],
+)
+def test_a_spool_that_takes_nothing_leaves_it_to_memory(
+    db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, folder: str, most: int, said: str
 ) -> None:
-    monkeypatch.setenv("LOGS_UI_SPOOL", "/proc/nowhere")
-    writer = begun(db, limits=AT_ONCE)
+    monkeypatch.setenv("LOGS_UI_SPOOL", folder)
+    writer = begun(db, limits=Limits(spool_seconds=0.0, end_seconds=0.4, spool_bytes=most))
     with locked(db):
-        put_rows(writer, "a", range(10))
-        assert not writer.flush(1)
-    assert writer.flush(60)
-    assert check(db, {"a": 10}, exactly=True) == 10
-    said = [record.getMessage() for record in caplog.records if "LOGS_UI_SPOOL" in record.getMessage()]
-    assert len(said) == 1
-    assert said[0].startswith("logs-ui: /proc/nowhere/a.db-")
-    assert "cannot be written: No such file or directory. Recorded data is kept in memory" in said[0]
-
-
-def test_a_spool_that_reached_its_bound_says_so_and_leaves_it_to_memory(
-    db: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    writer = begun(db, limits=Limits(spool_seconds=0.0, end_seconds=0.4, spool_bytes=8_000))
-    with locked(db):
-        record(writer, "a", range(3))
-        put_rows(writer, "a", range(3, 100))
+        put_rows(writer, "a", range(100))
         assert not writer.flush(1)
     assert writer.flush(60)
     assert check(db, {"a": 100}, exactly=True) == 100
-    assert caplog.text.count("has reached its limit of 0 MiB") == 1
+    (line,) = [record.getMessage() for record in caplog.records if said in record.getMessage()]
+    assert line.startswith(f"logs-ui: {folder or db.parent}/a.db-")
 
 
 @pytest.mark.usefixtures("in_thread")
@@ -460,9 +439,7 @@ def network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("network")
-def test_on_a_network_file_system_each_process_has_a_file_and_one_takes_them_in(
-    db: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_on_a_network_each_process_has_a_file_and_one_takes_them_in(db: Path, caplog: pytest.LogCaptureFixture) -> None:
     both = [Writer(db), Writer(db)]
     both[0].say_network()
     assert "a.db lies on a network file system (network)" in caplog.text
@@ -484,10 +461,8 @@ def test_on_a_network_file_system_each_process_has_a_file_and_one_takes_them_in(
     assert spool_files(spool_folder(db)) == [], "they said that nothing more comes"
 
 
-@pytest.mark.usefixtures("network")
-def test_on_a_network_file_system_the_run_is_alive_for_readers_until_it_has_ended(
-    db: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("network", "in_thread")
+def test_on_a_network_a_run_is_alive_for_readers_until_it_has_ended(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(committer, "HEARTBEAT", 0.1)
     writer = begun(db)
     record(writer, "a", range(3))

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import URL, Engine, event, func, select, update
+from sqlalchemy import URL, Engine, func, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import queries
-from logs_ui.recorder.queries import Series, Step
+from logs_ui.recorder.queries import Step
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import Batch, RowChange, RunChange
 from logs_ui.recorder.storage.database import disposed, writing_engine
@@ -24,6 +24,7 @@ from logs_ui.recorder.storage.step_sums import RewardSums
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepDetails, StepStatistics
 from logs_ui.recorder.storage.writes import row_writes, run_writes, step_writes
 from logs_ui.recorder.vocabulary import RunState, Status, StopReason
+from tests.recorder.queries.query_plans import plans
 from tests.support import factory
 from tests.support.changes import BEGUN, row
 from tests.support.exhaustive import examples
@@ -140,9 +141,7 @@ def assert_equal(found: list[Step], expected: list[Step]) -> None:
 
 @FEW
 @given(changes=CHANGES)
-def test_steps_are_exact_after_each_change_whatever_is_stored_of_them(
-    sqlite: Engine, changes: list[tuple[int, dict[str, Any], int]]
-) -> None:
+def test_steps_are_exact_after_each_change(sqlite: Engine, changes: list[tuple[int, dict[str, Any], int]]) -> None:
     check_steps(sqlite, changes)
 
 
@@ -162,32 +161,6 @@ def check_steps(engine: Engine, changes: list[tuple[int, dict[str, Any], int]]) 
             connection.execute(update(Run).where(col(Run.id) == run_id).values(heartbeat=2**62))
         (series,) = queries.step_series(engine, run_id)
         assert_equal(queries.steps(engine, run_id, series), by_hand(rows_of(engine, run_id)))
-
-
-def test_one_step_by_hand(engine: Engine) -> None:
-    rewards = [0.0, 0.2, 0.4, 1.0, 0.5, 0.5, None, 0.7]
-    changes = []
-    for number, reward in enumerate(rewards):
-        columns = {
-            "status": "error" if reward is None else "ok", "stop_reason": "length" if number < 3 else "done",
-            "reward": reward, "rewards": {"solved": float(number == 3), "style": 0.5}, "turns": number,
-            "reward_weights": {"solved": 1.0, "style": 0.1}, "completion_tokens": 100 * number, "seconds": 0.5,
-        }  # fmt: skip
-        changes.append(row(str(number), columns, step=7, group=f"g{number // 2}"))
-    run_id = written(engine, Batch(rows=changes), NOW)
-    (series,) = queries.step_series(engine, run_id)
-    (found,) = queries.steps(engine, run_id, series)
-    assert series == Series("train", "e", 8, 1, 7, 7)
-    assert (found.rollouts, found.scored, found.ended) == (8, 7, 8)
-    assert found.reward_sum == pytest.approx(3.3)
-    assert found.reward_p10 == pytest.approx(0.12)  # between 0.0 and 0.2, 0.6 of the way
-    assert found.reward_p90 == pytest.approx(0.82)  # between 0.7 and 1.0, 0.4 of the way
-    assert found.statuses == {"ok": 7, "error": 1}
-    assert found.stop_reasons == {"length": 3, "done": 5}
-    assert (found.groups, found.dead_groups) == (3, 1)  # the fourth has one reward only
-    assert found.rewards["solved"] == pytest.approx((8, 1.0, 1.0))
-    assert found.rewards["style"] == pytest.approx((8, 4.0, 0.35))  # counted where there is a reward
-    assert (found.turns_sum, found.tokens_sum, found.seconds_sum) == (28, 2_800, 4.0)
 
 
 def stale(engine: Engine) -> int:
@@ -310,13 +283,5 @@ def test_a_run_without_rollouts_has_no_series(engine: Engine) -> None:
 def test_rows_are_read_from_the_index_that_has_the_fewest(sqlite: Engine, asked: Any, mark: str, index: str) -> None:
     run_id = factory.make_run(sqlite, steps=3)
     (series,) = queries.step_series(sqlite, run_id)
-    plans = []
-
-    def explain(connection: Any, _: Any, statement: str, parameters: Any, *__: Any) -> None:
-        if mark in statement and "EXPLAIN" not in statement:
-            plans.append(str(connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", parameters).all()))
-
-    event.listen(sqlite, "before_cursor_execute", explain)
-    asked(sqlite, run_id, series)
-    assert len(plans) == 1
-    assert index in plans[0]
+    (plan,) = plans(sqlite, lambda: asked(sqlite, run_id, series), mark)
+    assert index in plan

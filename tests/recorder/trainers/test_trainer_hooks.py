@@ -192,15 +192,6 @@ def settings(db: Path) -> Any:
     return json.loads(sqlite3.connect(db).execute("select config from run").fetchone()[0])
 
 
-def test_a_sample_that_is_broken_costs_itself(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(RAISE_VARIABLE, "0")
-    samples = [sample(i, Status.COMPLETED, 1.0) for i in range(4)]
-    samples[0].metadata = samples[1].weight_versions = None  # type: ignore[assignment]
-    samples[2].tokens = None  # type: ignore[assignment]
-    slime_hooks.log_rollout(0, arguments(checkpoint), samples)
-    assert [it["dataset"]["index"] for it in rows("slime").metadata] == [0, 1, 3]
-
-
 def test_a_dict_of_rewards_has_one_that_counts_and_metrics(checkpoint: Path) -> None:
     args = arguments(checkpoint)
     args.reward_key = "score"
@@ -237,13 +228,17 @@ def test_without_a_tokenizer_the_text_of_slime_is_kept(tmp_path: Path) -> None:
 def test_a_sample_that_cannot_be_recorded_costs_itself(checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RAISE_VARIABLE, "0")
     before = guard.errors
-    broken = sample(0, Status.COMPLETED, 1.0)
-    broken.prompt, broken.reward = CHAT, "not a number"
-    assert slime_hooks.log_rollout(0, arguments(checkpoint), [broken, sample(1, Status.COMPLETED, 1.0)]) is False
+    samples = [sample(i, Status.COMPLETED, 1.0) for i in range(5)]
+    samples[0].metadata = samples[1].weight_versions = None  # type: ignore[assignment]
+    samples[2].tokens = None  # type: ignore[assignment]
+    samples[3].prompt, samples[3].reward = CHAT, "not a number"
+    assert slime_hooks.log_rollout(0, arguments(checkpoint), samples) is False
     assert slime_hooks.log_rollout(1, arguments(checkpoint), [object()]) is False
     assert slime_hooks.log_eval(1, object(), {}) is False
     assert guard.errors > before
-    assert 1.0 in rows("slime").reward.tolist()
+    found = rows("slime")
+    assert [it["dataset"]["index"] for it in found.metadata] == [0, 1, 3, 4]
+    assert found.reward.tolist() == pytest.approx([1.0, 1.0, np.nan, 1.0], nan_ok=True)
 
 
 class TrajectoryLogger:

@@ -1,43 +1,55 @@
-"""`logs-ui db`: what it says of a database, what it finds damaged, and runs that are copied, or deleted, whole."""
+"""`logs-ui db`: what it says of a database, what it finds damaged, runs that are copied, or deleted, whole; and where
+others write, too: what waits on disk, who writes on a network file system, and PostgreSQL's locks.
+"""
 
 import json
 import re
 import shlex
 import shutil
 import sqlite3
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import URL, Connection, Engine, delete, func, insert, select, text, update
 from sqlmodel import col
 
-from logs_ui.recorder import LogsUIError, flush, load_run, load_runs, load_scalars, start_run, trace_env
+from logs_ui.recorder import LogsUIError, flush, load_run, load_runs, load_scalars, queries, start_run, trace_env
+from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.errors import RefusedDatabaseError, RunNotFoundError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage import clock, migrations
 from logs_ui.recorder.storage.address import Address, as_text, shown
+from logs_ui.recorder.storage.changes import Source, SourcesChange
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
+from logs_ui.recorder.storage.spool.lease import Lease
+from logs_ui.recorder.storage.spool.spool_entry import Entry, encoded
 from logs_ui.recorder.storage.spool.spool_files import Spool
+from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.spool_folder import spool_folder
+from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 from logs_ui.recorder.storage.tables import (
     EvaluationRow,
     PayloadStart,
     RolloutPayload,
+    Run,
     Table,
     Tokenizer,
     WriterPosition,
 )
-from logs_ui.recorder.storage.writes import row_writes
+from logs_ui.recorder.storage.writes import row_writes, run_writes
 from logs_ui.recorder.upkeep import check, delete_run, look_at, merge, prune, vacuum
+from logs_ui.recorder.upkeep.delete import _itself
 from logs_ui.recorder.upkeep.integrity_check import Finding
 from logs_ui.recorder.upkeep.merge import MergedRun
 from logs_ui.recorder.upkeep.vacuum import forget_writers
-from logs_ui.recorder.vocabulary import RunState
+from logs_ui.recorder.vocabulary import RunState, SourceKind
 from tests.recorder.capture.test_observed_images import screenshot
 from tests.support.changes import nth, stored
 from tests.support.command import typed
@@ -181,9 +193,7 @@ def test_images_come_along(tmp_path: Path) -> None:
     assert is_whole(tmp_path / "b.db")
 
 
-def test_pruned_text_is_not_put_back_by_the_copy_that_has_it_nor_taken_by_the_one_that_has_not(
-    stock: Path, tmp_path: Path
-) -> None:
+def test_pruned_text_is_neither_put_back_by_a_copy_nor_taken_from_one(stock: Path, tmp_path: Path) -> None:
     merge([stock], tmp_path / "a.db")
     prune(tmp_path / "a.db", run="one")
     merge([stock], tmp_path / "a.db")
@@ -274,9 +284,7 @@ def test_vacuum_forgets_processes_that_wrote_last_long_ago_and_whose_spools_are_
     spool.remove()
 
 
-def test_vacuum_refuses_while_somebody_records_and_where_there_is_no_room(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vacuum_refuses_while_a_run_records_and_without_room(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     under_way = r"cannot be vacuumed while run .* is being recorded into it\. Wait"
     with recording(copy), pytest.raises(LogsUIError, match=under_way):
         vacuum(copy)
@@ -353,9 +361,7 @@ def test_info_says_what_there_is(stock: Path, address: Address) -> None:
         assert len(look_at(as_text(address)).under_way) == 1
 
 
-def test_commands_that_people_copy_name_a_path_with_a_blank(
-    stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copied_commands_name_a_path_with_a_blank(stock: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     db, away = tmp_path / "my runs" / "a.db", tmp_path / "my runs" / "b.db"
     merge([stock], db)
     change(db, delete(Tokenizer), insert(PayloadStart).values(id=1, data=b"used by nobody"))
@@ -404,6 +410,8 @@ def test_what_waits_before_the_first_ingest_is_not_denied(tmp_path: Path, monkey
             assert "far.2   1 rollout" in typed("prune", "--run", "far.2", "--db", db).stdout
         else:
             assert "far.3  new, 1 rollout\n" in typed("db", "merge", db, "--into", tmp_path / "b.db").stdout
+    record_one(db)
+    assert typed("db", "ingest", "--db", db).stdout == f"1 change of rollouts stored in {db}.\n"
 
 
 def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path) -> None:
@@ -429,3 +437,204 @@ def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path) -> None:
     assert broken.returncode == 1
     assert f"$ logs-ui db check --db runs.db\n{broken.stdout}```".replace(str(db), "runs.db") in UPKEEP.read_text()
     assert json.loads(typed("db", "check", "--db", db, "--json").stdout)[-1]["is_whole"] is False
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    """A finished run of 24 rollouts."""
+    path = tmp_path / "a.db"
+    make_run_at(path, uid="one", steps=6, groups_per_step=1, state=RunState.FINISHED)
+    return path
+
+
+@pytest.fixture
+def network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOGS_UI_FILE_SYSTEM", "network")
+    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._PATIENCE", 0.2)
+
+
+def positions(db: Path) -> int:
+    with disposed(writing_engine(db)) as engine, engine.connect() as connection:
+        found = connection.scalar(select(func.count()).select_from(WriterPosition))
+    return found or 0
+
+
+@pytest.mark.usefixtures("network")
+def test_commands_work_with_what_waits_on_disk(tmp_path: Path) -> None:
+    db, other = tmp_path / "a.db", tmp_path / "b.db"
+    with start_run("new", db=db) as run:
+        for _ in range(2):
+            with run.rollout(PROMPT) as row:
+                row.turn("hi")
+                row.score(1.0)
+    assert flush()
+    assert not db.exists()
+    assert [it.rollouts for it in merge([db], other)] == [2]
+    assert (positions(db), positions(other)) == (1, 0), "each database's own"
+    db.unlink()
+    assert look_at(db).rollouts == 2
+    db.unlink()
+    assert prune(db, run="new", dry_run=True).rollouts == 2
+
+
+def test_a_run_of_which_some_waits_on_disk_is_not_deleted(db: Path) -> None:
+    spool = Spool(spool_folder(db), "p", 1 << 30)
+    spool.append(nth(1), encoded(Entry(nth(1), 1, alive=("one",)))[0])
+    for dry_run in (True, False):
+        with pytest.raises(LogsUIError, match=r"Part of run one still waits in .*p\.000001\.spool: storing it"):
+            delete_run("one", db, dry_run=dry_run)
+    spool.close()
+    assert delete_run("one", db).rollouts == 24
+    assert Ingester(db, entry_of).take_in().entries == 0
+    assert load_runs(db).empty
+
+
+def test_a_file_that_is_moved_meanwhile_gets_its_log(db: Path) -> None:
+    archive = db.with_name("archive.db")
+
+    def move(*_: object) -> None:
+        if db.exists():
+            db.rename(archive)
+
+    with pytest.raises(LogsUIError, match=r"a\.db was moved or replaced just now\. Try again\."):
+        delete_run("one", db, progress=move)
+    assert not log_of(db).exists()
+    assert stored(archive, "SELECT count(*) FROM evaluation_row") == [(0,)]
+
+
+@pytest.mark.usefixtures("network")
+def test_on_a_network_file_system_a_command_waits_for_who_takes_in(db: Path) -> None:
+    spool_folder(db).mkdir()
+    commands: list[Callable[[], object]] = [
+        lambda: prune(db, run="one"),
+        lambda: delete_run("one", db),
+        lambda: vacuum(db),
+        lambda: merge([db], db.with_name("b.db")),
+    ]
+    spool_folder(db.with_name("b.db")).mkdir()
+    with Lease(spool_folder(db) / "ingester").held(), Lease(spool_folder(db.with_name("b.db")) / "ingester").held():
+        for command in commands:
+            with pytest.raises(LogsUIError, match=r"Another process has been writing .* for a long time"):
+                command()
+    assert prune(db, run="one").rollouts == 24
+    assert not spool_folder(db).exists()
+
+
+@pytest.mark.usefixtures("network")
+def test_on_a_network_file_system_a_command_is_alone_or_stops(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._FIRST", 8)
+    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._MOST", 8)
+    path = spool_folder(db) / "ingester"
+
+    def taken_over(what: str, _done: int, _total: int) -> None:
+        if what == "pruning":
+            with Lease(path).held() as is_held:
+                assert not is_held
+            path.write_text("another")
+
+    with pytest.raises(LogsUIError, match=r"Another process writes .* now, because this one"):
+        prune(db, run="one", progress=taken_over)
+    path.unlink()
+    assert prune(db, run="one").rollouts == 16
+
+
+def wait_for_lock(engine: Engine) -> None:
+    """Until somebody waits for one of the database's."""
+    waiting = text(
+        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+    deadline = time.monotonic() + 240
+    while True:
+        with engine.connect() as connection:
+            if connection.scalar(waiting):
+                return
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.exhaustive
+def test_a_deletion_and_a_writer_do_not_wait_for_each_other(postgres_url: URL) -> None:
+    engine = writing_engine(postgres_url)
+    with engine.begin() as connection:
+        ids = run_writes.run_ids(connection, ["a", "b"], 1)
+    run = queries.find_run(engine, "a")
+
+    def delete() -> None:
+        with engine.begin() as connection:
+            _itself(connection, run)
+
+    deleting = threading.Thread(target=delete)
+    with engine.begin() as connection:
+        run_writes.take_runs(connection, ids.values())
+        deleting.start()
+        wait_for_lock(engine)
+        run_writes.write_sources(connection, [SourcesChange("b", (Source(SourceKind.REWARD, "r", "text", None),))], ids)
+    deleting.join()
+    assert list(load_runs(as_text(postgres_url)).run) == ["b"]
+    engine.dispose()
+
+
+@pytest.mark.exhaustive
+def test_what_is_written_during_a_merge_stays(db: Path, postgres_url: URL, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that ends, and a rollout that gets its reward: the copy of an hour ago has neither."""
+    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._FIRST", 8)
+    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._MOST", 8)
+    with disposed(writing_engine(db)) as writing:
+        row = EvaluationRow
+        with writing.begin() as connection:
+            connection.execute(update(Run).values(state=RunState.RUNNING, heartbeat=1))
+        merge([db], as_text(postgres_url))
+        with writing.begin() as connection:
+            connection.execute(update(row).values(scored=None, reward=None, advantage=None, preview="older"))
+    with disposed(writing_engine(postgres_url)) as engine:
+        with engine.begin() as connection:
+            connection.execute(update(row).values(scored=None, reward=None, advantage=None))
+        run_id = queries.find_run(engine, "one").id or 0
+        writers: list[threading.Thread] = []
+
+        def written_meanwhile(write: Callable[[Connection], None]) -> None:
+            began = threading.Event()
+
+            def transact() -> None:
+                with engine.begin() as connection:
+                    run_writes.take_runs(connection, [run_id])
+                    write(connection)
+                    began.set()
+                    wait_for_lock(engine)
+
+            writers.append(threading.Thread(target=transact))
+            writers[-1].start()
+            assert began.wait(240)
+
+        def score(connection: Connection) -> None:
+            connection.execute(update(row).values(scored=1, reward=0.5))
+
+        def end(connection: Connection) -> None:
+            connection.execute(update(Run).values(state=RunState.FINISHED, heartbeat=2))
+
+        def progress(_what: str, done: int, _total: int) -> None:
+            if done == 8:
+                written_meanwhile(score)
+
+        written_meanwhile(end)
+        merge([db], as_text(postgres_url), progress=progress)
+        for writer in writers:
+            writer.join()
+        with engine.connect() as connection:
+            assert connection.scalar(select(col(Run.state))) == RunState.FINISHED
+            assert connection.scalar(select(func.count()).where(col(row.reward) == 0.5)) == 24
+        assert len(writers) == 2
+
+
+@pytest.mark.exhaustive
+def test_notes_and_index_are_vacuumed_too(postgres_url: URL) -> None:
+    names = ("public.run", "notes.note", "search.texts")
+    with disposed(writing_engine(postgres_url)) as engine:
+
+        def files() -> list[int]:
+            with engine.connect() as connection:
+                return [connection.scalar(text(f"SELECT pg_relation_filenode('{it}')")) or 0 for it in names]
+
+        before = files()
+        vacuum(as_text(postgres_url))
+        assert not set(before) & set(files())

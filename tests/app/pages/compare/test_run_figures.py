@@ -13,15 +13,17 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, select, update
 from sqlmodel import col
 
-from logs_ui.app.pages.compare.run_figures import PARTS, compared_tasks, estimate, figures_of
+from logs_ui.app.pages.compare.run_figures import PARTS, Estimate, compared_tasks, estimate, figures_of
+from logs_ui.app.pages.compare.run_table import ComparedSide, make_figure_table
 from logs_ui.app.pages.compare.run_tasks import make_table
+from logs_ui.app.web import urls
 from logs_ui.recorder import queries, start_run
 from logs_ui.recorder.queries import GroupResult
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState
-from tests.support.dashboard import dashboard
+from tests.support.dashboard import dashboard, flat
 from tests.support.factory import WEIGHTS, make_run
 
 A, B, OTHER = "one-aaaa", "two-bbbb", "other-cccc"
@@ -37,11 +39,21 @@ def fill(engine: Engine) -> None:
         db.execute(update(row).where(col(row.run_id) == 2, col(row.task).like("count%")).values(task="only of B"))
 
 
+def test_families_of_tasks_are_compared_by_what_is_solved_of_them() -> None:
+    def run(solved_of_web: int) -> dict[str, list[GroupResult]]:
+        tasks = [(f"{family}/{i}", family) for family in ("code", "web") for i in range(6)]
+        return {task: [GroupResult(4, solved_of_web if family == "web" else 2, 2.0)] for task, family in tasks}
+
+    figures = figures_of([run(4), run(0)], [{}, {}], "raw")
+    means = {name: [it and (it.mean, it.is_clear) for it in cells] for name, cells in figures.items() if " in " in name}
+    assert means == {"solved in code/": [(0.5, False)] * 2, "solved in web/": [(1.0, False), (0.0, True)]}
+
+
 def shown(client: TestClient, *runs: str, **asked: Any) -> tuple[dict[str, list[str]], str]:
     """The figures of the page, each with its cells as text, and the whole page as text."""
     html = client.get("/compare", params={"run": list(runs), **asked}).text
-    table = re.search(r'<table class="list by-figure">.*?</table>', html, re.DOTALL)
-    lines = re.findall(r'<tr><th scope="row".*?</tr>', table[0] if table else "", re.DOTALL)
+    tables = re.findall(r'<table class="figure-table".*?</table>', html, re.DOTALL)
+    lines = re.findall(r'<tr[^>]*>\s*<th scope="row".*?</tr>', "".join(tables), re.DOTALL)
     cells = [[text(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", line, re.DOTALL)] for line in lines]
     return {first: rest for first, *rest in cells}, text(html)
 
@@ -138,7 +150,8 @@ def test_a_function_is_raw_weighted_or_what_is_left() -> None:
 
 def test_the_page_has_every_figure_of_the_rollouts(client: TestClient, engine: Engine) -> None:
     found, page = shown(client, A, B, steps="all")
-    assert list(found)[:6] == ["mean reward", "solved", "truncated", "errors", "turns", "tokens"]
+    assert list(found)[:2] == ["mean reward", "solved"]
+    assert {"truncated", "errors", "turns", "tokens"} <= set(found)
     assert re.fullmatch(r"\d+\.\d% ±\d+\.\d%", found["errors"][0])
     assert set(WEIGHTS) <= set(found)
     row = EvaluationRow
@@ -162,7 +175,7 @@ def test_the_page_has_every_figure_of_the_rollouts(client: TestClient, engine: E
 def test_weighted_means_and_headroom_are_one_choice_away(client: TestClient) -> None:
     raw, weighted = (shown(client, A, B, part=part)[0]["brevity"][0] for part in ("raw", "weighted"))
     assert float(weighted.split()[0]) == pytest.approx(float(raw.split()[0]) * WEIGHTS["brevity"], abs=1e-3)
-    assert "Headroom is the highest weighted value" in shown(client, A, B, part="headroom")[1]
+    assert "Left to gain is the highest weighted value" in shown(client, A, B, part="headroom")[1]
 
 
 def test_a_run_without_a_task_in_common_is_not_added_up(client: TestClient) -> None:
@@ -177,7 +190,7 @@ def test_a_run_without_a_task_in_common_is_not_added_up(client: TestClient) -> N
 
 
 def test_each_task_has_its_number_and_error(client: TestClient) -> None:
-    html = client.get("/compare", params={"run": [A, B], "steps": "all"}).text
+    html = flat(client.get("/compare", params={"run": [A, B], "steps": "all"}).text)
     lines = [text(line) for line in re.findall(r'<tr[^>]*><th scope="row" class="task mono">.*?</tr>', html, re.DOTALL)]
     assert any(re.search(r"0\.\d{3} ±0\.\d{3} \d+ ", line) for line in lines)
 
@@ -248,3 +261,27 @@ def test_sums_by_group_are_those_of_the_rows(engine: Engine) -> None:
     assert (failed > 0, sum(it["errors"][0] for it in sums)) == (True, len(ended))
     assert sum(it["errors"][1] or 0 for it in sums) == failed
     assert queries.reward_weights(engine, 1) == WEIGHTS
+
+
+@pytest.mark.parametrize(("name", "part", "weights", "tone"), [
+    ("rewards.too_long", "raw", (-1.0, -0.5), "tone-negative"),
+    ("rewards.too_long", "weighted", (-1.0, -0.5), "tone-positive"),
+    ("rewards.too_long", "headroom", (-1.0, -0.5), "tone-negative"),
+    ("rewards.right", "raw", (1.0, 2.0), "tone-positive"),
+    ("rewards.watched", "raw", (0.0, 0.0), ""),
+    ("rewards.turned", "raw", (1.0, -1.0), ""),
+    ("truncated", "raw", (1.0, 1.0), "tone-negative"),
+])  # fmt: skip
+def test_more_of_a_figure_is_better_or_worse(name: str, part: str, weights: tuple[float, float], tone: str) -> None:
+    sides = [ComparedSide(letter, letter, "", "", is_apart=False) for letter in "AB"]
+    cells = [Estimate(0.2, 0.01, 80, 10), Estimate(0.8, 0.01, 80, 10, is_clear=True)]
+    of_runs = [{name.removeprefix("rewards."): it} for it in weights]
+    (line,) = make_figure_table(sides, {name: cells}, part, of_runs).shown
+    assert line.differences[0].tone == f"clear {tone}".strip()
+
+
+def test_a_function_that_is_called_in_a_place_opens_no_family() -> None:
+    sides = [ComparedSide(letter, letter, "", "step:1..2", is_apart=False) for letter in "AB"]
+    cells = [Estimate(0.2, 0.01, 80, 10), Estimate(0.8, 0.01, 80, 10, is_clear=True)]
+    (line,) = make_figure_table(sides, {"rewards.correct in box": cells}, "raw", [{}, {}]).shown
+    assert [it.address for it in line.values] == [urls.matching(letter, "step:1..2") for letter in "AB"]

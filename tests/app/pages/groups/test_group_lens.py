@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from logs_ui.app.pages.groups.compare_rollouts_page import aligned
 from logs_ui.app.pages.groups.group_lens import Lens, lens_of
 from logs_ui.app.parts import turns
-from logs_ui.app.parts.timeline import make_timeline
+from logs_ui.app.parts.differences import Differ
+from logs_ui.app.parts.timeline import Card, make_timeline
 from logs_ui.recorder import load_run, queries, start_run
 from logs_ui.recorder.queries import Kind, Rollout
 from logs_ui.recorder.storage.database import reading_engine
@@ -69,7 +71,9 @@ def test_it_shows_the_turn_what_came_before_and_what_followed() -> None:
     best, worst = [{"x": n} for n in (1, 2, 3, 4, 5, 6, 7)], [{"x": 1}, {"x": 9}, "give up"]
     found = lens((1.0, best), (0.5, [{"x": 5}]), (0.0, worst))
     assert found is not None
-    assert [(it.number, it.did, it.heard, it.reward) for it in found.same] == [(1, "x 1", "text answer 1", 0.1)]
+    assert [(it.number, it.action or it.said, it.answer, it.reward) for it in found.same] == [
+        (1, "x 1", "text answer 1", 0.1)
+    ]
     assert found.turn is not None
     assert found.turn.number == 2
     assert [piece.name for piece in found.turn.pieces] == ["assistant", "action: x", "observation"], "no reasoning"
@@ -79,9 +83,9 @@ def test_it_shows_the_turn_what_came_before_and_what_followed() -> None:
     assert observation.is_equal
     assert not said.is_equal
     assert found.worth == (0.2, 0.2)
-    assert [it.did for it in found.a.turns] == ["x 3", "x 4", "x 5"]
+    assert [it.action for it in found.a.turns] == ["x 3", "x 4", "x 5"]
     assert found.a.more == 2
-    assert [(it.did, it.heard, it.reward) for it in found.b.turns] == [("give up", "", None)]
+    assert [(it.action or it.said, it.answer, it.reward) for it in found.b.turns] == [("give up", "", None)]
     assert (found.a.side.row.id, found.b.side.row.id) == (1, 3)
 
 
@@ -90,7 +94,7 @@ def test_tool_calls_are_written_as_people_write_them() -> None:
     best = [{"x": 1}, edit, {"name": "bash", "arguments": {"command": "git diff"}}]
     found = lens((1.0, best), (0.0, [{"x": 2}]))
     assert found is not None
-    assert [it.did for it in found.a.turns] == ["str_replace_editor  command=view path=/src/a.py", "bash  git diff"]
+    assert [it.action for it in found.a.turns] == ["str_replace_editor  command=view path=/src/a.py", "bash  git diff"]
 
 
 def test_text_parts_at_its_first_word_that_differs_behind_a_folded_beginning() -> None:
@@ -103,6 +107,29 @@ def test_text_parts_at_its_first_word_that_differs_behind_a_folded_beginning() -
     assert [segment.text for segment in piece.b.segments if segment.changed] == ["5"]
     assert piece.a.segments[0].skipped > 1000
     assert found.same == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "is_equal"),
+    [
+        ({"$image": "a" * 64}, {"$image": "a" * 64}, True),
+        ({"$image": "a" * 64}, {"$image": "b" * 64}, False),
+        ({"$image": "a" * 64}, {"$image": None, "note": "not kept: it is larger"}, False),
+        ({"$image": None}, {"$image": None}, False),
+    ],
+)
+def test_images_are_compared_by_their_content(a: dict[str, Any], b: dict[str, Any], *, is_equal: bool) -> None:
+    (pictures,) = [it for it in aligned(1, seen(a), seen(b), Differ()).pieces if it.name == "images"]
+    assert pictures.is_equal is is_equal
+    assert [len(half.pictures) for half in (pictures.a, pictures.b)] == [1, 1]
+
+
+def seen(image: dict[str, Any]) -> list[Card]:
+    """The cards of a turn whose observation has this image, and the same text in each."""
+    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "I look."}]
+    action = {"turn": 1, "action": {"look": 1}, "observation": {"text": "a page", "screenshot": image}}
+    row = EvaluationRow(turns=1)  # type: ignore[call-arg]  # nothing else of it is looked at
+    return make_timeline(Rollout(row, messages, [action], {}, {}, None))
 
 
 def test_a_dead_group_shows_one_that_parts_where_any_does() -> None:
@@ -150,7 +177,7 @@ def test_the_page_says_where_and_leads_to_the_whole_comparison(tmp_path: Path) -
     html, (low, high) = page(tmp_path / "a.db", (0.0, worst), (1.0, best))
     said = text_of(html)
     assert said.startswith("Where best and worst diverge at turn 2 full comparison best, gen 1 1.000")
-    assert "The first turn is identical 1 do look → look is done" in said
+    assert "The first turn has the same action 1 do look → look is done" in said
     assert "best, gen 1 1.000 ▲ higher reward" in said
     assert "worst, gen 0 0.000 ▼ lower reward" in said
     assert 'class="lens-body" data-better="a"' in html

@@ -28,7 +28,7 @@ from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import Mark, RunState, StopReason
-from tests.support.dashboard import dashboard, fragment, of_run
+from tests.support.dashboard import dashboard, flat, fragment, of_run
 from tests.support.exhaustive import cases, examples
 from tests.support.factory import make_run, make_run_at
 from tests.support.payloads import pack_content
@@ -190,16 +190,16 @@ def test_groups_of_an_evaluation_are_told_from_those_of_the_training(client: Tes
 
 
 def test_kinds_are_counted_and_lead_to_their_groups(client: TestClient) -> None:
-    html = client.get(f"/runs/{RUN}/groups").text
+    html = flat(client.get(f"/runs/{RUN}/groups").text)
     counts = dict(re.findall(r'class="kind-(\w+)"><a.*?<span class="n">(\d+)</span>', html, re.DOTALL))
     assert ">Solved: solved ≥ 1<" in html
     assert (counts["failed"], counts["passed"], counts["level"]) == ("3", "3", "3")
     for kind, step in (("failed", 3), ("passed", 4), ("level", 5)):
-        page = client.get(f"/runs/{RUN}/groups?kind={kind}").text
+        page = flat(client.get(f"/runs/{RUN}/groups?kind={kind}").text)
         assert len(shown(page)) == 3
         assert set(re.findall(r'title="Only step (\d+)"', page)) == {str(step)}
-    assert len(shown(client.get(f"/runs/{RUN}/groups?kind=dead").text)) == 9
-    assert "No groups match" in client.get(f"/runs/{RUN}/groups?kind=passed&where=step:3").text
+    assert len(shown(flat(client.get(f"/runs/{RUN}/groups?kind=dead").text))) == 9
+    assert "No groups match" in flat(client.get(f"/runs/{RUN}/groups?kind=passed&where=step:3").text)
 
 
 @pytest.mark.parametrize(
@@ -231,10 +231,10 @@ def test_what_needs_all_groups_is_bounded_and_says_so(
     survey = queries.survey(engine, run_id(engine, RUN), RolloutFilter(), SOLVED)
     assert (survey.step_min, survey.step_max, survey.is_whole) == (11, 12, False)
     assert {tally.step for tally in survey.tallies} == {11, 12}
-    html = client.get(f"/runs/{RUN}/groups?sort=lowest-mean").text
+    html = flat(client.get(f"/runs/{RUN}/groups?sort=lowest-mean").text)
     assert "Only steps 11 to 12" in html
     assert len(shown(html)) == 6
-    newest = client.get(f"/runs/{RUN}/groups").text
+    newest = flat(client.get(f"/runs/{RUN}/groups").text)
     assert "Only of" not in newest
     assert len(shown(newest)) == 38
     monkeypatch.setattr("logs_ui.recorder.queries.group_survey.WINDOW", 5)
@@ -260,7 +260,7 @@ def test_the_next_page_follows_without_javascript(client: TestClient, monkeypatc
 
 
 def test_news_wait_behind_the_pill_and_known_groups_are_no_news(client: TestClient, engine: Engine) -> None:
-    page = client.get(f"/runs/{LIVE}/groups").text
+    page = flat(client.get(f"/runs/{LIVE}/groups").text)
     address = unescape(re.search(r'hx-get="(/runs/[^"]+/groups/live[^"]+)"', page)[1])  # type: ignore[index]
     assert client.get(address, headers=fragment("live")).status_code == 204
     last = max(rows_of(engine, LIVE), key=lambda row: row.id or 0)
@@ -272,11 +272,11 @@ def test_news_wait_behind_the_pill_and_known_groups_are_no_news(client: TestClie
         new = copy | {"id": top + 2, "uid": "new", "group": f"{LIVE}/train/99/0"}
         db.execute(insert(EvaluationRow), [late, new])
         db.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=500))
-    news = client.get(f"{address}&open={first}", headers=fragment("live")).text
+    news = flat(client.get(f"{address}&open={first}", headers=fragment("live")).text)
     assert "1 new" in unescape(re.sub(r"<svg.*?</svg>", "", news))
     assert f'hx-target="#group-{first}"' in news
     assert " of</span> 5</span>" in news
-    followed = client.get(f"{address}&follow=1", headers=fragment("live")).text
+    followed = flat(client.get(f"{address}&follow=1", headers=fragment("live")).text)
     assert shown(followed)[0] == top + 2
     assert 'hx-target="#rows"' in followed
 
@@ -342,7 +342,7 @@ def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine)
             content = pack_content({"messages": said, "actions": [same, then]})
             is_row = col(RolloutPayload.row_id) == row.id
             db.execute(update(RolloutPayload).where(is_row).values(content=content))
-    html = client.get(f"/runs/{RUN}/groups/{first.id}").text
+    html = flat(client.get(f"/runs/{RUN}/groups/{first.id}").text)
     best, equal, *others = re.split(r'(?=<article class="completion")', html)[1:]
     assert "first divergence" in best
     assert "diverges from best" not in equal
@@ -351,7 +351,7 @@ def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine)
         assert mark
         assert (before.count('<section class="turn"'), after.count('<section class="turn"')) == (1, 1)
     ids = columns(html)
-    both = client.get(f"/runs/{RUN}/compare?a={ids[0]}&b={ids[-1]}").text
+    both = flat(client.get(f"/runs/{RUN}/compare?a={ids[0]}&b={ids[-1]}").text)
     assert "They diverge at turn 2" in both
     assert re.search(r'id="turn-1"(?! open)', both), "what is equal is folded"
     assert re.search(r'id="turn-2" open', both)
@@ -360,7 +360,7 @@ def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine)
     told = unescape(re.sub("<[^>]+>", "", both))
     assert "+1, done" in told
     assert "-0.5" in told
-    alike = client.get(f"/runs/{RUN}/compare?a={ids[0]}&b={ids[1]}").text
+    alike = flat(client.get(f"/runs/{RUN}/compare?a={ids[0]}&b={ids[1]}").text)
     assert "Their actions are identical" in alike
     assert "<mark" not in alike
 

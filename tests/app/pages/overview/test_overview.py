@@ -1,8 +1,10 @@
 """A run's overview: its figures, its charts and what they lead to, over HTTP and in a real Chromium."""
 
+import dataclasses
 import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from sqlalchemy import Engine, insert, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
+from logs_ui.app.pages.overview.overview_page import Steps
 from logs_ui.app.pages.overview.step_tiles import TileWindow, make_tiles
 from logs_ui.app.parts.step_charts import Form, function_means, make_charts, smoothed, spelt, written
 from logs_ui.recorder import flush, queries, start_run
@@ -20,7 +23,7 @@ from logs_ui.recorder.storage.step_sums import RewardSums
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, Scalar, StepStatistics
 from logs_ui.recorder.vocabulary import RunState
 from tests.support.axe import check_looks, violations
-from tests.support.dashboard import changed, dashboard, fragment, page_of, poll_of, rollouts_at, text_of
+from tests.support.dashboard import changed, dashboard, flat, fragment, page_of, poll_of, rollouts_at, text_of
 from tests.support.factory import HELD_OUT, make_run
 
 RUN, LIVE, EARLY = "main-run-1234", "live-run-5678", "early-run-9abc"
@@ -58,7 +61,7 @@ def test_tiles_are_of_the_last_ten_steps_against_the_ten_before() -> None:
     reward, turns = tiles["Mean reward"], tiles["Turns"]
     assert (reward.value, reward.change, reward.tone) == ("0.305", "+0.100", "positive")
     assert (turns.value, turns.change, turns.tone) == ("20.500", "+10.000", "quiet")
-    assert (tiles["Truncated"].value, tiles["Truncated"].change) == ("0%", "±0")
+    assert "Truncated" not in tiles, "no rollout was at any step"
     assert "Tokens" not in tiles, "nothing is said of what nobody recorded"
     assert [tile for tile in make_tiles(TileWindow.of(steps[:10]), steps[:10]) if tile.change is not None] == []
 
@@ -75,11 +78,11 @@ def test_steps_that_await_their_rewards_do_not_push_others_out_of_the_window() -
 def test_the_tile_of_solved_rollouts_is_that_of_the_run_s_definition(engine: Engine, path: Path) -> None:
     address = f"/runs/{RUN}/overview"
     with dashboard(path) as client:
-        first = client.get(address).text
+        first = flat(client.get(address).text)
         assert "solved their task. Solved:" not in first, "not known yet"
-        html = client.get(address, headers=fragment("overview")).text  # a poll waits for the diagnosis
-        held_out = client.get(f"{address}?mode=eval", headers=fragment("overview")).text
-        then = client.get(address).text
+        html = flat(client.get(address, headers=fragment("overview")).text)  # a poll waits for the diagnosis
+        held_out = flat(client.get(f"{address}?mode=eval", headers=fragment("overview")).text)
+        then = flat(client.get(address).text)
     tiles = [it.partition('<dl class="tiles"')[2].partition("</dl>")[0] for it in (first, html, then)]
     names = [re.findall(r"<dt[^>]*>(?:<bdi>)?([^<]+)", of_visit) for of_visit in tiles]
     assert names[0] == names[1] == names[2], "the tiles do not differ between visits"
@@ -104,11 +107,11 @@ def test_the_tile_of_solved_rollouts_stays_where_nothing_defines_them_and_a_save
                 row.score(rewards={"length": at / 16 + step / 100})
     flush()
     with dashboard(tmp_path / "a.db") as client:
-        html = client.get(f"/runs/{run.id}/overview", headers=fragment("overview")).text
-        then = client.get(f"/runs/{run.id}/overview").text
+        html = flat(client.get(f"/runs/{run.id}/overview", headers=fragment("overview")).text)
+        then = flat(client.get(f"/runs/{run.id}/overview").text)
         form = {"query": "where=stop:length", "name": "<i>cut</i> off"}
         client.post(f"/runs/{run.id}/views", data=form, headers={"Origin": "http://127.0.0.1"})
-        named = client.get(f"/runs/{run.id}/overview").text
+        named = flat(client.get(f"/runs/{run.id}/overview").text)
         since = client.get(f"/runs/{run.id}/why/tasks?since=2&wait=1").status_code
     assert re.search(r'title="Not defined for this run[^"]*">Solved</dt><dd><strong class="quiet">\u2014', html)
     assert "Saved views" not in then
@@ -128,7 +131,7 @@ def test_components_add_up_to_the_mean_reward() -> None:
     assert sum(line.values[0] or 0.0 for line in chart.lines) == pytest.approx(steps[0].reward_sum / steps[0].scored)
     assert [line.raw and line.raw[0] for line in chart.lines] == [pytest.approx(2 / 3), 1.0]
     assert len({line.dash for line in chart.lines}) == 2
-    assert chart.note == "weighted, sum to the mean reward"
+    assert chart.note == "weighted: parts of the reward"
     apart = [a_step(1, [0.5, 0.3, 0.0, 0.0], rewards=rewards)]  # by functions whose weights are not known
     assert [it.note for it in make_charts(apart) if it.id == "components"] == ["weighted"]
     assert [(it.name, it.raw, it.counted) for it in function_means(steps[:1])] == [("a", 2 / 3, 0.25), ("b", 1.0, -0.1)]
@@ -174,8 +177,34 @@ def test_one_step_of_the_page_agrees_with_its_rows(client: TestClient, engine: E
     values = [line.values[at] for line in shown.chart.lines]
     assert pytest.approx(seventh.reward_p10) in values
     assert pytest.approx(seventh.reward_sum / seventh.scored) in values
-    html = client.get(f"/runs/{RUN}/overview/steps?of=reward").text
+    html = flat(client.get(f"/runs/{RUN}/overview/steps?of=reward").text)
     assert f'<a href="{escape(shown.addresses[at])}">7</a></th><td class="num">' in html
+
+
+def test_several_evals_begin_with_all_of_them_and_each_has_what_applies_to_it(tmp_path: Path) -> None:
+    with start_run("mix", db=tmp_path / "mix.db") as run:
+        for step in (1, 2):
+            for eval_name, rewards in (
+                ("math", {"correct": 1.0, "won": None}),
+                ("game", {"correct": None, "won": 0.5}),
+            ):
+                for _ in range(2):
+                    with run.rollout("?", eval_name=eval_name, mode="train", step=step) as row:
+                        row.score(rewards=rewards)
+    with dashboard(tmp_path / "mix.db") as client:
+        whole = page_of(client, f"/runs/{run.id}/overview")
+        assert [it.eval_name for it, *_ in whole.choice] == [None, "game", "math"]
+        assert whole.steps.series == queries.Series("train", None, 8, 2, 1, 2)
+        reward, functions = whole.steps.charts[:2]
+        assert [(it.name, it.values) for it in reward.lines] == [
+            ("game", [0.5, 0.5]), ("math", [1.0, 1.0]), ("mean", [0.75, 0.75])
+        ]  # fmt: skip
+        assert {it.name: it.values for it in functions.lines} == {"correct": [0.5, 0.5], "won": [0.25, 0.25]}
+        game = page_of(client, whole.choice[1][1])
+    assert [(it.name, it.values) for it in game.steps.charts[1].lines] == [("won", [0.5, 0.5])]
+    assert "correct" not in {
+        it.name for it in function_means([a_step(1, [], rewards={"correct": RewardSums(0, 0.0, 0.0)})])
+    }
 
 
 def test_train_and_evaluations_stand_apart(client: TestClient, engine: Engine) -> None:
@@ -206,7 +235,7 @@ def test_the_rollouts_of_some_steps_are_shown_lowest_first(client: TestClient) -
     preview = page_of(client, f"/runs/{RUN}/overview").steps.preview
     address = preview.replace("7000000000000001", "3").replace("7000000000000002", "5")
     shown = page_of(client, address)
-    assert (shown.first, shown.last, shown.count.value, len(shown.rows)) == (3, 5, 72, 6)
+    assert (shown.title, shown.count.value, len(shown.rows)) == ("Steps 3\u20135", 72, 6)
     rewards = [row.reward for row in shown.rows]
     assert rewards == sorted(rewards, key=lambda reward: reward if reward is not None else 9.0)
     assert f'data-preview="{escape(preview)}"' in client.get(f"/runs/{RUN}/overview").text
@@ -254,7 +283,7 @@ def test_structured_arguments_stand_below_the_simple_ones(client: TestClient, en
     options = dict.fromkeys(("first_option", "second_option", "third_option"), False)
     nested = {"a": options, "b": [1.0, 0.1], "c": "z" * 99}
     with changed(engine, Run, col(Run.uid) == RUN, config=nested):
-        html = client.get(f"/runs/{RUN}/overview").text.partition("Arguments</h2>")[2]
+        html = flat(client.get(f"/runs/{RUN}/overview").text).partition("Arguments</h2>")[2]
     names = re.findall(r'<div( class="structured")?><dt class="mono"><bdi>(\w)</bdi>', html)
     assert names == [("", "b"), ("", "c"), (' class="structured"', "a")]
     assert re.search(r'<dd class="text mono">{&#34;first_option', html)
@@ -317,7 +346,7 @@ def test_the_pointer_says_a_steps_values_in_all_charts_and_a_click_leads_to_it(q
     last = turns.inner_text()
     page.locator("#plot-reward .u-over").hover(position={"x": 1, "y": 20})
     expect(page.locator("#chart-reward .at")).to_have_text("step 1")
-    first = page.request.get(f"{url}/runs/{RUN}/overview/steps?of=turns").text()
+    first = flat(page.request.get(f"{url}/runs/{RUN}/overview/steps?of=turns").text())
     found = re.search(r'>1</a></th><td class="num">([^<]+)<', first)
     assert found
     expect(turns).to_have_text(found[1])
@@ -412,3 +441,14 @@ def test_news_change_the_charts_and_take_nothing_from_the_reader(quiet_page: Pag
     assert page.evaluate("(canvas) => canvas.isConnected", canvas), "drawn on, and not made anew"
     expect(page.locator("#preview h2")).to_have_text(chosen)
     expect(page.locator(".curve")).to_have_count(1)
+
+
+@pytest.mark.parametrize(
+    ("means", "shown", "has_more"),
+    [([], 0, False), ([0.1] * 6, 6, False), ([0.1] * 7, 6, True), ([0.1] * 6 + [0.2], 6, False)],
+)
+def test_a_tie_with_the_last_task_shown_is_named(means: list[float], shown: int, *, has_more: bool) -> None:
+    tasks: Any = [(SimpleNamespace(mean=mean), None, "") for mean in means]
+    empty: Any = {part.name: None for part in dataclasses.fields(Steps)}
+    steps = Steps(**empty | {"tasks": tasks})
+    assert (len(steps.lowest), steps.has_more_lowest) == (shown, has_more)

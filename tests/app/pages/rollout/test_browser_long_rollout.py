@@ -40,6 +40,7 @@ def top(page: Page, anchor: str) -> float:
     return float(page.locator(f"[id='{anchor}']").evaluate("it => it.getBoundingClientRect().top"))
 
 
+@pytest.mark.exhaustive
 def test_keys_unfold_one_kind_or_all_and_the_reader_stays_where_he_is(
     quiet_page: Page, url: str, ids: list[int]
 ) -> None:

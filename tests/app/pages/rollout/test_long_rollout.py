@@ -17,13 +17,15 @@ from logs_ui.app.main import create_app
 from logs_ui.app.pages.rollout import long_timeline
 from logs_ui.app.parts import rendered_text, timeline
 from logs_ui.app.parts.pictures import split_content
+from logs_ui.app.parts.turns import TurnLine, turns_of
 from logs_ui.recorder import queries, start_run
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.database import disposed, reading_engine
+from logs_ui.recorder.storage.tables import EvaluationRow
 from tests.faults.realistic import agents
 from tests.faults.realistic.recorded import Recorded, recorded
-from tests.support.dashboard import dashboard
+from tests.support.dashboard import dashboard, flat
 from tests.support.exhaustive import cases
 
 LIMIT = 60_000  # bytes of HTML
@@ -118,12 +120,42 @@ def test_neighbours_of_a_kind_are_one_mark(client: TestClient, rollouts: list[Ro
     assert card.answer
     answer = replace(card.answer, is_fallback=True, reward=0.5)
     cards = [replace(card, turn=i, anomaly=None, answer=answer) for i in range(1, 2_001)]
-    marks = long_timeline.rail(cards)
+    marks = long_timeline.rail(cards, [turn.line for turn in turns_of(cards)])
     assert [(it.turn, it.last, it.title) for it in marks if it.kind != "band"] == [
         (1, 2_000, "positive rewards, to turn 2000"),
         (1, 2_000, "action not in the answer, to turn 2000"),
     ]
     assert len(marks) < 40
+
+
+def agent(turns: int, observation: Any) -> tuple[list[timeline.Card], list[TurnLine]]:
+    """The cards and lines of a rollout that calls bash and looks by turns, and is answered with this."""
+    messages = [{"role": "user", "content": "go"}, *[{"role": "assistant", "content": "I act."}] * turns]
+    actions: list[dict[str, Any]] = [
+        {"turn": n, "action": {"name": "bash" if n % 2 else "look", "arguments": {"n": n}}, "observation": observation}
+        for n in range(1, turns + 1)
+    ]
+    row = EvaluationRow(turns=turns)  # type: ignore[call-arg]  # nothing else of it is looked at
+    cards = timeline.make_timeline(Rollout(row, messages, actions, {}, {}, None))
+    cards = [replace(it, answer=replace(it.answer, is_fallback=False)) if it.answer else it for it in cards]
+    return cards, [turn.line for turn in turns_of(cards)]
+
+
+def test_the_rail_of_an_agent_without_rewards_has_tools_and_sizes() -> None:
+    marks = long_timeline.rail(*agent(32, {"stdout": "0123456789"}))
+    assert [(it.turn, it.title, it.share) for it in marks] == [
+        (1, "turns 1 to 10: bash 5, look 5", 1.0),
+        (11, "turns 11 to 20: bash 5, look 5", 1.0),
+        (21, "turns 21 to 30: bash 5, look 5", 1.0),
+        (31, "turns 31 to 32: bash 1, look 1", 0.2),
+    ]
+
+
+def test_the_rail_marks_answers_with_errors() -> None:
+    cards, lines = agent(32, {"exit_code": 0})
+    lines[6] = replace(lines[6], exit_code=2, failure="exit_code 2")
+    marks = long_timeline.rail(cards, lines)
+    assert [(it.turn, it.kind, it.title) for it in marks if it.kind != "band"] == [(7, "warn", "bash: exit 2")]
 
 
 @pytest.mark.parametrize("query", cases(["?turn=100", "", "?show=output,rendered"], 1))
@@ -165,13 +197,15 @@ def test_an_action_is_on_the_page_once_and_as_a_person_writes_it(
 ) -> None:
     bash = next(it for it in rollouts[0].actions if it["action"]["name"] == "bash")
     command = bash["action"]["arguments"]["command"]
-    html = unescape(client.get(address(long, rollouts[0], "?show=output,reasoning")).text)
+    html = unescape(flat(client.get(address(long, rollouts[0], "?show=output,reasoning")).text))
+    html = re.sub(r'<details class="turn-lines".*?</details>', "", html, flags=re.DOTALL)
     assert html.count(command) == 1
     assert re.search(rf'<strong class="mono"><bdi>bash</bdi></strong><div class="text mono">{re.escape(command)}', html)
     assert '"arguments"' not in html
     compared = unescape(
-        client.get(f"/runs/{long.truth.run}/compare?a={rollouts[0].row.id}&b={rollouts[1].row.id}").text
+        flat(client.get(f"/runs/{long.truth.run}/compare?a={rollouts[0].row.id}&b={rollouts[1].row.id}").text)
     )
+    compared = re.sub(r"<summary>.*?</summary>", "", compared, flags=re.DOTALL)
     assert re.sub("</?mark>", "", compared).count(command) == 1
 
 
@@ -233,7 +267,7 @@ def test_what_happened_on_the_way_is_marked_and_one_click_away(
         assert f'<article id="{anchor}"' in client.get(page).text
     assert "data-first-anomaly" in html, "it opens where it first went wrong"
     assert "cut off at the token limit</span>" in html
-    assert long_timeline.rail(timeline.make_timeline(rollouts[1])[:40]) == [], "a short one has its turns listed"
+    assert long_timeline.rail(timeline.make_timeline(rollouts[1])[:40], []) == [], "a short one has its turns listed"
 
 
 def test_a_searched_word_is_sent_wherever_it_is(client: TestClient, long: Recorded, rollouts: list[Rollout]) -> None:

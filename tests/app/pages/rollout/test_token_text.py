@@ -81,6 +81,7 @@ def test_tokens_say_together_what_the_tokenizer_decodes(kind: str, data: st.Data
     assert not ids or spelt.ends[-1] == len(spelt.text)
 
 
+@pytest.mark.exhaustive
 @given(st.text(), st.sets(st.integers(0, 80), max_size=4))
 def test_what_stands_behind_broken_characters_is_not_shifted(text: str, lost: set[int]) -> None:
     made = tokenizer("bytes")

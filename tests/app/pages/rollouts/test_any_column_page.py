@@ -18,7 +18,7 @@ from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
 from tests.faults.realistic.agents import CODING_TASKS
 from tests.faults.realistic.recorded import Recorded, recorded
-from tests.support.dashboard import dashboard
+from tests.support.dashboard import dashboard, flat
 from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 from tests.support.page_text import read
@@ -52,18 +52,18 @@ def test_the_table_shows_and_sorts_the_datasets_columns(client: TestClient, run:
 
 def test_who_looks_for_a_column_in_vain_reads_which_there_are(client: TestClient, run: Recorded) -> None:
     for where in ("metadata.repository:x", "repository:x"):
-        html = client.get(f"/runs/{run.truth.run}?where={where}").text
+        html = flat(client.get(f"/runs/{run.truth.run}?where={where}").text)
         assert "first 40 short texts, numbers and booleans can be searched" in html
-    assert "first 40 dataset columns" in client.get(f"/runs/{run.truth.run}").text
-    assert "first 40" not in client.get(f"/runs/{run.truth.run}?where=turnz>1").text.partition("<details")[0]
+    assert "first 40 dataset columns" in flat(client.get(f"/runs/{run.truth.run}").text)
+    assert "first 40" not in flat(client.get(f"/runs/{run.truth.run}?where=turnz>1").text).partition("<details")[0]
 
 
 def test_a_number_alone_names_the_rollout_of_that_number(client: TestClient, run: Recorded) -> None:
-    html = client.get(f"/runs/{run.truth.run}?where=7").text
+    html = flat(client.get(f"/runs/{run.truth.run}?where=7").text)
     assert re.findall(r'Did you mean <a class="mono" href="([^"]*)"[^>]*>([^<]*)</a>', html) == [
         (f"/runs/{run.truth.run}?where=id:7", "#7")
     ]
-    assert "Did you mean" not in client.get(f"/runs/{run.truth.run}?where=987654321").text
+    assert "Did you mean" not in flat(client.get(f"/runs/{run.truth.run}?where=987654321").text)
 
 
 def test_one_rule_says_which_order_the_first_click_selects() -> None:

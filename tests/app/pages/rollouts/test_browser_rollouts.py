@@ -34,6 +34,7 @@ def top_of(row: Locator) -> float:
     return box["y"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("width", cases([1440, 390], 1))
 def test_back_and_u_return_to_the_row_where_it_was(quiet_page: Page, engine: Engine, url: str, width: int) -> None:
     page = quiet_page

@@ -22,7 +22,7 @@ from logs_ui.recorder.storage.database import disposed, reading_engine, writing_
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag
 from logs_ui.recorder.vocabulary import RunState
 from tests.support.axe import violations
-from tests.support.dashboard import dashboard
+from tests.support.dashboard import dashboard, flat
 from tests.support.exhaustive import cases
 from tests.support.factory import make_run, make_run_at
 
@@ -132,7 +132,7 @@ def hidden(html: str) -> list[str]:
 
 def test_the_column_shows_what_it_can_and_carries_the_rest_along(client: TestClient) -> None:
     line = "status:error -stop:length group:g step:2..9 reward>0.1 reward<=0.9 turns>1"
-    html = client.get(f"/runs/{RUN}?where={quote(line)}").text
+    html = flat(client.get(f"/runs/{RUN}?where={quote(line)}").text)
     assert f'<input id="where" name="where" value="{escape(line)}"' in html
     assert hidden(html) == ["-stop:length group:g turns>1"]
     fields = {name: unescape(value) for name, value in re.findall(r'name="(\w+_m\w+)" value="([^"]*)"', html)}
@@ -145,7 +145,7 @@ def test_the_column_shows_what_it_can_and_carries_the_rest_along(client: TestCli
 
 def test_the_chart_marks_strict_ends_too(client: TestClient) -> None:
     def marked(line: str) -> list[bool]:
-        html = client.get(f"/runs/{RUN}?where={quote(line)}").text
+        html = flat(client.get(f"/runs/{RUN}?where={quote(line)}").text)
         (chart,) = re.findall(r'<svg class="histogram".*?</svg>', html, re.DOTALL)
         return [" out" not in classes for classes in re.findall(r'<rect class="((?:posi|nega)tive[^"]*)" x', chart)]
 
@@ -288,11 +288,11 @@ def test_one_of_hundreds_of_tasks_is_found(tmp_path: Path) -> None:
     with disposed(writing_engine(path)) as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE evaluation_row SET task = printf('webarena/shopping_admin/%04d', id)")
     with dashboard(path) as client:
-        whole = client.get(f"/runs/{RUN}").text
+        whole = flat(client.get(f"/runs/{RUN}").text)
         assert whole.count('name="task"') == 50
         assert 'value="webarena/shopping_admin/0217"' not in whole
-        found = client.get(f"/runs/{RUN}?find=ADMIN/021").text
+        found = flat(client.get(f"/runs/{RUN}?find=ADMIN/021").text)
         assert re.findall(r'name="task" value="[^"]+/(\d+)"', found) == [f"{n:04}" for n in range(210, 220)]
-        assert "No task contains that" in client.get(f"/runs/{RUN}?find=nothing").text
-        hostile = client.get(f"/runs/{RUN}", params={"find": '"><script>x</script>'}).text
+        assert "No task contains that" in flat(client.get(f"/runs/{RUN}?find=nothing").text)
+        hostile = flat(client.get(f"/runs/{RUN}", params={"find": '"><script>x</script>'}).text)
         assert "<script>x" not in hostile

@@ -29,7 +29,7 @@ from logs_ui.recorder.queries.search.search_index import SearchIndex
 from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.sidecars import SEARCH
 from logs_ui.recorder.vocabulary import RunState
-from tests.support.dashboard import dashboard
+from tests.support.dashboard import dashboard, flat
 from tests.support.factory import make_run
 
 RUN, LIVE = "main-run-1234", "live-run-5678"
@@ -108,13 +108,13 @@ def test_a_column_that_is_misspelt_is_an_error() -> None:
 
 
 def test_a_cell_of_the_pivot_leads_to_its_rollouts(client: TestClient, engine: Engine) -> None:
-    html = client.get(f"/runs/{RUN}?view=pivot&of=count&columns=stop").text
+    html = flat(client.get(f"/runs/{RUN}?view=pivot&of=count&columns=stop").text)
     cells = re.findall(r'<td class="num h\d"><a href="([^"]+)"[^>]*>(?:<bdi>)?([\d,]+)', html)
     assert len(cells) > 10
     for address, number in cells[:6]:
         page = client.get(address.replace("&amp;", "&"))
-        assert f"<strong>{number}</strong> rollout" in page.text
-        assert "<table class=" in page.text
+        assert f"<strong>{number}</strong> rollout" in flat(page.text)
+        assert "<table class=" in flat(page.text)
         assert "view=pivot" not in str(page.url)
 
 
@@ -353,28 +353,28 @@ def test_the_page_says_how_much_was_searched_and_completes_itself(engine: Engine
     index = SEARCH.path(path)
     index.unlink(missing_ok=True)
     client = dashboard(path)  # no lifespan: nobody fills the index
-    html = client.get(f"/runs/{RUN}?where=largest").text
+    html = flat(client.get(f"/runs/{RUN}?where=largest").text)
     assert re.search(r"Searching 0 of \d+ rollouts; the index is being built", html)
     (poll,) = re.findall(r'data-poll hx-get="([^"]+)"', html)
     with dashboard(path) as filling:
         for _ in range(600):
             news = filling.get(poll.replace("&amp;", "&"))
-            if news.status_code == 200 and "being built" not in news.text:
+            if news.status_code == 200 and "being built" not in flat(news.text):
                 break
             time.sleep(0.1)
-        assert "<strong>0</strong> rollouts" not in news.text
-        assert 'id="new"' in news.text
-        assert "Searching" not in filling.get(f"/runs/{RUN}?where=largest").text
+        assert "<strong>0</strong> rollouts" not in flat(news.text)
+        assert 'id="new"' in flat(news.text)
+        assert "Searching" not in flat(filling.get(f"/runs/{RUN}?where=largest").text)
 
 
 def test_a_bin_of_the_histogram_leads_to_as_many_rollouts_as_it_says(client: TestClient) -> None:
-    html = client.get(f"/runs/{RUN}").text
+    html = flat(client.get(f"/runs/{RUN}").text)
     bins = re.findall(r'<a href="([^"]+)"[^>]*aria-label="[^"]*: ([\d,]+)" data-bin', html)
     counted = 0
     for address, number in bins:
-        page = client.get(unquote(address.replace("&amp;", "&"))).text
+        page = flat(client.get(unquote(address.replace("&amp;", "&"))).text)
         (found,) = re.findall(r'id="found"[^>]*><strong>([\d,]+)</strong>', page)
         counted += int(found)
         assert abs(int(found) - int(number)) <= 1  # an end is rounded to what one would write
-    (scored,) = re.findall(r'id="found"[^>]*><strong>(\d+)</strong>', client.get(f"/runs/{RUN}?scored=yes").text)
+    (scored,) = re.findall(r'id="found"[^>]*><strong>(\d+)</strong>', flat(client.get(f"/runs/{RUN}?scored=yes").text))
     assert counted == int(scored)

@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.vocabulary import RunState
-from tests.support.dashboard import dashboard
+from tests.support.dashboard import dashboard, flat
 from tests.support.factory import make_run_at
 
 RUN = "main-run-1234"
@@ -34,7 +34,7 @@ def save(client: TestClient, query: str, **form: str) -> str:
 
 def listed(client: TestClient, address: str = f"/runs/{RUN}") -> dict[str, str]:
     """Names of the saved views, as markup, and their addresses."""
-    menu = client.get(address, follow_redirects=True).text.partition('id="views"')[2].partition("</details>")[0]
+    menu = flat(client.get(address, follow_redirects=True).text).partition('id="views"')[2].partition("</details>")[0]
     return {name: link for link, name in re.findall(r'<li><a href="([^"]+)"[^>]*><bdi>(.*?)</bdi>', menu)}
 
 
@@ -49,7 +49,7 @@ def test_a_view_is_saved_opened_replaced_and_deleted(client: TestClient) -> None
     assert names[1] == "short view"
     assert names[0].startswith("&lt;b&gt;&#34;truncated&#34; &amp; <span")
     assert listed(client)["short view"].replace("&amp;", "&") == opened
-    assert re.search(r'aria-current="true"><bdi>short view', client.get(opened).text)
+    assert re.search(r'aria-current="true"><bdi>short view', flat(client.get(opened).text))
     save(client, "where=status:error", name="short view")
     assert "choose=1" in listed(client)["short view"]  # the default columns, whatever this browser remembers
     save(client, "", delete="short view")
@@ -78,7 +78,7 @@ def test_a_read_only_dashboard_lists_views_and_saves_none(tmp_path: Path) -> Non
     path = with_a_view(tmp_path)
     with dashboard(path, read_only=True) as client:
         assert list(listed(client)) == ["cut off"]
-        assert 'name="name"' not in client.get(f"/runs/{RUN}").text
+        assert 'name="name"' not in flat(client.get(f"/runs/{RUN}").text)
         assert client.post(f"/runs/{RUN}/views", data={"query": "", "name": "x"}, headers=OURS).status_code == 403
 
 

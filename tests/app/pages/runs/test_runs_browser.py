@@ -94,6 +94,17 @@ def test_keys_tick_runs_and_compare_them(quiet_page: Page, url: str) -> None:
     expect(page).to_have_url(f"{url}/runs/{LIVE}/overview")
 
 
+def test_the_browser_asks_for_the_verdicts_of_listed_runs(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.goto(url)
+    expect(page.locator(f"tr:has(input[value={FIRST}]) .verdict-line a")).to_have_attribute(
+        "href", f"/runs/{FIRST}/why"
+    )
+    expect(page.locator(f"tr:has(input[value={SECOND}]) .why")).to_have_text(
+        "The training failed: ValueError: <b>no</b>"
+    )
+
+
 @pytest.mark.exhaustive
 def test_the_search_follows_what_is_typed_and_back_undoes_it(quiet_page: Page, url: str) -> None:
     page = quiet_page
@@ -151,6 +162,7 @@ def test_ticked_runs_are_tagged_and_a_star_sticks(quiet_page: Page, url: str) ->
     expect(page).to_have_url(re.compile(r"/\?tag=watch%20it"))
 
 
+@pytest.mark.exhaustive
 def test_the_comparison_answers_to_its_controls(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/compare?run={FIRST}&run={SECOND}")
@@ -163,6 +175,7 @@ def test_the_comparison_answers_to_its_controls(quiet_page: Page, url: str) -> N
     page.get_by_label("Solved if reward ≥").press("Enter")
     expect(page).to_have_url(re.compile(r"solved=0\.5"))
     expect(page.locator("#tasks")).to_contain_text("Solved: reward ≥ 0.5, as set on this page")
+    page.get_by_text("Add a run", exact=True).click()
     page.locator("#add-run").select_option(LIVE)
     expect(page.locator(".plot .key")).to_have_count(3)
     page.get_by_role("link", name="Remove grpo lr=1e-6").click()
@@ -249,4 +262,4 @@ def test_a_run_keeps_its_colour_on_every_page(quiet_page: Page, url: str) -> Non
         page.goto(f"{url}/compare?run={a}&run={b}")
         for place, uid in ((1, a), (2, b)):
             assert page.locator(f"polyline.smoothed.s{place}").first.evaluate(read) == listed[uid]
-            assert page.locator(f".by-figure thead .s{place}").first.evaluate(read) == listed[uid]
+            assert page.locator(f".figure-table thead .s{place}").first.evaluate(read) == listed[uid]

@@ -12,12 +12,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy import Engine, insert, update
 from sqlmodel import col
 
+from logs_ui.app.pages.runs.runs_view import RunLine
 from logs_ui.recorder.queries import RunFilter, list_runs
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import Run, StepStatistics
 from logs_ui.recorder.vocabulary import RunState
-from tests.support.dashboard import dashboard, fragment
+from tests.support.dashboard import dashboard, flat, fragment, page_of
 from tests.support.factory import START_US, insert_run, make_run
 
 NOW = time.time_ns() // 1000
@@ -65,10 +66,26 @@ def uids(html: str) -> list[str]:
 
 
 def test_runs_are_listed_newest_first_and_lead_to_their_overview(client: TestClient) -> None:
-    html = client.get("/").text
+    html = flat(client.get("/").text)
     assert uids(html) == ["live-dddd", "died-cccc", "failed-bbbb", "done-aaaa"]
     assert 'class="row-link" href="/runs/live-dddd/overview"' in html
     assert "ValueError: no" in html
+
+
+def test_a_run_has_its_verdict_once_it_was_asked_for_and_until_the_run_changes(
+    client: TestClient, engine: Engine
+) -> None:
+    def line_of_run() -> RunLine:
+        line: RunLine = page_of(client, "/?q=done-aaaa").lines[0]
+        return line
+
+    assert line_of_run().outline is None
+    made = page_of(client, "/runs/done-aaaa/verdict").outline
+    assert made.verdict.said
+    assert (line_of_run().outline, line_of_run().is_judged) == (made, True)
+    with engine.begin() as connection:
+        connection.execute(update(Run).where(col(Run.uid) == "done-aaaa").values(changed=Run.changed + 1))
+    assert not line_of_run().is_judged
 
 
 ALL = ["live-dddd", "died-cccc", "failed-bbbb", "done-aaaa"]

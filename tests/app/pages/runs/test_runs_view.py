@@ -10,7 +10,7 @@ from sqlalchemy import Engine, update
 from sqlmodel import col
 
 from logs_ui.app.pages.runs import runs_page
-from logs_ui.app.pages.runs.runs_view import RunsView, differing, told_apart
+from logs_ui.app.pages.runs.runs_view import RunsView, column_of, differing, told_apart
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
@@ -153,3 +153,27 @@ def test_a_view_is_written_as_it_is_read() -> None:
     assert RunsView.of([]).pairs() == []
     with pytest.raises(FilterError):
         RunsView.of([("by", "reward")])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "title", "classes"),
+    [
+        ("curve", 8, "Reward curve", "spark"),
+        ("config.beta", 0.1, "beta", "argument"),
+        ("reward", 0.5, "Reward", "num reward strong"),
+        ("truncated", 0.19, "Truncated", "num truncated"),
+        ("truncated", 0.2, "Truncated", "num truncated tone-warn"),
+        ("errors", None, "Errors", "num errors"),
+        ("errors", 0.05, "Errors", "num errors tone-bad"),
+        ("duration", None, "Duration", "num lasted quiet"),
+    ],
+)
+def test_a_column_names_itself_and_marks_large_shares_of_faults(key: str, value: Any, title: str, classes: str) -> None:
+    column = column_of(key)
+    assert (column.title, column.cell_classes(value).strip()) == (title, classes)
+
+
+def test_a_click_on_a_head_sorts_highest_first_then_lowest_then_newest() -> None:
+    orders = [RunsView(sort=sort) for sort in ("", "-steps", "steps", "reward")]
+    assert [it.next_sort("steps") for it in orders] == ["-steps", "steps", "", "-steps"]
+    assert [it.order_of("steps") for it in orders] == ["", "descending", "ascending", ""]

@@ -12,7 +12,8 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.commands.serve_command import BackgroundServer
 from logs_ui.app.main import create_app, make_templates
-from logs_ui.app.pages.why.why_cards import line, make_cards, thinned
+from logs_ui.app.pages.why.why_cards import make_cards
+from logs_ui.app.parts.figure_table import line, thinned
 from logs_ui.app.parts.loss_waterfall import make_fall
 from logs_ui.app.web import urls
 from logs_ui.recorder import flush, queries, start_run
@@ -27,7 +28,7 @@ from tests.faults.runs import Turn
 from tests.faults.scripts import Place, Played, Shape, play
 from tests.recorder.queries.test_notes import OURS
 from tests.support.axe import violations
-from tests.support.dashboard import fragment, text_of
+from tests.support.dashboard import flat, fragment, text_of
 from tests.support.factory import HOSTILE_TASK
 
 _LOOK = Turn("<a>look</a>", action="look", observation="a room", done=False)
@@ -173,19 +174,20 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
     assert most is not None
     assert most is not first
     assert f"Fault of the set-up: {first.title}" in said
-    assert said.index(first.title) < said.index(f"Largest cause: {most.title}") < said.index("Where the reward went")
-    assert said.index(first.suggestion) < said.index("Where the reward went")
-    assert "best reward 1.000: the run's 99th percentile" in said
+    largest = said.index(f"Largest part of the loss: {most.title}")
+    assert said.index(first.title) < largest < said.index("Lost reward by cause")
+    assert said.index(first.suggestion) < said.index("Lost reward by cause")
+    assert "Best reward 1.000: the run's 99th percentile" in said
     unscored = int(re.findall(r", (\d+) without a reward counted as 0", said)[0])
     mean = f"Mean reward, with {unscored} unscored as 0: {report.fall.mean:.3f} of 1.000"
     assert f"{mean} , average loss {report.fall.lost:.3f} per rollout" in said
     assert unscored == sum(it.rollouts for it in report.fall.shares if it.cause.id == "infrastructure")
     for card in report.cards:
         assert f'id="card-{card.id}"' in html
-        told = text_of(html[html.index(f'id="card-{card.id}"') :].partition("</article>")[0])
+        told = text_of(html[html.index(f'id="card-{card.id}"') :].partition(' class="fold')[0])
         assert (f"{card.share:.0%} of rollouts" if card.cost is None else f"\u2212{card.cost:.3f}") in told
         assert all(sentence in told for sentence in card.evidence)
-        assert card.cost is None or ("part of the waterfall" if card.is_part else "overlaps with others") in told
+        assert card.cost is None or ("such losses add up" if card.is_part else "the losses do not add up") in told
     assert len(report.cards) > 2
     assert (
         html.count('<line class="limit"') == sum(it.limit is not None and len(it.trend) > 1 for it in report.cards) > 0
@@ -193,11 +195,11 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
 
 
 def test_a_card_opens_as_many_rollouts_as_its_button_says(clients: dict[str, TestClient], folder: Path) -> None:
-    html = page_of(clients, "low", folder)
+    html = flat(page_of(clients, "low", folder))
     buttons = re.findall(r'<a class="button" href="([^"]+)">(?:(?!</a>).)*?Open its ([\d,]+) rollouts', html, re.DOTALL)
     assert len(buttons) > 2
     for address, count in buttons:
-        assert f"<strong>{count}</strong> rollouts" in clients["low"].get(unescape(address)).text, address
+        assert f"<strong>{count}</strong> rollouts" in flat(clients["low"].get(unescape(address)).text), address
 
 
 def a_card(name: str, cost: float, *explains: str, where: str = "") -> Card:
@@ -205,7 +207,7 @@ def a_card(name: str, cost: float, *explains: str, where: str = "") -> Card:
 
 
 LOST = Waterfall(best=1.0, mean=0.0, lost=1.0, above=0.0, shares=())
-REPORT = Report((), (), LOST, Scale(1.0, Success(), "as set"), steps=None, scope="", warming_up=False)
+REPORT = Report((), LOST, Scale(1.0, Success(), "as set"), steps=None, scope="", warming_up=False)
 
 
 def test_what_another_card_explains_stands_below_it_and_says_so() -> None:
@@ -281,21 +283,21 @@ def test_a_rollouts_page_says_the_cause_and_the_loss_that_why_tells(
 def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestClient], folder: Path) -> None:
     html = page_of(clients, "well", folder)
     assert "Healthy, " in html
-    assert "Findings and fixes" not in html
-    assert "Checked, below threshold" in html
+    assert 'id="causes-title"' not in html
+    assert "Checked, no finding" in html
     assert "Not recorded" in html
     assert "needs" in html[html.index("Not recorded") :]
-    assert "Where the reward went" in html
+    assert "Lost reward by cause" in html
 
 
 def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestClient], folder: Path) -> None:
     page = page_of(clients, "half", folder)
-    verdict = page[page.index('class="verdict"') : page.index("Where the reward went</h2>")]
+    verdict = page[page.index('class="verdict"') : page.index("Lost reward by cause</h2>")]
     short = short_of(clients["half"], latest(folder / "half.db"))
     for html in (verdict, short):
         assert "No cause found; no clear change: solved " in html
         assert "tone-good" not in html
-    assert "none found a problem." in verdict
+    assert re.search(r"judged from \d+ of \d+ checks", verdict)
     assert 'class="of-wrong_answer"' in short
     assert 'class="thin-fall"' in short
     assert "<ol>" not in short
@@ -316,14 +318,14 @@ def test_a_run_in_warm_up_says_how_much_it_has_and_needs(clients: dict[str, Test
     said = text_of(page_of(clients, "early", folder))
     assert "Too early for a diagnosis" in said
     assert "The diagnosis needs 32 rollouts from 2 steps; the run has 8 rollouts from 1 step." in said
-    assert "Checked, below threshold" not in said
+    assert "Checked, no finding" not in said
 
 
 def test_a_slice_of_few_rollouts_says_that_they_are_too_few(clients: dict[str, TestClient], folder: Path) -> None:
     said = text_of(page_of(clients, "low", folder, step_min=4, step_max=4))
     assert "Too few rollouts for a diagnosis" in said
     assert "this selection has 24" in said
-    assert "Where the reward went" in said
+    assert "Lost reward by cause" in said
 
 
 def test_a_run_without_a_finished_rollout_says_what_is_next(clients: dict[str, TestClient], folder: Path) -> None:
@@ -379,17 +381,17 @@ def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path) -> 
         given = {"max_reward": "2", "solved_at": "", "steps": "5", "threshold.truncation": "0.2"}
         answer = client.post(urls.of_run(uid, "why", "settings"), data=given, follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (303, f"{urls.why(uid)}#settings")
-        html = client.get(urls.why(uid)).text
-        assert "best reward 2.000: as set" in text_of(html)
+        html = flat(client.get(urls.why(uid)).text)
+        assert "Best reward 2.000: as set" in text_of(html)
         assert "steps 16\u201320" in html
         assert 'name="threshold.truncation" inputmode="decimal" value="0.2"' in html
         with reading_engine(folder / "low.db").connect() as db:
             saved = queries.saved_settings(db, uid)
-        expected = {"max_reward": 2.0, "solved_at": None, "solved_by": None, "steps": 5}
+        expected = {"max_reward": 2.0, "solved_at": None, "solved_by": None, "reference": None, "steps": 5}
         assert saved == {**expected, "thresholds": {"truncation": 0.2}, "environments": {}, "muted": {}}
         # What the form does not name stays.
         client.post(urls.of_run(uid, "why", "settings"), data={"max_reward": "1.5"})
-        assert 'name="threshold.truncation" inputmode="decimal" value="0.2"' in client.get(urls.why(uid)).text
+        assert 'name="threshold.truncation" inputmode="decimal" value="0.2"' in flat(client.get(urls.why(uid)).text)
         for wrong, says in (
             ({"max_reward": "lots"}, "is not a number"),
             ({"steps": "0"}, "from 1 on"),
@@ -397,10 +399,10 @@ def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path) -> 
         ):
             refused = client.post(urls.of_run(uid, "why", "settings"), data=wrong)
             assert refused.status_code == 422
-            assert says in refused.text
-            assert f'href="{urls.why(uid)}"' in refused.text
+            assert says in flat(refused.text)
+            assert f'href="{urls.why(uid)}"' in flat(refused.text)
         client.post(urls.of_run(uid, "why", "settings"), data={"reset": "1"})
-        assert "the run's 99th percentile" in text_of(client.get(urls.why(uid)).text)
+        assert "the run's 99th percentile" in text_of(flat(client.get(urls.why(uid)).text))
         elsewhere = {"Sec-Fetch-Site": "cross-site"}
         assert client.post(urls.of_run(uid, "why", "settings"), data=given, headers=elsewhere).status_code == 403
 
@@ -417,21 +419,21 @@ def short_of(client: TestClient, uid: str) -> str:
 def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder: Path) -> None:
     uid = latest(folder / "low.db")
     with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1") as client:
-        first = client.get(urls.overview(uid)).text
+        first = flat(client.get(urls.overview(uid)).text)
         assert 'hx-trigger="load" hx-target="#overview"' in first
         assert f'<a href="{urls.why(uid)}">Open diagnosis</a>' in first
         short = short_of(client, uid)
-        then = client.get(urls.overview(uid)).text
+        then = flat(client.get(urls.overview(uid)).text)
         assert 'hx-trigger="load"' not in then
         asked = re.search(r'hx-get="([^"]+)" hx-trigger="load"', first)
         assert asked
         filled = client.get(unescape(asked[1]), headers=fragment("overview"))
         assert "HX-Push-Url" not in filled.headers
-        for html in (short, then):
+        for html in (flat(short), then):
             assert 'class="thin-fall"' in html
             assert 1 <= len(re.findall(r"<li><strong>\u2212[\d.]+</strong><a href", html)) <= 3
         cards = re.findall(r'href="([^"#]+)#(card-[\w]+)"', short)
-        page = client.get(cards[0][0]).text
+        page = flat(client.get(cards[0][0]).text)
         assert all(f'id="{card}"' in page for _, card in cards)
 
 
@@ -485,6 +487,7 @@ def test_the_page_is_for_everybody(browser: Browser, url: str, folder: Path, the
     page.close()
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_goes_on_to_the_right_fades_there(quiet_page: Page, url: str, folder: Path) -> None:
     quiet_page.set_viewport_size({"width": 700, "height": 700})
     quiet_page.goto(url + urls.why(latest(folder / "low.db"), "tasks"))

@@ -20,7 +20,7 @@ from logs_ui.recorder.rows.text_facts import facts
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload
 from logs_ui.recorder.vocabulary import Mark, RunState
 from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
-from tests.support.dashboard import page_of, rollouts_at
+from tests.support.dashboard import flat, page_of, rollouts_at
 from tests.support.exhaustive import cases
 from tests.support.factory import COMMANDS, make_run
 
@@ -241,12 +241,12 @@ def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(clien
 
 
 def test_the_template_shows_what_it_is_given_and_how_to_get_what_is_missing(client: TestClient) -> None:
-    html = client.get(f"/runs/{RUN}/why/actions?steps=all").text
+    html = flat(client.get(f"/runs/{RUN}/why/actions?steps=all").text)
     shown = page(client, RUN, "?steps=all")
     for address in (shown.firsts.lines[0].address, shown.habits[0][1], shown.sampled.kinds[0].rollouts.address):
         assert f'<a href="{escape(address)}"' in html
     assert re.search(r"[\d,]+ actions of the newest 200 rollouts of steps 1\u201340", html)
     assert "TimeoutError: the environment did not answer within 30 s" in html
-    silent = client.get(f"/runs/{SILENT}/why/actions").text
+    silent = flat(client.get(f"/runs/{SILENT}/why/actions").text)
     assert "No action was recorded in steps 1\u20133" in silent
     assert "record_environment()" in silent

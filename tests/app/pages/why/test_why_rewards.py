@@ -201,7 +201,7 @@ def test_a_filter_that_names_steps_keeps_them() -> None:
 
 def test_with_one_function_the_page_says_what_it_still_can(client: TestClient) -> None:
     html = re.sub("</?bdi>", "", client.get(f"/runs/{SINGLE}/why/rewards").text)
-    verdict = "only is the only reward function and explains all within-group reward variance; its headroom is 0.5."
+    verdict = "only is the only reward function and explains all within-group reward variance; 0.5 is left to gain."
     assert verdict in html
     assert "There is only one reward function" in html
     assert "Cancellation" not in html

@@ -214,7 +214,7 @@ def test_chips_count_every_task_once_and_lead_to_them(client: TestClient) -> Non
     for chip in every.chips:
         shown = page_of(client, chip.address)
         assert (shown.found.count if shown.found else 0) == chip.count
-        assert len(names_of(shown)) == min(chip.count, 50)
+        assert len(names_of(shown)) == min(chip.count, 25)
 
 
 def test_pages_hold_every_task_once_the_worst_first(client: TestClient) -> None:
@@ -224,7 +224,7 @@ def test_pages_hold_every_task_once_the_worst_first(client: TestClient) -> None:
     names = [name for shown in pages for name in names_of(shown)]
     assert len(names) == len(set(names)) == 180
     assert pages[0].heat.lines[0].share == 0
-    assert (pages[-1].found.first, pages[-1].found.last, pages[-1].found.count) == (151, 180, 180)
+    assert (pages[-1].found.first, pages[-1].found.last, pages[-1].found.count) == (176, 180, 180)
     assert names_of(page(client, MANY, "?page=999")) == names_of(pages[-1])
     assert pages[-1].found.previous
 
@@ -259,7 +259,7 @@ def test_the_template_shows_what_it_is_given_and_how_to_get_what_is_missing(clie
     assert 'class="tasks spelt"' in html
     assert re.search(r"Solved: [^<]+ \(<a href=\"[^\"]+#settings\">set it", html)
     assert "No task matches" in client.get(f"/runs/{RUN}/why/tasks?q=nothing-of-the-kind").text
-    assert "Tasks 151 to 180 of 180" in client.get(f"/runs/{MANY}/why/tasks?page=4").text
+    assert "Tasks 76 to 100 of 180" in client.get(f"/runs/{MANY}/why/tasks?page=4").text
     unnamed = client.get(f"/runs/{UNNAMED}/why/tasks").text
     assert "No rollout of this run names a task" in unnamed
     assert "task=&#34;puzzle_id&#34;" in unnamed or 'task="puzzle_id"' in unnamed

@@ -31,211 +31,31 @@ def env(order: int, kind: str, client: int = 0, *, error: str | None = None) -> 
     return EnvironmentCall(order, order, 0.1, client, kind, b"{}", b"{}", 1.0, False, None, error)
 
 
-def told(
-    prompts: Seq[Ids], completions: Seq[Ids], generations: Seq[Generation], calls: Seq[EnvironmentCall]
-) -> Attribution:
-    return attribute(prompts, completions, Seen(list(generations), list(calls)))
-
-
-def told_unfinished(count: int, generations: Seq[Generation], calls: Seq[EnvironmentCall]) -> Attribution:
-    return attribute_unfinished(count, Seen(list(generations), list(calls)))
-
-
 def orders(found: Attribution) -> list[tuple[list[int], list[int]]]:
     """(generations, environment calls) of each row."""
     return [([t.order for t in row.turns], [c.order for c in row.environment_calls]) for row in found.rows]
 
 
-def test_sequential_rows_with_one_shared_client() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt), ids(*prompt)],
-        [ids(3, END, 7, 4, END), ids(5, END)],
-        [
-            generation(1, (prompt, [3, END])),
-            generation(3, ([1, 2, 3, END, 7], [4, END])),
-            generation(6, (prompt, [5, END])),
-        ],
-        [env(0, "reset"), env(2, "step"), env(4, "step"), env(5, "reset"), env(7, "step")],
-    )
-    assert orders(found) == [([1, 3], [0, 2, 4]), ([6], [5, 7])]
-    assert found.unattributed == 0
-    assert [turn.start for turn in found.rows[0].turns] == [0, 3]
-
-
-def test_one_reset_then_a_step_for_each_row() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 2,
-        [ids(3, END), ids(4, END)],
-        [generation(1, (prompt, [3, END]), (prompt, [4, END]))],
-        [env(0, "reset"), env(2, "step"), env(3, "step")],
-    )
-    assert orders(found) == [([1], [0, 2]), ([1], [0, 3])]
-
-
 def test_an_answer_without_its_end_token_and_one_that_was_cut_are_still_known() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 2, [ids(3, 4), ids(5, 6)], [generation(0, (prompt, [3, 4, END]), (prompt, [5, 6, 7, 8]))], []
-    )
+    calls = [generation(0, ([1, 2], [3, 4, END]), ([1, 2], [5, 6, 7, 8]))]
+    found = attribute([ids(1, 2)] * 2, [ids(3, 4), ids(5, 6)], Seen(calls, []))
     assert [row.evidence for row in found.rows] == ["context", "context"]
 
 
 def test_prompts_that_were_tokenised_anew_fall_back_on_the_sampled_tokens() -> None:
-    found = told(
-        [ids(1, 2), ids(1, 2)],
-        [ids(3, END), ids(4, END)],
-        [generation(0, ([8, 8, 8], [4, END])), generation(1, ([8, 8, 8], [3, END]))],
-        [],
-    )
+    calls = [generation(0, ([8, 8, 8], [4, END])), generation(1, ([8, 8, 8], [3, END]))]
+    found = attribute([ids(1, 2)] * 2, [ids(3, END), ids(4, END)], Seen(calls, []))
     assert orders(found) == [([1], []), ([0], [])]
     assert {row.evidence for row in found.rows} == {"tokens"}
 
 
-def test_what_matches_nothing_is_counted_and_forced_on_nobody() -> None:
-    found = told(
-        [ids(1, 2), ids(1, 2)],
-        [ids(3, END), ids(4, END)],
-        [generation(0, ([8, 8], [6, 7, END]))],
-        [env(1, "reset", 0), env(2, "step", 0), env(3, "reset", 1), env(4, "reset", 2)],
-    )
-    assert orders(found) == [([], []), ([], [])]
-    assert found.unattributed == 5
-
-
-def test_more_steps_than_answers_are_not_a_rows() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 2,
-        [ids(3, END), ids(4, END)],
-        [generation(0, (prompt, [3, END]), (prompt, [4, END]))],
-        [env(1, "reset", 0), env(2, "step", 0), env(3, "step", 0), env(4, "reset", 1), env(5, "step", 1)],
-    )
-    assert found.unattributed == 5
-
-
 def test_rows_of_a_function_that_raised_are_told_apart_by_what_their_contexts_go_on_from() -> None:
-    prompt = [1, 2]
-    found = told_unfinished(
-        3,
-        [
-            generation(1, (prompt, [3, END])),
-            generation(3, ([1, 2, 3, END, 7], [4, END])),
-            generation(5, (prompt, [5, END])),
-        ],
-        [env(0, "reset"), env(2, "step"), env(4, "reset"), env(6, "step", error="ValueError: dead")],
-    )
+    calls = [generation(1, ([1, 2], [3, END])), generation(3, ([1, 2, 3, END, 7], [4, END]))]
+    calls += [generation(5, ([1, 2], [5, END]))]
+    episodes = [env(0, "reset"), env(2, "step"), env(4, "reset"), env(6, "step", error="ValueError: dead")]
+    found = attribute_unfinished(3, Seen(calls, episodes))
     assert orders(found) == [([1, 3], [0, 2]), ([5], [4, 6]), ([], [])]
     assert [turn.start for turn in found.rows[0].turns] == [0, 3]
-
-
-def test_an_environment_that_died_at_once_is_the_first_rows() -> None:
-    found = told_unfinished(3, [], [env(0, "reset", error="ConnectionError: refused")])
-    assert orders(found) == [([], [0]), ([], []), ([], [])]
-
-
-def test_answers_that_stand_in_no_row_are_nobodys_even_if_there_are_as_many_as_rows() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 2,
-        [ids(3, END), ids(4, END)],
-        [generation(0, (prompt, [3, END]), (prompt, [4, END])), generation(1, ([70], [80, 81]), ([71], [80, 82]))],
-        [],
-    )
-    assert orders(found) == [([0], []), ([0], [])]
-    assert found.unattributed == 2
-
-
-def test_two_steps_of_one_row_are_not_one_for_each() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 2,
-        [ids(3, END, 7, 4, END), ids(5, END)],
-        [
-            generation(1, (prompt, [3, END])),
-            generation(3, ([1, 2, 3, END, 7], [4, END])),
-            generation(5, (prompt, [5, END])),
-        ],
-        [env(0, "reset"), env(2, "step"), env(4, "step")],
-    )
-    assert orders(found) == [([1, 3], [0, 2, 4]), ([5], [])]
-
-
-def test_a_step_for_each_row_after_a_generation_for_each() -> None:
-    prompt = [1, 2]
-    found = told(
-        [ids(*prompt)] * 2,
-        [ids(3, END), ids(4, END)],
-        [generation(0, (prompt, [3, END])), generation(1, (prompt, [4, END]))],
-        [env(2, "reset"), env(3, "step"), env(4, "step")],
-    )
-    assert orders(found) == [([0], [2, 3]), ([1], [2, 4])]
-
-
-def test_a_step_for_each_row_where_no_generation_was_seen() -> None:
-    steps = [env(0, "reset"), env(1, "step"), env(2, "step")]
-    found = told([ids(1, 2)] * 2, [ids(3, END)] * 2, [], steps)
-    assert orders(found) == [([], [0, 1]), ([], [0, 2])]
-    found = told([ids(1, 2)] * 2, [ids(3, END)] * 2, [generation(0, ([8], [6]))], steps)
-    assert found.unattributed == 4
-
-
-def test_two_steps_before_a_function_raised_are_not_one_for_each() -> None:
-    found = told_unfinished(
-        2,
-        [generation(1, ([1, 2], [3, END])), generation(3, ([1, 2, 3, END, 7], [4, END]))],
-        [env(0, "reset"), env(2, "step"), env(4, "step")],
-    )
-    assert orders(found) == [([1, 3], [0, 2, 4]), ([], [])]
-
-
-RETOKENISED = [
-    generation(1, ([1, 2], [3, END])),
-    generation(3, ([1, 2, 30, END, 7], [4, END])),
-    generation(5, ([2, 40, END, 7], [5, END])),  # no longer begins with the prompt
-]
-
-
-def test_turns_tokenised_anew_stay_with_the_row_whose_episode_goes_on() -> None:
-    found = told_unfinished(
-        3,
-        [*RETOKENISED, generation(8, ([1, 2], [3, END])), generation(10, ([1, 2, 30, END, 7], [6, END]))],
-        [env(0, "reset"), env(2, "step"), env(4, "step"), env(6, "step"), env(7, "reset"), env(9, "step")],
-    )
-    assert orders(found) == [([1, 3, 5], [0, 2, 4, 6]), ([8, 10], [7, 9]), ([], [])]
-    assert found.unattributed == 0
-
-
-def test_turns_tokenised_anew_are_nobodys_where_no_episode_tells_whose() -> None:
-    found = told_unfinished(3, RETOKENISED[:2], [])
-    assert orders(found) == [([1], []), ([], []), ([], [])]
-    assert found.unattributed == 1
-    together = [
-        generation(1, ([1, 2], [3, END]), ([1, 2], [4, END])),
-        generation(3, ([1, 2, 30, END, 7], [4, END]), ([1, 2, 40, END, 7], [4, END])),
-    ]
-    found = told_unfinished(3, together, [env(0, "reset"), env(2, "step")])
-    assert [generations for generations, _ in orders(found)] == [[1], [1], []]
-
-
-def test_a_step_of_another_client_begins_no_later_turn() -> None:
-    prompts = [[1, 2], [3, 4], [5, 6]]
-    found = told_unfinished(
-        3,
-        [generation(2 * i + 3, (prompt, [7, END])) for i, prompt in enumerate(prompts)],
-        [env(i, "reset", i) for i in range(3)] + [env(2 * i + 4, "step", i) for i in range(3)],
-    )
-    assert orders(found) == [([3], [0, 4]), ([5], [1, 6]), ([7], [2, 8])]
-
-
-def test_another_prompt_after_a_reset_begins_the_next_row() -> None:
-    found = told_unfinished(
-        2,
-        [generation(1, ([1, 2], [3, END])), generation(4, ([5, 6], [3, END]))],
-        [env(0, "reset"), env(2, "step"), env(3, "reset"), env(5, "step")],
-    )
-    assert orders(found) == [([1], [0, 2]), ([4], [3, 5])]
 
 
 class Strands:
@@ -264,6 +84,167 @@ def by_kind(calls: list[Any]) -> Seen:
 PROMPT = [1, 2]
 TWIN = ids(3, END, 7, 4, END)
 """Two turns."""
+
+
+SECOND = ([1, 2, 3, END, 7], [4, END])
+"""What the second of two turns was asked and said."""
+RETOKENISED: list[Any] = [
+    generation(1, ([1, 2], [3, END])),
+    generation(3, ([1, 2, 30, END, 7], [4, END])),
+    generation(5, ([2, 40, END, 7], [5, END])),  # no longer begins with the prompt
+]
+BOTH = generation(0, (PROMPT, [3, END]), (PROMPT, [4, END]))
+OF_TWO_TURNS: list[Any] = [env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step"), generation(3, SECOND)]
+Found = list[tuple[list[int], list[int]]]
+
+
+@pytest.mark.parametrize(
+    ("completions", "calls", "found", "lost"),
+    [
+        pytest.param(
+            [[3, END], [4, END]],
+            [env(0, "reset"), replace(BOTH, order=1), env(2, "step"), env(3, "step")],
+            [([1], [0, 2]), ([1], [0, 3])],
+            0,
+            id="one reset, and a step for each row",
+        ),
+        pytest.param(
+            [[3, END], [4, END]],
+            [
+                generation(0, (PROMPT, [3, END])),
+                generation(1, (PROMPT, [4, END])),
+                *(env(2, "reset"), env(3, "step"), env(4, "step")),
+            ],
+            [([0], [2, 3]), ([1], [2, 4])],
+            0,
+            id="and a generation for each",
+        ),
+        pytest.param(
+            [[3, END], [3, END]],
+            [env(0, "reset"), env(1, "step"), env(2, "step")],
+            [([], [0, 1]), ([], [0, 2])],
+            0,
+            id="a step for each row where no generation was seen",
+        ),
+        pytest.param(
+            [[3, END], [3, END]],
+            [env(0, "reset"), env(1, "step"), env(2, "step"), generation(0, ([8], [6]))],
+            [([], []), ([], [])],
+            4,
+            id="and where one was that is no rows",
+        ),
+        pytest.param(
+            [[3, END], [4, END]],
+            [
+                generation(0, ([8, 8], [6, 7, END])),
+                env(1, "reset"),
+                env(2, "step"),
+                env(3, "reset", 1),
+                env(4, "reset", 2),
+            ],
+            [([], []), ([], [])],
+            5,
+            id="what matches nothing is forced on nobody",
+        ),
+        pytest.param(
+            [[3, END], [4, END]],
+            [BOTH, env(1, "reset"), env(2, "step"), env(3, "step"), env(4, "reset", 1), env(5, "step", 1)],
+            [([0], []), ([0], [])],
+            5,
+            id="more steps than answers are no rows",
+        ),
+        pytest.param(
+            [[3, END], [4, END]],
+            [BOTH, generation(1, ([70], [80, 81]), ([71], [80, 82]))],
+            [([0], []), ([0], [])],
+            2,
+            id="answers that stand in no row, though as many as rows",
+        ),
+        pytest.param(
+            [[3, END, 7, 4, END], [5, END]],
+            [*OF_TWO_TURNS, env(4, "step"), generation(5, (PROMPT, [5, END]))],
+            [([1, 3], [0, 2, 4]), ([5], [])],
+            0,
+            id="two steps of one row are not one for each",
+        ),
+        pytest.param(
+            [[3, END], [3, END, 7, 4, END]],
+            [*OF_TWO_TURNS, env(4, "step"), env(5, "reset"), generation(6, (PROMPT, [3, END])), env(7, "step")],
+            [([6], [5, 7]), ([1, 3], [0, 2, 4])],
+            0,
+            id="a row that begins like another is not taken for it",
+        ),
+    ],
+)
+def test_each_call_is_its_rows_or_nobodys(
+    completions: list[list[int]], calls: list[Any], found: Found, lost: int
+) -> None:
+    rows = attribute([ids(*PROMPT)] * 2, [ids(*one) for one in completions], by_kind(calls))
+    assert (orders(rows), rows.unattributed) == (found, lost)
+
+
+@pytest.mark.parametrize(
+    ("calls", "found", "lost"),
+    [
+        pytest.param(
+            [env(0, "reset", error="ConnectionError: refused")],
+            [([], [0]), ([], []), ([], [])],
+            0,
+            id="an environment that died at once is the first rows",
+        ),
+        pytest.param(
+            [*OF_TWO_TURNS, env(4, "step")],
+            [([1, 3], [0, 2, 4]), ([], []), ([], [])],
+            0,
+            id="two steps are not one for each",
+        ),
+        pytest.param(
+            [
+                *RETOKENISED,
+                *(env(order, kind) for order, kind in [(0, "reset"), (2, "step"), (4, "step"), (6, "step")]),
+                env(7, "reset"),
+                generation(8, ([1, 2], [3, END])),
+                env(9, "step"),
+                generation(10, ([1, 2, 30, END, 7], [6, END])),
+            ],
+            [([1, 3, 5], [0, 2, 4, 6]), ([8, 10], [7, 9]), ([], [])],
+            0,
+            id="turns tokenised anew are of the row whose episode goes on",
+        ),
+        pytest.param(
+            RETOKENISED[:2],
+            [([1], []), ([], []), ([], [])],
+            1,
+            id="and nobodys where no episode tells whose",
+        ),
+        pytest.param(
+            [
+                *(env(i, "reset", i) for i in range(3)),
+                *(env(2 * i + 4, "step", i) for i in range(3)),
+                *(generation(2 * i + 3, ([2 * i + 1, 2 * i + 2], [7, END])) for i in range(3)),
+            ],
+            [([3], [0, 4]), ([5], [1, 6]), ([7], [2, 8])],
+            0,
+            id="a step of another client begins no later turn",
+        ),
+        pytest.param(
+            [*OF_TWO_TURNS[:3], env(3, "reset"), generation(4, ([5, 6], [3, END])), env(5, "step")],
+            [([1], [0, 2]), ([4], [3, 5]), ([], [])],
+            0,
+            id="another prompt after a reset begins the next row",
+        ),
+    ],
+)
+def test_calls_of_a_function_that_raised_are_their_rows_or_nobodys(calls: list[Any], found: Found, lost: int) -> None:
+    rows = attribute_unfinished(3, by_kind(calls))
+    assert (orders(rows), rows.unattributed) == (found, lost)
+
+
+def test_turns_tokenised_anew_together_are_nobodys() -> None:
+    calls = [generation(1, ([1, 2], [3, END]), ([1, 2], [4, END])), env(0, "reset"), env(2, "step")]
+    calls += [generation(3, ([1, 2, 30, END, 7], [4, END]), ([1, 2, 40, END, 7], [4, END]))]
+    found = attribute_unfinished(3, by_kind(calls))
+    assert [generations for generations, _ in orders(found)] == [[1], [1], []]
 
 
 def twin(strand: Strand, orders: Seq[int], client: int, *, reward: float = 1.0) -> list[Any]:
@@ -316,17 +297,6 @@ def test_a_worker_plays_one_row_after_another() -> None:
     assert found.unattributed == 0
 
 
-def test_a_row_that_begins_like_another_is_not_taken_for_it() -> None:
-    calls = [
-        env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step"),
-        generation(3, ([1, 2, 3, END, 7], [4, END])), env(4, "step"),
-        env(5, "reset"), generation(6, (PROMPT, [3, END])), env(7, "step"),
-    ]  # fmt: skip
-    found = attribute([ids(*PROMPT)] * 2, [ids(3, END), TWIN], by_kind(calls))
-    assert orders(found) == [([6], [5, 7]), ([1, 3], [0, 2, 4])]
-    assert found.unattributed == 0
-
-
 def test_a_row_whose_environment_never_came_up_is_found_by_its_task() -> None:
     strands = Strands()
     first, second = strands.start(), strands.start()
@@ -361,7 +331,7 @@ def test_a_tool_that_is_a_function_belongs_to_the_row_that_asked_for_it() -> Non
     tools = [replace(env(order, "tool"), client=-1) for order in (2, 3, 8)]
     calls = [
         env(0, "reset"), generation(1, (PROMPT, [3, END])), *tools[:2], env(4, "step"),
-        generation(5, ([1, 2, 3, END, 7], [4, END])),
+        generation(5, SECOND),
         env(6, "reset"), generation(7, (PROMPT, [5, END])), tools[2], env(9, "step"),
     ]  # fmt: skip
     found = attribute([ids(*PROMPT)] * 2, [TWIN, ids(5, END)], by_kind(calls))
@@ -371,10 +341,7 @@ def test_a_tool_that_is_a_function_belongs_to_the_row_that_asked_for_it() -> Non
 
 
 def test_only_the_last_turn_returned_with_the_earlier_ones_in_its_prompt() -> None:
-    calls = [
-        env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step"),
-        generation(3, ([1, 2, 3, END, 7], [4, END])), env(4, "step"),
-    ]  # fmt: skip
+    calls = [*OF_TWO_TURNS, env(4, "step")]
     found = attribute([ids(1, 2, 3, END, 7)], [ids(4, END)], by_kind(calls))
     assert orders(found) == [([1, 3], [0, 2, 4])]
     assert [turn.start for turn in found.rows[0].turns] == [None, 0]
@@ -382,26 +349,11 @@ def test_only_the_last_turn_returned_with_the_earlier_ones_in_its_prompt() -> No
 
 def test_tokens_that_the_function_inserts_between_turns() -> None:
     newline = 10
-    calls = [
-        env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step"),
-        generation(3, ([1, 2, 3, END, 7], [4, END])), env(4, "step"),
-    ]  # fmt: skip
+    calls = [*OF_TWO_TURNS, env(4, "step")]
     found = attribute([ids(*PROMPT)], [ids(3, END, newline, 7, 4, END, newline)], by_kind(calls))
     assert orders(found) == [([1, 3], [0, 2, 4])]
     assert [turn.start for turn in found.rows[0].turns] == [0, 4]
     assert found.rows[0].evidence == "tokens"
-
-
-def test_a_scope_says_it_all() -> None:
-    strands = Strands()
-    calls = []
-    for i in (1, 0):
-        calls += twin(strands.start(row=i), range(10 - 10 * i, 15 - 10 * i), 0, reward=float(i))
-    calls += [Note(20, "note", b"{}", strands.start(row=1))]
-    found = attribute([ids(*PROMPT)] * 2, [TWIN, TWIN], by_kind(calls))
-    assert rewards(found) == [[0.0, 0.0], [1.0, 1.0]]
-    assert [len(row.notes) for row in found.rows] == [0, 1]
-    assert {row.evidence for row in found.rows} == {"scope"}
 
 
 def test_a_server_that_returns_no_ids_is_matched_by_text() -> None:
@@ -428,7 +380,7 @@ def test_what_a_function_says_belongs_to_the_row_whose_call_came_last() -> None:
 def test_a_call_within_a_tool_is_its_child() -> None:
     calls = [
         generation(0, (PROMPT, [3, END])), env(1, "tool"), replace(env(2, "step", 1), within=1),
-        generation(3, ([1, 2, 3, END, 7], [4, END])),
+        generation(3, SECOND),
     ]  # fmt: skip
     found = attribute([ids(*PROMPT)], [TWIN], by_kind(calls))
     assert orders(found) == [([0, 3], [1])]

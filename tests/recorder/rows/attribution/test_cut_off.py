@@ -22,6 +22,7 @@ from tests.recorder.rows.attribution.test_patterns import (
     Pattern,
     chunks,
     lockstep,
+    reset_ahead,
     round_robin,
     sequential_with_a_client_each,
 )
@@ -178,13 +179,6 @@ def turn_by_turn_in_an_executor(world: World, rows: list[Row], turns: int) -> No
             for row, client in pairs:
                 row.heard(*[HINT] * bool(turn))
                 pool.submit(world.turn, row, client).result()
-
-
-def reset_ahead(world: World, rows: list[Row]) -> list[tuple[Row, Client]]:
-    pairs = [(row, Client()) for row in rows]
-    for row, client in pairs:
-        world.reset(row, client)
-    return pairs
 
 
 @pytest.mark.parametrize("order", [forward, backward, shuffled])

@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,6 +22,7 @@ from logs_ui.recorder.queries.search.search_text import parts_of
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.row_tokens import with_logprobs
 from logs_ui.recorder.storage.payload import Tokens
+from tests.support.changes import wait_until
 from tests.support.exhaustive import cases
 from tests.support.late import guess_model
 from tests.support.model_server import ModelServer, Reply, chat, chat_choice, completion
@@ -116,18 +116,11 @@ def played(
 
     def rollout(_given: list[Any], _args: Any, _processing: Any) -> dict[str, Any]:
         each(play, len(scripts))
-        return {
-            "prompt_ids": ids[::2],
-            "completion_ids": completions,
-            "logprobs": [[0.0] * len(c) for c in completions],
-        }
+        logprobs = [[0.0] * len(completion) for completion in completions]
+        return {"prompt_ids": ids[::2], "completion_ids": completions, "logprobs": logprobs}
 
-    call_as_025(
-        record(rollout, eval_name="guess", db=db, announce=False),
-        prompts[::2],
-        guess_model.make_tokenizer(),
-        num_generations=2,
-    )
+    recorded = record(rollout, eval_name="guess", db=db, announce=False)
+    call_as_025(recorded, prompts[::2], guess_model.make_tokenizer(), num_generations=2)
     assert flush()
     return rows_of(db)
 
@@ -194,10 +187,7 @@ def test_one_that_is_asked_beside_another_that_answers_is_no_loss(
     with start_run(db=db) as run, run.rollout(QUESTION), ThreadPoolExecutor(2) as pool:
         slow = pool.submit(ask, client)
         try:
-            deadline = time.monotonic() + 60
-            while len(server.replies) > 1:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(lambda: len(server.replies) <= 1)
             assert pool.submit(ask, client).result() is None
         finally:
             may_come.set()
@@ -211,11 +201,9 @@ def test_a_row_shows_the_model_that_it_waits_for(db: Path, server: ModelServer, 
     server.gives(reply)
     with start_run(db=db) as run, ThreadPoolExecutor(1) as pool, run.rollout(QUESTION):
         hangs = pool.submit(ask, client)
-        deadline = time.monotonic() + 60
         try:
-            while not (actions := [entry for row in rows_so_far(db) for entry in row["actions"]]):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            wait_until(lambda: any(row["actions"] for row in rows_so_far(db)))
+            actions = [entry for row in rows_so_far(db) for entry in row["actions"]]
         finally:
             may_come.set()
         assert hangs.result() is not None
@@ -317,12 +305,11 @@ def test_those_of_nobody_are_counted_with_their_errors(db: Path, server: ModelSe
     assert listed == run.unattributed_errors
 
 
+@pytest.mark.exhaustive
 def test_several_batches_are_counted_together_and_the_most_frequent_errors_kept(
     db: Path, server: ModelServer, client: openai.OpenAI
 ) -> None:
-    named = [
-        f"refused {chr(65 + i // 3)}" for i in range(69)
-    ]  # 23 errors, three times each, but the last a fourth time
+    named = [f"refused {chr(65 + i // 3)}" for i in range(69)]  # 23 errors, three times each, and the last a fourth
     server.gives(*[Reply({"error": {"message": it, "code": 503}}, status=503) for it in [*named, named[-1]]])
 
     def rollout(given: list[Any], _args: Any, _processing: Any) -> dict[str, Any]:
@@ -359,10 +346,9 @@ def test_those_of_a_loop_are_of_the_row_between_whose_calls_they_lie(
     db: Path, server: ModelServer, client: openai.OpenAI, scripts: list[str]
 ) -> None:
     rows = played(db, server, client, one_by_one, scripts)
-    wanted = [
-        [(1 + script[:i].count("+"), REFUSAL) for i, one in enumerate(script) if one == "-"] for script in scripts
-    ]
-    assert [attempts(row) for row in rows] == wanted
+    for row, script in zip(rows, scripts, strict=True):
+        turns = [1 + script[:place].count("+") for place, outcome in enumerate(script) if outcome == "-"]
+        assert attempts(row) == [(turn, REFUSAL) for turn in turns]
     assert [row["status"] for row in rows] == ["error" if script[-1] == "-" else "ok" for script in scripts]
     assert (only_run(db).unattributed_calls, only_run(db).unattributed_errors) == (0, None)
 
@@ -385,7 +371,7 @@ def test_so_is_one_that_sent_a_text(db: Path, server: ModelServer, client: opena
 def test_a_call_that_asks_something_else_is_of_no_row_without_calls(
     db: Path, server: ModelServer, client: openai.OpenAI
 ) -> None:
-    server.gives(*[chat(chat_choice() | {"token_ids": [20, END]}) | {"prompt_token_ids": [4]}, REFUSED])
+    server.gives(chat(chat_choice() | {"token_ids": [20, END]}) | {"prompt_token_ids": [4]}, REFUSED)
     prompts = [[{"role": "user", "content": f"Guess {row}."}] for row in range(2)]
 
     def rollout(_given: list[Any], _args: Any, _processing: Any) -> dict[str, Any]:
@@ -426,26 +412,21 @@ def test_another_models_failure_is_on_a_row_of_both_and_does_not_end_it(
         assert stored["status"] == ("ok" if last == "judge" else "error")
 
 
-def check_that_both_rows_tell_of_it(db: Path, rollout: Callable[..., Any]) -> None:
-    """Of the refusal that ends the function."""
-    with pytest.raises(openai.InternalServerError):
-        call_as_025(record(rollout, db=db, announce=False), [QUESTION], guess_model.make_tokenizer(), num_generations=2)
-    assert flush()
-    assert [row["error"][: len(REFUSAL)] for row in rows_of(db)] == [REFUSAL] * 2
-
-
-def test_those_with_the_words_of_the_one_that_ended_the_function_are_counted(
-    db: Path, server: ModelServer, client: openai.OpenAI
+@pytest.mark.parametrize("before", [0, 2])
+def test_one_that_ends_the_function_is_told_on_all_rows_and_those_before_it_with_its_words_are_counted(
+    db: Path, server: ModelServer, client: openai.OpenAI, before: int
 ) -> None:
     server.gives(REFUSED, REFUSED, REFUSED)
 
     def rollout(_prompts: list[Any], _args: Any, _processing: Any) -> Any:
-        assert ask(client) is None
-        assert ask(client) is None
+        assert [ask(client) for _ in range(before)] == [None] * before
         return client.chat.completions.create(model="tiny", messages=QUESTION)
 
-    check_that_both_rows_tell_of_it(db, rollout)
-    assert only_run(db).unattributed_calls == 2
+    with pytest.raises(openai.InternalServerError):
+        call_as_025(record(rollout, db=db, announce=False), [QUESTION], guess_model.make_tokenizer(), num_generations=2)
+    assert flush()
+    assert [row["error"][: len(REFUSAL)] for row in rows_of(db)] == [REFUSAL] * 2
+    assert only_run(db).unattributed_calls == before, "that the last one is of neither alone is no riddle"
 
 
 def test_one_that_never_came_back_is_the_rollouts_timeout(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
@@ -454,26 +435,13 @@ def test_one_that_never_came_back_is_the_rollouts_timeout(db: Path, server: Mode
     with start_run(db=db) as run, ThreadPoolExecutor(1) as pool:
         with run.rollout(QUESTION):
             hangs = pool.submit(ask, client)
-            deadline = time.monotonic() + 60
-            while not server.asked:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+            wait_until(lambda: bool(server.asked))
         may_come.set()
         assert hangs.result() is not None
     (stored,) = rows_of(db)
     assert stored["error"] == "TimeoutError: the rollout ended before this call came back"
     assert (stored["status"], stored["stop_reason"], len(stored["actions"])) == ("error", "timeout", 1)
     assert stored["actions"][0]["generation"]["error"] == stored["error"]
-
-
-def test_one_that_ends_the_function_is_told_on_all_rows(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
-    server.gives(REFUSED)
-
-    def rollout(_prompts: list[Any], _args: Any, _processing: Any) -> Any:
-        return client.chat.completions.create(model="tiny", messages=QUESTION)
-
-    check_that_both_rows_tell_of_it(db, rollout)
-    assert only_run(db).unattributed_calls == 0, "that it is of neither alone is no riddle"
 
 
 def test_what_it_raised_is_found_by_its_words() -> None:

@@ -31,18 +31,16 @@ def call(log: Collector, order: int, kind: str, *, client: int = 0, within: int 
 def episode() -> Seen:
     log = Collector()
     failed = structs.replace(generation(log, 10), error="ConnectionError: refused")
-    return Seen(
-        [generation(log, 1, "one"), generation(log, 5, "two", "or three"), generation(log, 9), failed],
-        [
-            call(log, 0, "reset"),
-            call(log, 2, "tool"),
-            call(log, 3, "step", within=2),
-            call(log, 4, "step", client=1, within=3),
-            call(log, 6, "step"),
-            call(log, 7, "tool", client=-1),
-        ],
-        [Note(8, "tag", b'["x"]', log.tree.child(log.tree.root, row=0))],
-    )
+    made = [generation(log, 1, "one"), generation(log, 5, "two", "or three"), generation(log, 9), failed]
+    within = [call(log, 3, "step", within=2), call(log, 4, "step", client=1, within=3)]
+    calls = [
+        call(log, 0, "reset"),
+        call(log, 2, "tool"),
+        *within,
+        call(log, 6, "step"),
+        call(log, 7, "tool", client=-1),
+    ]
+    return Seen(made, calls, [Note(8, "tag", b'["x"]', log.tree.child(log.tree.root, row=0))])
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -64,10 +64,15 @@ def batched(world: World) -> None:
         world.step(row, client)
 
 
-def lockstep(world: World) -> None:
-    going = [(row, Client()) for row in world.rows]
-    for row, client in going:
+def reset_ahead(world: World, rows: list[Row]) -> list[tuple[Row, Client]]:
+    pairs = [(row, Client()) for row in rows]
+    for row, client in pairs:
         world.reset(row, client)
+    return pairs
+
+
+def lockstep(world: World) -> None:
+    going = reset_ahead(world, world.rows)
     for turn in range(TURNS):
         for row, _ in going if turn else ():
             row.heard(HINT)
@@ -81,11 +86,9 @@ def lockstep(world: World) -> None:
 
 def lockstep_with_an_answer_that_nobody_could_parse(world: World) -> None:
     """What is sent then stands in no answer of the row, and in some of others'."""
-    clients = [Client() for _ in world.rows]
-    for row, client in zip(world.rows, clients, strict=True):
-        world.reset(row, client)
+    pairs = reset_ahead(world, world.rows)
     answered(world, world.rows)
-    for index, (row, client) in enumerate(zip(world.rows, clients, strict=True)):
+    for index, (row, client) in enumerate(pairs):
         said = FIRST if index % 5 == 0 else row.answers[-1][0]
         row.rewards.append(world.call(client, "step", sent=world.action(said)))
 
@@ -115,13 +118,10 @@ def chunks_in_a_pool(world: World) -> None:
 
 def round_robin(world: World) -> None:
     """One after the other, turn by turn, in one thread."""
-    clients = [Client() for _ in world.rows]
-    for row, client in zip(world.rows, clients, strict=True):
-        world.reset(row, client)
+    pairs = reset_ahead(world, world.rows)
     for turn in range(2):
-        for row, client in zip(world.rows, clients, strict=True):
-            if turn:
-                row.heard(HINT)
+        for row, client in pairs:
+            row.heard(*[HINT] * turn)
             world.turn(row, client)
 
 
@@ -355,9 +355,7 @@ def a_batch_then_its_steps_in_another_order(world: World) -> None:
 
 
 def clients_for_all_stepped_in_another_order(world: World) -> None:
-    pairs = [(row, Client()) for row in world.rows]
-    for row, client in pairs:
-        world.reset(row, client)
+    pairs = reset_ahead(world, world.rows)
     answered(world, world.rows)
     for row, client in sorted(pairs, key=lambda pair: -pair[0].answers[0][0]):
         world.step(row, client)
@@ -464,9 +462,7 @@ def resets_ahead_in_another_order(world: World) -> None:
 
 
 def resets_ahead_and_steps_in_another_order(world: World) -> None:
-    pairs = [(row, Client()) for row in shuffled(world.rows)]
-    for row, client in pairs:
-        world.reset(row, client)
+    pairs = reset_ahead(world, shuffled(world.rows))
     answered(world, world.rows)
     for row, client in pairs:
         world.step(row, client)

@@ -1,11 +1,11 @@
 """Reward functions as people write them: what they call is on the row that it was called for, or unattributed."""
 
 import asyncio
-import queue
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from multiprocessing.pool import ThreadPool
 from typing import Any
 
@@ -86,45 +86,38 @@ def evidence(rows: list[ScoredRow]) -> set[str]:
     return {how for row in rows for _, how, _ in row.calls}
 
 
-def one_by_one(completions: list[str]) -> None:
-    check = trace_env(Verifier().checked)
-    for row, text in enumerate(completions):
-        check(row, text)
+def one_by_one(
+    completions: list[str],
+    rows: Iterable[int] | None = None,
+    *,
+    fails: Callable[[int], bool] = lambda _: False,
+    tries: int = 1,
+) -> None:
+    """Check rows in their order or another, each until it is answered, or was tried so often."""
+    check = trace_env(Verifier(fails).checked)
+    for row in range(len(completions)) if rows is None else rows:
+        for _ in range(tries):
+            with suppress(ConnectionError):
+                check(row, completions[row])
+                break
 
 
 def from_the_second_on(completions: list[str]) -> None:
     """The first row has nothing to check."""
-    check = trace_env(Verifier().checked)
-    for row, text in list(enumerate(completions))[1:]:
-        check(row, text)
+    one_by_one(completions, range(1, ROWS))
 
 
 def one_missed_and_another_tried_again(completions: list[str]) -> None:
     """As many calls as rows, but they are not one for each."""
-    check = trace_env(Verifier(lambda row: row == 5).checked)
-    for row, text in list(enumerate(completions))[1:]:
-        try:
-            check(row, text)
-        except ConnectionError:
-            check(row, text)
+    one_by_one(completions, range(1, ROWS), fails=lambda row: row == 5, tries=2)
 
 
 def each_tried_until_it_answers(completions: list[str]) -> None:
-    check = trace_env(Verifier(lambda row: row % 3 == 0).checked)
-    for row, text in enumerate(completions):
-        try:
-            check(row, text)
-        except ConnectionError:
-            check(row, text)
+    one_by_one(completions, fails=lambda row: row % 3 == 0, tries=2)
 
 
 def some_raise(completions: list[str]) -> None:
-    check = trace_env(Verifier(lambda row: row % 3 == 0).checked)
-    for row, text in enumerate(completions):
-        try:
-            check(row, text)
-        except ConnectionError:
-            continue
+    one_by_one(completions, fails=lambda row: row % 3 == 0)
 
 
 async def gathered(completions: list[str]) -> None:
@@ -164,27 +157,15 @@ async def by_workers_of_a_queue(completions: list[str]) -> None:
     await asyncio.gather(*(worker() for _ in range(3)))
 
 
-def by_threads_of_a_queue(completions: list[str]) -> None:
-    check, left = trace_env(Verifier().checked), queue.SimpleQueue[tuple[int, str]]()
-    for pair in enumerate(completions):
-        left.put(pair)
-
-    def work() -> None:
-        while not left.empty():
-            check(*left.get())
-
-    threads = [threading.Thread(target=work) for _ in range(1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+def by_a_thread(completions: list[str]) -> None:
+    thread = threading.Thread(target=one_by_one, args=(completions,))
+    thread.start()
+    thread.join()
 
 
 def by_length(completions: list[str]) -> None:
     """Not in the rows' order."""
-    check = trace_env(Verifier().checked)
-    for row, text in sorted(enumerate(completions), key=lambda pair: pair[1]):
-        check(row, text)
+    one_by_one(completions, sorted(range(ROWS), key=lambda row: completions[row]))
 
 
 def a_part_of_each(completions: list[str]) -> None:
@@ -227,7 +208,7 @@ def in_scopes(completions: list[str]) -> None:
 
 ALL: list[Function] = [
     one_by_one, each_tried_until_it_answers, some_raise, gathered, gathered_with_two_calls_each, in_an_executor,
-    in_a_pool, episodes, an_environment_each, in_scopes, by_threads_of_a_queue,
+    in_a_pool, episodes, an_environment_each, in_scopes, by_a_thread,
 ]  # fmt: skip
 BY_TEXT: list[Function] = [
     from_the_second_on, one_missed_and_another_tried_again, by_length, a_part_of_each, in_a_longer_text,

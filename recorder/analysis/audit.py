@@ -1,0 +1,125 @@
+"""Audits a recorded run, or the newest rollouts of one that is diagnosed: reads them in chunks, and recomputes what the
+trainer said of them.
+"""
+
+import math
+import re
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from logs_ui.recorder import queries
+from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
+from logs_ui.recorder.audit.finding import Audited
+from logs_ui.recorder.audit.recorded_run import Gathering
+from logs_ui.recorder.audit.run_audit import audit_rows
+from logs_ui.recorder.audit.token_faults import Sources
+from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome
+from logs_ui.recorder.diagnosis.card import Run as DiagnosedRun
+from logs_ui.recorder.diagnosis.checks.wiring import mixed, unseeded
+from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.queries import Database
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
+from logs_ui.recorder.storage.tables import Run
+from logs_ui.recorder.vocabulary import Lack, Mode, SourceKind
+
+_METHOD = re.compile(r"^(?: {4}|\t)(?:async )?def ([a-z]\w*)\(", re.MULTILINE)
+_NO_TOOLS = {"reset", "get_reward", "step", "state", "close"}
+_NEWEST = 256  # rollouts that a diagnosis has audited: about a quarter of a second
+_OTHERWISE = {"advantage", "groups_mixed"}  # no fault that is known, and one that the check of groups finds
+
+
+def audit(
+    db: Database,
+    run: Run,
+    chosen: RolloutFilter = RolloutFilter(),  # noqa: B008 - it cannot change
+    *,
+    is_mixed_looked_at: bool = True,
+) -> Audited:
+    """Audit the rollouts of a run that match a filter; it must select whole groups, and the advantages of those that
+    are scaled by batches are compared in whole batches only. To look for groups that mix prompts, all of the run's
+    rollouts are read.
+    """
+    gathering = Gathering(_sources(db, run))
+    for chunk in queries.rollouts(db, run.id or 0, chosen):
+        gathering.add(chunk)
+    size = run.config.get("num_generations") and (run.num_generations or run.config["num_generations"])
+    recorded = gathering.recorded(
+        config=run.config,
+        lost_calls=run.unattributed_calls,
+        versions=run.versions,
+        group_size={False: size, True: run.config.get("num_generations_eval") or size},
+        mixed=_mixed(db, run) if is_mixed_looked_at and not run.lacks(Lack.GROUPS) else frozenset(),
+    )
+    return audit_rows(recorded, run.uid)
+
+
+class NewestAudit:
+    """Audits the newest rollouts of a run for its diagnosis, anew only if these are others than before."""
+
+    def __init__(self) -> None:
+        self._seen: tuple[str, bytes] | None = None
+        self._outcome: Outcome = None
+
+    def judge(self, db: Database, run: Run, diagnosed: DiagnosedRun) -> Outcome:
+        """Return the card of the worst finding, which lists the others. Imported rollouts are not judged, for files may
+        hold 0 where nothing was recorded.
+        """
+        if diagnosed.imported is not None:
+            return NotJudged("The rollouts were imported: logs-ui audit compares what their files have.")
+        last = diagnosed.rows.last_steps(1, _NEWEST)
+        last = last.where(np.isin(last.group, np.unique(last.group[np.argsort(last.id)[-_NEWEST:]])))
+        where = ids(last.id)
+        seen = where, last.reward.tobytes() + last.advantage.tobytes()  # these are written later
+        if seen != self._seen and where:
+            audited = audit(db, run, parse_where(where), is_mixed_looked_at=False)
+            self._seen, self._outcome = seen, _judge(audited, diagnosed, len(last))
+        return self._outcome
+
+
+def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
+    compared = (
+        f"The newest {count:,} training rollouts were audited; logs-ui audit {audited.run} audits all, evaluations too."
+    )
+    findings = [it for it in audited.findings if it.id not in _OTHERWISE]
+    if not any(it.rows for it in audited.checks):
+        return NotJudged("Nothing of what an audit compares is recorded.")
+    if not findings:
+        other = any(it.id == "advantage" for it in audited.findings)
+        why = "Advantages follow from the rewards in no way that was tried" if other else "No rollout differs"
+        return NotJudged(f"{why}. {compared}") if other else Below(f"{why}. {compared}")
+    first, *others = findings
+    return Card(
+        id="arithmetic",
+        title=first.title,
+        cost=max(diagnosed.fall.lost, contrast.spread(diagnosed)) or 1.0,
+        evidence=tuple(filter(None, [first.evidence, *(f"{it.title}." for it in others), compared])),
+        suggestion="Fix this first: other findings may follow from it. docs/audit.md says what each check compares.",
+        where=first.where,
+        is_setup=True,
+        is_loss=False,
+        share=first.rows / count,
+    )
+
+
+def _mixed(db: Database, run: Run) -> frozenset[int]:
+    found: set[int] = set()
+    for mode in Mode:
+        rows = RunColumns(run.id or 0, mode, whole=True).refresh(db)
+        if len(rows):
+            odd = mixed(rows)[rows.group] & ~unseeded(rows)
+            found |= set(rows.id[np.asarray(odd, bool)].tolist())
+    return frozenset(found)
+
+
+def _sources(db: Database, run: Run) -> Sources:
+    """Return the run's tokenizer, and the tools of environments that TRL calls: public methods of their classes."""
+    source = queries.tokenizer_json(db, run.tokenizer) if run.tokenizer else None
+    sources = queries.run_sources(db, [run.id or 0]).get(run.id or 0, [])
+    environments = [it.hash for it in sources if it.kind == SourceKind.ENVIRONMENT and it.hash]
+    is_own = all(it.kind != SourceKind.ROLLOUT for it in sources) and len(environments) == 1
+    texts = queries.source_texts(db, environments).values() if is_own else ()
+    tools = {name for text in texts for name in _METHOD.findall(text)} - _NO_TOOLS
+    tokenizer = None if source is None else Tokenizer.from_buffer(source)
+    return Sources(tokenizer, frozenset(tools), run.config.get("max_completion_length") or math.inf)

@@ -1,0 +1,167 @@
+"""Holds recorded advantages against those that follow from the rewards, and names the fault behind a difference."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, product
+
+import numpy as np
+
+from logs_ui.recorder.audit.advantage_ways import (
+    EPSILON,
+    NORMALIZE,
+    WAYS,
+    Batch,
+    Way,
+    advantages,
+    epsilon_of,
+    fits,
+    way_of,
+)
+from logs_ui.recorder.audit.finding import Check, Found, Looked
+from logs_ui.recorder.audit.recorded_run import Recorded
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints
+from logs_ui.recorder.diagnosis.wording import figure
+
+_TOLERANCE = 1e-4
+_EXPLAINED = 1e-3  # what an explanation must reach: an epsilon that is fitted is not exact
+_TRIED = 8  # batches that differ: each costs some milliseconds for each explanation
+_POWERS = [10.0**power for power in range(-10, 7)]
+_GROUPS = {
+    "": "",
+    "columns": "every n-th rollout",  # as `view(num_generations, -1)` makes them
+    "repeated": "another group",  # as `repeat` in place of `repeat_interleave` takes it
+}
+_TITLES = {
+    "advantage_sign": "The advantage has the opposite sign: what scored better is made less likely",
+    "advantage_groups": "Rewards are compared with those of others than their group",
+    "advantage_weights": "Advantages follow from other weights of the reward functions",
+    "advantage_epsilon": "Another ε than the trainer's is added to the standard deviation",
+    "advantage_scale": "Advantages are made in another way than the trainer's arguments say",
+    "advantage_order": "Advantages belong to other rollouts of their batch",
+    "advantage": "Advantages follow from the rewards in no way that was tried",
+}
+
+
+@dataclass(frozen=True)
+class _Explanation:
+    """A wrong way, and what is wrong with it: the fact by finding."""
+
+    way: Way
+    faults: dict[str, str]
+    weights: tuple[float, ...]  # of the functions
+    groups: str  # a key of `_GROUPS`
+
+    def holds(self, batch: Batch) -> bool:
+        taken = _taken(batch, self.weights, self.groups)
+        return taken is not None and bool(fits(taken, self.way, _EXPLAINED).all())
+
+
+def _look(recorded: Recorded) -> Looked:
+    way = way_of(recorded.config, recorded.versions)
+    if isinstance(way, str):
+        return Looked(lacking=way)
+    # A rollout without an advantage yet, as of another rank, leaves out all that it is compared with.
+    among = recorded.batch if way.scale == "batch" else recorded.group
+    known = recorded.whole_batches() if way.scale == "batch" else recorded.whole_groups()
+    known &= np.isfinite(recorded.advantage) & np.isfinite(recorded.weights).any(1) & ~recorded.has_infinity
+    known &= ~np.isin(among, among[~known])
+    placed = [*_batches(recorded, known)]
+    if not placed:
+        return Looked(lacking="whole groups with advantages, rewards and weights")
+    wrong = np.zeros(len(recorded.id), bool)
+    for rows, batch in placed:
+        wrong[rows] = ~fits(batch, way, _TOLERANCE)
+    odd = [(rows, batch) for rows, batch in placed if wrong[rows].any()]
+    return Looked(int(known.sum()), _named(recorded, way, odd, wrong) if odd else ())
+
+
+def _batches(recorded: Recorded, known: Bools) -> Iterator[tuple[Ints, Batch]]:
+    """Yield the batches with the indexes (B) of their rollouts; where rollouts have no batch, each group."""
+    keys = np.where(recorded.batch >= 0, recorded.batch, -1 - recorded.group)
+    for key in np.unique(keys[known]):
+        rows = np.flatnonzero(known & (keys == key))
+        rows = rows[np.argsort(recorded.place[rows], kind="stable")]
+        group = np.unique(recorded.group[rows], return_inverse=True)[1].astype(np.int64)
+        functions = np.isfinite(recorded.weights[rows]).any(0)
+        weights = np.nanmax(recorded.weights[rows][:, functions], 0)
+        yield rows, Batch(recorded.values[rows][:, functions], weights, group, group, recorded.advantage[rows])
+
+
+def _named(recorded: Recorded, way: Way, odd: Sequence[tuple[Ints, Batch]], wrong: Bools) -> list[Found]:
+    tried = [batch for _, batch in odd[:: -(-len(odd) // _TRIED)]]
+    found = next((it for it in _explanations(way, tried[0]) if all(map(it.holds, tried))), None)
+    rows, batch = odd[0]
+    at = int(np.flatnonzero(wrong[rows])[0])
+    own = figure(advantages(batch, way)[0][at])
+    advantage = f"The advantage of rollout {recorded.id[rows[at]]} is {figure(batch.advantage[at])}"
+    row = f"{advantage}, and {own} follows from the rewards."
+    if found is not None:
+        faults = found.faults
+    else:
+        pairs = [(np.sort(it.advantage), np.sort(advantages(it, way)[0])) for it in tried]
+        is_moved = all(np.allclose(one, other, atol=_EXPLAINED) for one, other in pairs)
+        faults = {"advantage_order" if is_moved else "advantage": ""}
+    return [Found(name, wrong, f"{faults[name]}{row}") for name in _TITLES if name in faults]
+
+
+def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
+    """Return explanations, those with the fewest faults first; with an epsilon as the sample of a batch has it."""
+    ways = [way, *(it for it in (replace(it, clip=way.clip, none_counts=way.none_counts) for it in WAYS) if it != way)]
+    own, made = tuple(sample.weights.tolist()), list[_Explanation]()
+    for shape, weights, groups in product(ways, dict.fromkeys([own, *_other_weights(own)]), _GROUPS):
+        taken = _taken(sample, weights, groups)
+        if taken is None:
+            continue
+        fitted = _POWERS if shape.aggregation == NORMALIZE else filter(None, [_rounded(epsilon_of(taken, shape))])
+        faults: dict[str, str] = {}
+        if groups:
+            faults["advantage_groups"] = f"Each reward is compared with {_GROUPS[groups]}. "
+        if weights != own:
+            faults["advantage_weights"] = f"The weights are {', '.join(map(figure, taken.weights))}. "
+        if shape != way:
+            faults["advantage_scale"] = f"The advantages are {shape}; the arguments ask for {way}. "
+        for epsilon, sign in product([shape.epsilon, *fitted], (1, -1)):
+            named = dict(faults)
+            if epsilon != shape.epsilon:
+                named["advantage_epsilon"] = f"ε is {epsilon:.3g}, not {shape.epsilon:.0e}. "
+            if sign < 0:
+                named["advantage_sign"] = ""
+            made.append(_Explanation(replace(shape, epsilon=epsilon, sign=sign), named, weights, groups))
+    return iter(sorted((it for it in made if it.faults), key=lambda it: len(it.faults)))
+
+
+def _other_weights(own: tuple[float, ...]) -> Iterator[tuple[float, ...]]:
+    """Yield wrong weights: of two functions exchanged, of one function alone, and none."""
+    yield (1.0,) * len(own)
+    for i, j in combinations(range(len(own)), 2):
+        yield tuple(own[{i: j, j: i}.get(at, at)] for at in range(len(own)))
+    for i in range(len(own)) if len(own) > 1 else ():
+        yield tuple(weight * (at == i) for at, weight in enumerate(own))
+
+
+def _rounded(value: float | None) -> float | None:
+    """Return a power of ten that is as good as equal, else the value; None for one that is not above 0."""
+    near = None if value is None else next((it for it in _POWERS if abs(value - it) < 0.02 * it), value)
+    return near if near is not None and near > 0 else None
+
+
+def _taken(batch: Batch, weights: tuple[float, ...], groups: str) -> Batch | None:
+    """Return the batch with other weights, and in groups that are made wrongly; None if it has only one."""
+    count = int(batch.group.max()) + 1
+    if groups and count == 1:
+        return None
+    strided = np.arange(len(batch.group)) % count
+    group = strided if groups == "repeated" else batch.group
+    members = strided if groups == "columns" else batch.members
+    return replace(batch, weights=np.array(weights), group=group, members=members)
+
+
+CHECK = Check(
+    "Advantages",
+    "The advantage, and what follows from the values of a group on all ranks, the weights and the trainer's arguments "
+    "(`scale_rewards`, `multi_objective_aggregation`, `normalize_advantages`, `reward_clip_range`).",
+    f"{_TOLERANCE:.0e} times (the advantage + a tenth of the batch's largest) [ours], plus float32 rounding; ε: "
+    f"{EPSILON:.0e}, of AsyncGRPO 1e-08 [TRL]",
+    _look,
+    _TITLES,
+)

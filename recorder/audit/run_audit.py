@@ -1,0 +1,78 @@
+"""Runs all checks of an audit, the worst faults first."""
+
+from functools import partial
+
+import numpy as np
+
+from logs_ui.recorder.audit import advantage_check, reward_checks
+from logs_ui.recorder.audit.finding import Audited, Check, Checked, Found, Looked
+from logs_ui.recorder.audit.recorded_run import Recorded
+from logs_ui.recorder.audit.token_faults import TOKEN_CHECKS
+
+_CONSTANT = 50  # log-probs that are all 0: a model that is sure of so many tokens has nothing left to learn
+
+
+def audit_rows(recorded: Recorded, run: str) -> Audited:
+    """Run all checks over the rows of a run, whose id is `run`."""
+    return Audited(run, [Checked.of(check, recorded) for check in CHECKS])
+
+
+def _look_at_tokens(name: str, recorded: Recorded) -> Looked:
+    known = [it.faults.get(name) for it in recorded.tokens]
+    if name == "Ids" and not any("Context" in it.faults for it in recorded.tokens):
+        known = [it and [fault for fault in it if fault == "repeated_prompt"] for it in known]  # no generation was seen
+    compared = sum(it is not None for it in known)
+    if not compared:
+        return Looked(lacking=TOKEN_CHECKS[name].lacking)
+    counts, zeros = (np.array([getattr(it, kind) for it in recorded.tokens]) for kind in ("logprobs", "zeros"))
+    is_constant = name == "Log-probs" and _CONSTANT <= counts.sum() == zeros.sum()
+    faults = TOKEN_CHECKS[name].findings
+    rows = {fault: np.array([fault in (it or ()) for it in known], bool) for fault in faults}
+    unseen = np.array([it.is_unseen for it in recorded.tokens], bool)
+    if name == "Ids" and 0 < unseen.sum() <= recorded.lost_calls and not unseen.all():
+        rows["retokenized"] |= unseen
+    found = [Found(fault, of) for fault, of in rows.items()]
+    found += [Found("logprobs_zero", counts > 0)] * bool(is_constant)
+    notes = {"Ids": _drift, "Mask": _masked}
+    return Looked(compared, found, note=notes[name](recorded) if name in notes else "")
+
+
+def _masked(recorded: Recorded) -> str:
+    whole = sum(it.is_masked for it in recorded.tokens)
+    return f"Rollouts with whole answers left out by the mask: {whole:,}." * (whole > 0)
+
+
+def _drift(recorded: Recorded) -> str:
+    """Say where encoding texts again would give other ids, which is no fault, for a model may sample a word in any
+    tokens; or that it may be why no generation is known to be a rollout's.
+    """
+    if recorded.lost_calls and not any("Context" in it.faults for it in recorded.tokens):
+        return (
+            f"Model and environment calls that could not be matched to a rollout: {recorded.lost_calls:,}. If they "
+            "include these rollouts' generations, the texts were encoded again, with other ids."
+        )
+    cut = sum(it.is_cut for it in recorded.tokens)
+    said = f"Rollouts trained on fewer tokens than were sampled: {cut:,}. " * (cut > 0)
+    known = [it.drift for it in recorded.tokens if it.drift is not None]
+    begins = [drift for drift in known if drift >= 0]
+    if not begins:
+        return said.rstrip()
+    return (
+        f"{said}Encoding the completions' texts again would change the ids of {len(begins):,} of {len(known):,}; the "
+        f"median of the first changed token is {int(np.median(begins)) + 1:,}."
+    )
+
+
+_TOKENS = {
+    name: Check(name, it.held, it.tolerance, partial(_look_at_tokens, name), it.findings)
+    for name, it in TOKEN_CHECKS.items()
+}
+CHECKS: tuple[Check, ...] = (
+    _TOKENS.pop("Scored text"),
+    advantage_check.CHECK,
+    reward_checks.GROUPS,
+    reward_checks.SUMS,
+    *_TOKENS.values(),
+    reward_checks.EVALUATION,
+)
+"""All checks, in the order of how much a fault spoils: what is learned, from what, and how well."""

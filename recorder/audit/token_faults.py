@@ -1,0 +1,237 @@
+"""Holds ids, masks and log-probs of a rollout against what was sampled, sent, and handed to reward functions."""
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from logs_ui.recorder.queries import Rollout
+from logs_ui.recorder.snapshot import text_key
+from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.vocabulary import Handed, SentPrompt, Status
+
+
+class TokenCheck(NamedTuple):
+    """Describes a check as `finding.Check` does; `lacking` is what it needs."""
+
+    held: str
+    tolerance: str
+    lacking: str
+    findings: dict[str, str]
+
+
+TOKEN_CHECKS = {
+    "Scored text": TokenCheck(
+        "The text that the trainer hands on to reward functions, and what the ids decode to; of parsed messages only "
+        "that they are not empty.",
+        "exact, also after transformers' clean-up of spaces", "what reward functions were handed, or the tokenizer",
+        {"handed_empty": "Reward functions are handed an empty text, though the ids decode to more",
+         "handed_other": "Reward functions are handed another text than the ids decode to"},
+    ),
+    "Prompt": TokenCheck(
+        "The beginning of the prompt that the model was sent, and the dataset's prompt.",
+        "10 characters [ours]", "what prompt was sent",
+        {"prompt_cut_left": "The prompt is cut at the left: the dataset's beginning is not sent"},
+    ),
+    "Mask": TokenCheck(
+        "The mask, and which tokens the recorded generations sampled.",
+        "exact", "token ids of the generations",
+        {"mask_length": "There are more or fewer mask values than ids",
+         "mask_shifted": "The mask leaves out tokens that the model sampled, and trains on others",
+         "mask_missing": "There is no mask, so that training includes tokens that no generation sampled",
+         "mask_inserted": "The mask includes tokens that no generation sampled",
+         "mask_sampled": "The mask leaves out a part of an answer that the model sampled"},
+    ),
+    "Ids": TokenCheck(
+        "The ids that are trained on, and those that were sampled: a text that is encoded again may have others.",
+        "exact", "token ids",
+        {"repeated_prompt": "The completion ids begin with the prompt",
+         "retokenized": "The ids in training are not those that were sampled: texts may have been encoded again",
+         "other_ids": "The ids in training are not those that were sampled"},
+    ),
+    "Context": TokenCheck(
+        "What each generation was shown, and what stands before its tokens in the row.",
+        "exact", "token ids of the generations' contexts",
+        {"context_prompt": "The model sampled after another prompt than the training row has",
+         "context_reasoning": "The model did not see its earlier reasoning when it sampled, but trains with it",
+         "context": "The model sampled after another history than the training row has"},
+    ),
+    "Log-probs": TokenCheck(
+        "The sampler's log-probs: 0 or below, as many as ids, and not all of a run 0.",
+        "0.001 above 0, for they are kept as float16", "log-probs of the sampler",
+        {"logprobs_length": "There are more or fewer log-probs than ids",
+         "logprobs_positive": "Log-probs are above 0, which no probability has",
+         "logprobs_zero": "All log-probs are 0: they cannot be the sampler's"},
+    ),
+    "Tools": TokenCheck(
+        "The names of tools that the rollout called, or its environment has, and the prompt that the template wrote.",
+        "one name is enough", "calls of tools, or an environment with tools",
+        {"template_tools": "The prompt names none of the tools: the chat template leaves them out"},
+    ),
+    "End token": TokenCheck(
+        "The last token of an answer with finish reason `stop`, and the special tokens; not where other "
+        "stops are set.",
+        "exact", "answers with finish reason `stop`, and special tokens",
+        {"end_token": "Answers finish with `stop`, but have no end token: the model does not learn to end"},
+    ),
+}  # fmt: skip
+
+_ROUNDED = 1e-3
+_STOPS = {"stop", "stop_strings", "stop_token_ids"}  # sampling parameters that end an answer without an end token
+_ROLE = re.compile(r"^(?:system|user|assistant|developer)")
+_PIECE = 10  # characters of an end of a prompt
+_TAGS, _SPACES = re.compile(r"<[^<>]*>"), re.compile(r"\s+")
+# As transformers cleans up what tokenizers decode, where a tokenizer asks for it.
+_CLEANED = re.compile(r" ([.?!,]|n't|'m|'s|'ve|'re)| (') ")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Holds what is stored with a run: its tokenizer, None without one; names of tools that each of its environments
+    has; the most tokens that a completion may have.
+    """
+
+    tokenizer: Tokenizer | None
+    tools: frozenset[str] = frozenset()
+    longest: float = math.inf
+
+    @cached_property
+    def special(self) -> frozenset[int]:
+        """Return the ids of the special tokens."""
+        added = {} if self.tokenizer is None else self.tokenizer.get_added_tokens_decoder()
+        return frozenset(index for index, token in added.items() if token.special)
+
+    def decode(self, ids: Any, *, bare: bool = False) -> str:
+        """Return the text of ids; without special tokens if `bare`."""
+        return "" if self.tokenizer is None else self.tokenizer.decode(ids.tolist(), skip_special_tokens=bare)
+
+
+@dataclass
+class Seen:
+    """Holds what a rollout's tokens show: the faults of each check that could be made; `drift` is the place in the
+    completion from which encoding its text again gives other ids, -1 without one, None if not known.
+    """
+
+    faults: dict[str, list[str]]
+    drift: int | None = None
+    is_cut: bool = False  # True if fewer tokens are trained on than were sampled
+    is_unseen: bool = False  # True if no generation is known to be the rollout's
+    is_masked: bool = False  # True if the mask leaves out a whole answer
+    logprobs: int = 0
+    zeros: int = 0  # of these
+
+
+def token_faults(it: Rollout, sources: Sources) -> Seen:
+    """Look at a rollout; nothing can be told of one that failed, or that has no ids."""
+    tokens = it.tokens
+    if tokens is None or it.row.status != Status.OK or not len(tokens.completion_ids):
+        return Seen({})
+    seen, notes = Seen({}), it.metadata.get("notes") or {}
+    made = [entry["generation"] | {"text": entry["text"]} for entry in it.own_actions if "generation" in entry]
+    made = [one for one in made if "error" not in one and "waiting" not in one]
+    if sources.tokenizer is not None:
+        again = sources.tokenizer.encode(sources.decode(tokens.completion_ids), add_special_tokens=False).ids
+        seen.drift = _first_difference(tokens.completion_ids, np.array(again, np.int32))
+        _look_at_texts(it, tokens, sources, seen.faults)
+    _look_at_samples(it, tokens, made, sources, seen)
+    own = tokens.completion_ids if tokens.mask is None else tokens.completion_ids[tokens.mask == 1]
+    ends = [one for one in made if "finish" in one]
+    is_ended = bool(ends) and ends[-1]["finish"] == "stop"
+    is_ended &= not _STOPS & {*it.sampling, *(ends[-1].get("sampling", {}) if ends else ())}
+    is_full = (
+        len(tokens.completion_ids) >= sources.longest
+    )  # TRL's tool loop cuts there what comes after a tool's answer
+    if is_ended and not is_full and sources.special and len(own):
+        seen.faults["End token"] = [] if int(own[-1]) in sources.special else ["end_token"]
+    if "logprobs" in notes:
+        seen.faults["Log-probs"] = ["logprobs_length"]
+    elif tokens.logprobs is not None:
+        known = tokens.logprobs if tokens.mask is None else tokens.logprobs[tokens.mask == 1]
+        seen.logprobs, seen.zeros = int(np.isfinite(known).sum()), int((known == 0).sum())
+        seen.faults["Log-probs"] = ["logprobs_positive"] if (known > _ROUNDED).any() else []
+    if "env_mask" in notes:
+        seen.faults["Mask"] = ["mask_length"]
+    return seen
+
+
+def _look_at_samples(it: Rollout, tokens: Tokens, made: Sequence[Any], sources: Sources, seen: Seen) -> None:
+    """Compare the row with what its generations sampled, and the contexts in which they did."""
+    size, inserted = len(tokens.prompt_ids), it.row.unsampled_tokens
+    is_repeated = size > 1 and np.array_equal(tokens.completion_ids[:size], tokens.prompt_ids)
+    is_altered = bool(inserted) and any("altered" in one or "absent" in one for one in made)
+    altered = "other_ids"
+    if is_altered and seen.drift == -1:
+        text = _bare(sources.decode(tokens.completion_ids, bare=True))
+        is_said = all(_bare(one["text"] or "") in text for one in made if "altered" in one or "absent" in one)
+        altered = "retokenized" if is_said else altered
+    seen.is_cut, seen.is_unseen = any("cut" in one for one in made), not made
+    seen.faults["Ids"] = ["repeated_prompt"] * is_repeated + [altered] * (is_altered and not is_repeated)
+    if not made or inserted is None:
+        return
+    left_out = [(one.get("masked", 0), one.get("tokens", 0)) for one in made]
+    masked = sum(count for count, size in left_out if count < size)
+    seen.is_masked = any(count >= size > 0 for count, size in left_out)
+    fault = "mask_sampled" if not inserted else "mask_shifted" if masked else "mask_inserted"
+    fault = "mask_missing" if inserted and tokens.mask is None else fault
+    seen.faults["Mask"] = [fault] * ((inserted + masked > 0) and not (is_altered or is_repeated))
+    contexts = [one["context"] for one in made if "context" in one]
+    seen.faults["Context"] = []
+    if contexts and not is_repeated:
+        before, after = tokens.completion_ids[: min(contexts) - size], tokens.completion_ids[min(contexts) - size :][:8]
+        text = "" if min(contexts) < size else sources.decode(before)
+        thinks = text.count("<think>") > text.count("</think>") or sources.decode(after).lstrip().startswith("<think>")
+        kind = "context_prompt" if min(contexts) < size else "context_reasoning" if thinks else "context"
+        seen.faults["Context"] = [kind]
+
+
+def _look_at_texts(it: Rollout, tokens: Tokens, sources: Sources, faults: dict[str, list[str]]) -> None:
+    """Compare decoded ids with what reward functions were handed, with the dataset's prompt, and with tools' names."""
+    text, prompt, key = (
+        sources.decode(tokens.completion_ids, bare=True),
+        sources.decode(tokens.prompt_ids),
+        it.row.handed_key,
+    )
+    if key is not None:
+        is_empty = key == text_key("") and bool(_TAGS.sub("", text).strip())
+        keys = {text_key(text), text_key(_CLEANED.sub(r"\1\2", text))}
+        is_other = not is_empty and it.row.handed == Handed.TEXT and key not in keys
+        faults["Scored text"] = ["handed_empty"] * is_empty + ["handed_other"] * is_other
+    given = it.metadata.get("dataset_prompt")
+    asked = [part for part in map(_content, [given] if isinstance(given, str) else given or ()) if part]
+    if it.row.sent_prompt is not None:
+        faults["Prompt"] = []
+    if it.row.sent_prompt == SentPrompt.OTHER and asked:
+        # A prompt that is cut begins in the midst of the dataset's, and ends as it does.
+        sent = _ROLE.sub("", _bare(sources.decode(tokens.prompt_ids, bare=True)))
+        is_cut = sent[:_PIECE] in "".join(asked)[1:] and asked[-1][-_PIECE:] in sent and not sent.startswith(asked[0])
+        faults["Prompt"] = ["prompt_cut_left"] * is_cut
+    actions = [entry["action"] for entry in it.own_actions if entry["turn"] and isinstance(entry["action"], dict)]
+    names = sources.tools | {str(one["name"]) for one in actions if one.keys() == {"name", "arguments"}} - {
+        "get_reward"
+    }
+    if names:
+        faults["Tools"] = [] if any(name in prompt for name in names) else ["template_tools"]
+
+
+def _content(message: Any) -> str:
+    content = message.get("content") if isinstance(message, dict) else message
+    if isinstance(content, list):
+        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return _SPACES.sub("", str(content or ""))
+
+
+def _bare(text: str) -> str:
+    return _SPACES.sub("", _TAGS.sub("", text))
+
+
+def _first_difference(ids: Any, others: Any) -> int:
+    size = min(len(ids), len(others))
+    differ = np.flatnonzero(ids[:size] != others[:size])
+    if len(differ):
+        return int(differ[0])
+    return -1 if len(ids) == len(others) else size

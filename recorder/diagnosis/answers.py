@@ -1,0 +1,104 @@
+"""Reads what a rollout answered, and what the dataset says is right."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import orjson
+
+from logs_ui.recorder.action_text import split_reasoning
+
+_BEFORE = r"(?:(?:gold|final|reference|correct|expected|target)_?)?"
+_WORDS = (r"ground_?truth", r"answers?", "target", "reference", "expected", "label", r"gold\w*", "solution")
+"""Names of references; the first is the surest, and a solution most often says how the answer is found."""
+_NAMES = [re.compile(_BEFORE + word, re.IGNORECASE) for word in _WORDS]
+_LONGEST = 2_000  # characters of an answer
+_BOXED = r"\boxed{"
+_MARKS = {_BOXED: "}", "<answer>": "</answer>", "####": "\n"}
+"""What stands before and after an answer."""
+_OURS = ("metrics", "notes")  # metadata that a rollout reported
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+
+
+class Told(NamedTuple):
+    """Holds an answer, and the place where it stands: a column of the dataset, or a part of the last message."""
+
+    text: str
+    place: str
+
+
+class Answer(NamedTuple):
+    """Holds reference and final answer of a rollout; None for one that it does not have."""
+
+    reference: Told | None
+    final: Told | None
+
+
+def rank_of(name: str) -> int | None:
+    """Return the rank of a column's name among those of references, 0 for the surest; None for other names.
+
+    >>> rank_of("reward_model.ground_truth"), rank_of("gold_answer"), rank_of("difficulty")
+    (0, 1, None)
+    """
+    bare = name.rpartition(".")[2]
+    return next((rank for rank, it in enumerate(_NAMES) if it.fullmatch(bare)), None)
+
+
+def reference_of(metadata: Mapping[str, Any], column: str | None = None) -> Told | None:
+    """Return the reference of a rollout; None if it has none. Of a value in a dict the name has a dot, as in
+    `reward_model.ground_truth`.
+
+    Args:
+        metadata: metadata of the rollout. The dataset's columns are under "dataset"; where nothing is, as in imported
+            files, they are among the others.
+        column: column that has it; None takes the one that is named most like a reference.
+    """
+    dataset = metadata.get("dataset")
+    known = dict(_values(dataset if isinstance(dataset, dict) else metadata))
+    ranks = {name: rank for name in known if (rank := rank_of(name)) is not None}
+    name = column or min(ranks, key=ranks.__getitem__, default="")
+    return Told(known[name], name) if name in known else None
+
+
+def _values(source: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in source.items():
+        if isinstance(value, dict) and not before:
+            yield from _values(value, f"{name}.") if name not in _OURS else ()
+        elif value not in _EMPTY:
+            yield f"{before}{name}", value if isinstance(value, str) else orjson.dumps(value).decode()
+
+
+def final_answer(messages: Sequence[Mapping[str, Any]], turns: int | None = None) -> Told | None:
+    r"""Return what the model's last message gives as its answer: whatever comes last of a `\boxed{}`, an `<answer>`
+    tag, and a line's text after `####`; else its last line. None if that message has no text besides reasoning, or
+    `turns`, the number of the model's calls, is 0.
+
+    >>> final_answer([{"role": "assistant", "content": "So \\boxed{\\frac{1}{2}}."}])
+    Told(text='\\frac{1}{2}', place='after the last \\boxed{')
+    """
+    text = last_text(messages) if turns != 0 else ""
+    lines = text.rstrip().splitlines() or [""]
+    _, answer, place = max(_marked(text), default=(0, lines[-1].strip()[-_LONGEST:], "the last line"))
+    return Told(answer, place) if answer else None
+
+
+def _marked(text: str) -> Iterator[tuple[int, str, str]]:
+    """Yield position, answer and place for each kind of mark that the text has."""
+    for mark, end in _MARKS.items():
+        before, found, rest = text.rpartition(mark)
+        stop = rest.find(end) if end in rest else len(rest)
+        if mark == _BOXED:  # which may hold braces of its own
+            depths = accumulate((it == "{") - (it == "}") for it in rest[:_LONGEST])
+            stop = next((at for at, depth in enumerate(depths) if depth < 0), 0)
+        if found and (answer := rest[:stop].strip()):
+            yield len(before), answer[:_LONGEST], f"after the last {mark}"
+
+
+def last_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text of the model's last message without its reasoning; "" without any."""
+    said = [it.get("content") for it in messages if it.get("role") == "assistant"]
+    content = said[-1] if said else None
+    parts = content if isinstance(content, list) else [{"text": content}]
+    texts = [it["text"] for it in parts if isinstance(it, dict) and isinstance(it.get("text"), str)]
+    return split_reasoning("".join(texts))[1]

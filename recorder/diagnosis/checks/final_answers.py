@@ -1,0 +1,252 @@
+"""Holds final answers against the dataset's references: do rewards, references and answers fit together?
+
+The texts of some groups of the last steps are read, and of as many rollouts over all steps. Answers are compared in a
+plain form: one number by its value, all else by its letters and digits.
+"""
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from math import comb
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis.answers import final_answer
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.checks.never_matches import plain, reference_column
+from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
+from logs_ui.recorder.diagnosis.wording import listed, percent
+from logs_ui.recorder.vocabulary import Lack
+
+_GROUPS, _SPREAD = 80, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
+_ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
+_EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
+_WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]
+_AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it is another task's reference [ours]
+_CHANCE = 0.01  # that so many groups agree on the reference of another task [ours]
+_SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
+_NUMBER = re.compile(r"-?\d+(/\d+)?")
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """The final answers of M rollouts."""
+
+    column: str  # that has the references
+    rows: Rows  # (M)
+    given: list[str]  # (M) in plain form
+    reference: list[str]  # (M) likewise
+    solved: Bools  # (M)
+
+    @property
+    def name(self) -> str:
+        """The column's name in the dataset."""
+        return self.column.removeprefix("metadata.")
+
+    @cached_property
+    def equal(self) -> Bools:
+        """(M) True for an answer that is the reference."""
+        return np.array([a == b for a, b in zip(self.given, self.reference, strict=True)], bool)
+
+    def is_another(self, references: set[str]) -> Bools:
+        """Return (M) True for an answer that is not the rollout's reference, but that of another task."""
+        return np.array([it in references for it in self.given], bool) & ~self.equal
+
+    @property
+    def is_other_number(self) -> Bools:
+        """Return (M) True where answer and reference are numbers that differ."""
+        pairs = zip(self.given, self.reference, strict=True)
+        return np.array([all(map(_NUMBER.fullmatch, pair)) for pair in pairs], bool) & ~self.equal
+
+
+def _read(run: Run, rows: Rows, column: str) -> _Answers:
+    """Read the answers of some rollouts; those that give none are left out."""
+    references = dict(zip(rows.id.tolist(), run.read_labels(rows)[column], strict=True))
+    ends = {row: final_answer(it.messages) for row, it in run.read_texts(rows.id.tolist()).items()}
+    given = {row: plain(it.text, is_line=it.place == "the last line") for row, it in ends.items() if it is not None}
+    some = rows.where(np.array([bool(given.get(it)) and references[it] is not None for it in rows.id.tolist()], bool))
+    known = [plain(references[it] or "") for it in some.id.tolist()]
+    return _Answers(column, some, [given[it] for it in some.id.tolist()], known, run.scale.success.solved(some))
+
+
+def _look(run: Run) -> Outcome:
+    if not run.scale.success.is_defined:
+        return NotJudged("What counts as solved is not defined: set solved_at.")
+    column = reference_column(run.rows, run.labels, run.settings.reference)
+    if column is None:
+        meant = run.settings.reference or "like a reference answer"
+        return NotJudged(f"No column of the dataset is named {meant}: set reference.", Lack.TASKS)
+    chosen = np.unique(run.rows.group)
+    chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, _GROUPS).astype(int))]
+    answers = _read(run, run.rows.where(np.isin(run.rows.group, chosen)), column)
+    references = {plain(it) for it in run.labels[column] if it is not None}
+    name = answers.name
+    if len(answers.given) < _ENOUGH or len(references) < _DISTINCT:
+        return NotJudged(f"Too few answers or references ({name}) can be read.")
+    found = _contradicted(run, answers, references) or _shuffled(run, answers)
+    equal = percent(float(answers.equal.mean()))
+    calm = f"Of {len(answers.given):,} final answers that were read, {equal} equal their reference ({name})."
+    return found or _one_answer(run, answers) or Below(calm)
+
+
+def _contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
+    """Return the card if wrong answers count as right: another number than the reference, or another task's reference.
+
+    Other words than the reference's may say the same.
+    """
+    equal, wrong = answers.equal, answers.is_another(references) | answers.is_other_number
+    paid, missed = wrong & answers.solved, equal & ~answers.solved
+    if equal.mean() < _EQUAL:
+        return None
+    titles = {
+        "answers that contradict their reference count as right": (paid, wrong, _WRONG, paid),
+        "answers that equal their reference do not count as right": (missed, equal, _MISSED, _unpaid(answers)),
+    }
+    found = [
+        (f"{own.sum():,} of {of.sum():,} {title}", own)
+        for title, (own, of, limit, by_group) in titles.items()
+        if own.sum() >= limit * of.sum() and len(np.unique(answers.rows.group[by_group])) >= _ENOUGH
+    ]
+    if not found:
+        return None
+    own = np.logical_or.reduce([it for _, it in found])
+    return Card(
+        id="final_answers",
+        title=found[0][0],
+        cost=contrast.spread(run) * float((paid | missed).mean()),
+        evidence=(
+            _read_said(answers),
+            *(f"{title}." for title, _ in found[1:]),
+            f"{equal.sum():,} equal their reference; {wrong.sum():,} are another number, or another task's reference.",
+        ),
+        suggestion="Check that a reward is computed with the reference of its own task, and returned in the order of "
+        "the completions.",
+        **_extent(run, answers, own),
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+def _unpaid(answers: _Answers) -> Bools:
+    """Return (M) True in groups of which most answers equal their reference, and none counts as right."""
+    groups, group = np.unique(answers.rows.group, return_inverse=True)
+    equal, solved = (np.bincount(group, it, len(groups)) for it in (answers.equal, answers.solved))
+    return np.asarray(((solved == 0) & (equal > np.bincount(group) / 2))[group], bool)
+
+
+def _shuffled(run: Run, answers: _Answers) -> Card | None:
+    """Return the card if groups without a right answer agree on the reference of another task."""
+    group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
+    unsolved = [it for it in range(int(group.max()) + 1) if not (answers.solved | answers.equal)[group == it].any()]
+    agreed = dict[int, str]()
+    for it in unsolved:
+        mine = np.flatnonzero(group == it)
+        answer, count = Counter(answers.given[row] for row in mine).most_common(1)[0]
+        if len(mine) > 1 and count > _AGREE * len(mine):
+            agreed[it] = answer
+    if len(agreed) < max(_ENOUGH, _AGREE * len(unsolved)):
+        return None
+    references = {plain(it) for it in set(run.read_labels(run.all)[answers.column]) if it is not None}
+    swapped = [it for it, answer in agreed.items() if answer in references]
+    is_agreed = np.array([answers.given[row] == agreed.get(int(group[row])) for row in range(len(group))], bool)
+    others = ~answers.equal & ~is_agreed
+    by_chance = float(answers.is_another(references)[others].mean()) if others.any() else 0.0
+    is_varied = len({agreed[it] for it in swapped}) > len(swapped) / 2  # and not one answer to all
+    chance = _tail(len(swapped), len(agreed), by_chance)
+    if len(swapped) < max(_ENOUGH, _AGREE * len(unsolved)) or chance > _CHANCE or not is_varied:
+        return None
+    own = np.isin(group, swapped)
+    shown = [f"{agreed[it]} (not {answers.reference[int(np.argmax(group == it))]})" for it in swapped[:3]]
+    title = (
+        f"In {len(swapped):,} of {len(unsolved):,} groups without a right answer, most give another task's reference"
+    )
+    return Card(
+        id="final_answers",
+        title=title,
+        cost=contrast.spread(run) * float(own.mean()),
+        evidence=(
+            _read_said(answers),
+            f"Answers of these groups: {listed(shown)}.",
+            f"Of other wrong answers, {percent(by_chance)} are another task's reference.",
+        ),
+        suggestion="Check the dataset: references may stand beside other tasks than their own, as after a shuffle or a "
+        "join of one column.",
+        **_extent(run, answers, own),
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+def _tail(hits: int, of: int, share: float) -> float:
+    """Return the chance of at least so many hits, where each has this chance."""
+    return sum(comb(of, k) * share**k * (1 - share) ** (of - k) for k in range(hits, of + 1))
+
+
+def _one_answer(run: Run, answers: _Answers) -> Card | None:
+    """Return the card if most rollouts give one answer, which far fewer references are, and fewer gave at first."""
+    answer, count = Counter(answers.given).most_common(1)[0]
+    share, asked = count / len(answers.given), answers.reference.count(answer) / len(answers.reference)
+    if share < max(_SAME, 2 * asked):
+        return None
+    places = np.unique(np.linspace(0, len(run.all) - 1, _SPREAD).astype(int))
+    spread = _read(run, run.all.where(np.isin(np.arange(len(run.all)), places)), answers.column)
+    given = np.array([it == answer for it in spread.given], bool)
+    early = given[: max(len(given) // 5, 1)]
+    first = float(early.mean())
+    own = np.array([it == answer for it in answers.given], bool)
+    lost = run.lost[np.isin(run.rows.id, answers.rows.id)]
+    cost = max(float(lost[own].mean()) - (float(lost[~own].mean()) if (~own).any() else 0.0), 0.0) * share
+    if share < 2 * first or cost <= 0:
+        return None
+    solved = percent(float(answers.solved[own].mean()))
+    return Card(
+        id="final_answers",
+        title=f"{percent(share)} of the answers are \u201c{answer[:40]}\u201d, whatever is asked",
+        cost=cost,
+        evidence=(
+            _read_said(answers),
+            f"It is the reference of {percent(asked)} of these rollouts; {solved} of those that give it are solved.",
+            f"In the first fifth of the run {early.sum():,} of {len(early):,} answers that were read were this one.",
+        ),
+        suggestion="Take a checkpoint from before; a lower learning rate or a KL penalty keeps answers varied. Read "
+        "some of them: a prompt may suggest this answer.",
+        **_extent(run, answers, own),
+        **above(spread.rows.by_step(given), max(2 * first, _SAME / 2)),
+    )
+
+
+def _extent(run: Run, answers: _Answers, own: Bools) -> dict[str, Any]:
+    """Return the fields of a card about some of the rollouts that were read: these alone, if all were read."""
+    chosen = answers.rows.id[own]
+    is_all = len(np.unique(run.rows.group)) <= _GROUPS
+    extent = {"own": np.isin(run.rows.id, chosen)} if is_all else {"share": float(own.mean())}
+    return {"where": ids(chosen), **extent}
+
+
+def _read_said(answers: _Answers) -> str:
+    count = f"{len(answers.given):,} final answers of the last steps"
+    return f"{count} were read, and compared with the column {answers.name}."
+
+
+DIAGNOSTIC = check(
+    "final_answers",
+    "Final answers",
+    f"The final answers of {_GROUPS} groups of the last steps are compared with the dataset's reference: the column "
+    "that is set, else the one that is named like a reference. "
+    f"(1) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
+    f"count as right, in {_ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
+    f"{_ENOUGH} groups or more most answers are right and none counts as right. Only if at least {_EQUAL:.0%} of all "
+    f"answers equal their reference. (2) In at least half of the groups without a right answer, and in {_ENOUGH} or "
+    f"more, more than {_AGREE:.0%} of the rollouts give one answer, which is another task's reference; the probability "
+    f"of that is below {_CHANCE:.0%}, given how often other wrong answers are another task's reference. (3) At least "
+    f"{_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference it is, and at "
+    "least twice its share in the first fifth of the run.",
+    needs("a reward", lambda run: np.isfinite(run.rows.reward)),
+    _look,
+    limits=None,
+)

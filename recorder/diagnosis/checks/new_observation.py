@@ -1,0 +1,249 @@
+"""Finds an observation that rollouts suddenly get and that costs reward, though no call raises: a rate limiter's text,
+an error page, an empty output, a page that does not change.
+
+No list of such texts is needed: observations are compared by their first words. The policy's own failures are told
+apart by what it does: an environment that fails answers otherwise to the kinds of actions that it had answered before.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from logs_ui.recorder.action_text import KEY, observation_key, observed_text
+from logs_ui.recorder.diagnosis import links
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, uncovered
+from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.contrast import SURER
+from logs_ui.recorder.diagnosis.mean_difference import Difference, chance_limit, compare
+from logs_ui.recorder.diagnosis.measures import mean
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows
+from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
+from logs_ui.recorder.diagnosis.tables.action_table import looping
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
+from logs_ui.recorder.diagnosis.waterfall import losses
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+
+_SHARE, _RARER = 0.05, 10  # of the rollouts; times rarer before [ours]
+_LOOKED, _READ = 20, 32  # observations that are compared; rollouts of which texts are read
+_SAME_ACTIONS, _ALL = 0.8, 0.8  # of the answers follow kinds of actions of before; of the answers to these [ours]
+_NEAR = 2  # steps: observations that began together are one finding
+_SHOWN, _MORE = 80, "\u2026"  # characters
+_RESET = {"name": "reset", "arguments": {}}  # in place of the action that the first observation follows
+
+
+class _Heard(NamedTuple):
+    """One kind of observation, or one that is most of what a rollout hears."""
+
+    key: int
+    own: Bools  # (N,) True for rollouts of all steps that have it
+    since: int
+    chance: float
+    cost: float = 0.0  # reward per rollout that has it
+    within: bool = True  # compared within groups; else with the same tasks, or families of tasks, before
+
+
+def _look(run: Run) -> Outcome:
+    rows, limit = run.all, run.threshold("new_observation", _SHARE)
+    if len(rows.steps) < 2:
+        return NotJudged("The run has a single step.")
+    tasks = rows if tasks_recur(rows) else with_families(rows)
+    same = rows.eval if tasks is None else tasks.task
+    compared, candidates = 0, list[_Heard]()
+    for key, own in _often(rows, run.rows, limit):
+        compared += 1
+        since = above(rows.by_step(own), limit)["since_step"]
+        if since is None or since <= rows.steps[0]:
+            continue
+        late = rows.step >= since
+        known = np.isin(same, same[~late])  # other tasks have other observations
+        found = compare(np.where(known, own, np.nan), late, rows.group)
+        if found is None or found.chance is None or 2 * (own & late & known).sum() < (own & late).sum():
+            continue
+        if _RARER * own[~late & known].mean() <= own[late & known].mean():
+            candidates.append(_Heard(key, own, since, found.chance))
+    most = chance_limit([it.chance for it in candidates] + [1.0] * (compared - len(candidates)))
+    begun = [it for it in candidates if it.chance <= most]
+    costly = [heard for it in begun if (heard := _costly(run, it, begun, tasks)) is not None]
+    if not costly:
+        return uncovered(run) or Below(
+            f"None of {compared} frequent observations began during the run and costs reward."
+        )
+    worst = max(costly, key=lambda it: it.cost * it.own.sum())
+    return _card(run, worst, [it for it in costly if abs(it.since - worst.since) <= _NEAR], limit)
+
+
+def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
+    """Yield those that are frequent in the last steps, and rare in the first ones: their key, and (N,) True for
+    rollouts that have it. A key is odd if they are most of what a rollout hears.
+    """
+    # What `edit` made of them is left out.
+    texts = [it if it and it.isascii() and len(it) % KEY == 0 else "" for it in rows.facts["observation_keys"].tolist()]
+    at = np.repeat(np.arange(len(rows)), [len(it) // KEY for it in texts])
+    keys = np.frombuffer("".join(texts).encode(), "<u4").astype(np.int64)
+    pairs, times = np.unique(at << 32 | keys, return_counts=True)
+    pairs = np.concatenate([pairs, pairs[times > 1] | 1 << 62])
+    kinds, code = np.unique((pairs & 0xFFFFFFFF) << 1 | pairs >> 62, return_inverse=True)
+    at = (pairs & ~(1 << 62)) >> 32
+    first = rows.step <= rows.steps[min(1, len(rows.steps) - 2)]
+    of_last, of_first = (
+        np.bincount(code[of[at]], minlength=len(kinds)) / max(int(of.sum()), 1)
+        for of in (rows.step >= last.steps[0], first)
+    )
+    frequent = np.flatnonzero((of_last > limit) & (_RARER * of_first <= of_last))
+    for place in frequent[np.argsort(-of_last[frequent], kind="stable")][:_LOOKED].tolist():
+        own = np.zeros(len(rows), bool)
+        own[at[code == place]] = True
+        yield int(kinds[place]), own
+
+
+def _costly(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None) -> _Heard | None:
+    """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where a
+    group is all of one kind, more than the same tasks before (than all before, if no task recurs and all lose more
+    since); else None.
+    """
+    is_last = run.all.step >= run.rows.steps[0]
+    own = heard.own
+    now, others = own[is_last], ~np.logical_or.reduce([it.own for it in begun])[is_last]
+    found = compare(np.where(now | others, run.lost, np.nan), now, run.rows.group, run.rows.group)
+    within = found is not None and found.chance is not None
+    if not within:
+        late, lost = run.all.step >= heard.since, np.maximum(losses(run.all, run.scale), 0.0)
+        among, same = own | ~late, None if tasks is None else tasks.task
+        if same is not None:
+            among &= np.isin(same, np.unique(same[own & late])) & (same >= 0)
+        elif not _is_sure(compare(lost, late, run.all.group)):
+            return None
+        found = compare(np.where(among, lost, np.nan), late, run.all.group, same)
+    if found is None or not _is_sure(found):
+        return None
+    return heard._replace(cost=found.value, within=within)
+
+
+def _is_sure(loss: Difference | None) -> bool:
+    return loss is not None and loss.chance is not None and loss.chance <= SURER and loss.value > 0
+
+
+def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Outcome:
+    rows, keys = run.all, {it.key >> 1 for it in alike}
+    own = np.logical_or.reduce([it.own for it in alike])
+    is_last = rows.step >= run.rows.steps[0]
+    before = ~own & (rows.step < worst.since)
+    same = before & np.isin(rows.task, np.unique(rows.task[own]))
+    now, earlier = (
+        list(run.sample(of, _READ).values()) for of in (own & is_last, same if same.sum() >= _READ else before)
+    )
+    answers = _Answers.of(now, earlier, keys)
+    if not answers.got:
+        return NotJudged("The texts of its rollouts cannot be read.")
+    mine, rest = float(own[is_last].mean()), float(own[rows.step < worst.since].mean())
+    named = _quoted(now, worst.key >> 1) + (f" (or one of {len(keys) - 1} more)" if len(keys) > 1 else "")
+    what = "is most of what" if all(it.key & 1 for it in alike) else "is answered to"
+    title = f"{named} {what} {percent(mine)} of rollouts{' hear' * what.startswith('is most')}"
+    title += f", {percent(rest)} before step {worst.since:,}"
+    if answers.known < _SAME_ACTIONS:
+        return Below(f"{title}; it follows actions that were not taken before.")
+    got, calls, got_before, calls_before = answers.counts
+    if 2 * got_before * calls > got * calls_before:
+        return Below(f"{title}; {answers.said}")
+    is_setup = got >= _ALL * calls
+    if not is_setup and looping(run.rows)[own[is_last]].mean() >= _ALL:
+        return Below(f"{title}; these repeat their actions.")
+    weighed = np.where(run.rows.dropped == None, run.rows.advantage, np.nan)[own[is_last]]  # noqa: E711 - of each
+    advantage, trained = mean(weighed), float((np.abs(weighed) > SAME).mean())
+    paid = [
+        f"{percent(trained)} of them are trained on; their mean advantage is {figure(round(advantage or 0.0, 9))}."
+    ] * (trained > 0)
+    before = "the same tasks before" if tasks_recur(rows) or with_families(rows) is not None else "all rollouts before"
+    than = "others of their groups" if worst.within else before
+    return Card(
+        id="new_observation",
+        title=title,
+        cost=mine * worst.cost,
+        evidence=(answers.said, f"They lose {figure(worst.cost)} more than {than}.", *paid),
+        suggestion="Fix what answers so, or end such rollouts with an error and mask them; the policy is not at fault."
+        if is_setup
+        else "Read it: other calls of the same kind are answered otherwise, so find what these have in common.",
+        where=links.ids(rows.id[own & is_last]),
+        **above(rows.by_step(own), limit),
+        own=own[is_last],
+        is_setup=is_setup,
+    )
+
+
+class _Answers(NamedTuple):
+    """Counts answers to actions, by kind of action: those with the keys, and all; in rollouts with them, and before."""
+
+    got: Counter[str]
+    calls: Counter[str]
+    got_before: Counter[str]
+    calls_before: Counter[str]
+    rollouts: tuple[int, int]
+
+    @classmethod
+    def of(cls, now: Sequence[Texts], earlier: Sequence[Texts], keys: set[int]) -> "_Answers":
+        entries = [[it for one in some for it in _first_sent(one.actions)] for some in (now, earlier)]
+        names = kind_names([it["action"] for some in entries for it in some])
+        counts, left = list[Counter[str]](), iter(names)
+        for some in entries:
+            named = list(zip(some, left, strict=False))  # the list first: it ends without taking a name
+            got = Counter(name for it, name in named if _key(it.get("observation")) in keys)
+            counts += [got, Counter(name for _, name in named)]
+        return cls(counts[0], counts[1], counts[2], counts[3], (len(now), len(earlier)))
+
+    @property
+    def known(self) -> float:
+        """Return the share of these answers that follow kinds of actions which were taken before, 0 to 1."""
+        return sum(n for it, n in self.got.items() if self.calls_before[it]) / self.got.total()
+
+    @property
+    def counts(self) -> list[int]:
+        """Return the four sums over the kinds of actions that get them."""
+        return [sum(it[name] for name in self.got) for it in (self.got, self.calls, self.got_before, self.calls_before)]
+
+    @property
+    def said(self) -> str:
+        got, calls, got_before, before = self.counts
+        kinds = listed([name for name, _ in sorted(self.got.items(), key=lambda it: (-it[1], it[0]))])
+        return (
+            f"In {self.rollouts[0]} of them that were read, {got:,} of {calls:,} answers to {kinds} are so (equal "
+            f"actions count once); in {self.rollouts[1]} rollouts before, {got_before:,} of {before:,}."
+        )
+
+
+def _first_sent(actions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the actions of a rollout without those that repeat one: they say more of the policy."""
+    found: dict[str, Mapping[str, Any]] = {}
+    for entry in actions:
+        action = entry.get("action") or (None if entry.get("observation") is None else _RESET)
+        if action is not None:
+            found.setdefault(as_text(action), {**entry, "action": action})
+    return list(found.values())
+
+
+def _key(observation: Any) -> int | None:
+    """Return the key of an observation as a number."""
+    key = None if observation is None else observation_key(observation)
+    return None if key is None else int.from_bytes(key.encode(), "little")
+
+
+def _quoted(read: Sequence[Texts], key: int) -> str:
+    """Return the first observation of that key, in quotation marks, or words for one without text."""
+    every = (it.get("observation") for one in read for it in one.actions)
+    heard = (it for it in every if _key(it) == key)
+    text = " ".join((observed_text(next(heard, "")) or "").split())
+    return f"\u201c{text if len(text) <= _SHOWN else text[:_SHOWN] + _MORE}\u201d" if text else "An empty text"
+
+
+DIAGNOSTIC = check(
+    "new_observation",
+    "New observation",
+    f"Share of rollouts with an observation, by its first words without numbers, above {_SHARE:.0%} in the last steps, "
+    f"if it was {_RARER} times rarer before a step, beyond chance, and its rollouts lose more than others of their "
+    f"groups (than the same tasks before, if whole groups have it), with a probability below {SURER:.1%} of that "
+    "by chance. Silent if it follows kinds of actions that were not taken before, or repeated ones.",
+    lambda run: None if any(run.all.facts["observation_keys"].tolist()) else "observations",
+    _look,
+    needs_calls=True,
+)

@@ -1,0 +1,219 @@
+"""Finds reward functions that tell no completion from another: constant ones, those that give a group the same, and
+those that suddenly give many rollouts a value of its own, such as the 0 of a judge that cannot be reached.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import links
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.change_point import CHANCE, above
+from logs_ui.recorder.diagnosis.contrast import shift, spread
+from logs_ui.recorder.diagnosis.largest_differences import find_largest
+from logs_ui.recorder.diagnosis.mean_difference import compare
+from logs_ui.recorder.diagnosis.measures import best, extent, list_figures, weigh_by_range
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, distinct, ends
+from logs_ui.recorder.diagnosis.success import is_penalty, levels
+from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
+
+_ROLLOUTS, _GROUPS = 32, 8  # that may be equal by chance: fewer tell nothing [ours]
+_CHANCE = 0.001  # that so many groups in a row are equal, if each is as often as in the whole run [ours]
+_UNKNOWN = 0.05  # of the range of rewards: puts a function in order that never showed what it can pay [ours]
+_GRADED = 3  # different values: 0 and 1 would only be failed and passed
+_SHARE, _BEFORE = 0.05, 0.2  # of the rollouts; of that share, at most, before [ours]
+_LEVELS = 5  # other values: then it is graded [ours]
+_RARER = 0.25  # as often in one half of a batch as in the other, at most [ours]
+_MIXED = 0.5  # of the rollouts with it have others in their groups [ours]
+_MOVED = 0.1  # of the way to the new value, by which the others may fall [ours]
+_TELLS = ("reward_parts", "dead_groups", "signal_cliff", "never_solved", "forgotten", "disagreement", "hacking")
+
+
+def _look_constant(run: Run) -> Outcome:
+    if extent(run.rows.reward) <= SAME:
+        return NotJudged("The whole reward is constant, not one function alone.")
+    outcomes = [_find_constant(run, name) or _find_of_prompt(run, name) for name in run.rows.values]
+    cards = [card for card in outcomes if isinstance(card, Card)]
+    if cards:
+        return max(cards, key=lambda card: card.cost or 0.0)
+    there = [part for part in outcomes if isinstance(part, str)]
+    return Below(f"There, at no cost: {listed(there)}." if there else "Each function differs within groups.")
+
+
+def _find_constant(run: Run, name: str) -> Card | str | None:
+    """Return the card on a function that gives all last rollouts one value; a sentence's part if that is no fault."""
+    values, weight, every = run.rows.values[name], run.rows.weights.get(name, 1.0), run.all.values[name]
+    known = np.isfinite(values)
+    if known.sum() < _ROLLOUTS or extent(values) > SAME:
+        return None
+    value, part = float(values[known][0]), float(run.rows.parts[name][known][0])
+    differs = np.abs(every - value) > SAME
+    said = f"{name} gives {figure(value)} to every rollout{'' if known.all() else ' that it scores'}"
+    if differs.any() and part >= np.nanmax(run.all.parts[name]) - SAME:
+        return f"{said}, its best"
+    if not differs.any() and (part > SAME or weight < 0 or is_penalty(name)):
+        return said
+    room = best(run.all, name) - part if weight else 0.0
+    others = [other for other, parts in run.rows.parts.items() if other != name and extent(parts) > SAME]
+    return _make_card(
+        run, name, differs, said, f"Functions that differ between rollouts: {listed(others) or 'none'}.",
+        cost=room if differs.any() else min(room, _UNKNOWN * spread(run)),
+        suggestion=f"Call {name} by hand on a good and a bad completion: its values must differ. If they do, look at "
+        "what it needs (a service, a file, a form of the answer), or no rollout has earned more.",
+        is_loss=bool(differs.any()),
+    )  # fmt: skip
+
+
+def _find_of_prompt(run: Run, name: str) -> Card | str | None:
+    """Return the card on a function that is the same within each group, and not between groups."""
+    rows, every, count = run.rows, run.all, len(run.rows.groups.size)
+    has = np.bincount(rows.group[np.isfinite(rows.values[name])], minlength=count) > 1
+    keys = rows.facts["completion_key"]
+    differ = has & (distinct(rows.group, keys, count=count) > 1) & np.isfinite(keys).any()
+    low, high = ends(rows.group, rows.values[name], count)
+    kinds = len(levels(low[has]))
+    if differ.sum() < _GROUPS or kinds < _GRADED or (high - low)[has].max() > SAME:
+        return None
+    low, high = ends(every.group, every.values[name], len(every.groups.size))
+    return _make_card(
+        run, name, (high - low > SAME)[every.group] & np.isfinite(every.values[name]) & (every.step < rows.steps[0]),
+        f"{name} does not depend on the completion: it is the same within each group",
+        f"{differ.sum()} of {has.sum()} groups hold different completions; they have {kinds} different values.",
+        cost=run.fall.lost * weigh_by_range(rows).get(name, 0.0),
+        suggestion=f"Look at what {name} is computed from: the prompt or a column of the dataset in place of the "
+        "completion, or one completion for all of a group.",
+        is_loss=True,
+    )  # fmt: skip
+
+
+def _make_card(
+    run: Run, name: str, differs: Bools, title: str, said: str, *, cost: float, suggestion: str, is_loss: bool
+) -> Card | str:
+    """Return the card on a function that tells nothing since the last of all rollouts that `differs`, which is (N,) of
+    all steps; a sentence's part if that may be chance.
+    """
+    rows, known = run.all, np.isfinite(run.rows.values[name])
+    first = int(rows.steps[rows.steps > rows.step[differs].max(initial=-1)][0])
+    scored, has = (
+        np.bincount(rows.group[some], minlength=len(rows.groups.size)) > 0
+        for some in (np.isfinite(rows.values[name]), differs)
+    )
+    late = rows.groups.step >= first
+    before, others, since = int(scored[~late].sum()), int(has[~late].sum()), int(scored[late].sum())
+    if before and (1 - others / (before + since)) ** since >= _CHANCE:
+        return f"{title} (it may be chance)"
+    course = f"It told rollouts apart in {others} of {before} groups before, and in none of {since} since."
+    return Card(
+        id="constant_function",
+        title=title,
+        cost=cost,
+        evidence=(course if before else f"It told rollouts apart in none of {since} groups of the whole run.", said),
+        suggestion=suggestion,
+        where="" if known.all() else f"-{links.rewards(name)}:none",
+        trend=rows.by_step(differs),
+        since_step=first,
+        own=None if known.all() else known,
+        explains=_TELLS if is_loss else (),
+        is_loss=is_loss,
+    )
+
+
+def _look_new(run: Run) -> Outcome:
+    graded = [name for name, part in run.rows.parts.items() if len(levels(part)) > _LEVELS]
+    if not graded:
+        return NotJudged(f"No reward function gives more than {_LEVELS} different values.")
+    cards = [card for name in graded if (card := _judge(run, name)) is not None]
+    if cards:
+        return max(cards, key=lambda card: card.cost or 0.0)
+    shares = [f"{name} {exact_percent(float(_has_lowest(run, run.rows, name).mean()))}" for name in graded[:3]]
+    return Below(f"Share of the lowest value: {', '.join(shares)} (threshold {_SHARE:.0%}, if it is new).")
+
+
+def _has_lowest(run: Run, rows: Rows, name: str) -> Bools:
+    """Return (N,) True for rollouts with the lowest value of the last steps."""
+    return np.asarray(np.abs(rows.parts[name] - np.nanmin(run.rows.parts[name])) <= SAME, bool)
+
+
+def _judge(run: Run, name: str) -> Card | None:
+    rows, limit = run.all, run.threshold("new_value", _SHARE)
+    own, has = (_has_lowest(run, some, name) for some in (run.rows, rows))
+    parts, share = rows.parts[name], float(own.mean())
+    fields = above(rows.by_step(np.where(np.isfinite(parts), has, np.nan)), limit)
+    late = rows.step >= (fields["since_step"] or 0)
+    grew = fields.get("half_step") is not None  # bit by bit, as what is learned does
+    if share <= limit or grew or late.all() or has[~late].mean() > _BEFORE * share:
+        return None
+    low, rest = float(parts[has][0]), shift(np.where(has, np.nan, parts), late, rows.group)
+    has_fallen = rest.value < -_MOVED * (rest.before - low)
+    if has_fallen or _differs_within_groups(run, name, own):  # the policy may have learned to fail
+        return None
+    weight = rows.weights.get(name, 1.0)
+    most = low / weight + SAME
+    counts = [f"{has[side].sum()} of {np.isfinite(parts[side]).sum()}" for side in (~late, late)]
+    value, *means = (figure(level / weight) for level in (low, rest.before, rest.after))
+    return Card(
+        id="new_value",
+        title=f"{name} gives exactly {value} to {percent(share)} of rollouts, and hardly ever did before",
+        cost=share * (float(np.nanmean(run.rows.parts[name][~own])) - low),
+        evidence=(
+            f"Before step {fields['since_step']}: {counts[0]} rollouts; since then: {counts[1]}.",
+            f"Its other values have not fallen: mean {means[0]} before, {means[1]} since.",
+            "The rollouts that get it are like others of their groups: no other figure differs clearly.",
+            *_tell_position(run.rows, own),
+        ),
+        suggestion=f"Look into {name}'s log for calls that failed (a rate limit, a timeout, an answer that could not "
+        f"be read), and let it try again, or return None, in place of {value}.",
+        where=links.selecting(run.rows.id, own, {f"{links.rewards(name)}<={most:.9g}": run.rows.values[name] <= most}),
+        own=own,
+        is_setup=True,
+        **fields,
+    )
+
+
+def _tell_position(rows: Rows, own: Bools) -> Iterator[str]:
+    """Say whether the rollouts are in one half of the steps' batches, in the order in which they were recorded."""
+    step = np.searchsorted(rows.steps, rows.step)
+    place = np.arange(len(rows)) - np.searchsorted(step, step)
+    is_late = 2 * place >= np.bincount(step)[step]
+    halves = compare(own.astype(float), is_late, rows.group)
+    is_sure = halves is not None and halves.chance is not None and halves.chance < CHANCE
+    if halves is not None and is_sure and min(halves[:2]) <= _RARER * max(halves[:2]):
+        first, second = percent(halves.others), percent(halves.chosen)
+        yield f"By place in the batch: {first} of each step's first half, {second} of its second."
+
+
+def _differs_within_groups(run: Run, name: str, own: Bools) -> bool:
+    """Return True if these rollouts differ from others of their groups in what they did or in what other functions
+    gave, or if most have no others in their groups: then they may have earned it.
+    """
+    rows = run.rows
+    mixed = distinct(rows.group, own.astype(float), count=len(rows.groups.size)) > 1
+    if mixed[rows.group][own].mean() < _MIXED:
+        return True
+    every = {**list_figures(rows), **rows.values}
+    figures = {other: values for other, values in every.items() if other not in {name, "seconds"}}
+    return bool(find_largest(figures, own, rows.group, rows.group, np.isfinite(rows.reward))[0])
+
+
+CONSTANT_FUNCTION = check(
+    "constant_function",
+    "Constant function",
+    f"A reward function that gives all rollouts of the last steps (at least {_ROLLOUTS}) one value: below its best, "
+    f"while it gave others in so many groups before that none since is below {_CHANCE:.1%} by chance; or never "
+    "more than 0, unless its name is that of a penalty. Or one that is the same within each group of different "
+    f"completions (at least {_GROUPS} groups), with {_GRADED} or more values between groups. Silent if the whole "
+    "reward is constant.",
+    needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
+    _look_constant,
+    limits=None,
+)
+NEW_VALUE = check(
+    "new_value",
+    "New value of a function",
+    f"More than {_SHARE:.0%} of rollouts get exactly the lowest value of a reward function that has at least {_LEVELS} "
+    f"others, at least five times as many as before a jump, while the others have not fallen by "
+    f"{_MOVED:.0%} of the way to it, and rollouts with it do not differ from others of their groups in any other "
+    "figure. Not judged for functions of few values: their failures look like wrong answers.",
+    needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
+    _look_new,
+)

@@ -1,0 +1,310 @@
+"""Finds rollouts that repeat: their actions, their text, or the answers of others; and episodes that end at the turn
+limit before they are done.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import contrast, links
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs, quiet, too_few
+from logs_ui.recorder.diagnosis.change_point import above, below
+from logs_ui.recorder.diagnosis.checks.tasks import never_solved
+from logs_ui.recorder.diagnosis.contrast import shift
+from logs_ui.recorder.diagnosis.measures import dead, mean, unsolved_groups
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, distinct, means
+from logs_ui.recorder.diagnosis.tables.action_table import loop_kinds, looping
+from logs_ui.recorder.diagnosis.tables.movement import ENTROPY_SHARE, FLOOR, LOW, STEPS, Entropy, entropy, logged
+from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.vocabulary import LOOP, REPEATS, LossCause, StopReason
+
+_LOOPING, _OUT_OF_TURNS = 0.1, 0.2
+_SHARE = 0.1
+_COMPRESSION, _WORDS, _TRIGRAMS = 10.0, 0.25, 0.5
+_HALF = 0.5
+_ALIKE = 0.75  # of a group's completions are duplicates: of 8, at most 2 are unlike any other
+_DEAD = 0.8  # of such groups have zero variance; else equal completions are not the reason
+_FAILED = 0.25  # of the groups: if nearly all are solved, a deterministic policy has learned them
+_COLD = 0.3  # temperature [ours]
+_OF_COLD = ("parse_failures", "truncation", "loops", "never_acted", "degenerate_text", "constant_reward")
+_NEAR_BEST = 0.2  # of the range of rewards: a policy that solves its tasks may be sure of them [ours]
+
+
+def charged(run: Run) -> Bools:
+    """Return (N,) True for rollouts of the last steps that the card is about; none if there is no card."""
+    loops = looping(run.rows)
+    is_silent = float(loops.mean()) <= run.threshold("loops", _LOOPING) or contrast.is_fine(run, loops)
+    return np.zeros_like(loops) if is_silent else loops
+
+
+def _look_loops(run: Run) -> Outcome:
+    loops, said = charged(run), list[str]()
+    if not loops.any():
+        known, limit = ~np.isnan(run.rows.facts["action_tail"]), run.threshold("loops", _LOOPING)
+        found = float(looping(run.rows).mean())
+        return too_few(known, "recorded actions") or quiet(found, "of rollouts repeat their actions", limit)
+    kinds = loop_kinds(run.rows)
+    at_end, around = kinds.values()
+    if at_end.any():
+        most = figure(float(run.rows.facts["action_tail"][at_end].max()))
+        said.append(f"Same action {LOOP}+ times in a row at the end: {at_end.sum()} of {len(loops)}, longest {most}.")
+    if around.any():
+        said.append(
+            f"More than {REPEATS:.0%} of actions taken before at the same observation, or going round the same few: "
+            f"{around.sum()} of {len(loops)}, mean {percent(float(run.rows.facts['repeats'][around].mean()))}."
+        )
+    return Card(
+        id="loops",
+        title=f"{percent(float(loops.mean()))} of rollouts repeat the same actions",
+        cost=contrast.cost(run, loops),
+        evidence=(*said, _paid(run, loops)),
+        suggestion="Say in the observation that nothing changed, penalise repeats, or end the episode after N of them.",
+        where=links.selecting(run.rows.id, loops, kinds),
+        **above(run.all.by_step(looping(run.all)), run.threshold("loops", _LOOPING)),
+        own=loops,
+    )
+
+
+def _paid(run: Run, loops: Bools) -> str:
+    reward = np.nan_to_num(run.rows.reward)
+    if loops.all():
+        return f"All rollouts do; their mean reward is {figure(float(reward.mean()))}."
+    mine, others = float(reward[loops].mean()), float(reward[~loops].mean())
+    chance = "" if contrast.gap(run, loops) or mine == others else "; the difference may be chance"
+    return f"Their mean reward is {figure(mine)}, that of the others {figure(others)}{chance}."
+
+
+def _look_turns(run: Run) -> Outcome:
+    rows, limit = run.rows, run.threshold("turn_limit", _OUT_OF_TURNS)
+    ended: Bools = rows.stop_reason == StopReason.TURN_LIMIT
+    share = float(ended.mean())
+    cost = _cost(run, ended)
+    if share <= limit or cost <= 0 or contrast.is_fine(run, ended):
+        known = too_few(rows.stop_reason != StopReason.NOT_RECORDED, "a recorded end")
+        why = ["their loss is counted under loops"] if cost <= 0 else []
+        return known or quiet(share, "of rollouts run out of turns", limit, *why)
+    turns, alone = mean(rows.turns[ended]), percent(float((ended & ~looping(rows)).sum() / ended.sum()))
+    # If solvable tasks end in time, the others run out of turns because they are unsolvable.
+    others = ~np.isin(rows.task, np.flatnonzero(never_solved(run)))
+    is_of_hopeless = bool(others.any()) and float(ended[others].mean()) <= limit
+    said = [] if turns is None else [f"They have {figure(turns)} turns on average."]
+    said += [f"{alone} of them did not repeat their actions.", *_tasks(rows, ended)]
+    return Card(
+        id="turn_limit",
+        title=f"{percent(share)} of rollouts run out of turns",
+        cost=cost,
+        evidence=tuple(said),
+        suggestion="Allow more turns, or make the task smaller: nothing after the last turn can be rewarded.",
+        where="stop:turn_limit",
+        is_part=True,
+        **above(run.all.by_step(run.all.stop_reason == StopReason.TURN_LIMIT), limit),
+        own=ended,
+        explains=() if is_of_hopeless else ("task_mix", "never_solved", "forgotten"),
+    )
+
+
+def _cost(run: Run, ended: Bools) -> float:
+    """Return their part of the waterfall, without what the card on loops counts already."""
+    known = judged(run.rows)
+    own = ended & has_cause(run.rows, LossCause.LOOP) & known & ~charged(run)
+    return float(run.lost[own].sum() / max(int(known.sum()), 1))
+
+
+def _tasks(rows: Rows, ended: Bools) -> list[str]:
+    """Name the tasks that run out of turns most often, if there are several tasks."""
+    known = rows.task >= 0
+    share = means(rows.task[known], ended[known], len(rows.tasks))
+    if np.isfinite(share).sum() < 2:
+        return []
+    worst = [t for t in np.argsort(-np.nan_to_num(share), kind="stable")[:3].tolist() if np.isfinite(share[t])]
+    return [f"Most often {listed([f'{rows.tasks[t]} ({percent(float(share[t]))})' for t in worst])}."]
+
+
+def _signs(rows: Rows) -> dict[str, Bools]:
+    """Return (N,) rollouts that show each sign of repetition, by the filter that selects them."""
+    return {
+        f"trigram_repeats>={_TRIGRAMS:g}": rows.facts["trigram_repeats"] >= _TRIGRAMS,
+        f"distinct_words<={_WORDS:g}": rows.facts["distinct_words"] <= _WORDS,
+        f"compression>{_COMPRESSION:g}": rows.facts["compression"] > _COMPRESSION,
+    }
+
+
+def _look_degenerate(run: Run) -> Outcome:
+    rows, limit, signs = run.rows, run.threshold("degenerate_text", _SHARE), _signs(run.rows)
+    bad: Bools = np.logical_or.reduce(list(signs.values()))
+    share = float(bad.mean())
+    if share <= limit or contrast.is_fine(run, bad):
+        known = ~np.isnan(rows.facts["compression"])
+        return too_few(known, "recorded texts") or quiet(share, "of rollouts repeat their own text", limit)
+    compression, repeats = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
+    evidence = [f"Median compression ratio: {figure(float(np.nanmedian(compression)))}."]
+    if (~np.isnan(repeats)).any():
+        evidence.append(f"Median share of repeated three-word sequences: {percent(float(np.nanmedian(repeats)))}.")
+    return Card(
+        id="degenerate_text",
+        title=f"{percent(share)} of rollouts repeat their own text",
+        cost=contrast.cost(run, bad),
+        evidence=tuple(evidence),
+        suggestion="Look for a reward that grows with the number of words; lower the learning rate, or add a KL term.",
+        where=links.selecting(rows.id, bad, signs),
+        **above(run.all.by_step(np.logical_or.reduce(list(_signs(run.all).values()))), limit),
+        own=bad,
+    )
+
+
+def duplicated(rows: Rows) -> Floats:
+    """Return (N,) 1 for a completion that duplicates another of its group, else 0; NaN where it cannot be told."""
+    key, count = rows.facts["completion_key"], len(rows)
+    known = ~np.isnan(key)
+    pairs = np.unique(np.stack([rows.group[known].astype(float), key[known]], 1), axis=0, return_inverse=True)[1]
+    is_told = known & (np.bincount(rows.group[known], minlength=len(rows.groups.size))[rows.group] > 1)
+    repeats = np.zeros(count)
+    repeats[known] = np.bincount(pairs.reshape(-1))[pairs.reshape(-1)] > 1
+    return np.where(is_told, repeats, np.nan)
+
+
+def alike(rows: Rows) -> Floats:
+    """Return (G,) share of a group's completions that duplicate another one; NaN for a single one, or if not known."""
+    known, count = ~np.isnan(rows.facts["completion_key"]), len(rows.groups.size)
+    sizes = np.bincount(rows.group[known], minlength=count)
+    kinds = distinct(rows.group[known], rows.facts["completion_key"][known], count=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(sizes > 1, (sizes - kinds) / (sizes - 1), np.nan)
+
+
+def _look_diversity(run: Run) -> Outcome:
+    twins, chosen = duplicated(run.rows), _chosen(run)
+    sampled = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
+    trends = [trend for trend in (logged(run.scalars), sampled) if trend]
+    trend = next((it for it in trends if (found := entropy(it)) and found.is_collapsed), trends[-1] if trends else ())
+    fallen, share = entropy(trend), mean(twins)
+    said = [] if share is None else [f"{percent(share)} of completions duplicate another of their group."]
+    source = "the sampler's mean of -log p" if trend is sampled else "logged by the trainer"
+    if fallen is not None or trend:
+        said.append(f"Entropy ({source}): {fallen.said if fallen else f'{figure(trend[-1][1])} nats per token'}.")
+    if not chosen.any():
+        if fallen is not None and fallen.is_collapsed:
+            begun = below(trend, fallen.limit)
+            if not _is_well(run, begun):
+                return _collapsed(run, fallen, source, begun)
+            said.append("The mean reward still rises, or is near the best.")
+        return Below(" ".join(said)) if said else NotJudged("No group has two completions to compare.")
+    temperature = run.config.get("temperature")
+    said += [f"Temperature: {figure(temperature)}."] if isinstance(temperature, int | float) else []
+    return Card(
+        id="diversity",
+        title=f"{percent(share or 0.0)} of completions duplicate another in their group",
+        cost=float(run.lost[chosen[run.rows.group]].sum()) / len(run.rows),
+        evidence=tuple(said),
+        suggestion="Sample at temperature 1: duplicates teach nothing."
+        if isinstance(temperature, int | float) and temperature < 1
+        else "Add an entropy bonus or a KL term, or return to an earlier checkpoint.",
+        where="twins>0",
+        **above(run.all.by_step(duplicated(run.all)), run.threshold("diversity", _HALF)),
+        own=twins == 1,
+        explains=_OF_COLD if _is_cold(run) else (),
+        needs=np.inf if _is_cold(run) else None,
+    )
+
+
+def _collapsed(run: Run, found: Entropy, source: str, begun: dict[str, Any]) -> Card:
+    return Card(
+        id="diversity",
+        title=f"Entropy collapsed: {found.said}",
+        cost=run.fall.lost,
+        evidence=(f"It is {source}.", "The policy samples almost only its likeliest tokens: it no longer explores."),
+        suggestion="Add an entropy bonus or a KL term, lower the learning rate, or return to an earlier checkpoint.",
+        where="",
+        **begun,
+        is_loss=False,
+    )
+
+
+def _is_well(run: Run, begun: dict[str, Any]) -> bool:
+    """Return True if the mean reward is near the best, or has risen since the entropy fell: it may have learned."""
+    rewards = run.all.reward[np.isfinite(run.all.reward)]
+    if run.fall.lost <= _NEAR_BEST * (run.scale.best - float(rewards.min(initial=run.scale.best))):
+        return True
+    since = run.all.where(run.all.step >= (begun["since_step"] or run.rows.steps[0]))
+    is_late = since.step >= since.steps[len(since.steps) // 2]
+    gain = shift(since.reward, is_late, since.group)
+    return gain.is_sure and gain.value > 0
+
+
+def _chosen(run: Run) -> Bools:
+    """Return (G,) True for groups whose rewards are equal because their completions are.
+
+    If sampling is known to be cold, that is every group with zero variance. If the sampler's log-probs show a
+    near-deterministic policy, it is every group with zero variance or duplicate completions.
+    """
+    twins, is_dead = alike(run.rows), dead(run.rows.groups)
+    known, same = ~np.isnan(twins), twins >= _ALIKE
+    limit = run.threshold("diversity", _HALF)
+    is_alike = known.any() and float(twins[known].mean()) >= limit
+    if known.any() and _is_cold(run):
+        chosen, is_enough = is_dead, is_alike
+    # If the policy samples almost only its likeliest tokens, duplicates follow from that.
+    elif is_alike and (surprise := mean(-run.rows.facts["mean_logprob"])) is not None and surprise < FLOOR:
+        chosen = is_dead | same
+        failed = chosen & unsolved_groups(run.rows, run.scale)
+        is_enough = failed.sum() >= _FAILED * known.sum()
+    else:
+        chosen = is_dead & same
+        is_enough = known.any() and same.sum() / known.sum() >= limit and is_dead[same].mean() >= _DEAD
+    return chosen & is_enough
+
+
+def _is_cold(run: Run) -> bool:
+    """Return True if sampling is known to be nearly greedy; completions may be equal for other reasons, too."""
+    temperature = run.config.get("temperature")
+    return isinstance(temperature, int | float) and temperature <= _COLD
+
+
+LOOPS = check(
+    "loops",
+    "Loops",
+    f"Share of rollouts that end with {LOOP} equal actions in a row, or with more than half of their actions taken "
+    f"before at the same observation, or going round the same 2 to 4, above {_LOOPING:.0%}, unless they do as well as "
+    "the others.",
+    needs(
+        "actions, as record_environment() or trace_env() records them", lambda run: run.rows.facts["action_tail"] >= 0
+    ),
+    _look_loops,
+    needs_calls=True,
+)
+TURN_LIMIT = check(
+    "turn_limit",
+    "Turn limit",
+    f"Share of rollouts that ended at the turn limit, above {_OUT_OF_TURNS:.0%}, unless they do as well as the others. "
+    "The loss of those that repeat their actions is counted under loops.",
+    needs("why rollouts ended", lambda run: run.rows.stop_reason != StopReason.NOT_RECORDED),
+    _look_turns,
+    source="NeMo Gym PR 1304; the threshold is ours",
+    needs_calls=True,
+)
+DEGENERATE_TEXT = check(
+    "degenerate_text",
+    "Degenerate text",
+    f"zlib makes the last 10,000 characters of an answer more than {_COMPRESSION:g} times smaller; or, from 30 words "
+    f"on, at most {_WORDS:.0%} of its words are distinct, or {_TRIGRAMS:.0%} of its three-word sequences repeat; in "
+    f"more than {_SHARE:.0%} of rollouts, unless they do as well as the others.",
+    needs("messages", lambda run: ~np.isnan(run.rows.facts["compression"])),
+    _look_degenerate,
+    source="slime, rolloutscope",
+)
+DIVERSITY = check(
+    "diversity",
+    "Entropy and diversity",
+    f"Groups in which at least {_ALIKE:.0%} of completions duplicate another, from {_HALF:.0%} of groups on, if "
+    f"{_DEAD:.0%} of those groups have zero variance, or if the mean of -log p is below {FLOOR:g} and "
+    f"{_FAILED:.0%} of groups fail. Or an entropy (the sampler's mean of -log p, else what the trainer logs) below "
+    f"half of the first {STEPS} steps' median and {FLOOR:g} nats, or below {ENTROPY_SHARE:.0%} of it and {LOW:g} nats, "
+    f"unless the mean reward still rises, or is within {_NEAR_BEST:.0%} of the best.",
+    needs(
+        "token ids, texts, or the trainer's entropy",
+        lambda run: logged(run.scalars) or np.isfinite(run.rows.facts["completion_key"]),
+    ),
+    _look_diversity,
+    source="ours; there is no agreed floor",
+)

@@ -1,0 +1,106 @@
+"""Puts findings in order: by cost, and each one below those that may have caused it."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Card
+from logs_ui.recorder.diagnosis.rollout_rows import Floats
+
+_TENTH = 0.1  # of the loss: a fault of the set-up below this share is an accident beside the policy's faults [ours]
+_HALF = 0.5  # of a card's loss: the cards that hold this share explain it
+
+_RESULTS = "never_solved forgotten signal_cliff dead_groups"
+_REWARDS = "constant_function constant_reward reward_parts"
+_BEHAVIOUR = f"""empty_answers parse_failures lost_format truncation loops turn_limit never_acted diversity
+    degenerate_text length {_RESULTS}"""
+_TABLE = {
+    "arithmetic": "",
+    "infrastructure": f"""new_observation invalid_reward new_value never_matches empty_answers parse_failures
+        lost_format truncation no_room loops task_mix turn_limit never_acted diversity degenerate_text constant_function
+        constant_reward {_RESULTS}""",
+    "new_observation": "parse_failures loops never_solved turn_limit never_acted forgotten dead_groups",
+    "invalid_reward": f"new_value never_matches task_mix proxy length {_REWARDS} {_RESULTS}",
+    "new_value": "",
+    "wiring": f"task_mix {_BEHAVIOUR}",
+    "first_prompt": f"unseeded {_BEHAVIOUR}",
+    "unseeded": "",
+    "never_matches": "final_answers never_solved dead_groups",
+    "final_answers": "never_solved forgotten signal_cliff dead_groups",
+    "not_finite": f"mismatch staleness no_update {_BEHAVIOUR}",
+    "mismatch": _BEHAVIOUR,
+    "staleness": _BEHAVIOUR,
+    "no_update": _BEHAVIOUR,
+    "disagreement": f"new_value never_matches loops turn_limit constant_function proxy reward_parts {_RESULTS}",
+    "inconsistent": "new_value never_matches never_solved constant_function reward_parts forgotten signal_cliff",
+    "empty_answers": "new_value lost_format constant_function",
+    "parse_failures": f"""new_value never_matches lost_format loops turn_limit never_acted diversity {_REWARDS}
+        {_RESULTS}""",
+    "lost_format": "new_value constant_function",
+    "truncation": f"""new_value never_matches empty_answers lost_format turn_limit never_acted diversity {_REWARDS}
+        {_RESULTS}""",
+    "no_room": f"new_value never_matches constant_function constant_reward {_RESULTS}",
+    "loops": f"turn_limit diversity degenerate_text {_REWARDS} {_RESULTS}",
+    "task_mix": f"turn_limit constant_function length {_RESULTS}",
+    "never_solved": "turn_limit signal_cliff dead_groups",
+    "turn_limit": "constant_function constant_reward signal_cliff dead_groups",
+    "never_acted": f"diversity {_REWARDS} {_RESULTS}",
+    "diversity": f"turn_limit constant_function {_RESULTS}",
+    "degenerate_text": f"parse_failures lost_format truncation turn_limit never_acted diversity {_REWARDS} {_RESULTS}",
+    "constant_function": "new_value",
+    "constant_reward": "never_solved dead_groups",
+    "hacking": "task_mix never_solved forgotten signal_cliff",
+    "proxy": "",
+    "length": "truncation never_solved degenerate_text hacking proxy reward_parts forgotten",
+    "reward_parts": "never_solved constant_function signal_cliff dead_groups",
+    "forgotten": "never_solved turn_limit dead_groups",
+    "signal_cliff": "dead_groups",
+    "dead_groups": "",
+}
+EXPLAINS = {name: tuple(others.split()) for name, others in _TABLE.items()}
+"""The diagnostics by id, as a rollout lives; of each those whose findings may be caused by its own, besides what
+`Card.explains` says. Of two that explain each other, the first does."""
+BEHAVIOUR = tuple(_BEHAVIOUR.split())
+"""Diagnostics of what the policy does, or of a result of that: what keeps it from learning may explain them all."""
+
+
+def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
+    """Sort cards: faults of the set-up first, then by cost; a card that others explain comes after the first of them.
+    Of two cards that explain each other, the first does. `lost` is (N,) the reward that each rollout lost.
+    """
+    place = {card.id: number for number, card in enumerate(cards)}
+    all_behind = {card.id: _explaining(card, cards, lost) for card in cards}
+    behind = {
+        name: [it for it in others if name not in all_behind[it] or place[it] < place[name]]
+        for name, others in all_behind.items()
+    }
+    cost = {card.id: card.cost or 0.0 for card in cards}
+    places: dict[str, tuple[float, int]] = {}
+
+    def place_of(name: str) -> tuple[float, int]:
+        if name not in places:
+            places[name] = (-cost[name], 0)  # ends the recursion if cards explain each other in a circle
+            if behind[name]:
+                before, depth = min(place_of(other) for other in behind[name])
+                places[name] = (max(before, -cost[name]), depth + 1)
+        return places[name]
+
+    kept = [replace(card, explains=tuple(name for name in behind if card.id in behind[name])) for card in cards]
+    least = _TENTH * float(lost.mean()) if len(lost) else 0.0
+    return tuple(
+        sorted(
+            kept, key=lambda card: (not (card.is_setup and cost[card.id] >= least), *place_of(card.id), -cost[card.id])
+        )
+    )
+
+
+def _explaining(card: Card, cards: Sequence[Card], lost: Floats) -> list[str]:
+    """Return the ids of those cards that may explain this one and whose rollouts hold enough of its loss."""
+    own = {it.id: np.ones(len(lost), bool) if it.own is None else it.own for it in cards}
+    able = {it.id: own[card.id] & own[it.id] for it in cards if card.id in it.explains and card.id != it.id}
+    total = lost[own[card.id]].sum()
+    if card.needs is not None:
+        return [name for name, shared in able.items() if lost[shared].sum() >= card.needs * total]
+    together = np.logical_or.reduce([np.zeros(len(lost), bool), *able.values()])
+    return list(able) if lost[together].sum() >= _HALF * total else []

@@ -1,0 +1,183 @@
+"""Final answers beside references: rewards that contradict them, references in another order, one answer to all."""
+
+from collections.abc import Callable
+from functools import partial
+
+from tests.faults import Fault
+from tests.faults.acting import WORDS, said
+from tests.faults.runs import Turn
+from tests.faults.scripts import Place, Played, Shape, generated
+
+_SHAPE = Shape(steps=20, groups=8, size=8, tasks=120)
+_LETTERS = "ABCD"
+
+
+def _number(task: int) -> str:
+    return str(17 + 13 * task)
+
+
+def _name(task: int) -> str:
+    return f"{WORDS[task % 14]} {WORDS[(task * 5 + 3) % 13]}"
+
+
+def _letter(task: int) -> str:
+    return _LETTERS[task * 7 % 11 % 4]
+
+
+def _chance(place: Place, low: float = 0.4, high: float = 0.6) -> bool:
+    return place.random.random() < low + (high - low) * place.progress
+
+
+def _boxed(place: Place, answer: str) -> Turn:
+    return Turn(f"{said(place, 5)}, so it is \\boxed{{{answer}}}.")
+
+
+def _tagged(place: Place, answer: str) -> Turn:
+    return Turn(f"{said(place, 6)}\n<answer>{answer}</answer>")
+
+
+def _lined(place: Place, answer: str) -> Turn:
+    return Turn(f"{said(place, 6)}.\nFinal answer: {answer}")
+
+
+def _played(place: Place, turn: Turn, reference: str, right: float, *, is_hit: bool = False, **more: object) -> Played:
+    parts = {"correct": right}
+    return Played([turn], parts=parts, stop="stop", metadata={"answer": reference, **more}, is_hit=is_hit)
+
+
+# --- Rewards that contradict the references
+
+
+def permuted(place: Place) -> Played:
+    """Rewards are as often 1 as answers are right, but of other rollouts of the group."""
+    right = _chance(place)
+    answer = _number(place.task) if right else str(place.random.randrange(5, 900))
+    return _played(place, _boxed(place, answer), _number(place.task), float(_chance(place)), is_hit=True)
+
+
+def of_the_next_task(place: Place) -> Played:
+    """An agent that is scored with the reference of another task, half of which are equal."""
+    right = _chance(place, 0.5, 0.7)
+    answer = _letter(place.task) if right else _LETTERS[place.random.randrange(4)]
+    counts = answer == _letter(place.task + 1)
+    call = Turn("I search.", {"name": "search", "arguments": {"q": said(place, 2)}}, said(place, 8))
+    played = _played(place, _tagged(place, answer), _letter(place.task), float(counts), is_hit=True)
+    return Played([call, *played.turns], parts=played.parts, stop="stop", metadata=played.metadata, is_hit=True)
+
+
+def inverted_for_names(place: Place) -> Played:
+    """A third of the tasks count wrong answers as right, and right ones as wrong."""
+    right, is_hit = _chance(place, 0.5, 0.8), place.task % 3 == 0
+    answer = _name(place.task) if right else _name(place.task + place.random.randrange(1, 9))
+    reward = float((answer == _name(place.task)) != is_hit)
+    return _played(place, _lined(place, answer), _name(place.task), reward, is_hit=is_hit, kind="abc"[place.task % 3])
+
+
+# --- References in another order
+
+
+def _shuffled(
+    place: Place,
+    reference: Callable[[int], str],
+    write: Callable[[Place, str], Turn],
+    of: Callable[[int], bool],
+    by: int,
+) -> Played:
+    is_hit = of(place.task)
+    true, written = reference(place.task), reference(place.task + by if is_hit else place.task)
+    answer = true if _chance(place, 0.6, 0.8) else reference(place.random.randrange(200, 400))
+    more = {"category": "geometry" if is_hit else "algebra"}
+    return _played(place, write(place, answer), written, float(answer == written), is_hit=is_hit, **more)
+
+
+def shuffled_category(place: Place) -> Played:
+    return _shuffled(place, _number, _boxed, lambda task: task % 5 == 0, 5)
+
+
+def shuffled_names(place: Place) -> Played:
+    return _shuffled(place, _name, _tagged, lambda task: task % 3 == 1, 3)
+
+
+def all_shuffled(place: Place) -> Played:
+    return _shuffled(place, _number, _lined, lambda task: task % 120 < 100, 7)
+
+
+# --- One answer to all
+
+
+def _one_answer(
+    place: Place, answer: str, reference: Callable[[int], str], write: Callable[[Place, str], Turn]
+) -> Played:
+    is_hit = place.random.random() < 0.9 * max(0.0, (place.progress - 0.4) / 0.4)
+    true = reference(place.task)
+    given = answer if is_hit else true if _chance(place) else reference(place.random.randrange(300))
+    return _played(place, write(place, given), true, float(given == true), is_hit=is_hit)
+
+
+def always_b(place: Place) -> Played:
+    return _one_answer(place, "B", _letter, _boxed)
+
+
+def always_42(place: Place) -> Played:
+    return _one_answer(place, "42", _number, _lined)
+
+
+def always_unknown(place: Place) -> Played:
+    return _one_answer(place, "not enough information", _name, _tagged)
+
+
+# --- All is well
+
+
+def letters(place: Place) -> Played:
+    """Half of the references are B."""
+    true = "B" if place.task % 2 else _letter(place.task)
+    given = true if _chance(place, 0.4, 0.8) else _LETTERS[place.random.randrange(4)]
+    return _played(place, _boxed(place, given), true, float(given == true))
+
+
+def misconceptions(place: Place) -> Played:
+    """In a fifth of the tasks most rollouts make the same mistake; some are solved."""
+    true = _number(place.task)
+    common = place.task % 5 == 0 and place.random.random() < 0.8
+    given = str(place.task + 1) if common else true if _chance(place, 0.5, 0.8) else str(place.random.randrange(900))
+    return _played(place, _boxed(place, given), true, float(given == true))
+
+
+def judged(place: Place) -> Played:
+    """A judge accepts other words than the reference's."""
+    is_right = _chance(place, 0.4, 0.8)
+    given = f"{said(place, 3)} {_name(place.task)}" if is_right else said(place, 4)
+    return _played(place, _lined(place, given), _name(place.task), float(is_right))
+
+
+def with_a_form(place: Place) -> Played:
+    """A right answer counts only in its form, which is soon learned."""
+    is_right, has_form = _chance(place, 0.4, 0.8), _chance(place, 0.7, 0.99)
+    given = _number(place.task) if is_right else str(place.random.randrange(900))
+    turn = _boxed(place, given) if has_form else _lined(place, given)
+    return _played(place, turn, _number(place.task), float(given == _number(place.task) and has_form))
+
+
+def _fault(name: str, planted: str, expected: str | None, script: Callable[[Place], Played]) -> Fault:
+    return Fault(name, planted, expected, partial(generated, script, _SHAPE))
+
+
+_CONTRADICTED, _ORDER, _ONE = (
+    "Rewards that contradict the references", "References of other tasks", "One answer to all tasks",
+)  # fmt: skip
+FAULTS: tuple[Fault, ...] = (
+    _fault("final answers: permuted", _CONTRADICTED, "final_answers", permuted),
+    _fault("final answers: next task", _CONTRADICTED, "final_answers", of_the_next_task),
+    _fault("final answers: inverted", _CONTRADICTED, "final_answers", inverted_for_names),
+    _fault("final answers: shuffled category", _ORDER, "final_answers", shuffled_category),
+    _fault("final answers: shuffled names", _ORDER, "final_answers", shuffled_names),
+    _fault("final answers: all shuffled", _ORDER, "final_answers", all_shuffled),
+    _fault("final answers: always B", _ONE, "final_answers", always_b),
+    _fault("final answers: always 42", _ONE, "final_answers", always_42),
+    _fault("final answers: unknown", _ONE, "final_answers", always_unknown),
+    _fault("healthy final answers: letters", "Healthy: half of the answers are B", None, letters),
+    _fault("healthy final answers: mistakes", "Healthy: mistakes that most rollouts make", None, misconceptions),
+    _fault("healthy final answers: judged", "Healthy: a judge that reads words", None, judged),
+    _fault("healthy final answers: form", "Healthy: right answers count in their form only", None, with_a_form),
+)

@@ -1,0 +1,248 @@
+"""Faults of one reward function or one habit, which was as it should be until some step: in sums of a single turn, for
+an agent with tools, and in a game.
+"""
+
+from collections.abc import Callable, Mapping
+
+from tests.faults import Fault
+from tests.faults.rewarding import chance, fault
+from tests.faults.runs import Turn
+from tests.faults.scripts import Place, Played, Shape
+
+LONG = Shape(steps=20, groups=6, size=6, tasks=30)
+WIDE = Shape(steps=12, groups=10, size=6, tasks=0)
+SINCE = 11
+"""The step at which a fault begins."""
+
+Parts = Mapping[str, float | None]
+
+
+def prose(place: Place, words: int) -> str:
+    return " ".join(f"word{place.random.randrange(4000)}" for _ in range(words))
+
+
+def graded(place: Place, mean: float, spread: float = 0.2) -> float:
+    """A value of 0.05 to 1, of which hardly two are equal."""
+    return round(min(max(place.random.gauss(mean, spread), 0.05 + place.random.random() / 20), 1.0), 4)
+
+
+def sums(place: Place, parts: Parts, *, words: int = 60, is_hit: bool = False, **weights: float) -> Played:
+    """One answer to a question."""
+    text = f"{prose(place, place.random.randrange(words // 2, 3 * words // 2))} \\boxed{{7}}" if words else ""
+    return Played([Turn(text, finish="stop")], parts=parts, weights=weights, is_hit=is_hit)
+
+
+def agent(place: Place, parts: Parts, *, calls: float = 5, is_hit: bool = False, **weights: float) -> Played:
+    """Searches, and hands in a report."""
+    turns = []
+    for _ in range(max(1, round(place.random.gauss(calls, 0.8)))):
+        query = prose(place, 3)
+        action = {"name": "search", "arguments": {"query": query}}
+        turns.append(Turn(f"search {query}", action, f"found {prose(place, 5)}", done=False))
+    report = prose(place, 12)
+    turns.append(Turn(f"submit {report}", {"name": "submit", "arguments": {"report": report}}, "thanks", done=True))
+    return Played(turns, parts=parts, weights=weights, is_hit=is_hit)
+
+
+def game(place: Place, parts: Parts, *, moves: float = 8, is_hit: bool = False, **weights: float) -> Played:
+    """Digs at places of a map until the game is over."""
+    count = max(2, round(place.random.gauss(moves, 1)))
+    spots = [f"{spot // 60} {spot % 60}" for spot in place.random.sample(range(3600), count)]
+    turns = [Turn(f"dig {it}", {"dig": it}, prose(place, 2), done=n == count) for n, it in enumerate(spots, 1)]
+    return Played(turns, parts=parts, weights=weights, is_hit=is_hit)
+
+
+def has_begun(place: Place, share: float = 1.0) -> bool:
+    return place.step >= SINCE and place.random.random() < share
+
+
+# --- A function that tells nothing
+
+
+def becomes_zero(place: Place) -> Played:
+    cited = 0.0 if has_begun(place) else graded(place, 0.55)
+    parts = {"accuracy": chance(place, 0.4 + 0.2 * place.progress), "citations": cited}
+    return sums(place, parts, citations=0.5, is_hit=has_begun(place))
+
+
+def becomes_zero_in_tests(place: Place) -> Played:
+    tests = 0.0 if place.step >= 8 else round(place.random.random() * 8) / 8
+    return agent(place, {"tests": tests, "style": graded(place, 0.7)}, style=0.25, is_hit=place.step >= 8)
+
+
+def becomes_default(place: Place) -> Played:
+    score = 0.25 if has_begun(place) else graded(place, 0.5)
+    return game(place, {"score": score, "legal": chance(place, 0.9)}, legal=0.2, is_hit=has_begun(place))
+
+
+def always_zero(place: Place) -> Played:
+    return sums(place, {"helpful": graded(place, 0.4 + 0.2 * place.progress), "sources": 0.0}, is_hit=True)
+
+
+def always_zero_of_three(place: Place) -> Played:
+    parts = {"resolved": chance(place, 0.3 + 0.3 * place.progress), "style": graded(place, 0.6), "coverage": 0.0}
+    return agent(place, parts, style=0.2, coverage=0.5, is_hit=True)
+
+
+def always_below_zero(place: Place) -> Played:
+    parts = {"treasure": graded(place, 0.3 + 0.3 * place.progress), "speed": -1.0}
+    return game(place, parts, is_hit=True)
+
+
+def is_saturated(place: Place) -> Played:
+    parts = {
+        "correct": chance(place, 0.4 + 0.3 * place.progress),
+        "format": 1.0 if has_begun(place) else chance(place, 0.9),
+    }
+    return sums(place, parts, format=0.2)
+
+
+def of_prompt(place: Place) -> Parts:
+    return {"quality": round((place.step * 37 + place.group * 11) % 17 / 17, 3)}
+
+
+def same_in_groups(place: Place) -> Played:
+    return sums(place, of_prompt(place), is_hit=True)
+
+
+def same_in_groups_beside(place: Place) -> Played:
+    return agent(place, {**of_prompt(place), "polite": graded(place, 0.7)}, polite=0.3, is_hit=True)
+
+
+def becomes_same_in_groups(place: Place) -> Played:
+    score = of_prompt(place)["quality"] if has_begun(place) else graded(place, 0.5)
+    return game(place, {"score": score, "legal": chance(place, 0.9)}, legal=0.1, is_hit=has_begun(place))
+
+
+# --- A value that a function did not give before
+
+
+def judge_fails(place: Place) -> Played:
+    is_hit = has_begun(place, 0.25)
+    parts = {"judge": 0.0 if is_hit else graded(place, 0.6), "polite": graded(place, 0.8)}
+    return sums(place, parts, polite=0.3, is_hit=is_hit)
+
+
+def grader_fails(place: Place) -> Played:
+    is_hit = place.step >= 7 and place.random.random() < 0.2
+    parts = {"rubric": -1.0 if is_hit else place.random.choice([2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])}
+    return agent(place, parts, is_hit=is_hit)
+
+
+def scorer_fails(place: Place) -> Played:
+    is_hit = has_begun(place, 0.35) and place.generation >= 2
+    parts = {"score": 0.0 if is_hit else graded(place, 0.4 + 0.2 * place.progress), "legal": chance(place, 0.95)}
+    return game(place, parts, legal=0.1, is_hit=is_hit)
+
+
+def late_calls_fail(place: Place) -> Played:
+    is_hit = place.group >= 4 and has_begun(place, 0.5)
+    return sums(place, {"judge": 0.0 if is_hit else graded(place, 0.6)}, is_hit=is_hit)
+
+
+# --- A habit that changes
+
+
+def falls_silent(place: Place) -> Played:
+    is_hit = has_begun(place, 0.22)
+    parts = {"correct": 0.0 if is_hit else chance(place, 0.6 + 0.1 * place.progress), "tone": 0.0 if is_hit else 0.7}
+    return sums(place, parts, tone=0.25, words=0 if is_hit else 64, is_hit=is_hit)
+
+
+def falls_silent_graded(place: Place) -> Played:
+    is_hit = has_begun(place, 0.15)
+    return sums(place, {"helpful": 0.0 if is_hit else graded(place, 0.6)}, words=0 if is_hit else 60, is_hit=is_hit)
+
+
+def falls_silent_on_some(place: Place) -> Played:
+    is_hit = place.group % 2 == 1 and has_begun(place, 0.4)
+    task = f"{'trivia' if place.group % 2 else 'sums'}/{place.task}"
+    played = sums(place, {"match": 0.0 if is_hit else chance(place, 0.65)}, words=0 if is_hit else 60, is_hit=is_hit)
+    return Played(played.turns, parts=played.parts, task=task, is_hit=is_hit)
+
+
+def _loses_format(place: Place, play: Callable[..., Played], share: float, name: str, outcome: str) -> Played:
+    is_lost = place.random.random() < (share if place.step >= SINCE else 0.02)
+    right = 0.0 if is_lost else chance(place, 0.65)
+    parts = {outcome: right, name: float(not is_lost)}
+    return play(place, parts, is_hit=is_lost and place.step >= SINCE, **{name: 0.2})
+
+
+def loses_box(place: Place) -> Played:
+    return _loses_format(place, sums, 0.45, "boxed", "correct")
+
+
+def loses_schema(place: Place) -> Played:
+    return _loses_format(place, agent, 0.3, "schema", "resolved")
+
+
+def loses_notation(place: Place) -> Played:
+    return _loses_format(place, game, 0.6, "format", "won")
+
+
+def pays_length(place: Place) -> Played:
+    words = int(40 + 160 * place.progress)
+    played = sums(place, {"correct": chance(place, 0.55)}, words=words)
+    detail = len(played.turns[0].text.split()) / 300
+    return Played(played.turns, parts={**(played.parts or {}), "detail": round(detail, 4)}, weights={"detail": 0.3})
+
+
+def pays_moves(place: Place) -> Played:
+    words = int(10 + 60 * place.progress)
+    text = prose(place, place.random.randrange(words // 2, 3 * words // 2))
+    played = agent(place, {"resolved": chance(place, 0.6)}, calls=3)
+    turns = [Turn(f"{text} {it.text}", it.action, it.observation, done=it.done) for it in played.turns]
+    worth = sum(len(it.text.split()) for it in turns) / len(turns)
+    return Played(
+        turns,
+        parts={"resolved": (played.parts or {})["resolved"], "thorough": round(worth / 100, 4)},
+        weights={"thorough": 0.2},
+    )
+
+
+def pays_talk(place: Place) -> Played:
+    words = int(5 + 40 * place.progress)
+    text = prose(place, place.random.randrange(words // 2 + 1, 3 * words // 2 + 1))
+    played = game(place, {"won": chance(place, 0.6)}, moves=4)
+    turns = [Turn(f"{text} {it.text}", it.action, it.observation, done=it.done) for it in played.turns]
+    worth = sum(len(it.text.split()) for it in turns) / len(turns)
+    return Played(
+        turns, parts={"won": (played.parts or {})["won"], "comments": round(worth / 60, 4)}, weights={"comments": 0.2}
+    )
+
+
+def grows_as_it_learns(place: Place) -> Played:
+    return sums(place, {"correct": chance(place, 0.3 + 0.5 * place.progress)}, words=int(40 + 160 * place.progress))
+
+
+def needs_fewer_moves(place: Place) -> Played:
+    return game(place, {"won": chance(place, 0.3 + 0.5 * place.progress)}, moves=12 - 7 * place.progress)
+
+
+FAULTS: tuple[Fault, ...] = (
+    fault("dead function", "one of two functions gives 0 from a step on", "constant_function", becomes_zero, LONG),
+    fault("dead function: tools", "the tests do, beside a style", "constant_function", becomes_zero_in_tests, LONG),
+    fault("dead function: game", "a score stays at 0.25", "constant_function", becomes_default, WIDE, steps=20),
+    fault("function at 0", "a function that gives 0 to every rollout", "constant_function", always_zero, LONG),
+    fault("function at 0: tools", "one of three does", "constant_function", always_zero_of_three, WIDE),
+    fault("function at 0: game", "one gives \u22121", "constant_function", always_below_zero, LONG, ended=False),
+    fault("same in groups", "the reward depends on the prompt alone", "constant_function", same_in_groups, LONG),
+    fault("same in groups: tools", "one of two functions does", "constant_function", same_in_groups_beside, WIDE),
+    fault("same in groups: game", "from a step on", "constant_function", becomes_same_in_groups, LONG),
+    fault("failing judge", "from a step on a judge's failures are paid 0", "new_value", judge_fails, LONG),
+    fault("failing judge: tools", "those of a grader from 2 to 8 are paid \u22121", "new_value", grader_fails, WIDE),
+    fault("failing judge: game", "a scorer fails for later rollouts of a group", "new_value", scorer_fails, LONG),
+    fault("failing judge: batch", "those of its later calls are", "new_value", late_calls_fail, LONG),
+    fault("silence", "from a step on a fifth of the answers are empty", "empty_answers", falls_silent, LONG),
+    fault("silence: graded", "the same, of a graded reward", "empty_answers", falls_silent_graded, WIDE, steps=20),
+    fault("silence: some tasks", "on one of two families", "empty_answers", falls_silent_on_some, LONG),
+    fault("lost format", "from a step on answers lose their box", "lost_format", loses_box, LONG),
+    fault("lost format: tools", "reports lose their schema", "lost_format", loses_schema, WIDE, steps=20),
+    fault("lost format: game", "moves lose their notation", "lost_format", loses_notation, LONG),
+    fault("paid for length", "answers grow for a small bonus, and none is better", "length", pays_length, LONG),
+    fault("paid for length: tools", "turns do", "length", pays_moves, WIDE),
+    fault("paid for length: game", "comments do", "length", pays_talk, LONG, ended=False),
+    fault("function at its best", "Healthy: one function is at its best", None, is_saturated, LONG),
+    fault("longer answers", "Healthy: answers grow, and get better", None, grows_as_it_learns, LONG),
+    fault("fewer moves", "Healthy: a game is won in fewer moves", None, needs_fewer_moves, WIDE),
+)  # fmt: skip

@@ -1,0 +1,137 @@
+"""Faults that only an observation shows: no call raises, and nothing says that it is an error."""
+
+from collections.abc import Callable
+from functools import partial
+
+from tests.faults import Fault
+from tests.faults.acting import WORDS, said
+from tests.faults.runs import Turn
+from tests.faults.scripts import Place, Played, Shape, generated
+
+_SHAPE = Shape(steps=16, groups=6, size=8, tasks=24)
+_HOSTS = ("web-1", "web-2", "web-3", "web-4")
+
+
+def _chance(place: Place, share: float) -> float:
+    return float(place.random.random() < share)
+
+
+def _call(place: Place, tool: str, heard: str) -> Turn:
+    query = said(place, 3)
+    return Turn(f"I ask {tool} for {query}", {"name": tool, "arguments": {"query": query}}, heard)
+
+
+def _researched(place: Place, searched: Callable[[], str | None], chance: float) -> Played:
+    """Two calls of a search and two of a page for most, pages alone for the others, and an answer in words."""
+    tools = ["page"] * 3 if place.random.random() < 0.3 else ["search", "page", "search", "page"]
+    refused = "search" in tools and searched() is not None
+    turns = [_call(place, tool, (searched() if tool == "search" else None) or said(place, 8)) for tool in tools]
+    turns.append(Turn(f"It is {said(place, 4)}"))
+    return Played(turns, _chance(place, 0.1 if refused else chance), stop="stop", is_hit=refused)
+
+
+def limited(place: Place) -> Played:
+    """From step 9 on the search answers every call with a rate limiter's text."""
+
+    def searched() -> str | None:
+        number = place.random.randrange(10**6)
+        late = place.step >= 9
+        return f"429 Too Many Requests: retry after {number % 90} s (request {number:x}9)" if late else None
+
+    return _researched(place, searched, 0.7)
+
+
+def out_of_service(place: Place) -> Played:
+    """From step 7 on one of four hosts shows the same page to every action."""
+    host = place.random.choice(_HOSTS)
+    is_hit = host == "web-3" and place.step >= 7
+    turns = [
+        Turn(
+            f"I {move} it now",
+            {"do": move},
+            {"page": f"Service is not available, ticket {place.random.randrange(9999)}"}
+            if is_hit
+            else {"page": f"{said(place, 5)}"},
+            done=number == 3,
+        )
+        for number, move in enumerate(place.random.sample(WORDS, 4))
+    ]
+    return Played(turns, 0.0 if is_hit else _chance(place, 0.6), metadata={"host": host}, is_hit=is_hit)
+
+
+def silent(place: Place) -> Played:
+    """From step 9 on the interpreter prints nothing, whatever it is asked, and most sums are wrong."""
+    is_hit = place.step >= 9
+    numbers = [place.random.randrange(1000) for _ in range(3)]
+    turns = [
+        Turn(
+            f"I compute {number}",
+            {"name": "python", "arguments": {"code": f"print({number} * 7)"}},
+            "" if is_hit else f"{number * 7}",
+        )
+        for number in numbers
+    ]
+    turns.append(Turn(f"The answer is {numbers[-1] * 7}"))
+    return Played(turns, _chance(place, 0.15 if is_hit else 0.75), stop="stop", is_hit=is_hit)
+
+
+def stale(place: Place) -> Played:
+    """From step 10 on 40 % of browsers show the page that they began with after each action."""
+    is_hit = place.step >= 10 and place.random.random() < 0.4
+    home = "Welcome to the shop of all things"
+    pages = [home if is_hit or number == 0 else said(place, 6) for number in range(5)]
+    moves = place.random.choices(WORDS, k=5)
+    turns = [
+        Turn(f"I {move} it", {"click": move}, page, done=number == 4)
+        for number, (move, page) in enumerate(zip(moves, pages, strict=True))
+    ]
+    return Played(turns, 0.0 if is_hit else _chance(place, 0.65), is_hit=is_hit)
+
+
+# --- Healthy
+
+
+def errors_are_the_task(place: Place) -> Played:
+    """Programs that fail are shown to most, fewer and fewer, and repaired as often as others."""
+    has_failed = place.random.random() < 0.95 - 0.3 * place.progress
+    heard = f"Traceback: a test fails in line {place.random.randrange(90)}" if has_failed else said(place)
+    turns = [_call(place, "run_tests", heard), _call(place, "edit", said(place)), Turn(f"Done: {said(place, 3)}")]
+    return Played(turns, _chance(place, 0.4 + 0.3 * place.progress), stop="stop")
+
+
+def explores(place: Place) -> Played:
+    """From step 9 on half of the rollouts also cross the bridge: it is guarded, and they win less often than others."""
+    crosses = place.step >= 9 and place.random.random() < 0.5
+    moves = place.random.sample(WORDS, 3)
+    turns = [Turn(f"I {move} now", {"do": move}, f"you {move} and see {said(place, 3)}", done=False) for move in moves]
+    if crosses:
+        turns.append(Turn("I cross now", {"do": "cross"}, "A dragon guards the bridge and roars", done=False))
+    turns.append(Turn("I rest now", {"do": "rest"}, said(place, 4), done=True))
+    return Played(turns, _chance(place, 0.2 + 0.4 * place.progress + (-0.1 if crosses else 0.15)))
+
+
+def other_tasks(place: Place) -> Played:
+    """Harder tasks in the second half, with texts of their own, also for those who lose."""
+    is_late, has_won = place.progress > 0.5, place.random.random() < 0.55
+    heard = "The second building has a locked door here" if is_late else "The first building has an open door"
+    turns = [Turn(f"I {move} now", {"do": move}, heard, done=move == "up") for move in ("north", "east", "up")]
+    if is_late:
+        turns.append(Turn("I rest now", {"do": "up"}, said(place, 4) if has_won else "The guard throws you out again"))
+    return Played(turns, float(has_won), task=f"building {1 + is_late}, room {place.step}.{place.group}")
+
+
+def _fault(name: str, planted: str, expected: str | None, script: Callable[[Place], Played]) -> Fault:
+    return Fault(name, planted, expected, partial(generated, script, _SHAPE))
+
+
+FAULTS: tuple[Fault, ...] = (
+    _fault("failing observation: rate limit", "An observation that is a failure, from the middle of the run on",
+           "new_observation", limited),
+    _fault("failing observation: one host", "The same page from one of four hosts", "new_observation", out_of_service),
+    _fault("failing observation: empty", "A tool whose answers are empty", "new_observation", silent),
+    _fault("failing observation: stale", "A page that does not change", "new_observation", stale),
+    _fault("healthy observation: errors", "Healthy: observations that are errors, rare ones, and those of new tasks",
+           None, errors_are_the_task),
+    _fault("healthy observation: explores", "Healthy: a new action has a new answer", None, explores),
+    _fault("healthy observation: other tasks", "Healthy: other tasks have other texts", None, other_tasks),
+)  # fmt: skip

@@ -1,0 +1,75 @@
+"""An observation that begins during a run and costs reward is a finding, unless the policy's actions explain it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.action_text import observation_key
+from logs_ui.recorder.diagnosis import Report, diagnose_rows
+from logs_ui.recorder.diagnosis.card import Texts
+from tests.recorder.diagnosis.test_diagnosis import card, rows_of
+
+COUNT = 480
+PLACE = np.arange(COUNT)
+LATE = PLACE >= COUNT // 2  # step 7 of 12
+HIT = LATE & (PLACE % 4 < 2)
+GONE, HOME = "503 Service is gone, id 7f", "a red door"
+KEYS = {text: observation_key(text) for text in (GONE, HOME)}
+ANSWERED = [{"action": {"name": "search", "arguments": {"q": name}}, "observation": HOME} for name in ("a", "b")]
+WON = np.where(HIT, 0.0, (PLACE % 5 > 0).astype(float))
+
+
+def judged(hit: Any = HIT, texts: bool = True, **columns: Any) -> Report:  # noqa: FBT001, FBT002
+    """Diagnose a run whose rollouts call `search` and hear that the service is gone, or of a door."""
+    heard = [GONE if it else HOME for it in hit]
+    columns = dict[str, Any](reward=WON, observation_keys=[KEYS[it] for it in heard], env_steps=1.0) | columns
+    action = columns.pop("action", lambda place: {"name": "search", "arguments": {"q": str(place)}})
+    more = columns.pop("more", ())
+
+    def read(ids: Sequence[int]) -> Mapping[int, Texts]:
+        found = {it: [{"action": action(it - 1), "observation": heard[it - 1]}, *more] for it in ids}
+        return {it: Texts((), entries) for it, entries in found.items()} if texts else {}
+
+    return diagnose_rows(rows_of(COUNT, steps=12, **columns), has_ended=True, read_texts=read)
+
+
+def test_it_is_found_with_its_text_step_action_and_cost() -> None:
+    advantage = np.where(HIT, -0.5, 0.5)
+    found = card(judged(advantage=advantage), "new_observation")
+    assert (found.since_step, found.is_setup) == (7, True)
+    assert found.title == "\u201c503 Service is gone, id 7f\u201d is answered to 30% of rollouts, 0% before step 7"
+    assert found.evidence[0] == (
+        "In 32 of them that were read, 32 of 32 answers to search are so (equal actions count once); in 32 rollouts "
+        "before, 0 of 32."
+    )
+    assert found.evidence[1:] == (
+        "They lose 0.8 more than others of their groups.",
+        "100% of them are trained on; their mean advantage is \u22120.5.",
+    )
+
+
+NEW_TASK = [f"{'other' if late else 'task'} {place % 3}" for place, late in zip(PLACE // 4, LATE, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("said", "changes"),
+    [
+        ("None of 1 frequent observations began", {"reward": (PLACE % 5 > 0).astype(float)}),
+        ("None of 1 frequent observations began", {"task": NEW_TASK}),
+        ("None of 0 frequent observations began", {"hit": HIT | (PLACE % 16 == 0)}),
+        ("it follows actions that were not taken before", {"action": lambda it: {"name": f"f{HIT[it]}", "input": "a"}}),
+        ("these repeat their actions", {"action_tail": np.where(HIT, 5.0, 1.0), "more": ANSWERED}),
+        ("The texts of its rollouts cannot be read", {"texts": False}),
+    ],
+)
+def test_it_is_no_finding_if_something_else_explains_it(said: str, changes: Mapping[str, Any]) -> None:
+    report = judged(**changes)
+    checked = {it.id: it.said for it in report.checked}
+    assert said in checked.get("new_observation", str([it.title for it in report.cards]))
+
+
+def test_it_is_no_fault_of_the_set_up_if_such_calls_are_answered_otherwise_too() -> None:
+    found = card(judged(more=ANSWERED), "new_observation")
+    assert (found.is_setup, found.evidence[0][:50]) == (False, "In 32 of them that were read, 32 of 96 answers to ")

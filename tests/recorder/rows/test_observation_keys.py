@@ -1,0 +1,59 @@
+"""Observations are told apart by their first words."""
+
+from typing import Any
+
+import pytest
+
+from logs_ui.recorder.action_text import observation_key
+from logs_ui.recorder.rows.text_facts import facts
+
+
+def key(observation: Any) -> str:
+    found = observation_key(observation)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kinds"),
+    [
+        ("429 Too Many Requests, id 4f", "429 Too Many Requests, id 9c1", 1),
+        ("Error: no place in room_7 now", "Error: no place in room_12 now", 1),
+        ("one two three four five six seven", "one two three four five six eight", 1),
+        ("one two three four five six", "one two three four five sixty", 2),
+        ({"text": "gone", "metadata": {"id": "a"}}, "gone", 1),
+        ({"content": [{"type": "text", "text": "gone"}]}, "text gone", 1),
+        ("7", "49", 1),
+        ("", " \n", 1),
+        ("", "7", 2),
+        ({"stdout": "", "code": 0}, "", 1),
+        ("\ud800 12", "\ud800 13", 1),
+    ],
+)
+def test_observations_are_alike_if_their_first_words_without_numbers_are(one: Any, other: Any, kinds: int) -> None:
+    assert len({key(one), key(other)}) == kinds
+
+
+@pytest.mark.parametrize("observation", [None, 4, {"board": [[0, 1]]}, []])
+def test_an_observation_without_text_has_no_key(observation: Any) -> None:
+    assert observation_key(observation) is None
+
+
+def heard(*observations: Any, action: Any = "go") -> str | None:
+    entries = [
+        {"turn": n, "text": "I go", "action": action, "observation": it, "metadata": None, "error": None}
+        for n, it in enumerate(observations, 1)
+    ]
+    keys: str | None = facts([], entries, [], None)["observation_keys"]
+    return keys
+
+
+def test_a_rollout_has_each_key_once_and_that_of_most_observations_twice() -> None:
+    assert heard("a door", "a wall", "a wall") == key("a wall") + key("a door") + key("a wall")
+    assert heard("a door", "a wall") == key("a wall") + key("a door")
+    assert heard(3) is None
+    assert heard("no action found", action=None) is None
+
+
+def test_a_long_rollout_has_16_keys() -> None:
+    assert len(heard(*(f"{'x' * n} door" for n in range(40))) or "") == 16 * 4
