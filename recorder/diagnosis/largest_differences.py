@@ -343,12 +343,12 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     trend = run.all.by_step(np.where(has_cause(run.all, LossCause.WRONG_ANSWER), values, np.nan))
     said += [*_change(trend, name), *differences(run, low, over_time)]
     if left < cost - SAME and all(it.own is not None for it in causes):
-        said.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this loss.")
+        said.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this lost reward.")
     is_unknown = (rows.stop_reason[low] == StopReason.NOT_RECORDED).mean() > _UNKNOWN
     ended = "Rollouts score low, and how most of them ended is not recorded" if is_unknown else _ENDED
     card = Card(
         id=SCORED_LOW,
-        title=f"{ended}{most}: {percent(cost / (fall.lost + fall.above))} of the loss",
+        title=f"{ended}{most}: {percent(cost / (fall.lost + fall.above))} of the lost reward",
         cost=cost,
         evidence=tuple(said),
         suggestion="Compare the best with the worst rollout of a group: its page shows where they diverge.",

@@ -183,7 +183,7 @@ class Report:
         of, judged = len(self.cards) + len(self.checked), [it for it in self.checked if not it.state.startswith("not_")]
         needs = Counter(re.split(r",? (?:as|which|that|of|in|one) ", it.said)[0] for it in self.missing).most_common(1)
         more = f"; {needs[0][1]} more need{'s' * (needs[0][1] == 1)} {needs[0][0]}" if needs else ""
-        return f"Judged from {len(self.cards) + len(judged)} of {of} checks{more}"
+        return f"{len(self.cards) + len(judged)} of {of} checks judged{more}"
 
     def __str__(self) -> str:
         return "\n".join(" " * line.indent + line.text for line in lines(self))
@@ -354,11 +354,11 @@ def _headline(report: Report) -> Iterator[Line]:
     elif fall.is_flat:
         yield Line(f"Mean reward {mean}, no scale: {best_is}. Shares of rollouts take the place of costs.", "bold")
     else:
-        yield Line(f"Mean reward {mean}, best {best} ({best_is}): average loss {lost} per rollout.", "bold")
+        yield Line(f"Mean reward {mean}, best {best} ({best_is}): {lost} lost per rollout.", "bold")
     yield Line(f"Solved: {visible(report.scale.success.said)}.", "dim")
     most = report.headline
     if report.cards and most is not None and most is not report.cards[0]:
-        yield Line(f"Largest part of the loss: {visible(most.title)}.", "bold")
+        yield Line(f"Largest part: {visible(most.title)}.", "bold")
 
 
 def _against(it: Against) -> Iterator[Line]:

@@ -232,13 +232,17 @@ def _is_high(run: Run, outcome: _Measure) -> bool:
 
 
 def _reached(run: Run, outcome: _Measure) -> Verdict:
+    paid = _measured(run, _REWARD, run.all.reward)
     if outcome.is_sure(1, _SURE):
         return Verdict("improving", f"Healthy, improving: {outcome.course}")
     if habit := name_changed_habit(run):
         return Verdict("level", f"No cause found; {habit}, at {outcome.course}")
     is_judged = outcome.change is not None and outcome.change.chance is not None
     if _is_high(run, outcome):
-        return Verdict("reached", f"Healthy{', at its plateau' if is_judged else ''}: {outcome.now}")
+        if paid.is_sure(1, _SURE):
+            return Verdict("reached", f"Healthy, the reward rises: {outcome.now}, {paid.course}")
+        said = f"Healthy, no clear change: {outcome.course}" if is_judged else f"Healthy: {outcome.now}"
+        return Verdict("reached", said)
     if is_judged:
         return Verdict("level", f"No cause found; no clear change: {outcome.course}")
     few = "; too few groups to tell a trend" if outcome.steps and not run.rows.is_evaluation else ""

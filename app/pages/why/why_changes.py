@@ -10,9 +10,9 @@ from logs_ui.recorder.diagnosis.wording import figure, percent
 _FIRST = ("solved", "solved (share)", "reward")  # they are shown in any case
 _SHOWN = 6  # the rest opens at a click
 _TABLES = {
-    "time": ("What changed", ["First", "Last"], "Change"),
-    "groups": ("What distinguishes low rollouts", ["Better", "Low"], "Difference"),
-    "places": ("Where rewards are low", ["Elsewhere", "There"], "Difference"),
+    "time": ("What changed", ["First", "Last"], "Change ± std. error"),
+    "groups": ("What distinguishes low rollouts", ["Better", "Low"], "Difference ± std. error"),
+    "places": ("Where rewards are low", ["Elsewhere", "There"], "Difference ± std. error"),
 }
 
 

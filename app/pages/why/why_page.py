@@ -234,7 +234,7 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
         checked=checked(report),
         too_few=report.warming_up,
         verdict=report.verdict,
-        basis="" if report.warming_up else report.basis[0].lower() + report.basis.partition(";")[0][1:],
+        basis="" if report.warming_up else report.basis.partition(";")[0],
         environments=[
             (name, it, urls.why(run.uid, **vars(replace(chosen, eval=name)))) for name, it in report.environments
         ],

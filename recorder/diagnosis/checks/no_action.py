@@ -228,7 +228,7 @@ PARSE_FAILURES = check(
     "parse_failures",
     "Parse failures",
     f"Share of turns whose answer gave no action, and was not truncated, above {_SHARE:.0%}; or the same share of "
-    f"rollouts that end so, or {_TENTH:.0%} of the loss. If most actions that do not occur in the answer before "
+    f"rollouts that end so, or {_TENTH:.0%} of the lost reward. If most actions that do not occur in the answer before "
     f"them are one and the same, and {OCCUR:.0%} of the others occur in theirs, the loop sent it in place of one.",
     needs("actions, as record(parse=...) finds them", lambda run: _failures(run.rows, fallback_of(run.rows)) >= 0),
     _look_unparsed,

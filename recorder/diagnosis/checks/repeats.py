@@ -82,7 +82,7 @@ def _look_turns(run: Run) -> Outcome:
     cost = _cost(run, ended)
     if share <= limit or cost <= 0 or contrast.is_fine(run, ended):
         known = too_few(rows.stop_reason != StopReason.NOT_RECORDED, "a recorded end")
-        why = ["their loss is counted under loops"] if cost <= 0 else []
+        why = ["their lost reward is counted under loops"] if cost <= 0 else []
         return known or quiet(share, "of rollouts run out of turns", limit, *why)
     turns, alone = mean(rows.turns[ended]), percent(float((ended & ~looping(rows)).sum() / ended.sum()))
     # If solvable tasks end in time, the others run out of turns because they are unsolvable.
@@ -277,7 +277,7 @@ TURN_LIMIT = check(
     "turn_limit",
     "Turn limit",
     f"Share of rollouts that ended at the turn limit, above {_OUT_OF_TURNS:.0%}, unless they do as well as the others. "
-    "The loss of those that repeat their actions is counted under loops.",
+    "The lost reward of those that repeat their actions is counted under loops.",
     needs("why rollouts ended", lambda run: run.rows.stop_reason != StopReason.NOT_RECORDED),
     _look_turns,
     source="NeMo Gym PR 1304; the threshold is ours",

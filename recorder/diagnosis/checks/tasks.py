@@ -229,7 +229,7 @@ TASK_MIX = check(
     "task_mix",
     "Task mix",
     "The change of the mean reward since the first steps, split into change within tasks and change of the mix; shown "
-    f"if the mix caused at least {_SHIFT:.0%} of the loss, at least {_LEAST:.0%} of the range of rewards, and "
+    f"if the mix caused at least {_SHIFT:.0%} of the lost reward, at least {_LEAST:.0%} of the range of rewards, and "
     f"{_ERRORS:g} times the standard error of drawing as many tasks at random. Only tasks of both the first and the "
     f"last steps are compared. If they have less than {_SHIFT:.0%} of the rollouts of either: new tasks, with at least "
     f"{_SHIFT:.0%} of the last rollouts, whose mean reward is lower by {_LEAST:.0%} of the range, with a probability "

@@ -26,7 +26,7 @@ def verdict(settings: Settings | None = None, error: str | None = None, **column
     ("columns", "name", "said"),
     [
         ({"reward": RISING}, "improving", "Healthy, improving: solved 31% → 55% (steps 1"),
-        ({"reward": NOISE < 0.7}, "reached", "Healthy, at its plateau: solved 73%"),
+        ({"reward": NOISE < 0.7}, "reached", "Healthy, no clear change: solved 72% → 73% (steps "),
         ({"reward": NOISE < 0.3}, "level", "No cause found; no clear change: solved 32% → 31% (steps "),
         ({"reward": RISING[::-1]}, "worse", "Getting worse, cause unknown: solved 55% → 31% (steps "),
         ({"reward": GRADED, "parts": {"judge": GRADED}}, "level",
@@ -177,7 +177,7 @@ FEW = {"turns": np.where(LATE, 3.0, 5.2), "completion_tokens": np.where(LATE, 30
     ({"completion_tokens": np.where(LATE, 800.0, 160.0)}, NOISE < 0.7, "level", "tokens per turn 80 \u2192 400, at "),
     (FEW, NOISE < 0.9 - 0.5 * LATE, "worse", "; turns 5.2 \u2192 3"),
     (FEW, NOISE < 0.3 + 0.4 * LATE, "improving", "Healthy, improving: solved "),
-    ({"turns": np.where(LATE, 5.0, 5.2)}, NOISE < 0.7, "reached", "Healthy, at its plateau: solved "),
+    ({"turns": np.where(LATE, 5.0, 5.2)}, NOISE < 0.7, "reached", "Healthy, no clear change: solved "),
 ])  # fmt: skip
 def test_a_habit_that_changes_is_told_and_is_healthy_only_if_the_outcome_rises(
     columns: Any, right: Any, name: str, said: str

@@ -136,12 +136,12 @@ def test_the_headline_says_a_true_share(run: Realistic) -> None:
     """Of the loss, or of the rollouts, if it is no cause of a loss."""
     found = recorded(run.id)
     text, rows = of_run(found)[0].replace("\n", " "), found.last_steps
-    said = re.search(r"average loss ([\d.]+) per rollout", text)
+    said = re.search(r"([\d.]+) lost per rollout", text)
     assert said is not None
     best = found.diagnosed.report.fall.best
     lost = fmean(max(best - (it["reward"] or 0.0), 0.0) for it in rows)
     assert is_near(said[1], lost, 0.0006)
-    if part := re.search(r"\u2212([\d.]+) ([<>\d]+%) of the loss", text):
+    if part := re.search(r"\u2212([\d.]+) ([<>\d]+%) of the lost reward", text):
         assert is_near(part[2], (number(part[1]) or 0.0) / lost), said[0]
         assert (number(part[1]) or 0.0) <= 1.002 * lost + 0.0006
     else:
@@ -477,7 +477,7 @@ def test_findings_are_counted_and_one_loss_is_one_figure(name: str) -> None:
     bar = html.partition('<tr class="of-wrong_answer">')[2].partition("</tr>")[0]
     reward, share = re.findall(r'<td class="num(?: strong)?">([^<]+)</td>', bar)
     assert f"<strong>{reward}</strong>" in rest
-    assert f": {unescape(share)} of the loss" in unescape(rest)
+    assert f": {unescape(share)} of the lost reward" in unescape(rest)
     fall = html.partition('<table class="waterfall"')[2].partition("</table>")[0]
     shown = [float(it.replace("\u2212", "-")) for it in re.findall(r'<td class="num strong">([^<]+)</td>', fall)]
     assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.0005 * len(shown))

@@ -174,20 +174,20 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
     assert most is not None
     assert most is not first
     assert f"Fault of the set-up: {first.title}" in said
-    largest = said.index(f"Largest part of the loss: {most.title}")
+    largest = said.index(f"Largest part: {most.title}")
     assert said.index(first.title) < largest < said.index("Lost reward by cause")
     assert said.index(first.suggestion) < said.index("Lost reward by cause")
     assert "Best reward 1.000: the run's 99th percentile" in said
     unscored = int(re.findall(r", (\d+) without a reward counted as 0", said)[0])
     mean = f"Mean reward, with {unscored} unscored as 0: {report.fall.mean:.3f} of 1.000"
-    assert f"{mean} , average loss {report.fall.lost:.3f} per rollout" in said
+    assert f"{mean} , {report.fall.lost:.3f} lost per rollout" in said
     assert unscored == sum(it.rollouts for it in report.fall.shares if it.cause.id == "infrastructure")
     for card in report.cards:
         assert f'id="card-{card.id}"' in html
         told = text_of(html[html.index(f'id="card-{card.id}"') :].partition(' class="fold')[0])
         assert (f"{card.share:.0%} of rollouts" if card.cost is None else f"\u2212{card.cost:.3f}") in told
         assert all(sentence in told for sentence in card.evidence)
-        assert card.cost is None or ("such losses add up" if card.is_part else "the losses do not add up") in told
+        assert card.cost is None or ("these bars add up" if card.is_part else "these parts do not add up") in told
     assert len(report.cards) > 2
     assert (
         html.count('<line class="limit"') == sum(it.limit is not None and len(it.trend) > 1 for it in report.cards) > 0
@@ -297,7 +297,7 @@ def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestC
     for html in (verdict, short):
         assert "No cause found; no clear change: solved " in html
         assert "tone-good" not in html
-    assert re.search(r"judged from \d+ of \d+ checks", verdict)
+    assert re.search(r"\d+ of \d+ checks judged", verdict)
     assert 'class="of-wrong_answer"' in short
     assert 'class="thin-fall"' in short
     assert "<ol>" not in short
