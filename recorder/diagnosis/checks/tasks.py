@@ -10,7 +10,7 @@ from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, tried
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, means
-from logs_ui.recorder.diagnosis.tables.task_families import by_family, tasks_recur
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
 from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FALLEN, FORGOTTEN_CHANCE, Label, labels
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
@@ -23,12 +23,17 @@ _SHIFT, _LEAST, _ERRORS, _CHANCE = 0.5, 0.05, 2.5, 0.01  # for the mix of tasks
 def _look_forgotten(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return _UNDEFINED
-    grouped = by_family(run.all)
-    rows, what = (run.all, "tasks") if grouped is None else (grouped, "task families")
+    rows, what, found = run.all, "tasks", labels(run.all, run.scale, run.settings)
+    if (grouped := with_families(rows)) is not None:
+        whole = labels(grouped, run.scale, run.settings)
+        lost = np.flatnonzero(whole.label == Label.FORGOTTEN)
+        alone = grouped.task[np.isin(rows.task, np.flatnonzero(found.label == Label.FORGOTTEN))]
+        # Of a family that regressed as a whole, few tasks may have attempts enough to be sure of each.
+        if not tasks_recur(rows) or (len(lost) and np.isin(alone, lost).all()):
+            rows, what, found = grouped, "task families", whole
     often = int((np.bincount(rows.task[tried(rows, run.scale)]) >= ATTEMPTS).sum())
     if often == 0:
         return NotJudged(f"No task has {ATTEMPTS} attempts yet.", Lack.TASKS)
-    found = labels(rows, run.scale, run.settings)
     gone = np.flatnonzero(found.label == Label.FORGOTTEN)
     of = tried(rows, run.scale) & np.isin(rows.task, gone)
     own = np.isin(rows.task, gone)[rows.step >= run.rows.steps[0]]
@@ -51,7 +56,7 @@ def _look_forgotten(run: Run) -> Outcome:
         evidence=(told,),
         suggestion="Return to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these "
         "tasks more often.",
-        where=links.tasks(names) if grouped is None else links.tasks(names, "family"),
+        where=links.tasks(names, "task" if what == "tasks" else "family"),
         trend=rows.where(of).by_step(won[of]),
         since_step=first,
         own=own,
@@ -210,7 +215,8 @@ FORGOTTEN = check(
     "Regressed tasks",
     f"Tasks that were solved, and then in {ATTEMPTS} or more attempts with at most {FALLEN:.0%} of the earlier success "
     f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
-    "number of tasks and splits, and for groups that end alike). The step splits a task's attempts best.",
+    "number of tasks and splits, and for groups that end alike). The step splits a task's attempts best. A family "
+    "that regressed as a whole is named in place of its tasks.",
     _TASKS,
     _look_forgotten,
     source="ours; the number of attempts is verifiers'",

@@ -110,3 +110,12 @@ def test_a_family_that_is_not_solved_any_more_is_found_though_each_task_comes_on
     assert card.where.startswith("family:web/site2/")
     assert card.since_step is not None
     assert abs(card.since_step - 21) <= 2
+
+
+def test_a_whole_family_that_regressed_is_told_as_one_though_its_tasks_come_often() -> None:
+    group = np.arange(1600) // 4
+    step, number = 1 + group // 10, group % 60  # 60 tasks of five families, each in six or seven groups
+    right = (np.random.default_rng(2).uniform(size=1600) < 0.5) & ~((number % 5 == 2) & (step >= 21))
+    rows = rows_of(1600, steps=40, reward=right.astype(float), task=[f"web/site{it % 5}/{it}" for it in number])
+    card = next(it for it in diagnose_rows(rows).cards if it.id == "forgotten")
+    assert (card.where, card.title[:34]) == ("family:web/site2/ step:31..40", "1 of 5 task families regressed: 0%")
