@@ -34,10 +34,10 @@ _TABLE = {
     "no_update": _BEHAVIOUR,
     "disagreement": f"new_value never_matches loops turn_limit constant_function proxy reward_parts {_RESULTS}",
     "inconsistent": "new_value never_matches never_solved constant_function reward_parts forgotten signal_cliff",
-    "empty_answers": "new_value lost_format constant_function",
+    "empty_answers": f"new_value lost_format constant_function {_RESULTS}",
     "parse_failures": f"""new_value never_matches lost_format loops turn_limit never_acted diversity {_REWARDS}
         {_RESULTS}""",
-    "lost_format": "new_value constant_function",
+    "lost_format": f"new_value constant_function {_RESULTS}",
     "truncation": f"""new_value never_matches empty_answers lost_format turn_limit never_acted diversity {_REWARDS}
         {_RESULTS}""",
     "no_room": f"new_value never_matches constant_function constant_reward {_RESULTS}",

@@ -34,6 +34,7 @@ _FUNCTIONS, _LITTLE = 3, 0.02  # reward functions; of the largest shortfall: les
 _BEST = 99  # percentile of the rewards
 _NAMED, _PLACES, _LOOKED = 2, 3, 20  # figures; tasks; of these, those that are compared for having lost most
 _LEAST, _LOW = 0.2, 0.05  # relative difference; of the range of rewards, for a task [ours]
+_POINT = 0.01  # of a share: a smaller difference is not named [ours]
 _HABIT = 1 / 3  # relative difference of a habit that has changed [ours]
 
 
@@ -54,7 +55,7 @@ def differences(run: Run, low: Bools, over_time: "Compared | None") -> Iterator[
         elif compared:
             alike.append(compared)
     if alike:
-        yield f"Compared without a clear difference: {'; '.join(alike)}."
+        yield f"Compared, no large difference beyond chance: {'; '.join(alike)}."
 
 
 class Sides(NamedTuple):
@@ -302,7 +303,8 @@ def _most_different(
     found = {
         name: it
         for name, it in known.items()
-        if (it.chance or 0.0) <= limit and abs(it.value) >= least * max(abs(it.chosen), abs(it.others))
+        if (it.chance or 0.0) <= limit
+        and abs(it.value) >= max(least * max(abs(it.chosen), abs(it.others)), _POINT * ("share" in name))
     }
     named: list[tuple[str, Difference]] = []
     for name, it in sorted(found.items(), key=lambda it: -abs(it[1].t)):

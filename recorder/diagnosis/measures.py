@@ -100,6 +100,17 @@ def find_empty(rows: Rows) -> Floats:
     return np.where(np.isnan(calls), np.nan, silent & (calls == 0) & ~(rows.facts["env_steps"] > 0))
 
 
+def duplicated(rows: Rows) -> Floats:
+    """Return (N,) 1 for a completion that duplicates another of its group, else 0; NaN where it cannot be told."""
+    key, count = rows.facts["completion_key"], len(rows)
+    known = ~np.isnan(key)
+    pairs = np.unique(np.stack([rows.group[known].astype(float), key[known]], 1), axis=0, return_inverse=True)[1]
+    is_told = known & (np.bincount(rows.group[known], minlength=len(rows.groups.size))[rows.group] > 1)
+    repeats = np.zeros(count)
+    repeats[known] = np.bincount(pairs.reshape(-1))[pairs.reshape(-1)] > 1
+    return np.where(is_told, repeats, np.nan)
+
+
 def best(every: Rows, name: str) -> float:
     """Return the most that a reward function can add to the reward, as far as is known.
 

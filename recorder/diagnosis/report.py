@@ -167,10 +167,12 @@ class Report:
 
     @property
     def headline(self) -> Card | None:
-        """Return the cause with the largest share of the loss: a card that no other explains, or `scored_low`, if the
-        cards leave most of that unexplained. If no card has a cost it is the first one; None without any.
+        """Return the cause with the largest share of the loss: a card that no other one with a cost explains, or
+        `scored_low`, if the cards leave most of that unexplained. If no card has a cost it is the first one; None
+        without any.
         """
-        causes = [card for card in self.cards if card.cost is not None and explaining(self.cards, card) is None]
+        causes = [card for card in self.cards if card.cost is not None]
+        causes = [card for card in causes if explaining(causes, card) is None]
         most = max(causes, key=lambda card: card.cost or 0.0, default=None)
         cost, rest = (it.cost or 0.0 if it else 0.0 for it in (most, self.scored_low))
         if self.unexplained > max(cost, rest / 2):
@@ -358,7 +360,7 @@ def _headline(report: Report) -> Iterator[Line]:
     yield Line(f"Solved: {visible(report.scale.success.said)}.", "dim")
     most = report.headline
     if report.cards and most is not None and most is not report.cards[0]:
-        yield Line(f"Largest part: {visible(most.title)}.", "bold")
+        yield Line(f"Costs most: {visible(most.title)}.", "bold")
 
 
 def _against(it: Against) -> Iterator[Line]:

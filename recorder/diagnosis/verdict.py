@@ -195,8 +195,8 @@ def _fallen(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
     where = _most_fallen(run, paid)
     if outcome.is_sure(1, _SURE):
         return Verdict("worse", f"The reward falls{where}, while the outcome rises: {paid.values}, {outcome.course}")
-    unknown = where or ", cause unknown"  # the outcome may be known of some rollouts only
-    return Verdict("worse", f"Getting worse{unknown}: {paid.course}; {outcome.now}")
+    unknown, habit = where or ", cause unknown", name_changed_habit(run)  # the outcome may be known of some only
+    return Verdict("worse", f"Getting worse{unknown}: {paid.course}; {habit and f'{habit}; '}{outcome.now}")
 
 
 def _most_fallen(run: Run, paid: _Measure) -> str:

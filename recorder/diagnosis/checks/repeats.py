@@ -11,7 +11,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.tasks import never_solved
 from logs_ui.recorder.diagnosis.contrast import shift
-from logs_ui.recorder.diagnosis.measures import dead, mean, unsolved_groups
+from logs_ui.recorder.diagnosis.measures import dead, duplicated, mean, unsolved_groups
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, distinct, means
 from logs_ui.recorder.diagnosis.tables.action_table import loop_kinds, looping
 from logs_ui.recorder.diagnosis.tables.movement import ENTROPY_SHARE, FLOOR, LOW, STEPS, Entropy, entropy, logged
@@ -151,17 +151,6 @@ def _look_degenerate(run: Run) -> Outcome:
         **above(run.all.by_step(np.logical_or.reduce(list(_signs(run.all).values()))), limit),
         own=bad,
     )
-
-
-def duplicated(rows: Rows) -> Floats:
-    """Return (N,) 1 for a completion that duplicates another of its group, else 0; NaN where it cannot be told."""
-    key, count = rows.facts["completion_key"], len(rows)
-    known = ~np.isnan(key)
-    pairs = np.unique(np.stack([rows.group[known].astype(float), key[known]], 1), axis=0, return_inverse=True)[1]
-    is_told = known & (np.bincount(rows.group[known], minlength=len(rows.groups.size))[rows.group] > 1)
-    repeats = np.zeros(count)
-    repeats[known] = np.bincount(pairs.reshape(-1))[pairs.reshape(-1)] > 1
-    return np.where(is_told, repeats, np.nan)
 
 
 def alike(rows: Rows) -> Floats:

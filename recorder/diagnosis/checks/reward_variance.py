@@ -7,8 +7,8 @@ from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.contrast import Rise, shift
 from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
-from logs_ui.recorder.diagnosis.measures import dead, unsolved_groups
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
+from logs_ui.recorder.diagnosis.measures import dead, duplicated, mean, unsolved_groups
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.vocabulary import LossCause
 
@@ -67,13 +67,19 @@ def _look_constant(run: Run) -> Outcome:
 def follows_prompt(rows: Rows) -> bool:
     """Return True if nearly all groups have zero variance, and yet there are several different rewards.
 
-    The reward then depends on the prompt or the task, and not on the completion.
+    The reward then depends on the prompt or the task, and not on the completion, unless completions are the same, or
+    tasks that come again get other rewards.
     """
     groups = rows.groups
     whole, is_dead = groups.size > 1, dead(groups)
     if not whole.any() or is_dead.sum() < _NEARLY_ALL * whole.sum():
         return False
-    return len(np.unique(np.round(groups.mean[is_dead], 6))) >= _GRADED
+    task = np.full(len(groups.size), -1)
+    task[rows.group] = rows.task
+    given, tasks = np.round(groups.mean[is_dead], 6), task[is_dead]
+    kinds = distinct(tasks[tasks >= 0], given[tasks >= 0], count=len(rows.tasks))
+    is_told = (mean(duplicated(rows)) or 0.0) < _MOST and not (kinds > 1).any()
+    return bool(is_told and len(np.unique(given)) >= _GRADED)
 
 
 def _look_dead(run: Run) -> Outcome:
@@ -142,9 +148,13 @@ def _look_cliff(run: Run) -> Outcome:
     whole, near = change(rows.reward, first), change(rows.reward, middle)
     if whole.is_sure and whole.value > 0 and not (near.is_sure and near.value < 0):
         return Below(f"{calm}; the mean reward rose.")
+    fields = below(trend, limit * before)
+    since = fields["since_step"] or last
+    sound = [value for step, value in trend if step < since][-_TRAIL:] or [before]
+    before = float(np.median(sound))
     told = (
-        f"Median std over {min(_TRAIL, len(trend) - _LAST)} steps: {figure(before)}. Mean over the last "
-        f"{_LAST}: {figure(now)}."
+        f"Median std over the {len(sound)} steps before step {since}: {figure(before)}. Mean over the last {_LAST}: "
+        f"{figure(now)}."
     )
     return Card(
         id="signal_cliff",
@@ -153,8 +163,8 @@ def _look_cliff(run: Run) -> Outcome:
         evidence=(told,),
         suggestion="Check what the rollouts of a group have in common now; return to an earlier checkpoint.",
         where=f"step:{last}..{trend[-1][0]}",
-        **below(trend, limit * before),
         own=run.rows.step >= last,
+        **fields,
     )
 
 

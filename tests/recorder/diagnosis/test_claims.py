@@ -848,7 +848,7 @@ PLAIN = (
     'With vllm_mode="server", TRL sends only the first prompt of each group', "reset() returned different ",
     "What the dataset asks is the same; ", "Whether the new tasks are harder ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
-    "Compared without a clear difference: ", "The findings above concern rollouts with ",
+    "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
     "No action of theirs was parsed and executed, and no tool call.",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
@@ -944,11 +944,11 @@ COUNTS: dict[str, Count] = {
         *g[:4], *mixes(c, *g[:4]),
     ),
     "Steps #\u2013# vs #\u2013#: # # \u2192 #, reward # \u2192 #.": course,
-    "Median std over # steps: #. Mean over the last 3: #.": lambda c, n, *_: (
-        str(min(20, len(stds(c)) - 3)), figure(median(stds(c)[-3 - int(n) : -3])), figure(fmean(stds(c)[-3:])),
+    "Median std over the # steps before step #: #. Mean over the last 3: #.": lambda c, _, step, *__: (
+        str(min(20, int(step) - 1)), step, figure(median(stds(c)[: int(step) - 1][-20:])), figure(fmean(stds(c)[-3:])),
     ),
     "The reward std within groups fell from # to #": lambda c, *_: (
-        figure(median(stds(c)[-23:-3])), figure(fmean(stds(c)[-3:])),
+        figure(median(stds(c)[: (c.card.since_step or len(stds(c)) - 2) - 1][-20:])), figure(fmean(stds(c)[-3:])),
     ),
     "Lag in versions: mean #, maximum #.": lambda c, *_: (means(map(lag, c.last)), figure(max(map(lag, c.last)))),
     "Correlation of # and tokens within groups: r = #.": lambda c, name, _: (name, figure(correlation(c, name))),

@@ -174,7 +174,7 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
     assert most is not None
     assert most is not first
     assert f"Fault of the set-up: {first.title}" in said
-    largest = said.index(f"Largest part: {most.title}")
+    largest = said.index(f"Costs most: {most.title}")
     assert said.index(first.title) < largest < said.index("Lost reward by cause")
     assert said.index(first.suggestion) < said.index("Lost reward by cause")
     assert "Best reward 1.000: the run's 99th percentile" in said
