@@ -156,6 +156,25 @@ def idle(place: Place) -> Played:
     return Played([Turn(f"I think that {said(place, 10)}")], 0.0, stop="stop", is_hit=True)
 
 
+def _calls(place: Place, written: str) -> Played:
+    """Six of ten write a call that nothing executes, where others act."""
+    if place.random.random() < 0.4:
+        return well(place, half(place) or half(place))
+    return Played([Turn(written.replace("WORD", place.random.choice(WORDS)))], 0.0, stop="stop", is_hit=True)
+
+
+def unnamed_call(place: Place) -> Played:
+    return _calls(place, 'I look.\n<tool_call>\n{"tool": "look_up", "arguments": {"item": "WORD"}}\n</tool_call>')
+
+
+def broken_call(place: Place) -> Played:
+    return _calls(place, '<tool_call>{"name": "look_up", "arguments": {"item": "WORD}}</tool_call>')
+
+
+def call_in_another_form(place: Place) -> Played:
+    return _calls(place, "I open it.\nAction: open[WORD]")
+
+
 def out_of_turns(place: Place) -> Played:
     """Sensible moves, and too few of them, on all tasks."""
     if place.random.random() < 0.25:
@@ -252,6 +271,9 @@ _PLANTED: tuple[tuple[str, str, str | None, Callable[[Place], Played], Iterable[
      some_unscored, SHAPES),
     ("NaN", "The reward function returns NaN for a third of the rollouts", "invalid_reward", nan, SHAPES),
     ("idle", "The policy answers with text only and never acts", "never_acted", idle, SHAPES),
+    ("unnamed call", "Calls whose JSON has no name", "never_acted", unnamed_call, ("32 rollouts", "256 rollouts")),
+    ("broken call", "Calls whose JSON is broken", "never_acted", broken_call, ("256 rollouts", "many tasks")),
+    ("other call", "Calls in another form", "never_acted", call_in_another_form, ("256 rollouts", "still running")),
     ("out of turns", "Too few turns are allowed", "turn_limit", out_of_turns, SHAPES),
     ("babble", "The text repeats itself", "degenerate_text", babbles, SHAPES),
     ("unsolvable", "Half of the tasks cannot be solved", "never_solved", hopeless, _TASKS),
