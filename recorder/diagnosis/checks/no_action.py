@@ -23,6 +23,7 @@ from logs_ui.recorder.diagnosis.measures import find_empty, mean
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.success import is_outcome, levels
 from logs_ui.recorder.diagnosis.tables.action_table import OCCUR, Fallback, fallback_of
+from logs_ui.recorder.diagnosis.unparsed_calls import describe_last_answers
 from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, percent
 from logs_ui.recorder.vocabulary import LossCause, StopReason
@@ -85,11 +86,12 @@ def _look_unparsed(run: Run) -> Outcome:
             f"Tell the model when no action is found, in place of `{fallback.action}`; show the format in the prompt."
         )
         where |= {fallback.where: sent > 0}
+    evidence, advice = describe_last_answers(run, ended, advice) if ended.any() else ([], advice)
     return Card(
         id="parse_failures",
         title=title,
         cost=max(part, whole),
-        evidence=(f"{int(bad.sum())} of {len(rows)} rollouts are affected.", more),
+        evidence=(f"{int(bad.sum())} of {len(rows)} rollouts are affected.", more, *evidence),
         suggestion=advice,
         where=links.selecting(rows.id, bad, where),
         is_part=part >= whole,
@@ -125,15 +127,18 @@ def _look_idle(run: Run) -> Outcome:
     if share <= limit or contrast.is_fine(run, ended):
         return quiet(share, "of rollouts never act in their environment", limit)
     part, whole = run.cost_of("never_submitted"), contrast.cost(run, ended)
+    evidence, advice = describe_last_answers(
+        run, ended, "Open some. If their answers hold a call, the parser expects another form; if not, show an action "
+        "in the prompt.",
+    )  # fmt: skip
     steps = rows.facts["env_steps"]
     kinds = {"env_steps:0": steps == 0, "env_steps:none": np.isnan(steps)}
     return Card(
         id="never_acted",
         title=f"{percent(share)} of rollouts never act in their environment",
         cost=max(part, whole),
-        evidence=("No action of theirs was parsed and executed, and no tool call.",),
-        suggestion="Open some. If their answers hold a call, it is not in the form that the parser expects; if not, "
-        "show an example of an action in the prompt.",
+        evidence=("No action of theirs was parsed and executed, and no tool call.", *evidence),
+        suggestion=advice,
         where=links.selecting(rows.id, ended, kinds),
         is_part=part >= whole,
         **above(run.all.by_step(_idle(run.all, run.all)), limit),

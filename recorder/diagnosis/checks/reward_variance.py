@@ -129,7 +129,7 @@ def _look_cliff(run: Run) -> Outcome:
         return NotJudged(f"{_TRAIL // 2 + _LAST} steps are needed; the run has {len(trend)}.")
     limit = run.threshold("signal_cliff", _FALL)
     before = float(np.median([value for _, value in trend[-_TRAIL - _LAST : -_LAST]]))
-    now = float(np.mean([value for _, value in trend[-_LAST:]]))
+    now = float(np.mean([value if value > SAME else 0.0 for _, value in trend[-_LAST:]]))
     calm = f"Std within groups: {figure(now)}, median before {figure(before)} (threshold: {exact_percent(limit)} of it)"
     if not now < limit * before - SAME or _is_well(run):
         return Below(f"{calm}{'; the mean reward is high' if now < limit * before - SAME else ''}.")

@@ -842,6 +842,22 @@ def answers_that_hold(case: Case, *groups: str) -> tuple[str, ...]:
     return mine[1], mine[0], others[1], others[0] if int(groups[3]) > 3 else groups[3]
 
 
+KINDS = {
+    'a call without "name"': '{"tool"', "a call whose JSON is broken": '"name": "look_up", "arguments": {"item": ',
+    "a call in another form": "\nAction: open[",
+}  # fmt: skip
+
+
+def last_answers(case: Case, *said: Any) -> tuple[Any, ...]:
+    """Count the kinds of answers in 200 rollouts of the finding, evenly spread."""
+    last = [it.turns[-1].text if it.turns else "" for it, is_own in case.of_card() if is_own]
+    read = [last[at] for at in sorted({int(at) for at in np.linspace(0, len(last) - 1, 200)})]
+    kinds = [next((kind for kind, part in KINDS.items() if part in text), "text without a call") for text in read]
+    counts = Counter(kind if text.strip() else "no text" for kind, text in zip(kinds, read, strict=True))
+    named = said[2::2]
+    return str(len(read)), *(it for kind in named for it in (kind and str(counts[kind]), kind))
+
+
 PLAIN = (
     "Advantages come from differences within a group", "Advantages compare a completion with its group",
     "For on-policy samples the two are equal in expectation.", "It is logged by the trainer.",
@@ -849,7 +865,7 @@ PLAIN = (
     "What the dataset asks is the same; ", "Whether the new tasks are harder ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
-    "No action of theirs was parsed and executed, and no tool call.",
+    "No action of theirs was parsed and executed, and no tool call.", "Such as: ",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
 
@@ -862,6 +878,7 @@ def pattern(template: str) -> str:
 
 
 COUNTS: dict[str, Count] = {
+    "Of # that were read, # end with @[, # end with @][, # end with @].": last_answers,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
     "# \u00d7#: @.": errors,
