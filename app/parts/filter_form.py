@@ -22,6 +22,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import (
     Order,
     RolloutFilter,
     Scored,
+    Sort,
     parse_filter,
     print_where,
 )
@@ -64,6 +65,11 @@ class FilterForm:
     sort: Order
     at_fault: str | None  # name of the field that is marked as wrong; None without a mistake
     find: str  # the text that the listed tasks contain; empty if the most frequent ones are listed
+
+    @property
+    def kept(self) -> dict[str, str]:
+        """Returns the order as a parameter of an address, which the filter's line keeps."""
+        return {} if self.sort == Sort.NEWEST else {"sort": self.sort.value}
 
     def wrong(self, field: str) -> bool:
         """True if this field is marked as wrong."""

@@ -21,6 +21,12 @@ class GroupChoice:
         return DEAD if self.kind == _ALL_DEAD else (Kind(self.kind),) if self.kind else ()
 
     @property
+    def kept(self) -> dict[str, str]:
+        """Returns its parameters in an address, which the filter's line keeps."""
+        sort = {} if self.sort == GroupSort.NEWEST else {"sort": self.sort.value}
+        return sort | ({"kind": self.kind} if self.kind else {})
+
+    @property
     def needs_survey(self) -> bool:
         """True if all groups have to be read to find the first."""
         return bool(self.kind) or self.sort != GroupSort.NEWEST

@@ -1,4 +1,4 @@
-// The filter's line: what could be written is asked of the server, which alone knows the language. See _where.html.
+// The filter's line: what could be written is asked of the server, which alone knows the language. See _filter_box.html.
 "use strict";
 {
   const box = () => document.getElementById("where");
