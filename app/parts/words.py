@@ -10,7 +10,7 @@ from logs_ui.recorder.diagnosis.waterfall import Cause
 from logs_ui.recorder.queries import Dimension, GroupSort, Kind, Measure, RunSummary
 from logs_ui.recorder.queries.filters.filter_chips import FilterPart
 from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, Scored, Sort, read_sort
-from logs_ui.recorder.storage.tables import EvaluationRow
+from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import LossCause, RunState, SentPrompt, Status, StopReason
 
 
@@ -231,6 +231,12 @@ def status(row: EvaluationRow, state: str) -> Word:
     return status_word(row.status)
 
 
+def ending(row: EvaluationRow, state: str) -> Word:
+    """Returns the word of why a row ended if it has a reward, else that of its status."""
+    is_scored = row.status == Status.OK and row.reward is not None
+    return stop_reason(row.stop_reason) if row.stop_reason and is_scored else status(row, state)
+
+
 def status_word(value: str) -> Word:
     return _of(STATUSES, value)
 
@@ -270,6 +276,15 @@ PARTING = (
 
 def run_state(value: str) -> Word:
     return _of(RUN_STATES, value)
+
+
+def trouble(run: Run) -> str:
+    """Returns what recording a run met first of all; empty if nothing went wrong."""
+    if run.recorder_errors or run.dropped or run.dropped_payloads or run.last_recorder_error:
+        return "Recorder errors"
+    if run.unattributed_calls or run.unattributed_scoring:
+        return "Unattributed calls"
+    return "Sampling was not seen" if run.unseen_sampling else ""
 
 
 def planned_steps(summary: RunSummary) -> int | None:
