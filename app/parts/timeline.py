@@ -25,6 +25,10 @@ _FOLDED_FROM = 600
 """Length from which a system prompt is folded, since it is the same in every rollout."""
 _LONG, _LONG_LINES = 400, 8
 """An observation of more characters or lines is folded to one line."""
+_ICONS = {
+    "system": "settings", "developer": "settings", "user": "user", "assistant": "bot", "model": "bot",
+    "tool": "terminal", "environment": "globe",
+}  # fmt: skip
 _CUT_OFF = ("length", "max_tokens")
 """Finish reasons of an answer that hit its token limit."""
 
@@ -108,6 +112,11 @@ class Card:
     pictures: list[Picture] = field(default_factory=list)
 
     @property
+    def is_own(self) -> bool:
+        """True if the model sampled it in this rollout."""
+        return self.role == "assistant" and self.turn is not None
+
+    @property
     def is_reply(self) -> bool:
         """True if the model received it: an environment's answer, a tool's output, a message after a turn."""
         called = self.answer is not None and self.role != "model"
@@ -123,7 +132,7 @@ class Card:
         """Returns who wrote the text, by the names of the index: see `search_tables.COLUMNS`."""
         if self.role == "model" or self.anchor.startswith("scoring"):
             return "other"
-        if self.role == "assistant" and self.turn:
+        if self.is_own:
             return "assistant"
         # The observation of a reset is a part of the prompt if it is a message.
         return "tool" if self.is_reply and (self.turn or self.content is None) else "prompt"
@@ -136,11 +145,35 @@ class Card:
         return [text for text in (answer and answer.error, *heard, self.content) if text]
 
     @property
+    def size(self) -> int:
+        """Returns the number of characters of a reply."""
+        return sum(len(text.value) for text in self.output)
+
+    @property
+    def is_line(self) -> bool:
+        """True if it is a long reply, which is one line until it is opened."""
+        return self.is_reply and self.is_folded
+
+    @property
+    def shown_turn(self) -> int | None:
+        """Returns the turn that its head names; None for what the model's message before it shows."""
+        return self.turn if self.is_own or (self.answer and not self.answer.is_called) else None
+
+    @property
+    def tokens_anchor(self) -> str:
+        """Returns where its tokens begin in the view of tokens."""
+        return f"tokens-{self.turn}{'' if self.is_own else '-answer'}" if self.turn else "tokens-prompt"
+
+    @property
+    def icon(self) -> str:
+        return _ICONS.get(self.role, "message-square")
+
+    @property
     def is_folded(self) -> bool:
         """True if the message is a long system prompt, or a long reply."""
         if self.is_reply:
             lines = sum(text.value.count("\n") for text in self.output)
-            return lines > _LONG_LINES or sum(len(text.value) for text in self.output) > _LONG
+            return lines > _LONG_LINES or self.size > _LONG
         return self.role == "system" and self.content is not None and len(self.content.value) > _FOLDED_FROM
 
     @property
@@ -396,7 +429,7 @@ def _is_same(call: ToolCall, answer: CallResult) -> bool:
 
 def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
     """Adds the number of completion tokens to each turn, if the mask shows it."""
-    own = [index for index, card in enumerate(cards) if card.role == "assistant" and card.turn]
+    own = [index for index, card in enumerate(cards) if card.is_own]
     runs = _runs(rollout)
     if not own or len(runs) != len(own):
         return cards
@@ -443,7 +476,7 @@ def _with_anomaly(cards: list[Card], rollout: Rollout) -> list[Card]:
     reason = next((why for stop, why in _AT_THE_LAST_TURN.items() if stop == rollout.row.stop_reason), None)
     if rollout.row.no_room:
         reason = "no room for the tool's answer"
-    own = [index for index, card in enumerate(marked) if card.role == "assistant" and card.turn]
+    own = [index for index, card in enumerate(marked) if card.is_own]
     if reason and own and not (marked[own[-1]].anomaly and rollout.row.stop_reason == StopReason.NO_ACTION):
         marked[own[-1]] = replace(marked[own[-1]], anomaly=reason)
     return marked

@@ -19,6 +19,7 @@ _FIELDS = 8  # calls of a card of a long rollout, and arguments of a call, that 
 _VALUE = 500  # characters of each
 _LEAST_GAP = 4  # turns
 _RAIL_FROM = 30  # turns
+_LISTED = 24  # marks
 _BAND = 10  # turns; more where there are more than 300
 
 
@@ -48,6 +49,33 @@ class Mark(NamedTuple):
         """Its area on the rail, which is 40 wide; a reward has the right half."""
         left = 20 if self.kind in {"positive", "negative"} else 0
         return f"M{left} {self.turn - 1}H40V{self.last}H{left}Z"
+
+
+class Rail(NamedTuple):
+    """Holds the marks of a long rollout, which its outline draws and lists."""
+
+    bands: list[Mark]
+    marks: list[Mark]  # the others, in order
+
+    @property
+    def turns(self) -> int:
+        return self.bands[-1].last
+
+    @property
+    def listed(self) -> list[Mark]:
+        """Returns the marks in words: the bands if there are no others, and no rewards if there are too many."""
+        some = [it for it in self.marks if it.kind not in {"positive", "negative"}]
+        return (self.bands if not self.marks else self.marks if len(self.marks) <= _LISTED else some)[:_LISTED]
+
+    @property
+    def more(self) -> int:
+        """Returns the number of marks that are not listed."""
+        return max(0, len(self.marks) - len(self.listed))
+
+    @property
+    def linked(self) -> list[Mark]:
+        """Returns the marks that can be clicked on the rail."""
+        return [*self.bands, *(self.listed if self.marks else [])]
 
 
 def numbered(cards: Iterable[Card]) -> list[tuple[int, Card]]:
@@ -86,14 +114,14 @@ def stretches(
     return list(zip(sent, [*gaps, None], strict=True))
 
 
-def rail(cards: Sequence[Card], lines: Sequence[TurnLine]) -> list[Mark]:
-    """Returns the marks of a rollout of more than 30 turns; none for a shorter one, whose turns are listed. `lines` are
+def rail(cards: Sequence[Card], lines: Sequence[TurnLine]) -> Rail | None:
+    """Returns the marks of a rollout of more than 30 turns; None for a shorter one, whose turns are listed. `lines` are
     its turns, in order.
     """
     placed = numbered(cards)
     turns = placed[-1][0] if placed else 0
     if turns <= _RAIL_FROM:
-        return []
+        return None
     starts = {number: card.anchor for number, card in reversed(placed)}
     anomalies = {number for number, card in placed if card.anomaly}
     band = max(_BAND, turns // 30)
@@ -118,7 +146,7 @@ def rail(cards: Sequence[Card], lines: Sequence[TurnLine]) -> list[Mark]:
         Mark(first, last, starts[first], "band", _band_title(first, lines[first - 1 : last]), size / (max(sizes) or 1))
         for (first, last), size in zip(ends, sizes, strict=True)
     ]
-    return bands + sorted(mark for marks in found.values() for mark in marks)
+    return Rail(bands, sorted(mark for marks in found.values() for mark in marks))
 
 
 def _band_title(first: int, lines: Sequence[TurnLine]) -> str:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.rollout.long_timeline import Gap, Mark, numbered, rail, stretches
+from logs_ui.app.pages.rollout.long_timeline import Gap, Rail, numbered, rail, stretches
 from logs_ui.app.pages.rollout.token_view import TokenView, make_view
 from logs_ui.app.parts import figures, safe_text, timeline, turns, words
 from logs_ui.app.parts import notes_forms as notes
@@ -103,7 +103,9 @@ class RolloutPage:
     # turn `around`.
     stretches: list[tuple[list[Card], Gap | None]]
     around: int
-    rail: list[Mark]
+    rail: Rail | None
+    sent: set[str]  # anchors of the cards that are sent
+    opening: str  # that of the first anomaly, if nothing above the timeline says it; else empty
     lines: list[TurnLine]  # its turns in one line each; empty unless more than three of them act
     listed_lines: int  # number of those that are sent at first
     show: tuple[Show, ...]
@@ -251,8 +253,9 @@ def _page(
     def wanted(by: str, text: str) -> bool:
         return any(field in {"text", by} and place_of(phrase, text) for field, phrase in searched)
 
-    sent, around = _stretches(shown, own, show, wanted) if view == "timeline" else ([], 0)
-    calls = sum(card.role == "assistant" and card.turn is not None for card in cards)
+    parted, around = _stretches(shown, own, show, wanted) if view == "timeline" else ([], 0)
+    calls = sum(card.is_own for card in cards)
+    anomaly, traceback = next((card for card in cards if card.anomaly), None), _metadata_text(found, "traceback")
     lines = [turn.line for turn in turns.turns_of(cards)]
     parts = reward_parts(row)
     group = sorted(queries.group_rows(db, id_of(run), row.id or 0), key=lambda it: (it.generation, it.id or 0))
@@ -264,17 +267,19 @@ def _page(
         neighbours=near(db, id_of(run), chosen, row, total=total),
         view=view,
         cards=cards,
-        stretches=sent,
+        stretches=parted,
         around=around,
         rail=rail(cards, lines),
+        sent={card.anchor for cards_sent, _ in parted for card in cards_sent},
+        opening="" if anomaly is None or row.error or traceback else anomaly.anchor,
         lines=lines if sum(bool(line.action) for line in lines) > 3 else [],
         listed_lines=len(lines) if own.get("lines") or len(lines) <= _LONG else _FIRST_LINES,
         show=show,
         found=wanted,
         scoring=timeline.make_scoring(found),
-        anomaly=next((card for card in cards if card.anomaly), None),
+        anomaly=anomaly,
         most_tokens=max([card.tokens or 0 for card in cards if card.role == "assistant"], default=0) or 1,
-        traceback=_metadata_text(found, "traceback"),
+        traceback=traceback,
         server_log=_metadata_text(found, "server_log"),
         sent_prompt=words.SENT_PROMPTS.get(row.sent_prompt or ""),
         dataset_prompt=_metadata_text(found, "dataset_prompt"),

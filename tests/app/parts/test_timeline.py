@@ -77,7 +77,7 @@ def test_the_outline_says_each_steps_reward() -> None:
         row=None,
         rail=[],
         show=(),
-        stretches=[],
+        sent=set(),
     )
     assert "\u22120.25" in html
     assert 'title="reward of this step"' in html
@@ -226,3 +226,30 @@ def test_a_list_of_which_the_model_was_sent_nothing_is_shown_beside_the_empty_me
     assert "the model was sent an empty message" in page
     entry["metadata"] = None
     assert [card.role for card in cards(messages, actions=[entry])] == ["assistant", "environment", "tool", "assistant"]
+
+
+SHORT, LONG = timeline.Text("m", "four"), timeline.Text("m", "x" * 401)
+
+
+@pytest.mark.parametrize(
+    ("card", "icon", "shown_turn", "tokens_anchor", "is_line"),
+    [
+        (Card("m", "user", "", None, LONG), "user", None, "tokens-prompt", False),
+        (Card("m", "assistant", "", 2, LONG), "bot", 2, "tokens-2", False),
+        (Card("m", "user", "", 2, SHORT), "user", None, "tokens-2-answer", False),
+        (Card("m", "tool", "", 2, LONG), "terminal", None, "tokens-2-answer", True),
+        (Card("m", "critic", "", None, SHORT), "message-square", None, "tokens-prompt", False),
+    ],
+)
+def test_a_card_says_where_it_stands(
+    card: Card, icon: str, shown_turn: int | None, tokens_anchor: str, *, is_line: bool
+) -> None:
+    assert (card.icon, card.shown_turn, card.tokens_anchor, card.is_line) == (icon, shown_turn, tokens_anchor, is_line)
+
+
+@pytest.mark.parametrize(("is_called", "shown_turn"), [(False, 1), (True, None)])
+def test_an_action_that_the_message_shows_names_no_turn(shown_turn: int | None, *, is_called: bool) -> None:
+    calls = [{"function": {"name": "run", "arguments": {"c": 1}}}] if is_called else []
+    sent = {"turn": 1, "action": {"name": "run", "arguments": {"c": 1}}, "observation": "a wall"}
+    _, answer = cards([assistant("go", tool_calls=calls)], actions=[sent])
+    assert answer.shown_turn == shown_turn

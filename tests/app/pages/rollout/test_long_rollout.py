@@ -120,12 +120,13 @@ def test_neighbours_of_a_kind_are_one_mark(client: TestClient, rollouts: list[Ro
     assert card.answer
     answer = replace(card.answer, is_fallback=True, reward=0.5)
     cards = [replace(card, turn=i, anomaly=None, answer=answer) for i in range(1, 2_001)]
-    marks = long_timeline.rail(cards, [turn.line for turn in turns_of(cards)])
-    assert [(it.turn, it.last, it.title) for it in marks if it.kind != "band"] == [
+    rail = long_timeline.rail(cards, [turn.line for turn in turns_of(cards)])
+    assert rail
+    assert [(it.turn, it.last, it.title) for it in rail.marks] == [
         (1, 2_000, "positive rewards, to turn 2000"),
         (1, 2_000, "action not in the answer, to turn 2000"),
     ]
-    assert len(marks) < 40
+    assert len(rail.bands) < 40
 
 
 def agent(turns: int, observation: Any) -> tuple[list[timeline.Card], list[TurnLine]]:
@@ -142,8 +143,9 @@ def agent(turns: int, observation: Any) -> tuple[list[timeline.Card], list[TurnL
 
 
 def test_the_rail_of_an_agent_without_rewards_has_tools_and_sizes() -> None:
-    marks = long_timeline.rail(*agent(32, {"stdout": "0123456789"}))
-    assert [(it.turn, it.title, it.share) for it in marks] == [
+    rail = long_timeline.rail(*agent(32, {"stdout": "0123456789"}))
+    assert rail
+    assert [(it.turn, it.title, it.share) for it in rail.bands] == [
         (1, "turns 1 to 10: bash 5, look 5", 1.0),
         (11, "turns 11 to 20: bash 5, look 5", 1.0),
         (21, "turns 21 to 30: bash 5, look 5", 1.0),
@@ -154,8 +156,9 @@ def test_the_rail_of_an_agent_without_rewards_has_tools_and_sizes() -> None:
 def test_the_rail_marks_answers_with_errors() -> None:
     cards, lines = agent(32, {"exit_code": 0})
     lines[6] = replace(lines[6], exit_code=2, failure="exit_code 2")
-    marks = long_timeline.rail(cards, lines)
-    assert [(it.turn, it.kind, it.title) for it in marks if it.kind != "band"] == [(7, "warn", "bash: exit 2")]
+    rail = long_timeline.rail(cards, lines)
+    assert rail
+    assert [(it.turn, it.kind, it.title) for it in rail.marks] == [(7, "warn", "bash: exit 2")]
 
 
 @pytest.mark.parametrize("query", cases(["?turn=100", "", "?show=output,rendered"], 1))
@@ -267,7 +270,7 @@ def test_what_happened_on_the_way_is_marked_and_one_click_away(
         assert f'<article id="{anchor}"' in client.get(page).text
     assert "data-first-anomaly" in html, "it opens where it first went wrong"
     assert "cut off at the token limit</span>" in html
-    assert long_timeline.rail(timeline.make_timeline(rollouts[1])[:40], []) == [], "a short one has its turns listed"
+    assert long_timeline.rail(timeline.make_timeline(rollouts[1])[:40], []) is None, "a short one has its turns listed"
 
 
 def test_a_searched_word_is_sent_wherever_it_is(client: TestClient, long: Recorded, rollouts: list[Rollout]) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from logs_ui.app.pages.rollout.long_timeline import Mark
+from logs_ui.app.pages.rollout.long_timeline import Mark, Rail
 
 
 @pytest.mark.parametrize(
@@ -15,3 +15,25 @@ from logs_ui.app.pages.rollout.long_timeline import Mark
 )
 def test_a_mark_covers_its_turns(mark: Mark, label: str, height: int, path: str) -> None:
     assert (mark.label, mark.height, mark.path) == (label, height, path)
+
+
+def marks(kind: str, count: int) -> list[Mark]:
+    return [Mark(n, n, f"t{n}", kind, kind) for n in range(1, count + 1)]
+
+
+BANDS, ODD, PAID, MANY = marks("band", 30), marks("bad", 2), marks("positive", 22), marks("positive", 23)
+
+
+@pytest.mark.parametrize(
+    ("others", "listed", "more", "linked"),
+    [
+        ([], BANDS[:24], 0, BANDS),
+        (ODD, ODD, 0, BANDS + ODD),
+        (ODD + PAID, ODD + PAID, 0, BANDS + ODD + PAID),
+        (ODD + MANY, ODD, 23, BANDS + ODD),
+        (marks("bad", 30), marks("bad", 24), 6, BANDS + marks("bad", 24)),
+    ],
+)
+def test_a_rail_lists_24_marks_at_most(others: list[Mark], listed: list[Mark], more: int, linked: list[Mark]) -> None:
+    rail = Rail(BANDS, others)
+    assert (rail.turns, rail.listed, rail.more, rail.linked) == (30, listed, more, linked)
