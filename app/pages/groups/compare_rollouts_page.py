@@ -1,13 +1,14 @@
 """The page that compares two rollouts turn by turn."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
 
-from logs_ui.app.parts import timeline, turns
+from logs_ui.app.parts import figures, timeline, turns
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.differences import ALIKE, Differ, Segment, equal_segments
 from logs_ui.app.parts.filter_form import checked_filter
@@ -31,6 +32,11 @@ router = APIRouter()
 _LONG, _END = 600, 400  # characters of a last message from which on its end comes first, and of that end
 IMAGES = "images"
 """Name of the piece that has the images of a turn."""
+_WRITTEN: dict[str, Callable[[Any], str]] = {
+    "number": figures.number, "signed": figures.signed, "count": figures.count, "duration": figures.duration
+}  # fmt: skip
+_LEAST_ALIKE = 41  # characters: that fewer are alike says nothing
+_SAME = 1e-6  # rewards that differ by no more are equal to the trainer
 _FIGURES = {"env_tokens": "environment tokens", "seconds": "duration"}
 
 
@@ -64,6 +70,12 @@ class Piece(NamedTuple):
     is_mono: bool
     is_marked: bool  # True if the texts have so much in common that it helps to mark what differs
 
+    @property
+    def title(self) -> str:
+        """Returns its kind, or the name of the action's argument that it is."""
+        name = self.name.removeprefix("action ") if ":" in self.name else self.name
+        return "message" if name == "assistant" else name
+
 
 @dataclass(frozen=True)
 class Aligned:
@@ -94,9 +106,19 @@ class ComparedFigure(NamedTuple):
     b: float | None
 
     @property
-    def change(self) -> float | None:
-        """Returns the difference from a to b; None if one value is missing."""
-        return None if self.a is None or self.b is None else self.b - self.a
+    def shown(self) -> tuple[str, str, str]:
+        """Returns both values and the difference from a to b, which is empty if one value is missing."""
+        written = _WRITTEN[self.kind]
+        return written(self.a), written(self.b), self._change
+
+    @property
+    def _change(self) -> str:
+        change = _difference(self.a, self.b)
+        if change is None:
+            return ""
+        if self.kind != "duration":
+            return figures.signed(change, 0 if self.kind == "count" else 3)
+        return f"{figures.signed(change, 1)} s" if abs(change) >= 1 else f"{figures.signed(1000 * change, 0)} ms"
 
 
 @dataclass(frozen=True)
@@ -106,16 +128,18 @@ class CompareRolloutsPage:
     a: Side
     b: Side
     chosen: RolloutFilter  # filter of `a`'s run, for the links back
-    # Each reward function and its part in both, None without one; `scale` is that of their bars.
-    rewards: list[tuple[str, RewardPart | None, RewardPart | None]]
+    better: str  # the side with the higher reward, `a` or `b`; empty if they are equal, or one is missing
+    # Each reward function, its part in both, None without one, and the difference; `scale` is that of their bars.
+    rewards: list[tuple[str, RewardPart | None, RewardPart | None, float | None]]
     scale: Scale
     figures: list[ComparedFigure]
     ends: list[Piece]  # how reasoning and text of the last messages end, if they are long
     prompt: Aligned
     turns: list[Aligned]
     parts_at: int | None  # the turn at which they diverge; None if they never do
-    # First and last turn of what is left out of long rollouts, and `whole` the address with all of it.
-    gaps: list[tuple[int, int]]
+    alike: int  # number of characters with which both begin, if they diverge at their first turn and it is worth a word
+    # First and last turn of what is left out of long rollouts, by the turn after it; `whole` is the address with all.
+    gaps: dict[int, tuple[int, int]]
     whole: str
 
 
@@ -154,20 +178,44 @@ def _page(
     of_a, of_b = ({part.name: part for part in reward_parts(side.row)} for side in (a, b))
     worths = [(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])]
     known = [part.worth for _, *parts in worths for part in parts if part and part.worth is not None]
+    # In the order of the page: all share what comparing texts may take.
+    ends = _ends(turns_a, turns_b, differ)
+    prompt = aligned(0, turns.prompt_of(cards_a), turns.prompt_of(cards_b), differ)
+    shown = _turns(shown_a, shown_b, parts_at, differ)
     return CompareRolloutsPage(
         a=a,
         b=b,
         chosen=chosen if a.summary.run.id == run.id else RolloutFilter(),
-        rewards=worths,
+        better=better(a.row.reward, b.row.reward),
+        rewards=[(name, x, y, _difference(x and x.worth, y and y.worth)) for name, x, y in worths],
         scale=Scale.over(known),
         figures=_figures(a.row, b.row),
-        ends=_ends(turns_a, turns_b, differ),
-        prompt=aligned(0, turns.prompt_of(cards_a), turns.prompt_of(cards_b), differ),
-        turns=_turns(shown_a, shown_b, parts_at, differ),
+        ends=ends,
+        prompt=prompt,
+        turns=shown,
         parts_at=parts_at,
-        gaps=gaps,
+        alike=alike(shown) if parts_at == 1 else 0,
+        gaps={min(number for number in numbers if number > last): (first, last) for first, last in gaps},
         whole=f"{urls.compare_rollouts(run.uid, one, other, chosen)}&whole=1",
     )
+
+
+def better(a: float | None, b: float | None) -> str:
+    """Returns the side with the higher reward, `a` or `b`; empty if they are equal, or one is missing."""
+    change = _difference(a, b)
+    return "" if change is None or abs(change) <= _SAME else "a" if change < 0 else "b"
+
+
+def alike(shown: Sequence[Aligned]) -> int:
+    """Returns the number of characters with which the first texts of the first turn begin alike; 0 if they are few."""
+    pieces = shown[0].pieces[:1] if shown else []
+    same = [it for piece in pieces for it in takewhile(lambda it: not it.changed, piece.a.segments)]
+    size = sum(len(it.text) + it.skipped for it in same)
+    return size if size >= _LEAST_ALIKE else 0
+
+
+def _difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else b - a
 
 
 def _side(db: Connection, row_id: int) -> tuple[Side, list[Card]]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from logs_ui.app.pages.groups.compare_rollouts_page import IMAGES, Aligned, Side, aligned, compared
+from logs_ui.app.pages.groups.compare_rollouts_page import IMAGES, Aligned, Side, aligned, better, compared
 from logs_ui.app.parts.differences import Differ
 from logs_ui.app.parts.timeline import Card, Text
 from logs_ui.app.parts.turns import Turn, TurnLine, parted, parting
@@ -34,6 +34,11 @@ class Lens(NamedTuple):
     turn: Aligned | None  # the turn at which they diverge, without the reasoning; None if all actions are identical
     # The environment's reward for that turn of `a` and `b`; None if it gave none.
     worth: tuple[float | None, float | None]
+
+    @property
+    def better(self) -> str:
+        """Returns the side with the higher reward, `a` or `b`; empty if they are equal."""
+        return better(self.a.side.row.reward, self.b.side.row.reward)
 
 
 def lens_of(

@@ -64,6 +64,8 @@ class GroupPage:
     columns: list[CompletionColumn]
     prompt: list[Card]  # messages of the prompt, from the rollout `asked`; empty ones are left out
     asked: EvaluationRow
+    is_one_prompt: bool  # True if all were sent the same
+    best: int | None  # id of the one with the highest reward; None without rewards
     kind: Kind
     # `mean` and `std`: mean and standard deviation of the rewards; None for fewer than one, or two.
     mean: float | None
@@ -152,6 +154,8 @@ def _page(
         columns=columns,
         prompt=[card for card in turns.prompt_of(found.get(asked.id or 0, [])) if card.content or card.pictures],
         asked=asked,
+        is_one_prompt=is_one_prompt(rows),
+        best=scored[0].id if scored else None,
         kind=group.kind,
         mean=group.mean,
         std=group.std,
@@ -165,6 +169,12 @@ def _page(
         lens=lens_of(summary, scored, opened, group.kind),
         refresh=_refresh(run, rows, summary, chosen, min(ids)),
     )
+
+
+def is_one_prompt(rows: Sequence[EvaluationRow]) -> bool:
+    """Returns True if nothing recorded shows that the rows were sent different prompts."""
+    keys = {row.prompt_key for row in rows if row.prompt_key is not None}
+    return len({row.sent_prompt for row in rows}) == 1 and len(keys) < 2
 
 
 def _opened(db: Connection, run_id: int, row_ids: Iterable[int]) -> dict[int, list[Card]]:

@@ -1,6 +1,6 @@
 """Shows one rollout: timeline, tokens, raw record, reward and group."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, get_args
@@ -132,7 +132,9 @@ class RolloutPage:
     parts: list[RewardPart]
     scale: Scale  # scale of the bars of `parts`
     group: list[Member]
+    rivals: list[tuple[str, int]]  # names and ids of those to compare it with: best and worst, or another as good
     strip: Scale  # scale of the dots of `group`
+    waits: list[tuple[str, float]]  # what it waited for after it began, and for how many seconds
     sampling: list[tuple[str, str]]
     metadata: Text | None  # metadata that nothing else on the page shows
     searched: str  # fields and phrases of the filter's text search, as a JSON list; empty without any
@@ -297,12 +299,32 @@ def _page(
         parts=parts,
         scale=Scale.over([part.worth for part in parts if part.worth is not None]),
         group=[Member(r, dot) for r, dot in zip(group, stacked([r.reward for r in group], strip), strict=True)],
+        rivals=rivals(row, group),
+        waits=waits(row),
         strip=strip,
         sampling=_named(found.sampling),
         metadata=_metadata(found),
         searched=orjson.dumps(searched).decode() if searched else "",
         refresh=_refresh(run, row, summary, chosen, view, show),
     )
+
+
+def rivals(row: EvaluationRow, group: Iterable[EvaluationRow]) -> list[tuple[str, int]]:
+    """Returns names and ids of the best and the worst of the group, if they differ from a scored rollout in reward;
+    else of another.
+    """
+    known = sorted(((it.reward, it.id or 0) for it in group if it.reward is not None), key=lambda it: it[0])
+    if row.reward is None or len(known) < 2:
+        return []
+    ends = ("the best", known[-1]), ("the worst", known[0])
+    others = [("another", row_id) for _, row_id in known if row_id != row.id][:1]
+    return [(name, row_id) for name, (reward, row_id) in ends if reward != row.reward] or others
+
+
+def waits(row: EvaluationRow) -> list[tuple[str, float]]:
+    """Returns the seconds until it returned, and from then until it was scored, of those that took any."""
+    moments = (("returned after", row.created, row.returned), ("scored after", row.returned, row.scored))
+    return [(name, (end - begin) / 1e6) for name, begin, end in moments if begin and end and end > begin]
 
 
 def _loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
