@@ -25,10 +25,6 @@ _FOLDED_FROM = 600
 """Length from which a system prompt is folded, since it is the same in every rollout."""
 _LONG, _LONG_LINES = 400, 8
 """An observation of more characters or lines is folded to one line."""
-_ICONS = {
-    "system": "settings", "developer": "settings", "user": "user", "assistant": "bot", "model": "bot",
-    "tool": "terminal", "environment": "globe",
-}  # fmt: skip
 _CUT_OFF = ("length", "max_tokens")
 """Finish reasons of an answer that hit its token limit."""
 
@@ -146,7 +142,6 @@ class Card:
 
     @property
     def size(self) -> int:
-        """Returns the number of characters of a reply."""
         return sum(len(text.value) for text in self.output)
 
     @property
@@ -163,10 +158,6 @@ class Card:
     def tokens_anchor(self) -> str:
         """Returns where its tokens begin in the view of tokens."""
         return f"tokens-{self.turn}{'' if self.is_own else '-answer'}" if self.turn else "tokens-prompt"
-
-    @property
-    def icon(self) -> str:
-        return _ICONS.get(self.role, "message-square")
 
     @property
     def is_folded(self) -> bool:

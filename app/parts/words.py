@@ -316,6 +316,11 @@ def order(sort: Order) -> str:
     return f"{sort.name}, {way}" if isinstance(sort, ByColumn) else SORTS[sort]
 
 
+def rises(sort: Order) -> bool:
+    """True if an order has the lowest on top."""
+    return not sort.descending if isinstance(sort, ByColumn) else sort in {Sort.OLDEST, Sort.LOWEST_REWARD}
+
+
 def after(sort: Order, offered: tuple[str, ...]) -> Order:
     """Returns the order after a click on a column's head: its first, then its others in turn."""
     return read_sort(offered[(offered.index(sort.value) + 1) % len(offered)] if sort.value in offered else offered[0])

@@ -58,6 +58,11 @@ class CompareChoice:
     arguments: str = ""  # `all` also shows arguments that do not differ
 
     @property
+    def rises(self) -> bool:
+        """True if the table of tasks has the lowest on top."""
+        return self.sort in {"task", "worse"} or self.sort.startswith("mean")
+
+    @property
     def address(self) -> str:
         given = {name: value for name, value in vars(self).items() if name != "runs" and value != _DEFAULTS[name]}
         return urls.compare_runs(self.runs, [(name, f"{value}") for name, value in given.items()])

@@ -24,6 +24,18 @@ class TaskLine(NamedTuple):
     against: int  # index of that run
     bar: Bar | None  # of the difference, on the scale of all lines shown
 
+    @property
+    def is_clear(self) -> bool:
+        """True if the runs differ beyond chance."""
+        cell = self.cells[self.against]
+        return self.difference is not None and cell is not None and cell.is_clear
+
+    @property
+    def tone(self) -> str:
+        """Returns the tone of the difference as it is shown, to three digits."""
+        by = round(self.difference or 0.0, 3) if self.is_clear else 0
+        return "positive" if by > 0 else "negative" if by < 0 else "quiet"
+
 
 class TaskTable(NamedTuple):
     """Shows tasks by runs."""
@@ -37,6 +49,15 @@ class TaskTable(NamedTuple):
     worse: int
     common: int  # number of tasks that the runs are compared by
     apart: list[int]  # places of the runs that share no task with the first run
+
+    @property
+    def is_apart(self) -> bool:
+        """True if no run shares a task with the first one."""
+        return len(self.apart) == len(self.all.cells) - 1
+
+    @property
+    def is_part(self) -> bool:
+        return 0 < self.common < self.tasks and not self.is_apart
 
 
 def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> TaskTable:
@@ -58,7 +79,7 @@ def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> Tas
     everything = _line("", [None if i in apart else _cell(groups, k) for i, groups in enumerate(of_all)])
     bars = [None if line.difference is None else scale.bar(line.difference) for line in lines[:limit]]
     shown = [line._replace(bar=bar) for line, bar in zip(lines, bars, strict=False)]
-    clear = [it.difference or 0.0 for it in lines if (cell := it.cells[it.against]) and cell.is_clear]
+    clear = [it.difference or 0.0 for it in lines if it.is_clear]
     better, worse = sum(by > 0 for by in clear), sum(by < 0 for by in clear)
     return TaskTable(shown, everything, len(lines), better, worse, len(compared[0]), apart)
 

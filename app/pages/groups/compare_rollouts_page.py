@@ -1,9 +1,9 @@
 """The page that compares two rollouts turn by turn."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from sqlalchemy import Connection
@@ -32,9 +32,6 @@ router = APIRouter()
 _LONG, _END = 600, 400  # characters of a last message from which on its end comes first, and of that end
 IMAGES = "images"
 """Name of the piece that has the images of a turn."""
-_WRITTEN: dict[str, Callable[[Any], str]] = {
-    "number": figures.number, "signed": figures.signed, "count": figures.count, "duration": figures.duration
-}  # fmt: skip
 _LEAST_ALIKE = 41  # characters: that fewer are alike says nothing
 _SAME = 1e-6  # rewards that differ by no more are equal to the trainer
 _FIGURES = {"env_tokens": "environment tokens", "seconds": "duration"}
@@ -96,6 +93,13 @@ class Aligned:
         """True if all texts are identical; the turn is folded then."""
         return not self.missing and all(piece.is_equal for piece in self.pieces)
 
+    @property
+    def alike(self) -> int:
+        """Returns the number of characters with which its first texts begin alike; 0 if they are few."""
+        same = takewhile(lambda it: not it.changed, self.pieces[0].a.segments if self.pieces else ())
+        size = sum(len(it.text) + it.skipped for it in same)
+        return size if size >= _LEAST_ALIKE else 0
+
 
 class ComparedFigure(NamedTuple):
     """Holds a figure of both rollouts; None for one that lacks it."""
@@ -108,17 +112,14 @@ class ComparedFigure(NamedTuple):
     @property
     def shown(self) -> tuple[str, str, str]:
         """Returns both values and the difference from a to b, which is empty if one value is missing."""
-        written = _WRITTEN[self.kind]
-        return written(self.a), written(self.b), self._change
-
-    @property
-    def _change(self) -> str:
-        change = _difference(self.a, self.b)
+        write, change = getattr(figures, self.kind), _difference(self.a, self.b)
         if change is None:
-            return ""
-        if self.kind != "duration":
-            return figures.signed(change, 0 if self.kind == "count" else 3)
-        return f"{figures.signed(change, 1)} s" if abs(change) >= 1 else f"{figures.signed(1000 * change, 0)} ms"
+            by = ""
+        elif self.kind != "duration":
+            by = figures.signed(change, 0 if self.kind == "count" else 3)
+        else:
+            by = f"{figures.signed(change, 1)} s" if abs(change) >= 1 else f"{figures.signed(1000 * change, 0)} ms"
+        return write(self.a), write(self.b), by
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,6 @@ class CompareRolloutsPage:
     prompt: Aligned
     turns: list[Aligned]
     parts_at: int | None  # the turn at which they diverge; None if they never do
-    alike: int  # number of characters with which both begin, if they diverge at their first turn and it is worth a word
     # First and last turn of what is left out of long rollouts, by the turn after it; `whole` is the address with all.
     gaps: dict[int, tuple[int, int]]
     whole: str
@@ -178,10 +178,6 @@ def _page(
     of_a, of_b = ({part.name: part for part in reward_parts(side.row)} for side in (a, b))
     worths = [(name, of_a.get(name), of_b.get(name)) for name in dict.fromkeys([*of_a, *of_b])]
     known = [part.worth for _, *parts in worths for part in parts if part and part.worth is not None]
-    # In the order of the page: all share what comparing texts may take.
-    ends = _ends(turns_a, turns_b, differ)
-    prompt = aligned(0, turns.prompt_of(cards_a), turns.prompt_of(cards_b), differ)
-    shown = _turns(shown_a, shown_b, parts_at, differ)
     return CompareRolloutsPage(
         a=a,
         b=b,
@@ -190,11 +186,10 @@ def _page(
         rewards=[(name, x, y, _difference(x and x.worth, y and y.worth)) for name, x, y in worths],
         scale=Scale.over(known),
         figures=_figures(a.row, b.row),
-        ends=ends,
-        prompt=prompt,
-        turns=shown,
+        ends=_ends(turns_a, turns_b, differ),
+        prompt=aligned(0, turns.prompt_of(cards_a), turns.prompt_of(cards_b), differ),
+        turns=_turns(shown_a, shown_b, parts_at, differ),
         parts_at=parts_at,
-        alike=alike(shown) if parts_at == 1 else 0,
         gaps={min(number for number in numbers if number > last): (first, last) for first, last in gaps},
         whole=f"{urls.compare_rollouts(run.uid, one, other, chosen)}&whole=1",
     )
@@ -204,14 +199,6 @@ def better(a: float | None, b: float | None) -> str:
     """Returns the side with the higher reward, `a` or `b`; empty if they are equal, or one is missing."""
     change = _difference(a, b)
     return "" if change is None or abs(change) <= _SAME else "a" if change < 0 else "b"
-
-
-def alike(shown: Sequence[Aligned]) -> int:
-    """Returns the number of characters with which the first texts of the first turn begin alike; 0 if they are few."""
-    pieces = shown[0].pieces[:1] if shown else []
-    same = [it for piece in pieces for it in takewhile(lambda it: not it.changed, piece.a.segments)]
-    size = sum(len(it.text) + it.skipped for it in same)
-    return size if size >= _LEAST_ALIKE else 0
 
 
 def _difference(a: float | None, b: float | None) -> float | None:

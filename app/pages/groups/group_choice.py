@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from logs_ui.app.parts import words
 from logs_ui.app.web import urls
 from logs_ui.recorder.queries import DEAD, GroupSort, Kind
 from logs_ui.recorder.spelling import check_word
@@ -25,6 +26,11 @@ class GroupChoice:
         """Returns its parameters in an address, which the filter's line keeps."""
         sort = {} if self.sort == GroupSort.NEWEST else {"sort": self.sort.value}
         return sort | ({"kind": self.kind} if self.kind else {})
+
+    @property
+    def kind_name(self) -> str:
+        """Returns the kind in words; empty for any."""
+        return words.GROUP_KINDS[self.kinds[0]].text if self.kind not in {"", _ALL_DEAD} else self.kind
 
     @property
     def needs_survey(self) -> bool:

@@ -34,11 +34,7 @@ class Lens(NamedTuple):
     turn: Aligned | None  # the turn at which they diverge, without the reasoning; None if all actions are identical
     # The environment's reward for that turn of `a` and `b`; None if it gave none.
     worth: tuple[float | None, float | None]
-
-    @property
-    def better(self) -> str:
-        """Returns the side with the higher reward, `a` or `b`; empty if they are equal."""
-        return better(self.a.side.row.reward, self.b.side.row.reward)
+    better: str  # the side with the higher reward; empty if they are equal
 
 
 def lens_of(
@@ -60,6 +56,7 @@ def lens_of(
         is_dead=kind in DEAD,
         same=[it.line for it in found.same],
         turn=None if found.number is None else _turn(found.number, found.a, found.b),
+        better=better(best.reward, worst.reward),
         worth=(found.a.line.reward if found.a else None, found.b.line.reward if found.b else None),
     )
 

@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.groups import group_charts
 from logs_ui.app.pages.groups.group_choice import GroupChoice, choice_of
+from logs_ui.app.parts import figures
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.diagnoses import success_of
 from logs_ui.app.parts.filter_form import checked_filter, mended, repaired
@@ -61,6 +62,11 @@ class Overview(NamedTuple):
     dead: int  # number of groups with zero variance
     solved: str  # the definition of solved, in words
     stacks: list[StepStack]  # by step; empty for fewer than two steps
+
+    @property
+    def steps(self) -> str:
+        """Returns the steps that were read, in words."""
+        return figures.steps(self.survey.step_min or 0, self.survey.step_max or 0)
 
     @property
     def scored(self) -> int:

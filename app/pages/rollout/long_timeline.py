@@ -69,13 +69,7 @@ class Rail(NamedTuple):
 
     @property
     def more(self) -> int:
-        """Returns the number of marks that are not listed."""
         return max(0, len(self.marks) - len(self.listed))
-
-    @property
-    def linked(self) -> list[Mark]:
-        """Returns the marks that can be clicked on the rail."""
-        return [*self.bands, *(self.listed if self.marks else [])]
 
 
 def numbered(cards: Iterable[Card]) -> list[tuple[int, Card]]:

@@ -1,6 +1,6 @@
 """Builds the table of rollouts and its live corner."""
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from markupsafe import Markup
 from sqlalchemy import Connection, Engine
 
 from logs_ui.app.parts.charts import Scale
-from logs_ui.app.parts.table_columns import DEFAULT, WITH_ANSWERS, Columns, make_columns
+from logs_ui.app.parts.table_columns import DEFAULT, WITH_ANSWERS, Column, Columns, make_columns
 from logs_ui.app.parts.view import View
 from logs_ui.app.web import page_cache, urls
 from logs_ui.app.web.open_database import id_of
@@ -95,6 +95,12 @@ class Rows:
             parts = {"step_min": value, "step_max": value} if part == "step" else {part: (value,)}
             self._links[part, value] = urls.narrowed(self.run, self.chosen, **parts)
         return self._links[part, value]
+
+    def title(self, column: Column, evals: Sequence[str]) -> str:
+        """Returns the head of a column in a run of these evals."""
+        if column.key == "preview" and self.hits is not None:
+            return "Place of the searched words"
+        return "Task and eval" if column.key == "task" and len(evals) > 1 else column.title
 
     def annotation(self, row: EvaluationRow) -> Annotation:
         """Returns stars, tags and note of a line."""

@@ -232,19 +232,17 @@ SHORT, LONG = timeline.Text("m", "four"), timeline.Text("m", "x" * 401)
 
 
 @pytest.mark.parametrize(
-    ("card", "icon", "shown_turn", "tokens_anchor", "is_line"),
+    ("card", "shown_turn", "tokens_anchor", "is_line"),
     [
-        (Card("m", "user", "", None, LONG), "user", None, "tokens-prompt", False),
-        (Card("m", "assistant", "", 2, LONG), "bot", 2, "tokens-2", False),
-        (Card("m", "user", "", 2, SHORT), "user", None, "tokens-2-answer", False),
-        (Card("m", "tool", "", 2, LONG), "terminal", None, "tokens-2-answer", True),
-        (Card("m", "critic", "", None, SHORT), "message-square", None, "tokens-prompt", False),
+        (Card("m", "user", "", None, LONG), None, "tokens-prompt", False),
+        (Card("m", "assistant", "", 2, LONG), 2, "tokens-2", False),
+        (Card("m", "user", "", 2, SHORT), None, "tokens-2-answer", False),
+        (Card("m", "tool", "", 2, LONG), None, "tokens-2-answer", True),
+        (Card("m", "critic", "", None, SHORT), None, "tokens-prompt", False),
     ],
 )
-def test_a_card_says_where_it_stands(
-    card: Card, icon: str, shown_turn: int | None, tokens_anchor: str, *, is_line: bool
-) -> None:
-    assert (card.icon, card.shown_turn, card.tokens_anchor, card.is_line) == (icon, shown_turn, tokens_anchor, is_line)
+def test_a_card_says_where_it_stands(card: Card, shown_turn: int | None, tokens_anchor: str, *, is_line: bool) -> None:
+    assert (card.shown_turn, card.tokens_anchor, card.is_line) == (shown_turn, tokens_anchor, is_line)
 
 
 @pytest.mark.parametrize(("is_called", "shown_turn"), [(False, 1), (True, None)])

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from logs_ui.app.parts import words
+from logs_ui.recorder.queries.filters.rollout_filter import read_sort
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 
@@ -38,3 +39,18 @@ def test_a_scored_rollout_has_the_word_of_its_end(row: dict[str, Any], word: str
 )
 def test_the_first_trouble_of_a_run_is_named(run: dict[str, Any], trouble: str) -> None:
     assert words.trouble(Run(**run)) == trouble
+
+
+@pytest.mark.parametrize(
+    ("order", "rises"),
+    [
+        ("newest", False),
+        ("oldest", True),
+        ("lowest-reward", True),
+        ("longest", False),
+        ("turns", True),
+        ("-turns", False),
+    ],
+)
+def test_an_order_rises_if_the_lowest_is_on_top(order: str, *, rises: bool) -> None:
+    assert words.rises(read_sort(order)) == rises

@@ -2,7 +2,7 @@
 
 import pytest
 
-from logs_ui.app.pages.groups.compare_rollouts_page import Aligned, ComparedFigure, Half, Piece, alike, better
+from logs_ui.app.pages.groups.compare_rollouts_page import Aligned, ComparedFigure, Half, Piece, better
 from logs_ui.app.pages.groups.group_page import is_one_prompt
 from logs_ui.app.parts.differences import Segment
 from logs_ui.recorder.storage.tables import EvaluationRow
@@ -45,7 +45,7 @@ def piece(name: str, *segments: Segment) -> Piece:
     ],
 )
 def test_a_beginning_that_is_long_enough_is_alike(segments: list[Segment], size: int) -> None:
-    assert alike([Aligned(1, [piece("assistant", *segments)], parts=True, missing="", size=99)]) == size
+    assert Aligned(1, [piece("assistant", *segments)], parts=True, missing="", size=99).alike == size
 
 
 @pytest.mark.parametrize(

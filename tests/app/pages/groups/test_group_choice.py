@@ -7,13 +7,14 @@ from logs_ui.recorder.queries import GroupSort
 
 
 @pytest.mark.parametrize(
-    ("choice", "kept"),
+    ("choice", "kept", "kind_name"),
     [
-        (GroupChoice(), {}),
-        (GroupChoice(GroupSort.LOWEST_MEAN), {"sort": "lowest-mean"}),
-        (GroupChoice(kind="dead"), {"kind": "dead"}),
-        (GroupChoice(GroupSort.DEAD_FIRST, "mixed"), {"sort": "dead-first", "kind": "mixed"}),
+        (GroupChoice(), {}, ""),
+        (GroupChoice(GroupSort.LOWEST_MEAN), {"sort": "lowest-mean"}, ""),
+        (GroupChoice(kind="dead"), {"kind": "dead"}, "dead"),
+        (GroupChoice(kind="level"), {"kind": "level"}, "all equal"),
+        (GroupChoice(GroupSort.DEAD_FIRST, "mixed"), {"sort": "dead-first", "kind": "mixed"}, "mixed"),
     ],
 )
-def test_the_line_of_a_filter_keeps_what_is_not_usual(choice: GroupChoice, kept: dict[str, str]) -> None:
-    assert choice.kept == kept
+def test_a_choice_is_kept_unless_it_is_usual(choice: GroupChoice, kept: dict[str, str], kind_name: str) -> None:
+    assert (choice.kept, choice.kind_name) == (kept, kind_name)

@@ -10,9 +10,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy import case, update
 from sqlmodel import col
 
+from logs_ui.app.pages.rollouts.rollout_table import Rows
+from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.table_columns import make_columns
 from logs_ui.app.web import urls
 from logs_ui.recorder.errors import FilterError
+from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
+from logs_ui.recorder.queries.search.search_hits import Hit
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
@@ -72,6 +76,23 @@ def test_one_rule_says_which_order_the_first_click_selects() -> None:
     first = {it.key: it.sorts[0] for it in shown}
     lowest = {"reward": "lowest-reward"} | {key: key for key in (*keys[1:4], "task")}
     assert first == lowest | {"turns": "-turns", "metrics.reward": "-metrics.reward"}
+
+
+@pytest.mark.parametrize(
+    ("key", "hits", "evals", "title"),
+    [
+        ("preview", None, ["one"], "Last message or error"),
+        ("preview", {}, ["one"], "Place of the searched words"),
+        ("task", None, ["one"], "Task"),
+        ("task", {}, ["one", "two"], "Task and eval"),
+    ],
+)
+def test_the_head_of_a_column_names_what_it_has(
+    key: str, hits: dict[int, Hit] | None, evals: list[str], title: str
+) -> None:
+    columns = make_columns((key,), [], is_evaluation=False, has_steps=True)
+    rows = Rows([], columns, None, Scale.over([]), {}, RolloutFilter(), "a run", hits=hits)
+    assert rows.title(columns.shown[1], evals) == title
 
 
 def test_the_menu_of_columns_cuts_names_in_their_middle(client: TestClient, run: Recorded) -> None:
