@@ -267,6 +267,7 @@ def ended_by(cause: Cause) -> str:
 
 
 NOT_GIVEN = "The reward function returned None or NaN: it does not count."
+ODD = "Not a finite number: TRL leaves NaN out of the sum, and an infinity breaks the training"
 
 PARTING = (
     "The first turn at which the actions differ. If nothing was sent to the environment, tool calls are compared; "

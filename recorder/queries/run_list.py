@@ -37,6 +37,11 @@ class RunFilter:
     starred: bool = False  # only runs with a star
     projects: tuple[str, ...] = ()  # any of these
 
+    @property
+    def is_empty(self) -> bool:
+        """True if it selects all runs."""
+        return self == RunFilter()
+
 
 @dataclass(frozen=True)
 class ListedRun:

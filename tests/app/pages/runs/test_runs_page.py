@@ -237,3 +237,18 @@ def test_the_first_page_comes_alive(path: Path) -> None:
             assert "No runs yet" in client.get(address[1], headers=fragment("runs")).text
             make_run(engine, uid="first-ffff", steps=1)
             assert uids(client.get(address[1], headers=fragment("runs")).text) == ["first-ffff"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "is_empty"),
+    [
+        (RunFilter(), True),
+        (RunFilter(words=("lr",)), False),
+        (RunFilter(states=("failed",)), False),
+        (RunFilter(tags=("best",)), False),
+        (RunFilter(starred=True), False),
+        (RunFilter(projects=("maze",)), False),
+    ],
+)
+def test_only_a_filter_without_parts_selects_all_runs(chosen: RunFilter, *, is_empty: bool) -> None:
+    assert chosen.is_empty == is_empty
