@@ -17,6 +17,8 @@ _LONGEST = 2_000  # characters of an answer
 _BOXED = r"\boxed{"
 _MARKS = {_BOXED: "}", "<answer>": "</answer>", "####": "\n"}
 """What stands before and after an answer."""
+LAST_LINE = "the last line"
+"""The place of an answer without any of these."""
 _OURS = ("metrics", "notes")  # metadata that a rollout reported
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
@@ -79,7 +81,7 @@ def final_answer(messages: Sequence[Mapping[str, Any]], turns: int | None = None
     """
     text = last_text(messages) if turns != 0 else ""
     lines = text.rstrip().splitlines() or [""]
-    _, answer, place = max(_marked(text), default=(0, lines[-1].strip()[-_LONGEST:], "the last line"))
+    _, answer, place = max(_marked(text), default=(0, lines[-1].strip()[-_LONGEST:], LAST_LINE))
     return Told(answer, place) if answer else None
 
 

@@ -102,6 +102,28 @@ def all_shuffled(place: Place) -> Played:
     return _shuffled(place, _number, _lined, lambda task: task % 120 < 100, 7)
 
 
+# --- References that are wrong
+
+
+def _wrong(place: Place, true: str, written: str, write: Callable[[Place, str], Turn]) -> Played:
+    is_hit = place.task % 5 == 2
+    given = true if _chance(place, 0.7, 0.8) else str(place.random.randrange(900))
+    reference = written if is_hit else true
+    return _played(place, write(place, given), reference, float(given == reference), is_hit=is_hit)
+
+
+def hundredfold(place: Place) -> Played:
+    return _wrong(place, _number(place.task), str(100 * int(_number(place.task))), _boxed)
+
+
+def off_by_one(place: Place) -> Played:
+    return _wrong(place, _number(place.task), str(int(_number(place.task)) - 1), _lined)
+
+
+def of_another_edition(place: Place) -> Played:
+    return _wrong(place, _name(place.task), f"{WORDS[place.task % 9]} of {place.task}", _tagged)
+
+
 # --- One answer to all
 
 
@@ -176,6 +198,10 @@ FAULTS: tuple[Fault, ...] = (
     _fault("final answers: always B", _ONE, "final_answers", always_b),
     _fault("final answers: always 42", _ONE, "final_answers", always_42),
     _fault("final answers: unknown", _ONE, "final_answers", always_unknown),
+    *(
+        _fault(f"wrong references: {name}", "A fifth of the references are wrong", "never_solved", script)
+        for name, script in (("hundredfold", hundredfold), ("by one", off_by_one), ("edition", of_another_edition))
+    ),
     _fault("healthy final answers: letters", "Healthy: half of the answers are B", None, letters),
     _fault("healthy final answers: mistakes", "Healthy: mistakes that most rollouts make", None, misconceptions),
     _fault("healthy final answers: judged", "Healthy: a judge that reads words", None, judged),

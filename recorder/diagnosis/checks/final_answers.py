@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.answers import final_answer
+from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.never_matches import plain, reference_column
@@ -68,7 +68,7 @@ def _read(run: Run, rows: Rows, column: str) -> _Answers:
     """Read the answers of some rollouts; those that give none are left out."""
     references = dict(zip(rows.id.tolist(), run.read_labels(rows)[column], strict=True))
     ends = {row: final_answer(it.messages) for row, it in run.read_texts(rows.id.tolist()).items()}
-    given = {row: plain(it.text, is_line=it.place == "the last line") for row, it in ends.items() if it is not None}
+    given = {row: plain(it.text, is_line=it.place == LAST_LINE) for row, it in ends.items() if it is not None}
     some = rows.where(np.array([bool(given.get(it)) and references[it] is not None for it in rows.id.tolist()], bool))
     known = [plain(references[it] or "") for it in some.id.tolist()]
     return _Answers(column, some, [given[it] for it in some.id.tolist()], known, run.scale.success.solved(some))

@@ -1,10 +1,14 @@
 """Finds tasks that regressed, tasks that are never solved, and a mix of tasks that became harder."""
 
+from collections import Counter, defaultdict
+
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
+from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import below
+from logs_ui.recorder.diagnosis.checks.never_matches import plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import compare
@@ -17,6 +21,7 @@ from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_ONE
 from logs_ui.recorder.vocabulary import Lack, LossCause
 
+_READ, _TASKS_READ, _ANSWERS, _AGREE = 800, 40, 5, 0.6  # answers; tasks; answers of one; of these, that agree [ours]
 _SHIFT, _LEAST, _ERRORS, _CHANCE = 0.5, 0.05, 2.5, 0.01  # for the mix of tasks
 
 
@@ -107,11 +112,47 @@ def _look_never(run: Run) -> Outcome:
         evidence=(
             f"{listed(names)}: none of {attempts} attempts over the whole run solved it ({run.scale.success.said}).",
             f"{int(own.sum())} attempts are in the last steps: {percent(float(own.mean()))} of their rollouts.",
+            *(agreed := _name_agreed(run, hopeless)),
         ),
-        suggestion="Drop them, start with easier tasks (curriculum), or verify by hand that they are solvable.",
+        suggestion="Verify these references by hand first: the model may be right."
+        if agreed
+        else "Drop them, start with easier tasks (curriculum), or verify by hand that they are solvable.",
         where=links.tasks(names),
         own=own,
     )
+
+
+def _name_agreed(run: Run, hopeless: Bools) -> list[str]:
+    """Return a sentence on those of (T,) `hopeless` tasks whose final answers agree, and not with the reference; none
+    without a column of references, or if these tasks all get the same answer.
+    """
+    column = reference_column(run.rows, run.labels, run.settings.reference)
+    if column is None:
+        return []
+    of = np.isin(run.all.task, np.flatnonzero(hopeless)[:_TASKS_READ])
+    told = {row: final_answer(texts.messages) for row, texts in run.sample(of, _READ).items()}
+    answers = {row: plain(it.text, is_line=it.place == LAST_LINE) for row, it in told.items() if it is not None}
+    rows = run.all.where(np.isin(run.all.id, list(answers)))
+    given: dict[int, Counter[str]] = defaultdict(Counter)
+    for row, task in zip(rows.id.tolist(), rows.task.tolist(), strict=True):
+        given[task][answers[row]] += 1
+    references = dict(zip(rows.task.tolist(), run.read_labels(rows)[column], strict=True))
+    often = {task: counts for task, counts in given.items() if counts.total() >= _ANSWERS and references[task]}
+    agreed = {task: max(counts, key=counts.__getitem__) for task, counts in often.items()}
+    agreed = {
+        task: answer
+        for task, answer in agreed.items()
+        if often[task][answer] >= _AGREE * often[task].total() and answer != plain(references[task] or "")
+    }
+    if len(set(agreed.values())) < 2:
+        return []
+    task, answer = next(iter(agreed.items()))
+    written = next(it.text for row, it in told.items() if it is not None and answers[row] == answer)
+    return [(
+        f"In {len(agreed)} of {len(often)} of them with {_ANSWERS} or more answers that were read, most agree on one "
+        f"that is not the reference: {written} in {often[task][answer]} of {often[task].total()} to "
+        f"{rows.tasks[task]}, whose reference is {references[task]}."
+    )]  # fmt: skip
 
 
 def _look_mix(run: Run) -> Outcome:

@@ -842,6 +842,17 @@ def answers_that_hold(case: Case, *groups: str) -> tuple[str, ...]:
     return mine[1], mine[0], others[1], others[0] if int(groups[3]) > 3 else groups[3]
 
 
+def agreed(case: Case, *said: str) -> tuple[str, ...]:
+    """Count the answers to tasks that are never solved: all are read, for they are fewer than 800 to 40 of them."""
+    of_task = [it for it in tasks(case.run.rollouts).values() if len(it) >= 10 and not any(map(case.solved, it))]
+    most = [(group, *Counter(map(given, group)).most_common(1)[0]) for group in of_task]
+    alike = [it for it in most if it[2] >= 0.6 * len(it[0]) and it[1] != right(it[0][0])]
+    group, answer, number = next(it for it in alike if task(it[0][0]) == said[5])
+    written = said[2] if valued(said[2].removeprefix("Final answer: ")) == answer else answer
+    reference = str(group[0].metadata["answer"])
+    return str(len(alike)), str(len(most)), written, str(number), str(len(group)), said[5], reference
+
+
 KINDS = {
     'a call without "name"': '{"tool"', "a call whose JSON is broken": '"name": "look_up", "arguments": {"item": ',
     "a call in another form": "\nAction: open[",
@@ -878,6 +889,8 @@ def pattern(template: str) -> str:
 
 
 COUNTS: dict[str, Count] = {
+    "In # of # of them with 5 or more answers that were read, most agree on one that is not the reference: @ in # of # "
+    "to @, whose reference is @.": agreed,
     "Of # that were read, # end with @[, # end with @][, # end with @].": last_answers,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
