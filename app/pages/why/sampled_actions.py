@@ -67,6 +67,8 @@ class Sampled(NamedTuple):
     """Describes the newest rollouts: the most frequent actions, errors and repeats; `beyond` counts other actions."""
 
     sample: Sample
+    failed: int  # number of actions with an error: see `action_sample.failure`
+    failed_in: Linked
     kinds: list[KindLine]
     beyond: int
     errors: list[SeenLine]
@@ -85,6 +87,8 @@ def make_sampled(db: Connection, run: Run, known: Diagnosed, here: StepWindow) -
         return None
     return Sampled(
         sample=sample,
+        failed=sum(kind.failed for kind in sample.kinds),
+        failed_in=_linked(uid, sorted({it for kind in sample.kinds for it in kind.failed_in})),
         kinds=[_kind(uid, here.only(), sample, kind) for kind in sample.kinds[:_MOST_LINES]],
         beyond=max(len(sample.kinds) - _MOST_LINES, 0),
         errors=[_seen(uid, seen) for seen in sample.errors[:_MOST_LINES]],

@@ -43,7 +43,7 @@ class ActionLine(NamedTuple):
     share: float  # of all rollouts, from 0 to 1
     mean: float | None
     bar: charts.Bar | None
-    solved: float | None  # share of those that have a reward; None without any
+    solved: float | None  # share of those for which that is known; None without any
     address: str
 
 
@@ -72,22 +72,23 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
     run = summary.run
     found = {name: tallies(here.rows, known.report.scale, name) for name in ("first_action", "last_action")}
     has_any = bool((here.rows.facts["env_steps"] > 0).any())
+    read = make_sampled(db, run, known, here)
     return WhyActionsPage(
         summary=summary,
         window=here,
         fresh=fresh_of(summary),
-        tiles=_tiles(run.uid, here, found["first_action"]) if has_any else [],
+        tiles=_tiles(run.uid, here, found["first_action"], read) if has_any else [],
         habits=[(it, urls.rollouts(run.uid, here.only(it.habit.where))) for it in habits(here.rows)],
         firsts=_table(run.uid, here, "first_action", found["first_action"]) if has_any else None,
         lasts=_table(run.uid, here, "last_action", found["last_action"]) if has_any else None,
-        sampled=make_sampled(db, run, known, here),
+        sampled=read,
     )
 
 
-def _tiles(uid: str, here: StepWindow, firsts: Sequence[Tally]) -> list[ActionTile]:
+def _tiles(uid: str, here: StepWindow, firsts: Sequence[Tally], read: Sampled | None) -> list[ActionTile]:
     rows = here.rows
-    steps, errors, calls = (rows.facts[name] for name in ("env_steps", "env_errors", "tool_calls"))
-    acted, erred, known = int((steps > 0).sum()), int((errors > 0).sum()), int((~np.isnan(steps)).sum())
+    steps, calls = (rows.facts[name] for name in ("env_steps", "tool_calls"))
+    acted, known = int((steps > 0).sum()), int((~np.isnan(steps)).sum())
     taken = [it for it in firsts if it.value is not None]
     return [
         ActionTile(
@@ -104,10 +105,10 @@ def _tiles(uid: str, here: StepWindow, firsts: Sequence[Tally]) -> list[ActionTi
             _of_action(uid, here.only(), "first_action", taken[0].value) if taken else None,
         ),
         ActionTile(
-            "Rollouts with an error",
-            percent(erred / known) if known else None,
-            f"{erred:,} of {known:,}",
-            urls.rollouts(uid, here.only("env_errors>0")),
+            "Actions with an error",
+            percent(read.failed / read.sample.actions) if read else None,
+            f"{read.failed:,} of {read.sample.actions:,}, newest {read.sample.rollouts:,} rollouts" if read else "",
+            read.failed_in.address if read else None,
         ),
         ActionTile(
             "Tool calls per rollout",

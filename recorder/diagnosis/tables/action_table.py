@@ -31,8 +31,8 @@ class Habit:
 HABITS = (
     Habit("never_acted", "never act", "Not one action reached the environment.", "env_steps", "env_steps:0",
           lambda it: it == 0),
-    Habit("env_errors", "run into an error", "The environment answered at least one action with an error.",
-          "env_errors", "env_errors>0", lambda it: it > 0),
+    Habit("env_errors", "have a call that raised", "At least one call to the environment raised, or made one that did."
+          " An observation that tells of an error did not raise.", "env_errors", "env_errors>0", lambda it: it > 0),
     Habit("unparsed", "answer without an action", "At least one answer of the model gave no action. Of those who"
           " act by calling tools, the last answer may do so.", "parse_failures",
           "parse_failures>0", lambda it: it > 0),
@@ -70,7 +70,7 @@ class Tally:
     value: str | None  # None for rollouts without a recorded action
     rollouts: int
     mean: float | None  # their mean reward; None without any
-    scored: int  # how many have a reward
+    scored: int  # how many of them count as solved or not
     solved: int | None  # how many of these solved their task; None if what counts as solved is not defined
 
 
@@ -157,7 +157,7 @@ def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
     ]
     mean_of = means(code, rows.reward, len(places))
     found = [
-        Tally(name, int(n), float(mean_of[place]) if scored else None, int(scored), int(wins) if is_told else None)
-        for (name, place), n, scored, wins in zip(places.items(), *counts, strict=True)
+        Tally(name, int(n), None if np.isnan(it) else float(it), int(scored), int(wins) if is_told else None)
+        for name, it, n, scored, wins in zip(places, mean_of, *counts, strict=True)
     ]
     return sorted(found, key=lambda it: -it.rollouts)

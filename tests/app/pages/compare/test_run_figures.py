@@ -189,6 +189,27 @@ def test_a_run_without_a_task_in_common_is_not_added_up(client: TestClient) -> N
     assert found["mean reward"][4] == "—" != found["mean reward"][3]
 
 
+def test_tasks_of_runs_that_differ_by_their_seed_alone_are_alike() -> None:
+    def run(seed: int) -> dict[str, list[GroupResult]]:
+        dice = np.random.default_rng(seed)
+        wins = {f"task {i}": dice.binomial(8, i / 53, size=10).tolist() for i in range(53)}
+        return {task: [GroupResult(8, it, float(it)) for it in of_task] for task, of_task in wins.items()}
+
+    table = make_table([run(1), run(2)], 1, "difference", 53)
+    assert (table.tasks, table.better, table.worse) == (53, 0, 0)
+    assert max(abs(it.difference or 0.0) for it in table.lines) > 0.1
+
+
+def test_what_may_be_chance_has_no_colour_and_the_heads_of_the_runs_no_means(client: TestClient) -> None:
+    html = flat(client.get("/compare", params={"run": [A, B], "steps": "all"}).text)
+    by_chance = re.findall(r'<tr class="by-chance"><th scope="row" class="task mono">.*?</tr>', html, re.DOTALL)
+    assert any(re.search(r'"tone-quiet">[+\u2212]', line) for line in by_chance)
+    assert not any(re.search("tone-positive|tone-negative", line) for line in by_chance)
+    heads = html.partition('aria-label="The runs"')[2].partition("</ul>")[0]
+    assert "8 steps" in heads
+    assert not re.search(r"\d\.\d{3}", heads)
+
+
 def test_each_task_has_its_number_and_error(client: TestClient) -> None:
     html = flat(client.get("/compare", params={"run": [A, B], "steps": "all"}).text)
     lines = [text(line) for line in re.findall(r'<tr[^>]*><th scope="row" class="task mono">.*?</tr>', html, re.DOTALL)]

@@ -312,7 +312,7 @@ def test_the_page_of_actions_is_true(run: Realistic) -> None:
     behaviour = next(with_columns(tables, "Rollouts that", "Mean reward")).by_name()
     counts = {
         "never act": 0,
-        "run into an error": sum(it["errored"] for it in rows),
+        "have a call that raised": sum(it["errored"] for it in rows),
         # who acts by calling tools may end with an answer that calls none
         "answer without an action": sum(it["fallbacks"] > 0 for it in rows),
         "repeat an action 3 times in a row": sum(it["streak"] >= 3 for it in rows),

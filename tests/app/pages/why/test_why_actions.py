@@ -1,6 +1,7 @@
 """What rollouts did in their environments, and the page that shows it."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,8 @@ from logs_ui.recorder.rows.text_facts import facts
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload
 from logs_ui.recorder.vocabulary import Mark, RunState
 from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
-from tests.support.dashboard import flat, page_of, rollouts_at
+from tests.support.agent_runs import record_coding
+from tests.support.dashboard import dashboard, flat, page_of, rollouts_at
 from tests.support.exhaustive import cases
 from tests.support.factory import COMMANDS, make_run
 
@@ -132,6 +134,13 @@ def test_tallies_are_of_every_rollout() -> None:
     assert [it.mean for it in found] == pytest.approx([0.5, 2.5 / 3, 0.5])
 
 
+def test_rollouts_that_no_deciding_function_scored_have_a_mean_and_no_share() -> None:
+    rows = rows_of(2, steps=1, reward=[0.2, 0.4], parts={"game": [0.2, 0.4]}, first_action=["hit", "hit"])
+    (found,) = tallies(rows, Scale(1.0, Success((Mark("rewards.solved", 1.0),)), ""), "first_action")
+    assert found.mean == pytest.approx(0.3)
+    assert found.scored == 0
+
+
 def test_habits_are_of_those_rollouts_that_tell() -> None:
     rows = rows_of(4, steps=1, reward=[1, 0, 0, 1], action_streak=[1, 3, 4, NAN], tool_calls=[0, 0, 0, 0])
     found = {it.habit.id: it for it in habits(rows)}
@@ -225,8 +234,19 @@ def test_each_first_and_last_action_leads_to_exactly_its_rollouts(
 
 def test_each_habit_leads_to_exactly_its_rollouts(client: TestClient, engine: Engine) -> None:
     habits = page(client).habits
-    assert {"never act", "run into an error"} <= {found.habit.name for found, _ in habits}
+    assert {"never act", "have a call that raised"} <= {found.habit.name for found, _ in habits}
     assert [rollouts_at(engine, address) for _, address in habits] == [found.rollouts for found, _ in habits]
+
+
+def test_an_action_with_an_error_is_the_same_in_the_tile_and_in_the_table(tmp_path: Path) -> None:
+    record_coding(tmp_path / "a.db")
+    with dashboard(tmp_path / "a.db") as client:
+        shown = page(client, "latest", "?wait=1")
+    tiles = {it.title: it for it in shown.tiles}
+    assert (tiles["Actions with an error"].text, tiles["Actions with an error"].rest) == (
+        "15%", "12 of 80, newest 2 rollouts",
+    )  # fmt: skip
+    assert sum(line.kind.failed for line in shown.sampled.kinds) == 12
 
 
 def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(client: TestClient, engine: Engine) -> None:
