@@ -23,15 +23,24 @@ from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.masks import Mask, masks
 from logs_ui.recorder.diagnosis.tables.movement import Signal, signals
 from logs_ui.recorder.diagnosis.tables.training_outcome import OUTCOMES, Outcome, Tokens, counts, outcomes, where
+from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.diagnosis.wording import percent
 from logs_ui.recorder.queries import Count, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.tables import Run
-from logs_ui.recorder.vocabulary import Mode, RunState, Status
+from logs_ui.recorder.vocabulary import LossCause, Mode, RunState, Status
 
 _MOST_STACKS = 100
 _POINTS = 150  # of a sparkline
 _ARGUMENTS = ("beta", "mask_truncated_completions", "scale_rewards", "max_staleness", "token_budget")
+
+
+class Broken(NamedTuple):
+    """Describes the rollouts that were trained on though an error ended them."""
+
+    rollouts: int
+    advantage: float  # their mean
+    address: str | None
 
 
 class OutcomeLine(NamedTuple):
@@ -61,6 +70,7 @@ class WhyTrainedPage(WhyTab):
 
     verdict: str
     is_bad: bool  # True if the verdict is a warning
+    broken: Broken | None  # None without such rollouts
     lines: list[OutcomeLine]  # outcomes, rollouts that were trained on first, then the most frequent
     kinds: list[tuple[Outcome, Word]]  # outcomes that occur in the run, in the order of the chart
     stacks: list[StepStack]  # by step, for the whole run; empty for fewer than two steps
@@ -95,6 +105,7 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
         fresh=fresh_of(summary),
         verdict=verdict,
         is_bad=is_bad,
+        broken=_broken(run.uid, here, found, solved) if is_trained else None,
         lines=lines,
         kinds=kinds,
         stacks=_stacks(run.uid, known.rows, every, [it for it, _ in kinds]) if is_trained else [],
@@ -123,6 +134,13 @@ def _lines(run: str, here: StepWindow, found: Ints, success: Success) -> list[Ou
         if count
     ]
     return sorted(lines, key=lambda line: (line.outcome != Outcome.TRAINED, -line.rollouts))
+
+
+def _broken(run: str, here: StepWindow, found: Ints, success: Success) -> Broken | None:
+    mine = (found == OUTCOMES.index(Outcome.TRAINED)) & has_cause(here.rows, LossCause.INFRASTRUCTURE)
+    said = where(Outcome.TRAINED, here.rows, found, success=success)
+    address = _address(run, here, said and f"{said} cause:{LossCause.INFRASTRUCTURE}")
+    return Broken(int(mine.sum()), float(here.rows.advantage[mine].mean()), address) if mine.any() else None
 
 
 def _address(run: str, here: StepWindow, said: str) -> str | None:

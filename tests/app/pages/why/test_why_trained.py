@@ -32,6 +32,7 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run, Scalar, StepStat
 from logs_ui.recorder.vocabulary import Mark, Mode, RunState, Status, StopReason
 from tests.recorder.diagnosis.test_diagnosis import rows_of as columns_of
 from tests.support import factory
+from tests.support.dashboard import page_of, rollouts_at
 
 COUNT = 800
 SUCCESS = Success((Mark("reward", 1.0),))
@@ -375,6 +376,15 @@ def test_the_page_says_what_became_of_the_rollouts_and_leads_to_them(engine: Eng
     assert "but the policy is not updating: learning_rate is 0 since step 11." in html
     assert "the KL penalty also applies to rollouts with advantage 0" in html
     assert "of evaluations, never trained on" in html
+
+
+def test_rollouts_that_an_error_ended_and_that_were_trained_on_are_named(engine: Engine, client: TestClient) -> None:
+    broken = page_of(client, f"/runs/{RUN}/why/trained?steps=all").broken
+    rows = columns(engine)
+    found = outcomes(rows, success=SUCCESS, is_running=False, config=CONFIG)
+    mine = (found == OUTCOMES.index(Outcome.TRAINED)) & np.isin(rows.status, (Status.ERROR, Status.ABORTED))
+    assert (broken.rollouts, broken.advantage) == (mine.sum(), pytest.approx(rows.advantage[mine].mean()))
+    assert rollouts_at(engine, broken.address) == broken.rollouts > 5
 
 
 def test_the_last_steps_are_shown_unless_all_are_asked_for(client: TestClient) -> None:
