@@ -1,6 +1,9 @@
 """Writes numbers and lists for sentences."""
 
 import math
+import re
+
+_NUMBER = re.compile(r"\w*\d[\w-]*")  # a number or an id
 
 
 def figure(value: float | None) -> str:
@@ -22,6 +25,11 @@ def exact_percent(share: float) -> str:
     if 0 < share < 0.0005 or 0.9995 < share < 1:
         return "<0.1%" if share < 0.5 else ">99.9%"
     return f"{share:.1%}".replace(".0%", "%")
+
+
+def kind_of(error: str) -> str:
+    """Return an error without its numbers and ids: those that differ only in these are of one kind."""
+    return _NUMBER.sub("0", error)
 
 
 def listed(names: list[str], most: int = 3) -> str:

@@ -1,6 +1,5 @@
 """Finds rollouts that failed because of the environment, or of the infrastructure that runs it."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -12,7 +11,7 @@ from logs_ui.recorder.diagnosis.card import Card, Outcome, Run, check, needs, qu
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
 from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
-from logs_ui.recorder.diagnosis.wording import listed, percent
+from logs_ui.recorder.diagnosis.wording import kind_of, listed, percent
 from logs_ui.recorder.vocabulary import Lack, LossCause
 
 _SHARE = 0.05
@@ -20,7 +19,6 @@ _OF_TASK = 0.5  # of a task's rollouts, from _ATTEMPTS on [ours]
 _ATTEMPTS = 4
 _MOSTLY = 0.5  # of the failed rollouts [ours]
 _FEW = 2  # rollouts: one alone is an accident
-_NUMBER = re.compile(r"\w*\d[\w-]*")  # a number or an id
 _READ = 32  # rollouts
 _LONGEST = 200  # characters of an error that are shown
 
@@ -79,7 +77,7 @@ def _kinds(errors: list[str | None]) -> list[str]:
     """Name the most frequent errors with their messages. Those that differ only in numbers and ids are one kind."""
     kinds: dict[str, Counter[str]] = {}
     for line in (error[:_LONGEST] for error in errors if error):
-        kinds.setdefault(_NUMBER.sub("0", line), Counter())[line] += 1
+        kinds.setdefault(kind_of(line), Counter())[line] += 1
     said = []
     for texts in sorted(kinds.values(), key=Counter.total, reverse=True)[:3]:
         name, _, message = texts.most_common(1)[0][0].partition(":")

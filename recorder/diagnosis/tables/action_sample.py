@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from logs_ui.recorder.action_text import bare, tool_of, written_action
+from logs_ui.recorder.diagnosis.wording import kind_of
 from logs_ui.recorder.vocabulary import LOOP
 
 SHOWN = 160
@@ -65,7 +66,7 @@ class Sample:
     rollouts: int  # how many there are
     actions: int  # how many there are
     kinds: list[ActionKind]  # most frequent first
-    errors: list[Seen]  # the environment's errors, most frequent first
+    errors: list[Seen]  # the environment's errors, most frequent first; those that differ only in numbers are one
     repeated: list[Seen]  # observations that occurred twice or more in one rollout; `times` leaves out the first one
 
 
@@ -105,7 +106,7 @@ def _add_actions(
         if (error := failure(entry)) is not None:
             kind.failed += 1
             _once(kind.failed_in, it.id)
-            _see(errors, error, it.id).after[name] += 1
+            _see(errors, error, it.id, kind_of(error)).after[name] += 1
     for _, same in groupby(zip(texts, names, strict=True)):
         run = list(same)
         if len(run) >= LOOP:
@@ -124,8 +125,8 @@ def _add_observations(repeated: dict[str, Seen], it: Played) -> None:
         seen.add(text)
 
 
-def _see(found: dict[str, Seen], text: str, rollout: int) -> Seen:
-    seen = found.setdefault(text, Seen(text))
+def _see(found: dict[str, Seen], text: str, rollout: int, kind: str = "") -> Seen:
+    seen = found.setdefault(kind or text, Seen(text))
     seen.times += 1
     _once(seen.rollouts, rollout)
     return seen

@@ -120,6 +120,14 @@ def test_a_sample_is_what_its_rollouts_did() -> None:
     assert [(it.text, it.times, it.rollouts) for it in found.repeated] == [("a wall", 2, [1]), ("it", 1, [2])]
 
 
+def test_errors_that_differ_only_in_numbers_are_one() -> None:
+    died = [entry("run", error=f"ContainerDiedError: container {name} exited") for name in ("4f1a", "9c07", "31")]
+    found = sampled([Played(place, 0.0, [it]) for place, it in enumerate(died, 1)])
+    assert [(it.text, it.times, it.rollouts) for it in found.errors] == [
+        ("ContainerDiedError: container 4f1a exited", 3, [1, 2, 3])
+    ]
+
+
 # --- Over all rollouts
 
 
