@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -38,6 +38,8 @@ class Dimension(StrEnum):
     """Properties that rows and columns of a pivot can stand for, besides those of metadata: `metadata.difficulty`."""
 
     TASK = "task"
+    FAMILY = "family"
+    """Of tasks, by the beginning of their names."""
     STEP = "step"
     """In ranges of steps, at most 20."""
     EVAL = "eval"
@@ -134,10 +136,11 @@ class _Buckets:
 
 def pivot(
     db: Database, run_id: int, filter: RolloutFilter, rows: str, columns: str, measure: str,  # noqa: A002
-    order: str = "", marks: Marks = (),
+    order: str = "", marks: Marks = (), families: Callable[[list[str]], list[str] | None] = lambda _: None,
 ) -> Pivot:  # fmt: skip
     """Makes a pivot of the filter's rollouts. `rows` and `columns` are of `Dimension`, `measure` of `Measure`, or named
-    as there. `order` is "", or LOWEST or HIGHEST for the rows by value; `marks` define what is solved.
+    as there. `order` is "", or LOWEST or HIGHEST for the rows by value; `marks` define what is solved,
+    and `families` tells the family of each of some tasks; None if they have none, each then is its own.
 
     All are counted if the run has at most LARGE rollouts, or if step
     statistics suffice; else the newest MOST_COUNTED that match, or those that match among the newest MOST_COUNTED if no
@@ -159,7 +162,15 @@ def pivot(
                 span = newest_ids(session, run_id, filter.range("step").high, MOST_COUNTED)
             limit = MOST_COUNTED if is_large and span is None else None
             query = _from_rows(run_id, filter, buckets, (rows, columns), measure, marks, limit, span)
-        for row, column, number, together, known in session.execute(query):
+        found = session.execute(query).all()
+        tasks = {it[at] for at, by in enumerate((rows, columns)) if by == Dimension.FAMILY for it in found}
+        names = sorted(tasks - {None})
+        family_of = dict(zip(names, families(names) or names, strict=True))
+        for *values, number, together, known in found:
+            row, column = (
+                family_of.get(it) if by == Dimension.FAMILY else it
+                for by, it in zip((rows, columns), values, strict=True)
+            )
             place = buckets.heading(rows, row), buckets.heading(columns, column)
             # No sum, though values are known: there are both infinities among them.
             cells[place] += Cell(number, math.nan if known and together is None else together or 0.0, known)
@@ -205,6 +216,7 @@ def _properties(run_id: int) -> dict[str, Any]:
     lost = and_(col(row.status) == Status.RUNNING, col(row.created) <= selection.lost_until(run_id))
     return {
         Dimension.TASK: col(row.task),
+        Dimension.FAMILY: col(row.task),
         Dimension.STEP: col(row.step),
         Dimension.EVAL: col(row.eval_name),
         Dimension.STOP: case((lost, StopReason.ABORTED.value), else_=col(row.stop_reason)),
@@ -243,7 +255,7 @@ def _tagged(run_id: int, rows: Any, name: str) -> Any:
     return union_all(own, others.where(not_(exists().where(recorded, tag == by_people)))).subquery()
 
 
-_OF_KINDS = frozenset({"task", "step", "eval", "stop", "status", "mode"})  # columns of the index row_by_kind
+_OF_KINDS = frozenset({"task", "family", "step", "eval", "stop", "status", "mode"})  # columns of the index row_by_kind
 _OF_STATISTICS: dict[str, Any] = {
     Dimension.STEP: col(StepStatistics.step),
     Dimension.EVAL: col(StepStatistics.eval_name),

@@ -13,6 +13,7 @@ from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis.tables.task_families import families
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Cell, Dimension, Heading, Measure
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS
@@ -71,7 +72,7 @@ class PivotTable(NamedTuple):
 def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> PivotTable | None:
     """Builds the pivot; None if no rollout matches."""
     marks = success_of(db, run).marks if view.of == Measure.SOLVED else ()
-    found = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of, view.order, marks)
+    found = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of, view.order, marks, families)
     if not found.rows:
         return None
     if run.lacks_figure(view.of):

@@ -12,6 +12,7 @@ from logs_ui.app.parts.filter_form import in_full
 from logs_ui.app.web import htmx, page_cache
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
+from logs_ui.recorder.diagnosis.tables.task_families import families
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Facets, RunSummary
 from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Is, Kind
@@ -87,7 +88,7 @@ def _candidates(db: Connection, summary: RunSummary, place: Place) -> Iterator[_
         facets = _facets(db, summary, place)
         found = [
             _Candidate(it.value, f"{name}:{it.written} ", it.meaning, it.count)
-            for name in ("status", "stop", "task", "eval", "tag")
+            for name in ("status", "stop", "family", "task", "eval", "tag")
             for it in _known(db, summary, facets, name)
         ]
         yield from _matching(found, place.written)[:_MOST_FOUND]
@@ -128,6 +129,9 @@ def _known(db: Connection, summary: RunSummary, facets: Facets | None, name: str
         values = [(word.value, None) for word in FIELDS[name].words or ()]
     elif name == "error":
         values = [(word, None) for word in _FAILURES]
+    elif name == "family":
+        tasks = queries.known_values(db, id_of(summary.run), ["task"])["task"]
+        values = [(it, None) for it in dict.fromkeys(families(tasks) or ())]
     elif name in {"eval", "task", "tag", "model"}:
         values = [(value, None) for value in queries.known_values(db, id_of(summary.run), [name])[name]]
     else:

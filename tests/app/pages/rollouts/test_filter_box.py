@@ -22,7 +22,7 @@ from logs_ui.recorder.storage.database import disposed, reading_engine, writing_
 from logs_ui.recorder.storage.tables import EvaluationRow, RowTag
 from logs_ui.recorder.vocabulary import RunState
 from tests.support.axe import violations
-from tests.support.dashboard import dashboard, flat
+from tests.support.dashboard import dashboard, flat, page_of, rollouts_at
 from tests.support.exhaustive import cases
 from tests.support.factory import make_run, make_run_at
 
@@ -287,12 +287,18 @@ def test_one_of_hundreds_of_tasks_is_found(tmp_path: Path) -> None:
     make_run_at(path, uid=RUN, name="a run", steps=20, state=RunState.FINISHED)
     with disposed(writing_engine(path)) as engine, engine.begin() as connection:
         connection.exec_driver_sql("UPDATE evaluation_row SET task = printf('webarena/shopping_admin/%04d', id)")
-    with dashboard(path) as client:
+        connection.exec_driver_sql("UPDATE evaluation_row SET task = printf('webarena/map/%04d', id) WHERE id >= 220")
+    with dashboard(path) as client, disposed(reading_engine(path)) as engine:
         whole = flat(client.get(f"/runs/{RUN}").text)
         assert whole.count('name="task"') == 50
         assert 'value="webarena/shopping_admin/0217"' not in whole
         found = flat(client.get(f"/runs/{RUN}?find=ADMIN/021").text)
         assert re.findall(r'name="task" value="[^"]+/(\d+)"', found) == [f"{n:04}" for n in range(210, 220)]
         assert "No task contains that" in flat(client.get(f"/runs/{RUN}?find=nothing").text)
+        assert offered(client, "shopping_a")[0] == "family:webarena/shopping_admin/ "
+        pivot = page_of(client, f"/runs/{RUN}?view=pivot&rows=family&columns=stop").pivot
+        assert [line.heading.text for line in pivot.lines] == ["webarena/shopping_admin/", "webarena/map/"]
+        sums = [(rollouts_at(engine, line.overall.link), line.overall.title) for line in pivot.lines]
+        assert [title.startswith(f"{count} rollouts") for count, title in sums] == [True, True]
         hostile = flat(client.get(f"/runs/{RUN}", params={"find": '"><script>x</script>'}).text)
         assert "<script>x" not in hostile

@@ -1,6 +1,7 @@
 """Rollouts by two of their properties."""
 
 import importlib
+from collections import Counter
 from collections.abc import Iterator
 from statistics import mean
 from typing import Any
@@ -104,6 +105,16 @@ def test_steps_stand_in_at_most_twenty_ranges_that_hold_all_of_them(engine: Engi
     for heading in found.rows:
         where = parse_where(f"step:{heading.value}..{heading.until}")
         assert found.of_rows[heading].count == queries.count(engine, 1, where).value
+
+
+def test_families_stand_for_their_tasks(engine: Engine) -> None:
+    def counts(families: Any) -> dict[Any, int]:
+        found = pivot(engine, 1, EVERYTHING, Dimension.FAMILY, Dimension.STOP, Measure.COUNT, families=families)
+        return {it.value: found.of_rows[it].count for it in found.rows}
+
+    tasks = [row.task or "" for row in rows(engine)]
+    assert counts(lambda names: [name[:2] for name in names]) == Counter(task[:2] for task in tasks)
+    assert counts(lambda _: None) == Counter(tasks), "without families each task is its own"
 
 
 def test_rollouts_of_a_process_that_died_are_aborted_here_too(engine: Engine) -> None:
