@@ -43,10 +43,11 @@ def signed(value: float | None, digits: int = 2) -> str:
 
 
 def difference(by: float, error: float, *, is_share: bool) -> str:
-    """Formats a difference of means with its standard error: `+0.2 ± 0.05`, of shares `+20 ± 5 pp`."""
+    """Formats a difference of means with its standard error, if it has one: `+0.2 ± 0.05`, of shares `+20 ± 5 pp`."""
     scale, unit = (100, " pp") if is_share else (1, "")
     sign = "+" if by > 0 else _MINUS if by < 0 else ""
-    return f"{sign}{wording.figure(abs(by) * scale)} \u00b1 {error * scale:.2g}{unit}"
+    after = f" \u00b1 {error * scale:.2g}" if error else ""
+    return f"{sign}{wording.figure(abs(by) * scale)}{after}{unit}"
 
 
 def count(value: int | None) -> str:

@@ -42,7 +42,7 @@ class Form(StrEnum):
     """Names the formats of a chart's values."""
 
     NUMBER = "number"
-    TOKENS = "tokens"
+    COUNT = "count"
     DURATION = "duration"
     SHARE = "share"
 
@@ -138,7 +138,7 @@ def written(value: float | None, form: Form) -> str:
             return figures.percent(value)
         case Form.DURATION:
             return figures.duration(value)
-        case Form.TOKENS:
+        case Form.COUNT:
             return figures.tokens(round(value)) if value >= 100 else figures.number(value, 1)
     return figures.number(value)
 
@@ -148,8 +148,8 @@ def make_charts(steps: Sequence[Step], parts: Mapping[str, Sequence[Step]] | Non
     charts = [
         _reward(steps, parts or {}),
         _components(steps),
-        _measure("tokens", "Completion tokens", Form.TOKENS, steps, lambda s: (s.tokens_sum, s.tokens_known)),
-        _measure("turns", "Turns", Form.NUMBER, steps, lambda s: (s.turns_sum, s.turns_known)),
+        _measure("tokens", "Completion tokens", Form.COUNT, steps, lambda s: (s.tokens_sum, s.tokens_known)),
+        _measure("turns", "Turns", Form.COUNT, steps, lambda s: (s.turns_sum, s.turns_known)),
         _measure("seconds", "Duration", Form.DURATION, steps, lambda s: (s.seconds_sum, s.seconds_known)),
         _shares("stop", "Stop reason", steps, _STOP_REASONS, words.stop_reason, lambda s: s.stop_reasons),
         _shares("status", "Status", steps, _STATUSES, words.status_word, lambda s: s.statuses),

@@ -90,7 +90,7 @@ def _value(name: str, family: str, it: Estimate | None, side: ComparedSide) -> F
     where = " ".join(filter(None, [links.tasks([family], "family") if family else "", side.where]))
     return FigureCell(
         _written(name, it.mean),
-        "" if it.error is None else _written(name, it.error),
+        _written(name, it.error) if it.error else "",
         f"{plural(it.rollouts, 'rollout')} in {plural(it.groups, 'group')}",
         address=urls.matching(side.uid, where) if side.where else None,
     )
@@ -101,7 +101,7 @@ def _difference(name: str, first: Estimate, it: Estimate, better: int) -> Figure
     arrow, word, tone = _JUDGED[better * ((by > 0) - (by < 0)) if it.is_clear else 0]
     return FigureCell(
         f"{'+' * (by > 0)}{_written(name, by)}{arrow}".replace("%", " pp"),
-        "" if error is None else _written(name, error).replace("%", " pp"),
+        _written(name, error).replace("%", " pp") if error else "",
         f"{word} than A, beyond chance" if word else "",
         f"{'clear' * it.is_clear} {tone}".strip(),
     )

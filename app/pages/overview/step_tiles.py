@@ -76,8 +76,8 @@ def make_tiles(
             "Groups with zero reward variance: their advantages are 0, so they give no learning signal.",
             usual=0,
         ),
-        _Kind("Tokens", Form.TOKENS, _mean_of("tokens"), "Mean number of tokens that the model sampled per rollout."),
-        _Kind("Turns", Form.NUMBER, _mean_of("turns"), "Mean number of generations per rollout.", usual=1),
+        _Kind("Tokens", Form.COUNT, _mean_of("tokens"), "Mean number of tokens that the model sampled per rollout."),
+        _Kind("Turns", Form.COUNT, _mean_of("turns"), "Mean number of generations per rollout.", usual=1),
         _Kind(
             "Duration", Form.DURATION, _mean_of("seconds"), "Mean time from the first to the last call of a rollout."
         ),
@@ -100,7 +100,7 @@ def _tile(kind: _Kind, window: TileWindow, steps: Sequence[Step]) -> StepTile | 
     return StepTile(
         kind.name,
         written(now, kind.form),
-        None if change is None else _signed(change, kind.form),
+        None if change is None else _signed(change, kind.form) or None,
         tone,
         charts.sparkline(points),
         kind.meaning,
@@ -108,12 +108,13 @@ def _tile(kind: _Kind, window: TileWindow, steps: Sequence[Step]) -> StepTile | 
 
 
 def _signed(change: float, form: Form) -> str:
+    """Formats a change; empty if it rounds to nothing."""
     if form == Form.SHARE:
         points = round(100 * change)
-        return f"{figures.signed(points, 0)} pp" if points else "\u00b10"
+        return f"{figures.signed(points, 0)} pp" if points else ""
     text = written(abs(change), form)
     sign = "+" if change > 0 else "\u2212"
-    return f"{sign}{text}" if text.strip("0. ms") else "\u00b10"
+    return f"{sign}{text}" if text.strip("0. ms") else ""
 
 
 def _sum(steps: Sequence[Step], name: str) -> float:

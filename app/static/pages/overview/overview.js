@@ -7,10 +7,10 @@
   const duration = (s) => s < 0.9995 ? `${(s * 1000).toFixed(0)} ms` : s < 59.95 ? `${s.toFixed(1)} s` : `${Math.floor(s / 60)}m ${String(Math.round(s) % 60).padStart(2, "0")}s`;
   const tokens = (n) => n >= 1000 ? `${(n / 1000).toFixed(1)}k` : n >= 100 ? n.toFixed(0) : n.toFixed(1);
   const share = (value) => value > 0 && value < 0.01 ? "<1%" : value > 0.99 && value < 1 ? ">99%" : `${(100 * value).toFixed(0)}%`;
-  const WRITE = { number: (value) => fixed(value, 3), tokens, duration, share };
+  const WRITE = { number: (value) => fixed(value, 3), count: tokens, duration, share };
   const TICKS = {
     number: (value) => signed(String(Number(value.toPrecision(6)))),
-    tokens: (n) => n >= 1000 ? `${Number((n / 1000).toPrecision(3))}k` : String(Number(n.toPrecision(6))),
+    count: (n) => n >= 1000 ? `${Number((n / 1000).toPrecision(3))}k` : String(Number(n.toPrecision(6))),
     duration: (s) => s < 1 ? `${Number((s * 1000).toPrecision(2))} ms` : s < 60 ? `${Number(s.toPrecision(3))} s` : `${Number((s / 60).toPrecision(3))} m`,
     share: (value) => `${Math.round(100 * value)}%`,
   };

@@ -60,8 +60,11 @@ def test_tiles_are_of_the_last_ten_steps_against_the_ten_before() -> None:
     tiles = {tile.name: tile for tile in make_tiles(window, steps)}
     reward, turns = tiles["Mean reward"], tiles["Turns"]
     assert (reward.value, reward.change, reward.tone) == ("0.305", "+0.100", "positive")
-    assert (turns.value, turns.change, turns.tone) == ("20.500", "+10.000", "quiet")
+    assert (turns.value, turns.change, turns.tone) == ("20.5", "+10.0", "quiet")
     assert "Truncated" not in tiles, "no rollout was at any step"
+    won = [a_step(n, [1.0, 1.0]) for n in range(1, 26)]
+    level = make_tiles(TileWindow.of(won), won)
+    assert [(it.value, it.change) for it in level if it.name == "Mean reward"] == [("1.000", None)]
     assert "Tokens" not in tiles, "nothing is said of what nobody recorded"
     assert [tile for tile in make_tiles(TileWindow.of(steps[:10]), steps[:10]) if tile.change is not None] == []
 
@@ -160,7 +163,7 @@ def test_what_still_runs_leaves_a_gap_in_the_stop_reasons() -> None:
 
 def test_values_are_written_in_their_units_and_spelt_for_the_script() -> None:
     assert [written(0.5, form) for form in Form] == ["0.500", "0.5", "500 ms", "50%"]
-    assert written(2_345.0, Form.TOKENS) == "2.3k"
+    assert written(2_345.0, Form.COUNT) == "2.3k"
     assert written(None, Form.SHARE) == "—"
     assert spelt([0.1 + 0.2, None, -1e-7]) == "0.3 - -1e-07"
 
