@@ -1,6 +1,5 @@
 """Makes the charts of an overview: their metrics by step, and how each is drawn."""
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +19,6 @@ _FORGETS = 0.8
 _SMOOTHED_FROM = 8  # steps; of fewer each can be looked at
 _DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "12 4", "1 2", "6 2 2 2")
 _COLOURS = len(_DASHES)  # that are told apart
-_ROUNDING = 1e-3  # of rewards in files
 # Values from below, with their colours.
 _STATUSES: dict[str, int] = {Status.OK: 3, Status.RUNNING: 6, Status.ERROR: 7, Status.ABORTED: 8}
 _STOP_REASONS: dict[str, int] = {
@@ -56,7 +54,7 @@ class StepLine:
     place: int  # from 1: the first eight have colours of their own, each with its dash, the next ones other dashes
     values: Values  # one for each step, None without one
     high: Values | None = None
-    raw: Values | None = None  # values to show instead; None if there are none
+    weighted: Values | None = None  # values to show instead; None if there are none
     word: Word | None = None  # a word of the recorder, in place of a name
 
     @property
@@ -90,8 +88,8 @@ class StepChart:
     note: str = ""
 
     @property
-    def has_raw(self) -> bool:
-        return any(line.raw is not None for line in self.lines)
+    def has_weighted(self) -> bool:
+        return any(line.weighted is not None for line in self.lines)
 
     @property
     def is_stacked(self) -> bool:
@@ -203,7 +201,7 @@ def _reward(steps: Sequence[Step], parts: Mapping[str, Sequence[Step]]) -> StepC
     means = [mean(step.reward_sum, step.scored) for step in steps]
     low, high = [step.reward_p10 for step in steps], [step.reward_p90 for step in steps]
     is_smoothed, places = len(steps) >= _SMOOTHED_FROM, {step.step: place for place, step in enumerate(steps)}
-    lines = [] if parts else [StepLine("p10\u2013p90", "band", 1, low, high=high)]
+    lines = [] if parts or _fills(low, high) else [StepLine("p10\u2013p90", "band", 1, low, high=high)]
     for place, (name, of_eval) in enumerate(list(parts.items())[: _COLOURS - 1], 2):
         values: Values = [None] * len(steps)
         scored = [0] * len(steps)
@@ -219,24 +217,22 @@ def _reward(steps: Sequence[Step], parts: Mapping[str, Sequence[Step]]) -> StepC
     return StepChart("reward", "Reward by step", Form.NUMBER, lines, "evals smoothed" if parts and is_smoothed else "")
 
 
+def _fills(low: Values, high: Values) -> bool:
+    """True if a band is as wide as the chart at most steps, as that of rewards with two values."""
+    ends = [(a, b) for a, b in zip(low, high, strict=True) if a is not None and b is not None]
+    widest = min((a for a, _ in ends), default=0.0), max((b for _, b in ends), default=0.0)
+    return 2 * ends.count(widest) > len(ends) > 1
+
+
 def _components(steps: Sequence[Step]) -> StepChart:
-    """Draws weighted values, and says if the parts sum to the mean reward: where a file of rollouts tells no weights,
-    they need not.
-    """
+    """Draws what the functions returned: weighted, the fall of one with a small weight is a flat line."""
     lines = []
     for place, name in enumerate(reward_functions(steps), 1):
         of_step = [(step, step.rewards.get(name)) for step in steps]
         counted = [mean(sums.counted, step.scored) if sums else None for step, sums in of_step]
         raw = [mean(sums.total, sums.number) if sums else None for _, sums in of_step]
-        lines.append(StepLine(name, "line", place, counted, raw=raw))
-    rewards = [mean(step.reward_sum, step.scored) for step in steps]
-    given = [[part for part in parts if part is not None] for parts in zip(*(it.values for it in lines), strict=True)]
-    are_whole = all(
-        reward is None or not parts or math.isclose(sum(parts), reward, rel_tol=_ROUNDING, abs_tol=_ROUNDING)
-        for parts, reward in zip(given, rewards, strict=False)
-    )
-    said = "weighted: parts of the reward" if are_whole else "weighted"
-    return StepChart("components", "Reward functions", Form.NUMBER, lines, said)
+        lines.append(StepLine(name, "line", place, raw, weighted=counted))
+    return StepChart("components", "Reward functions", Form.NUMBER, lines)
 
 
 def _measure(

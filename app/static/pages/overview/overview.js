@@ -27,7 +27,7 @@
   // --- What is chosen, by steps, so that it stays where it is when more steps come.
   let chosen = null; // [first, last]
   let pointed = null; // the step under the pointer or the keyboard
-  const raw = new Set(); // charts that show what the functions returned
+  const weighted = new Set(); // charts of reward functions that show their parts of the reward
   const plots = new Map(); // figure -> { plot, shape }
 
   // --- Colours are the theme's: read from the legend whenever a chart is drawn.
@@ -37,7 +37,7 @@
   const line = (figure) => () => getComputedStyle(figure.querySelector(".as-table")).borderTopColor;
   const keysOf = (figure) => [...figure.querySelectorAll(".key")];
 
-  const valuesOf = (figure, key) => numbers((raw.has(figure.id) && key.dataset.raw) || key.dataset.values);
+  const valuesOf = (figure, key) => numbers((weighted.has(figure.id) && key.dataset.weighted) || key.dataset.values);
   const dataOf = (figure) => {
     const data = [steps()];
     let below = null;
@@ -236,7 +236,7 @@
       const box = figure.querySelector(".plot");
       box.setAttribute("aria-valuemin", steps()[0]);
       box.setAttribute("aria-valuemax", steps().at(-1));
-      figure.querySelector("[data-chart=raw]")?.setAttribute("aria-pressed", raw.has(figure.id));
+      figure.querySelector("[data-chart=weighted]")?.setAttribute("aria-pressed", weighted.has(figure.id));
       shade(plots.get(figure).plot);
       write(figure);
     }
@@ -256,9 +256,9 @@
     for (const details of document.querySelectorAll(".as-table[open]")) fill(details);
   });
   const does = {
-    raw: (button) => {
+    weighted: (button) => {
       const figure = button.closest("figure");
-      if (!raw.delete(figure.id)) raw.add(figure.id);
+      if (!weighted.delete(figure.id)) weighted.add(figure.id);
       show();
     },
     close: () => { anchor = null; choose(null); },

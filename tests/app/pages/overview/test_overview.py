@@ -128,16 +128,25 @@ def test_components_add_up_to_the_mean_reward() -> None:
     steps = [a_step(n, [0.3, 0.3, 0.0, 0.0], rewards=rewards if n < 3 else {}) for n in (1, 2, 3)]
     chart = next(chart for chart in make_charts(steps) if chart.id == "components")
     assert [(line.name, line.values[0], line.values[2]) for line in chart.lines] == [
-        ("a", 0.25, None),
-        ("b", -0.1, None),
-    ]
-    assert sum(line.values[0] or 0.0 for line in chart.lines) == pytest.approx(steps[0].reward_sum / steps[0].scored)
-    assert [line.raw and line.raw[0] for line in chart.lines] == [pytest.approx(2 / 3), 1.0]
+        ("a", pytest.approx(2 / 3), None),
+        ("b", 1.0, None),
+    ], "what they returned is seen first: weighted, the fall of one with a small weight is a flat line"
+    assert [line.weighted and line.weighted[0] for line in chart.lines] == [0.25, -0.1]
+    assert steps[0].reward_sum / steps[0].scored == pytest.approx(0.25 - 0.1)
     assert len({line.dash for line in chart.lines}) == 2
-    assert chart.note == "weighted: parts of the reward"
-    apart = [a_step(1, [0.5, 0.3, 0.0, 0.0], rewards=rewards)]  # by functions whose weights are not known
-    assert [it.note for it in make_charts(apart) if it.id == "components"] == ["weighted"]
     assert [(it.name, it.raw, it.counted) for it in function_means(steps[:1])] == [("a", 2 / 3, 0.25), ("b", 1.0, -0.1)]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "names"),
+    [
+        ([[0.0] * 4 + [1.0] * 4] * 8, ["mean", "smoothed mean"]),
+        ([[step / 10, 0.9] for step in range(8)], ["p10\u2013p90", "mean", "smoothed mean"]),
+    ],
+)
+def test_a_band_that_fills_the_chart_is_left_out(rewards: list[list[float]], names: list[str]) -> None:
+    steps = [a_step(n, it) for n, it in enumerate(rewards, 1)]
+    assert [line.name for line in make_charts(steps)[0].lines] == names
 
 
 def test_sixty_reward_functions_are_told_apart_by_colour_and_dash() -> None:
@@ -202,7 +211,7 @@ def test_several_evals_begin_with_all_of_them_and_each_has_what_applies_to_it(tm
         assert [(it.name, it.values) for it in reward.lines] == [
             ("game", [0.5, 0.5]), ("math", [1.0, 1.0]), ("mean", [0.75, 0.75])
         ]  # fmt: skip
-        assert {it.name: it.values for it in functions.lines} == {"correct": [0.5, 0.5], "won": [0.25, 0.25]}
+        assert {it.name: it.values for it in functions.lines} == {"correct": [1.0, 1.0], "won": [0.5, 0.5]}
         game = page_of(client, whole.choice[1][1])
     assert [(it.name, it.values) for it in game.steps.charts[1].lines] == [("won", [0.5, 0.5])]
     assert "correct" not in {
