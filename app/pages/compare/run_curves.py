@@ -41,9 +41,8 @@ class CurveChart(NamedTuple):
     """Holds curves on common axes."""
 
     series: list[RunCurve]
-    # `across` and `up`: labels of the evenly spaced ticks, from the left and from below.
-    across: list[str]
-    up: list[str]
+    across: list[tuple[float, str]]  # ticks: place and label
+    up: list[str]  # labels of the evenly spaced ticks, from below
     zero: float | None  # position of 0 from above; None if it is outside
     label: str
     table: list[tuple[int, list[float | None]]]  # step and the value of each run, None if it has none there
@@ -56,7 +55,9 @@ def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axi
     if len(known) < 2:
         return None
     unit, name = _unit(max(place for curve in placed for place, _, _ in curve), axis)
-    right, across = _ticks_from_zero(max(place for curve in placed for place, _, _ in curve) / unit)
+    right = max(place for curve in placed for place, _, _ in curve) / unit or 1.0
+    size = _round_size(right / 6)
+    across = [i * size for i in range(math.floor(right / size + 1e-9) + 1)]
     bottom, top, up = _ticks(min(known), max(known))
 
     def x(place: float) -> float:
@@ -65,11 +66,11 @@ def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axi
     def y(value: float) -> float:
         return round(100 * (top - value) / ((top - bottom) or 1.0), 2)
 
-    labels = [significant(tick) for tick in across]
+    labels = [*map(significant, across[:-1]), f"{significant(across[-1])} {name}"]
     window = max(_steps_of(curve) for curve in placed) / _SMOOTHED_OVER
     return CurveChart(
         series=[_series(index, curve, window, x, y) for index, curve in enumerate(placed)],
-        across=[*labels[:-1], f"{labels[-1]} {name}"],
+        across=[(x(tick * unit), label) for tick, label in zip(across, labels, strict=True)],
         up=[significant(tick) for tick in up],
         zero=y(0.0) if bottom < 0 < top else None,
         label="; ".join(_in_words(each, curve) for each, curve in zip(names, placed, strict=True)),
@@ -133,12 +134,6 @@ def _unit(largest: float, axis: Axis) -> tuple[float, str]:
     if axis is Axis.ROLLOUTS:
         return 1.0, "rollouts"
     return next(((size, name) for size, name in ((3600.0, "h"), (60.0, "min")) if largest >= 2 * size), (1.0, "s"))
-
-
-def _ticks_from_zero(largest: float) -> tuple[float, list[float]]:
-    size = _round_size(largest / 6)
-    ticks = max(1, math.ceil(largest / size - 1e-9))
-    return ticks * size, [i * size for i in range(ticks + 1)]
 
 
 def _ticks(low: float, high: float) -> tuple[float, float, list[float]]:

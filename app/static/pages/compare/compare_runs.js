@@ -23,7 +23,7 @@
     }
   };
   const pointed = (event) => {
-    const svg = event.target.closest?.("[data-plot] svg:not(.swatch)");
+    const svg = event.target.closest?.("[data-plot] svg[tabindex]");
     if (!svg) return null;
     const box = svg.getBoundingClientRect();
     return { plot: svg.closest("[data-plot]"), at: 100 * (event.clientX - box.left) / box.width, up: (event.clientY - box.top) / box.height };

@@ -410,6 +410,13 @@ def test_every_point_lies_within_the_axes(values: list[float], axis: Axis) -> No
     assert all(math.isfinite(float(number)) for number in numbers)
 
 
+def test_the_axis_ends_where_the_longest_curve_does() -> None:
+    chart = make_chart(["A"], [[CurvePoint(step, 0.5, 8 * step, step) for step in range(71)]], Axis.STEP)
+    assert chart
+    assert chart.series[0].places.endswith(" 100.0")
+    assert chart.across == [(0.0, "0"), (28.57, "20"), (57.14, "40"), (85.71, "60 steps")]
+
+
 def test_one_value_is_no_curve() -> None:
     assert make_chart(["A"], [[CurvePoint(1, 0.5, 8, 1)]], Axis.STEP) is None
 

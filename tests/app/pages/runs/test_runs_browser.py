@@ -185,17 +185,26 @@ def test_the_comparison_answers_to_its_controls(quiet_page: Page, url: str) -> N
 
 
 @pytest.mark.exhaustive
+def test_on_a_phone_every_column_of_a_comparison_is_reached(quiet_page: Page, url: str) -> None:
+    page = quiet_page
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{url}/compare?run={FIRST}&run={SECOND}")
+    for head in page.locator(".by-task th, .figures > .scroll-x th[scope=col]").all():
+        head.scroll_into_view_if_needed()
+        expect(head).to_be_in_viewport()
+
+
 def test_pointer_and_arrow_keys_tell_values_and_lead_to_the_step(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/compare?run={FIRST}&run={SECOND}")
-    page.locator(".plot > svg").focus()
+    page.locator(".plot > svg[tabindex]").focus()
     for _ in range(3):
         page.keyboard.press("ArrowRight")
     expect(page.locator(".key output").first).to_have_text(re.compile(r"at step 3$"))
     page.keyboard.press("Enter")
     expect(page).to_have_url(re.compile(rf"/runs/({FIRST}|{SECOND})\?.*3"))
     page.go_back()
-    box = page.locator(".plot > svg").bounding_box()
+    box = page.locator(".plot > svg[tabindex]").bounding_box()
     assert box
     page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 40)
     expect(page.locator(".key output").first).to_have_text(re.compile(r"at step 15$"))
