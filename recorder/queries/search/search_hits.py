@@ -34,7 +34,7 @@ def searches(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
     return [(term.field, value) for term in wanted for value in term.values if isinstance(value, str)]
 
 
-def hits(db: Database, filter: RolloutFilter, ids: Sequence[int], *, seconds: float = 0.15) -> dict[int, Hit]:  # noqa: A002
+def hits(db: Database, filter: RolloutFilter, ids: Sequence[int], *, seconds: float = 0.4) -> dict[int, Hit]:  # noqa: A002
     """Returns hits by id, in those of the rollouts that it reads within `seconds`; empty without a search."""
     wanted, until = searches(filter), time.monotonic() + seconds
     found: dict[int, Hit] = {}

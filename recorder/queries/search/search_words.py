@@ -89,10 +89,12 @@ def query(text: str, column: str | None = None) -> str:
 
 def place_of(phrase: str, text: str) -> tuple[int, int] | None:
     """Return start and end of a phrase's first occurrence in a text, as the index finds it; None without any."""
-    words = r"\s+".join(map(re.escape, phrase.translate(_folding).split()))
+    words = phrase.translate(_folding).split()
     end = r"\S*" if phrase.endswith("*") else r"(?!\S)"
     folded = text.translate(_folding)
-    found = re.search(rf"(?<!\S){words}{end}", folded) if words else None
+    is_there = bool(words) and all(word in folded for word in words)  # that is much quicker
+    written = r"\s+".join(map(re.escape, words))
+    found = re.search(rf"(?<!\S){written}{end}", folded) if is_there else None
     if found is None or len(folded) == len(text):
         return found and found.span()
     ends = list(accumulate(len(_folding[ord(character)]) for character in text))  # one may become none or several

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +224,16 @@ def test_the_place_of_the_words_is_that_which_the_index_found(place: Place) -> N
             assert hit.before.endswith(before), where
         assert hits_of(engine, parse_where("-cache status:ok"), [row]) == {}
         assert hits_of(engine, parse_where("cache"), [row], seconds=-1) == {}
+
+
+def test_fifty_rollouts_of_an_agent_all_have_their_place(on_disk: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = on_disk.run()
+    rows = [on_disk.rollout(run, "words") for _ in range(50)]
+    on_disk.fill()
+    clock = count(0.0, 0.06)  # ten rollouts of 80,000 characters take as long
+    monkeypatch.setattr("logs_ui.recorder.queries.search.search_hits.time.monotonic", lambda: next(clock))
+    with disposed(reading_engine(on_disk.address)) as engine:
+        assert hits_of(engine, parse_where("words"), rows).keys() == {*rows}
 
 
 def test_an_index_of_an_earlier_format_is_not_read_and_made_anew(on_disk: Place) -> None:
