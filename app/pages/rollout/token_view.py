@@ -216,10 +216,10 @@ def _special(tokens: Tokens, vocabulary: Vocabulary | None) -> str:
     return " ".join(str(token) for token in present if token in vocabulary.special or not vocabulary.has(token))
 
 
-_NO_LOGPS = """The rollout function returned no finite log-probabilities, so tokens are not coloured. Return `logprobs`,
-one for each token of the completion; with an openai client pass logprobs=True."""
-_NO_MASK = """The rollout function returned no `env_mask`, so the trainer (and this page) treats every token as sampled.
-If the environment inserted tokens, return a mask: 1 for a sampled token, 0 for an inserted one."""
+_NO_LOGPS = """No finite log-probabilities were recorded, so tokens are not coloured. A rollout function returns them as
+`logprobs`, one for each token of the completion; with an openai client pass logprobs=True."""
+_NO_MASK = """No `env_mask` was recorded, so the trainer (and this page) treats every token as sampled. If the
+environment inserted tokens, a rollout function returns a mask: 1 for a sampled token, 0 for an inserted one."""
 _NO_TOKENIZER = """The run has no tokenizer of the `tokenizers` library. start_run() takes one as `tokenizer`; record()
 uses the trainer's processing_class. The token ids are shown instead."""
 _ELSEWHERE = "The run's tokenizer is missing in this database: copy the table `tokenizer` too"

@@ -180,6 +180,8 @@ def test_what_is_not_recorded_is_named(db: Connection) -> None:
     assert missing(rollout(some_tokens([1], logps=[float("nan")]))) == ["No log-probabilities"]
     assert missing(rollout(some_tokens([1, 2], logps=[-1, -1])), turns=2) == ["No mask"]
     assert missing(rollout(some_tokens([1, 2], logps=[-1, float("nan")]))) == []
+    said = [said for _, said in make_view(db, RUN, rollout(some_tokens([1, 2])), turns=2).missing]
+    assert [it.partition("recorded")[0] for it in said] == ["No finite log-probabilities were ", "No `env_mask` was "]
     assert make_view(db, RUN, rollout(some_tokens([])), 0).segments == []
 
 
