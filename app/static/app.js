@@ -167,13 +167,19 @@
     },
     Escape: () => document.activeElement?.blur?.(),
   };
+  const keyed = (key) => document.querySelector(`[data-key~="${CSS.escape(key)}"]`);
+  const press = (key) => { // a switch waits for the one before it: its address then says both
+    const link = keyed(key);
+    if (!link?.closest(".ways")?.querySelector(".htmx-request")) link?.click();
+    else document.addEventListener("htmx:after:swap", () => press(key), { once: true });
+  };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (isWriting(event.target) && event.key !== "Escape") return;
-    const link = document.querySelector(`[data-key~="${CSS.escape(event.key)}"]`);
+    const link = keyed(event.key);
     if (!link && !(event.key in keys)) return;
     if (event.key !== "Escape") event.preventDefault();
-    if (link) link.click();
+    if (link) press(event.key);
     else keys[event.key]();
   });
 

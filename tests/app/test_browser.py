@@ -194,6 +194,15 @@ def test_a_truncated_rollout_opens_where_it_was_cut_off(quiet_page: Page, engine
     expect(quiet_page.locator(".outline [aria-current]")).to_contain_text("assistant")
 
 
+def test_a_failed_rollout_opens_where_it_failed(quiet_page: Page, engine: Engine, url: str) -> None:
+    failed = (col(EvaluationRow.stop_reason) == StopReason.ENVIRONMENT_ERROR, col(EvaluationRow.turns) >= 4)
+    quiet_page.set_viewport_size({"width": 390, "height": 500})
+    quiet_page.goto(f"{url}/runs/{FINISHED}/rollouts/{first_row(engine, FINISHED, *failed)}")
+    expect(quiet_page.locator(".card.anomaly").first).to_be_in_viewport()
+    number = "it => { it.textContent = '#384000'; return it.scrollWidth <= it.clientWidth; }"
+    assert quiet_page.locator(".crumbs [aria-current]").evaluate(number), "is not cut on a phone"
+
+
 def asked_again(page: Page) -> None:
     """The page, as it is now, has asked for news: an answer that was under way belonged to what it was before."""
     with page.expect_request("**/live?*") as asked:

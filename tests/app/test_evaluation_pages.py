@@ -70,7 +70,8 @@ def test_the_list_of_runs_says_what_is_an_evaluation_and_its_mean(client: TestCl
 
 
 def test_a_list_without_trainings_speaks_of_no_last_steps(client: TestClient, tmp_path: Path) -> None:
-    assert "last 10</span>" in client.get("/").text  # of a run without rollouts nobody knows
+    head = '<span><bdi>Reward</bdi><span class="roomy">, last 10</span></span>'
+    assert head in client.get("/").text  # of a run without rollouts nobody knows
     with start_run(db=tmp_path / "b.db") as run, run.rollout(QUESTION) as row:
         row.turn("2")
     with dashboard(tmp_path / "b.db") as alone:

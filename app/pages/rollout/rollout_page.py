@@ -105,7 +105,7 @@ class RolloutPage:
     around: int
     rail: Rail | None
     sent: set[str]  # anchors of the cards that are sent
-    opening: str  # that of the first anomaly, if nothing above the timeline says it; else empty
+    opening: str  # that of the first anomaly; empty without any
     lines: list[TurnLine]  # its turns in one line each; empty unless more than three of them act
     listed_lines: int  # number of those that are sent at first
     show: tuple[Show, ...]
@@ -273,7 +273,7 @@ def _page(
         around=around,
         rail=rail(cards, lines),
         sent={card.anchor for cards_sent, _ in parted for card in cards_sent},
-        opening="" if anomaly is None or row.error or traceback else anomaly.anchor,
+        opening="" if anomaly is None else anomaly.anchor,
         lines=lines if sum(bool(line.action) for line in lines) > 3 else [],
         listed_lines=len(lines) if own.get("lines") or len(lines) <= _LONG else _FIRST_LINES,
         show=show,

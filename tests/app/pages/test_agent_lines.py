@@ -55,6 +55,23 @@ def test_a_rollout_has_a_line_a_turn_that_leads_to_its_message(quiet_page: Page,
     expect(page.locator(".card:target")).to_contain_text("turn 30")
 
 
+def test_a_key_waits_for_what_the_one_before_it_asked_for(quiet_page: Page, coding: str) -> None:
+    quiet_page.goto(f"{coding}/runs/latest/rollouts/1")
+    press = "key => document.body.dispatchEvent(new KeyboardEvent('keydown', { key, bubbles: true }))"
+    quiet_page.evaluate(f"for (const key of 'om') ({press})(key)")
+    expect(quiet_page).to_have_url(re.compile(r"show=output,rendered$"))
+
+
+def test_what_goes_on_beside_a_rollout_fades(quiet_page: Page, coding: str) -> None:
+    quiet_page.set_viewport_size({"width": 1440, "height": 500})
+    quiet_page.goto(f"{coding}/runs/latest/rollouts/1")
+    side, beyond = quiet_page.locator(".side"), "it => getComputedStyle(it).getPropertyValue('--beyond')"
+    assert side.evaluate("it => it.scrollHeight > it.clientHeight + 20")
+    assert side.evaluate(beyond) == "44px"
+    quiet_page.set_viewport_size({"width": 1440, "height": 3_000})
+    assert side.evaluate(beyond) == "0px"
+
+
 def test_screenshots_of_a_pair_are_shown_and_one_that_was_not_kept_is_named(quiet_page: Page, tmp_path: Path) -> None:
     page = quiet_page
     record_web(tmp_path / "a.db")

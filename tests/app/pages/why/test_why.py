@@ -501,6 +501,13 @@ def test_a_table_that_goes_on_to_the_right_fades_there(quiet_page: Page, url: st
     assert table.evaluate(faded) == 0
 
 
+def test_the_first_finding_is_four_keys_away(quiet_page: Page, url: str, folder: Path) -> None:
+    quiet_page.goto(url + urls.why(latest(folder / "low.db"), wait="1"))
+    for key in ("Tab", "Enter", "Tab", "Tab"):
+        quiet_page.keyboard.press(key)
+    expect(quiet_page.locator(":focus")).to_have_text(re.compile("Open its"))
+
+
 def test_a_slice_is_chosen_without_leaving_the_page_and_the_key_w_leads_to_it(
     quiet_page: Page, url: str, folder: Path
 ) -> None:

@@ -274,7 +274,7 @@ def test_a_page_beside_why_stands_still_and_says_when_its_run_has_gone_on(
 ) -> None:
     html = client.get(f"/runs/{LIVE}/why/{beside}").text
     (poll,) = re.findall(r'id="fresh"[^>]* data-poll hx-get="([^"]+)"', html)
-    assert "up to date" in html
+    assert "this page is up to date" in html
     assert client.get(unescape(poll), headers=fragment("fresh")).status_code == 204
     with engine.begin() as db:
         db.execute(update(Run).where(col(Run.uid) == LIVE).values(changed=col(Run.changed) + 1))
