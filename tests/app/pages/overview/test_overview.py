@@ -18,10 +18,13 @@ from logs_ui.app.pages.overview.overview_page import Steps
 from logs_ui.app.pages.overview.step_tiles import TileWindow, make_tiles
 from logs_ui.app.parts.step_charts import Form, function_means, make_charts, smoothed, spelt, written
 from logs_ui.recorder import flush, queries, start_run
+from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.queries import Step
 from logs_ui.recorder.storage.step_sums import RewardSums
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, Scalar, StepStatistics
-from logs_ui.recorder.vocabulary import RunState
+from logs_ui.recorder.vocabulary import Mark, RunState
+from tests.recorder.diagnosis.test_diagnosis import rows_of
 from tests.support.axe import check_looks, violations
 from tests.support.dashboard import changed, dashboard, flat, fragment, page_of, poll_of, rollouts_at, text_of
 from tests.support.factory import HELD_OUT, make_run
@@ -121,6 +124,14 @@ def test_the_tile_of_solved_rollouts_stays_where_nothing_defines_them_and_a_save
     (link,) = re.findall(r'<a href="([^"]*)"><bdi>&lt;i&gt;cut&lt;/i&gt; off', named)
     assert "stop%3Alength" in link or "stop:length" in link
     assert since == 200
+
+
+def test_rollouts_that_no_deciding_function_scored_have_no_tile_of_solved_ones() -> None:
+    rows = rows_of(4, steps=1, reward=0.2, parts={"game": [0.2] * 4})
+    report = SimpleNamespace(scale=Scale(1.0, Success((Mark("rewards.solved", 1.0),)), ""))
+    judged: Any = SimpleNamespace(rows=rows, report=report)
+    steps = [a_step(1, [0.2] * 4)]
+    assert [it.name for it in make_tiles(TileWindow.of(steps), steps, None, judged)] == ["Mean reward"]
 
 
 def test_components_add_up_to_the_mean_reward() -> None:
