@@ -419,8 +419,8 @@ def test_a_child_after_a_fork_leaves_its_parents_spool_alone(db: Path, monkeypat
         free = [_is_free(file.path) for file in (own, childs)]
         assert sorted(free) == [False, True], "the child has ended, and took no lock of its parent's with it"
         record(writer, "parent", range(5, 10))
-    parents = [file.path for file in (own, childs) if not _is_free(file.path)]
-    wait_until(lambda: [path.stat().st_size for path in parents] == [len(FORMAT)])
+    parent = (own, childs)[free.index(False)].path
+    wait_until(lambda: parent.stat().st_size == len(FORMAT))
     assert check(db, {"parent": 10, "child": 5}, exactly=True) == 15
 
 
