@@ -19,6 +19,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome
 from logs_ui.recorder.diagnosis.card import Run as DiagnosedRun
 from logs_ui.recorder.diagnosis.checks.wiring import mixed, unseeded
 from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.queries import Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
 from logs_ui.recorder.storage.tables import Run
@@ -35,12 +36,14 @@ def audit(
     run: Run,
     chosen: RolloutFilter = RolloutFilter(),  # noqa: B008 - it cannot change
     *,
-    is_mixed_looked_at: bool = True,
+    mixed_ids: frozenset[int] | None = None,
 ) -> Audited:
     """Audit the rollouts of a run that match a filter; it must select whole groups, and the advantages of those that
-    are scaled by batches are compared in whole batches only. To look for groups that mix prompts, all of the run's
-    rollouts are read.
+    are scaled by batches are compared in whole batches only. `mixed_ids` are the rollouts in groups that mix prompts;
+    if it is None, all of the run's rollouts are read to find them.
     """
+    if mixed_ids is None:
+        mixed_ids = frozenset().union(*(find_mixed(RunColumns(run.id or 0, it, whole=True).refresh(db)) for it in Mode))
     gathering = Gathering(_sources(db, run))
     for chunk in queries.rollouts(db, run.id or 0, chosen):
         gathering.add(chunk)
@@ -50,7 +53,7 @@ def audit(
         lost_calls=run.unattributed_calls,
         versions=run.versions,
         group_size={False: size, True: run.config.get("num_generations_eval") or size},
-        mixed=_mixed(db, run) if is_mixed_looked_at and not run.lacks(Lack.GROUPS) else frozenset(),
+        mixed=frozenset() if run.lacks(Lack.GROUPS) else mixed_ids,
     )
     return audit_rows(recorded, run.uid)
 
@@ -73,7 +76,7 @@ class NewestAudit:
         where = ids(last.id)
         seen = where, last.reward.tobytes() + last.advantage.tobytes()  # these are written later
         if seen != self._seen and where:
-            audited = audit(db, run, parse_where(where), is_mixed_looked_at=False)
+            audited = audit(db, run, parse_where(where), mixed_ids=frozenset())
             self._seen, self._outcome = seen, _judge(audited, diagnosed, len(last))
         return self._outcome
 
@@ -103,14 +106,12 @@ def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
     )
 
 
-def _mixed(db: Database, run: Run) -> frozenset[int]:
-    found: set[int] = set()
-    for mode in Mode:
-        rows = RunColumns(run.id or 0, mode, whole=True).refresh(db)
-        if len(rows):
-            odd = mixed(rows)[rows.group] & ~unseeded(rows)
-            found |= set(rows.id[np.asarray(odd, bool)].tolist())
-    return frozenset(found)
+def find_mixed(rows: Rows) -> frozenset[int]:
+    """Return the ids of rollouts in groups that mix prompts."""
+    if not len(rows):
+        return frozenset()
+    odd = mixed(rows)[rows.group] & ~unseeded(rows)
+    return frozenset(rows.id[np.asarray(odd, bool)].tolist())
 
 
 def _sources(db: Database, run: Run) -> Sources:

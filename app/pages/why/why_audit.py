@@ -6,7 +6,7 @@ from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.why_tab import StepWindow, WhyTab, fresh_of, kept, tab_router
 from logs_ui.app.web import urls
-from logs_ui.recorder.analysis.audit import audit
+from logs_ui.recorder.analysis.audit import audit, find_mixed
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.audit.finding import NOT_SHOWN, Audited, Finding
 from logs_ui.recorder.queries import RunSummary
@@ -29,7 +29,9 @@ def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindo
     run, audited = summary.run, None
     if here.first is not None and len(here.rows) <= _MOST:
         steps = parse_where(f"step:{here.first}..{here.last}")
-        audited = kept(known, ("audit", here.first, here.last), lambda: audit(db, run, steps))
+        audited = kept(
+            known, ("audit", here.first, here.last), lambda: audit(db, run, steps, mixed_ids=find_mixed(known.rows))
+        )
     return WhyAuditPage(
         summary=summary,
         window=here,
