@@ -91,7 +91,7 @@ def test_how_many_groups_teach_nothing(read: Callable[[str], Reader]) -> None:
     reader = read("web-regressed")
     reader.open_tab("Groups")
     groups = by("group", reader.run.truth.rollouts).values()
-    assert f"{100 * fmean(map(is_dead, groups)):.0f}% dead" in reader.text_of()
+    assert f"{100 * fmean(map(is_dead, groups)):.0f}% zero variance" in reader.text_of()
 
 
 def test_which_function_has_most_left_to_gain(read: Callable[[str], Reader]) -> None:

@@ -1099,7 +1099,7 @@ COUNTS: dict[str, Count] = {
     "Truncated generations have # to # tokens (median #). Their limit is not recorded.": lambda c, *_: (
         figure(min(cut_tokens(c))), figure(max(cut_tokens(c))), figure(median(cut_tokens(c))),
     ),
-    "In # rollouts some calls raised, and rollouts with an error do worse than the others. The waterfall counts them "
+    "In # rollouts some calls raised, and rollouts with an error do worse than the others. The bars count them "
     "under what ended them, so costs overlap.": lambda c, _: (
         str(sum(failed(it) and not error(it) for it in c.last)),
     ),

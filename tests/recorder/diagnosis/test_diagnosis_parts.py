@@ -167,7 +167,7 @@ def test_a_truncation_that_nobody_told_says_that_the_waterfall_cannot_tell() -> 
     assert not found.is_part
     assert (
         found.evidence[-1]
-        == "For 100% of them no stop reason is recorded. The waterfall counts those under other causes."
+        == "For 100% of them no stop reason is recorded. The bars count those under other causes."
     )
     told = rows_of(
         turns=1.0, completion_tokens=tokens, stop_reason=np.where(QUARTER, StopReason.LENGTH, StopReason.STOP)

@@ -161,21 +161,25 @@ def test_the_verdict_on_a_healthy_run_is_true(run: Realistic) -> None:
     said = found.diagnosed.report.verdict.said
     assert said in of_run(found)[0]
     shown = re.fullmatch(
-        r"Healthy[\w, ]*: solved (\d+%)(?: \u2192 (\d+%) \(steps 1\u2013(\d+) against (\d+)\u2013\d+(.*)\))?", said
+        r"Healthy[\w, ]*: solved (\d+%)(?:, mean reward (\S+))?"
+        r"(?: \u2192 (\S+) \(steps 1\u2013(\d+) against (\d+)\u2013\d+(.*)\))?",
+        said,
     )
     assert shown is not None, said
-    if not shown[2]:
+    figure = "reward" if shown[2] else "solved"
+    if shown[2] or not shown[3]:
         assert is_near(shown[1], fmean(it["solved"] for it in tried(found.last_steps)))
+    if not shown[3]:
         return
-    first, last = int(shown[3]), int(shown[4])
+    first, last = int(shown[4]), int(shown[5])
     sides = [
         tried(it for it in found.truth.rollouts if it["step"] <= first),
         tried(it for it in found.truth.rollouts if it["step"] >= last),
     ]
-    strata = [by("task", side) if shown[5] else {"": side} for side in sides]
+    strata = [by("task", side) if shown[6] else {"": side} for side in sides]
     weights = {name: len(a) * len(b) / (len(a) + len(b)) for name, a in strata[0].items() if (b := strata[1].get(name))}
-    for cell, side in zip((shown[1], shown[2]), strata, strict=True):
-        means = {name: fmean(it["solved"] for it in side[name]) for name in weights}
+    for cell, side in zip((shown[2] or shown[1], shown[3]), strata, strict=True):
+        means = {name: fmean(it[figure] for it in side[name]) for name in weights}
         assert is_near(cell, sum(weights[name] * it for name, it in means.items()) / sum(weights.values())), said
 
 
@@ -260,7 +264,7 @@ def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
     lines, rows = table.by_name(), [it for it in found.last_steps if it["values"] is not None]
     place = {
         name: table.column(name) or 0
-        for name in ("Weight", "Raw mean", "Weighted mean", "Variance share", "To gain", "None or NaN")
+        for name in ("Weight", "Raw mean", "Weighted mean", "Share of variance", "To gain", "None or NaN")
     }
     shares, rooms = variance_shares(found.truth, found.last_steps), dict[str, float]()
     for name, weight in found.truth.weights.items():
@@ -271,7 +275,7 @@ def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
         assert is_near(row[place["None or NaN"]], fmean(value is None for value in values)), row
         if None not in values:
             assert is_near(row[place["Weighted mean"]], (raw or 0.0) * weight, 0.0006), row
-        assert is_near(row[place["Variance share"]], shares[name], 0.011), (row, shares[name])
+        assert is_near(row[place["Share of variance"]], shares[name], 0.011), (row, shares[name])
         given = {it["values"][name] for it in found.truth.rollouts if it["values"] is not None} - {None}
         rooms[name] = (max(0.0, *given) - (raw or 0.0)) * weight
         assert is_near(row[place["To gain"]], rooms[name], 0.0006), (row, "a constant shows no room")
