@@ -81,7 +81,7 @@ def time_sides(run: Run) -> Sides | None:
     if not tasks_recur(rows):
         return Sides(late, among, None, f"steps {first} against {last}")
     of_both = np.isin(rows.task, list(set(before.task.tolist()) & set(after.task.tolist()) - {-1}))
-    return Sides(late, among & of_both, rows.task, f"steps {first} against {last}, the same tasks, weighted alike")
+    return Sides(late, among & of_both, rows.task, f"steps {first} against {last}, same tasks, weighted alike")
 
 
 class Compared(NamedTuple):

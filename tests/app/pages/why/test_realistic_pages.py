@@ -264,7 +264,7 @@ def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
     lines, rows = table.by_name(), [it for it in found.last_steps if it["values"] is not None]
     place = {
         name: table.column(name) or 0
-        for name in ("Weight", "Raw mean", "Weighted mean", "Share of variance", "To gain", "None or NaN")
+        for name in ("Weight", "Raw mean", "Weighted mean", "Variance share", "To gain", "None or NaN")
     }
     shares, rooms = variance_shares(found.truth, found.last_steps), dict[str, float]()
     for name, weight in found.truth.weights.items():
@@ -275,7 +275,7 @@ def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
         assert is_near(row[place["None or NaN"]], fmean(value is None for value in values)), row
         if None not in values:
             assert is_near(row[place["Weighted mean"]], (raw or 0.0) * weight, 0.0006), row
-        assert is_near(row[place["Share of variance"]], shares[name], 0.011), (row, shares[name])
+        assert is_near(row[place["Variance share"]], shares[name], 0.011), (row, shares[name])
         given = {it["values"][name] for it in found.truth.rollouts if it["values"] is not None} - {None}
         rooms[name] = (max(0.0, *given) - (raw or 0.0)) * weight
         assert is_near(row[place["To gain"]], rooms[name], 0.0006), (row, "a constant shows no room")
