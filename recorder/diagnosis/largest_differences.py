@@ -21,6 +21,7 @@ from logs_ui.recorder.diagnosis.places import columns_of, evals_of, families_of,
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
+from logs_ui.recorder.diagnosis.unparsed_calls import compare_last_answers
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, LITTLE, causes, has_cause, judged
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.vocabulary import LossCause, StopReason
@@ -344,6 +345,7 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     values = run.all.values.get(name, run.all.reward)
     trend = run.all.by_step(np.where(has_cause(run.all, LossCause.WRONG_ANSWER), values, np.nan))
     said += [*_change(trend, name), *differences(run, low, over_time)]
+    said += compare_last_answers(run, *_low_and_better(run, low))
     if left < cost - SAME and all(it.own is not None for it in causes):
         said.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this lost reward.")
     is_unknown = (rows.stop_reason[low] == StopReason.NOT_RECORDED).mean() > _UNKNOWN

@@ -2,6 +2,8 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import orjson
@@ -11,6 +13,7 @@ from logs_ui.recorder.diagnosis.card import Run
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
 
 _READ = 200  # rollouts
+_FEW, _OFTEN, _RARER = 20, 0.1, 0.25  # rollouts of a side; their share; of that share, among better ones [ours]
 _NAMED, _LENGTH = 3, 100  # kinds that are named; characters of the example
 _TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
 _OTHER = re.compile(
@@ -38,16 +41,43 @@ def describe_last_answers(run: Run, own: Bools, otherwise: str) -> tuple[list[st
         own: (N,) True for these rollouts of the last steps; 200 of them are read.
         otherwise: the advice if no text is recorded, or no kind holds most of them.
     """
-    read = run.sample(np.isin(run.all.id, run.rows.id[own]), _READ)
-    texts = [last_text(rollout.messages) for rollout in read.values()]
-    kinds = Counter(map(_kind, texts)).most_common()
+    ends = _read_ends(run, own)
+    kinds = Counter(kind for kind, _ in ends).most_common()
     if not kinds:
         return [], otherwise
     most, count = kinds[0]
     parts = ", ".join(f"{number} end with {kind}" for kind, number in kinds[:_NAMED])
-    example = " ".join(next(text for text in texts if _kind(text) == most)[-_LENGTH:].split())
-    evidence = [f"Of {len(texts)} that were read, {parts}.", *([f"Such as: {example}"] if example else [])]
-    return evidence, _ADVICE[most] if count > len(texts) / 2 else otherwise
+    example = " ".join(next(text for kind, text in ends if kind == most)[-_LENGTH:].split())
+    evidence = [f"Of {len(ends)} that were read, {parts}.", *([f"Such as: {example}"] if example else [])]
+    return evidence, _ADVICE[most] if count > len(ends) / 2 else otherwise
+
+
+def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:
+    """Return a sentence on what low rollouts end with, and better ones hardly do: a call that nothing can execute, or
+    nothing. Both are (N,) of the last steps; 200 of each are read.
+    """
+    sides = [Counter(kind for kind, _ in _read_ends(run, side)) for side in (low, better)]
+    sizes = [counts.total() for counts in sides]
+    if min(sizes) < _FEW:
+        return []
+    for kind in (_NOTHING, _UNNAMED, _BROKEN):
+        mine, others = (counts[kind] for counts in sides)
+        if mine >= _OFTEN * sizes[0] and others / sizes[1] <= _RARER * mine / sizes[0]:
+            low_ones = f"Of {sizes[0]} low rollouts that were read, {mine} end with {kind}"
+            return [f"{low_ones}; of {sizes[1]} better ones, {others}."]
+    return []
+
+
+def _read_ends(run: Run, own: Bools) -> list[tuple[str, str]]:
+    """Return the kind and the text of each last answer."""
+    read = run.sample(np.isin(run.all.id, run.rows.id[own]), _READ)
+    return [_end(rollout.messages) for rollout in read.values()]
+
+
+def _end(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    text = last_text(messages)
+    last: Mapping[str, Any] = next((it for it in reversed(messages) if it.get("role") == "assistant"), {})
+    return _WHOLE if last.get("tool_calls") else _kind(text), text
 
 
 def _kind(text: str) -> str:

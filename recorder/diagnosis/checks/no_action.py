@@ -132,10 +132,11 @@ def _look_idle(run: Run) -> Outcome:
         "in the prompt.",
     )  # fmt: skip
     steps = rows.facts["env_steps"]
+    title = "with an environment never act in it" if np.isnan(idle).any() else "never act in their environment"
     kinds = {"env_steps:0": steps == 0, "env_steps:none": np.isnan(steps)}
     return Card(
         id="never_acted",
-        title=f"{percent(share)} of rollouts never act in their environment",
+        title=f"{percent(share)} of rollouts {title}",
         cost=max(part, whole),
         evidence=("No action of theirs was parsed and executed, and no tool call.", *evidence),
         suggestion=advice,

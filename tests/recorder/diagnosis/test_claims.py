@@ -594,7 +594,8 @@ def over_time(case: Case, *groups: str) -> tuple[str, ...]:
     return *groups[:-1], "; ".join(said)
 
 
-def in_groups_of(case: Case, count: str, text: str) -> tuple[str, ...]:
+def sides_of(case: Case) -> tuple[list[Rollout], list[Rollout]]:
+    """Return the low rollouts of the last steps that ended normally, and the better ones."""
     low = [it for it in case.last if ended(it) and short(case, it) > SAME]
     if case.report.scale.success.is_defined:
         low, better = [it for it in low if not case.solved(it)], [it for it in case.last if case.solved(it)]
@@ -602,6 +603,11 @@ def in_groups_of(case: Case, count: str, text: str) -> tuple[str, ...]:
         means_of = {(it.step, it.group): fmean(rewards(group)) for group in case.groups for it in group}
         better = [it for it in case.last if (reward(it) or 0.0) > means_of[it.step, it.group] + SAME]
         low = [it for it in low if (reward(it) or 0.0) < means_of[it.step, it.group] - SAME]
+    return low, better
+
+
+def in_groups_of(case: Case, count: str, text: str) -> tuple[str, ...]:
+    low, better = sides_of(case)
     said = []
     for part in text.split("; "):
         name = re.findall(r"(.+) \S+, in better ones ", part)[0]
@@ -859,14 +865,28 @@ KINDS = {
 }  # fmt: skip
 
 
-def last_answers(case: Case, *said: Any) -> tuple[Any, ...]:
-    """Count the kinds of answers in 200 rollouts of the finding, evenly spread."""
-    last = [it.turns[-1].text if it.turns else "" for it, is_own in case.of_card() if is_own]
+def kinds_read(rollouts: Iterable[Rollout]) -> Counter[str]:
+    """Count the kinds of last answers in 200 of the rollouts, evenly spread."""
+    last = [it.turns[-1].text if it.turns else "" for it in rollouts]
     read = [last[at] for at in sorted({int(at) for at in np.linspace(0, len(last) - 1, 200)})]
     kinds = [next((kind for kind, part in KINDS.items() if part in text), "text without a call") for text in read]
-    counts = Counter(kind if text.strip() else "no text" for kind, text in zip(kinds, read, strict=True))
-    named = said[2::2]
-    return str(len(read)), *(it for kind in named for it in (kind and str(counts[kind]), kind))
+    return Counter(kind if text.strip() else "no text" for kind, text in zip(kinds, read, strict=True))
+
+
+def last_answers(case: Case, *said: Any) -> tuple[Any, ...]:
+    counts = kinds_read(it for it, is_own in case.of_card() if is_own)
+    return str(counts.total()), *(it for kind in said[2::2] for it in (kind and str(counts[kind]), kind))
+
+
+def low_answers(case: Case, *said: str) -> tuple[str, ...]:
+    low, better = map(kinds_read, sides_of(case))
+    return str(low.total()), str(low[said[2]]), said[2], str(better.total()), str(better[said[2]])
+
+
+def with_environment(case: Case, _: str) -> tuple[str, ...]:
+    """Of tasks, in any step, of which some rollout acts."""
+    acting = {task(it) for it in case.run.rollouts if actions(it)}
+    return (percent(fmean(not actions(it) for it in case.last if task(it) in acting)),)
 
 
 PLAIN = (
@@ -891,6 +911,7 @@ def pattern(template: str) -> str:
 COUNTS: dict[str, Count] = {
     "In # of # of them with 5 or more answers that were read, most agree on one that is not the reference: @ in # of # "
     "to @, whose reference is @.": agreed,
+    "Of # low rollouts that were read, # end with @; of # better ones, #.": low_answers,
     "Of # that were read, # end with @[, # end with @][, # end with @].": last_answers,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
@@ -1073,6 +1094,7 @@ COUNTS: dict[str, Count] = {
         str(sum(shares_prompt(c))),
     ),
     "# of rollouts never act in their environment": lambda c, _: (c.share(lambda it: not actions(it)),),
+    "# of rollouts with an environment never act in it": with_environment,
     "No action is found in # of the model's answers": lambda c, _: (
         percent(sum(map(unparsed, c.last)) / sum(len(it.turns) for it in c.last)),
     ),

@@ -1,0 +1,44 @@
+"""What the last answers of rollouts hold in place of an action."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from logs_ui.recorder.diagnosis import diagnose_rows
+from logs_ui.recorder.diagnosis.card import Texts
+from logs_ui.recorder.diagnosis.unparsed_calls import _end
+from tests.recorder.diagnosis.test_diagnosis import rows_of
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        ({"content": '<tool_call>{"tool": "look"}</tool_call>'}, 'a call without "name"'),
+        ({"content": '<tool_call>{"name": 7}'}, 'a call without "name"'),
+        ({"content": '<tool_call>{"name": "look", </tool_call>'}, "a call whose JSON is broken"),
+        ({"content": "<tool_call>" + "[" * 100_000}, "a call whose JSON is broken"),
+        ({"content": '<tool_call>{"name": "look"}</tool_call>'}, "a whole call"),
+        ({"content": "", "tool_calls": [{"function": {"name": "look"}}]}, "a whole call"),
+        ({"content": "Thought: I look.\nAction: look[door]"}, "a call in another form"),
+        ({"content": '```json\n{"name": "look"}\n```'}, "a call in another form"),
+        ({"content": "I would look at the door."}, "text without a call"),
+        ({"content": [{"type": "text", "text": " "}]}, "no text"),
+        ({"content": None}, "no text"),
+    ],
+)
+def test_a_last_answer_is_of_a_kind(answer: dict[str, Any], kind: str) -> None:
+    assert _end([{"role": "user", "content": "Go on."}, {"role": "assistant", **answer}, {"role": "tool"}])[0] == kind
+
+
+def test_low_rollouts_that_end_with_nothing_are_told_from_better_ones() -> None:
+    place = np.arange(400)
+
+    def read(ids: Sequence[int]) -> dict[int, Texts]:
+        """Every second low rollout, which are those with an odd id, says nothing."""
+        return {row: Texts([{"role": "assistant", "content": "" if row % 4 == 1 else "It is 4."}], []) for row in ids}
+
+    low = diagnose_rows(rows_of(400, steps=20, reward=place % 2), read_texts=read).scored_low
+    assert low is not None
+    assert "Of 100 low rollouts that were read, 50 end with no text; of 100 better ones, 0." in low.evidence
