@@ -1,8 +1,9 @@
 """Says what the last answers of rollouts hold in place of an action that could be executed."""
 
+import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,11 @@ from logs_ui.recorder.diagnosis.card import Run
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
 
 _READ = 200  # rollouts
-_FEW, _OFTEN, _RARER = 20, 0.1, 0.25  # rollouts of a side; their share; of that share, among better ones [ours]
+_FEW, _OFTEN, _RARER, _ERRORS = 20, 0.1, 0.25, 3  # of a side; share; of it, among better ones; standard errors [ours]
 _NAMED, _LENGTH = 3, 100  # kinds that are named; characters of the example
-_TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*(?:</tool_call>|\Z)", re.DOTALL)
+_TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _OTHER = re.compile(
-    r"<function[=_(]|<\|python_tag\|>|\[TOOL_CALLS?\]|<tool_use>|^\s*action\s*:|^```(?:json|tool|python|bash|sh)\b"
+    r"<function[=_(]|<\|python_tag\|>|\[TOOL_CALLS?\]|<tool_use>|^[^\S\n]*action\s*:|^```(?:json|tool)\b|<action>|<\uff5ctool"
     r'|\{\s*"(?:name|tool|action|function)"\s*:',
     re.IGNORECASE | re.MULTILINE,
 )
@@ -27,10 +28,11 @@ _ADVICE = {
     "a whole call": "Look at why the loop does not execute them: its parser, or the name of the tool.",
     "a call in another form": "Let the parser accept this form, or show the one that it expects in the prompt.",
     "text without a call": "Show an example of an action in the prompt.",
+    "reasoning alone": "Open one: it ends within its reasoning.",
     "no text": "Open one with its tokens: look at the end-of-turn token and the chat template.",
 }
 """The kinds, and what to do about each."""
-_UNNAMED, _BROKEN, _WHOLE, _CALL, _TEXT, _NOTHING = _ADVICE
+_UNNAMED, _BROKEN, _WHOLE, _CALL, _TEXT, _REASONING, _NOTHING = _ADVICE
 
 
 def describe_last_answers(run: Run, own: Bools, otherwise: str) -> tuple[list[str], str]:
@@ -57,36 +59,54 @@ def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:
     nothing. Both are (N,) of the last steps; 200 of each are read.
     """
     sides = [Counter(kind for kind, _ in _read_ends(run, side)) for side in (low, better)]
-    sizes = [counts.total() for counts in sides]
-    if min(sizes) < _FEW:
+    most = max((_NOTHING, _REASONING, _UNNAMED, _BROKEN, _CALL), key=sides[0].__getitem__)
+    (mine, others), sizes = ([counts[most] for counts in sides], [counts.total() for counts in sides])
+    if min(sizes) < _FEW or mine < _OFTEN * sizes[0] or others / sizes[1] > _RARER * mine / sizes[0]:
         return []
-    for kind in (_NOTHING, _UNNAMED, _BROKEN):
-        mine, others = (counts[kind] for counts in sides)
-        if mine >= _OFTEN * sizes[0] and others / sizes[1] <= _RARER * mine / sizes[0]:
-            low_ones = f"Of {sizes[0]} low rollouts that were read, {mine} end with {kind}"
-            return [f"{low_ones}; of {sizes[1]} better ones, {others}."]
-    return []
+    share = (mine + others) / sum(sizes)
+    error = math.sqrt(share * (1 - share) * sum(1 / size for size in sizes))
+    if mine / sizes[0] - others / sizes[1] < _ERRORS * error:
+        return []
+    return [f"Of {sizes[0]} low rollouts that were read, {mine} end with {most}; of {sizes[1]} better ones, {others}."]
 
 
 def _read_ends(run: Run, own: Bools) -> list[tuple[str, str]]:
     """Return the kind and the text of each last answer."""
     read = run.sample(np.isin(run.all.id, run.rows.id[own]), _READ)
-    return [_end(rollout.messages) for rollout in read.values()]
+    ends = ([it for it in rollout.messages if it.get("role") == "assistant"][-1:] for rollout in read.values())
+    return [_end(*last) for last in ends if last]
 
 
-def _end(messages: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
-    text = last_text(messages)
-    last: Mapping[str, Any] = next((it for it in reversed(messages) if it.get("role") == "assistant"), {})
-    return _WHOLE if last.get("tool_calls") else _kind(text), text
+def _end(message: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the kind and the text, without its reasoning, of an answer."""
+    text, calls = last_text([message]), message.get("tool_calls")
+    if calls:
+        functions = [it.get("function") for it in calls if isinstance(it, dict)]
+        return _worst(_kind_of_call(it) for it in functions), text
+    if not text.strip():
+        content = message.get("content")
+        is_cut = isinstance(content, str) and bool(content.strip())
+        return _REASONING if is_cut or message.get("reasoning_content") else _NOTHING, text
+    if calls := [it.strip() for it in _TAGGED.findall(text)]:
+        return _worst(_kind_of_json(it) if it[:1] in {"{", "["} else _CALL for it in calls), text
+    return _CALL if _OTHER.search(text) else _TEXT, text
 
 
-def _kind(text: str) -> str:
-    if call := _TAGGED.search(text):
-        try:
-            value = orjson.loads(call[1])
-        except orjson.JSONDecodeError:
-            return _BROKEN
-        return _WHOLE if isinstance(value, dict) and isinstance(value.get("name"), str) else _UNNAMED
-    if _OTHER.search(text):
-        return _CALL
-    return _TEXT if text.strip() else _NOTHING
+def _worst(kinds: Iterable[str]) -> str:
+    """Return the kind of several calls: whole, if one of them is; else that of the last."""
+    every = list(kinds)
+    return _WHOLE if _WHOLE in every else every[-1] if every else _UNNAMED
+
+
+def _kind_of_json(source: str) -> str:
+    try:
+        return _kind_of_call(orjson.loads(source))
+    except orjson.JSONDecodeError:
+        return _BROKEN
+
+
+def _kind_of_call(call: Any) -> str:
+    if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+        return _CALL if isinstance(call, dict) and isinstance(call.get("function"), dict) else _UNNAMED
+    arguments = call.get("arguments")
+    return _kind_of_json(f'{{"name": "", "arguments": {arguments}}}') if isinstance(arguments, str) else _WHOLE

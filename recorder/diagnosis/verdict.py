@@ -48,7 +48,12 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
         return _with_findings(run, cards, outcome, _FALL / units)
     if not np.isfinite(run.rows.reward).any():
         return Verdict("no_reward", "No rollout of these steps has a reward")
-    return _fallen(run, outcome, _FALL / units) or _without_signal(run, outcome) or _reached(run, outcome)
+    return (
+        _fallen(run, outcome, _FALL / units)
+        or _without_signal(run, outcome)
+        or _lower(outcome)
+        or _reached(run, outcome)
+    )
 
 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
@@ -221,6 +226,12 @@ def _without_signal(run: Run, outcome: _Measure) -> Verdict | None:
     if equal < _EQUAL or _is_high(run, outcome):
         return None
     return Verdict("nothing_to_learn", f"Nothing to learn: rewards are equal within {percent(equal)} of groups")
+
+
+def _lower(outcome: _Measure) -> Verdict | None:
+    """Return the verdict on a fall that is too likely by chance for an alarm, and too unlikely for a healthy run."""
+    said = f"No cause found; lower, perhaps by chance: {outcome.course}"
+    return Verdict("level", said) if outcome.is_sure(-1, _SURE) else None
 
 
 def _is_high(run: Run, outcome: _Measure) -> bool:

@@ -117,7 +117,7 @@ def hundredfold(place: Place) -> Played:
 
 
 def off_by_one(place: Place) -> Played:
-    return _wrong(place, _number(place.task), str(int(_number(place.task)) - 1), _lined)
+    return _wrong(place, _number(place.task), str(int(_number(place.task)) - 1), _tagged)
 
 
 def of_another_edition(place: Place) -> Played:

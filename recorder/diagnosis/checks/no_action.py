@@ -86,7 +86,8 @@ def _look_unparsed(run: Run) -> Outcome:
             f"Tell the model when no action is found, in place of `{fallback.action}`; show the format in the prompt."
         )
         where |= {fallback.where: sent > 0}
-    evidence, advice = describe_last_answers(run, ended, advice) if ended.any() else ([], advice)
+    is_last = ended.sum() >= bad.sum() / 2
+    evidence, advice = describe_last_answers(run, ended, advice) if is_last else ([], advice)
     return Card(
         id="parse_failures",
         title=title,

@@ -77,8 +77,8 @@ def follows_prompt(rows: Rows) -> bool:
     task = np.full(len(groups.size), -1)
     task[rows.group] = rows.task
     given, tasks = np.round(groups.mean[is_dead], 6), task[is_dead]
-    kinds = distinct(tasks[tasks >= 0], given[tasks >= 0], count=len(rows.tasks))
-    is_told = (mean(duplicated(rows)) or 0.0) < _MOST and not (kinds > 1).any()
+    kinds = distinct(tasks[tasks >= 0], given[tasks >= 0], count=len(rows.tasks) + 1)  # the last of no task
+    is_told = (mean(duplicated(rows)) or 0.0) < _MOST and float(np.mean((kinds > 1)[tasks])) < _MOST
     return bool(is_told and len(np.unique(given)) >= _GRADED)
 
 
@@ -150,7 +150,9 @@ def _look_cliff(run: Run) -> Outcome:
         return Below(f"{calm}; the mean reward rose.")
     fields = below(trend, limit * before)
     since = fields["since_step"] or last
-    sound = [value for step, value in trend if step < since][-_TRAIL:] or [before]
+    sound = [value for step, value in trend if step < since][-_TRAIL:]
+    if not sound or not now < limit * float(np.median(sound)):
+        since, sound = last, [value for _, value in trend[-_TRAIL - _LAST : -_LAST]]
     before = float(np.median(sound))
     told = (
         f"Median std over the {len(sound)} steps before step {since}: {figure(before)}. Mean over the last {_LAST}: "

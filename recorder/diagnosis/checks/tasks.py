@@ -8,7 +8,7 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import below
-from logs_ui.recorder.diagnosis.checks.never_matches import plain, reference_column
+from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import compare
@@ -21,6 +21,7 @@ from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_ONE
 from logs_ui.recorder.vocabulary import Lack, LossCause
 
+_LENGTH = 60  # characters of an answer that is quoted
 _READ, _TASKS_READ, _ANSWERS, _AGREE = 800, 40, 5, 0.6  # answers; tasks; answers of one; of these, that agree [ours]
 _SHIFT, _LEAST, _ERRORS, _CHANCE = 0.5, 0.05, 2.5, 0.01  # for the mix of tasks
 
@@ -31,10 +32,14 @@ def _look_forgotten(run: Run) -> Outcome:
     rows, what, found = run.all, "tasks", labels(run.all, run.scale, run.settings)
     if (grouped := with_families(rows)) is not None:
         whole = labels(grouped, run.scale, run.settings)
-        lost = np.flatnonzero(whole.label == Label.FORGOTTEN)
-        alone = grouped.task[np.isin(rows.task, np.flatnonzero(found.label == Label.FORGOTTEN))]
+        lost = np.isin(grouped.task, np.flatnonzero(whole.label == Label.FORGOTTEN))
+        alone = np.isin(rows.task, np.flatnonzero(found.label == Label.FORGOTTEN))
         # Of a family that regressed as a whole, few tasks may have attempts enough to be sure of each.
-        if not tasks_recur(rows) or (len(lost) and np.isin(alone, lost).all()):
+        still = (
+            tried(rows, run.scale) & lost & (grouped.step >= whole.since[grouped.task]) & run.scale.success.solved(rows)
+        )
+        is_whole = len(np.unique(rows.task[still])) <= len(np.unique(rows.task[lost])) / 2
+        if not tasks_recur(rows) or (lost.any() and is_whole and lost.sum() > (alone & ~lost).sum()):
             rows, what, found = grouped, "task families", whole
     often = int((np.bincount(rows.task[tried(rows, run.scale)]) >= ATTEMPTS).sum())
     if often == 0:
@@ -123,35 +128,38 @@ def _look_never(run: Run) -> Outcome:
 
 
 def _name_agreed(run: Run, hopeless: Bools) -> list[str]:
-    """Return a sentence on those of (T,) `hopeless` tasks whose final answers agree, and not with the reference; none
-    without a column of references, or if these tasks all get the same answer.
+    """Return a sentence on those of (T,) `hopeless` tasks whose final answers agree, and not with the reference, if
+    these are half of the tasks that can be compared, and not all get the same answer; else none. Answers without a mark
+    are no answers here, and those of one letter agree by chance.
     """
     column = reference_column(run.rows, run.labels, run.settings.reference)
-    if column is None:
-        return []
     of = np.isin(run.all.task, np.flatnonzero(hopeless)[:_TASKS_READ])
-    told = {row: final_answer(texts.messages) for row, texts in run.sample(of, _READ).items()}
-    answers = {row: plain(it.text, is_line=it.place == LAST_LINE) for row, it in told.items() if it is not None}
-    rows = run.all.where(np.isin(run.all.id, list(answers)))
-    given: dict[int, Counter[str]] = defaultdict(Counter)
-    for row, task in zip(rows.id.tolist(), rows.task.tolist(), strict=True):
-        given[task][answers[row]] += 1
-    references = dict(zip(rows.task.tolist(), run.read_labels(rows)[column], strict=True))
-    often = {task: counts for task, counts in given.items() if counts.total() >= _ANSWERS and references[task]}
-    agreed = {task: max(counts, key=counts.__getitem__) for task, counts in often.items()}
-    agreed = {
-        task: answer
-        for task, answer in agreed.items()
-        if often[task][answer] >= _AGREE * often[task].total() and answer != plain(references[task] or "")
-    }
-    if len(set(agreed.values())) < 2:
+    told = {row: final_answer(texts.messages) for row, texts in (run.sample(of, _READ) if column else {}).items()}
+    written = {row: it.text[:_LENGTH] for row, it in told.items() if it is not None and it.place != LAST_LINE}
+    rows = run.all.where(np.isin(run.all.id, list(written)))
+    if not len(rows):
         return []
-    task, answer = next(iter(agreed.items()))
-    written = next(it.text for row, it in told.items() if it is not None and answers[row] == answer)
+    given, references = defaultdict(list), defaultdict(set)
+    known = run.read_labels(rows).get(column or "", [None] * len(rows))
+    for row, task, reference in zip(rows.id.tolist(), rows.task.tolist(), known, strict=True):
+        given[task].append(written[row])
+        references[task].add(reference)
+    often = [task for task, answers in given.items() if len(answers) >= _ANSWERS and len(references[task]) == 1]
+    agreed: dict[int, tuple[str, int, str]] = {}
+    for task in often:
+        answer, count = Counter(map(plain, given[task])).most_common(1)[0]
+        (reference,) = references[task]
+        if reference and len(answer) > 1 and count >= _AGREE * len(given[task]):
+            first = next(it for it in given[task] if plain(it) == answer)
+            if not holds(first, reference) and not holds(reference, first):
+                agreed[task] = first, count, reference[-_LENGTH:]
+    if len({answer for answer, *_ in agreed.values()}) < 2 or 2 * len(agreed) < len(often):
+        return []
+    task, (answer, count, reference) = next(iter(agreed.items()))
     return [(
         f"In {len(agreed)} of {len(often)} of them with {_ANSWERS} or more answers that were read, most agree on one "
-        f"that is not the reference: {written} in {often[task][answer]} of {often[task].total()} to "
-        f"{rows.tasks[task]}, whose reference is {references[task]}."
+        f"that is not the reference: {answer} in {count} of {len(given[task])} to {rows.tasks[task]}, whose reference "
+        f"is {reference}."
     )]  # fmt: skip
 
 

@@ -22,14 +22,20 @@ from tests.recorder.diagnosis.test_diagnosis import rows_of
         ({"content": '<tool_call>{"name": "look"}</tool_call>'}, "a whole call"),
         ({"content": "", "tool_calls": [{"function": {"name": "look"}}]}, "a whole call"),
         ({"content": "Thought: I look.\nAction: look[door]"}, "a call in another form"),
+        ({"content": "<tool_call><function=look></function></tool_call>"}, "a call in another form"),
+        ({"content": '<tool_call>{"name": </tool_call> <tool_call>{"name": "look"}</tool_call>'}, "a whole call"),
+        ({"content": None, "tool_calls": [{"function": {"name": "look", "arguments": '{"at": '}}]},
+         "a call whose JSON is broken"),
+        ({"content": "<think>Is it 4?"}, "reasoning alone"),
+        ({"content": "\n" * 100_000}, "no text"),
         ({"content": '```json\n{"name": "look"}\n```'}, "a call in another form"),
         ({"content": "I would look at the door."}, "text without a call"),
         ({"content": [{"type": "text", "text": " "}]}, "no text"),
         ({"content": None}, "no text"),
     ],
-)
+)  # fmt: skip
 def test_a_last_answer_is_of_a_kind(answer: dict[str, Any], kind: str) -> None:
-    assert _end([{"role": "user", "content": "Go on."}, {"role": "assistant", **answer}, {"role": "tool"}])[0] == kind
+    assert _end({"role": "assistant", **answer})[0] == kind
 
 
 def test_low_rollouts_that_end_with_nothing_are_told_from_better_ones() -> None:
