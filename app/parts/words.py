@@ -217,7 +217,7 @@ GROUP_SORTS = {
     GroupSort.NEWEST: "newest first",
     GroupSort.LOWEST_MEAN: "lowest mean first",
     GroupSort.LARGEST_STD: "largest std first",
-    GroupSort.DEAD_FIRST: "dead first",
+    GroupSort.DEAD_FIRST: "zero variance first",
 }
 
 

@@ -247,7 +247,7 @@ def _by_place(run: Run, rows: Rows, units: Ints, what: str, columns: int = 1) ->
     is the least probability by chance.
     """
     ended = (rows.task >= 0) & np.isfinite(rows.reward) & has_cause(rows, LossCause.WRONG_ANSWER)
-    name, sign, values = ("mean loss", -1, -run.lost) if run.scale.units else ("mean reward", 1, rows.reward)
+    name, sign, values = ("mean lost reward", -1, -run.lost) if run.scale.units else ("mean reward", 1, rows.reward)
     task, reward = rows.task[ended], values[ended]
     compared, places = _compare_each(task, reward, units[ended], len(rows.tasks))
     if not compared:

@@ -25,10 +25,10 @@ _OTHER = re.compile(
 _ADVICE = {
     'a call without "name"': 'Show a whole call in the prompt: its JSON needs "name" and "arguments".',
     "a call whose JSON is broken": "Look at where the JSON of one breaks off, and show a whole call in the prompt.",
-    "a whole call": "Look at why the loop does not execute them: its parser, or the name of the tool.",
+    "a whole call": "Look at why the loop does not execute such calls: its parser, or the names of the tools.",
     "a call in another form": "Let the parser accept this form, or show the one that it expects in the prompt.",
     "text without a call": "Show an example of an action in the prompt.",
-    "reasoning alone": "Open one: it ends within its reasoning.",
+    "reasoning alone": "Open one with its tokens: no text follows its reasoning. Look at what ends it.",
     "no text": "Open one with its tokens: look at the end-of-turn token and the chat template.",
 }
 """The kinds, and what to do about each."""
@@ -50,7 +50,7 @@ def describe_last_answers(run: Run, own: Bools, otherwise: str) -> tuple[list[st
     most, count = kinds[0]
     parts = ", ".join(f"{number} end with {kind}" for kind, number in kinds[:_NAMED])
     example = " ".join(next(text for kind, text in ends if kind == most)[-_LENGTH:].split())
-    evidence = [f"Of {len(ends)} that were read, {parts}.", *([f"Such as: {example}"] if example else [])]
+    evidence = [f"Of {len(ends)} that were read, {parts}.", *([f"One ends with: {example}"] if example else [])]
     return evidence, _ADVICE[most] if count > len(ends) / 2 else otherwise
 
 

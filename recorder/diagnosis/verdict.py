@@ -230,7 +230,7 @@ def _without_signal(run: Run, outcome: _Measure) -> Verdict | None:
 
 def _lower(outcome: _Measure) -> Verdict | None:
     """Return the verdict on a fall that is too likely by chance for an alarm, and too unlikely for a healthy run."""
-    said = f"No cause found; lower, perhaps by chance: {outcome.course}"
+    said = f"No cause found; a fall that may be chance: {outcome.course}"
     return Verdict("level", said) if outcome.is_sure(-1, _SURE) else None
 
 

@@ -30,7 +30,9 @@ class GroupChoice:
     @property
     def kind_name(self) -> str:
         """Returns the kind in words; empty for any."""
-        return words.GROUP_KINDS[self.kinds[0]].text if self.kind not in {"", _ALL_DEAD} else self.kind
+        if self.kind in {"", _ALL_DEAD}:
+            return self.kind and "zero-variance"
+        return words.GROUP_KINDS[self.kinds[0]].text
 
     @property
     def needs_survey(self) -> bool:

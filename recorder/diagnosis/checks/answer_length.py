@@ -71,7 +71,7 @@ def _look_truncation(run: Run) -> Outcome:
     said.append(lengths_said)
     said += [] if (ended | ~cut).all() else [f"In {(ended & cut).sum()} of {cut.sum()} it was the last one."]
     if guessed := float((cut & ~_cut(rows, None)).sum() / cut.sum()):
-        said += [f"For {percent(guessed)} of them no stop reason is recorded. The bars count those under other causes."]
+        said += [f"For {percent(guessed)} of them no stop reason is recorded. The bars count those under others."]
     where = {"truncated_turns>0": rows.facts["truncated_turns"] > 0, "stop:length": rows.stop_reason == "length"}
     where |= {f"completion_tokens:{length:g} truncated_turns:none": _used_all(rows, length)} if length else {}
     ends = "are truncated at the token limit" if (ended | ~cut).all() else "have a truncated generation"

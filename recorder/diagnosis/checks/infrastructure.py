@@ -100,8 +100,8 @@ def _received(whole: Bools, told: Bools) -> list[str]:
     said = [f"In {every} rollouts all calls failed."] if every else []
     if some:
         said.append(
-            f"In {some} rollouts some calls raised, and rollouts with an error do worse than the others. The bars "
-            "count them under what ended them, so costs overlap."
+            f"In {some} rollouts some calls raised, and rollouts with an error do worse than the others. Lost reward "
+            "by cause counts them under what ended them, so costs overlap."
         )
     return said
 

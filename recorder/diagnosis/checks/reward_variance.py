@@ -185,8 +185,8 @@ CONSTANT_REWARD = check(
     "constant_reward",
     "Constant reward",
     f"All rewards of the last steps differ by at most {SAME:g}, and are not the best reward. Silent if all are 0 and "
-    "the environment rewarded none either. If other failures explain the equal rewards, only the loss of rollouts "
-    "that ended normally is counted.",
+    "the environment rewarded none either. If other failures explain the equal rewards, only the lost reward of "
+    "rollouts that ended normally is counted.",
     lambda run: None if np.isfinite(run.rows.reward).sum() >= _FEW else f"{_FEW} rewards",
     _look_constant,
     limits=None,

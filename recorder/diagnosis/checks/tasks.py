@@ -157,8 +157,8 @@ def _name_agreed(run: Run, hopeless: Bools) -> list[str]:
         return []
     task, (answer, count, reference) = next(iter(agreed.items()))
     return [(
-        f"In {len(agreed)} of {len(often)} of them with {_ANSWERS} or more answers that were read, most agree on one "
-        f"that is not the reference: {answer} in {count} of {len(given[task])} to {rows.tasks[task]}, whose reference "
+        f"{len(often)} of them have {_ANSWERS} or more marked answers that were read; in {len(agreed)} most agree on "
+        f"one that is not the reference. {rows.tasks[task]}: {answer} in {count} of {len(given[task])}, the reference "
         f"is {reference}."
     )]  # fmt: skip
 
@@ -274,7 +274,8 @@ NEVER_SOLVED = check(
     "never_solved",
     "Never solved",
     f"Tasks that none of {ATTEMPTS} or more attempts solved. If no task at all is solved, only if the environment "
-    "gives no rewards either. Silent if the reward depends on the prompt alone.",
+    "gives no rewards either. Silent if the reward depends on the prompt alone. Where most answers to half of the "
+    "tasks agree, and not with the reference, the references are to be verified first.",
     _TASKS,
     _look_never,
     source="verifiers",

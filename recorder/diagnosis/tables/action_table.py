@@ -31,8 +31,8 @@ class Habit:
 HABITS = (
     Habit("never_acted", "never act", "Not one action reached the environment.", "env_steps", "env_steps:0",
           lambda it: it == 0),
-    Habit("env_errors", "have a call that raised", "At least one call to the environment raised, or made one that did."
-          " An observation that tells of an error did not raise.", "env_errors", "env_errors>0", lambda it: it > 0),
+    Habit("env_errors", "have a call that raised", "At least one call to the environment raised, or one within it. An"
+          " error that only an observation tells of does not count.", "env_errors", "env_errors>0", lambda it: it > 0),
     Habit("unparsed", "answer without an action", "At least one answer of the model gave no action. Of those who"
           " act by calling tools, the last answer may do so.", "parse_failures",
           "parse_failures>0", lambda it: it > 0),

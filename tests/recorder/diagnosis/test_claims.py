@@ -853,10 +853,10 @@ def agreed(case: Case, *said: str) -> tuple[str, ...]:
     of_task = [it for it in tasks(case.run.rollouts).values() if len(it) >= 10 and not any(map(case.solved, it))]
     most = [(group, *Counter(map(given, group)).most_common(1)[0]) for group in of_task]
     alike = [it for it in most if it[2] >= 0.6 * len(it[0]) and it[1] != right(it[0][0])]
-    group, answer, number = next(it for it in alike if task(it[0][0]) == said[5])
-    written = said[2] if valued(said[2].removeprefix("Final answer: ")) == answer else answer
+    group, answer, number = next(it for it in alike if task(it[0][0]) == said[2])
+    written = said[3] if valued(said[3]) == answer else answer
     reference = str(group[0].metadata["answer"])
-    return str(len(alike)), str(len(most)), written, str(number), str(len(group)), said[5], reference
+    return str(len(most)), str(len(alike)), said[2], written, str(number), str(len(group)), reference
 
 
 KINDS = {
@@ -896,7 +896,7 @@ PLAIN = (
     "What the dataset asks is the same; ", "Whether the new tasks are harder ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
-    "No action of theirs was parsed and executed, and no tool call.", "Such as: ",
+    "No action of theirs was parsed and executed, and no tool call.", "One ends with: ",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
 
@@ -909,8 +909,8 @@ def pattern(template: str) -> str:
 
 
 COUNTS: dict[str, Count] = {
-    "In # of # of them with 5 or more answers that were read, most agree on one that is not the reference: @ in # of # "
-    "to @, whose reference is @.": agreed,
+    "# of them have 5 or more marked answers that were read; in # most agree on one that is not the reference. @: @ in "
+    "# of #, the reference is @.": agreed,
     "Of # low rollouts that were read, # end with @; of # better ones, #.": low_answers,
     "Of # that were read, # end with @[, # end with @][, # end with @].": last_answers,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
@@ -1121,8 +1121,8 @@ COUNTS: dict[str, Count] = {
     "Truncated generations have # to # tokens (median #). Their limit is not recorded.": lambda c, *_: (
         figure(min(cut_tokens(c))), figure(max(cut_tokens(c))), figure(median(cut_tokens(c))),
     ),
-    "In # rollouts some calls raised, and rollouts with an error do worse than the others. The bars count them "
-    "under what ended them, so costs overlap.": lambda c, _: (
+    "In # rollouts some calls raised, and rollouts with an error do worse than the others. Lost reward by "
+    "cause counts them under what ended them, so costs overlap.": lambda c, _: (
         str(sum(failed(it) and not error(it) for it in c.last)),
     ),
     "Rollouts end normally and score low: # of the lost reward": of_loss,

@@ -165,7 +165,7 @@ def test_a_truncation_that_nobody_told_says_that_the_waterfall_cannot_tell() -> 
     tokens, config = np.where(QUARTER, 120.0, 60.0), {"max_completion_length": 120}
     found = card(diagnose_rows(rows_of(completion_tokens=tokens, turns=1.0), config=config), "truncation")
     assert not found.is_part
-    assert found.evidence[-1] == "For 100% of them no stop reason is recorded. The bars count those under other causes."
+    assert found.evidence[-1] == "For 100% of them no stop reason is recorded. The bars count those under others."
     told = rows_of(
         turns=1.0, completion_tokens=tokens, stop_reason=np.where(QUARTER, StopReason.LENGTH, StopReason.STOP)
     )

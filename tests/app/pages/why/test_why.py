@@ -187,7 +187,7 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
         told = text_of(html[html.index(f'id="card-{card.id}"') :].partition(' class="fold')[0])
         assert (f"{card.share:.0%} of rollouts" if card.cost is None else f"\u2212{card.cost:.3f}") in told
         assert all(sentence in told for sentence in card.evidence)
-        assert card.cost is None or ("these bars add up" if card.is_part else "these parts do not add up") in told
+        assert card.cost is None or ("these bars add up" if card.is_part else "the costs do not add up") in told
     assert len(report.cards) > 2
     assert (
         html.count('<line class="limit"') == sum(it.limit is not None and len(it.trend) > 1 for it in report.cards) > 0
