@@ -11,7 +11,7 @@ from logs_ui.recorder.queries import GroupSort
     [
         (GroupChoice(), {}, ""),
         (GroupChoice(GroupSort.LOWEST_MEAN), {"sort": "lowest-mean"}, ""),
-        (GroupChoice(kind="dead"), {"kind": "dead"}, "dead"),
+        (GroupChoice(kind="dead"), {"kind": "dead"}, "zero-variance"),
         (GroupChoice(kind="level"), {"kind": "level"}, "all equal"),
         (GroupChoice(GroupSort.DEAD_FIRST, "mixed"), {"sort": "dead-first", "kind": "mixed"}, "mixed"),
     ],
