@@ -42,7 +42,9 @@ def audit(
     are scaled by batches are compared in whole batches only. `mixed_ids` are the rollouts in groups that mix prompts;
     if it is None, all of the run's rollouts are read to find them.
     """
-    if mixed_ids is None:
+    if run.lacks(Lack.GROUPS):
+        mixed_ids = frozenset()
+    elif mixed_ids is None:
         mixed_ids = frozenset().union(*(find_mixed(RunColumns(run.id or 0, it, whole=True).refresh(db)) for it in Mode))
     gathering = Gathering(_sources(db, run))
     for chunk in queries.rollouts(db, run.id or 0, chosen):
@@ -53,7 +55,7 @@ def audit(
         lost_calls=run.unattributed_calls,
         versions=run.versions,
         group_size={False: size, True: run.config.get("num_generations_eval") or size},
-        mixed=frozenset() if run.lacks(Lack.GROUPS) else mixed_ids,
+        mixed=mixed_ids,
     )
     return audit_rows(recorded, run.uid)
 

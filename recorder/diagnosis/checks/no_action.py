@@ -2,6 +2,8 @@
 without a single action or tool call.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast, links
@@ -14,6 +16,7 @@ from logs_ui.recorder.diagnosis.card import (
     check,
     needs,
     quiet,
+    read_nothing,
     too_few,
     uncovered,
 )
@@ -118,7 +121,7 @@ def _look_idle(run: Run) -> Outcome:
     idle, acting = _idle(rows, run.all), run.all.facts["env_steps"] > 0
     # If rollouts act without tool calls, an action is looked for in every answer.
     by_text = acting.any() and (run.all.facts["tool_calls"][acting] > 0).mean() < _BY_TOOLS
-    if by_text and isinstance(_look_unparsed(run), Card):
+    if by_text and isinstance(_look_unparsed(replace(run, read_texts=read_nothing)), Card):
         # No action was found in their first answer either.
         idle = np.where(np.isnan(rows.facts["env_steps"]), np.nan, idle)
     share = mean(idle)
