@@ -102,8 +102,9 @@ def outline_of(known: Diagnosed) -> Outline:
 
 
 def _solved_share(known: Diagnosed) -> float | None:
-    rows, success = known.rows.where(np.isfinite(known.rows.reward)), known.report.scale.success
-    recent = rows.where(np.isin(rows.step, np.unique(rows.step)[-RECENT_STEPS:]))
+    rows, success = known.rows, known.report.scale.success
+    has_reward = np.isfinite(rows.reward)
+    recent = rows.where(has_reward & np.isin(rows.step, np.unique(rows.step[has_reward])[-RECENT_STEPS:]))
     return mean(success.outcomes(recent)) if success.is_defined else None
 
 

@@ -3,13 +3,13 @@
 Why and Compare show it; `figure_table.html` has its macro.
 """
 
-from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from logs_ui.app.parts import figures
 from logs_ui.recorder.diagnosis.card import Trend
 
-_POINTS = 120  # of a trend, at most
+_POINTS = 60  # of a trend, at most
 _WIDE, _HIGH, _EDGE = 180, 34, 3
 
 
@@ -91,12 +91,13 @@ def thinned(trend: Trend, most: int = _POINTS) -> Trend:
     return (*trend[:-1:every], trend[-1]) if trend else ()
 
 
+@lru_cache(maxsize=512)  # pages that are polled show the same curves again
 def line(
     trend: Trend,
     since: int | None,
     limit: float | None = None,
     between: tuple[int, int] | None = None,
-    others: Sequence[Trend] = (),
+    others: tuple[Trend, ...] = (),
 ) -> TrendLine | None:
     """Builds a trend, with `others` on the same axes; None for fewer than two points."""
     if len(trend) < 2:

@@ -150,9 +150,12 @@ def matching(run: str, where: str) -> str | None:
     if where.startswith(f"{FINDING}:"):
         return rollouts_said(run, [(WHERE, where)])
     try:
-        return rollouts(run, parse_where(where)) if len(where) <= LONGEST else None
+        return rollouts(run, _parsed(where)) if len(where) <= LONGEST else None
     except FilterError:
         return None
+
+
+_parsed = lru_cache(maxsize=512)(parse_where)  # a page has hundreds of filters, and shows them again
 
 
 def tagged(run: str, tag: str) -> str:

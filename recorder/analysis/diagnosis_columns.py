@@ -1,6 +1,7 @@
 """Reads a run's rollouts as columns for the diagnosis, and updates them while a training writes more."""
 
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -136,6 +137,8 @@ class RunColumns:
             values = [value is not None for value in values]
         elif name == "odd_rewards":
             values = [value not in {None, "null"} for value in values]
+        elif _KINDS[name] is object:  # most texts repeat: each distinct one is stored once
+            values = [sys.intern(value) if isinstance(value, str) else value for value in values]
         found: NDArray[Any] = np.array(values, _KINDS[name])
         return _bounded(found) if name in _NUMBERS else found
 

@@ -110,8 +110,11 @@ def last_steps(db: Database, run_id: int, of: Series, count: int) -> list[Step]:
     """Return the last `count` steps that have a reward, or the last ones if none has; in order."""
     step, scored = col(StepStatistics.step), col(StepStatistics.scored)
     query = select(step).where(*_of_series(run_id, of)).group_by(step).order_by(step.desc()).limit(count)
+    near = query.where(step > of.last - 4 * count)  # most often enough, and all steps need not be read and sorted
     with Session(db) as session:
-        chosen = session.scalars(query.where(scored > 0)).all() or session.scalars(query).all()
+        chosen = session.scalars(near.where(scored > 0)).all()
+        if len(chosen) < count:
+            chosen = session.scalars(query.where(scored > 0)).all() or session.scalars(query).all()
         first = min(chosen, default=0)
         return _steps(session, run_id, of, select(step).where(*_of_series(run_id, of), step >= first))
 
@@ -169,9 +172,12 @@ def _steps(session: Session, run_id: int, of: Series, chosen: Select[Any]) -> li
 def _together(each: list[Step]) -> Step:
     """Return the sums over a step of several evals."""
     whole: dict[str, Any] = {name: sum(getattr(it, name) for it in each) for name in _ADDED}
-    whole |= {
-        name: dict(sum((Counter(getattr(it, name)) for it in each), Counter())) for name in ("statuses", "stop_reasons")
-    }
+    for name in ("statuses", "stop_reasons"):
+        counts: dict[str, int] = {}
+        for step in each:
+            for value, number in getattr(step, name).items():
+                counts[value] = counts.get(value, 0) + number
+        whole[name] = {value: number for value, number in counts.items() if number}
     rewards: dict[str, RewardSums] = {}
     for name, it in ((name, it) for step in each for name, it in step.rewards.items() if it.number):
         before = rewards.get(name, RewardSums(0, 0.0, 0.0))

@@ -80,7 +80,7 @@ def _line(name: str, sides: Sequence[ComparedSide], cells: Sequence[Estimate | N
             for it, side in zip(cells[1:], sides[1:], strict=True)
         ],
         since="" if since is None else f"{since:,}{f' {letter}' if len(sides) > 2 else ''}",
-        trend=line(last, since, others=others),
+        trend=line(last, since, others=tuple(others)),
     )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from logs_ui.app.parts import charts, figures
 from logs_ui.app.parts.step_charts import Form, mean, written
 from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.diagnosis.rollout_rows import Ints
 from logs_ui.recorder.queries import Step
 from logs_ui.recorder.vocabulary import StopReason
 
@@ -137,11 +138,17 @@ def _mean_of(name: str) -> Figure:
 def _solved(judged: Diagnosed, eval_name: str | None) -> _Kind:
     rows, success = judged.rows, judged.report.scale.success
     is_of_eval = eval_name is None or np.array([*rows.evals, ""])[rows.eval] == eval_name
-    rows = rows.where(np.isfinite(rows.reward) & success.known(rows) & is_of_eval)
-    number, won = Counter(rows.step.tolist()), Counter(rows.step[success.solved(rows)].tolist())
+    is_counted = np.isfinite(rows.reward) & success.known(rows) & is_of_eval
+    number, solved = _by_step(rows.step[is_counted]), _by_step(rows.step[is_counted & success.solved(rows)])
 
     def share(steps: Sequence[Step]) -> float | None:
-        return mean(sum(won[step.step] for step in steps), sum(number[step.step] for step in steps))
+        return mean(sum(solved[step.step] for step in steps), sum(number[step.step] for step in steps))
 
     meaning = f"Share of the rollouts that solved their task. Solved: {success.said}."
     return _Kind("Solved", Form.SHARE, share, meaning, is_better_high=True)
+
+
+def _by_step(steps: Ints) -> Counter[int]:
+    """Return how often each step occurs."""
+    values, counts = np.unique(steps, return_counts=True)
+    return Counter(dict(zip(values.tolist(), counts.tolist(), strict=True)))

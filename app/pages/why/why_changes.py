@@ -40,6 +40,6 @@ def _line(it: FigureDifference, run: str, report: Report, *, is_linked: bool) ->
         values=[FigureCell(write(it.others)), FigureCell(write(it.chosen), tone="strong")],
         differences=[FigureCell(difference(it.chosen - it.others, it.error, is_share=it.is_share))],
         since="" if it.since is None else f"{it.since:,}",
-        trend=line(it.trend, it.since, others=[it.trend_of_others] if it.trend_of_others else []),
+        trend=line(it.trend, it.since, others=(it.trend_of_others,) if it.trend_of_others else ()),
         address=urls.matching(run, " ".join(filter(None, [of_place, report.within, span]))) if is_linked else None,
     )

@@ -81,11 +81,11 @@ def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
     # What `edit` made of them is left out.
     texts = [it if it and it.isascii() and len(it) % KEY == 0 else "" for it in rows.facts["observation_keys"].tolist()]
     at = np.repeat(np.arange(len(rows)), [len(it) // KEY for it in texts])
-    keys = np.frombuffer("".join(texts).encode(), "<u4").astype(np.int64)
-    pairs, times = np.unique(at << 32 | keys, return_counts=True)
+    pairs, times = np.unique(at << 32 | np.frombuffer("".join(texts).encode(), "<u4"), return_counts=True)
     pairs = np.concatenate([pairs, pairs[times > 1] | 1 << 62])
-    kinds, code = np.unique((pairs & 0xFFFFFFFF) << 1 | pairs >> 62, return_inverse=True)
+    del texts, times  # a run has a million pairs
     at = (pairs & ~(1 << 62)) >> 32
+    kinds, code = np.unique((pairs & 0xFFFFFFFF) << 1 | pairs >> 62, return_inverse=True)
     first = rows.step <= rows.steps[min(1, len(rows.steps) - 2)]
     of_last, of_first = (
         np.bincount(code[of[at]], minlength=len(kinds)) / max(int(of.sum()), 1)

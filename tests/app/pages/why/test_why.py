@@ -262,7 +262,7 @@ def test_a_trend_is_drawn_with_its_threshold_from_the_step_on_which_it_is_bad() 
     assert (trend.limit, trend.since, trend.end) == (3.0, 90.0, (177.0, 17.0))
     assert line(((10, 0.0),), None) is None
     many = tuple((step, float(step)) for step in range(1000))
-    assert len(thinned(many)) <= 121
+    assert len(thinned(many)) <= 61
     assert thinned(many)[-1] == many[-1]
 
 
