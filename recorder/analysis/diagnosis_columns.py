@@ -1,7 +1,6 @@
 """Reads a run's rollouts as columns for the diagnosis, and updates them while a training writes more."""
 
 import math
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -138,7 +137,8 @@ class RunColumns:
         elif name == "odd_rewards":
             values = [value not in {None, "null"} for value in values]
         elif _KINDS[name] is object:  # most texts repeat: each distinct one is stored once
-            values = [sys.intern(value) if isinstance(value, str) else value for value in values]
+            stored: dict[Any, Any] = {}
+            values = [stored.setdefault(value, value) for value in values]
         found: NDArray[Any] = np.array(values, _KINDS[name])
         return _bounded(found) if name in _NUMBERS else found
 
