@@ -7,10 +7,12 @@ from typing import Any
 from logs_ui.recorder.vocabulary import FIRST_PROMPT
 from tests.faults import Fault
 from tests.faults.rewarding import FEW_TASKS, LARGE, LONG, MANY_TASKS, RUNNING, SMALL, USUAL, answered, chance, fault
+from tests.faults.runs import Turn
 from tests.faults.scripts import Place, Played, Script, Shape
 
 SAMPLING = "sampling/sampling_logp_difference/mean"
 RATIO = "sampling/importance_sampling_ratio/mean"
+KEPT = Shape(steps=24, groups=8, tasks=0)
 MOVING = {"learning_rate": 1e-5, "grad_norm": 0.4}
 
 
@@ -128,6 +130,30 @@ def older(steps: int) -> Script:
     return lambda place: replace(half(place), policy_step=place.step - steps, is_hit=True)
 
 
+def graded_as_ever(place: Place) -> Played:
+    return answered(place, parts={"score": place.random.gauss(0.5, 0.15)})
+
+
+def agent_as_ever(place: Place) -> Played:
+    """An agent of three to eight calls, solved as often as not."""
+    calls = 3 + place.random.randrange(6)
+    turns = [
+        Turn(f"call {place.random.randrange(2000)}", {"run": f"ls {place.random.randrange(99)}"}, "some files")
+        for _ in range(calls)
+    ]
+    return Played(turns, quality=chance(place, 0.5))
+
+
+def shorter_and_level(place: Place) -> Played:
+    words = int(60 - 30 * place.progress + place.random.randrange(15))
+    return answered(place, words=words, parts={"correct": chance(place, 0.5)})
+
+
+def grows(last: float) -> dict[str, Callable[[float], float]]:
+    """Return a KL to the reference that grows from nearly 0."""
+    return {"kl": lambda progress: 0.001 + last * progress**2}
+
+
 def stale(versions: Callable[[Place], int], script: Script = half) -> Script:
     """With rollouts that are so many versions old when they are trained on, as an asynchronous trainer tells."""
     return lambda place: replace(script(place), staleness=versions(place), is_hit=versions(place) >= 4)
@@ -222,6 +248,16 @@ FAULTS: tuple[Fault, ...] = (
     fault("log-prob mismatch: slight", "0.08 nats a token", "mismatch", rarely, LARGE, scalars={SAMPLING: 0.08}),
     fault("log-prob mismatch: ratio", "ratios of 0.1", "mismatch", rarely, SMALL, scalars={RATIO: 0.1}),
     fault("log-prob mismatch: entropy", "0.8 nats against 2.4", "mismatch", half, RUNNING, scalars={"entropy": 2.4}),
+    fault("old weights sampled", "the KL grows to 0.8 and nothing else", "mismatch", half, KEPT, scalars=grows(0.8)),
+    fault(
+        "old weights sampled: graded",
+        "the KL jumps to 0.6 halfway",
+        "mismatch",
+        graded_as_ever,
+        KEPT,
+        scalars={"kl": lambda progress: 0.6 if progress >= 0.5 else 0.002},
+    ),
+    fault("old weights sampled: agent", "the same, of agents", "mismatch", agent_as_ever, KEPT, scalars=grows(0.5)),
     fault("stale policy", "rollouts of a policy nine steps older", "staleness", older(9), LARGE),
     fault("stale policy: asynchronous", "six versions behind", "staleness", stale(lambda _: 6)),
     fault(
@@ -257,6 +293,9 @@ FAULTS: tuple[Fault, ...] = (
     _healthy(
         "same mix", "easy and hard tasks, as many all the time", lambda place: _mixed(place, 0.5, (0.9, 0.3)), LARGE
     ),
+    _healthy("KL", "the KL grows as it learns", learns, KEPT, scalars=grows(0.8)),
+    _healthy("KL, shorter", "the KL grows and answers become shorter", shorter_and_level, KEPT, scalars=grows(0.8)),
+    _healthy("KL, small", "the KL stays small, and rewards are level", half, KEPT, scalars=grows(0.03)),
     _healthy("environment", "environment and reward function agree", agrees, LARGE),
     _healthy("watched", "a function of weight 0 that rises, too", watched, LARGE),
     _healthy("penalty", "a small penalty that grows with success", costs_tokens, LARGE),
