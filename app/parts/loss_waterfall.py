@@ -48,7 +48,7 @@ class Fall(NamedTuple):
     best: float
     mean: float
     lost: float
-    above: float  # what rewards above the best add to the mean; `is_above` if any figure shows it
+    above: float  # what rewards above the best add to the mean
     stairs: list[Stair]  # the best reward, the loss of each cause, largest first, and the mean
     zero: float  # position of reward 0
     kept: float  # the mean's share of the best; 0 if the mean is not positive
@@ -59,8 +59,8 @@ class Fall(NamedTuple):
         return not self.is_flat and self.lost <= LITTLE * abs(self.best)
 
     @property
-    def is_above(self) -> bool:
-        return any(it.id == "above" for it in self.stairs)
+    def is_far_above(self) -> bool:
+        return self.above > LITTLE * self.lost
 
     @property
     def has_mean(self) -> bool:

@@ -359,7 +359,8 @@ def _headline(report: Report) -> Iterator[Line]:
         yield Line(f"Mean reward {mean}, best {best} ({best_is}): {lost} lost per rollout.", "bold")
     yield Line(f"Solved: {visible(report.scale.success.said)}.", "dim")
     most = report.headline
-    if report.cards and most is not None and most is not report.cards[0]:
+    names_cause = most is not report.scored_low
+    if report.cards and most is not None and names_cause and most is not report.cards[0]:
         yield Line(f"Costs most: {visible(most.title)}.", "bold")
 
 

@@ -222,13 +222,13 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
     first = cards[0] if card_of_verdict(report) else None
     more = (report.scored_low,) if report.scored_low else ()
     rest = make_cards(report, more, known.settings, run.uid, count)
-    most = None if report.verdict.is_healthy else report.headline
+    most = None if report.verdict.is_healthy or report.headline is report.scored_low else report.headline
     return Why(
         fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, looked.rollouts),
         looked=looked,
         first=first,
         cards=[*first.follows, *cards[1:]] if first else cards,
-        largest=next((it for it in [*cards[1:], *rest] if most and it.card.id == most.id), None),
+        largest=next((it for it in cards[1:] if most and it.card.id == most.id), None),
         rest=rest[0] if rest else None,
         tables=make_tables(report, run.uid),
         checked=checked(report),

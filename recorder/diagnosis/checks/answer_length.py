@@ -80,7 +80,7 @@ def _look_truncation(run: Run) -> Outcome:
         title=f"{percent(share)} of rollouts {ends}",
         cost=max(part, whole),
         evidence=tuple(said),
-        suggestion=f"{advice}, or reward completions that finish within the limit.",
+        suggestion=f"{advice}.",
         where=links.selecting(rows.id, cut, where),
         is_part=part >= whole,
         **above(run.all.by_step(_cut(run.all, length)), limit),
@@ -104,15 +104,19 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
     said = f"Truncated generations have {_span(known)} tokens ("
     said += f"all{some or ' of them'})" if np.ptp(known) == 0 else f"median {figure(float(np.median(known)))}{some})"
     if (known == length).mean() >= _NEARLY_ALL:
-        return f"{said}{ends}", f"Raise max_completion_length (now {figure(length)})"
+        advice = f"Raise max_completion_length (now {figure(length)}), or reward completions that finish within the limit"
+        return f"{said}{ends}", advice
     if not len(allowed):
         return f"{said}. Their limit is not recorded{ends}", unknown
     if (tokens < limits).sum() > len(allowed) / 2:
         said += f", fewer than their calls allowed (max_tokens {_span(allowed)}){ends}"
         return said, "Find what cuts them: the server's context length, or another limit than the calls' max_tokens"
-    return f"{said}. Their calls allowed {_span(allowed)} (max_tokens){ends}", (
-        f"Raise the calls' max_tokens (now {_span(allowed)})"
-    )
+    advice = f"Raise the calls' max_tokens (now {_span(allowed)})"
+    if length and allowed.max() < length:
+        advice += f": the trainer's max_completion_length is {figure(length)}"
+    else:
+        advice += ", or reward completions that finish within the limit"
+    return f"{said}. Their calls allowed {_span(allowed)} (max_tokens){ends}", advice
 
 
 def _span(values: Floats) -> str:
@@ -181,7 +185,7 @@ def _look_length(run: Run) -> Outcome:
         if bonus
         else f"{'Longer' if r > 0 else 'Shorter'} answers get higher rewards, and answers follow"
         if follow
-        else f"{name or 'The reward'} follows one figure: the length of answers (r = {figure(r)} within groups)",
+        else f"{name or 'The reward'} follows the length of answers alone (r = {figure(r)} within groups)",
         cost=bonus[3] if bonus else run.fall.lost * abs(r) * share,
         evidence=(
             f"Correlation of {name or 'reward'} and tokens within groups: r = {figure(r)}."

@@ -272,7 +272,7 @@ def _declined(run: Run, bad: Bools) -> Card:
     part = run.cost_of("invalid_reward")
     return Card(
         id="invalid_reward",
-        title=f"{percent(share)} of rollouts were scored and got no reward",
+        title=f"The reward functions returned no number for {percent(share)} of rollouts",
         cost=part if part > 0 else share * contrast.spread(run),
         evidence=tuple(said),
         suggestion="Return a number for these rollouts."

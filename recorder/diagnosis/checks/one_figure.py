@@ -96,7 +96,7 @@ def _look(run: Run) -> Outcome:
     values = (list_figures(every) | dict(every.values))[found.figure]
     return Card(
         id="proxy",
-        title=f"{name} follows one figure: {found.figure} (r = {r} within groups)",
+        title=f"{name} follows {found.figure} alone (r = {r} within groups)",
         cost=run.fall.lost * abs(found.r) * share,
         evidence=(
             f"{found.rollouts} rollouts in {found.groups} groups were compared, without truncated and failed ones.",

@@ -6,9 +6,11 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Trend, check, needs, quiet, since
 from logs_ui.recorder.diagnosis.change_point import above, below
+from logs_ui.recorder.diagnosis.contrast import SURER
+from logs_ui.recorder.diagnosis.largest_differences import compare_over_time
 from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
-from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_NOTHING
 from logs_ui.recorder.vocabulary import Lack
 
@@ -19,6 +21,11 @@ _LEAST_RATIO = 0.5  # of a mean that is 1 if both agree [ours]
 _ENTROPY = 0.5  # share of the trainer's entropy [ours]
 _LEAST_ENTROPY = 0.1  # nats
 _ERRORS = 3.0  # standard errors
+_KL, _GROWS, _GROUPS = 0.2, 10.0, 30  # nats per token; times; on either side [ours]
+_ADVICE = (
+    "Sample with the weights, dtype and temperature that are trained, and return the ids and log-probs that were "
+    "sampled: re-tokenised text may not match."
+)
 _LAG, _SHARE = 4, 0.1  # policy versions; of the rollouts
 
 
@@ -71,7 +78,7 @@ def _look_no_update(run: Run) -> Outcome:
 
 
 def _look_mismatch(run: Run) -> Outcome:
-    outcomes = [make(run) for make in (_logged, _by_ratio, _by_entropy)]
+    outcomes = [make(run) for make in (_logged, _by_ratio, _by_entropy, _by_kl)]
     return next((it for kind in (Card, Below, NotJudged) for it in outcomes if isinstance(it, kind)), None)
 
 
@@ -131,6 +138,33 @@ def _by_entropy(run: Run) -> Outcome:
     return _card(run, title, said, {**begun, "trend": whole, "limit": None})
 
 
+def _by_kl(run: Run) -> Outcome:
+    """Judge by the KL of the trained policy to its reference, where no log-prob is known: if it grows and nothing that
+    is sampled changes, the samples may come from weights that are not trained.
+    """
+    trend, windows = run.scalars.get("kl", ()), run.windows
+    if windows is None or not trend:
+        return None
+    first, last = (
+        _mean(tuple((step, kl) for step, kl in trend if of.steps[0] <= step <= of.steps[-1] and np.isfinite(kl)))
+        for of in windows
+    )
+    if not (last >= _KL and last >= _GROWS * first):
+        return Below(f"Mean KL to the reference: {figure(first)}, then {figure(last)} (threshold {_KL:g}).")
+    compared = compare_over_time(run)
+    # Those that never vary say nothing.
+    known = {name: it for name, it in (compared.differences if compared else {}).items() if it.chance != 1.0}
+    if compared is None or min((min(it.groups) for it in known.values()), default=0) < _GROUPS:
+        return NotJudged(f"The KL to the reference grew, and it takes {_GROUPS} groups to tell that nothing else did.")
+    differ = [name for name, it in known.items() if (it.chance or 0.0) <= max(compared.limit, SURER)]
+    if differ:
+        return Below(f"The KL to the reference grew to {figure(last)}, and {differ[0]} changed with it.")
+    said = f"No change beyond chance from {compared.said}: {listed(list(known))}."
+    title = f"the KL to the reference grew from {figure(first)} to {figure(last)}, and nothing that is sampled changed"
+    advice = "Check that the sampler gets the weights of each step: their synchronisation, adapters, the model's name."
+    return _card(run, title, [said], above(trend, _KL), advice)
+
+
 def _surprise(rows: Rows) -> Trend:
     """Return the mean of -log p over each step's sampled tokens; steps without any are left out."""
     surprise, tokens = -rows.facts["mean_logprob"], rows.completion_tokens
@@ -149,14 +183,13 @@ def _error(rows: Rows) -> float:
     return float(np.sqrt(np.sum((tokens * (surprise - mean)) ** 2)) / np.sum(tokens))
 
 
-def _card(run: Run, title: str, said: list[str], begun: dict[str, Any]) -> Card:
+def _card(run: Run, title: str, said: list[str], begun: dict[str, Any], advice: str = _ADVICE) -> Card:
     return Card(
         id="mismatch",
         title=f"Trainer/sampler mismatch: {title}",
         cost=run.fall.lost,
         evidence=tuple(said),
-        suggestion="Sample with the weights, dtype and temperature that are trained, and return the ids and log-probs "
-        "that were sampled: re-tokenised text may not match.",
+        suggestion=advice,
         where="",
         **begun,
         is_loss=False,
@@ -169,7 +202,7 @@ def _mean(trend: Trend) -> float:
 
 def _missing(run: Run) -> str | None:
     by_entropy = run.scalars.get("entropy") and _surprise(run.rows)
-    if run.scalars.get(_DIFFERENCE) or run.scalars.get(f"{_RATIO}mean") or by_entropy:
+    if by_entropy or any(run.scalars.get(name) for name in (_DIFFERENCE, f"{_RATIO}mean", "kl")):
         return None
     return f"the trainer's {_DIFFERENCE}"
 
@@ -231,7 +264,9 @@ MISMATCH = check(
     "Trainer/sampler mismatch",
     f"Mean |Δ log p| over the trained tokens, as the trainer logs it, above {_MEAN:g} nats (mean exp|Δ| above 1.05). "
     f"Or a mean importance-sampling ratio below {_LEAST_RATIO:g}. Or a sampler's mean of -log p that differs from the "
-    f"trainer's entropy by more than {_ENTROPY:.0%} of that, {_LEAST_ENTROPY:g} nats, and {_ERRORS:g} standard errors.",
+    f"trainer's entropy by more than {_ENTROPY:.0%} of that, {_LEAST_ENTROPY:g} nats, and {_ERRORS:g} standard errors. "
+    f"Or a KL to the reference of at least {_KL:g} nats per token, {_GROWS:g} times that of the first steps, while no "
+    f"figure of the rollouts changes beyond chance ({_GROUPS} groups on either side).",
     _missing,
     _look_mismatch,
     source="NeMo-RL; the thresholds of ratios and entropy are ours",

@@ -3,12 +3,13 @@
 A sentence that no claim below describes fails: whoever writes a new one says here how to count it.
 """
 
+import math
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache, cached_property
 from itertools import combinations
-from statistics import fmean, median, pstdev
+from statistics import fmean, median, pstdev, stdev
 from typing import Any
 
 import numpy as np
@@ -390,6 +391,22 @@ def logged(case: Case, name: str) -> float:
     """Return the largest value of the last steps; the mean of what is an average already is that of one value."""
     points = [value for step, value in case.run.scalars.get(name, {}).items() if step >= case.last[0].step]
     return max(points) if points else float(case.run.config[name])
+
+
+def kl_alone(case: Case, *_: str) -> tuple[str, ...]:
+    """Return the mean KL of the first steps and of the last, if neither rewards nor lengths moved by three errors."""
+    sides = windows(case)
+    for measure in (rewards, lambda group: [length(it) for it in group]):
+        first, last = ([fmean(measure(group)) for group in in_groups(side)] for side in sides)
+        assert abs(fmean(first) - fmean(last)) < 3 * math.hypot(*(stdev(it) / len(it) ** 0.5 for it in (first, last)))
+    steps = [{it.step for it in side} for side in sides]
+    return tuple(figure(fmean(kl for step, kl in case.run.scalars["kl"].items() if step in of)) for of in steps)
+
+
+def unchanged(case: Case, *said: str) -> tuple[str, ...]:
+    """Return the steps that are compared; what did not change is as it is said."""
+    ends = [str(end) for side in windows(case) for end in (min(it.step for it in side), max(it.step for it in side))]
+    return *ends, *said[4:]
 
 
 def broken(case: Case, name: str) -> tuple[str, ...]:
@@ -942,7 +959,7 @@ COUNTS: dict[str, Count] = {
     "Mean reward: truncated #, not truncated #.": lambda c, *_: tuple(
         means(rewards(it for it in c.last if is_cut(it) is side)) for side in (True, False)
     ),
-    "# of rollouts were scored and got no reward": lambda c, *_: (percent(len(unscored(c)) / len(c.last)),),
+    "The reward functions returned no number for # of rollouts": lambda c, *_: (percent(len(unscored(c)) / len(c.last)),),
     "# rollouts, # of them because of NaN or an infinity.": lambda c, *_: (
         str(len(unscored(c))), str(sum(any(v is not None for v in (it.values or {}).values()) for it in unscored(c))),
     ),
@@ -1042,6 +1059,8 @@ COUNTS: dict[str, Count] = {
     "Trainer/sampler mismatch: sampler NLL # vs trainer entropy # nats per token": lambda c, *_: (
         figure(surprise(c)), figure(logged(c, "entropy")),
     ),
+    "Trainer/sampler mismatch: the KL to the reference grew from # to #, and nothing that is sampled changed": kl_alone,
+    "No change beyond chance from steps #\u2013# against #\u2013#: @.": unchanged,
     "The sampler's mean of -log p is # nats per token; the trainer's entropy over the same tokens is #.": (
         lambda c, *_: (figure(surprise(c)), figure(logged(c, "entropy")))
     ),
@@ -1053,7 +1072,7 @@ COUNTS: dict[str, Count] = {
     "Mean tokens per turn, first to last steps: # \u2192 #.": lambda c, *_: tuple(
         means(map(length, side)) for side in windows(c)
     ),
-    "The reward follows one figure: the length of answers (r = # within groups)": lambda c, _: (
+    "The reward follows the length of answers alone (r = # within groups)": lambda c, _: (
         figure(correlation(c, "reward")),
     ),
     "Weights: # #, # #.": lambda c, *g: (

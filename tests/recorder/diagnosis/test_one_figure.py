@@ -27,7 +27,7 @@ def cards(report: Report) -> dict[str, Card]:
 
 def test_a_judge_that_pays_for_turns_is_said_from_the_first_steps_on() -> None:
     found = cards(looked(10 - TURNS))["proxy"]
-    assert found.title == "The reward follows one figure: turns (r = \u22121 within groups)"
+    assert found.title == "The reward follows turns alone (r = \u22121 within groups)"
     assert found.evidence == ("64 rollouts in 8 groups were compared, without truncated and failed ones.",)
     assert found.is_setup
     assert cards(looked(10 - TURNS, steps=8))["proxy"].began == "from the first step on"
@@ -38,13 +38,13 @@ def test_a_judge_that_pays_for_length_alone_needs_no_growth() -> None:
     assert "proxy" not in cards(report)
     (said,) = [it.said for it in report.checked if it.id == "proxy"]
     assert said == "It follows tokens per turn: see the check on length."
-    title = "The reward follows one figure: the length of answers (r = 1 within groups)"
+    title = "The reward follows the length of answers alone (r = 1 within groups)"
     assert cards(report)["length"].title == title
 
 
 def test_one_function_of_several_is_named_with_its_share() -> None:
     found = cards(looked(TURNS / 10 + 0.4 * NOISE, parts={"judge": TURNS / 10, "other": 0.4 * NOISE}))["proxy"]
-    assert found.title.startswith("judge follows one figure: turns (r = 1 ")
+    assert found.title.startswith("judge follows turns alone (r = 1 ")
     assert found.evidence[1].startswith("It explains ")
 
 

@@ -142,6 +142,6 @@ def test_a_report_says_from_how_many_checks_it_judges_and_what_most_others_lack(
 def test_an_evaluation_gets_no_advice_for_training() -> None:
     rows = rows_of(stop_reason=np.where(QUARTER, "length", "done"), truncated_turns=QUARTER.astype(float))
     trained, evaluated = (diagnose_rows(replace(rows, is_evaluation=it)).cards[0] for it in (False, True))
-    assert trained.suggestion.endswith("or reward completions that finish within the limit.")
+    assert trained.suggestion.startswith("Find what cuts them: ")
     assert evaluated.suggestion == IN_EVALUATION["truncation"]
     assert set(IN_EVALUATION) <= {it.id for it in DIAGNOSTICS}

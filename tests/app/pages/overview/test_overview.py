@@ -119,7 +119,7 @@ def test_the_tile_of_solved_rollouts_stays_where_nothing_defines_them_and_a_save
         client.post(f"/runs/{run.id}/views", data=form, headers={"Origin": "http://127.0.0.1"})
         named = flat(client.get(f"/runs/{run.id}/overview").text)
         since = client.get(f"/runs/{run.id}/why/tasks?since=2&wait=1").status_code
-    assert re.search(r'title="Not defined for this run[^"]*">Solved</dt><dd><strong class="quiet">\u2014', html)
+    assert re.search(r'title="Not defined for this run[^"]*">Solved</dt><dd><strong class="quiet">not known', html)
     assert "Saved views" not in then
     (link,) = re.findall(r'<a href="([^"]*)"><bdi>&lt;i&gt;cut&lt;/i&gt; off', named)
     assert "stop%3Alength" in link or "stop:length" in link
