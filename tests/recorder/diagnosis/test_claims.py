@@ -398,7 +398,7 @@ def kl_alone(case: Case, *_: str) -> tuple[str, ...]:
     sides = windows(case)
     for measure in (rewards, lambda group: [length(it) for it in group]):
         first, last = ([fmean(measure(group)) for group in in_groups(side)] for side in sides)
-        assert abs(fmean(first) - fmean(last)) < 3 * math.hypot(*(stdev(it) / len(it) ** 0.5 for it in (first, last)))
+        assert abs(fmean(first) - fmean(last)) <= 3 * math.hypot(*(stdev(it) / len(it) ** 0.5 for it in (first, last)))
     steps = [{it.step for it in side} for side in sides]
     return tuple(figure(fmean(kl for step, kl in case.run.scalars["kl"].items() if step in of)) for of in steps)
 
