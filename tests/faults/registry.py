@@ -8,6 +8,7 @@ from tests.faults import (
     breaking,
     functions,
     observing,
+    parting,
     policy,
     referring,
     rewarding,
@@ -25,4 +26,5 @@ FAULTS: tuple[Fault, ...] = (
     *referring.FAULTS,
     *answering.FAULTS,
     *breaking.FAULTS,
+    *parting.FAULTS,
 )

@@ -1,0 +1,217 @@
+"""Faults of a part of a run: one family of tasks, one function's rows, one form of answers; the rest is as ever."""
+
+from collections.abc import Callable
+from functools import partial
+
+from tests.faults import Fault
+from tests.faults.acting import said
+from tests.faults.runs import Turn
+from tests.faults.scripts import Place, Played, Script, Shape, generated
+
+_SHAPE = Shape(steps=24, groups=8, size=8, tasks=48)
+_FAMILIES = ("algebra", "geometry", "logic", "counting")
+
+
+def _is(place: Place, chance: float) -> bool:
+    return place.random.random() < chance
+
+
+def _family(place: Place) -> str:
+    return _FAMILIES[place.task % 4]
+
+
+def _answered(place: Place, parts: dict[str, float | None], *, is_hit: bool = False, **more: object) -> Played:
+    task = f"{_family(place)}/{place.task:03d}"
+    return Played([Turn(said(place, 12))], parts=parts, stop="stop", task=task, metadata=more, is_hit=is_hit)
+
+
+# --- A family that is solved half as often as before
+
+
+def halved(place: Place) -> Played:
+    """Geometry falls from 70% to 30% halfway; the others rise by more."""
+    is_hit = _family(place) == "geometry" and place.progress >= 0.5
+    return _answered(
+        place, {"correct": float(_is(place, 0.3 if is_hit else 0.4 + 0.45 * place.progress))}, is_hit=is_hit
+    )
+
+
+def halved_after_a_switch(place: Place) -> Played:
+    """The same of logic, which is one group in eight since then."""
+    late = place.progress >= 0.5
+    is_rare = late and _family(place) == "logic" and place.group % 2
+    family = "algebra" if is_rare else _family(place)
+    is_hit = late and family == "logic"
+    right = _is(place, 0.25 if is_hit else 0.65 if family == "logic" else 0.4 + 0.4 * place.progress)
+    played = _answered(place, {"correct": float(right)}, is_hit=is_hit)
+    return (
+        played if not is_rare else Played(played.turns, parts=played.parts, stop="stop", task=f"algebra/{place.task}")
+    )
+
+
+def halved_agent(place: Place) -> Played:
+    """The same of counting, of agents that take four turns, gradually."""
+    late = max(place.progress - 0.4, 0.0) / 0.6
+    is_hit = _family(place) == "counting" and late > 0
+    turns = [Turn(said(place, 4), {"do": said(place, 1)}, said(place, 5)) for _ in range(4)]
+    right = _is(place, 0.75 - 0.6 * late if is_hit else 0.45 + 0.4 * place.progress)
+    return Played(turns, float(right), stop="stop", task=f"{_family(place)}/{place.task:03d}", is_hit=is_hit)
+
+
+# --- A function that stops scoring what it scored
+
+
+def stops_for_code(place: Place) -> Played:
+    """Unit tests give no number since step 13; a function of form scores these rollouts still."""
+    is_code, form = _family(place) == "logic", float(_is(place, 0.9))
+    if not is_code:
+        return _answered(place, {"correct": float(_is(place, 0.5 + 0.2 * place.progress)), "tests": None, "form": form})
+    is_hit = place.step >= 13
+    share = None if is_hit else round(place.random.random() ** 2, 1)
+    return _answered(place, {"correct": None, "tests": share, "form": form}, is_hit=is_hit)
+
+
+def stops_for_all(place: Place) -> Played:
+    """A judge gives no number since step 17, and the form alone is paid."""
+    is_hit = place.step >= 17
+    parts = {"judge": None if is_hit else round(place.random.random(), 2), "form": float(_is(place, 0.8))}
+    return _answered(place, parts, is_hit=is_hit)
+
+
+def stops_for_two_families(place: Place) -> Played:
+    """A verifier gives no number to two of four families since step 10."""
+    is_hit = place.task % 4 >= 2 and place.step >= 10
+    parts = {"verified": None if is_hit else float(_is(place, 0.5)), "brevity": round(place.random.random() / 5, 2)}
+    return _answered(place, parts, is_hit=is_hit)
+
+
+def scored_in_turn(place: Place) -> Played:
+    """Code comes in the first half alone, and so do its unit tests."""
+    parts: dict[str, float | None] = {
+        "form": float(_is(place, 0.8)),
+        "correct": float(_is(place, 0.5 + 0.3 * place.progress)),
+    }
+    if place.progress < 0.5 and place.group < 4:
+        parts = {"form": parts["form"], "tests": float(_is(place, 0.4))}
+        return Played([Turn(said(place, 12))], parts=parts, stop="stop", task=f"code/{place.task:03d}")
+    return _answered(place, parts)
+
+
+# --- Right answers in one form that do not count
+
+
+def _formed(
+    place: Place, plain: str, other: str, write: Callable[[str], str], wrong: str, how_often: float = 0.4
+) -> Played:
+    right, is_other = _is(place, 0.55 + 0.15 * place.progress), _is(place, how_often)
+    answer = (other if is_other else plain) if right else wrong
+    is_hit = right and is_other
+    turn = Turn(f"{said(place, 6)}\n{write(answer)}")
+    parts = {"correct": float(right and not is_hit), "form": 1.0}
+    return Played([turn], parts=parts, stop="stop", metadata={"answer": plain}, is_hit=is_hit)
+
+
+def refuses_separators(place: Place) -> Played:
+    number = 1017 + 37 * place.task
+    wrong = str(number + place.random.randrange(1, 900))
+    return _formed(place, str(number), f"{number:,}", "Answer: {}".format, wrong)
+
+
+def refuses_units(place: Place) -> Played:
+    number = 12 + 7 * place.task
+    wrong = str(number + place.random.randrange(1, 90))
+    return _formed(place, str(number), f"{number} km", "So \\boxed{{{}}}".format, wrong, 0.3)
+
+
+def refuses_decimals(place: Place) -> Played:
+    number = 3 + 5 * place.task
+    wrong = str(number + place.random.randrange(1, 90))
+    return _formed(place, str(number), f"{number}.0", "<answer>{}</answer>".format, wrong, 0.5)
+
+
+def takes_separators(place: Place) -> Played:
+    played = refuses_separators(place)
+    right = played.is_hit or bool((played.parts or {})["correct"])
+    return Played(played.turns, parts={"correct": float(right), "form": 1.0}, stop="stop", metadata=played.metadata)
+
+
+# --- A table that is empty, where other answers hold other numbers
+
+
+def _query(place: Place, rows: Callable[[], int]) -> Played:
+    turns = []
+    empty = 0
+    for _ in range(4):
+        number = rows()
+        empty += number == 0
+        heard = f"({number} rows)" if number == 0 else f"({number} rows)\n{said(place, 6)}"
+        turns.append(Turn(said(place, 3), {"name": "sql", "arguments": {"query": said(place, 4)}}, heard))
+    turns.append(Turn(f"It is {said(place, 3)}"))
+    right = _is(place, 0.05 if empty >= 3 else 0.6)
+    return Played(turns, float(right), stop="stop", task=f"{_family(place)}/{place.task:03d}", is_hit=empty >= 3)
+
+
+def empty_tables(place: Place) -> Played:
+    """Since step 12 the tables of one family are empty."""
+    is_hit = _family(place) == "geometry" and place.step >= 12
+    return _query(place, lambda: 0 if is_hit and _is(place, 0.95) else place.random.randrange(1, 60))
+
+
+def empty_tables_on_a_host(place: Place) -> Played:
+    """Since step 9 a third of the rollouts, of all families, see empty tables."""
+    is_hit = place.step >= 9 and place.generation % 3 == 0
+    return _query(place, lambda: 0 if is_hit else place.random.randrange(1, 60))
+
+
+def no_matches(place: Place) -> Played:
+    """Since step 14 a search finds nothing in two families."""
+    is_hit = place.task % 4 < 2 and place.step >= 14
+    turns = [
+        Turn(
+            said(place, 3),
+            {"name": "search", "arguments": {"query": said(place, 2)}},
+            f"Found {0 if is_hit else place.random.randrange(1, 30)} results in {place.random.randrange(2, 90)} ms",
+        )
+        for _ in range(3)
+    ]
+    turns.append(Turn(f"It is {said(place, 3)}"))
+    right = _is(place, 0.1 if is_hit else 0.6)
+    return Played(turns, float(right), stop="stop", task=f"{_family(place)}/{place.task:03d}", is_hit=is_hit)
+
+
+# --- Healthy
+
+
+def hard_tasks(place: Place) -> Played:
+    """Each task has a chance of its own, of 1% to 20%: some are never solved by chance."""
+    chance = 0.01 + 0.19 * ((place.task * 29 % 48) / 48) ** 2
+    return _answered(place, {"correct": float(_is(place, chance)), "form": float(_is(place, 0.9))})
+
+
+def as_ever(place: Place) -> Played:
+    chance = (0.8, 0.3, 0.55, 0.45)[place.task % 4]
+    return _answered(place, {"correct": float(_is(place, chance))})
+
+
+def _fault(name: str, planted: str, expected: str | None, script: Script) -> Fault:
+    return Fault(name, planted, expected, partial(generated, script, _SHAPE))
+
+
+FAULTS: tuple[Fault, ...] = (
+    _fault("halved family", "one family falls from 70% to 30%, others rise", "forgotten", halved),
+    _fault("halved family: rare", "the same after a switch to the others", "forgotten", halved_after_a_switch),
+    _fault("halved family: agent", "the same, gradually", "forgotten", halved_agent),
+    _fault("stopped function: code", "unit tests give no number any more", "invalid_reward", stops_for_code),
+    _fault("stopped function: judge", "a judge gives no number any more", "invalid_reward", stops_for_all),
+    _fault("stopped function: families", "two families get no number", "invalid_reward", stops_for_two_families),
+    _fault("refused form: separators", "right answers with a comma do not count", "final_answers", refuses_separators),
+    _fault("refused form: units", "right answers with a unit do not count", "final_answers", refuses_units),
+    _fault("refused form: decimals", "right answers with decimals do not count", "final_answers", refuses_decimals),
+    _fault("empty table: family", "queries of one family find no rows", "new_observation", empty_tables),
+    _fault("empty table: host", "queries of a third find no rows", "new_observation", empty_tables_on_a_host),
+    _fault("empty table: search", "a search finds nothing", "new_observation", no_matches),
+    _fault("healthy part: hard tasks", "some tasks are unsolved by chance", None, hard_tasks),
+    _fault("healthy part: families", "four families that differ, as ever", None, as_ever),
+    _fault("healthy part: in turn", "code and its function come first, then no more", None, scored_in_turn),
+    _fault("healthy part: separators", "answers with a comma count", None, takes_separators),
+)
