@@ -94,8 +94,8 @@ def _json(value: Any) -> str:
 
 
 def observation_key(observation: Any) -> str | None:
-    """Return four characters that stand for the first six words of an observation, without words that hold a digit;
-    None for one without text.
+    """Return four characters that stand for the first six words of an observation, without words that hold a digit
+    other than a lone 0, which says that there is nothing; None for one without text.
 
     >>> observation_key("429: no place, ask again in 12 s") == observation_key("429: no place, ask again in 7 s")
     True
@@ -109,7 +109,7 @@ def observation_key(observation: Any) -> str | None:
     words = list[str]()
     for it in beginning:
         word = it if it.isalpha() else it.strip(_MARKS)
-        if word.isalpha():
+        if word.isalpha() or word == "0":
             words.append(word)
             if len(words) == _WORDS:
                 break

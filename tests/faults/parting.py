@@ -30,10 +30,9 @@ def _answered(place: Place, parts: dict[str, float | None], *, is_hit: bool = Fa
 
 def halved(place: Place) -> Played:
     """Geometry falls from 70% to 30% halfway; the others rise by more."""
-    is_hit = _family(place) == "geometry" and place.progress >= 0.5
-    return _answered(
-        place, {"correct": float(_is(place, 0.3 if is_hit else 0.4 + 0.45 * place.progress))}, is_hit=is_hit
-    )
+    is_hit = (is_geometry := _family(place) == "geometry") and place.progress >= 0.5
+    chance = 0.3 if is_hit else 0.7 if is_geometry else 0.4 + 0.45 * place.progress
+    return _answered(place, {"correct": float(_is(place, chance))}, is_hit=is_hit)
 
 
 def halved_after_a_switch(place: Place) -> Played:
@@ -114,7 +113,7 @@ def _formed(
 def refuses_separators(place: Place) -> Played:
     number = 1017 + 37 * place.task
     wrong = str(number + place.random.randrange(1, 900))
-    return _formed(place, str(number), f"{number:,}", "Answer: {}".format, wrong)
+    return _formed(place, str(number), f"{number:,}", "Final answer: {}".format, wrong)
 
 
 def refuses_units(place: Place) -> Played:

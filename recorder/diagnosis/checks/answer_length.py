@@ -104,7 +104,9 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
     said = f"Truncated generations have {_span(known)} tokens ("
     said += f"all{some or ' of them'})" if np.ptp(known) == 0 else f"median {figure(float(np.median(known)))}{some})"
     if (known == length).mean() >= _NEARLY_ALL:
-        advice = f"Raise max_completion_length (now {figure(length)}), or reward completions that finish within the limit"
+        advice = (
+            f"Raise max_completion_length (now {figure(length)}), or reward completions that finish within the limit"
+        )
         return f"{said}{ends}", advice
     if not len(allowed):
         return f"{said}. Their limit is not recorded{ends}", unknown

@@ -1,28 +1,20 @@
-"""Finds reward functions that disagree with the environment, score the same completion differently, or give no number
-to rollouts that were scored.
-"""
+"""Finds reward functions that disagree with the environment, or score the same completion differently."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
-from logs_ui.recorder.diagnosis.change_point import above
-from logs_ui.recorder.diagnosis.links import exactly, ids, rewards
-from logs_ui.recorder.diagnosis.measures import extent, mean
+from logs_ui.recorder.diagnosis.links import exactly, ids
+from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, ends
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
-from logs_ui.recorder.vocabulary import Status
 
 _SHARE = 0.1
 _FEW = 8  # rollouts, or pairs
 _NEIGHBOURS = 64  # that a rollout is compared with in its group: enough to estimate the order
 _DIFFERING = 0.02  # of the rollouts that have a duplicate
 _OF_RANGE = 0.01  # of the range of the function's values: less is rounding
-_MANY = 32  # rollouts: a function that scores none of so many never will
-_OF_ONE = 0.05  # of the rollouts that one function must leave unscored [ours]
-_MOSTLY = 0.5  # of a task's groups with an unscored rollout must have a scored one, too [ours]
 
 
 @dataclass(frozen=True, eq=False)
@@ -207,127 +199,6 @@ _IDS = needs(
 )
 
 
-def invalid(rows: Rows) -> Bools:
-    """Return (N,) True for scored rollouts without a reward: no function gave a number, or one gave an infinity."""
-    found: Bools = rows.scored & (rows.status == Status.OK) & np.isnan(rows.reward)
-    return found
-
-
-def unanswered(rows: Rows, name: str) -> Bools:
-    """Return (N,) True for rollouts that a function gave no number, though it gave one to others of the same group.
-
-    A function may decline a task or a prompt, but those are the same within a group. If most of a task's groups are
-    like this, the task's other unscored rollouts count, too.
-    """
-    judged = rows.scored & (rows.status == Status.OK) & ~invalid(rows)
-    answered = judged & np.isfinite(rows.values[name])
-    missing = judged & ~answered & ~_others_rows(rows, name)
-    many = len(rows.tasks) + 1
-    pairs, pair = np.unique(rows.group * many + rows.task + 1, return_inverse=True)
-    has_missing = np.bincount(pair[missing], minlength=len(pairs)) > 0
-    mixed = has_missing & (np.bincount(pair[answered], minlength=len(pairs)) > 0)
-    task = pairs % many
-    some, all_of = (np.bincount(task[those], minlength=many) for those in (mixed, has_missing))
-    found: Bools = missing & (mixed | ((some > 0) & (some >= _MOSTLY * all_of))[task])[pair]
-    return found
-
-
-def _others_rows(rows: Rows, name: str) -> Bools:
-    """Return (N,) True for rollouts of another function, which scores next to none of this one's rollouts."""
-    answered = np.isfinite(rows.values[name])
-    found = np.zeros(len(rows), bool)
-    for known in (np.isfinite(values) for other, values in rows.values.items() if other != name):
-        if (known & answered).sum() <= _OF_ONE * answered.sum():
-            found |= known
-    return found
-
-
-def _look_invalid(run: Run) -> Outcome:
-    bad = invalid(run.rows)
-    unscored = {name: unanswered(run.rows, name) for name in run.rows.values}
-    gaps = {name: own for name, own in unscored.items() if own.mean() > _OF_ONE or (own & run.rows.odd).any()}
-    found = [_declined(run, bad)] if bad.any() else []
-    found += [_answers_for_some(run, gaps)] if gaps else []
-    if found:
-        return max(found, key=lambda card: card.cost or 0.0)
-    silent = [name for name, values in run.all.parts.items() if not np.isfinite(values).any()]
-    if not silent:
-        most = max(unscored, key=lambda name: float(unscored[name].mean()), default=None)
-        share = 0.0 if most is None else float(unscored[most].mean())
-        gap = f" {most} left {exact_percent(share)} unscored (threshold {exact_percent(_OF_ONE)})." if share else ""
-        return Below(f"Each of {int(run.rows.scored.sum()):,} scored rollouts got a number.{gap}")
-    if run.all.scored.sum() < _MANY:
-        return NotJudged(f"{listed(silent)} gave no number so far; {_MANY} scored rollouts are needed to judge that.")
-    return _never_answers(run, silent)
-
-
-def _declined(run: Run, bad: Bools) -> Card:
-    rows = run.rows
-    share = float(bad.mean())
-    names = [name for name, values in rows.parts.items() if np.isnan(values[bad]).all()]
-    tasks = sorted({rows.tasks[task] for task in np.unique(rows.task[bad]) if task >= 0})
-    said = [f"{int(bad.sum())} rollouts, {int((bad & rows.odd).sum())} of them because of NaN or an infinity."]
-    said += [f"No number from {listed(names)}."] if names else []
-    said += [f"Tasks: {listed(tasks)}."] if tasks else []
-    part = run.cost_of("invalid_reward")
-    return Card(
-        id="invalid_reward",
-        title=f"The reward functions returned no number for {percent(share)} of rollouts",
-        cost=part if part > 0 else share * contrast.spread(run),
-        evidence=tuple(said),
-        suggestion="Return a number for these rollouts."
-        + " If every function returns None, TRL 1.16 does not learn from the rollout, and TRL 0.29 counts it as 0."
-        * (run.imported is None),
-        where="cause:invalid_reward",
-        is_part=part > 0,
-        **above(run.all.by_step(invalid(run.all)), 0.0),
-        own=bad,
-        is_setup=True,
-        is_loss=part > 0,
-    )
-
-
-def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
-    rows, names = run.rows, list(gaps)
-    own = np.logical_or.reduce(list(gaps.values()))
-    share = float(own.mean())
-    of_all = np.logical_or.reduce([unanswered(run.all, name) for name in names])
-    worth = sum(float(gaps[name].mean()) * (mean(rows.parts[name]) or 0.0) for name in names)
-    odd = int((own & rows.odd).sum())
-    said = [
-        f"{name}: no number for {of_it.sum()} rollouts; elsewhere it adds {figure(mean(rows.parts[name]) or 0.0)} on "
-        "average."
-        for name, of_it in gaps.items()
-    ]
-    is_all = len(names) == 1 and np.array_equal(own, np.isnan(rows.values[names[0]]))
-    return Card(
-        id="invalid_reward",
-        title=f"{listed(names)} gave no reward to {percent(share)} of rollouts, but scored others of the same prompts",
-        cost=max(share * contrast.gap(run, own), worth),
-        evidence=(*said, f"{odd} of these rollouts have NaN of a function.") if odd else tuple(said),
-        suggestion="Look for exceptions or timeouts that the function hides: TRL leaves None and NaN out of the sum, "
-        "so these rollouts are compared with others that received more rewards.",
-        where=f"{rewards(names[0])}:none" if is_all else ids(rows.id[own]),
-        **above(run.all.by_step(of_all), _OF_ONE),
-        own=own,
-        is_setup=True,
-        is_loss=False,
-    )
-
-
-def _never_answers(run: Run, names: list[str]) -> Card:
-    return Card(
-        id="invalid_reward",
-        title=f"{listed(names)} gave no reward to any rollout",
-        cost=max(run.fall.lost, contrast.spread(run)),
-        evidence=(f"{int(run.all.scored.sum())} rollouts were scored, and it declined all of them.",),
-        suggestion="Call it by hand on a good completion: it must return a number.",
-        where="",
-        is_setup=True,
-        is_loss=False,
-    )
-
-
 DISAGREEMENT = check(
     "disagreement",
     "Environment/reward disagreement",
@@ -347,16 +218,4 @@ INCONSISTENT = check(
     "range.",
     lambda run: _FUNCTIONS(run) or _IDS(run),
     _look_inconsistent,
-)
-INVALID_REWARD = check(
-    "invalid_reward",
-    "Missing or NaN rewards",
-    "Shown if there is at least one: a rollout for which no reward function returned a number, or one returned an "
-    f"infinity; a function that scores none of {_MANY} or more rollouts; a function that leaves more than "
-    f"{_OF_ONE:.0%} of the rollouts unscored, or gives NaN to any, although it scores others of the same group, unless "
-    "another function scores exactly those.",
-    needs("a reward", lambda run: run.rows.scored),
-    _look_invalid,
-    source="TRL PR 6427, OpenEnv PR 675",
-    limits=None,
 )

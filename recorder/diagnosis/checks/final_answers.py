@@ -17,7 +17,7 @@ from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import above
-from logs_ui.recorder.diagnosis.checks.never_matches import plain, reference_column
+from logs_ui.recorder.diagnosis.checks.never_matches import bare, kind_of, plain, reference_column
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import listed, percent
@@ -27,6 +27,7 @@ _GROUPS, _SPREAD = 80, 300  # groups of the last steps, and rollouts of all step
 _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]
+_FORM, _COUNT, _OTHERS = 0.1, 0.02, 0.8  # of the right answers have a form; of these count; of the others [ours]
 _AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it is another task's reference [ours]
 _CHANCE = 0.01  # that so many groups agree on the reference of another task [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
@@ -39,6 +40,7 @@ class _Answers:
 
     column: str  # that has the references
     rows: Rows  # (M)
+    written: list[str]  # (M)
     given: list[str]  # (M) in plain form
     reference: list[str]  # (M) likewise
     solved: Bools  # (M)
@@ -68,10 +70,14 @@ def _read(run: Run, rows: Rows, column: str) -> _Answers:
     """Read the answers of some rollouts; those that give none are left out."""
     references = dict(zip(rows.id.tolist(), run.read_labels(rows)[column], strict=True))
     ends = {row: final_answer(it.messages) for row, it in run.read_texts(rows.id.tolist()).items()}
-    given = {row: plain(it.text, is_line=it.place == LAST_LINE) for row, it in ends.items() if it is not None}
+    written = {row: bare(it.text, is_line=it.place == LAST_LINE) for row, it in ends.items() if it is not None}
+    given = {row: plain(it) for row, it in written.items()}
     some = rows.where(np.array([bool(given.get(it)) and references[it] is not None for it in rows.id.tolist()], bool))
-    known = [plain(references[it] or "") for it in some.id.tolist()]
-    return _Answers(column, some, [given[it] for it in some.id.tolist()], known, run.scale.success.solved(some))
+    of = some.id.tolist()
+    return _Answers(
+        column, some, [written[it] for it in of], [given[it] for it in of], [plain(references[it] or "") for it in of],
+        run.scale.success.solved(some),
+    )  # fmt: skip
 
 
 def _look(run: Run) -> Outcome:
@@ -88,10 +94,38 @@ def _look(run: Run) -> Outcome:
     name = answers.name
     if len(answers.given) < _ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
-    found = _contradicted(run, answers, references) or _shuffled(run, answers)
+    found = _refused(run, answers) or _contradicted(run, answers, references) or _shuffled(run, answers)
     equal = percent(float(answers.equal.mean()))
     calm = f"Of {len(answers.given):,} final answers that were read, {equal} equal their reference ({name})."
     return found or _one_answer(run, answers) or Below(calm)
+
+
+def _refused(run: Run, answers: _Answers) -> Card | None:
+    """Return the card if right answers that are written in one way never count, and most others do."""
+    equal, kinds = answers.equal, [kind_of(it) for it in answers.written]
+    for kind in dict.fromkeys(kinds):
+        is_kind = np.array([it == kind for it in kinds], bool)
+        mine, others = equal & is_kind, equal & ~is_kind
+        groups = min(len(np.unique(answers.rows.group[of])) for of in (mine, others))
+        if groups < _ENOUGH or mine.sum() < _FORM * equal.sum() or answers.solved[mine].mean() > _COUNT:
+            continue
+        if (counted := float(answers.solved[others].mean())) >= _OTHERS:
+            shown = dict.fromkeys(it for it, own in zip(answers.written, mine, strict=True) if own)
+            return Card(
+                id="final_answers",
+                title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count where the answer {kind}",
+                cost=contrast.spread(run) * float((mine & ~answers.solved).mean()),
+                evidence=(
+                    _read_said(answers),
+                    f"Such answers: {listed(list(shown))}.",
+                    f"Of the right answers that are written otherwise, {percent(counted)} count.",
+                ),
+                suggestion="Let the reward function read this form, or ask for another one in the prompt.",
+                **_extent(run, answers, mine),
+                is_setup=True,
+                is_loss=False,
+            )
+    return None
 
 
 def _contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
@@ -238,12 +272,14 @@ DIAGNOSTIC = check(
     "Final answers",
     f"The final answers of {_GROUPS} groups of the last steps are compared with the dataset's reference: the column "
     "that is set, else the one that is named like a reference. "
-    f"(1) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
+    f"(1) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator, say); at most "
+    f"{_COUNT:.0%} of these count as right, and at least {_OTHERS:.0%} of the others. "
+    f"(2) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {_ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{_ENOUGH} groups or more most answers are right and none counts as right. Only if at least {_EQUAL:.0%} of all "
-    f"answers equal their reference. (2) In at least half of the groups without a right answer, and in {_ENOUGH} or "
+    f"answers equal their reference. (3) In at least half of the groups without a right answer, and in {_ENOUGH} or "
     f"more, more than {_AGREE:.0%} of the rollouts give one answer, which is another task's reference; the probability "
-    f"of that is below {_CHANCE:.0%}, given how often other wrong answers are another task's reference. (3) At least "
+    f"of that is below {_CHANCE:.0%}, given how often other wrong answers are another task's reference. (4) At least "
     f"{_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference it is, and at "
     "least twice its share in the first fifth of the run.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),

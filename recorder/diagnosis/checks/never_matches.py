@@ -63,11 +63,20 @@ def plain(answer: str, *, is_line: bool = False) -> str:
     >>> plain("1,250.0"), plain("Therefore the answer is B.", is_line=True), plain("New York ")
     ('1250', 'b', 'newyork')
     """
-    text = re.split(r"[:=]|\bis\b", answer)[-1] if is_line else answer
-    text = text.strip(" .*`$\"'\n\t")
+    text = bare(answer, is_line=is_line)
     values = _values(text)
     is_number = len(values) == 1 and kind_of(text) not in {"is a list", "is an expression", "is a text"}
     return str(values[0]) if is_number else _squeezed(text)
+
+
+def bare(answer: str, *, is_line: bool = False) -> str:
+    """Return an answer as it is written, without marks around it; of a line, what comes after its last mark or `is`.
+
+    >>> bare("**1,250**."), bare("Therefore the answer is B.", is_line=True)
+    ('1,250', 'B')
+    """
+    text = re.split(r"[:=]|\bis\b", answer)[-1] if is_line else answer
+    return text.strip(" .*`$\"'\n\t")
 
 
 def _values(text: str) -> list[Fraction]:

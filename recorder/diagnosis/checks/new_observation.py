@@ -18,7 +18,7 @@ from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.contrast import SURER
 from logs_ui.recorder.diagnosis.mean_difference import Difference, chance_limit, compare
 from logs_ui.recorder.diagnosis.measures import mean
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
 from logs_ui.recorder.diagnosis.tables.action_table import looping
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
@@ -28,6 +28,7 @@ from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 _SHARE, _RARER = 0.05, 10  # of the rollouts; times rarer before [ours]
 _LOOKED, _READ = 20, 32  # observations that are compared; rollouts of which texts are read
 _SAME_ACTIONS, _ALL = 0.8, 0.8  # of the answers follow kinds of actions of before; of the answers to these [ours]
+_FIRST = 1  # percentile of the steps at which an observation occurs that counts as its first [ours]
 _NEAR = 2  # steps: observations that began together are one finding
 _SHOWN, _MORE = 80, "\u2026"  # characters
 _RESET = {"name": "reset", "arguments": {}}  # in place of the action that the first observation follows
@@ -53,16 +54,11 @@ def _look(run: Run) -> Outcome:
     compared, candidates = 0, list[_Heard]()
     for key, own in _often(rows, run.rows, limit):
         compared += 1
-        since = above(rows.by_step(own), limit)["since_step"]
-        if since is None or since <= rows.steps[0]:
-            continue
-        late = rows.step >= since
-        known = np.isin(same, same[~late])  # other tasks have other observations
-        found = compare(np.where(known, own, np.nan), late, rows.group)
-        if found is None or found.chance is None or 2 * (own & late & known).sum() < (own & late).sum():
-            continue
-        if _RARER * own[~late & known].mean() <= own[late & known].mean():
-            candidates.append(_Heard(key, own, since, found.chance))
+        # Of what only some tasks hear, the share by step may not show the step: then it begins where it first occurs,
+        # and chance is that of any of the steps.
+        jump, first = above(rows.by_step(own), limit)["since_step"], int(np.percentile(rows.step[own], _FIRST))
+        heard = _begin(rows, same, key, own, jump) or _begin(rows, same, key, own, first, len(rows.steps))
+        candidates += [heard] if heard else []
     most = chance_limit([it.chance for it in candidates] + [1.0] * (compared - len(candidates)))
     begun = [it for it in candidates if it.chance <= most]
     costly = [heard for it in begun if (heard := _costly(run, it, begun, tasks)) is not None]
@@ -72,6 +68,21 @@ def _look(run: Run) -> Outcome:
         )
     worst = max(costly, key=lambda it: it.cost * it.own.sum())
     return _card(run, worst, [it for it in costly if abs(it.since - worst.since) <= _NEAR], limit)
+
+
+def _begin(rows: Rows, same: Ints, key: int, own: Bools, since: int | None, tried: int = 1) -> _Heard | None:
+    """Return an observation that began at a step; None if that may be chance, or it was not far rarer before among the
+    tasks (or evals) with the (N,) codes `same`. `tried` is the number of steps of which this one was chosen.
+    """
+    if since is None or since <= rows.steps[0]:
+        return None
+    late = rows.step >= since
+    known = np.isin(same, same[~late])  # other tasks have other observations
+    found = compare(np.where(known, own, np.nan), late, rows.group)
+    if found is None or found.chance is None or 2 * (own & late & known).sum() < (own & late).sum():
+        return None
+    is_rarer = _RARER * own[~late & known].mean() <= own[late & known].mean()
+    return _Heard(key, own, since, found.chance * tried) if is_rarer else None
 
 
 def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
@@ -157,6 +168,9 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Out
     ] * (trained > 0)
     before = "the same tasks before" if tasks_recur(rows) or with_families(rows) is not None else "all rollouts before"
     than = "others of their groups" if worst.within else before
+    begun = above(rows.by_step(own), limit)
+    if begun["since_step"] != worst.since:  # see `_look`
+        begun |= {"since_step": worst.since, "since_range": None, "half_step": None}
     return Card(
         id="new_observation",
         title=title,
@@ -166,7 +180,7 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Out
         if is_setup
         else "Read it: other calls of the same kind are answered otherwise, so find what these have in common.",
         where=links.ids(rows.id[own & is_last]),
-        **above(rows.by_step(own), limit),
+        **begun,
         own=own[is_last],
         is_setup=is_setup,
     )

@@ -32,6 +32,7 @@ from logs_ui.recorder.diagnosis.wording import exact_percent, figure, percent
 from logs_ui.recorder.vocabulary import LossCause, StopReason
 
 _SHARE = 0.1
+_MOST_TASKS = 0.9  # of the tasks of an eval have a rollout that acts: then all have an environment [ours]
 _STREAK = 3
 _BY_TOOLS = 0.5  # of the rollouts that act [ours]
 _EMPTY, _LOST = 0.05, 0.1  # of the rollouts [ours]
@@ -105,10 +106,16 @@ def _look_unparsed(run: Run) -> Outcome:
 
 
 def _idle(rows: Rows, every: Rows) -> Floats:
-    """Return (N,) 1 without an action, 0 with some, NaN if no environment was seen, in any rollout of the task."""
-    steps = rows.facts["env_steps"]
+    """Return (N,) 1 without an action, 0 with some, NaN if no environment was seen: in no rollout of the task, nor in
+    most tasks of its eval.
+    """
+    steps, acting = rows.facts["env_steps"], every.facts["env_steps"] > 0
     others_act = np.zeros(len(rows.tasks) + 1, bool)  # the last: of rollouts without a task, whose number is -1
-    others_act[every.task[every.facts["env_steps"] > 0]] = True
+    others_act[every.task[acting]] = True
+    for code in np.unique(every.eval[acting]):
+        tasks = np.unique(every.task[(every.eval == code) & (every.task >= 0)])
+        if others_act[tasks].mean() >= _MOST_TASKS:
+            others_act[tasks] = True
     others_act = others_act[rows.task]
     silent = np.isnan(steps) & (np.nan_to_num(rows.facts["tool_calls"], nan=1.0) == 0) & others_act
     return np.where(silent, 1.0, np.where(np.isnan(steps), np.nan, steps == 0))

@@ -10,12 +10,22 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
-from logs_ui.recorder.diagnosis.contrast import spread
+from logs_ui.recorder.diagnosis.contrast import SURER, spread
 from logs_ui.recorder.diagnosis.mean_difference import compare
-from logs_ui.recorder.diagnosis.measures import attempted, extent, tried
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, means
+from logs_ui.recorder.diagnosis.measures import attempted, extent, mean, tried
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, means
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
-from logs_ui.recorder.diagnosis.tables.task_table import ATTEMPTS, FALLEN, FORGOTTEN_CHANCE, Label, labels
+from logs_ui.recorder.diagnosis.tables.task_table import (
+    ATTEMPTS,
+    FALLEN,
+    FORGOTTEN_CHANCE,
+    PARTLY_FALLEN,
+    UNSOLVED_CHANCE,
+    Label,
+    are_beyond_chance,
+    find_falls,
+    labels,
+)
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_ONE
@@ -23,13 +33,14 @@ from logs_ui.recorder.vocabulary import Lack, LossCause
 
 _LENGTH = 60  # characters of an answer that is quoted
 _READ, _TASKS_READ, _ANSWERS, _AGREE = 800, 40, 5, 0.6  # answers; tasks; answers of one; of these, that agree [ours]
+_RECOVERED = 0.8  # of the share of before, in the last steps, above which a family counts as recovered [ours]
 _SHIFT, _LEAST, _ERRORS, _CHANCE = 0.5, 0.05, 2.5, 0.01  # for the mix of tasks
 
 
 def _look_forgotten(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return _UNDEFINED
-    rows, what, found = run.all, "tasks", labels(run.all, run.scale, run.settings)
+    rows, what, found, partly = run.all, "tasks", labels(run.all, run.scale, run.settings), None
     if (grouped := with_families(rows)) is not None:
         whole = labels(grouped, run.scale, run.settings)
         lost = np.isin(grouped.task, np.flatnonzero(whole.label == Label.FORGOTTEN))
@@ -41,19 +52,25 @@ def _look_forgotten(run: Run) -> Outcome:
         is_whole = len(np.unique(rows.task[still])) <= len(np.unique(rows.task[lost])) / 2
         if not tasks_recur(rows) or (lost.any() and is_whole and lost.sum() > (alone & ~lost).sum()):
             rows, what, found = grouped, "task families", whole
+        partly = _find_partly_fallen(run, grouped)
     often = int((np.bincount(rows.task[tried(rows, run.scale)]) >= ATTEMPTS).sum())
     if often == 0:
         return NotJudged(f"No task has {ATTEMPTS} attempts yet.", Lack.TASKS)
-    gone = np.flatnonzero(found.label == Label.FORGOTTEN)
+    is_last = rows.step >= run.rows.steps[0]
+    starts = np.where(found.label == Label.FORGOTTEN, found.since, -1)
+    is_found = np.isin(rows.task, np.flatnonzero(starts >= 0))[is_last].any()
+    if grouped is not None and partly is not None and not is_found:
+        rows, what, starts = grouped, "task families", partly
+    gone = np.flatnonzero(starts >= 0)
     of = tried(rows, run.scale) & np.isin(rows.task, gone)
-    own = np.isin(rows.task, gone)[rows.step >= run.rows.steps[0]]
+    own = np.isin(rows.task, gone)[is_last]
     if not own.any():
         return Below(f"None of {often:,} {what} with {ATTEMPTS} or more attempts regressed.")
-    is_late = rows.step >= found.since[rows.task]
+    is_late = rows.step >= starts[rows.task]
     won, loss = run.scale.success.solved(rows), losses(rows, run.scale)
     before, since = of & ~is_late, of & is_late
     share = float(won[since].mean())
-    names, first = [rows.tasks[task] for task in gone.tolist()], int(found.since[gone].min())
+    names, first = [rows.tasks[task] for task in gone.tolist()], int(starts[gone].min())
     told = (
         f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
         f"{since.sum()} since. Solved: {run.scale.success.said}."
@@ -73,6 +90,23 @@ def _look_forgotten(run: Run) -> Outcome:
     )
 
 
+def _find_partly_fallen(run: Run, grouped: Rows) -> Ints:
+    """Return (F,) the step since which each family is solved far less often, though not as seldom as a task that counts
+    as regressed; -1 for others. Groups are the units, and the same tasks must have fallen, too: others may be harder.
+    """
+    scale = run.scale
+    tries = np.bincount(grouped.task[tried(grouped, scale)], minlength=len(grouped.tasks))
+    starts, before, _ = find_falls(grouped, scale, tries >= ATTEMPTS, run.threshold("forgotten", PARTLY_FALLEN))
+    won, is_last = scale.success.outcomes(grouped), grouped.step >= run.rows.steps[0]
+    for family in np.flatnonzero(starts >= 0).tolist():
+        of, late = np.where(grouped.task == family, won, np.nan), grouped.step >= starts[family]
+        fall, of_same = compare(of, late, grouped.group), compare(of, late, grouped.group, run.all.task)
+        has_fallen = fall is not None and (fall.chance or 0.0) <= SURER and of_same is not None and of_same.value < 0
+        if not has_fallen or not (mean(of[is_last]) or 0.0) <= _RECOVERED * before[family]:
+            starts[family] = -1
+    return starts
+
+
 def _means(rows: Rows) -> tuple[Floats, Floats]:
     """Return (T,) number of rollouts with a reward, and (T,) their mean, NaN without any."""
     task, reward = rows.task[attempted(rows)], rows.reward[attempted(rows)]
@@ -89,7 +123,8 @@ def _look_never(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return _UNDEFINED
     rows = run.rows
-    hopeless = never_solved(run)
+    unsolved = never_solved(run)
+    hopeless = are_beyond_chance(run.all, run.scale, unsolved)
     own = np.isin(rows.task, np.flatnonzero(hopeless))
     heard = run.all.env_reward_sum
     is_out_of_reach = np.isfinite(heard).any() and extent(heard) <= SAME  # the environment rewards no rollout either
@@ -98,8 +133,9 @@ def _look_never(run: Run) -> Outcome:
     if not often:
         return NotJudged(f"No task has {least} attempts yet.", Lack.TASKS)
     if not own.any():
-        gone = f"; {hopeless.sum():,} were never solved, and do not occur in the last steps" if hopeless.any() else ""
-        return Below(f"{often - hopeless.sum():,} tasks with {least}+ attempts were solved at least once{gone}.")
+        why = "do not occur in the last steps" if hopeless.any() else "may be hard tasks that had too few attempts"
+        rest = f"; {unsolved.sum():,} were never solved, and {why}" if unsolved.any() else ""
+        return Below(f"{often - unsolved.sum():,} tasks with {least}+ attempts were solved at least once{rest}.")
     if hopeless.all() and not is_out_of_reach:
         return NotJudged("No task is solved at all: the cause may be other than the tasks.")
     if follows_prompt(rows):
@@ -265,7 +301,8 @@ FORGOTTEN = check(
     f"Tasks that were solved, and then in {ATTEMPTS} or more attempts with at most {FALLEN:.0%} of the earlier success "
     f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
     "number of tasks and splits, and for groups that end alike). The step splits a task's attempts best. A family "
-    "that regressed as a whole is named in place of its tasks.",
+    "that regressed as a whole is named in place of its tasks. Where none did, a family that is solved at most "
+    f"{PARTLY_FALLEN:.0%} as often as before, if its tasks of before are, too.",
     _TASKS,
     _look_forgotten,
     source="ours; the number of attempts is verifiers'",
@@ -273,9 +310,10 @@ FORGOTTEN = check(
 NEVER_SOLVED = check(
     "never_solved",
     "Never solved",
-    f"Tasks that none of {ATTEMPTS} or more attempts solved. If no task at all is solved, only if the environment "
-    "gives no rewards either. Silent if the reward depends on the prompt alone. Where most answers to half of the "
-    "tasks agree, and not with the reference, the references are to be verified first.",
+    f"Tasks that none of {ATTEMPTS} or more attempts solved, if chance leaves a task unsolved so long in less than "
+    f"{UNSOLVED_CHANCE:.0%} that is as hard as the hardest tenth of the tasks that were solved. If no task at all is "
+    "solved, only if the environment gives no rewards either. Silent if the reward depends on the prompt alone. Where "
+    "most answers to half of the tasks agree, and not with the reference, the references are to be verified first.",
     _TASKS,
     _look_never,
     source="verifiers",

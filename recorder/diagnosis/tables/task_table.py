@@ -21,8 +21,11 @@ EASY = 0.8
 """Share of solved attempts from which on there is nothing left to learn [verifiers]."""
 FORGOTTEN_CHANCE = 0.01
 """Probability of so few successes in any task at unchanged success rates, below which one has regressed [ours]."""
-FALLEN = 0.25
-"""Share of the success rate before, below which a task counts as regressed [ours]."""
+FALLEN, PARTLY_FALLEN = 0.25, 0.6
+"""Share of the success rate before, below which a task counts as regressed, and a whole family [ours]."""
+UNSOLVED_CHANCE, LEAST = 0.01, 5
+"""Probability that a hard task is never solved by chance, above which it is no finding; solved tasks that show how hard
+tasks are [ours]."""
 CANNOT, RARELY = 0.02, 0.2
 """Limits of pass@k, and of the share of solved attempts [ours]."""
 
@@ -140,15 +143,7 @@ def labels(rows: Rows, scale: Scale, settings: Settings | None = None) -> Labels
     late = means(task[at := _late(task, step, number)], won[at], number)
     with np.errstate(invalid="ignore", divide="ignore"):
         may_be_lost = (tries >= ATTEMPTS) & (wins > 0) & (late <= fallen * wins / tries)
-    since, before, after = np.full(number, -1, np.int64), np.full(number, np.nan), np.full(number, np.nan)
-    limit = FORGOTTEN_CHANCE / max(int((tries >= ATTEMPTS).sum()), 1)
-    alike = alikeness(rows, scale) if may_be_lost.any() else 0.0
-    for one in np.flatnonzero(may_be_lost).tolist():
-        sizes = np.bincount(rows.group[own][task == one])
-        effect = 1 + (float(sizes[sizes > 0].mean()) - 1) * alike  # Kish's design effect
-        found = _regression(step[task == one], won[task == one], effect, fallen, limit)
-        if found is not None:
-            since[one], before[one], after[one] = found
+    since, before, after = find_falls(rows, scale, may_be_lost, fallen)
     is_unknown = (tries == 0) & (_count(rows.task[has_reward], number) > 0) | (not scale.success.is_defined)
     label = np.select(
         [is_unknown, (tries >= attempts) & (wins == 0), tries < ATTEMPTS, since >= 0, late >= EASY],
@@ -156,6 +151,44 @@ def labels(rows: Rows, scale: Scale, settings: Settings | None = None) -> Labels
         default=Label.LEARNING,
     ).astype(object)
     return Labels(label, last_solved, since, before, after)
+
+
+def find_falls(rows: Rows, scale: Scale, may_be_lost: Bools, fallen: float) -> tuple[Ints, Floats, Floats]:
+    """Return (T,) the first step at which each task is solved at most `fallen` times as often as before, -1 for others;
+    and (T,) the shares of its attempts that solved it before and since. Only the (T,) tasks that `may_be_lost` are
+    judged.
+    """
+    own, number = tried(rows, scale), len(rows.tasks)
+    task, step, won = rows.task[own], rows.step[own], scale.success.solved(rows)[own]
+    since, before, after = np.full(number, -1, np.int64), np.full(number, np.nan), np.full(number, np.nan)
+    limit = FORGOTTEN_CHANCE / max(int((_count(task, number) >= ATTEMPTS).sum()), 1)
+    for one, effect in _effects(rows, scale, may_be_lost).items():
+        found = _regression(step[task == one], won[task == one], effect, fallen, limit)
+        if found is not None:
+            since[one], before[one], after[one] = found
+    return since, before, after
+
+
+def _effects(rows: Rows, scale: Scale, chosen: Bools) -> dict[int, float]:
+    """Return Kish's design effect for each of the (T,) chosen tasks: so many attempts of a group count as one."""
+    own, alike = tried(rows, scale), alikeness(rows, scale) if chosen.any() else 0.0
+    sizes = {one: np.bincount(rows.group[own & (rows.task == one)]) for one in np.flatnonzero(chosen).tolist()}
+    return {one: 1 + (float(of[of > 0].mean()) - 1) * alike for one, of in sizes.items()}
+
+
+def are_beyond_chance(rows: Rows, scale: Scale, unsolved: Bools) -> Bools:
+    """Return (T,) True for those of the `unsolved` tasks that chance leaves unsolved in less than UNSOLVED_CHANCE, if
+    they are as hard as the hardest tenth of the tasks that were solved; for all of them, if fewer than LEAST were.
+    """
+    own, number = tried(rows, scale), len(rows.tasks)
+    tries, wins = (_count(rows.task[own & of], number) for of in (True, scale.success.solved(rows)))
+    has_won = (tries >= ATTEMPTS) & (wins > 0)
+    if has_won.sum() < LEAST:
+        return unsolved
+    rarely, found = float(np.percentile(wins[has_won] / tries[has_won], 10)), np.zeros(number, bool)
+    for one, effect in _effects(rows, scale, unsolved).items():
+        found[one] = (1 - rarely) ** (tries[one] / effect) <= UNSOLVED_CHANCE
+    return found
 
 
 def _regression(step: Ints, won: Bools, effect: float, fallen: float, limit: float) -> tuple[int, float, float] | None:

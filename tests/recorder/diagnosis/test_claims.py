@@ -226,6 +226,18 @@ def unscored(case: Case) -> list[Rollout]:
     return [it for it in case.last if it.values is not None and reward(it) is None and not error(it)]
 
 
+@cache
+def stopped(case: Case, name: str) -> list[Rollout]:
+    """Return the scored rollouts of the families that a function scored until a step, from that step on."""
+    found: list[Rollout] = []
+    families = grouped(case.run.rollouts, lambda it: task(it).partition("/")[0])
+    for mine in families:
+        scored = [it.step for it in mine if name in parts(it)]
+        if scored and max(scored) < case.last[-1].step - 1:
+            found += [it for it in mine if it.step > max(scored)]
+    return found
+
+
 def all_fail(case: Case, *_: str) -> tuple[str, ...]:
     equal = [group for group in case.groups if is_equal(group)]
     failed = sum(not all(case.solved(it) for it in group if reward(it) is not None) for group in equal)
@@ -255,9 +267,15 @@ def part(rollouts: Iterable[Rollout], name: str) -> str:
     return "none" if share < SAME else "all" if share > 1 + SAME else percent(share)
 
 
+def of_names(names: str, rollouts: Iterable[Rollout]) -> list[Rollout]:
+    """Return the rollouts of tasks, or of families, whose names end with a mark."""
+    chosen = tuple(re.split(", | and ", names))
+    families = tuple(it for it in chosen if not it[-1].isalnum())
+    return [it for it in rollouts if task(it) in chosen or task(it).startswith(families)]
+
+
 def forgotten(case: Case, names: str, *_: str) -> tuple[str, ...]:
-    chosen = re.split(", | and ", names)
-    mine = [it for it in case.run.rollouts if task(it) in chosen]
+    mine = of_names(names, case.run.rollouts)
     sides = [
         [case.solved(it) for it in mine if (it.step < (case.card.since_step or 0)) is first] for first in (True, False)
     ]
@@ -378,7 +396,9 @@ def regressed(case: Case, *_: str) -> tuple[str, ...]:
     before, since = re.findall(r"\d+ of \d+", case.card.evidence[0])
     names = re.split(", | and ", case.card.evidence[0].split(":")[0])
     shares = (ratio(*it.split(" of ")) for it in (since, before))
-    return str(len(names)), str(len(tasks(case.run.rollouts))), *shares
+    of_all = tasks(case.run.rollouts)
+    number = len(of_all) if names[0][-1].isalnum() else len({it.partition("/")[0] for it in of_all})
+    return str(len(names)), str(number), *shares
 
 
 def reused(case: Case) -> float:
@@ -652,8 +672,9 @@ def lose_most_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[s
 def fell(case: Case, name: str, *groups: str) -> tuple[str, ...]:
     """Return the levels before and since a step, each step counting once."""
     steps = [
-        (mine[0].step, fmean(values(mine, name)))
+        (mine[0].step, fmean(known))
         for mine in grouped(filter(ended, case.run.rollouts), lambda it: it.step)
+        if (known := [it for it in values(mine, name) if it is not None])
     ]
     since = int(groups[2])
     before, after = ([value for step, value in steps if (step < since) is side] for side in (True, False))
@@ -766,8 +787,9 @@ def paid_without(case: Case, _: str, name: str, *__: str) -> tuple[str, ...]:
 
 
 def in_families(case: Case, _share: str, names: str, _rest: str) -> tuple[str, ...]:
-    inside = [own for it, own in case.of_card() if task(it).startswith(names)]
-    outside = [own for it, own in case.of_card() if not task(it).startswith(names)]
+    chosen = tuple(re.split(", | and ", names))
+    inside = [own for it, own in case.of_card() if task(it).startswith(chosen)]
+    outside = [own for it, own in case.of_card() if not task(it).startswith(chosen)]
     return percent(fmean(inside)), names, percent(fmean(outside))
 
 
@@ -783,7 +805,7 @@ def told(observation: Any) -> str:
 
 
 def without_numbers(text: str) -> str:
-    return " ".join(word for word in text.split() if not re.search(r"\d", word))
+    return " ".join(word for word in text.split() if not re.search(r"\d", word) or word.strip("(),.:") == "0")
 
 
 def hears(it: Rollout, quoted: str, *, most: bool = False) -> bool:
@@ -835,7 +857,9 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
     of = dict(zip(map(id, case.last), (own for _, own in case.of_card()), strict=True))
     pairs = [[[it for it in group if of[id(it)] is side] for side in (True, False)] for group in case.groups]
     if not among.startswith("others"):
-        since, known = case.card.since_step or 0, tasks(case.run.rollouts).values()
+        since, quoted = case.card.since_step or 0, "".join(re.findall("\u201c(.*)\u201d", case.card.title))
+        own = {task(it) for it in case.run.rollouts if it.step >= since and hears(it, quoted)}
+        known = [mine for name, mine in tasks(case.run.rollouts).items() if name in own]
         pairs = [[[it for it in mine if (it.step >= since) is side] for side in (True, False)] for mine in known]
     sums, whole = 0.0, 0.0
     for mine, others in pairs:
@@ -959,7 +983,18 @@ COUNTS: dict[str, Count] = {
     "Mean reward: truncated #, not truncated #.": lambda c, *_: tuple(
         means(rewards(it for it in c.last if is_cut(it) is side)) for side in (True, False)
     ),
-    "The reward functions returned no number for # of rollouts": lambda c, *_: (percent(len(unscored(c)) / len(c.last)),),
+    "@ stopped: no number for # of rollouts": lambda c, name, _: (
+        name, percent(len([it for it in stopped(c, name) if it in c.last]) / len(c.last)),
+    ),
+    "@: no number for all # scored rollouts[ of @] since step #.": lambda c, name, *g: (
+        name, str(len(stopped(c, name))), g[1], str(min(it.step for it in stopped(c, name))),
+    ),
+    "Where it gave one, it added # on average.": lambda c, *_: (
+        means(parts(it).get(c.card.title.split()[0]) for it in c.run.rollouts),
+    ),
+    "The reward functions returned no number for # of rollouts": lambda c, *_: (
+        percent(len(unscored(c)) / len(c.last)),
+    ),
     "# rollouts, # of them because of NaN or an infinity.": lambda c, *_: (
         str(len(unscored(c))), str(sum(any(v is not None for v in (it.values or {}).values()) for it in unscored(c))),
     ),
@@ -1030,7 +1065,7 @@ COUNTS: dict[str, Count] = {
     "In # of groups, rollouts begin with different observations": lambda c, _: (
         percent(fmean(map(has_several_prompts, c.groups))),
     ),
-    "@ of @ tasks regressed: # of attempts solve {it|them} now, # did before": regressed,
+    "@ of @ {task families|tasks} regressed: # of attempts solve {it|them} now, # did before": regressed,
     "# of rollouts are 4+ policy versions old when they are trained on": lambda c, _: (
         c.share(lambda it: lag(it) + reused(c) >= 4),
     ),
@@ -1230,6 +1265,25 @@ def valued(answer: str) -> str:
     return f"{float(number[1].replace(',', '')):.10g}" if number else re.sub(r"\W", "", answer).lower()
 
 
+def written(it: Rollout) -> str:
+    """Return an answer as it is written."""
+    match = re.search(r"boxed\{(.*?)\}|<answer>(.*?)</answer>|Final answer: (.*)", it.turns[-1].text)
+    assert match
+    return str(next(filter(None, match.groups())))
+
+
+def in_form(case: Case) -> list[Rollout]:
+    """Return the rollouts with a right answer in the form that the card names."""
+    forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d"}
+    form = next(pattern for name, pattern in forms.items() if name in case.card.title)
+    return [it for it in case.last if given(it) == right(it) and re.search(form, written(it))]
+
+
+def counted(case: Case, *groups: str) -> tuple[str, ...]:
+    mine = in_form(case)
+    return str(sum(map(case.solved, mine))), str(len(mine)), groups[2]
+
+
 def right(it: Rollout) -> str:
     return valued(it.metadata["answer"])
 
@@ -1302,6 +1356,13 @@ COUNTS |= {
     ),
     "# of # answers that equal their reference do not count as right[.]": lambda c, *_: of_answers(
         c, lambda it: given(it) == right(it), counts=False
+    ),
+    "# of # right answers count where the answer @": counted,
+    "Such answers: @[.]": lambda c, shown, *_: (
+        recounted(shown, {it: it for it in dict.fromkeys(map(written, in_form(c)))}), *_[:1],
+    ),
+    "Of the right answers that are written otherwise, # count.": lambda c, *_: (
+        percent(fmean(c.solved(it) for it in c.last if given(it) == right(it) and it not in in_form(c))),
     ),
     "# final answers of the last steps were read, and compared with the column answer.": lambda c, _: (
         str(len(c.last)),

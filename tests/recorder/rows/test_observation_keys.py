@@ -24,6 +24,7 @@ def key(observation: Any) -> str:
         ({"text": "gone", "metadata": {"id": "a"}}, "gone", 1),
         ({"content": [{"type": "text", "text": "gone"}]}, "text gone", 1),
         ("7", "49", 1),
+        ("(0 rows)", "(12 rows)", 2),
         ("", " \n", 1),
         ("", "7", 2),
         ({"stdout": "", "code": 0}, "", 1),

@@ -1,0 +1,212 @@
+"""Finds rollouts that were scored and got no number: of any function, of one, or of one that stopped."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.links import ids, rewards
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
+from logs_ui.recorder.diagnosis.measures import mean
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
+from logs_ui.recorder.diagnosis.tables.task_families import with_families
+from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
+from logs_ui.recorder.vocabulary import Status
+
+_MANY = 32  # rollouts: a function that scores none of so many never will
+_OF_ONE = 0.05  # of the rollouts that one function must leave unscored [ours]
+_MOSTLY = 0.5  # of a task's groups with an unscored rollout must have a scored one, too [ours]
+_NEARLY_ALL = 0.9  # of the rollouts that a function scored before it stopped [ours]
+
+
+def invalid(rows: Rows) -> Bools:
+    """Return (N,) True for scored rollouts without a reward: no function gave a number, or one gave an infinity."""
+    found: Bools = rows.scored & (rows.status == Status.OK) & np.isnan(rows.reward)
+    return found
+
+
+def unanswered(rows: Rows, name: str) -> Bools:
+    """Return (N,) True for rollouts that a function gave no number, though it gave one to others of the same group.
+
+    A function may decline a task or a prompt, but those are the same within a group. If most of a task's groups are
+    like this, the task's other unscored rollouts count, too.
+    """
+    judged = rows.scored & (rows.status == Status.OK) & ~invalid(rows)
+    answered = judged & np.isfinite(rows.values[name])
+    missing = judged & ~answered & ~_others_rows(rows, name)
+    many = len(rows.tasks) + 1
+    pairs, pair = np.unique(rows.group * many + rows.task + 1, return_inverse=True)
+    has_missing = np.bincount(pair[missing], minlength=len(pairs)) > 0
+    mixed = has_missing & (np.bincount(pair[answered], minlength=len(pairs)) > 0)
+    task = pairs % many
+    some, all_of = (np.bincount(task[those], minlength=many) for those in (mixed, has_missing))
+    found: Bools = missing & (mixed | ((some > 0) & (some >= _MOSTLY * all_of))[task])[pair]
+    return found
+
+
+def _others_rows(rows: Rows, name: str) -> Bools:
+    """Return (N,) True for rollouts of another function, which scores next to none of this one's rollouts."""
+    answered = np.isfinite(rows.values[name])
+    found = np.zeros(len(rows), bool)
+    for known in (np.isfinite(values) for other, values in rows.values.items() if other != name):
+        if (known & answered).sum() <= _OF_ONE * answered.sum():
+            found |= known
+    return found
+
+
+def _look_invalid(run: Run) -> Outcome:
+    bad = invalid(run.rows)
+    unscored = {name: unanswered(run.rows, name) for name in run.rows.values}
+    gaps = {name: own for name, own in unscored.items() if own.mean() > _OF_ONE or (own & run.rows.odd).any()}
+    found = [_declined(run, bad)] if bad.any() else []
+    found += [_answers_for_some(run, gaps)] if gaps else []
+    found += _stopped(run)
+    if found:
+        return max(found, key=lambda card: card.cost or 0.0)
+    silent = [name for name, values in run.all.parts.items() if not np.isfinite(values).any()]
+    if not silent:
+        most = max(unscored, key=lambda name: float(unscored[name].mean()), default=None)
+        share = 0.0 if most is None else float(unscored[most].mean())
+        gap = f" {most} left {exact_percent(share)} unscored (threshold {exact_percent(_OF_ONE)})." if share else ""
+        return Below(f"Each of {int(run.rows.scored.sum()):,} scored rollouts got a number.{gap}")
+    if run.all.scored.sum() < _MANY:
+        return NotJudged(f"{listed(silent)} gave no number so far; {_MANY} scored rollouts are needed to judge that.")
+    return _never_answers(run, silent)
+
+
+def _declined(run: Run, bad: Bools) -> Card:
+    rows = run.rows
+    share = float(bad.mean())
+    names = [name for name, values in rows.parts.items() if np.isnan(values[bad]).all()]
+    tasks = sorted({rows.tasks[task] for task in np.unique(rows.task[bad]) if task >= 0})
+    said = [f"{int(bad.sum())} rollouts, {int((bad & rows.odd).sum())} of them because of NaN or an infinity."]
+    said += [f"No number from {listed(names)}."] if names else []
+    said += [f"Tasks: {listed(tasks)}."] if tasks else []
+    part = run.cost_of("invalid_reward")
+    return Card(
+        id="invalid_reward",
+        title=f"The reward functions returned no number for {percent(share)} of rollouts",
+        cost=part if part > 0 else share * contrast.spread(run),
+        evidence=tuple(said),
+        suggestion="Return a number for these rollouts."
+        + " If every function returns None, TRL 1.16 does not learn from the rollout, and TRL 0.29 counts it as 0."
+        * (run.imported is None),
+        where="cause:invalid_reward",
+        is_part=part > 0,
+        **above(run.all.by_step(invalid(run.all)), 0.0),
+        own=bad,
+        is_setup=True,
+        is_loss=part > 0,
+    )
+
+
+def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
+    rows, names = run.rows, list(gaps)
+    own = np.logical_or.reduce(list(gaps.values()))
+    share = float(own.mean())
+    of_all = np.logical_or.reduce([unanswered(run.all, name) for name in names])
+    worth = sum(float(gaps[name].mean()) * (mean(rows.parts[name]) or 0.0) for name in names)
+    odd = int((own & rows.odd).sum())
+    said = [
+        f"{name}: no number for {of_it.sum()} rollouts; elsewhere it adds {figure(mean(rows.parts[name]) or 0.0)} on "
+        "average."
+        for name, of_it in gaps.items()
+    ]
+    is_all = len(names) == 1 and np.array_equal(own, np.isnan(rows.values[names[0]]))
+    return Card(
+        id="invalid_reward",
+        title=f"{listed(names)} gave no reward to {percent(share)} of rollouts, but scored others of the same prompts",
+        cost=max(share * contrast.gap(run, own), worth),
+        evidence=(*said, f"{odd} of these rollouts have NaN of a function.") if odd else tuple(said),
+        suggestion="Look for exceptions or timeouts that the function hides: TRL leaves None and NaN out of the sum, "
+        "so these rollouts are compared with others that received more rewards.",
+        where=f"{rewards(names[0])}:none" if is_all else ids(rows.id[own]),
+        **above(run.all.by_step(of_all), _OF_ONE),
+        own=own,
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+def _stopped(run: Run) -> Iterator[Card]:
+    """Yield a card for each function that scored nearly all of the run, an eval or a family of tasks, and since a step
+    scores none of it.
+    """
+    parts, is_last = _parts(run.all), run.all.step >= run.rows.steps[0]
+    for name, values in run.all.values.items():
+        has_number = np.isfinite(values)
+        ends = {place: _last_scored(run.all, of, has_number) for place, of in parts.items() if (of & is_last).any()}
+        stopped = {place: end for place, end in ends.items() if end is not None}
+        stopped = {"": stopped[""]} if "" in stopped else stopped
+        since = [parts[place] & run.all.scored & (run.all.step > end) for place, end in stopped.items()]
+        if stopped:
+            yield _make_stopped(run, name, list(stopped), min(stopped.values()) + 1, np.logical_or.reduce(since))
+
+
+def _parts(rows: Rows) -> dict[str, Bools]:
+    """Return (N,) True for the rollouts of the whole run (""), of each eval, and of each family of tasks."""
+    evals = {name: rows.in_eval(name) for name in rows.present}
+    grouped = with_families(rows)
+    families = {} if grouped is None else {name: grouped.task == code for code, name in enumerate(grouped.tasks)}
+    return {"": np.ones(len(rows), bool)} | evals | families
+
+
+def _last_scored(rows: Rows, of: Bools, has_number: Bools) -> int | None:
+    """Return the last step at which a function gave a number to any of some rollouts, if it gave one to nearly all
+    until then, and to none since; else None.
+    """
+    judged = of & rows.scored & (rows.status == Status.OK)
+    end = int(rows.step[judged & has_number].max(initial=-1))
+    until, since = judged & (rows.step <= end), judged & (rows.step > end)
+    groups = min(len(np.unique(rows.group[side])) for side in (until, since))
+    return end if groups >= LEAST_UNITS and has_number[until].mean() >= _NEARLY_ALL else None
+
+
+def _make_stopped(run: Run, name: str, places: list[str], begins: int, own: Bools) -> Card:
+    of, added = own[run.all.step >= run.rows.steps[0]], mean(run.all.parts[name]) or 0.0
+    where = "".join(f" of {it}" for it in [listed(places)] if it)
+    return Card(
+        id="invalid_reward",
+        title=f"{name} stopped: no number for {percent(float(of.mean()))} of rollouts",
+        cost=float(of.mean()) * max(added, 0.0),
+        evidence=(
+            f"{name}: no number for all {own.sum():,} scored rollouts{where} since step {begins:,}.",
+            f"Where it gave one, it added {figure(added)} on average.",
+        ),
+        suggestion="Look for exceptions or timeouts that the function hides, and for rows that lack what it needs.",
+        where=f"{rewards(name)}:none" if np.array_equal(of, np.isnan(run.rows.values[name])) else ids(run.rows.id[of]),
+        **above(run.all.by_step(own), _OF_ONE),
+        own=of,
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+def _never_answers(run: Run, names: list[str]) -> Card:
+    return Card(
+        id="invalid_reward",
+        title=f"{listed(names)} gave no reward to any rollout",
+        cost=max(run.fall.lost, contrast.spread(run)),
+        evidence=(f"{int(run.all.scored.sum())} rollouts were scored, and it declined all of them.",),
+        suggestion="Call it by hand on a good completion: it must return a number.",
+        where="",
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+INVALID_REWARD = check(
+    "invalid_reward",
+    "Missing or NaN rewards",
+    "Shown if there is at least one: a rollout for which no reward function returned a number, or one returned an "
+    f"infinity; a function that scores none of {_MANY} or more rollouts; a function that leaves more than "
+    f"{_OF_ONE:.0%} of the rollouts unscored, or gives NaN to any, although it scores others of the same group, unless "
+    "another function scores exactly those; a function that scored at least "
+    f"{_NEARLY_ALL:.0%} of the run, an eval or a family of tasks, and since a step scores none of it.",
+    needs("a reward", lambda run: run.rows.scored),
+    _look_invalid,
+    source="TRL PR 6427, OpenEnv PR 675",
+    limits=None,
+)
