@@ -67,7 +67,9 @@ def _look(run: Run) -> Outcome:
             f"None of {compared} frequent observations began during the run and costs reward."
         )
     worst = max(costly, key=lambda it: it.cost * it.own.sum())
-    return _card(run, worst, [it for it in costly if abs(it.since - worst.since) <= _NEAR], limit)
+    alike = [it for it in costly if abs(it.since - worst.since) <= _NEAR]
+    whole = worst._replace(own=np.logical_or.reduce([it.own for it in alike]))
+    return _card(run, _costly(run, whole, begun, tasks) or worst, alike, limit)
 
 
 def _begin(rows: Rows, same: Ints, key: int, own: Bools, since: int | None, tried: int = 1) -> _Heard | None:

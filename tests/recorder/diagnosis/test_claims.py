@@ -1267,9 +1267,8 @@ def valued(answer: str) -> str:
 
 def written(it: Rollout) -> str:
     """Return an answer as it is written."""
-    match = re.search(r"boxed\{(.*?)\}|<answer>(.*?)</answer>|Final answer: (.*)", it.turns[-1].text)
-    assert match
-    return str(next(filter(None, match.groups())))
+    match = re.search(r"boxed\{(.*?)\}|<answer>(.*?)</answer>|(?:Final answer:|The answer is) (.*)", it.turns[-1].text)
+    return str(next(filter(None, match.groups()))) if match else ""
 
 
 def in_form(case: Case) -> list[Rollout]:
