@@ -115,7 +115,7 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
         return said, "Find what cuts them: the server's context length, or another limit than the calls' max_tokens"
     advice = f"Raise the calls' max_tokens (now {_span(allowed)})"
     if length and allowed.max() < length:
-        advice += f": the trainer's max_completion_length is {figure(length)}"
+        advice += ", which is below the trainer's max_completion_length"
     else:
         advice += ", or reward completions that finish within the limit"
     return f"{said}. Their calls allowed {_span(allowed)} (max_tokens){ends}", advice

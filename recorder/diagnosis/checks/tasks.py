@@ -134,8 +134,8 @@ def _look_never(run: Run) -> Outcome:
         return NotJudged(f"No task has {least} attempts yet.", Lack.TASKS)
     if not own.any():
         why = "do not occur in the last steps" if hopeless.any() else "may be hard tasks that had too few attempts"
-        rest = f"; {unsolved.sum():,} were never solved, and {why}" if unsolved.any() else ""
-        return Below(f"{often - unsolved.sum():,} tasks with {least}+ attempts were solved at least once{rest}.")
+        rest = f", and {why}" if unsolved.any() else ""
+        return Below(f"Of {often:,} tasks with {least}+ attempts, {unsolved.sum():,} were never solved{rest}.")
     if hopeless.all() and not is_out_of_reach:
         return NotJudged("No task is solved at all: the cause may be other than the tasks.")
     if follows_prompt(rows):

@@ -155,10 +155,14 @@ class Case:
     def solved(self) -> Callable[[Rollout], bool]:
         if self.report.scale.success.said == "the environment ended the episode with a reward of 1":
             return lambda it: bool(it.turns) and it.turns[-1].done is True and it.turns[-1].reward == 1
-        match = re.fullmatch(r"(.+) (\u2265|>) (\S+)", self.report.scale.success.said or "")
-        assert match
-        name, least = match[1], float(match[3]) - SAME * (1 if match[2] == "\u2265" else -1)
-        return lambda it: ((reward(it) if name == "reward" else (it.values or {}).get(name)) or 0.0) >= least
+        said = (self.report.scale.success.said or "").removesuffix(", by the function that scores the rollout")
+        matches = [re.fullmatch(r"(.+) (\u2265|>) (\S+)", it) for it in said.split(" and ")]
+        assert all(matches)
+        least = {it[1]: float(it[3]) - SAME * (1 if it[2] == "\u2265" else -1) for it in matches if it}
+        return lambda it: any(
+            ((reward(it) if name == "reward" else (it.values or {}).get(name)) or 0.0) >= value
+            for name, value in least.items()
+        )
 
     @cached_property
     def texts(self) -> Mapping[str, Any]:
@@ -609,7 +613,8 @@ def compared(
     """Return the two means of a figure, over the strata that both sides have, each weighted by what it tells."""
     sums, whole = [0.0, 0.0], 0.0
     for one in {stratum(it) for it in chosen}:
-        sides = [[figures(case, it)[name] for it in side if stratum(it) == one] for side in (chosen, others)]
+        each = [[figures(case, it).get(name) for it in side if stratum(it) == one] for side in (chosen, others)]
+        sides = [[value for value in side if value is not None] for side in each]
         if all(sides):
             weight = len(sides[0]) * len(sides[1]) / (len(sides[0]) + len(sides[1]))
             sums, whole = (
