@@ -81,7 +81,7 @@ def list_differences(rows: Rows, *sources: Compared | None) -> tuple[str, tuple[
         found.append(
             FigureDifference(
                 figure if bare in rows.values and not source.place else bare, it.others, it.chosen,
-                abs(it.value / it.t) if it.t else 0.0, is_clear, is_share,
+                it.error, is_clear, is_share,
                 parted_at(trend, others) if is_clear else None, trend, others, source.place,
             )
         )  # fmt: skip

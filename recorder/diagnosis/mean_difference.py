@@ -59,6 +59,11 @@ class Difference(NamedTuple):
     def value(self) -> float:
         return self.chosen - self.others
 
+    @property
+    def error(self) -> float:
+        """Return its standard error; 0 if it is not judged, or there is no difference."""
+        return abs(self.value / self.t) if self.t else 0.0
+
 
 def compare(values: Floats, chosen: Bools, units: Ints, strata: Ints | None = None) -> Difference | None:
     """Compare (N,) values, without those that are NaN; None if no stratum holds both chosen rollouts and others.

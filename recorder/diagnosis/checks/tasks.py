@@ -1,5 +1,6 @@
 """Finds tasks that regressed, tasks that are never solved, and a mix of tasks that became harder."""
 
+import math
 from collections import Counter, defaultdict
 
 import numpy as np
@@ -92,7 +93,8 @@ def _look_forgotten(run: Run) -> Outcome:
 
 def _find_partly_fallen(run: Run, grouped: Rows) -> Ints:
     """Return (F,) the step since which each family is solved far less often, though not as seldom as a task that counts
-    as regressed; -1 for others. Groups are the units, and the same tasks must have fallen, too: others may be harder.
+    as regressed; -1 for others. Groups are the units; the same tasks must have fallen, too, since others may be harder,
+    and other families must have fallen less, if at all.
     """
     scale = run.scale
     tries = np.bincount(grouped.task[tried(grouped, scale)], minlength=len(grouped.tasks))
@@ -102,6 +104,10 @@ def _find_partly_fallen(run: Run, grouped: Rows) -> Ints:
         of, late = np.where(grouped.task == family, won, np.nan), grouped.step >= starts[family]
         fall, of_same = compare(of, late, grouped.group), compare(of, late, grouped.group, run.all.task)
         has_fallen = fall is not None and (fall.chance or 0.0) <= SURER and of_same is not None and of_same.value < 0
+        rest = compare(np.where(grouped.task == family, np.nan, won), late, grouped.group)
+        # What fell everywhere is no matter of one family.
+        if fall is not None and rest is not None and rest.value < 0:
+            has_fallen &= rest.value - fall.value > _ERRORS * math.hypot(fall.error, rest.error)
         if not has_fallen or not (mean(of[is_last]) or 0.0) <= _RECOVERED * before[family]:
             starts[family] = -1
     return starts
@@ -302,7 +308,8 @@ FORGOTTEN = check(
     f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
     "number of tasks and splits, and for groups that end alike). The step splits a task's attempts best. A family "
     "that regressed as a whole is named in place of its tasks. Where none did, a family that is solved at most "
-    f"{PARTLY_FALLEN:.0%} as often as before, if its tasks of before are, too.",
+    f"{PARTLY_FALLEN:.0%} as often as before, if the same tasks are, too, and "
+    "others fell less beyond chance.",
     _TASKS,
     _look_forgotten,
     source="ours; the number of attempts is verifiers'",
