@@ -308,8 +308,7 @@ FORGOTTEN = check(
     f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
     "number of tasks and splits, and for groups that end alike). The step splits a task's attempts best. A family "
     "that regressed as a whole is named in place of its tasks. Where none did, a family that is solved at most "
-    f"{PARTLY_FALLEN:.0%} as often as before, if the same tasks are, too, and "
-    "others fell less beyond chance.",
+    f"{PARTLY_FALLEN:.0%} as often as before, if the same tasks are, too, and others fell less beyond chance.",
     _TASKS,
     _look_forgotten,
     source="ours; the number of attempts is verifiers'",
