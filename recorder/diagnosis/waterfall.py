@@ -45,7 +45,7 @@ CAUSES = (
     Cause(LossCause.NEVER_SUBMITTED, "never acted", "It ended without a single action in its environment."),
     Cause(
         LossCause.WRONG_ANSWER,
-        "ended, scored low",
+        "ended below best",
         "It ended normally, or its end was not recorded, and it got less than the best reward.",
     ),
 )

@@ -119,7 +119,7 @@ def test_its_waterfall_has_the_longest_bar_for_what_costs_most(db: Path) -> None
     said = typed("diagnose", "low", "--db", db).stdout.splitlines()
     bars = {line.split("  ")[1]: line.count("█") for line in said if "█" in line}
     assert bars["truncated"] == max(bars.values()) == 24
-    assert 1 <= bars["ended, scored low"] < 24
+    assert 1 <= bars["ended below best"] < 24
     (line,) = [line for line in said if "truncated" in line and "█" in line]
     assert "24 rollouts" in line
 

@@ -42,7 +42,7 @@ STATUS = {
 }  # fmt: skip
 ENDS = {
     LossCause.INFRASTRUCTURE: "environment", LossCause.INVALID_REWARD: "no valid reward",
-    LossCause.TRUNCATION: "truncated", LossCause.WRONG_ANSWER: "ended, scored low", LossCause.LOOP: "repeat",
+    LossCause.TRUNCATION: "truncated", LossCause.WRONG_ANSWER: "ended below best", LossCause.LOOP: "repeat",
 }  # fmt: skip
 """How the names of tasks' states, and of what ended rollouts, begin."""
 LOOKS_AT_ACTIONS = ("Loops", "Never acted", "Parse failures")
@@ -568,7 +568,7 @@ def test_the_page_of_a_rollout_says_truly_what_became_of_it(run: Realistic) -> N
         assert ("trained on 0" not in text and "Not used in training" not in text) or not is_used, it["group"]
         assert "Not used in training" in text or is_used, (it["group"], it["generation"])
         assert "run ended before" not in text
-        assert ("scored low" in text) <= (it["solved"] is not True), "it did what was asked"
+        assert ("ended below best" in text) <= (it["solved"] is not True), "it did what was asked"
         assert bool(re.search(r"outcome\s+solved", text)) == (it["solved"] is True and it["reward"] is not None)
         assert not it["errored"] or it["error"].partition(": ")[2] in text
         assert not it["truncated"] or it["solved"] or re.search(r"cause\s+truncated", text)
