@@ -138,7 +138,9 @@ def _lengths(rollout: Rollout) -> dict[str, Any]:
     assert rollout.tokens is not None
     ids, mask = rollout.tokens.completion_ids, rollout.tokens.mask
     heard = 0 if mask is None else int((mask == 0).sum())
-    found = {"completion_tokens": len(ids) - heard, "env_tokens": heard}
+    found = {
+        "prompt_tokens": len(rollout.tokens.prompt_ids), "completion_tokens": len(ids) - heard, "env_tokens": heard,
+    }  # fmt: skip
     cut = next((turn for turn in reversed(rollout.turns) if turn.finish == "length"), None)
     if cut is None:
         return found

@@ -10,6 +10,7 @@ from tests.faults import (
     observing,
     parting,
     policy,
+    prompting,
     referring,
     rewarding,
     rewarding_trained,
@@ -27,4 +28,5 @@ FAULTS: tuple[Fault, ...] = (
     *answering.FAULTS,
     *breaking.FAULTS,
     *parting.FAULTS,
+    *prompting.FAULTS,
 )

@@ -1,0 +1,171 @@
+"""Prompts that do not hold what they should: cut at a limit of tokens, or without a value of the dataset's row."""
+
+import random
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from tests.faults import Fault
+from tests.faults.acting import WORDS, said
+from tests.faults.runs import Turn
+from tests.faults.scripts import Place, Played, Shape, generated
+
+_TASKS = 40
+
+
+def _dice(place: Place) -> random.Random:
+    """Return what is the same for all rollouts of a task."""
+    return random.Random(f"prompt of {place.task}")
+
+
+def _ids(place: Place, count: int) -> list[int]:
+    return [7 + place.task] + [_dice(place).randrange(9, 50_000)] * (count - 1)
+
+
+def _answered(place: Place, chance: float, *, tool: str = "", quality: float | None = None) -> Played:
+    """Answer in words, after a call of a tool if there is one; `quality` is that of a wrong answer."""
+    is_right = place.random.random() < chance
+    turns = [Turn(f"I ask {tool}", {"name": tool, "arguments": {"q": said(place, 2)}}, said(place, 6))] if tool else []
+    turns.append(Turn(f"{said(place, 6)}. So it is {said(place, 2)}"))
+    return Played(turns, 1.0 if is_right else quality or 0.0, stop="stop")
+
+
+def _asked(played: Played, **more: object) -> Played:
+    return Played(**{**vars(played), **more})
+
+
+# --- Prompts that are cut
+
+
+def long_documents(place: Place) -> Played:
+    """The instruction before a long document is cut away, and with it what is asked."""
+    is_hit = place.task % 5 < 2
+    played = _answered(place, 0.03 if is_hit else 0.55 + 0.2 * place.progress)
+    return _asked(played, prompt=_ids(place, 512 if is_hit else _dice(place).randrange(120, 500)), is_hit=is_hit)
+
+
+def many_tools(place: Place) -> Played:
+    """An agent whose sites with many tools need more than 1,024 tokens to describe them; it is paid in part."""
+    is_hit = place.task % 4 == 1
+    graded = place.random.choice([0.0, 0.1, 0.2, 0.3])
+    played = _answered(place, 0.1 if is_hit else 0.7, tool="open", quality=graded)
+    kind = "bank" if is_hit else "shop"
+    ids = _ids(place, 1_024 if is_hit else _dice(place).randrange(300, 1_000))
+    return _asked(played, prompt=ids, task=f"{kind}/{place.task}", is_hit=is_hit)
+
+
+def by_the_server(place: Place) -> Played:
+    """A server cuts prompts at 2,000 tokens, and no argument of the trainer says so."""
+    is_hit = place.task % 2 == 0
+    played = _answered(place, 0.05 if is_hit else 0.65, tool="look")
+    return _asked(played, prompt=_ids(place, 2_000 if is_hit else _dice(place).randrange(400, 1_990)), is_hit=is_hit)
+
+
+def of_each_length(place: Place) -> Played:
+    """Healthy: prompts of each length below the limit, the longer the harder; one of forty has just that many."""
+    count = 512 if place.task == 17 else 40 + 11 * place.task
+    return _asked(_answered(place, 0.75 - 0.012 * place.task + 0.1 * place.progress), prompt=_ids(place, count))
+
+
+def boards(place: Place) -> Played:
+    """Healthy: boards of three sizes, the largest of which is the hardest and has as many tokens as the limit."""
+    size = place.task % 3
+    chance = (0.8, 0.6, 0.3)[size] + 0.15 * place.progress
+    return _asked(_answered(place, chance, tool="move"), prompt=_ids(place, (128, 256, 512)[size]))
+
+
+def cut_harmlessly(place: Place) -> Played:
+    """Healthy: a third of the prompts are cut, of text that nobody needs."""
+    count = 512 if place.task % 3 == 0 else _dice(place).randrange(120, 500)
+    return _asked(_answered(place, 0.4 + 0.3 * place.progress), prompt=_ids(place, count))
+
+
+# --- Prompts without a value
+
+
+def _words(place: Place, count: int = 8) -> str:
+    return " ".join(_dice(place).choices(WORDS, k=count))
+
+
+def _question(place: Place) -> str:
+    return f"Question {place.task}: what is {_words(place, 3)}?"
+
+
+def _put(place: Place, text: str, chance: float, *, is_hit: bool, task: str = "", tool: str = "") -> Played:
+    played = _answered(place, chance, tool=tool)
+    name = f"{task}/{place.task}" if task else None
+    return _asked(played, asked=text, prompt=_ids(place, 60 + place.task), task=name, is_hit=is_hit)
+
+
+def without_table(place: Place) -> Played:
+    """The column of tables is spelled in another way: each question on a table has None in its place."""
+    is_hit = place.task % 3 == 0
+    text = f"Table:\nNone\n\nQuestion: {_words(place)}?" if is_hit else f"Question: {_words(place)}?"
+    chance = 0.01 if is_hit else 0.5 + 0.2 * place.progress
+    return _put(place, text, chance, is_hit=is_hit, task="table" if is_hit else "qa")
+
+
+def without_goal(place: Place) -> Played:
+    """An agent of which every fourth task has a placeholder in place of its goal."""
+    is_hit = place.task % 4 == 2
+    text = f"You see a shop.\nGoal: {'{goal}' if is_hit else _words(place)}\nTools: search, open"
+    return _put(place, text, 0.05 if is_hit else 0.65, is_hit=is_hit, tool="search")
+
+
+def without_unit(place: Place) -> Played:
+    """A column is empty in a third of the rows, and pandas has nan there."""
+    is_hit = place.task % 3 == 1
+    text = f"{_question(place)}\n**Distance:** {'nan' if is_hit else place.task + 3}\nAnswer with a number."
+    return _put(place, text, 0.08 if is_hit else 0.6 + 0.2 * place.progress, is_hit=is_hit)
+
+
+def without_context(place: Place) -> Played:
+    """Two of five rows have an empty text where others have the passage to read."""
+    is_hit = place.task % 5 > 2
+    text = f"Context:\n{'' if is_hit else _words(place, 20)}\n\nQuestion: {_words(place)}?\nAnswer:"
+    return _put(place, text, 0.1 if is_hit else 0.7, is_hit=is_hit)
+
+
+def returns_nothing(place: Place) -> Played:
+    """Healthy: programs to write, of which some return None and are a little harder; JSON and code hold null."""
+    returns = place.task % 2 == 0
+    code = "```python\ndef f(x=None):\n    pass\n\ny:\nNone\n```"
+    text = f'Write {_words(place)}.\nReturns: {"None" if returns else "int"}\n{code}\n{{\n  "limit": null\n}}'
+    return _put(place, text, 0.42 + 0.25 * place.progress + (0 if returns else 0.1), is_hit=False)
+
+
+def first_moves(place: Place) -> Played:
+    """Healthy: a game that is hard says that there are no moves and no keys yet, as no question does."""
+    is_game = place.task % 3 == 0
+    text = (
+        f"A board of {_words(place)}.\nPrevious moves: None\nKeys: None\nYour move:"
+        if is_game
+        else f"Question: {_words(place)}?"
+    )
+    chance = 0.25 if is_game else 0.7
+    return _put(place, text, chance, is_hit=False, task="game" if is_game else "qa")
+
+
+def _fault(
+    name: str, planted: str, expected: str | None, script: Callable[[Place], Played],
+    config: Mapping[str, object] | None = None,
+) -> Fault:  # fmt: skip
+    shape = Shape(steps=16, groups=8, size=8, tasks=_TASKS, config=config or {})
+    return Fault(name, planted, expected, partial(generated, script, shape))
+
+
+_CUT, _LACKS = "Prompts that are cut", "Prompts without a value"
+_512 = {"max_prompt_length": 512, "max_completion_length": 256}
+FAULTS: tuple[Fault, ...] = (
+    _fault("cut prompts: documents", _CUT, "cut_prompts", long_documents, _512),
+    _fault("cut prompts: tools", _CUT, "cut_prompts", many_tools, {"max_prompt_length": 1_024}),
+    _fault("cut prompts: server", _CUT, "cut_prompts", by_the_server),
+    _fault("healthy prompts: lengths", "Healthy: prompts of each length", None, of_each_length, _512),
+    _fault("healthy prompts: boards", "Healthy: prompts of three lengths", None, boards, _512),
+    _fault("healthy prompts: cut", "Healthy: prompts that are cut where it costs nothing", None, cut_harmlessly, _512),
+    _fault("unfilled prompts: table", _LACKS, "unfilled_prompts", without_table),
+    _fault("unfilled prompts: goal", _LACKS, "unfilled_prompts", without_goal),
+    _fault("unfilled prompts: nan", _LACKS, "unfilled_prompts", without_unit),
+    _fault("unfilled prompts: context", _LACKS, "unfilled_prompts", without_context),
+    _fault("healthy prompts: code", "Healthy: prompts that rightly say None", None, returns_nothing),
+    _fault("healthy prompts: moves", "Healthy: prompts of a hard game that rightly say None", None, first_moves),
+)  # fmt: skip
