@@ -26,6 +26,8 @@ _TABLE = {
     "wiring": f"task_mix {_BEHAVIOUR}",
     "first_prompt": f"unseeded {_BEHAVIOUR}",
     "unseeded": "",
+    "unfilled_prompts": f"never_matches final_answers task_mix {_REWARDS} {_BEHAVIOUR}",
+    "cut_prompts": f"never_matches final_answers task_mix {_REWARDS} {_BEHAVIOUR}",
     "never_matches": "final_answers never_solved dead_groups",
     "final_answers": "never_solved forgotten signal_cliff dead_groups",
     "not_finite": f"mismatch staleness no_update {_BEHAVIOUR}",

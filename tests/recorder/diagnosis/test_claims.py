@@ -1389,6 +1389,52 @@ COUNTS |= {
 }  # fmt: skip
 
 
+# --- Prompts: the generator says which are hit, and what they lack is in their text
+
+
+def prompt_length(it: Rollout) -> str:
+    assert it.tokens is not None
+    return figure(len(it.tokens.prompt_ids))
+
+
+def by_hit(case: Case) -> tuple[str, str]:
+    """Return the mean rewards of the rollouts that suffer, and of the others."""
+    mine, others = (means(rewards(it for it in case.last if it.is_hit is side)) for side in (True, False))
+    return mine, others
+
+
+def lacking(case: Case, _: str, said: str, label: str) -> tuple[str, ...]:
+    """Return the share of rollouts whose prompt has the label with nothing behind it but what the title names."""
+    name, value = (it.strip() for it in label.split(":"))
+    lines = [re.sub(r"[\s*]+", " ", str(it.prompt[0]["content"])) for it in case.last]
+    texts = [f"{name}: {value} " if value else f"{name}: Question"] * len(lines)
+    are_so = [text in line for text, line in zip(texts, lines, strict=True)]
+    assert are_so == [it.is_hit for it in case.last]
+    return percent(fmean(are_so)), value or "nothing", label if said == (value or "nothing") else ""
+
+
+COUNTS |= {
+    "# of prompts are cut at max_prompt_length (# tokens)": lambda c, *_: (
+        c.share(lambda it: it.is_hit), figure(c.run.config["max_prompt_length"]),
+    ),
+    "# of prompts have exactly # tokens, none has more: they seem to be cut": lambda c, *_: (
+        c.share(lambda it: it.is_hit), figure(max(len(it.tokens.prompt_ids) for it in c.last if it.tokens)),
+    ),
+    "# of # prompts, of # tasks, have exactly # tokens; the longest other one has #.": lambda c, *_: (
+        str(sum(it.is_hit for it in c.last)), str(len(c.last)), str(len(tasks(it for it in c.last if it.is_hit))),
+        " or ".join({prompt_length(it) for it in c.last if it.is_hit}),
+        figure(max(len(it.tokens.prompt_ids) for it in c.last if it.tokens and not it.is_hit)),
+    ),
+    "Mean reward: cut #, others #.": lambda c, *_: by_hit(c),
+    "In # of rollouts the prompt says @ where a value belongs (\u201c@\u201d)": lacking,
+    "Of # prompts that were read, each of another group, # say so.": lambda c, *_: (
+        str(len(c.groups)), str(sum(group[0].is_hit for group in c.groups)),
+    ),
+    "# of the others have a value there.": lambda c, _: (str(sum(not group[0].is_hit for group in c.groups)),),
+    "Mean reward: with it #, others #.": lambda c, *_: by_hit(c),
+}  # fmt: skip
+
+
 CLAIMS = {re.compile(pattern(template)): count for template, count in COUNTS.items()}
 
 

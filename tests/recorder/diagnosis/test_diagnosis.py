@@ -36,7 +36,7 @@ def rows_of(count: int = 48, *, steps: int = 6, **columns: Any) -> Rows:
     codes = np.array([-1 if task is None else names.index(task) for task in tasks], np.int64)
     weights = columns.pop("weights", dict.fromkeys(parts, 1.0))
     values = columns.pop("values", {name: np.asarray(part) / (weights[name] or 1) for name, part in parts.items()})
-    found = {name: column(name, NAN) for name in FACTS}
+    found = {name: column(name, NAN) for name in (*FACTS, "prompt_tokens")}
     found |= {name: column(name, None, object) for name in TEXTS}
     made = Rows(
         id=place + 1,

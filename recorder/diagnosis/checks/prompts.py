@@ -1,0 +1,182 @@
+"""Finds prompts that lack what they should hold: cut at a limit of tokens, or without a value of the dataset's row."""
+
+from collections import defaultdict
+from dataclasses import replace
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import contrast, links
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs, quiet
+from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
+from logs_ui.recorder.diagnosis.measures import mean
+from logs_ui.recorder.diagnosis.places import evals_of, families_of
+from logs_ui.recorder.diagnosis.prompt_fields import NOTHING, is_unfilled, list_fields, prompt_of
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, distinct
+from logs_ui.recorder.diagnosis.wording import figure, percent
+
+_CUT = 0.05
+_LENGTHS, _AS_OFTEN, _NEAR = 5, 0.5, 0.9  # of other prompts; of the tasks of the longest length; of that length
+_PILE, _TASKS = 0.1, 10  # without a limit: of the rollouts, and tasks, that must have the longest length [ours]
+_SHARE, _READ = 0.05, 120  # of the rollouts; prompts that are read, each of another group
+_HALF, _LITTLE, _UNSOLVED = 0.5, 0.1, 0.05  # of what others reach: with a value there; without; of all [ours]
+
+
+def _tokens(rows: Rows) -> Floats:
+    return rows.facts.get("prompt_tokens", np.full(len(rows), np.nan))
+
+
+def _look_cut(run: Run) -> Outcome:
+    rows, limit, tokens = run.rows, run.threshold("cut_prompts", _CUT), _tokens(run.rows)
+    longest, configured = float(np.nanmax(tokens)), run.config.get("max_prompt_length")
+    cut, is_limit = tokens == longest, longest == configured
+    share, count = float(cut.mean()), figure(longest)
+    if share <= limit or contrast.is_fine(run, cut):
+        return quiet(share, f"of prompts have the longest length, {count} tokens", limit)
+    if _is_natural(rows, _NEAR * longest if is_limit else 0.0) or not (is_limit or _is_beyond_doubt(run, cut)):
+        return Below(f"{percent(share)} of prompts have the longest length, {count} tokens: it may be their own.")
+    others = tokens[~cut & np.isfinite(tokens)]
+    of = f"of {len(np.unique(rows.task[cut])):,} tasks" if (rows.task[cut] >= 0).all() else "of any task"
+    rest = f"; the longest other one has {figure(float(others.max()))}" if len(others) else ""
+    rewards = [figure(mean(rows.reward[it])) for it in (cut, ~cut)]
+    said = [f"{cut.sum():,} of {np.isfinite(tokens).sum():,} prompts, {of}, have exactly {count} tokens{rest}."]
+    said += ["Mean reward: cut {}, others {}.".format(*rewards)] if not cut.all() else []
+    shorten = "or shorten what the prompt holds."
+    return Card(
+        id="cut_prompts",
+        title=f"{percent(share)} of prompts are cut at max_prompt_length ({count} tokens)"
+        if is_limit
+        else f"{percent(share)} of prompts have exactly {count} tokens, none has more: they seem to be cut",
+        cost=contrast.cost(run, cut),
+        evidence=tuple(said),
+        suggestion=f"Raise max_prompt_length (now {count}), {shorten}"
+        if is_limit
+        else f"Find what cuts them, such as a limit of the server or of the tokenizer; raise it, {shorten}",
+        where=links.selecting(rows.id, cut, {f"prompt_tokens:{longest:.0f}": cut}),
+        **above(run.all.by_step(_tokens(run.all) == longest), limit),
+        own=cut,
+        is_setup=True,
+    )
+
+
+def _is_natural(rows: Rows, least: float) -> bool:
+    """Return True if prompts have few lengths, as those of boards have, or if of the lengths from `least` on another
+    one is half as frequent as the longest.
+    """
+    tokens = _tokens(rows)
+    known = np.isfinite(tokens)
+    lengths, code = np.unique(tokens[known], return_inverse=True)
+    tasks = distinct(code.reshape(-1), rows.task[known], count=len(lengths))
+    near = tasks[:-1][lengths[:-1] >= least]
+    return 1 < len(lengths) <= _LENGTHS or int(near.max(initial=0)) >= max(2, _AS_OFTEN * int(tasks[-1]))
+
+
+def _is_beyond_doubt(run: Run, cut: Bools) -> bool:
+    """Return True if so many tasks cannot have the longest length by chance, and rollouts with it lose more."""
+    more = contrast.shift(run.lost, cut, run.rows.group, chance=contrast.SURER)
+    return (
+        bool(cut.mean() >= _PILE)
+        and len(np.unique(run.rows.task[cut])) >= _TASKS
+        and not cut.all()
+        and more.is_sure
+        and more.value > 0
+    )
+
+
+def _look_unfilled(run: Run) -> Outcome:
+    groups, first = np.unique(run.rows.group, return_index=True)
+    read = run.sample(np.isin(run.all.id, run.rows.id[first]), _READ)
+    group_of = dict(zip(run.rows.id.tolist(), run.rows.group.tolist(), strict=True))
+    prompts = {group_of[row]: list_fields(prompt_of(it.messages)) for row, it in read.items()}
+    if len(prompts) < min(LEAST_UNITS, len(groups)):
+        return NotJudged("Too few texts of prompts are stored.")
+    lacks, has = defaultdict[tuple[str, str], set[int]](set), defaultdict[str, set[int]](set)
+    for group, fields in prompts.items():
+        for label, value in fields:
+            if (is_so := is_unfilled(label, value)) is not None:
+                (lacks[label, value] if is_so else has[label]).add(group)
+    seen = replace(run, rows=run.rows.where(is_read := np.isin(run.rows.group, list(prompts))))
+    group, limit = run.rows.group[is_read], run.threshold("unfilled_prompts", _SHARE)
+    found = list[Card]()
+    for (label, value), groups_of in lacks.items():
+        chosen, filled = np.isin(group, list(groups_of)), has[label] - groups_of
+        has_others = len(filled) >= LEAST_UNITS
+        if chosen.mean() > limit and (value or has_others) and _is_worse(seen, chosen, value, has_others=has_others):
+            found.append(_unfilled_card(seen, chosen, label, value, (len(prompts), len(groups_of), len(filled))))
+    best = max(found, key=lambda card: card.cost or 0.0, default=None)
+    if best is None:
+        return Below(f"Of {len(prompts):,} prompts that were read, none lacks a value at a cost.")
+    own = np.isin(run.rows.id, seen.rows.id[best.own])
+    whole = own if len(groups) <= _READ else _extended(run, own, is_read)
+    return replace(best, where=links.ids(run.rows.id[own if whole is None else whole]), own=whole)
+
+
+def _extended(run: Run, own: Bools, is_read: Bools) -> Bools | None:
+    """Return (N,) True for rollouts of the families or evals of which all that were read are so, whether read or not;
+    None if others are so, too.
+    """
+    for rows, _, _ in [*families_of(run), evals_of(run)]:
+        of_place = [np.bincount(rows.task[it] + 1, minlength=len(rows.tasks) + 1) for it in (own, is_read & ~own)]
+        whole: Bools = ((of_place[0] > 0) & (of_place[1] == 0))[rows.task + 1]
+        if whole[own].all():
+            return whole
+    return None
+
+
+def _is_worse(run: Run, chosen: Bools, value: str, *, has_others: bool) -> bool:
+    """Return True if rollouts reach at most half of what the others do, beyond chance; a tenth, if no other prompt has
+    a value there. If all are chosen: if hardly any is solved, and they hold no placeholder.
+    """
+    success, rows = run.scale.success, run.rows
+    if chosen.all():
+        return success.is_defined and value in NOTHING and success.solved(rows).mean() <= _UNSOLVED
+    more = contrast.shift(run.lost, chosen, rows.group, chance=contrast.SURER)
+    reached = success.outcomes(rows) if success.is_defined else rows.reward - np.nanmin(run.all.reward)
+    mine, others = mean(reached[chosen]) or 0.0, mean(reached[~chosen]) or 0.0
+    return more.is_sure and more.value > 0 and mine <= (_HALF if has_others else _LITTLE) * others
+
+
+def _unfilled_card(run: Run, chosen: Bools, label: str, value: str, counts: tuple[int, int, int]) -> Card:
+    share, (read, lacking, filled) = float(chosen.mean()), counts
+    rewards = [figure(mean(run.rows.reward[it])) for it in (chosen, ~chosen)]
+    said = [f"Of {read:,} prompts that were read, each of another group, {lacking:,} say so."]
+    said += [f"{filled:,} of the others have a value there."] if filled else []
+    said += ["Mean reward: with it {}, others {}.".format(*rewards)] if not chosen.all() else []
+    shown = f"{label}: {value}".strip()
+    return Card(
+        id="unfilled_prompts",
+        title=f"In {percent(share)} of rollouts the prompt says {value or 'nothing'} where a value belongs "
+        f"(\u201c{shown}\u201d)",
+        cost=contrast.cost(run, chosen),
+        evidence=tuple(said),
+        suggestion="Compare the names in the prompt's template with the dataset's columns, and look at rows of these "
+        "tasks: the column may have another name, or be empty.",
+        where="",
+        own=chosen,
+        is_setup=True,
+        share=share,
+    )
+
+
+CUT = check(
+    "cut_prompts",
+    "Cut prompts",
+    "Share of rollouts whose prompt has max_prompt_length tokens, the longest length of all, above "
+    f"{_CUT:.0%}, unless they do as well as the others. Of another longest length, only if {_PILE:.0%} of the "
+    f"rollouts and {_TASKS} tasks have it, and they lose more beyond chance. Silent if prompts have at most {_LENGTHS} "
+    f"lengths, or another one (with a limit: within {1 - _NEAR:.0%} of it) has {_AS_OFTEN:.0%} as many tasks or more.",
+    needs("the number of prompt tokens", lambda run: np.isfinite(_tokens(run.rows)) & np.isfinite(run.rows.reward)),
+    _look_cut,
+)
+UNFILLED = check(
+    "unfilled_prompts",
+    "Unfilled prompts",
+    f"Share of rollouts above {_SHARE:.0%} whose prompt has, behind a label such as `Table:`, a heading or in a tag, "
+    f"{', '.join(NOTHING)}, a placeholder in braces, or nothing where other prompts have a value. Only if they reach "
+    f"at most {_HALF:.0%} of what the others do, beyond chance ({_LITTLE:.0%}, if no other prompt has a value there); "
+    f"where all prompts are so, only if at most {_UNSOLVED:.0%} are solved. At most {_READ} prompts of the last steps "
+    "are read, each of another group. Labels behind which nothing may be right, or a form, such as `History:` or "
+    "`Answer:`, do not count, nor does code between fences.",
+    needs("a reward", lambda run: np.isfinite(run.rows.reward)),
+    _look_unfilled,
+)

@@ -1,0 +1,74 @@
+"""Reads the labels of a prompt, such as `Table:`, and what stands behind them."""
+
+import re
+from collections.abc import Mapping, Sequence
+from itertools import chain, takewhile
+from typing import Any
+
+NOTHING = ("None", "null", "NULL", "nan", "NaN", "undefined")
+_UNFILLED = re.compile(rf"{'|'.join(NOTHING)}|\{{\{{?\s?[A-Za-z_][\w.]*\s?\}}?\}}")
+_LABEL = re.compile(r" {0,3}(?:[#>*_-]+ *)?([A-Za-z][\w '/()-]{0,40}?)[*_]*:(?:[*_]+|(?=\s|$))\s*(.*)")
+_TAGGED = re.compile(r" {0,3}<([A-Za-z][\w-]{0,40})>(?:(.*)</\1>)?\s*")
+_HEADING = re.compile(r" {0,3}#+ +([^:]{1,40}?)\s*")
+_LONG = 10_000  # characters at either end of a prompt
+_FENCED = re.compile(r"^ *```.*?(?:^ *```|\Z)", re.MULTILINE | re.DOTALL)
+_MARKS = " \t`\"'*_.,;"
+_RIGHTLY = re.compile(
+    r"(?<![a-z])(?:previous|prior|past|history|memory|last|hint|note|comment|feedback|error|example|optional|default"
+    r"|format|return|output|answer|result|expected|inventory|holding|visited|so far)",
+    re.IGNORECASE,
+)
+"""Words of labels behind which nothing may rightly stand, or a placeholder that shows the form of an answer."""
+
+
+def is_unfilled(label: str, value: str) -> bool | None:
+    """Return True if a value is nothing or a placeholder; None if that may be right behind this label.
+
+    >>> is_unfilled("Table", "None"), is_unfilled("Goal", "{goal}"), is_unfilled("Context", "")
+    (True, True, True)
+    >>> is_unfilled("Previous moves", "None"), is_unfilled("Unit", "km")
+    (None, False)
+    """
+    if value and not _UNFILLED.fullmatch(value):
+        return False
+    return None if _RIGHTLY.search(label) else True
+
+
+def prompt_of(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the text that comes before the model's first answer; of a long one, both ends."""
+    before = takewhile(lambda it: it.get("role") != "assistant", messages)
+    contents = (it.get("content") for it in before)
+    parts = chain.from_iterable(it if isinstance(it, list) else [{"text": it}] for it in contents)
+    text = "\n".join(it["text"] for it in parts if isinstance(it, dict) and isinstance(it.get("text"), str))
+    return text if len(text) <= 2 * _LONG else f"{text[:_LONG]}\n\n{text[-_LONG:]}"
+
+
+def list_fields(prompt: str) -> list[tuple[str, str]]:
+    r"""Return the labels of a prompt with the values behind them, or on the next line that is no label; "" for none.
+    Lines between fences are code, and what ends the prompt is for the model to fill.
+
+    >>> list_fields("Table:\nNone\n\n**Unit:** km\n<text></text>\nContext:\nAnswer:")
+    [('Table', 'None'), ('Unit', 'km'), ('text', ''), ('Context', '')]
+    """
+    lines = [line for line in _FENCED.sub("", prompt).splitlines() if line.strip()]
+    found = [_labelled(line) for line in lines]
+    fields = list[tuple[str, str]]()
+    for place, it in enumerate(found):
+        if it is None:
+            continue
+        label, value = it
+        if value is None and place + 1 < len(lines):
+            value = lines[place + 1] if found[place + 1] is None else ""
+        if value is not None:
+            fields.append((label, value.strip(_MARKS)))
+    return fields
+
+
+def _labelled(line: str) -> tuple[str, str | None] | None:
+    """Return the label of a line, and its value; None for the value if the line ends, and for a line without one."""
+    if match := _LABEL.fullmatch(line):
+        return match[1].strip(), match[2] or None
+    if match := _TAGGED.fullmatch(line):
+        return match[1], match[2]
+    match = _HEADING.fullmatch(line)
+    return (match[1], None) if match else None
