@@ -31,6 +31,8 @@ def _look_cut(run: Run) -> Outcome:
     longest, configured = float(np.nanmax(tokens)), run.config.get("max_prompt_length")
     cut, is_limit = tokens == longest, longest == configured
     share, count = float(cut.mean()), figure(longest)
+    if cut.all() and not is_limit:
+        return Below(f"All prompts have {count} tokens.")
     if share <= limit or contrast.is_fine(run, cut):
         return quiet(share, f"of prompts have the longest length, {count} tokens", limit)
     if _is_natural(rows, _NEAR * longest if is_limit else 0.0) or not (is_limit or _is_beyond_doubt(run, cut)):

@@ -20,7 +20,7 @@ NO_TURNS = {
     "turn_limit": "stop reasons", "truncation": "stop reasons", "disagreement": "rewards of the environment",
 }  # fmt: skip
 NO_SCALARS = dict.fromkeys(("no_update", "not_finite", "first_prompt"), "scalars")
-NO_LENGTHS = {"length": "tokens"}
+NO_LENGTHS = {"length": "tokens", "cut_prompts": "tokens of prompts"}
 NO_TASKS = dict.fromkeys(("never_solved", "task_mix", "forgotten"), "names of tasks")
 ONE_REWARD = dict.fromkeys(("reward_parts", "hacking"), "rewards by function")
 
