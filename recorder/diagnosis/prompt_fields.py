@@ -15,14 +15,16 @@ _FENCED = re.compile(r"^ *```.*?(?:^ *```|\Z)", re.MULTILINE | re.DOTALL)
 _MARKS = " \t`\"'*_.,;"
 _RIGHTLY = re.compile(
     r"(?<![a-z])(?:previous|prior|past|history|memory|last|hint|note|comment|feedback|error|example|optional|default"
-    r"|format|return|output|answer|result|expected|inventory|holding|visited|so far)",
+    r"|format|return|output|answer|result|expected|inventory|holding|visited|so far|tools?\b"
+    r"|constraint|attachment)",
     re.IGNORECASE,
 )
 """Words of labels behind which nothing may rightly stand, or a placeholder that shows the form of an answer."""
 
 
-def is_unfilled(label: str, value: str) -> bool | None:
-    """Return True if a value is nothing or a placeholder; None if that may be right behind this label.
+def is_unfilled(label: str, value: str | None) -> bool | None:
+    """Return True if a value is nothing or a placeholder; None if that may be right behind this label, or the prompt
+    ends there.
 
     >>> is_unfilled("Table", "None"), is_unfilled("Goal", "{goal}"), is_unfilled("Context", "")
     (True, True, True)
@@ -31,7 +33,7 @@ def is_unfilled(label: str, value: str) -> bool | None:
     """
     if value and not _UNFILLED.fullmatch(value):
         return False
-    return None if _RIGHTLY.search(label) else True
+    return None if value is None or _RIGHTLY.search(label) else True
 
 
 def prompt_of(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -43,24 +45,22 @@ def prompt_of(messages: Sequence[Mapping[str, Any]]) -> str:
     return text if len(text) <= 2 * _LONG else f"{text[:_LONG]}\n\n{text[-_LONG:]}"
 
 
-def list_fields(prompt: str) -> list[tuple[str, str]]:
-    r"""Return the labels of a prompt with the values behind them, or on the next line that is no label; "" for none.
-    Lines between fences are code, and what ends the prompt is for the model to fill.
+def list_fields(prompt: str) -> list[tuple[str, str | None]]:
+    r"""Return the labels of a prompt with the values behind them, or on the next line that is no label; "" for none,
+    and None for a label that ends the prompt, which the model is to fill. Lines between fences are code.
 
     >>> list_fields("Table:\nNone\n\n**Unit:** km\n<text></text>\nContext:\nAnswer:")
-    [('Table', 'None'), ('Unit', 'km'), ('text', ''), ('Context', '')]
+    [('Table', 'None'), ('Unit', 'km'), ('text', ''), ('Context', ''), ('Answer', None)]
     """
     lines = [line for line in _FENCED.sub("", prompt).splitlines() if line.strip()]
     found = [_labelled(line) for line in lines]
-    fields = list[tuple[str, str]]()
+    fields = list[tuple[str, str | None]]()
     for place, it in enumerate(found):
-        if it is None:
-            continue
-        label, value = it
-        if value is None and place + 1 < len(lines):
-            value = lines[place + 1] if found[place + 1] is None else ""
-        if value is not None:
-            fields.append((label, value.strip(_MARKS)))
+        if it is not None:
+            label, value = it
+            if value is None and place + 1 < len(lines):
+                value = lines[place + 1].removeprefix(f"</{label}>") if found[place + 1] is None else ""
+            fields.append((label, value and value.strip(_MARKS)))
     return fields
 
 

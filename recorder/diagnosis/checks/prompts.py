@@ -92,16 +92,18 @@ def _look_unfilled(run: Run) -> Outcome:
     prompts = {group_of[row]: list_fields(prompt_of(it.messages)) for row, it in read.items()}
     if len(prompts) < min(LEAST_UNITS, len(groups)):
         return NotJudged("Too few texts of prompts are stored.")
-    lacks, has = defaultdict[tuple[str, str], set[int]](set), defaultdict[str, set[int]](set)
+    lacks, has = defaultdict[tuple[str, str, str], set[int]](set), defaultdict[str, set[int]](set)
+    labels = {group: {label for label, _ in fields} for group, fields in prompts.items()}
     for group, fields in prompts.items():
-        for label, value in fields:
+        for (label, value), (following, _) in zip(fields, [*fields[1:], ("", None)], strict=False):
             if (is_so := is_unfilled(label, value)) is not None:
-                (lacks[label, value] if is_so else has[label]).add(group)
+                (lacks[label, value or "", "" if value else following] if is_so else has[label]).add(group)
     seen = replace(run, rows=run.rows.where(is_read := np.isin(run.rows.group, list(prompts))))
     group, limit = run.rows.group[is_read], run.threshold("unfilled_prompts", _SHARE)
     found = list[Card]()
-    for (label, value), groups_of in lacks.items():
-        chosen, filled = np.isin(group, list(groups_of)), has[label] - groups_of
+    for (label, value, following), groups_of in lacks.items():
+        chosen = np.isin(group, list(groups_of))
+        filled = {it for it in has[label] - groups_of if not following or following in labels[it]}
         has_others = len(filled) >= LEAST_UNITS
         if chosen.mean() > limit and (value or has_others) and _is_worse(seen, chosen, value, has_others=has_others):
             found.append(_unfilled_card(seen, chosen, label, value, (len(prompts), len(groups_of), len(filled))))

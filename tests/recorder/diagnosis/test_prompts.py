@@ -24,6 +24,8 @@ from tests.recorder.diagnosis.test_states import checked
     ("Goal: {{ row.goal }}\nGo.", "Goal"),
     ("- Goal: `{goal}`", "Goal"),
     ("Passage:\n\nQuestion: why?", "Passage"),
+    ("<document>\n\n</document>\nQuestion: why?", "document"),
+    ("<document></document>\nWhy?", "document"),
 ])  # fmt: skip
 def test_a_value_that_is_lacking_is_seen(prompt: str, label: str) -> None:
     assert [name for name, value in list_fields(prompt) if is_unfilled(name, value)] == [label]
@@ -118,6 +120,14 @@ def test_where_all_prompts_are_so_hardly_any_is_solved(value: str, solved: float
     reward = PLACE % 100 == 0 if solved == 0 else PLACE % 2
     report = told(rows_of(COUNT, steps=10, reward=reward), lambda _: f"Table: {value}\nWhy?")
     assert bool(found(report)) == is_found
+
+
+@pytest.mark.parametrize(("empty", "is_found"), [("Question: why?", True), ("A: red\nB: green", False)])
+def test_an_empty_place_is_before_a_label_that_others_have_too(empty: str, *, is_found: bool) -> None:
+    def options(place: int) -> str:
+        return f"Options:\n{empty}" if place // 4 % 2 else "Options:\n1) red\n2) green\nQuestion: why?"
+
+    assert bool(found(told(rows_of(COUNT, steps=10, reward=SOLVED), options))) == is_found
 
 
 def cut(tokens: object, **config: object) -> list[str]:
