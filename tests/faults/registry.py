@@ -7,6 +7,7 @@ from tests.faults import (
     answering,
     breaking,
     functions,
+    growing,
     observing,
     parting,
     policy,
@@ -29,4 +30,5 @@ FAULTS: tuple[Fault, ...] = (
     *breaking.FAULTS,
     *parting.FAULTS,
     *prompting.FAULTS,
+    *growing.FAULTS,
 )
