@@ -4,13 +4,14 @@ The split of the steps in two that leaves the least squares (Bai 1997) is the ch
 test of Worsley (1979) rejects equal means: Bonferroni's bound over all splits of a t test. Its interval consists of the
 splits that fit nearly as well (Hansen 2000). Noise about a constant has no change therefore.
 
-A figure that creeps up has no such step: where a broken line fits better than two levels, the step at which that line
-passes the limit is told, and its interval consists of those of the lines that fit nearly as well.
+A figure that creeps up has no such step: where a line that is level, rises, and may be level again fits better than two
+levels, the step at which it passes the limit, or has risen by a tenth, is told, and its interval consists of those of
+the lines that fit nearly as well.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,6 +23,8 @@ _FEW = 4  # points
 _NEAR = 7.35  # likelihood ratio: 95% by Hansen's table
 _BETTER = 2.0  # of BIC, for a ramp; both have three parameters
 _PLACES = 200  # at which a ramp may begin, at most
+_BEGUN = 0.1  # of its rise: then a ramp is told even if it is still below the limit [ours]
+_SLOW = 4  # steps that a ramp takes at least if it ends before the last one: else it is a jump [ours]
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,13 @@ def _inflation(rest: Floats) -> float:
 
 @dataclass(frozen=True)
 class Ramp:
-    """Describes a trend that is level and then rises."""
+    """Describes a trend that is level, then rises, and may be level again."""
 
-    passes: int  # the step at which its line passes the limit, or begins to rise if it was above the limit before
+    passes: int  # the step at which its line passes the limit or has risen by a tenth; at which it begins, if above it
     first: int  # the lowest step that `passes` has with 95% confidence
     last: int  # the highest
     half: int  # the step at which it passes half of its last value
+    top: float  # its last value
 
 
 def fit_ramp(trend: Trend, limit: float, found: Change) -> Ramp | None:
@@ -84,26 +88,70 @@ def fit_ramp(trend: Trend, limit: float, found: Change) -> Ramp | None:
     count = len(steps)
     levels = np.where(np.arange(count) < found.place, found.before, found.after)
     jump = float(((values - levels) ** 2).sum())
-    lines = []
-    for begin in steps[: -2 : -(-count // _PLACES)]:
-        line = np.maximum(steps - begin, 0.0)
-        slope = float((line - line.mean()) @ values / ((line - line.mean()) @ line))
-        level = float(values.mean() - slope * line.mean())
-        rest = values - level - slope * line
-        if slope > 0:
-            lines.append((float(rest @ rest), float(begin), slope, level, rest))
-    squares, begin, slope, level, rest = min(lines, key=lambda it: it[0], default=(math.inf, 0.0, 0.0, 0.0, values))
-    if not jump > 0 or count * math.log(jump / max(squares, 1e-12 * jump)) <= _BETTER:
+    lines = _lines(steps, values)
+    if not jump > 0 or not len(lines.begin):
         return None
-    near = _NEAR * _inflation(rest) * squares
-    passes = [
-        start + max(limit - low, 0.0) / rises
-        for other, start, rises, low, _ in lines
-        if count * (other - squares) <= near
-    ]
-    half = begin + max((values[-1] - rest[-1]) / 2 - level, 0.0) / slope
-    told = (begin + max(limit - level, 0.0) / slope, min(passes), max(passes), half)
-    return Ramp(*(int(steps[min(int(np.searchsorted(steps, it)), count - 1)]) for it in told))
+    # A rise that ends before the last step has a parameter more.
+    more = np.where(lines.end < steps[-1], math.log(count), 0.0)
+    better = count * np.log(jump / np.maximum(lines.squares, 1e-12 * jump)) - more
+    best = int(np.argmax(better))
+    if better[best] <= _BETTER:
+        return None
+    rest = values - lines.level[best] - lines.slope[best] * np.clip(steps - lines.begin[best], 0.0, lines.rise[best])
+    near = count * (lines.squares - lines.squares[best]) <= _NEAR * _inflation(rest) * lines.squares[best]
+    near &= more <= more[best]
+    to_limit = np.minimum(np.maximum(limit - lines.level, 0.0) / lines.slope, _BEGUN * lines.rise)
+    passes = lines.begin + to_limit
+    top = float(values[-1] - rest[-1])
+    to_half = max(top / 2 - lines.level[best], 0.0) / lines.slope[best]
+    told = (passes[best], passes[near].min(), passes[near].max(), lines.begin[best] + to_half)
+    found_at = [int(steps[min(int(np.searchsorted(steps, it)), count - 1)]) for it in told]
+    return Ramp(found_at[0], found_at[1], found_at[2], found_at[3], top)
+
+
+class _Lines(NamedTuple):
+    """Holds all lines that rise between two steps and are level before and after, each fitted by least squares."""
+
+    begin: Floats  # (L,) the step at which each begins to rise
+    end: Floats  # (L,) the step at which it stops
+    slope: Floats
+    level: Floats  # before it rises
+    squares: Floats  # of what it leaves
+
+    @property
+    def rise(self) -> Floats:
+        """Return (L,) steps during which each rises."""
+        return self.end - self.begin
+
+
+def _lines(steps: Floats, values: Floats) -> _Lines:
+    """Fit the lines from sums over the steps before, in and after each rise."""
+    count, mean = len(steps), float(values.mean())
+    places = np.arange(0, count, -(-count // _PLACES))
+    ends = np.unique([*places, count - 1])
+    first, last = (it.reshape(-1) for it in np.meshgrid(places, ends, indexing="ij"))
+    is_rise = first <= last - np.where(last < count - 1, _SLOW, 2)
+    first, last = first[is_rise], last[is_rise]
+    x, y = steps - steps[0], values - mean
+    ones, xs, squared, ys, products = (
+        np.concatenate([[0.0], np.cumsum(it)]) for it in (np.ones(count), x, x * x, y, x * y)
+    )
+    begin, width = x[first], x[last] - x[first]
+
+    def between(sums: Floats) -> Floats:
+        """Return the sum of the rise."""
+        rise: Floats = sums[last + 1] - sums[first + 1]
+        return rise
+
+    after = count - ones[last + 1]
+    line = between(xs) - begin * between(ones) + width * after
+    line_squared = between(squared) - 2 * begin * between(xs) + begin**2 * between(ones) + width**2 * after
+    both = between(products) - begin * between(ys) + width * (ys[-1] - ys[last + 1])
+    slope = both / (line_squared - line**2 / count)
+    squares = float(y @ y) - slope * both
+    is_up = slope > 0
+    level = mean - slope * line / count
+    return _Lines(*(it[is_up] for it in (steps[first], steps[last], slope, level, squares)))
 
 
 def above(trend: Trend, limit: float) -> dict[str, Any]:
@@ -129,9 +177,11 @@ def _begin(trend: Trend, limit: float) -> dict[str, Any]:
         has_recovered = later is not None and later.after <= limit + SAME and later.after < later.before
         if later is not None and has_recovered:
             rest = after[later.place :]
-        elif found.after > max(found.before, limit - SAME):
-            if (ramp := fit_ramp(rest, limit, found)) is not None:
-                return {"since_step": ramp.passes, "since_range": (ramp.first, ramp.last), "half_step": ramp.half}
+        elif found.after <= found.before:
+            rest = after
+        elif (ramp := fit_ramp(rest, limit, found)) is not None and ramp.top > limit - SAME:
+            return {"since_step": ramp.passes, "since_range": (ramp.first, ramp.last), "half_step": ramp.half}
+        elif found.after > limit - SAME:
             return {"since_step": rest[found.place][0], "since_range": (rest[found.first][0], rest[found.last][0])}
         else:
             rest = after

@@ -52,13 +52,28 @@ def ramp(top: float, seed: int, *, steps: int = 70, begin: int = 30) -> Trend:
     return trend_of(*(0.02 + (top - 0.02) * part for part in rises), seed=seed)
 
 
-@pytest.mark.parametrize(("top", "passes"), [(0.15, 42), (0.4, 34)])
-def test_of_a_share_that_creeps_up_the_step_is_told_at_which_it_passes_the_limit(top: float, passes: int) -> None:
-    found = [above(ramp(top, seed), 0.06) for seed in range(40)]
+@pytest.mark.parametrize(("top", "limit", "begins", "width"), [
+    pytest.param(0.4, 0.06, 34, 14, id="it passes the limit"),
+    pytest.param(0.9, 0.06, 32, 8, id="it passes a low one"),
+    pytest.param(0.15, 0.06, 34, 26, id="a tenth of its rise, which is hardly seen"),
+    pytest.param(0.9, 0.5, 34, 10, id="a tenth of its rise, long before it passes a high limit"),
+])  # fmt: skip
+def test_of_a_share_that_creeps_up_the_step_is_told_at_which_it_begins_to_matter(
+    top: float, limit: float, begins: int, width: int
+) -> None:
+    found = [above(ramp(top, seed), limit) for seed in range(40)]
     told = [it for it in found if it.get("half_step")]
     assert len(told) >= 20  # of a small ramp, two levels fit as well
-    assert np.mean([it["since_range"][0] <= passes <= it["since_range"][1] for it in told]) >= 0.9
-    assert np.median([it["since_range"][1] - it["since_range"][0] for it in told]) <= 14
+    assert np.mean([it["since_range"][0] <= begins <= it["since_range"][1] for it in told]) >= 0.9
+    assert np.median([it["since_range"][1] - it["since_range"][0] for it in told]) <= width
+
+
+@pytest.mark.parametrize("limit", [0.1, 0.5])
+@pytest.mark.parametrize("end", [42, 54, 66])
+def test_a_ramp_that_stays_at_its_height_begins_where_it_began(end: int, limit: float) -> None:
+    shares = np.interp(np.arange(1, 81), [30, end], [0.03, 0.83])
+    told = [above(trend_of(*shares, seed=seed), limit)["since_step"] for seed in range(40)]
+    assert np.mean(np.abs(np.array(told) - 32) <= 4) >= 0.95
 
 
 def test_a_creeping_share_says_since_when_half_of_it_is_there() -> None:
