@@ -4,7 +4,6 @@ Such evidence is an outcome that rises beyond chance, with groups as the indepen
 A reward near the run's own 99th percentile is none: that may be far below what the functions can give. [ours]
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,24 +13,18 @@ from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.largest_differences import name_changed_habit, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
-from logs_ui.recorder.diagnosis.places import columns_of
+from logs_ui.recorder.diagnosis.outcome import REWARD, list_other_mixes, outcome_of
 from logs_ui.recorder.diagnosis.report import Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
-from logs_ui.recorder.diagnosis.success import is_outcome
 from logs_ui.recorder.diagnosis.waterfall import LITTLE
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
 _SURE, _FALL = 0.05, 0.01  # probability by chance below which a rise is told, and a fall, which is an alarm
 _LEFT = 0.1  # of the loss: findings that cost no more do not make a run sick that improves
 _FADED = 0.8  # of a finding's figure in the first steps: it is no fault of a run that improves [ours]
-_REWARD = "mean reward"
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
 _MOST = 0.5  # of the rollouts are solved: most reach the outcome
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
-_MOVED = 0.5  # of the rollouts have another value of a column than at first: its mix changed [ours]
-_SHARED = 0.25  # of the rollouts of both sides have values that both have: else these cannot be compared [ours]
-_DIFFICULTY = re.compile(r"level|difficult|stage|curriculum|tier", re.IGNORECASE)
-_WHOLE = 0.8  # of the rollouts can count as solved: fewer are said
 _EQUAL = 0.95  # of the groups have equal rewards: there is nothing to learn from
 
 
@@ -130,47 +123,29 @@ def _measured(run: Run, name: str, values: Floats, *, is_share: bool = False) ->
 
 
 def _outcome(run: Run, without: Bools | None = None) -> _Measure:
-    """Return what rollouts are to reach: the solved share, else the function that is named like an outcome and has the
-    largest weight, else the reward. `without`: (N,) True for rollouts of all steps that are left out.
-    """
-    rows, success = run.all, run.scale.success
-    named = [name for name in rows.values if is_outcome(name) and rows.weights.get(name, 1.0) >= 0]
-    if success.is_defined:
-        whole = float(success.known(rows).mean())
-        name = "solved" if whole >= _WHOLE else f"solved (of the {percent(whole)} that can count)"
-        values = success.outcomes(rows)
-    elif named:
-        function = max(named, key=lambda it: rows.weights.get(it, 1.0))
-        name, values = f"mean {function}", rows.values[function]
-    else:
-        name, values = _REWARD, rows.reward
+    """Measure what rollouts are to reach. `without`: (N,) True for rollouts of all steps that are left out."""
+    name, values, is_share = outcome_of(run)
     if without is not None:
         values = np.where(without, np.nan, values)
-    return _measured(run, name, values, is_share=success.is_defined)
+    return _measured(run, name, values, is_share=is_share)
 
 
 def _other_mix(run: Run, measure: _Measure, chance: float) -> str:
     """Return words on a column of the dataset whose values came in another mix at last, and within which the measure
     does not fall; "" if there is none. If the first steps and the last have no value in common, only a column that is
-    named like difficulty counts: others may just count the steps.
+    named like difficulty counts.
     """
     sides = time_sides(run)
-    if sides is None or sides.strata is not None:  # the same tasks are compared
+    if sides is None:
         return ""
-    rows, late, column = run.all.where(sides.among), sides.late[sides.among], measure.column[sides.among]
-    for places, _, name in columns_of(rows, run.read_labels(rows)):
-        counts = (np.bincount(places.task[of] + 1, minlength=len(places.tasks) + 1) for of in (~late, late))
-        first, last = (it / it.sum() for it in counts)
-        if float(np.abs(first - last).sum()) / 2 < _MOVED:  # total variation
-            continue
-        shared = min(float(first[last > 0].sum()), float(last[first > 0].sum()))
-        within = compare(column, late, rows.group, places.task) if shared >= _SHARED else None
+    for mix in list_other_mixes(run, sides):
+        column = np.where(sides.among, measure.column, np.nan)
+        within = None if mix.strata is None else compare(column, sides.late, run.all.group, mix.strata)
         if within is None:
-            if _DIFFICULTY.search(name):
-                return f"while {name} has other values than at first"
-            continue
-        if within.chance is not None and not (within.chance < chance and within.value <= -measure.least):
-            return f"but not at the same {name}, whose mix changed"
+            if mix.is_difficulty:
+                return f"while {mix.name} has other values than at first"
+        elif within.chance is not None and not (within.chance < chance and within.value <= -measure.least):
+            return f"but not at the same {mix.name}, whose mix changed"
     return ""
 
 
@@ -188,7 +163,7 @@ def _falls_beside(run: Run, cards: Sequence[Card], chance: float) -> bool:
 
 
 def _fallen(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
-    paid = _measured(run, _REWARD, run.all.reward)
+    paid = _measured(run, REWARD, run.all.reward)
     if outcome.is_sure(-1, chance):
         if mix := _other_mix(run, outcome, chance):
             return Verdict("unknown", f"No cause found: {outcome.course}, {mix}")
@@ -239,11 +214,11 @@ def _is_high(run: Run, outcome: _Measure) -> bool:
     if outcome.is_share:
         return outcome.level is not None and outcome.level >= _MOST
     is_near = run.settings.max_reward is not None and run.fall.lost <= LITTLE * abs(run.fall.best)
-    return is_near and outcome.name == _REWARD
+    return is_near and outcome.name == REWARD
 
 
 def _reached(run: Run, outcome: _Measure) -> Verdict:
-    paid = _measured(run, _REWARD, run.all.reward)
+    paid = _measured(run, REWARD, run.all.reward)
     if outcome.is_sure(1, _SURE):
         return Verdict("improving", f"Healthy, improving: {outcome.course}")
     if habit := name_changed_habit(run):

@@ -1,0 +1,68 @@
+"""Says what rollouts are to reach, and whether the dataset came in another mix at last than at first."""
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Run
+from logs_ui.recorder.diagnosis.largest_differences import Sides
+from logs_ui.recorder.diagnosis.places import columns_of
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints
+from logs_ui.recorder.diagnosis.success import is_outcome
+from logs_ui.recorder.diagnosis.wording import percent
+
+REWARD = "mean reward"
+_WHOLE = 0.8  # of the rollouts can count as solved: fewer are said
+_MOVED = 0.5  # of the rollouts have another value of a column than at first: its mix changed [ours]
+_SHARED = 0.25  # of the rollouts of both sides have values that both have: else these cannot be compared [ours]
+_DIFFICULTY = re.compile(r"level|difficult|stage|curriculum|tier", re.IGNORECASE)
+
+
+class Outcome(NamedTuple):
+    """Describes what rollouts are to reach."""
+
+    name: str
+    values: Floats  # (N,) of all steps
+    is_share: bool
+
+
+def outcome_of(run: Run) -> Outcome:
+    """Return the solved share, else the function that is named like an outcome and has the largest weight, else the
+    reward.
+    """
+    rows, success = run.all, run.scale.success
+    named = [name for name in rows.values if is_outcome(name) and rows.weights.get(name, 1.0) >= 0]
+    if success.is_defined:
+        whole = float(success.known(rows).mean())
+        name = "solved" if whole >= _WHOLE else f"solved (of the {percent(whole)} that can count)"
+        return Outcome(name, success.outcomes(rows), is_share=True)
+    if named:
+        function = max(named, key=lambda it: rows.weights.get(it, 1.0))
+        return Outcome(f"mean {function}", rows.values[function], is_share=False)
+    return Outcome(REWARD, rows.reward, is_share=False)
+
+
+class Mix(NamedTuple):
+    """Describes a column of the dataset whose values came in another mix at last than at first."""
+
+    name: str
+    strata: Ints | None  # (N,) codes of its values, of all steps; None if hardly any is of both sides
+    is_difficulty: bool  # True if it is named like difficulty: others may just count the steps
+
+
+def list_other_mixes(run: Run, sides: Sides) -> Iterator[Mix]:
+    """Yield the columns of the dataset that came in another mix; none where the same tasks are compared."""
+    if sides.strata is not None:
+        return
+    rows, late = run.all.where(sides.among), sides.late[sides.among]
+    for places, _, name in columns_of(rows, run.read_labels(rows)):
+        counts = (np.bincount(places.task[of] + 1, minlength=len(places.tasks) + 1) for of in (~late, late))
+        first, last = (it / it.sum() for it in counts)
+        if float(np.abs(first - last).sum()) / 2 < _MOVED:  # total variation
+            continue
+        shared = min(float(first[last > 0].sum()), float(last[first > 0].sum()))
+        strata = np.full(len(run.all), -1)
+        strata[sides.among] = places.task
+        yield Mix(name, strata if shared >= _SHARED else None, _DIFFICULTY.search(name) is not None)
