@@ -159,10 +159,10 @@ def _fact(name: str) -> Callable[[Rows], Floats]:
     return lambda rows: rows.facts[name]
 
 
-TOKENS = "tokens per turn"
+TOKENS, SAMPLED = "tokens per turn", "sampled tokens"
 FEATURES = (
     Feature(TOKENS, lengths, is_habit=True),
-    Feature("sampled tokens", sampled),
+    Feature(SAMPLED, sampled),
     Feature("turns", lambda rows: rows.turns, is_habit=True),
     Feature("seconds", lambda rows: rows.seconds),
     Feature("environment steps", _fact("env_steps")),

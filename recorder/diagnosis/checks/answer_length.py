@@ -10,6 +10,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import contrast, links, measures
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs, quiet
 from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.checks.growing_answers import TIMES, find_growth
 from logs_ui.recorder.diagnosis.checks.one_figure import FEW, Follows, R, follows
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
 from logs_ui.recorder.diagnosis.contrast import given_by, rise
@@ -170,7 +171,7 @@ def _look_length(run: Run) -> Outcome:
     follow = grown.value * r > 0 and grown.is_sure and abs(grown.value) > _GROWN * max(grown.before, 1)
     follow = follow and (r > 0 or any(it.is_sure and it.value < 0 for it in changes))
     if not abs(r) >= limit or not (follow or is_alone):
-        return calm
+        return find_growth(run) or calm
     paid, tokens = run.all.reward if name is None else run.all.parts[name], lengths(run.rows)
     trend = measures.correlations_by_step(run.all, paid, lengths(run.all))
     began = {**above(tuple((step, abs(value)) for step, value in trend), limit), "trend": trend, "limit": None}
@@ -305,7 +306,10 @@ LENGTH = check(
     f"{_R - _LESS:g} in each fifth of the run and {_ALIKE:g} among rollouts of a group with similar rewards (the same "
     f"quarter of the range), answers grow by {_MUCH:.0%} or more, the reward rises, and each reward function that "
     f"rises follows length. (3) r is at least {_R:g} for a function of any share, which rises, answers grow by "
-    f"{_MUCH:.0%} or more, and neither solved nor a function rises that does not follow length.",
+    f"{_MUCH:.0%} or more, and neither solved nor a function rises that does not follow length. (4) Answers grow to "
+    f"{TIMES:g} times their length or more, also at the same tasks, the outcome does not rise, and longer answers of a "
+    "group are not better paid. A function that is never above 0, or above what short answers get, and falls with "
+    "length, is a penalty: that it follows length is no finding.",
     lambda run: None if np.isfinite(run.rows.completion_tokens).sum() >= _FEW else "completion tokens",
     _look_length,
     source="diagnosis literature: |r| \u2265 0.8 at n \u2265 8; the rest is ours",

@@ -7,8 +7,16 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.checks.growing_answers import is_penalty
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
-from logs_ui.recorder.diagnosis.measures import TOKENS, correlation, correlations_by_step, list_figures, shares
+from logs_ui.recorder.diagnosis.measures import (
+    SAMPLED,
+    TOKENS,
+    correlation,
+    correlations_by_step,
+    list_figures,
+    shares,
+)
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.success import is_form, is_outcome
 from logs_ui.recorder.diagnosis.wording import figure
@@ -61,7 +69,8 @@ def follows(run: Run) -> Follows | NotJudged:
     found = [_closest(rows, None, 1.0, limit, known | (forms if any(map(is_outcome, rows.values)) else {}))]
     names = [name for name in share if share[name] >= _SHARE and not is_form(name)]
     names = [name for name in names if _is_graded(rows, rows.parts[name])]
-    found += [_closest(rows, name, share[name], limit, known) for name in names]
+    of_functions = [_closest(rows, name, share[name], limit, known) for name in names]
+    found += [it for it in of_functions if not _is_meant(run, it)]
     return max(found, key=lambda it: (it.is_whole, it.function is None, abs(it.r)))
 
 
@@ -72,6 +81,12 @@ def _closest(rows: Rows, function: str | None, share: float, limit: float, known
     halves = [correlation(rows.where(own), paid[own], known[name][own]) for own in (is_odd, ~is_odd)]
     is_whole = abs(r[name]) >= limit and bool(np.nan_to_num(np.abs(halves)).min() >= limit - _SLACK)
     return Follows(function, name, r[name], is_whole, share, len(rows), len(rows.groups.size))
+
+
+def _is_meant(run: Run, found: Follows) -> bool:
+    """Return True for a penalty of length: it follows length by design."""
+    is_length = found.figure in {TOKENS, SAMPLED} and found.r < 0
+    return is_length and found.function is not None and is_penalty(run.all, found.function)
 
 
 def _is_graded(rows: Rows, values: Floats) -> bool:

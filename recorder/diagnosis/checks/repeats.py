@@ -130,9 +130,15 @@ def _signs(rows: Rows) -> dict[str, Bools]:
     }
 
 
+def repeating(rows: Rows) -> Bools:
+    """Return (N,) True for rollouts that repeat their own text."""
+    found: Bools = np.logical_or.reduce(list(_signs(rows).values()))
+    return found
+
+
 def _look_degenerate(run: Run) -> Outcome:
     rows, limit, signs = run.rows, run.threshold("degenerate_text", _SHARE), _signs(run.rows)
-    bad: Bools = np.logical_or.reduce(list(signs.values()))
+    bad = repeating(rows)
     share = float(bad.mean())
     if share <= limit or contrast.is_fine(run, bad):
         known = ~np.isnan(rows.facts["compression"])
@@ -148,7 +154,7 @@ def _look_degenerate(run: Run) -> Outcome:
         evidence=tuple(evidence),
         suggestion="Look for a reward that grows with the number of words; lower the learning rate, or add a KL term.",
         where=links.selecting(rows.id, bad, signs),
-        **above(run.all.by_step(np.logical_or.reduce(list(_signs(run.all).values()))), limit),
+        **above(run.all.by_step(repeating(run.all)), limit),
         own=bad,
     )
 

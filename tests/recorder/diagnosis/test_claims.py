@@ -604,6 +604,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "the compression ratio of the text": texts["compression"],
         "the share of repeated word sequences": texts["trigram_repeats"],
         "solved (share)": float(case.report.scale.success.is_defined and case.solved(it)),
+        "loop or turn limit (share)": float(out_of_turns(it)),
     }
 
 
@@ -802,6 +803,25 @@ def follows_bonus(case: Case, name: str) -> tuple[str, ...]:
     first, last = windows(case)
     rises = [it for it in parts(last[0]) if fmean(values(last, it)) > fmean(values(first, it)) + 0.05]
     return (name,) if rises == [name] and correlation(case, name) >= 0.8 else ("",)
+
+
+def outcomes(case: Case, named: str, *_: str) -> tuple[str, ...]:
+    """Return the outcome of the first steps and of the last, of the tasks of both where these recur."""
+    name = {"Solved": "solved (share)"}.get(named.removesuffix(" at the same tasks"), named.removeprefix("Mean "))
+    by = task if named.endswith("same tasks") else lambda _: 0
+    first, last = windows(case)
+    now, before = compared(case, name, last, first, by)
+    return named, before, now
+
+
+def takes_more(case: Case, name: str, _: str) -> tuple[str, str]:
+    first, last = (fmean(parts(it)[name] for it in side) for side in windows(case))
+    return name, figure(first - last)
+
+
+def lengths_within(case: Case, *_: str) -> tuple[str, ...]:
+    unsolved, solved = ([it for it in case.last if case.solved(it) is is_solved] for is_solved in (False, True))
+    return compared(case, "tokens per turn", unsolved, solved, lambda it: (it.step, it.group))
 
 
 def told(observation: Any) -> str:
@@ -1112,6 +1132,12 @@ COUNTS: dict[str, Count] = {
     "Mean tokens per turn, first to last steps: # \u2192 #.": lambda c, *_: tuple(
         means(map(length, side)) for side in windows(c)
     ),
+    "Answers grow from # to # tokens per turn, and the outcome does not rise": lambda c, *_: tuple(
+        means(map(length, side)) for side in windows(c)
+    ),
+    "@, first to last steps: # \u2192 #[; the difference may be chance].": outcomes,
+    "# takes # more from the reward than at first.": takes_more,
+    "Within groups, unsolved answers have # tokens per turn, solved ones #.": lengths_within,
     "The reward follows the length of answers alone (r = # within groups)": lambda c, _: (
         figure(correlation(c, "reward")),
     ),
