@@ -35,13 +35,14 @@ _ADVICE = {
 _UNNAMED, _BROKEN, _WHOLE, _CALL, _TEXT, _REASONING, _NOTHING = _ADVICE
 
 
-def describe_last_answers(run: Run, own: Bools, otherwise: str) -> tuple[list[str], str]:
+def describe_last_answers(run: Run, own: Bools, otherwise: str, of_text: str | None = None) -> tuple[list[str], str]:
     """Return sentences on what the last answers of rollouts hold, and what to do about the kind that most of them are.
 
     Args:
         run: the run that is judged.
         own: (N,) True for these rollouts of the last steps; 200 of them are read.
         otherwise: the advice if no text is recorded, or no kind holds most of them.
+        of_text: the advice if most are text without a call; None: to show one in the prompt.
     """
     ends = _read_ends(run, own)
     kinds = Counter(kind for kind, _ in ends).most_common()
@@ -51,7 +52,8 @@ def describe_last_answers(run: Run, own: Bools, otherwise: str) -> tuple[list[st
     parts = ", ".join(f"{number} end with {kind}" for kind, number in kinds[:_NAMED])
     example = " ".join(next(text for kind, text in ends if kind == most)[-_LENGTH:].split())
     evidence = [f"Of {len(ends)} that were read, {parts}.", *([f"One ends with: {example}"] if example else [])]
-    return evidence, _ADVICE[most] if count > len(ends) / 2 else otherwise
+    advice = of_text if most == _TEXT and of_text else _ADVICE[most]
+    return evidence, advice if count > len(ends) / 2 else otherwise
 
 
 def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:

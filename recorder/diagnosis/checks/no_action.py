@@ -37,6 +37,7 @@ _STREAK = 3
 _BY_TOOLS = 0.5  # of the rollouts that act [ours]
 _EMPTY, _LOST = 0.05, 0.1  # of the rollouts [ours]
 _HAD = 0.8  # of the rollouts had the form before [ours]
+_RARER = 0.5  # of the share since a step: then the policy acted before it [ours]
 _TENTH = 0.1  # of the loss: so much is worth a card, however few turns it was [ours]
 
 
@@ -90,8 +91,9 @@ def _look_unparsed(run: Run) -> Outcome:
             f"Tell the model when no action is found, in place of `{fallback.action}`; show the format in the prompt."
         )
         where |= {fallback.where: sent > 0}
-    is_last = ended.sum() >= bad.sum() / 2
-    evidence, advice = describe_last_answers(run, ended, advice) if is_last else ([], advice)
+    is_last, began = ended.sum() >= bad.sum() / 2, above(run.all.by_step(trend), limit)
+    of_text = _advise_policy(run, trend, began["since_step"])
+    evidence, advice = describe_last_answers(run, ended, advice, of_text) if is_last else ([], advice)
     return Card(
         id="parse_failures",
         title=title,
@@ -100,8 +102,24 @@ def _look_unparsed(run: Run) -> Outcome:
         suggestion=advice,
         where=links.selecting(rows.id, bad, where),
         is_part=part >= whole,
-        **above(run.all.by_step(trend), limit),
+        **began,
         own=bad,
+    )
+
+
+def _advise_policy(run: Run, lacking: Floats | Bools, first: int | None) -> str | None:
+    """Return advice about the policy if it acted before a step; None if it did not, or hardly more than since.
+    `lacking` is (N,) of all steps: the share of a rollout that is without an action.
+    """
+    if first is None or first <= run.all.steps[0]:
+        return None
+    values = np.asarray(lacking, float)
+    before, since = (mean(values[of]) for of in (run.all.step < first, run.all.step >= first))
+    if before is None or since is None or before > _RARER * since:
+        return None
+    return (
+        f"It acted before step {first:,}, so look at the policy: compare what rollouts of a group are paid with and "
+        "without an action; lower the learning rate, add a KL term, or return to a checkpoint of before."
     )
 
 
@@ -138,9 +156,12 @@ def _look_idle(run: Run) -> Outcome:
     if share <= limit or contrast.is_fine(run, ended):
         return quiet(share, "of rollouts never act in their environment", limit)
     part, whole = run.cost_of("never_submitted"), contrast.cost(run, ended)
+    every = _idle(run.all, run.all)
+    began = above(run.all.by_step(every), limit)
+    of_text = _advise_policy(run, every, began["since_step"])
     evidence, advice = describe_last_answers(
-        run, ended, "Open some. If their answers hold a call, the parser expects another form; if not, show an action "
-        "in the prompt.",
+        run, ended, "Open some. If their answers hold a call, the parser expects another form; if not, "
+        f"{'this is what the policy learned' if of_text else 'show an action in the prompt'}.", of_text,
     )  # fmt: skip
     steps = rows.facts["env_steps"]
     title = "with an environment never act in it" if np.isnan(idle).any() else "never act in their environment"
@@ -153,7 +174,7 @@ def _look_idle(run: Run) -> Outcome:
         suggestion=advice,
         where=links.selecting(rows.id, ended, kinds),
         is_part=part >= whole,
-        **above(run.all.by_step(_idle(run.all, run.all)), limit),
+        **began,
         own=ended,
     )
 

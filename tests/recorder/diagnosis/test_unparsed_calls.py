@@ -9,6 +9,8 @@ import pytest
 from logs_ui.recorder.diagnosis import diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.unparsed_calls import _end
+from tests.faults.columns import diagnosed
+from tests.faults.registry import FAULTS
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
 
@@ -48,3 +50,32 @@ def test_low_rollouts_that_end_with_nothing_are_told_from_better_ones() -> None:
     low = diagnose_rows(rows_of(400, steps=20, reward=place % 2), read_texts=read).scored_low
     assert low is not None
     assert "Of 100 low rollouts that were read, 50 end with no text; of 100 better ones, 0." in low.evidence
+
+
+@pytest.mark.parametrize(("fault", "said"), [
+    ("acts less and less: search", "It acted before step 11, so look at the policy: "),
+    ("acts less and less: game", "It acted before step 15, so look at the policy: "),
+    ("idle: many tasks", "Show an example of an action in the prompt."),
+    ("unnamed call: 32 rollouts", "Show a whole call in the prompt: "),
+])  # fmt: skip
+def test_the_prompt_is_to_be_changed_only_where_it_never_led_to_actions(fault: str, said: str) -> None:
+    made = next(it.made for it in FAULTS if it.id == fault)
+    assert made is not None
+    (card,) = [it for it in diagnosed(made()).report.cards if it.id == "never_acted"]
+    assert card.suggestion.startswith(said)
+
+
+def test_answers_that_were_parsed_before_are_the_policys() -> None:
+    late = np.arange(400) >= 200
+
+    def read(ids: Sequence[int]) -> dict[int, Texts]:
+        return {row: Texts([{"role": "assistant", "content": "I would look."}], []) for row in ids}
+
+    reward = np.where(late, 0, np.arange(400) % 2)
+    cards = [
+        diagnose_rows(rows_of(400, steps=20, reward=reward, turns=1, **silent), read_texts=read).cards[0]
+        for silent in ({"parse_failures": it, "parse_tail": it} for it in (late * 1.0, np.ones(400)))
+    ]
+    assert [it.id for it in cards] == ["parse_failures", "parse_failures"]
+    begins = ["It acted before step 11", "Show an example of an action"]
+    assert [it.suggestion.startswith(begin) for it, begin in zip(cards, begins, strict=True)] == [True, True]
