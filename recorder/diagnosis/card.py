@@ -108,6 +108,15 @@ class Run:
         third = max(len(steps) // 3, 1)
         return self.all.where(self.all.step <= steps[third - 1]), self.all.where(self.all.step >= steps[-third])
 
+    @cached_property
+    def current(self) -> Mapping[str, Trend]:
+        """Return those of `scalars` that are numbers now: not those that are NaN or infinite at all of the last steps
+        at which they were logged, whose earlier values say nothing about these.
+        """
+        first = self.rows.steps[0] if len(self.rows) else 0
+        broken = {name for name, steps in self.not_finite.items() if steps and steps[-1] >= first}
+        return {name: trend for name, trend in self.scalars.items() if name not in broken or trend[-1][0] >= first}
+
     def threshold(self, diagnostic: str, default: float) -> float:
         """Return the user's threshold for a diagnostic, or the default if none is set."""
         return self.settings.thresholds.get(diagnostic, default)

@@ -16,6 +16,7 @@ from logs_ui.recorder.vocabulary import Lack
 
 _DIFFERENCE = "sampling/sampling_logp_difference/mean"
 _RATIO = "sampling/importance_sampling_ratio/"
+_NAMES = (_DIFFERENCE, f"{_RATIO}mean", "kl", "entropy")
 _MEAN = 0.05  # nats: mean exp|Δ| of 1.05
 _LEAST_RATIO = 0.5  # of a mean that is 1 if both agree [ours]
 _ENTROPY = 0.5  # share of the trainer's entropy [ours]
@@ -34,7 +35,7 @@ def _recent(run: Run, name: str) -> list[float]:
 
     A learning rate that was never logged is taken from the trainer's arguments.
     """
-    trend, given = run.scalars.get(name, ()), run.config.get(name)
+    trend, given = run.current.get(name, ()), run.config.get(name)
     recent = [value for _, value in run.recent(trend)]
     if not recent and name == "learning_rate" and isinstance(given, int | float):
         return [float(given)]
@@ -52,15 +53,15 @@ def _look_no_update(run: Run) -> Outcome:
     found = {name: values for name in STANDSTILL if (values := _recent(run, name))}
     stopped = [name for name, values in found.items() if max(np.abs(values)) <= STANDSTILL[name]]
     if not stopped:
-        logged = {it: values for it, values in found.items() if run.scalars.get(it)}
+        logged = {it: values for it, values in found.items() if run.current.get(it)}
         if not logged:
             return NotJudged("The trainer logged no learning_rate, grad_norm or kl.")
         most = ", ".join(f"{it} {figure(max(np.abs(values)))}" for it, values in logged.items())
         return Below(f"Largest values over the last steps: {most}.")
     name = stopped[0]
-    trend: Trend = run.scalars.get(name, ())
+    trend: Trend = run.current.get(name, ())
     said = [f"{it} is at most {figure(max(np.abs(found[it])))} over the last steps." for it in stopped]
-    clip = run.scalars.get("clip_ratio/region_mean", run.scalars.get("clip_ratio", ()))
+    clip = run.current.get("clip_ratio/region_mean", run.current.get("clip_ratio", ()))
     clipped = [value for step, value in clip if step >= run.rows.steps[0]]
     if clipped and max(clipped) == 0:
         said.append("No token was clipped.")
@@ -79,25 +80,28 @@ def _look_no_update(run: Run) -> Outcome:
 
 def _look_mismatch(run: Run) -> Outcome:
     outcomes = [make(run) for make in (_logged, _by_ratio, _by_entropy, _by_kl)]
-    return next((it for kind in (Card, Below, NotJudged) for it in outcomes if isinstance(it, kind)), None)
+    found = next((it for kind in (Card, Below, NotJudged) for it in outcomes if isinstance(it, kind)), None)
+    if not isinstance(found, Card | Below) and any(name in run.scalars and name not in run.current for name in _NAMES):
+        return NotJudged("What the trainer logged at the last steps is NaN or infinite.")
+    return found
 
 
 def _logged(run: Run) -> Outcome:
-    whole = run.scalars.get(_DIFFERENCE, ())
+    whole = run.current.get(_DIFFERENCE, ())
     limit = run.threshold("mismatch", _MEAN)
     mean = _mean(run.recent(whole))
     if not mean > limit:
         calm = f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token (threshold {figure(limit)})."
         return Below(calm) if np.isfinite(mean) else None
     said = [f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token."]
-    ratios = run.recent(run.scalars.get(f"{_RATIO}min", ()))
+    ratios = run.recent(run.current.get(f"{_RATIO}min", ()))
     said += [f"Smallest importance-sampling ratio: {figure(min(value for _, value in ratios))}."] if ratios else []
     return _card(run, f"{figure(mean)} nats per token", said, above(whole, limit))
 
 
 def _by_ratio(run: Run) -> Outcome:
     """Judge by the mean importance-sampling ratio: it should be 1, and falls because ratios are capped or set to 0."""
-    whole = run.scalars.get(f"{_RATIO}mean", ())
+    whole = run.current.get(f"{_RATIO}mean", ())
     mean = _mean(run.recent(whole))
     if not mean < _LEAST_RATIO:
         calm = f"Mean importance-sampling ratio: {figure(mean)} (threshold {_LEAST_RATIO:g})."
@@ -115,7 +119,7 @@ def _by_entropy(run: Run) -> Outcome:
     """
     if run.config.get("temperature", 1.0) != 1.0:
         return NotJudged("Only at temperature 1 can the sampler's log-probs be compared with the trainer's entropy.")
-    entropies = dict(run.scalars.get("entropy", ()))
+    entropies = dict(run.current.get("entropy", ()))
     sampled = dict(_surprise(run.all))
     whole = tuple((step, sampled[step] - entropies[step]) for step in sorted(entropies.keys() & sampled.keys()))
     recent = run.recent(whole)
@@ -142,7 +146,7 @@ def _by_kl(run: Run) -> Outcome:
     """Judge by the KL of the trained policy to its reference, where no log-prob is known: if it grows and nothing that
     is sampled changes, the samples may come from weights that are not trained.
     """
-    trend, windows = run.scalars.get("kl", ()), run.windows
+    trend, windows = run.current.get("kl", ()), run.windows
     if windows is None or not trend:
         return None
     first, last = (
@@ -202,7 +206,7 @@ def _mean(trend: Trend) -> float:
 
 def _missing(run: Run) -> str | None:
     by_entropy = run.scalars.get("entropy") and _surprise(run.rows)
-    if by_entropy or any(run.scalars.get(name) for name in (_DIFFERENCE, f"{_RATIO}mean", "kl")):
+    if by_entropy or any(run.scalars.get(name) for name in _NAMES[:3]):
         return None
     return f"the trainer's {_DIFFERENCE}"
 

@@ -171,7 +171,7 @@ def alike(rows: Rows) -> Floats:
 def _look_diversity(run: Run) -> Outcome:
     twins, chosen = duplicated(run.rows), _chosen(run)
     sampled = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
-    trends = [trend for trend in (logged(run.scalars), sampled) if trend]
+    trends = [trend for trend in (logged(run.current), sampled) if trend]
     trend = next((it for it in trends if (found := entropy(it)) and found.is_collapsed), trends[-1] if trends else ())
     fallen, share = entropy(trend), mean(twins)
     said = [] if share is None else [f"{percent(share)} of completions duplicate another of their group."]
@@ -298,7 +298,7 @@ DIVERSITY = check(
     f"unless the mean reward still rises, or is within {_NEAR_BEST:.0%} of the best.",
     needs(
         "token ids, texts, or the trainer's entropy",
-        lambda run: logged(run.scalars) or np.isfinite(run.rows.facts["completion_key"]),
+        lambda run: logged(run.current) or np.isfinite(run.rows.facts["completion_key"]),
     ),
     _look_diversity,
     source="ours; there is no agreed floor",

@@ -133,7 +133,7 @@ def _look_unseeded(run: Run) -> Outcome:
 
 
 def _look_first_prompt(run: Run) -> Outcome:
-    shares = run.recent(run.scalars.get(FIRST_PROMPT, ()))
+    shares = run.recent(run.current.get(FIRST_PROMPT, ()))
     share, limit = max([value for _, value in shares], default=0.0), run.threshold("first_prompt", 0.0)
     if share <= limit:
         return quiet(share, "of rollouts hold an answer to the first prompt of their group", limit)

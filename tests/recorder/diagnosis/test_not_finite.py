@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from logs_ui.app.web import urls
-from logs_ui.recorder.diagnosis import Card, diagnose_rows
+from logs_ui.recorder.diagnosis import Card, Report, diagnose_rows
+from logs_ui.recorder.vocabulary import FIRST_PROMPT
 from tests.faults.breaking import FAULTS
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 from tests.support.dashboard import dashboard
@@ -16,11 +17,14 @@ from tests.support.dashboard import dashboard
 COUNT, STEPS = 320, 40
 
 
-def card_of(scalars: Mapping[str, Mapping[int, float]], **config: object) -> Card | None:
+def report_of(scalars: Mapping[str, Mapping[int, float]], **config: object) -> Report:
     solved = np.arange(COUNT) % 2 * 1.0
     trends = {name: tuple(points.items()) for name, points in scalars.items()}
-    report = diagnose_rows(rows_of(COUNT, steps=STEPS, reward=solved), config=config, scalars=trends)
-    return next((it for it in report.cards if it.id == "not_finite"), None)
+    return diagnose_rows(rows_of(COUNT, steps=STEPS, reward=solved), config=config, scalars=trends)
+
+
+def card_of(scalars: Mapping[str, Mapping[int, float]], **config: object) -> Card | None:
+    return next((it for it in report_of(scalars, **config).cards if it.id == "not_finite"), None)
 
 
 @pytest.mark.parametrize(("points", "since", "where"), [
@@ -55,6 +59,28 @@ def test_the_trainers_filter_of_the_loss_is_named_where_it_is_set() -> None:
     scalars = {"loss": {1: 0.1, 2: 0.1}, "grad_norm": {1: 1.0, 2: nan, 3: nan, 4: nan}}
     texts = [card.evidence[-1] for set_to in (True, False) if (card := card_of(scalars, logging_nan_inf_filter=set_to))]
     assert [text.startswith("loss: finite") for text in texts] == [True, False]
+
+
+@pytest.mark.parametrize("last", [38, 39])
+def test_what_was_logged_before_it_broke_says_nothing_about_the_last_steps(last: int) -> None:
+    """The last 10 of 40 steps are judged."""
+    figures = {
+        "entropy": 0.001, "grad_norm": 0.0, "kl": 2.0, "sampling/sampling_logp_difference/mean": 0.9, FIRST_PROMPT: 1.0,
+    }  # fmt: skip
+    sound = {name: dict.fromkeys(range(40), value) for name, value in figures.items()}
+    sound["entropy"] = {step: 0.9 if step < 15 else 0.001 for step in range(40)}
+    broken = {name: points | dict.fromkeys(range(20, last + 1), nan) for name, points in sound.items()}
+    ids = {"diversity", "no_update", "mismatch", "first_prompt"}
+    found, left = ({it.id for it in report_of(scalars).cards} & ids for scalars in (sound, broken))
+    assert found == ids
+    assert left == (set() if last == 39 else ids)
+
+
+def test_figures_that_are_none_any_more_are_not_judged() -> None:
+    report = report_of({"kl": {step: 0.1 if step < 20 else nan for step in range(40)}, "entropy": {0: 1.0, 39: inf}})
+    (said,) = [it for it in report.checked if it.id == "mismatch"]
+    assert (said.state, said.said) == ("not_judged", "What the trainer logged at the last steps is NaN or infinite.")
+    assert not [it for it in report.checked if it.id == "diversity" and "Entropy" in it.said]
 
 
 def test_a_selection_of_steps_has_the_finding_too(tmp_path: Path) -> None:
