@@ -27,7 +27,7 @@ from logs_ui.recorder.diagnosis.tables.task_table import (
     find_falls,
     labels,
 )
-from logs_ui.recorder.diagnosis.waterfall import losses
+from logs_ui.recorder.diagnosis.waterfall import has_cause, losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.settings import FROM_ONE
 from logs_ui.recorder.vocabulary import Lack, LossCause
@@ -99,7 +99,9 @@ def _find_partly_fallen(run: Run, grouped: Rows) -> Ints:
     scale = run.scale
     tries = np.bincount(grouped.task[tried(grouped, scale)], minlength=len(grouped.tasks))
     starts, before, _ = find_falls(grouped, scale, tries >= ATTEMPTS, run.threshold("forgotten", PARTLY_FALLEN))
-    won, is_last = scale.success.outcomes(grouped), grouped.step >= run.rows.steps[0]
+    # What ended otherwise, such as at a limit, has findings of its own.
+    won = np.where(has_cause(grouped, LossCause.WRONG_ANSWER), scale.success.outcomes(grouped), np.nan)
+    is_last = grouped.step >= run.rows.steps[0]
     for family in np.flatnonzero(starts >= 0).tolist():
         of, late = np.where(grouped.task == family, won, np.nan), grouped.step >= starts[family]
         fall, of_same = compare(of, late, grouped.group), compare(of, late, grouped.group, run.all.task)
