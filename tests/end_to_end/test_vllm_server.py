@@ -28,6 +28,7 @@ from logs_ui.rollout.models.token_episode import Answer
 from logs_ui.rollout.play.tasks_and_seeds import Seeded
 from tests.support.late import guess_env, guess_model, guess_rollout, torch, trl
 from tests.support.model_server import recording
+from tests.support.quiet import QUIET
 from tests.support.training import GROUP, ROWS, dataset, guess_server, numbered
 from tests.support.vllm_server import LENGTH, NAME, Served, vllm_server
 
@@ -248,12 +249,7 @@ def train(served: Served, rollout_func: Any, folder: Path, reward: Any, **config
         "per_device_train_batch_size": ROWS,
         "num_generations": GROUP,
         "max_completion_length": 96,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
+        **QUIET,
         **config,
     }
     trainer = trl.GRPOTrainer(

@@ -5,6 +5,7 @@ from typing import Any
 
 from tests.support import old_trl
 from tests.support.late import datasets, tiny_model, torch, transformers, trl
+from tests.support.quiet import QUIET
 
 HEARD = "\n<|im_start|>user\nlower<|im_end|>\n<|im_start|>assistant\n"
 GROUP = 2
@@ -29,8 +30,7 @@ def trainer(rollout_func: Callable[..., Any], folder: Any, reward_funcs: list[An
         tokenizer = tiny_model.make_tokenizer([(messages, []) for messages in spoken])
     settings: dict[str, Any] = {
         "output_dir": str(folder), "max_steps": 1, "per_device_train_batch_size": ROWS, "num_generations": GROUP,
-        "max_completion_length": 120, "logging_steps": 1, "save_strategy": "no", "report_to": "none",
-        "disable_tqdm": True, "use_cpu": True, "bf16": False, "gradient_checkpointing": False,
+        "max_completion_length": 120, "logging_steps": 1, **QUIET,
     }  # fmt: skip
     return trl.GRPOTrainer(
         model=tiny_model.make_model(tokenizer), processing_class=tokenizer, reward_funcs=reward_funcs,

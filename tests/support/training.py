@@ -15,6 +15,7 @@ from logs_ui.rollout.models.token_episode import Answer, Trajectory
 from logs_ui.rollout.play.batch import trainer_columns
 from logs_ui.rollout.play.chat_template import Chat
 from tests.support.late import datasets, guess_env, guess_model, guess_rollout, mcp_types, torch, trl
+from tests.support.quiet import QUIET
 from tests.support.teaching import teach_once
 
 ROWS = 8
@@ -111,12 +112,7 @@ def make_trainer(
         "logging_steps": 1,
         "log_completions": True,
         "num_completions_to_print": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
+        **QUIET,
         **config,
     }
     return (kind or trl.GRPOTrainer)(

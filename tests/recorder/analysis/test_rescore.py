@@ -19,6 +19,7 @@ from logs_ui.recorder.analysis.rescore.rescore_comparison import compare, ranks
 from tests.support.command import logs_ui, typed
 from tests.support.exhaustive import cases
 from tests.support.late import datasets, tiny_model
+from tests.support.quiet import QUIET
 from tests.support.training import ROWS, make_trainer, sequential
 
 QUESTION = [{"role": "user", "content": "2 + 2?"}]
@@ -123,13 +124,12 @@ def taught(folder: Path, lessons: list[Any], then: Seen, **options: Any) -> Any:
     model = tiny_model.make_model(tokenizer)
     tiny_model.teach(model, tokenizer, lessons, steps=60)
     settings = {"per_device_train_batch_size": 4, "num_generations": 4, "max_steps": 1, "max_completion_length": 100}
-    quiet = {"report_to": "none", "use_cpu": True, "bf16": False, "save_strategy": "no", "disable_tqdm": True}
     rows = [{"prompt": ADD, "task": "t", "answer": 3}] * 4
     return GRPOTrainer(
         model=model,
         processing_class=tokenizer,
         reward_funcs=[then],
-        args=GRPOConfig(str(folder), gradient_checkpointing=False, **settings, **quiet),
+        args=GRPOConfig(str(folder), **settings, **QUIET),
         train_dataset=datasets.Dataset.from_list(rows),
         **options,
     )

@@ -27,6 +27,7 @@ from tests.recorder.api.test_record_worker import GROUP, Policy, make_worker
 from tests.recorder.api.test_record_worker import _has_async_grpo as _has_async_grpo  # noqa: PLC0414 - a fixture
 from tests.recorder.api.test_record_worker import policy as policy  # noqa: PLC0414 - the fixture
 from tests.support.late import async_grpo, async_grpo_trainer, async_rollout_worker, datasets, tiny_model
+from tests.support.quiet import QUIET
 
 pytestmark = pytest.mark.versions
 
@@ -83,12 +84,7 @@ def make_trainer(worker: Any, model: Policy, folder: Path, monkeypatch: pytest.M
             max_staleness=1,
             learning_rate=0.125,
             logging_steps=1,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=False,
+            **QUIET,
         ),
         train_dataset=datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": "Guess."}]}]),
         processing_class=model.tokenizer,

@@ -19,12 +19,11 @@ import requests
 from logs_ui.recorder import flush, load_run, record, record_trainer, row_scope, trace_client, trace_env
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, ReturnedJob
-from tests.support import training
 from tests.support.exhaustive import cases
-from tests.support.late import guess_env, guess_model, trl
+from tests.support.late import guess_env
 from tests.support.model_server import chat, chat_choice
 from tests.support.stored import last_run
-from tests.support.training import GROUP, ROWS, game_of, guess_server, make_trainer, solved
+from tests.support.training import ROWS, game_of, guess_server, make_trainer, solved
 
 pytestmark = pytest.mark.versions
 
@@ -58,18 +57,7 @@ def by_rollout_function(functions: list[Function], folder: Path) -> Any:
 
 
 def plain(functions: list[Function], folder: Path) -> Any:
-    config = trl.GRPOConfig(
-        output_dir=str(folder), seed=0, max_steps=2, per_device_train_batch_size=ROWS, num_generations=GROUP,
-        max_completion_length=8, logging_steps=50, save_strategy="no", report_to="none", disable_tqdm=True,
-        use_cpu=True, bf16=False, gradient_checkpointing=False,
-    )  # fmt: skip
-    trainer = trl.GRPOTrainer(
-        model=training._warm_model(0),
-        processing_class=guess_model.make_tokenizer(),
-        reward_funcs=list(functions),
-        args=config,
-        train_dataset=training.dataset(),
-    )
+    trainer = make_trainer(None, folder, reward_funcs=functions, warm=0, max_completion_length=8)
     return record_trainer(trainer, eval_name="scored", db=folder / "runs.db")
 
 

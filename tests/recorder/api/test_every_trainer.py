@@ -12,6 +12,7 @@ from logs_ui.recorder import LogsUICallback, load_run, load_runs, load_scalars, 
 from tests.support.exhaustive import cases
 from tests.support.judges import judge_of
 from tests.support.late import datasets, guess_model, online_dpo, torch, transformers, trl
+from tests.support.quiet import QUIET
 
 pytestmark = pytest.mark.versions
 
@@ -40,8 +41,7 @@ def make(kind: str, folder: Path, functions: list[Any], prompts: list[Any] = CHA
     sizes = {"max_new_tokens": 6} if is_pair else {"max_completion_length": 6, "num_generations": 4, "beta": 0.0}
     settings = {
         "output_dir": str(folder), "max_steps": STEPS, "per_device_train_batch_size": 4 if is_pair else 8,
-        "learning_rate": 1e-3, "logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True,
-        "use_cpu": True, "bf16": False, "gradient_checkpointing": False, **sizes, **more,
+        "learning_rate": 1e-3, "logging_steps": 1, **QUIET, **sizes, **more,
     }  # fmt: skip
     if is_pair:
         made, arguments = online_dpo.OnlineDPOTrainer, online_dpo.OnlineDPOConfig
@@ -175,10 +175,8 @@ def test_options_of_a_callback_count_beside_report_to(db: Path, tmp_path: Path) 
 
 def test_a_trainer_without_completions_takes_report_to_as_well(tmp_path: Path) -> None:
     tokenizer = guess_model.make_tokenizer()
-    arguments = trl.SFTConfig(
-        output_dir=str(tmp_path), max_steps=1, per_device_train_batch_size=2, report_to="logs_ui", save_strategy="no",
-        use_cpu=True, bf16=False, gradient_checkpointing=False, disable_tqdm=True,
-    )  # fmt: skip
+    settings = QUIET | {"output_dir": str(tmp_path), "max_steps": 1, "per_device_train_batch_size": 2}
+    arguments = trl.SFTConfig(**settings | {"report_to": "logs_ui"})
     trainer = trl.SFTTrainer(
         guess_model.make_model(tokenizer, 0), args=arguments, processing_class=tokenizer,
         train_dataset=datasets.Dataset.from_list([{"text": text} for text in TEXTS]),

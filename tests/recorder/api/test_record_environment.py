@@ -21,6 +21,7 @@ from logs_ui.recorder.capture.instruments.trl import NO_PROMPT
 from logs_ui.recorder.capture.instruments.trl_shapes import tokens_of_generated
 from tests.support import old_trl
 from tests.support.late import datasets, guess_env, tiny_model, torch, transformers, trl
+from tests.support.quiet import QUIET
 from tests.support.ranks import run_on_two_ranks
 from tests.support.stored import only_run
 from tests.support.teaching import teach_once
@@ -246,12 +247,7 @@ def make_trainer(taught: tuple[Any, Any], factory: Any, folder: Path, seen: Seen
         "max_tool_calling_iterations": 6,
         "learning_rate": 1e-4,
         "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "gradient_checkpointing": False,
+        **QUIET,
         **config,
     }
     return trl.GRPOTrainer(

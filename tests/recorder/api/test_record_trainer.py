@@ -16,6 +16,7 @@ from logs_ui.recorder import DiagnosisCallback, LogsUICallback, diagnose, load_r
 from logs_ui.recorder.capture.instruments.trl_parts import weights_of
 from tests.support.late import torch, transformers, trl
 from tests.support.old_trl import IS_OLD
+from tests.support.quiet import QUIET
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import make_trainer
 
@@ -241,8 +242,7 @@ def test_online_dpo_has_no_advantages(tmp_path: Path) -> None:
     db, noted = tmp_path / "a.db", Noted()
     config = {
         "output_dir": str(tmp_path), "max_steps": 2, "per_device_train_batch_size": 4, "max_new_tokens": 24,
-        "report_to": "none", "use_cpu": True, "bf16": False, "gradient_checkpointing": False, "save_strategy": "no",
-        "reward_weights": [1.0, 0.25],
+        "reward_weights": [1.0, 0.25], **QUIET,
     }  # fmt: skip
     twin = plain(Noted(), tmp_path)  # for its model
     trainer = OnlineDPOTrainer(

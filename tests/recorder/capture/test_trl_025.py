@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from logs_ui.recorder import flush, load_run, record, record_trainer, trace_env
 from tests.support.judges import judge_of
 from tests.support.late import datasets, transformers, trl
+from tests.support.quiet import QUIET
 from tests.support.stored import only_run
 
 TRL = importlib.metadata.version("trl")
@@ -77,8 +78,7 @@ def make_trainer(rollout_func: Callable[..., Any], folder: Path, reward: Callabl
     rows = [{"prompt": [{"role": "user", "content": f"Find number {i}."}], "task": f"number {i}"} for i in range(6)]
     args = trl.GRPOConfig(
         output_dir=str(folder), run_name="oldest", seed=0, max_steps=STEPS, per_device_train_batch_size=ROWS,
-        num_generations=GROUP, learning_rate=1e-3, logging_steps=1, save_strategy="no", report_to="none",
-        disable_tqdm=True, use_cpu=True, bf16=False, gradient_checkpointing=False, max_completion_length=16,
+        num_generations=GROUP, learning_rate=1e-3, logging_steps=1, max_completion_length=16, **QUIET,
     )  # fmt: skip
     trainer = trl.GRPOTrainer(
         make_model(tokenizer), reward_funcs=[reward], args=args, train_dataset=datasets.Dataset.from_list(rows),
@@ -185,9 +185,8 @@ def test_a_training_with_reward_functions_only(masks: str, db: Path, tmp_path: P
     rows = [{"prompt": [{"role": "user", "content": f"Find number {i}."}], "task": f"number {i}"} for i in range(6)]
     args = trl.GRPOConfig(
         output_dir=str(tmp_path / "out"), seed=0, max_steps=STEPS, per_device_train_batch_size=ROWS,
-        num_generations=GROUP, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
-        bf16=False, gradient_checkpointing=False, max_completion_length=12, reward_weights=[1.0, 0.25],
-        mask_truncated_completions=masks == "truncated",
+        num_generations=GROUP, logging_steps=1, max_completion_length=12, reward_weights=[1.0, 0.25],
+        mask_truncated_completions=masks == "truncated", **QUIET,
     )  # fmt: skip
     trainer = Noting(
         make_model(tokenizer), reward_funcs=[length, sometimes], args=args,
@@ -225,8 +224,7 @@ def test_rewards_of_a_model(db: Path, tmp_path: Path) -> None:
     rows = [{"prompt": [{"role": "user", "content": f"Find number {i}."}]} for i in range(6)]
     args = trl.GRPOConfig(
         output_dir=str(tmp_path / "out"), seed=0, max_steps=STEPS, per_device_train_batch_size=ROWS,
-        num_generations=GROUP, logging_steps=1, save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
-        bf16=False, gradient_checkpointing=False, max_completion_length=12,
+        num_generations=GROUP, logging_steps=1, max_completion_length=12, **QUIET,
     )  # fmt: skip
     trainer = trl.GRPOTrainer(
         make_model(tokenizer), reward_funcs=[length, judge], args=args, processing_class=tokenizer,
