@@ -98,84 +98,52 @@ OF_TWO_TURNS: list[Any] = [env(0, "reset"), generation(1, (PROMPT, [3, END])), e
 Found = list[tuple[list[int], list[int]]]
 
 
-@pytest.mark.parametrize(
-    ("completions", "calls", "found", "lost"),
-    [
-        pytest.param(
-            [[3, END], [4, END]],
-            [env(0, "reset"), replace(BOTH, order=1), env(2, "step"), env(3, "step")],
-            [([1], [0, 2]), ([1], [0, 3])],
-            0,
-            id="one reset, and a step for each row",
-        ),
-        pytest.param(
-            [[3, END], [4, END]],
-            [
-                generation(0, (PROMPT, [3, END])),
-                generation(1, (PROMPT, [4, END])),
-                *(env(2, "reset"), env(3, "step"), env(4, "step")),
-            ],
-            [([0], [2, 3]), ([1], [2, 4])],
-            0,
-            id="and a generation for each",
-        ),
-        pytest.param(
-            [[3, END], [3, END]],
-            [env(0, "reset"), env(1, "step"), env(2, "step")],
-            [([], [0, 1]), ([], [0, 2])],
-            0,
-            id="a step for each row where no generation was seen",
-        ),
-        pytest.param(
-            [[3, END], [3, END]],
-            [env(0, "reset"), env(1, "step"), env(2, "step"), generation(0, ([8], [6]))],
-            [([], []), ([], [])],
-            4,
-            id="and where one was that is no rows",
-        ),
-        pytest.param(
-            [[3, END], [4, END]],
-            [
-                generation(0, ([8, 8], [6, 7, END])),
-                env(1, "reset"),
-                env(2, "step"),
-                env(3, "reset", 1),
-                env(4, "reset", 2),
-            ],
-            [([], []), ([], [])],
-            5,
-            id="what matches nothing is forced on nobody",
-        ),
-        pytest.param(
-            [[3, END], [4, END]],
-            [BOTH, env(1, "reset"), env(2, "step"), env(3, "step"), env(4, "reset", 1), env(5, "step", 1)],
-            [([0], []), ([0], [])],
-            5,
-            id="more steps than answers are no rows",
-        ),
-        pytest.param(
-            [[3, END], [4, END]],
-            [BOTH, generation(1, ([70], [80, 81]), ([71], [80, 82]))],
-            [([0], []), ([0], [])],
-            2,
-            id="answers that stand in no row, though as many as rows",
-        ),
-        pytest.param(
-            [[3, END, 7, 4, END], [5, END]],
-            [*OF_TWO_TURNS, env(4, "step"), generation(5, (PROMPT, [5, END]))],
-            [([1, 3], [0, 2, 4]), ([5], [])],
-            0,
-            id="two steps of one row are not one for each",
-        ),
-        pytest.param(
-            [[3, END], [3, END, 7, 4, END]],
-            [*OF_TWO_TURNS, env(4, "step"), env(5, "reset"), generation(6, (PROMPT, [3, END])), env(7, "step")],
-            [([6], [5, 7]), ([1, 3], [0, 2, 4])],
-            0,
-            id="a row that begins like another is not taken for it",
-        ),
-    ],
-)
+EACH: dict[str, tuple[list[list[int]], list[Any], Found, int]] = {
+    "one reset, and a step for each row": (
+        [[3, END], [4, END]], [env(0, "reset"), replace(BOTH, order=1), env(2, "step"), env(3, "step")],
+        [([1], [0, 2]), ([1], [0, 3])], 0,
+    ),
+    "and a generation for each": (
+        [[3, END], [4, END]],
+        [
+            generation(0, (PROMPT, [3, END])), generation(1, (PROMPT, [4, END])),
+            env(2, "reset"), env(3, "step"), env(4, "step"),
+        ],
+        [([0], [2, 3]), ([1], [2, 4])], 0,
+    ),
+    "a step for each row where no generation was seen": (
+        [[3, END], [3, END]], [env(0, "reset"), env(1, "step"), env(2, "step")], [([], [0, 1]), ([], [0, 2])], 0,
+    ),
+    "and where one was that is no rows": (
+        [[3, END], [3, END]], [env(0, "reset"), env(1, "step"), env(2, "step"), generation(0, ([8], [6]))],
+        [([], []), ([], [])], 4,
+    ),
+    "what matches nothing is forced on nobody": (
+        [[3, END], [4, END]],
+        [generation(0, ([8, 8], [6, 7, END])), env(1, "reset"), env(2, "step"), env(3, "reset", 1), env(4, "reset", 2)],
+        [([], []), ([], [])], 5,
+    ),
+    "more steps than answers are no rows": (
+        [[3, END], [4, END]],
+        [BOTH, env(1, "reset"), env(2, "step"), env(3, "step"), env(4, "reset", 1), env(5, "step", 1)],
+        [([0], []), ([0], [])], 5,
+    ),
+    "answers that stand in no row, though as many as rows": (
+        [[3, END], [4, END]], [BOTH, generation(1, ([70], [80, 81]), ([71], [80, 82]))], [([0], []), ([0], [])], 2,
+    ),
+    "two steps of one row are not one for each": (
+        [[3, END, 7, 4, END], [5, END]], [*OF_TWO_TURNS, env(4, "step"), generation(5, (PROMPT, [5, END]))],
+        [([1, 3], [0, 2, 4]), ([5], [])], 0,
+    ),
+    "a row that begins like another is not taken for it": (
+        [[3, END], [3, END, 7, 4, END]],
+        [*OF_TWO_TURNS, env(4, "step"), env(5, "reset"), generation(6, (PROMPT, [3, END])), env(7, "step")],
+        [([6], [5, 7]), ([1, 3], [0, 2, 4])], 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("completions", "calls", "found", "lost"), EACH.values(), ids=EACH)
 def test_each_call_is_its_rows_or_nobodys(
     completions: list[list[int]], calls: list[Any], found: Found, lost: int
 ) -> None:
@@ -183,58 +151,34 @@ def test_each_call_is_its_rows_or_nobodys(
     assert (orders(rows), rows.unattributed) == (found, lost)
 
 
-@pytest.mark.parametrize(
-    ("calls", "found", "lost"),
-    [
-        pytest.param(
-            [env(0, "reset", error="ConnectionError: refused")],
-            [([], [0]), ([], []), ([], [])],
-            0,
-            id="an environment that died at once is the first rows",
-        ),
-        pytest.param(
-            [*OF_TWO_TURNS, env(4, "step")],
-            [([1, 3], [0, 2, 4]), ([], []), ([], [])],
-            0,
-            id="two steps are not one for each",
-        ),
-        pytest.param(
-            [
-                *RETOKENISED,
-                *(env(order, kind) for order, kind in [(0, "reset"), (2, "step"), (4, "step"), (6, "step")]),
-                env(7, "reset"),
-                generation(8, ([1, 2], [3, END])),
-                env(9, "step"),
-                generation(10, ([1, 2, 30, END, 7], [6, END])),
-            ],
-            [([1, 3, 5], [0, 2, 4, 6]), ([8, 10], [7, 9]), ([], [])],
-            0,
-            id="turns tokenised anew are of the row whose episode goes on",
-        ),
-        pytest.param(
-            RETOKENISED[:2],
-            [([1], []), ([], []), ([], [])],
-            1,
-            id="and nobodys where no episode tells whose",
-        ),
-        pytest.param(
-            [
-                *(env(i, "reset", i) for i in range(3)),
-                *(env(2 * i + 4, "step", i) for i in range(3)),
-                *(generation(2 * i + 3, ([2 * i + 1, 2 * i + 2], [7, END])) for i in range(3)),
-            ],
-            [([3], [0, 4]), ([5], [1, 6]), ([7], [2, 8])],
-            0,
-            id="a step of another client begins no later turn",
-        ),
-        pytest.param(
-            [*OF_TWO_TURNS[:3], env(3, "reset"), generation(4, ([5, 6], [3, END])), env(5, "step")],
-            [([1], [0, 2]), ([4], [3, 5]), ([], [])],
-            0,
-            id="another prompt after a reset begins the next row",
-        ),
-    ],
-)
+RAISED: dict[str, tuple[list[Any], Found, int]] = {
+    "an environment that died at once is the first rows": (
+        [env(0, "reset", error="ConnectionError: refused")], [([], [0]), ([], []), ([], [])], 0,
+    ),
+    "two steps are not one for each": ([*OF_TWO_TURNS, env(4, "step")], [([1, 3], [0, 2, 4]), ([], []), ([], [])], 0),
+    "turns tokenised anew are of the row whose episode goes on": (
+        [
+            *RETOKENISED, env(0, "reset"), env(2, "step"), env(4, "step"), env(6, "step"), env(7, "reset"),
+            generation(8, ([1, 2], [3, END])), env(9, "step"), generation(10, ([1, 2, 30, END, 7], [6, END])),
+        ],
+        [([1, 3, 5], [0, 2, 4, 6]), ([8, 10], [7, 9]), ([], [])], 0,
+    ),
+    "and nobodys where no episode tells whose": (RETOKENISED[:2], [([1], []), ([], []), ([], [])], 1),
+    "a step of another client begins no later turn": (
+        [
+            *(env(i, "reset", i) for i in range(3)), *(env(2 * i + 4, "step", i) for i in range(3)),
+            *(generation(2 * i + 3, ([2 * i + 1, 2 * i + 2], [7, END])) for i in range(3)),
+        ],
+        [([3], [0, 4]), ([5], [1, 6]), ([7], [2, 8])], 0,
+    ),
+    "another prompt after a reset begins the next row": (
+        [*OF_TWO_TURNS[:3], env(3, "reset"), generation(4, ([5, 6], [3, END])), env(5, "step")],
+        [([1], [0, 2]), ([4], [3, 5]), ([], [])], 0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("calls", "found", "lost"), RAISED.values(), ids=RAISED)
 def test_calls_of_a_function_that_raised_are_their_rows_or_nobodys(calls: list[Any], found: Found, lost: int) -> None:
     rows = attribute_unfinished(3, by_kind(calls))
     assert (orders(rows), rows.unattributed) == (found, lost)
