@@ -19,7 +19,7 @@ from logs_ui.rollout.models.backends import GenerationError, Model, Sampling
 from logs_ui.rollout.models.token_episode import Answer, Trajectory
 from logs_ui.rollout.models.trainer_model import TrainerModel
 from logs_ui.rollout.play.chat_template import Chat
-from tests.recorder.capture.test_vllm import ENGINE, NAN, Server, generation_of, without_engine
+from tests.recorder.capture.test_vllm import ENGINE, NAN, Server, generation_of, serving, without_engine
 from tests.support.late import torch
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import make_trainer
@@ -286,7 +286,7 @@ async def test_what_cannot_be_sampled_is_refused(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as server:
+    with serving() as server:
         yield server
 
 

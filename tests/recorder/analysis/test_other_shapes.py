@@ -5,9 +5,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -27,6 +25,7 @@ from logs_ui.recorder.queries.rollout_columns import COLUMNS
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import Lack
 from tests.support.factory import make_run_at
+from tests.support.http_server import Answered, http_server
 
 US = 1_767_261_600_000_000
 NAN, INF = math.nan, math.inf
@@ -406,45 +405,22 @@ def test_a_folder_that_has_files_is_never_replaced(db: Path, tmp_path: Path) -> 
 class Server:
     """A server that takes OTLP: what it answers, what it got."""
 
-    def __init__(self, *answers: tuple[int, dict[str, str], bytes]) -> None:
-        self.answers, self.got, self.headers = (
-            list(answers),
-            list[trace_service.ExportTraceServiceRequest](),
-            list[dict[str, str]](),
-        )
-        server = self
+    def __init__(self, *answers: Answered) -> None:
+        self.answers = [*answers]
+        self.got: list[trace_service.ExportTraceServiceRequest] = []
+        self.headers: list[dict[str, str]] = []
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-                server.headers.append({name.lower(): value for name, value in self.headers.items()})
-                status, headers, answer = server.answers.pop(0) if server.answers else (200, {}, b"")
-                if status == 200:
-                    server.got.append(trace_service.ExportTraceServiceRequest.FromString(body))
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(answer))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(answer)
-
-            def do_GET(self) -> None:
-                self.do_POST()
-
-            def log_message(self, format: str, *args: Any) -> None: ...  # noqa: A002
-
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._http.server_port}/v1/traces"
+    def _answer(self, _path: str, headers: dict[str, str], body: bytes) -> Answered:
+        self.headers.append(headers)
+        answered = self.answers.pop(0) if self.answers else (200, {}, b"")
+        if answered[0] == 200:
+            self.got.append(trace_service.ExportTraceServiceRequest.FromString(body))
+        return answered
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        thread = Thread(target=self._http.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield self.url
-        finally:
-            self._http.shutdown()
-            thread.join()
-            self._http.server_close()
+        with http_server(self._answer) as url:
+            yield f"{url}/v1/traces"
 
 
 def test_traces_are_sent_to_a_server_with_its_headers(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -473,7 +449,7 @@ def test_a_server_that_is_busy_is_asked_again(db: Path, monkeypatch: pytest.Monk
         with busy.serving() as url, pytest.raises(LogsUIError, match=rf"{code} .*\. 0 rollouts were sent before"):
             export_run("run", "otlp", url, db, where="id:1")
     with pytest.raises(LogsUIError, match=r"127\.0\.0\.1.* did not take the rollouts: .*refused"):
-        export_run("run", "otlp", server.url, db, where="id:1")
+        export_run("run", "otlp", url, db, where="id:1")
 
 
 def test_what_a_server_does_not_take_is_an_error(db: Path) -> None:

@@ -2,11 +2,9 @@
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from logs_ui.recorder import flush, load_run, record, record_trainer, row_scope,
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.rows.row_jobs import ColumnsJob, ReturnedJob
 from tests.support.exhaustive import cases
+from tests.support.http_server import Answered, http_server
 from tests.support.late import guess_env
 from tests.support.model_server import chat, chat_choice
 from tests.support.stored import last_run
@@ -85,25 +84,15 @@ def scoring(rows: pd.DataFrame) -> list[list[dict[str, Any]]]:
 def judge() -> Iterator[str]:
     """A server of chat completions that answers with the length of the last message, and fails for some."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))["messages"][-1]["content"]
-            fails = "maybe 22" in asked
-            answer = chat(chat_choice(ids=False, content=str(len(asked)))) | {"id": "chatcmpl-1"}
-            body = json.dumps({"error": {"message": "overloaded"}} if fails else answer).encode()
-            self.send_response(503 if fails else 200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def answer(_path: str, _headers: dict[str, str], body: bytes) -> Answered:
+        asked = json.loads(body)["messages"][-1]["content"]
+        fails = "maybe 22" in asked
+        reply = chat(chat_choice(ids=False, content=str(len(asked)))) | {"id": "chatcmpl-1"}
+        said = json.dumps({"error": {"message": "overloaded"}} if fails else reply).encode()
+        return 503 if fails else 200, {"Content-Type": "application/json"}, said
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/v1"
-        server.shutdown()
+    with http_server(answer) as url:
+        yield f"{url}/v1"
 
 
 @pytest.mark.parametrize("library", ["requests", "httpx"])

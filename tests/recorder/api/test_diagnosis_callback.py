@@ -4,11 +4,9 @@ import json
 import logging
 import re
 import sqlite3
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +17,7 @@ from logs_ui.recorder import Card, DiagnosisCallback, Diagnostic, Settings, Sett
 from logs_ui.recorder.api.alerts import News
 from tests.support.card_keys import CARD_KEYS
 from tests.support.exhaustive import cases
+from tests.support.http_server import Answered, http_server
 from tests.support.late import transformers
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import make_trainer, sequential
@@ -43,26 +42,13 @@ def webhook(status: int = 200, seconds: float = 0.0) -> Iterator[tuple[str, list
     """A real server's address, and the headers and bodies that it was sent; it answers late."""
     heard: list[tuple[dict[str, str], Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            heard.append((dict(self.headers), json.loads(body)))
-            time.sleep(seconds)
-            self.send_response(status)
-            self.end_headers()
+    def answer(_path: str, headers: dict[str, str], body: bytes) -> Answered:
+        heard.append((headers, json.loads(body)))
+        time.sleep(seconds)
+        return status, {}, b""
 
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/hook/s3cret", heard
-    finally:
-        server.shutdown()
-        server.server_close()
+    with http_server(answer) as url:
+        yield f"{url}/hook/s3cret", heard
 
 
 def cards_said(said: str) -> list[str]:
@@ -88,8 +74,8 @@ def test_a_card_is_printed_and_sent_once_when_it_first_fires(
     assert "→" in said
     assert [body["card"]["id"] for _, body in heard] == cards_said(said)
     sent, body = heard[0]
-    assert sent["Authorization"] == "Bearer abcdefgh"
-    assert sent["Content-Type"] == "application/json"
+    assert sent["authorization"] == "Bearer abcdefgh"
+    assert sent["content-type"] == "application/json"
     assert set(body) == {"run", "step", "text", "card"}
     assert set(body["card"]) == CARD_KEYS
     assert body["run"] == load_runs(tmp_path / "a.db").run[0]

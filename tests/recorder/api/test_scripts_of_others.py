@@ -13,7 +13,7 @@ from logs_ui.recorder import diagnose, load_run, load_scalars, record, record_en
 from logs_ui.recorder.api.options import default_name
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from tests.recorder.api.test_record_environment import Seen, guessing_rows, make_trainer, teach_tools
-from tests.recorder.capture.test_vllm import Server
+from tests.recorder.capture.test_vllm import serving
 from tests.rollout.test_rollout_model import vllm_generation_of
 from tests.support import old_trl
 from tests.support.exhaustive import cases
@@ -192,7 +192,7 @@ def test_a_server_that_is_asked_for_the_first_prompt_of_each_group(
     seen, db = Seen(), tmp_path / "a.db"
     factory = record_environment(Unseeded, db=db)
     trainer = make_trainer(taught, factory, tmp_path / "out", seen, max_steps=4)
-    with Server() as server:
+    with serving() as server:
         trainer.use_vllm, trainer.vllm_mode, trainer._last_loaded_step = True, "server", -1
         trainer.vllm_generation = vllm_generation_of(monkeypatch, mode="server", server_base_url=server.url)
         monkeypatch.setattr(trainer.vllm_generation, "sync_weights", lambda: None)

@@ -10,15 +10,14 @@ import os
 import site
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from logs_ui.recorder.capture.calls import Collector, Generation, collecting
 from logs_ui.recorder.capture.instruments import install, trl_vllm
 from logs_ui.recorder.capture.model_answers import Sequence
 from tests.support.environments import python_of
+from tests.support.http_server import Answered, http_server
 from tests.support.ranks import run_on_two_ranks
 from tests.support.vllm_server import VARIABLES
 
@@ -36,64 +36,47 @@ NAN, FLAKY, BROKEN = 66, 53, 40
 """Last tokens of prompts at which the server gives no number, is unavailable once, or refuses."""
 
 
-class Server(ThreadingHTTPServer):
+@dataclass
+class Server:
+    """Its address, and what it was sent."""
+
+    url: str
+    posts: list[dict[str, Any]]
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
     """Speaks what TRL's client asks of `vllm serve`. A prompt that ends with token t is answered with t + 10 (k + 1)
     and the numbers after it: the first choice ends after two tokens, the others at the limit.
     """
+    posts: list[dict[str, Any]] = []
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.posts: list[dict[str, Any]] = []
+    def answer(path: str, _headers: dict[str, str], body: bytes) -> Answered:
+        if not body:
+            return 200, {}, b'{"data": [{"id": "tiny"}]}'
+        posts.append(asked := json.loads(body))
+        status, reply = reply_to(path, asked, is_first=len(posts) == 1)
+        return status, {}, json.dumps(reply).encode()
 
-    def __enter__(self) -> Self:
-        """Serves."""
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.shutdown()
-        self.server_close()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}"
+    with http_server(answer) as url:
+        yield Server(url, posts)
 
 
-class Handler(BaseHTTPRequestHandler):
-    server: Server
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
-        """Says nothing."""
-
-    def do_GET(self) -> None:
-        self._send(200, {"data": [{"id": "tiny"}]})
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.posts.append(asked)
-        if self.path == "/v1/chat/completions":
-            ids = ids_of(asked["messages"])
-            time.sleep(0.1 if "slow" in asked["messages"][-1]["content"] else 0)
-            self._send(200, {"choices": choices(ids, asked), "prompt_token_ids": ids})
-            return
-        prompts = [ids_of(one) for one in asked.get("prompt") or asked.get("prompts") or asked["messages"]]
-        lasts = {ids[-1] for ids in prompts}
-        if BROKEN in lasts:
-            self._send(400, {"error": {"message": "the prompt is too long"}})
-        elif FLAKY in lasts and len(self.server.posts) == 1:
-            self._send(503, {})
-        elif self.path == "/v1/completions":
-            each = [{**choice, "prompt_token_ids": ids} for ids in prompts for choice in choices(ids, asked)]
-            self._send(200, {"choices": [{**choice, "index": i} for i, choice in enumerate(each)]})
-        else:
-            self._send(200, reply_before_1_11(prompts, asked))
-
-    def _send(self, status: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+def reply_to(path: str, asked: dict[str, Any], *, is_first: bool) -> tuple[int, dict[str, Any]]:
+    if path == "/v1/chat/completions":
+        ids = ids_of(asked["messages"])
+        time.sleep(0.1 if "slow" in asked["messages"][-1]["content"] else 0)
+        return 200, {"choices": choices(ids, asked), "prompt_token_ids": ids}
+    prompts = [ids_of(one) for one in asked.get("prompt") or asked.get("prompts") or asked["messages"]]
+    lasts = {ids[-1] for ids in prompts}
+    if BROKEN in lasts:
+        return 400, {"error": {"message": "the prompt is too long"}}
+    if FLAKY in lasts and is_first:
+        return 503, {}
+    if path == "/v1/completions":
+        each = [{**choice, "prompt_token_ids": ids} for ids in prompts for choice in choices(ids, asked)]
+        return 200, {"choices": [{**choice, "index": i} for i, choice in enumerate(each)]}
+    return 200, reply_before_1_11(prompts, asked)
 
 
 def ids_of(prompt: Any) -> list[int]:
@@ -152,7 +135,7 @@ def reply_before_1_11(prompts: list[list[int]], asked: dict[str, Any]) -> dict[s
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with Server() as server:
+    with serving() as server:
         yield server
 
 
