@@ -102,8 +102,6 @@ def test_no_text_takes_long(unit: str) -> None:
 
 
 class Environment:
-    """Answers anything."""
-
     def reset(self, **_: Any) -> str:
         return "go"
 
@@ -117,7 +115,6 @@ def search(query: str, **_: Any) -> str:
 
 
 def stored(db: Path) -> str:
-    """All that is read of rows and of the run."""
     assert flush()
     with Session(reading_engine(db)) as session:
         runs = session.exec(select(Run).order_by(col(Run.id))).all()

@@ -120,8 +120,6 @@ def test_the_careful_way_opens_no_more_after_its_limit_but_keeps_places_and_numb
 
 
 class Broken:
-    """Raises whatever it is asked."""
-
     def __getattr__(self, name: str) -> Any:
         raise ZeroDivisionError(name)
 

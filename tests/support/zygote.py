@@ -51,6 +51,7 @@ def _zygote() -> socket.socket:
 def serve(descriptor: int) -> None:
     """Forks a helper process for each message, until the tests' process has ended."""
     import logs_ui.recorder.storage.postgres.postgres_engine  # noqa: F401
+    from logs_ui.recorder.delivery import committer
     from logs_ui.recorder.delivery.helper import helper_process
 
     _record()
@@ -73,6 +74,7 @@ def serve(descriptor: int) -> None:
             nowhere = os.open(os.devnull, os.O_RDWR)
             os.dup2(nowhere, 0)
             os.dup2(nowhere, 1)
+            committer.HEARTBEAT = float(environment.get("TESTS_HEARTBEAT", committer.HEARTBEAT))
             helper_process.main(connections[0])
         os.close(connections[0])
 

@@ -403,8 +403,6 @@ def test_a_folder_that_has_files_is_never_replaced(db: Path, tmp_path: Path) -> 
 
 
 class Server:
-    """A server that takes OTLP: what it answers, what it got."""
-
     def __init__(self, *answers: Answered) -> None:
         self.answers = [*answers]
         self.got: list[trace_service.ExportTraceServiceRequest] = []

@@ -100,10 +100,7 @@ def test_prompts_that_are_texts_are_given_as_texts(tmp_path: Path, db: Path) -> 
 
 
 class Adding:
-    """Tools of an environment."""
-
     def reset(self, **_: Any) -> str:
-        """Begins."""
         return " Now."
 
     def add(self, number: int) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from logs_ui.recorder import load_run, load_runs, load_scalars, record_worker, start_run
+from logs_ui.recorder import flush, load_run, load_runs, load_scalars, record_worker, start_run
+from logs_ui.recorder.api.async_grpo import trainer_channel
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
 from logs_ui.recorder.capture.instruments import trl_async
 from logs_ui.recorder.guard import RAISE_VARIABLE
@@ -26,6 +27,7 @@ from logs_ui.recorder.storage.database import reading_engine
 from tests.recorder.api.test_record_worker import GROUP, Policy, make_worker
 from tests.recorder.api.test_record_worker import _has_async_grpo as _has_async_grpo  # noqa: PLC0414 - a fixture
 from tests.recorder.api.test_record_worker import policy as policy  # noqa: PLC0414 - the fixture
+from tests.support.changes import stored, wait_until
 from tests.support.late import async_grpo, async_grpo_trainer, async_rollout_worker, datasets, tiny_model
 from tests.support.quiet import QUIET
 
@@ -36,8 +38,6 @@ BUDGET = 10
 
 
 class NoTransfer:
-    """The policy's server keeps its weights."""
-
     def init_weight_transfer(self) -> None: ...
     def pause(self) -> None: ...
     def send_weights(self, iterator: Iterator[Any]) -> None: ...
@@ -144,8 +144,6 @@ def test_an_exception_that_ends_the_training_ends_the_run(
 
 
 class Heard:
-    """A listener that keeps what it is told."""
-
     def __init__(self) -> None:
         self.samples: list[tuple[Any, int, str | None]] = []
         self.errors: list[BaseException | None] = []
@@ -193,7 +191,6 @@ def worker(policy: tuple[Policy, str], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def all_of(samples: Iterable[Any]) -> list[Any]:
-    """As many as there are."""
     found = []
     with suppress(EOFError):
         for one in samples:
@@ -232,7 +229,9 @@ def test_samples_of_nobody_pass_and_so_do_all_where_trl_changed(worker: Any, mon
     assert len(all_of(broken)) == 1, "what fails is the recorder's, not the trainer's"
 
 
-def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_where_one_is(db: Path) -> None:
+def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_where_one_is(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Loss(float):
         """A number whose class no other process has."""
 
@@ -240,11 +239,13 @@ def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_whe
     with run.rollout("Guess.", group="0") as row:
         row.note(mine=1)
     identity: RowChange = row._call.change(0, {})
+    assert flush()
+    monkeypatch.setattr(trainer_channel, "_GATHER_SECONDS", 0.05)
     with run, TrainerListener(channel, run, db, {"config": {}}):
-        for taken in ([(0, "oversize")], [(3, None), (2, None)], [(1, None)]):
+        for taken, stalest in (([(0, "oversize")], 0), ([(3, None), (2, None)], 3), ([(1, None)], 3)):
             for staleness, dropped in taken:
                 channel.taken(identity, staleness, dropped)
-            time.sleep(1.5)  # what was said until then is written
+            wait_until(lambda stalest=stalest: stored(db, "select staleness from evaluation_row") == [(stalest,)])
         channel.logged(7, {"loss": Loss(0.5), "is": True, "note": "text"})
         channel.ended(None)
     (only,) = load_run(db=db).to_dict("records")

@@ -23,7 +23,6 @@ CHATS = [[{"role": "user", "content": text}] for text in TEXTS]
 
 
 def tokens(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-    """A rollout function whose answers have three tokens."""
     ids = [trainer.processing_class(f"Find number {i}")["input_ids"] for i in range(len(prompts))]
     return {"prompt_ids": ids, "completion_ids": [row[-3:] for row in ids], "logprobs": [[-0.5] * 3 for _ in ids]}
 

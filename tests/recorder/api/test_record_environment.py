@@ -52,7 +52,6 @@ class Guessing:
         self.reward = 0.0
 
     def reset(self, task: str, answer: int, **columns: Any) -> str:
-        """Begins a game."""
         self.client.reset(task=task, seed=answer)
         self.resets += 1
         self.done, self.reward = False, 0.0
@@ -83,7 +82,6 @@ class Guessing:
     if not old_trl.IS_OLD:  # which takes it for a tool
 
         def get_reward(self) -> float:
-            """What the game was worth."""
             return self._worth()
 
     def _worth(self) -> float:
@@ -98,7 +96,6 @@ class Counting:
         self.reward = 0.0
 
     def reset(self, **columns: Any) -> None:
-        """Begins anew."""
         self.episode = [("reset", columns, None)]
         self.reward = 0.0
 
@@ -220,7 +217,6 @@ class Seen:
     rewards: list[float] = field(default_factory=list)
 
     def paid(self, completion_ids: list[Any], environments: list[Any] | None = None, **_: Any) -> list[float]:
-        """What the environments have added up."""
         if environments is None:
             return [float(len(ids)) for ids in completion_ids]
         self.environments += environments
@@ -275,8 +271,6 @@ def guess(number: int) -> str:
 
 
 class Toolless:
-    """An environment that has only a reset."""
-
     reward = 0.0
     episode: ClassVar[list[Any]] = []
 
@@ -288,7 +282,6 @@ class Toolless:
 def test_tools_are_recorded_with_and_without_environments(
     environment: Any, taught: Any, db: Path, tmp_path: Path
 ) -> None:
-    """Tool calls of `tools=`, noted by the tools themselves, whatever row asked for them."""
     calls: list[Any] = []
 
     @functools.wraps(guess)
@@ -339,7 +332,6 @@ def played(row: Mapping[Any, Any]) -> list[tuple[str, Any, Any]]:
 
 
 def noted(episode: list[tuple[str, Any, Any]]) -> list[tuple[str, Any, Any]]:
-    """An environment's own notes."""
     return [(name, without_prompt(arguments), said) for name, arguments, said in episode]
 
 
@@ -438,8 +430,6 @@ def test_each_row_of_a_dict_of_environments_holds_its_own(taught: Any, tmp_path:
 
 def test_any_factory_and_an_evaluation(taught: Any, tmp_path: Path) -> None:
     class Easy(Guessing):
-        """Made by a partial, with slots of its own."""
-
         __slots__ = ("level",)
 
         def __init__(self, level: int) -> None:
@@ -533,8 +523,6 @@ def test_a_reset_that_raises_is_on_its_row(taught: Any, db: Path, tmp_path: Path
 @asks_for_rewards
 def test_a_get_reward_that_raises_leaves_the_tokens(taught: Any, db: Path, tmp_path: Path) -> None:
     class Unworthy(Guessing):
-        """Cannot say what it is worth; asynchronously."""
-
         async def get_reward(self) -> float:  # type: ignore[override]
             await asyncio.sleep(0)
             if self.reward > 0:
@@ -553,8 +541,6 @@ def test_a_get_reward_that_raises_leaves_the_tokens(taught: Any, db: Path, tmp_p
 
 def test_the_environments_own_prompts_tell_tasks_apart(taught: Any, db: Path, tmp_path: Path) -> None:
     class Own(Guessing):
-        """Brings its prompts."""
-
         def reset(self, **columns: Any) -> str:  # type: ignore[override]
             return "Guess." + super().reset(EASY, self.resets % 2)
 
@@ -600,15 +586,11 @@ class Tools:
 
 @dataclass
 class Plain(Tools):
-    """An environment that is a dataclass."""
-
     level: int = 1
 
 
 @dataclass(slots=True, frozen=True)
 class Slotted(Tools):
-    """One with slots, that cannot be written to."""
-
     level: int = 1
 
 
@@ -666,8 +648,6 @@ def test_what_makes_no_environments_is_refused(bad: Any) -> None:
 
 def test_a_class_that_nothing_can_be_set_on_is_recorded(taught: Any, tmp_path: Path) -> None:
     class Final(type):
-        """Forbids changes, and subclasses."""
-
         def __setattr__(cls, name: str, value: object) -> None:
             raise TypeError("sealed")
 
@@ -688,15 +668,11 @@ def test_a_class_that_nothing_can_be_set_on_is_recorded(taught: Any, tmp_path: P
 
 
 class Reduced(Plain):
-    """Pickled by its own rule."""
-
     def __reduce__(self) -> Any:
         return type(self), (self.level,)
 
 
 class Modelled(BaseModel):
-    """A model of pydantic's."""
-
     level: int = 1
 
     def reset(self, **_: Any) -> None:

@@ -133,7 +133,6 @@ def trained(
 
 
 def check(rows: list[Any], samples: list[Any]) -> None:
-    """Compare rows with what the trainer got."""
     assert len(rows) == len(samples) == GROUP
     for row in rows:
         whole = np.concatenate([row["prompt_ids"], row["completion_ids"]])

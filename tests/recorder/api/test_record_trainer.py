@@ -166,7 +166,6 @@ def test_options_are_checked_before_anything_is_changed(tmp_path: Path) -> None:
 
 
 def tokens(prompts: list[Any], trainer: Any) -> dict[str, Any]:
-    """A rollout function that answers with three tokens."""
     texts = [trainer.processing_class.apply_chat_template(it, tokenize=False) for it in prompts]
     ids = trainer.processing_class(texts)["input_ids"]
     return {"prompt_ids": ids, "completion_ids": [row[:3] for row in ids], "logprobs": [[-0.5] * 3 for _ in ids]}
@@ -295,8 +294,6 @@ def test_each_try_of_an_override_that_samples_again_has_its_own_rewards(tmp_path
 
 
 class Judge:
-    """A reward function that is an object."""
-
     __name__ = "judge"
     level = 3
 

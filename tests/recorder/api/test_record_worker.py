@@ -90,8 +90,6 @@ class Slotted:
 
 
 class Hanging:
-    """An environment whose reset waits, and then raises."""
-
     go_on = threading.Event()
 
     def reset(self, **_: Any) -> None:
@@ -331,7 +329,6 @@ def test_what_an_environment_pays_is_a_call_of_its_rollout(
 
 
 def loop_of(worker: Any) -> Any:
-    """As the worker's process makes it."""
     return worker._loop_cls(
         **worker._loop_kwargs,
         rollout_buffer=worker.rollout_buffer,
@@ -344,7 +341,6 @@ def loop_of(worker: Any) -> Any:
 
 
 def row_once(db: Path, holds: Callable[[dict[Any, Any]], bool]) -> dict[Any, Any]:
-    """The first row, once that is true of it."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         with suppress(LogsUIError):  # there is no run yet

@@ -50,8 +50,6 @@ class Catch(ToolGame):
 
 
 class Forgetful(Catch):
-    """Each call is one with wrong arguments."""
-
     turns = 0
     error = TypeError("guess() got an unexpected keyword argument 'figure'")
 
@@ -107,8 +105,6 @@ def test_a_last_call_that_no_turn_was_left_for_is_no_answer_without_an_action(ta
 
 
 class Offline(Catch):
-    """Loses its server."""
-
     turns = 0
     error = ConnectionError("no server")
 
@@ -127,16 +123,12 @@ class Unseeded(Catch):
     """Begins anywhere, as catch.py, 2048 and sudoku do."""
 
     def reset(self, **_: Any) -> str:
-        """Begins a game."""
         super().reset()
         return f" Game {DICE.randrange(8)}."
 
 
 class Seeded(Catch):
-    """Begins where the dataset says."""
-
     def reset(self, answer: int, **_: Any) -> str:  # type: ignore[override]
-        """Begins a game."""
         super().reset()
         return f" Game {answer}."
 
@@ -151,8 +143,6 @@ class Listing(Catch):
 
 
 class Telling(Catch):
-    """Returns texts."""
-
     turns = 9
 
 
@@ -367,7 +357,6 @@ def test_turns_whose_prompts_were_joined_are_told_apart(*, traced: bool, in_word
 
 
 def test_a_mock_is_recorded_as_a_function(tmp_path: Path) -> None:
-    """As in TRL's own tests."""
     mock = MagicMock(return_value=OUTPUT)
     make_function_trainer(record(mock, db=tmp_path / "a.db"), tmp_path / "out", max_steps=1).train()
     assert mock.call_count == 1
@@ -432,7 +421,6 @@ class Scoreboard:
     """An environment without a tool of its own, beside `tools=`."""
 
     def reset(self, **_: Any) -> str:
-        """Begins a game."""
         self.episode, self.reward = list[str](), 0.0
         return " Game 1."
 

@@ -594,7 +594,6 @@ def test_what_a_rollout_holds_stays_however_it_is_entered_again(db: Path, monkey
 
 
 def called_in(scope: Any, action: Any) -> None:
-    """Makes a call there."""
     env = stepped()
     with scope:
         env.step(action)

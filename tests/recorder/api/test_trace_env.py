@@ -39,7 +39,6 @@ def json(value: bytes | None) -> Any:
 
 
 def pickled(value: Any) -> Any:
-    """Through a pickle and back."""
     return pickle.loads(pickle.dumps(value))  # noqa: S301
 
 
@@ -122,8 +121,6 @@ class TimeStep(NamedTuple):
 
 
 class Result:
-    """An answer by names."""
-
     def __init__(self, **parts: Any) -> None:
         vars(self).update(parts)
 
@@ -265,14 +262,12 @@ def test_an_error_is_recorded_and_raised_as_it_is() -> None:
 
 @trace_env
 def lookup(word: str, *more: str, lang: str = "en", **options: Any) -> tuple[str, int]:
-    """Looks a word up."""
     if word == "none":
         raise KeyError(word)
     return f"{word} in {lang}", 200
 
 
 async def search(query: str) -> list[str]:
-    """Searches."""
     await asyncio.sleep(0)
     return [query, query]
 
@@ -314,7 +309,6 @@ class Shelf:
 
     @trace_env
     def borrow(self, title: str) -> str:
-        """Borrows a book."""
         self.books.remove(title)
         return "yours"
 
@@ -519,8 +513,6 @@ def test_an_awaitable_of_another_kind_is_passed_on_and_leaves_nothing_open() -> 
 
 
 class Hostile:
-    """Raises whatever it is asked."""
-
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(name)
 

@@ -37,26 +37,21 @@ class Board(ToolGame):
     """Begins anywhere: one of five boards, which all questions share."""
 
     def reset(self, **_: Any) -> str:
-        """Begins a game."""
         return f" Game {DICE.randrange(5)}."
 
 
 class Stepped(Board):
-    """The same with a step."""
-
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         return "over", 0.0, True, False, {}
 
 
 @pytest.fixture
 def socket_env() -> Iterator[Any]:
-    """A client of a real OpenEnv server."""
     with guess_server() as url, guess_env.GuessEnv(base_url=url).sync() as env:
         yield env
 
 
 def both(prompt: list[Message], board: str) -> list[Message]:
-    """The question, and what the environment showed."""
     return [{**prompt[-1], "content": f"{prompt[-1]['content']}{board}"}]
 
 

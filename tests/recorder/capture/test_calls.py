@@ -200,7 +200,6 @@ def test_arrays_that_are_no_batch_are_refused_while_their_call_can_be_told(given
 
 
 def ids(array: Any) -> list[int]:
-    """As numbers."""
     return [int(number) for number in array]
 
 
@@ -379,7 +378,6 @@ class Hang(threading.Event):
 
 @pytest.fixture
 def hung() -> Iterator[Hang]:
-    """Lasts until the test is over."""
     over = Hang()
     yield over
     over.set()
@@ -413,8 +411,6 @@ def give_up(hung: Hang, call: Callable[..., Any], *args: Any) -> None:
 
 
 def recorded_row(rollout_func: Callable[[], Any], folder: Path) -> dict[str, Any]:
-    """Of a function that may raise a timeout."""
-
     def function(prompts: list[Any], args: Any, processing_class: Any) -> Any:
         with row_scope(0):
             return rollout_func()

@@ -117,8 +117,6 @@ async def chunks(answer: aiohttp.ClientResponse) -> bytes:
 
 
 class Alike:
-    """A client of no library that is known."""
-
     def post(self, url: str, json: Any) -> requests.Response:
         return requests.post(url, json=json, timeout=10)
 

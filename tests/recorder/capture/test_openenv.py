@@ -44,8 +44,6 @@ def calculator() -> Iterator[str]:
     from openenv.core.env_server.types import Observation, State
 
     class Calculator(MCPEnvironment):  # type: ignore[misc]
-        """Two tools."""
-
         SUPPORTS_CONCURRENT_SESSIONS = True
 
         def __init__(self) -> None:

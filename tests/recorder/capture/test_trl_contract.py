@@ -34,8 +34,6 @@ class Rollout:
 
 @dataclass
 class Seen:
-    """What a training showed."""
-
     trainer: Any = None
     rollouts: list[Rollout] = field(default_factory=list)
     batches: list[Any] = field(default_factory=list)

@@ -52,7 +52,6 @@ def started_as_by_a_training(monkeypatch: pytest.MonkeyPatch, _helpers_are_forke
 
 @pytest.fixture
 def writer(db: Path) -> Iterator[Writer]:
-    """Begun, and its process with it."""
     writer = begun(db)
     yield writer
     writer.close()
@@ -105,7 +104,6 @@ def words() -> Tokenizer:
 
 
 def played(db: Path) -> "pd.DataFrame":
-    """Rollouts of all kinds."""
     with start_run("kinds", db=db, tokenizer=words(), model="m", config={"api_key": "sk-secret"}) as run:
         with run.rollout("pictures", metadata={"of": np.float32(0.5), "when": {1, 2}}) as rollout:
             shot = np.arange(64 * 64 * 3, dtype=np.uint8).reshape(64, 64, 3)
@@ -459,6 +457,7 @@ def test_what_a_killed_one_left_on_disk_goes_in_before_what_is_newer(db: Path) -
 
 def test_a_successor_goes_on_with_the_heartbeat_and_repeats_no_error(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(RAISE_VARIABLE)
+    monkeypatch.setenv("TESTS_HEARTBEAT", "0.2")
     writer = Writer(db)
     guard.caught("trying", ValueError("no"))
     write(writer, BEGUN)
@@ -586,7 +585,6 @@ def test_it_writes_what_it_was_given_and_ends_whatever_became_of_the_training(db
 
 
 def stored_if_there(db: Path) -> list[tuple[Any, ...]]:
-    """Rollouts that ended."""
     try:
         return stored(db, "select status from evaluation_row where status != 'running'")
     except Exception:  # noqa: BLE001 - the tables may not be there yet

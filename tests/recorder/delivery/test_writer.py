@@ -55,7 +55,6 @@ ROOT = Path(__file__).parents[3]
 
 
 def storage_of(writer: Writer) -> storage.Storage:
-    """Of a writer in a thread of these tests."""
     assert isinstance(writer._outlet, committer.Committer)
     return writer._outlet
 
@@ -336,7 +335,6 @@ def test_git_that_does_not_answer_keeps_no_process_from_its_end(tmp_path: Path) 
 
 
 def described(folder: Path, process: str, **environment: str) -> str:
-    """Return what a process says whose run ends at once, before git answers."""
     git = folder / "bin" / "git"
     git.parent.mkdir()
     git.write_text(SLOW_GIT.format(folder))
@@ -449,7 +447,6 @@ def test_what_is_larger_than_the_queue_loses_its_own_payload_and_costs_no_other(
 
 
 def waits_of(writer: Writer, monkeypatch: pytest.MonkeyPatch) -> list[float | None]:
-    """The seconds of each wait for its queue from now on."""
     waits: list[float | None] = []
     wait_for = writer._queue._condition.wait_for
 

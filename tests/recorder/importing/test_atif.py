@@ -39,7 +39,6 @@ def trials() -> Rollouts:
 
 
 def _changed(result: Path, change: Callable[[Any], Any]) -> list[ImportedRollout]:
-    """Read a result or a trajectory that a change was made in."""
     written = json.loads(result.read_text())
     change(written)
     result.write_text(json.dumps(written))

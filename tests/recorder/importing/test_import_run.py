@@ -106,7 +106,6 @@ def _rows(db: Path, run: str) -> pd.DataFrame:
 
 
 def _stored(file: Path) -> tuple[importing.Imported, pd.DataFrame]:
-    """Import a file, and return what became of it and its run's rows."""
     found = import_run(file, db=file.parent / "runs.db")
     return found, _rows(file.parent / "runs.db", found.runs[0])
 

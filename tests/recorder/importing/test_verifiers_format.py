@@ -38,7 +38,6 @@ def read(root: Path, options: ImportOptions | None = None, files: Any = None) ->
 
 
 def rollouts(root: Path, *records: dict[str, Any], name: str = "traces.jsonl", **options: Any) -> list[ImportedRollout]:
-    """Write records into a file, and read it."""
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text("".join(json.dumps(it) + "\n" for it in records))
     return [it for it in read(root, ImportOptions(**options))[1] if isinstance(it, ImportedRollout)]

@@ -57,7 +57,6 @@ def rows_of() -> list[Row]:
 
 @contextmanager
 def run_of(address: Address, rows: list[Row]) -> Iterator[tuple[Engine, int]]:
-    """Make a run of these rows."""
     with disposed(writing_engine(address)) as engine:
         with engine.begin() as connection:
             run_id = factory.insert_rows(connection, rows)
@@ -360,7 +359,6 @@ def test_a_long_list_selects_what_its_matching_values_select(filled: Engine, few
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A run of 200 rollouts, every other one truncated."""
     db = str(tmp_path_factory.mktemp("findings") / "runs.db")
     with start_run(db=db) as run:
         for i in range(200):

@@ -53,7 +53,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def db(made: Path, tmp_path: Path) -> Path:
-    """A copy of it."""
     return Path(shutil.copy(made, tmp_path))
 
 

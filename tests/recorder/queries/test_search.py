@@ -47,7 +47,6 @@ class Place:
 
     @property
     def path(self) -> Path:
-        """Of a file."""
         assert isinstance(self.address, Path)
         return self.address
 
@@ -117,7 +116,6 @@ def on_disk(tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def _three_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A word that more rollouts have is a common one."""
     monkeypatch.setattr("logs_ui.recorder.queries.search.full_text._FEW", 3)
 
 

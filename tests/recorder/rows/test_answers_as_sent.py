@@ -37,15 +37,12 @@ WHOLE: list[Said] = [
 
 
 def tokenizer() -> Tokenizer:
-    """Each letter is a token."""
     made = Tokenizer(models.WordLevel({letter: i for i, letter in enumerate(LETTERS)}, unk_token=" "))  # noqa: S106 - no password
     made.decoder = decoders.Fuse()
     return made
 
 
 class Fast:
-    """A tokenizer as transformers has them."""
-
     backend_tokenizer = tokenizer()
 
 

@@ -63,7 +63,6 @@ def answering(content: str | None, *calls: Any) -> dict[str, Any]:
 
 
 def higher(n: int) -> str:
-    """Take a guess of n."""
     return f"higher than {n}"
 
 
@@ -175,7 +174,6 @@ def _taught() -> tuple[Any, Any]:
 
 
 def called(text: str) -> int | None:
-    """Return the number in a call of the tool; None without a call that can be read."""
     found = re.search(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", text, re.DOTALL)
     with suppress(ValueError, KeyError, TypeError):
         return int(json.loads(found[1])["arguments"]["number"]) if found else None

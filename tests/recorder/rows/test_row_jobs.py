@@ -69,7 +69,6 @@ def records(*calls: Call) -> CallRecords:
 
 
 def begun(db: Path) -> Writer:
-    """A writer of a run that has begun."""
     writer = Writer(db)
     writer.put(ChangesJob(lambda: [RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})]))
     return writer
@@ -78,7 +77,6 @@ def begun(db: Path) -> Writer:
 def recorded(
     db: Path, output: dict[str, Any], *calls: Call, options: RowOptions | None = None, **differs: Any
 ) -> dict[str, Any]:
-    """The row that one call with one prompt becomes."""
     call = rollout_call(records(*calls), options=options, **differs)
     writer = begun(db)
     writer.put(ReturnedJob(call, checked_output(output, 1), 2))
@@ -97,7 +95,6 @@ def only_row(db: Path) -> dict[str, Any]:
 def rollout_call(
     calls: CallRecords | Collector, *, prompt: Any = "a b", columns: Any = None, options: RowOptions | None = None
 ) -> OpenCall:
-    """A call of a rollout function with one prompt."""
     collector = calls if isinstance(calls, Collector) else Collector()
     if isinstance(calls, CallRecords):
         collector.records = calls
@@ -110,7 +107,6 @@ def rollout_call(
 
 
 def content_of(change: object) -> dict[str, Any]:
-    """Of a row that is not packed yet."""
     assert isinstance(change, RowDraft)
     return unpack_content(pack([change.content])[0])
 

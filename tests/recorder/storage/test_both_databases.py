@@ -284,7 +284,6 @@ def ids_of(db: Engine, run_id: int, where: RolloutFilter) -> list[int | None]:
 
 
 def plain(value: Any) -> Any:
-    """Dataclasses as what they hold."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {name: plain(held) for name, held in vars(value).items()}
     if isinstance(value, dict):

@@ -29,7 +29,6 @@ HOUR = 3_600_000_000  # µs
 
 @pytest.fixture(params=[-HOUR, HOUR], ids=["behind", "ahead"])
 def off(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process's clock is so many µs off from now on."""
     real, by = time.time_ns, request.param
     monkeypatch.setattr(time, "time_ns", lambda: real() + by * 1000)
     monkeypatch.setattr(time, "time", lambda: (real() + by * 1000) / 1e9)
@@ -132,7 +131,6 @@ def test_of_one_that_has_died_its_last_word_counts(db: Path) -> None:
 
 
 def _silence(engine: Engine, seconds: int) -> None:
-    """Lets the run be heard of so much earlier."""
     with engine.begin() as connection:
         connection.execute(text(f"UPDATE run SET heartbeat = heartbeat - {seconds * 1_000_000}"))  # noqa: S608
 

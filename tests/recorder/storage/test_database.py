@@ -75,7 +75,6 @@ def test_what_needs_no_look_is_missing_or_has_the_tables_of_today(tmp_path: Path
 
 @pytest.fixture
 def made(db: Path) -> Path:
-    """With tables."""
     writing_engine(db).dispose()
     return db
 

@@ -47,7 +47,6 @@ SCHEMAS = Path(__file__).parent / "schemas"
 
 
 def of_newer(build: MetaData) -> Table:
-    """The table `run` as a newer program has it."""
     run: Table = Run.__table__.to_metadata(build)  # type: ignore[attr-defined]
     run.append_column(Column("colour", Text, server_default="grey", nullable=False))
     return run
@@ -112,7 +111,6 @@ def record(address: Address, name: str = "run", project: str | None = None) -> N
 
 @pytest.fixture
 def made(address: Address, monkeypatch: pytest.MonkeyPatch) -> Address:
-    """With tables, which nobody has ever written."""
     monkeypatch.setattr(writer, "_by_address", {})  # one that has given up flushes no more
     writing_engine(address).dispose()
     return address
@@ -277,7 +275,6 @@ LOST = ("run.project", "run.unattributed_scoring", "evaluation_row.cut_limit", "
 
 @pytest.fixture
 def filled(address: Address) -> Address:
-    """With a run of today."""
     with disposed(writing_engine(address)) as engine:
         make_run(engine, uid=RUN, steps=3, state=RunState.FINISHED)
     return address
@@ -285,7 +282,6 @@ def filled(address: Address) -> Address:
 
 @pytest.fixture
 def earlier(filled: Address) -> Address:
-    """Without columns of today."""
     taken_back(filled, map(column, LOST))
     return filled
 

@@ -46,7 +46,6 @@ class Users(NamedTuple):
 
 @pytest.fixture(scope="module")
 def users() -> Iterator[Users]:
-    """Roles are the server's, not the database's: they get names that no other test run has."""
     owner, suffix = make_database(), uuid.uuid4().hex[:8]
     blocks = re.findall(r"```sql\n(.*?)```", _DOCS.read_text(), re.DOTALL)
     statements = re.sub(rf"\b({'|'.join(_ROLES)})\b", rf"\1_{suffix}", "".join(blocks))

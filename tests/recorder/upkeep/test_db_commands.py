@@ -61,7 +61,6 @@ UPKEEP = Path(__file__).parents[3] / "docs" / "upkeep.md"
 
 @pytest.fixture(scope="module")
 def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two finished runs of 24 rollouts."""
     path = tmp_path_factory.mktemp("stock") / "stock.db"
     for seed, uid in enumerate(("one", "two")):
         make_run_at(path, uid=uid, steps=6, groups_per_step=1, state=RunState.FINISHED, seed=seed)
@@ -73,14 +72,12 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def copy(stock: Path, tmp_path: Path) -> Path:
-    """An SQLite file that a test may damage."""
     path = tmp_path / "copy.db"
     shutil.copy(stock, path)
     return path
 
 
 def tables(address: Address) -> dict[str, int]:
-    """Rows by table."""
     with disposed(reading_engine(address)) as engine, engine.connect() as connection:
         return {table.name: len(connection.execute(select(table)).all()) for table in Table.metadata.sorted_tables}
 
@@ -441,7 +438,6 @@ def test_the_commands_as_they_are_typed(stock: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def db(tmp_path: Path) -> Path:
-    """A finished run of 24 rollouts."""
     path = tmp_path / "a.db"
     make_run_at(path, uid="one", steps=6, groups_per_step=1, state=RunState.FINISHED)
     return path

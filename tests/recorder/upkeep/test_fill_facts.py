@@ -42,7 +42,6 @@ class Shell:
 
 
 def recorded(address: Address) -> None:
-    """Rollouts with each kind of fact."""
     with start_run("made", db=as_text(address)) as run:
         for tokens in (False, True):
             for commands in (["ls", "ls", "ls"], ["pwd", "ls", "pwd", "ls", "du"]):

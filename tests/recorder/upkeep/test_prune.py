@@ -49,14 +49,12 @@ def stock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def db(address: Address, stock: Path) -> str:
-    """With those two, on either database."""
     merge([stock], as_text(address))
     return as_text(address)
 
 
 @pytest.fixture
 def file(stock: Path, tmp_path: Path) -> str:
-    """A copy of that file."""
     return str(shutil.copy(stock, tmp_path / "a.db"))
 
 

@@ -63,14 +63,12 @@ def new(tmp_path: Path) -> Path:
 
 
 def rollouts(path: Path) -> dict[Key, tuple[Any, ...]]:
-    """Step, reward, messages and tokens by run and rollout."""
     columns = "run.uid, it.uid, step, reward, content, tokens"
     tables = "evaluation_row AS it JOIN run ON run.id = run_id LEFT JOIN rollout_payload ON row_id = it.id"
     return {(run, uid): tuple(values) for run, uid, *values in rows(path, f"SELECT {columns} FROM {tables}")}  # noqa: S608
 
 
 def figures(path: Path) -> dict[Key, tuple[Any, ...]]:
-    """Step and reward by run and rollout."""
     return {key: values[:2] for key, values in rollouts(path).items()}
 
 
@@ -252,7 +250,6 @@ def test_a_file_whose_end_is_cut_off_is_read_as_far_as_it_goes(whole: Path, old:
 
 
 def with_log(path: Path, place: Path) -> None:
-    """Copies a database, and the log in which its last change is, while it is open."""
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_autocheckpoint=0")
         connection.execute("UPDATE evaluation_row SET task = 'in the log'")

@@ -32,7 +32,6 @@ def env(order: int, kind: str, client: int = 0, *, error: str | None = None) -> 
 
 
 def orders(found: Attribution) -> list[tuple[list[int], list[int]]]:
-    """(generations, environment calls) of each row."""
     return [([t.order for t in row.turns], [c.order for c in row.environment_calls]) for row in found.rows]
 
 

@@ -83,19 +83,16 @@ def cut_off(pattern: Pattern, limit: int, mode: tuple[int, int]) -> tuple[World,
 
 
 def groups_in(world: World, calls: RowCalls) -> set[int]:
-    """Of the rows whose calls these are."""
     found = {int(turn.sequence.context[1]) for turn in calls.turns if turn.sequence.context is not None}
     return found | {world.rows.index(row) // GROUP for row in stepped_in(world, calls)}
 
 
 def stepped_in(world: World, calls: RowCalls) -> list[Row]:
-    """The rows whose environments' calls these are."""
     rewards = {call.reward for call in calls.environment_calls}
     return [row for row in world.rows if rewards & {*row.resets, *row.rewards, *row.tries}]
 
 
 def said_in(world: World, calls: RowCalls) -> list[Row]:
-    """The rows whose answers these are."""
     made = dict(world.made)
     turns = [zip(turn.generation.sequences, made[turn.order], strict=True) for turn in calls.turns]
     answers = {

@@ -51,7 +51,6 @@ class Held(list[bytes]):
 
 
 def held() -> tuple[Reply, threading.Event]:
-    """A reply that comes once the event is set."""
     may_come = threading.Event()
     return Reply(Held(json.dumps(chat()).encode(), may_come)), may_come
 
@@ -63,7 +62,6 @@ def client(server: ModelServer) -> Iterator[openai.OpenAI]:
 
 
 def ask(client: Any, messages: Any = QUESTION, model: str = "tiny", **more: Any) -> Any:
-    """None where it is refused."""
     try:
         return client.chat.completions.create(model=model, messages=messages, **more)
     except openai.APIStatusError:
@@ -131,7 +129,6 @@ def one_by_one(play: Play, count: int) -> None:
 
 
 def in_tasks(play: Play, count: int) -> None:
-    """One after another, each in a strand of its own."""
     with ThreadPoolExecutor(1) as pool:
         list(pool.map(play, range(count)))
 

@@ -163,7 +163,6 @@ def test_numbers_that_are_called_otherwise_are_no_rewards() -> None:
 
 
 def of_two(calls: list[EnvironmentCall]) -> list[EnvironmentCall]:
-    """With rewards of 0 and 1."""
     return [replace(call, reward=None if call.kind == "reset" else won(call.reward)) for call in calls]
 
 

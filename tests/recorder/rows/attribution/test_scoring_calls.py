@@ -53,7 +53,6 @@ class Verifier:
 
 
 def texts(seed: int, *, short: bool = False, alike: bool = False) -> list[str]:
-    """Return completions; `alike` are equal in pairs."""
     dice = random.Random(seed)
     made = [str(dice.randrange(9)) if short else " ".join(dice.sample(WORDS, 9)) for _ in range(ROWS)]
     return [made[row - row % 2] for row in range(ROWS)] if alike else made
@@ -72,7 +71,6 @@ def scored(function: Function, completions: list[Any]) -> tuple[list[ScoredRow],
 
 
 def strangers(rows: list[ScoredRow]) -> list[tuple[int, Any]]:
-    """Return the rows with a call that was made for another one."""
     observed = [(row, call) for row, of_row in enumerate(rows) for _, _, call in of_row.calls]
     return [
         (row, call)
@@ -164,7 +162,6 @@ def by_a_thread(completions: list[str]) -> None:
 
 
 def by_length(completions: list[str]) -> None:
-    """Not in the rows' order."""
     one_by_one(completions, sorted(range(ROWS), key=lambda row: completions[row]))
 
 
