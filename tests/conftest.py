@@ -33,6 +33,7 @@ from tests.support.postgres import DATABASES, drop_database, fresh_database, mak
 from tests.support.writers import ending_writers
 
 if TYPE_CHECKING:
+    from openai import OpenAI
     from playwright.sync_api import Browser, BrowserContext, Page
 
 os.environ[RAISE_VARIABLE] = "1"  # a failure inside the recorder fails the test
@@ -308,6 +309,15 @@ def server() -> Iterator[ModelServer]:
     """Return a model's server whose replies a test gives."""
     with model_server() as server:
         yield server
+
+
+@pytest.fixture
+def client(server: ModelServer) -> Iterator["OpenAI"]:
+    """Return a client of that server, which asks once."""
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{server.url}/v1", api_key="sk-secret", max_retries=0) as client:
+        yield client
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import pytest
 
 from logs_ui.recorder import flush, record, row_scope, start_run, trace_env
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
-from tests.recorder.api.test_start_run import QUESTION, rows_of
+from tests.recorder.api.test_start_run import QUESTION
 from tests.support.late import guess_model
 from tests.support.model_server import ModelServer, chat, chat_choice, model_server
 from tests.support.old_calls import call_as_025
-from tests.support.stored import only_run
+from tests.support.stored import only_run, rows_of
 
 IDS: Any = {"return_token_ids": True}
 P, Q = [1, 5, 6], [1, 9, 9, 9, 9]

@@ -103,9 +103,11 @@ def test_batches_that_are_trained_on_are_no_evaluations(kind: str, db: Path, tmp
 )
 def test_rewards_of_models_are_recorded(kind: str, prompts: list[Any], db: Path, tmp_path: Path) -> None:
     noted: list[float | None] = []
+    padded: list[list[int]] = []
 
-    def letters(completions: list[Any], **_: Any) -> list[float | None]:
+    def letters(completions: list[Any], completion_ids: list[list[int]], **_: Any) -> list[float | None]:
         texts = [one if isinstance(one, str) else one[0]["content"] for one in completions]
+        padded.extend(completion_ids)
         noted.extend(None if i % 4 == 1 else len(text) / 128 for i, text in enumerate(texts))
         return noted[-len(texts) :]
 
@@ -122,6 +124,11 @@ def test_rewards_of_models_are_recorded(kind: str, prompts: list[Any], db: Path,
     assert list(rows.reward) == pytest.approx(by_prompt(kind, sums), abs=1e-6)
     assert not judge._forward_hooks
     if kind == "online_dpo":
+        assert (list(rows.generation), rows.group.nunique()) == ([0, 1] * 12, 12)
+        assert rows.advantage.isna().all()
+        for ids, whole in zip(rows.completion_ids, by_prompt(kind, padded), strict=True):
+            assert list(ids) == whole[: len(ids)]
+            assert set(whole[len(ids) :]) <= {trainer.processing_class.pad_token_id}
         scores = load_scalars(db=db)["objective/scores"].dropna()
         assert list(scores) == pytest.approx(list(rows.groupby("step").reward.mean()), abs=1e-5)
 

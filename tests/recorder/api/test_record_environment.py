@@ -687,22 +687,6 @@ def test_it_is_pickled_and_copied_as_what_it_is(kind: Any, tmp_path: Path) -> No
     assert all(type(copied) is kind and copied == one for copied in (*pickled, sent, copy.deepcopy(one)))
 
 
-@asks_for_rewards
-def test_a_reward_function_may_compare_exact_types(taught: Any, db: Path, tmp_path: Path) -> None:
-    """As TRL's own `get_reward` does, and one of its tests."""
-    seen_types: set[type] = set()
-
-    def by_type(environments: list[Any], **_: Any) -> list[float | None]:
-        seen_types.update(map(type, environments))
-        return [1.0 if type(it) is Guessing else None for it in environments]
-
-    trainer = make_trainer(taught, record_environment(Guessing, db=db), tmp_path / "out", Seen(), max_steps=1)
-    trainer.reward_funcs[0] = by_type
-    trainer.train()
-    assert seen_types == {Guessing}
-    assert all(rewards["Guessing"] is not None for rewards in load_run(db=db).rewards)
-
-
 def test_tokens_are_found_in_what_each_age_of_trl_returns() -> None:
     ids, masks, logprobs = [[1], [2]], [[1], [1]], [[-1.0], [-2.0]]
     messages: list[list[Any]] = [[], []]

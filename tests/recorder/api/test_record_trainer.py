@@ -16,7 +16,6 @@ from logs_ui.recorder import DiagnosisCallback, LogsUICallback, diagnose, load_r
 from logs_ui.recorder.capture.instruments.trl_parts import weights_of
 from tests.support.late import torch, transformers, trl
 from tests.support.old_trl import IS_OLD
-from tests.support.quiet import QUIET
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import make_trainer
 
@@ -233,34 +232,6 @@ def test_weights_are_recorded_as_they_were_set() -> None:
     """TRL keeps them in single precision."""
     trainer = SimpleNamespace(reward_weights=torch.tensor([0.1, 2.0, 1e-8, 0.333]))
     assert weights_of(trainer) == [0.1, 2.0, 1e-8, 0.333]
-
-
-def test_online_dpo_has_no_advantages(tmp_path: Path) -> None:
-    from trl.experimental.online_dpo import OnlineDPOConfig, OnlineDPOTrainer
-
-    db, noted = tmp_path / "a.db", Noted()
-    config = {
-        "output_dir": str(tmp_path), "max_steps": 2, "per_device_train_batch_size": 4, "max_new_tokens": 24,
-        "reward_weights": [1.0, 0.25], **QUIET,
-    }  # fmt: skip
-    twin = plain(Noted(), tmp_path)  # for its model
-    trainer = OnlineDPOTrainer(
-        model=twin.model, processing_class=twin.processing_class, reward_funcs=[noted.letters, noted.sometimes],
-        args=OnlineDPOConfig(**config), train_dataset=twin.train_dataset,
-    )  # fmt: skip
-    record_trainer(trainer, db=db).train()
-    rows = load_run(db=db)
-    order = [step * 8 + copy * 4 + prompt for step in range(2) for prompt in range(4) for copy in range(2)]
-    assert len(rows) == 16
-    padding = {twin.processing_class.pad_token_id}
-    for ids, padded in zip(rows.completion_ids, (noted.completion_ids[i] for i in order), strict=True):
-        assert list(ids) == padded[: len(ids)]
-        assert set(padded[len(ids) :]) <= padding
-    assert list(rows.rewards) == [pytest.approx(noted.rewards[i]) for i in order]
-    assert list(rows.generation) == [0, 1] * 8
-    assert rows.group.nunique() == 8
-    assert rows.advantage.isna().all()
-    assert rows.task.nunique() == 4
 
 
 def test_the_diagnosis_speaks_of_a_plain_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from logs_ui.recorder import load_run, start_run
+from logs_ui.recorder import start_run
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.importing.imported import ImportedRollout
 from logs_ui.recorder.importing.imported_rows import _rewards
+from tests.support.stored import rows_of
 
 INF, NAN = math.inf, math.nan
 
@@ -28,10 +29,6 @@ RULE: list[tuple[float | None, Rewards, float | None, Rewards, Rewards | None]] 
     (INF, {"a": 1.0}, None, {"a": 1.0}, {"reward": "inf"}),
     (INF, {"a": INF}, None, {"a": None}, {"a": "inf"}),
 ]
-
-
-def rows_of(db: Path) -> list[Any]:
-    return load_run(db=db).sort_values("created", kind="stable").to_dict("records")
 
 
 def scored(db: Path, *scores: dict[str, Any]) -> list[Any]:

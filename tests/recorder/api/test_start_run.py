@@ -36,13 +36,9 @@ from logs_ui.recorder.capture import strands
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from tests.support.late import guess_env, guess_model, torch
 from tests.support.model_server import chat, chat_choice, model_server
-from tests.support.stored import only_run
+from tests.support.stored import only_run, rows_of
 
 QUESTION: Any = [{"role": "user", "content": "2 + 2?"}]
-
-
-def rows_of(db: Path) -> list[dict[str, Any]]:
-    return [{str(k): v for k, v in row.items()} for row in load_run(db=db).to_dict("records")]
 
 
 def test_a_run_says_what_it_is(db: Path) -> None:

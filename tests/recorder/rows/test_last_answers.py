@@ -4,7 +4,7 @@ done, a tool's answer that had no room.
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import product
 from pathlib import Path
@@ -16,8 +16,6 @@ import pytest
 from logs_ui.recorder import (
     current_row,
     diagnose,
-    flush,
-    load_run,
     record,
     record_environment,
     record_trainer,
@@ -29,6 +27,7 @@ from tests.support import old_trl
 from tests.support.exhaustive import cases
 from tests.support.late import datasets, guess_env, openenv, tiny_model
 from tests.support.model_server import TOOL_CALL, ModelServer, chat, chat_choice
+from tests.support.stored import rows_of
 from tests.support.tool_games import ToolGame
 from tests.support.training import generate, guess_server
 
@@ -39,17 +38,6 @@ TRL_SHAPE = {"name": "guess", "arguments": {"n": 4}}
 CALLED = {"type": "call_tool", "tool_name": "guess", "arguments": {"n": 4}}
 USED = {"type": "tool_use", "id": "1", "name": "guess", "input": {"n": 4}}
 CALLS: list[Any] = [TRL_SHAPE, {"tool": "add", "args": [2, 3]}, CALLED, TOOL_CALL, USED]
-
-
-@pytest.fixture
-def client(server: ModelServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="sk-secret", max_retries=0) as client:
-        yield client
-
-
-def rows_of(db: Path) -> list[Any]:
-    assert flush()
-    return load_run(db=db).sort_values("created", kind="stable").to_dict("records")
 
 
 def ends(db: Path) -> list[str]:

@@ -22,31 +22,20 @@ def test_one_holds_it_at_a_time(tmp_path: Path) -> None:
         assert third
 
 
-@pytest.mark.parametrize(
-    ("holder", "age", "is_taken"),
-    [
-        (f"{OWN.rpartition('/')[0]}/1 ab", 0.0, True),
-        (f"{'/'.join(OWN.split('/')[:2])}/999999999/1 ab", 0.0, True),
-        (f"{OWN} ab", STALE / 2, False),
-        (f"{OWN} ab", 2 * STALE, True),
-        (f"{OWN.split('/')[0]}/pid:[1]/999999999/1 ab", STALE / 2, False),
-        (f"{socket.gethostname()} {os.getpid()} ab", 2 * STALE, True),
-        ("another-host 1 ab", STALE / 2, False),
-        ("another-host 1 ab", 2 * STALE, True),
-        ("", 2 * STALE, True),
-    ],
-    ids=[
-        "another has its number",
-        "dead here",
-        "alive here",
-        "stuck here",
-        "in another container",
-        "no /proc",
-        "renewed elsewhere",
-        "silent elsewhere",
-        "nobody",
-    ],
-)
+HOLDERS = {
+    "another has its number": (f"{OWN.rpartition('/')[0]}/1 ab", 0.0, True),
+    "dead here": (f"{'/'.join(OWN.split('/')[:2])}/999999999/1 ab", 0.0, True),
+    "alive here": (f"{OWN} ab", STALE / 2, False),
+    "stuck here": (f"{OWN} ab", 2 * STALE, True),
+    "in another container": (f"{OWN.split('/')[0]}/pid:[1]/999999999/1 ab", STALE / 2, False),
+    "no /proc": (f"{socket.gethostname()} {os.getpid()} ab", 2 * STALE, True),
+    "renewed elsewhere": ("another-host 1 ab", STALE / 2, False),
+    "silent elsewhere": ("another-host 1 ab", 2 * STALE, True),
+    "nobody": ("", 2 * STALE, True),
+}
+
+
+@pytest.mark.parametrize(("holder", "age", "is_taken"), HOLDERS.values(), ids=HOLDERS)
 def test_a_dead_holders_is_taken_over(tmp_path: Path, holder: str, age: float, *, is_taken: bool) -> None:
     """Of this machine it is known who has died; who is alive renews it."""
     path = tmp_path / "lease"

@@ -82,6 +82,12 @@ def tables(address: Address) -> dict[str, int]:
         return {table.name: len(connection.execute(select(table)).all()) for table in Table.metadata.sorted_tables}
 
 
+@pytest.fixture
+def _eight_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most in ("_FIRST", "_MOST"):
+        monkeypatch.setattr(f"logs_ui.recorder.upkeep.small_transactions.{most}", 8)
+
+
 def is_whole(address: Address) -> bool:
     return all(finding.is_whole for finding in check(as_text(address)))
 
@@ -247,10 +253,8 @@ def test_a_run_that_is_recorded_is_not_deleted(address: Address) -> None:
     assert delete_run("live", as_text(address)).rollouts == 1
 
 
-def test_a_deletion_that_is_stopped_goes_on_when_it_is_asked_again(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._FIRST", 8)
-    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._MOST", 8)
-
+@pytest.mark.usefixtures("_eight_at_once")
+def test_a_deletion_that_is_stopped_goes_on_when_it_is_asked_again(copy: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         delete_run("one", copy, progress=stop)
     assert len(load_run("one", copy)) == 16
@@ -516,10 +520,8 @@ def test_on_a_network_file_system_a_command_waits_for_who_takes_in(db: Path) -> 
     assert not spool_folder(db).exists()
 
 
-@pytest.mark.usefixtures("network")
-def test_on_a_network_file_system_a_command_is_alone_or_stops(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._FIRST", 8)
-    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._MOST", 8)
+@pytest.mark.usefixtures("network", "_eight_at_once")
+def test_on_a_network_file_system_a_command_is_alone_or_stops(db: Path) -> None:
     path = spool_folder(db) / "ingester"
 
     def taken_over(what: str, _done: int, _total: int) -> None:
@@ -571,10 +573,9 @@ def test_a_deletion_and_a_writer_do_not_wait_for_each_other(postgres_url: URL) -
 
 
 @pytest.mark.exhaustive
-def test_what_is_written_during_a_merge_stays(db: Path, postgres_url: URL, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("_eight_at_once")
+def test_what_is_written_during_a_merge_stays(db: Path, postgres_url: URL) -> None:
     """A run that ends, and a rollout that gets its reward: the copy of an hour ago has neither."""
-    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._FIRST", 8)
-    monkeypatch.setattr("logs_ui.recorder.upkeep.small_transactions._MOST", 8)
     with disposed(writing_engine(db)) as writing:
         row = EvaluationRow
         with writing.begin() as connection:

@@ -14,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 
-from logs_ui.recorder import flush, load_run, load_runs, record, start_run, trace_env
+from logs_ui.recorder import flush, load_runs, record, start_run, trace_env
 from logs_ui.recorder.capture.calls import Generation
 from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
@@ -28,7 +28,7 @@ from tests.support.late import guess_model
 from tests.support.model_server import ModelServer, Reply, chat, chat_choice, completion
 from tests.support.old_calls import StandInTrainer, call_as_025, generating
 from tests.support.payloads import pack_content
-from tests.support.stored import only_run
+from tests.support.stored import only_run, rows_of
 
 QUESTION: Any = [{"role": "user", "content": "Guess."}]
 REFUSED = Reply({"error": {"message": "no GPU is left", "code": 503}}, status=503)
@@ -55,21 +55,11 @@ def held() -> tuple[Reply, threading.Event]:
     return Reply(Held(json.dumps(chat()).encode(), may_come)), may_come
 
 
-@pytest.fixture
-def client(server: ModelServer) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="sk-secret", max_retries=0) as client:
-        yield client
-
-
 def ask(client: Any, messages: Any = QUESTION, model: str = "tiny", **more: Any) -> Any:
     try:
         return client.chat.completions.create(model=model, messages=messages, **more)
     except openai.APIStatusError:
         return None
-
-
-def rows_of(db: Path) -> list[dict[str, Any]]:
-    return [{str(k): v for k, v in row.items()} for row in load_run(db=db).to_dict("records")]
 
 
 def rows_so_far(db: Path) -> list[dict[str, Any]]:
