@@ -66,6 +66,11 @@ def wait_until(is_so: Callable[[], bool], log: Path = Path(os.devnull)) -> None:
         time.sleep(0.05)
 
 
+def interrupt(*_: object) -> None:
+    """Take the place of what is called in the middle."""
+    raise KeyboardInterrupt
+
+
 def in_child(works: Callable[[], bool]) -> None:
     """Fails unless it works in a forked child."""
     if (child := os.fork()) == 0:

@@ -16,14 +16,10 @@ class ToolGame:
         return " Game 1."
 
     def guess(self, number: int) -> str:
-        """
-        Guesses the number.
+        """Guesses the number.
 
         Args:
             number: What to guess.
-
-        Returns:
-            Whether the number is higher or lower.
         """
         self.episode.append(str(number))
         answer: str = self._answer(number)

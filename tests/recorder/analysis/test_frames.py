@@ -33,6 +33,7 @@ from logs_ui.recorder.storage.database import disposed, reading_engine, writing_
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 from tests.support import factory
+from tests.support.changes import interrupt
 from tests.support.exhaustive import cases
 from tests.support.payloads import pack_content
 from tests.support.postgres import DATABASES, fresh_database
@@ -365,11 +366,8 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(db: str, tmp_path: 
             export_run("under-way", "csv", output, db)
         assert "\n" not in str(caught.value)
 
-    def stop(_: int, __: int) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        export_run("under-way", "csv", tmp_path / "old.csv", db, progress=stop)
+        export_run("under-way", "csv", tmp_path / "old.csv", db, progress=interrupt)
     assert (tmp_path / "old.csv").read_text() == "old"
     assert [path.name for path in tmp_path.iterdir()] == ["old.csv"]
 

@@ -24,6 +24,7 @@ from logs_ui.recorder.analysis.export.verifiers_episodes import episode
 from logs_ui.recorder.queries.rollout_columns import COLUMNS
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import Lack
+from tests.support.changes import interrupt
 from tests.support.factory import make_run_at
 from tests.support.http_server import Answered, http_server
 
@@ -391,12 +392,8 @@ def test_a_folder_that_has_files_is_never_replaced(db: Path, tmp_path: Path) -> 
         with pytest.raises(LogsUIError, match=r"already exists. Name a new folder, or an empty one\."):
             export_run("run", "atif", output, db)
     (tmp_path / "empty").mkdir()
-
-    def stop(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        export_run("run", "atif", tmp_path / "empty", db, progress=stop)
+        export_run("run", "atif", tmp_path / "empty", db, progress=interrupt)
     assert [path.name for path in tmp_path.rglob("*")] == ["mine", "empty"] or not any((tmp_path / "empty").iterdir())
     assert export_run("run", "atif", tmp_path / "empty", db, where="id:1") == 1
     assert {path.name for path in tmp_path.iterdir()} == {"mine", "empty"}

@@ -16,6 +16,7 @@ from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from tests.app.commands.test_cli import refused
 from tests.support import factory
+from tests.support.changes import interrupt
 from tests.support.command import typed
 
 Tables = duckdb.DuckDBPyConnection
@@ -126,15 +127,12 @@ def test_two_runs_stand_in_one_folder_and_one_is_replaced_only_when_told_to(
 
 
 def test_an_export_that_ends_too_early_leaves_the_folder_as_it_was(db: Path, tmp_path: Path) -> None:
-    def stop(_: int, __: int) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        export_partitions("long", tmp_path / "out", db, progress=stop)
+        export_partitions("long", tmp_path / "out", db, progress=interrupt)
     assert list(tmp_path.iterdir()) == []
     export_partitions("long", tmp_path / "out", db, by="step:100")
     with pytest.raises(KeyboardInterrupt):
-        export_partitions("long", tmp_path / "out", db, progress=stop, replace=True)
+        export_partitions("long", tmp_path / "out", db, progress=interrupt, replace=True)
     assert list(tmp_path.iterdir()) == [tmp_path / "out"]
     assert files_of(tmp_path / "out") == ["run=long/step_from=0/part-0.parquet"]
 

@@ -60,14 +60,10 @@ class Guessing:
         return said
 
     def guess(self, number: int) -> str:
-        """
-        Guesses the number.
+        """Guesses the number.
 
         Args:
             number: What to guess.
-
-        Returns:
-            Whether the number is higher or lower.
         """
         if self.done:
             self.episode.append(("guess", {"number": number}, "ValueError: The game is over"))
@@ -100,14 +96,10 @@ class Counting:
         self.reward = 0.0
 
     async def count(self, number: int) -> str:
-        """
-        Counts.
+        """Counts.
 
         Args:
             number: How far; no further than 2.
-
-        Returns:
-            All numbers up to it.
         """
         await asyncio.sleep(0)
         if number > 2:
@@ -120,14 +112,10 @@ class Counting:
 
     @staticmethod
     def name(number: int) -> str:
-        """
-        Spells a number.
+        """Spells a number.
 
         Args:
             number: Which.
-
-        Returns:
-            Its name.
         """
         return ["one", "two", "three"][number - 1]
 
@@ -259,8 +247,7 @@ def make_trainer(taught: tuple[Any, Any], factory: Any, folder: Path, seen: Seen
 
 
 def guess(number: int) -> str:
-    """
-    Guesses the number, which is 2.
+    """Guesses the number, which is 2.
 
     Args:
         number: What to guess.
@@ -562,8 +549,7 @@ class Tools:
         """Nothing."""
 
     async def wait(self, seconds: float = 0.5) -> str:
-        """
-        Waits.
+        """Waits.
 
         Args:
             seconds: How long.
@@ -572,8 +558,7 @@ class Tools:
 
     @staticmethod
     def spell(number: int) -> str:
-        """
-        Spells.
+        """Spells.
 
         Args:
             number: What.

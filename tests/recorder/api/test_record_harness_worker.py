@@ -11,7 +11,7 @@ import pytest
 
 from logs_ui.recorder import load_run, load_runs, record_worker
 from tests.recorder.api import test_record_worker
-from tests.recorder.api.test_record_worker import GROUP, Policy
+from tests.recorder.api.test_record_worker import GROUP, Policy, worker_settings
 from tests.support.late import accelerate, datasets, harness, tiny_model
 from tests.support.training import tool
 
@@ -101,18 +101,11 @@ def trained(
     name = "trl.experimental.async_grpo.openenv_harness"
     worker_module = pytest.importorskip(name, reason="this release of TRL has no HarnessRolloutWorker")
     worker = worker_module.HarnessRolloutWorker(
-        model_name="tiny",
         dataset=datasets.Dataset.from_list([{"prompt": [{"role": "user", "content": "Guess."}]}]),
         reward_funcs=[],
-        processing_class=model.tokenizer,
-        eos_token_ids=[model.tokenizer.eos_token_id],
-        num_generations=GROUP,
-        max_inflight_tasks=GROUP,
         queue_maxsize=0,
-        vllm_server_url=url,
-        max_tokens=200,
-        temperature=0.7,
         harness_session_factory=functools.partial(Games, kind, model.tokenizer),
+        **worker_settings(model, url),
         **loop,
     )
     model.worker = worker

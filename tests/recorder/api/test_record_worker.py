@@ -54,9 +54,6 @@ class Guessing:
 
         Args:
             number: the guess.
-
-        Returns:
-            A hint.
         """
         if number == 2:
             raise ValueError("two is unlucky")
@@ -78,9 +75,6 @@ class Slotted:
 
         Args:
             number: the guess.
-
-        Returns:
-            A hint.
         """
         self.guesses += number
         return "higher"
@@ -101,9 +95,6 @@ class Hanging:
 
         Args:
             number: the guess.
-
-        Returns:
-            A hint.
         """
         return str(number)
 
@@ -173,20 +164,21 @@ def make_worker(policy: Policy, url: str, environment: Any, monkeypatch: pytest.
         for game in range(GAMES)
     ]
     return async_rollout_worker.AsyncRolloutWorker(
-        model_name="tiny",
         dataset=datasets.Dataset.from_list(rows),
         reward_funcs=[talks, declines],
-        processing_class=policy.tokenizer,
-        eos_token_ids=[policy.tokenizer.eos_token_id],
         environment_factory=environment,
-        num_generations=GROUP,
-        max_inflight_tasks=GROUP,
         queue_maxsize=2 * GROUP,
-        vllm_server_url=url,
-        max_tokens=200,
-        temperature=0.7,
         log_completions=False,
+        **worker_settings(policy, url),
     )
+
+
+def worker_settings(policy: Policy, url: str) -> dict[str, Any]:
+    return {
+        "model_name": "tiny", "vllm_server_url": url, "max_tokens": 200, "temperature": 0.7,
+        "processing_class": policy.tokenizer, "eos_token_ids": [policy.tokenizer.eos_token_id],
+        "num_generations": GROUP, "max_inflight_tasks": GROUP,
+    }  # fmt: skip
 
 
 @pytest.mark.exhaustive

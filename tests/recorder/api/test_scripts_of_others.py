@@ -427,14 +427,10 @@ class Scoreboard:
 
 def test_calls_of_tools_beside_an_environment_are_actions(taught: Any, tmp_path: Path) -> None:
     def guess(number: int) -> str:
-        """
-        Guesses the number.
+        """Guesses the number.
 
         Args:
             number: What to guess.
-
-        Returns:
-            Whether the number is higher or lower.
         """
         return "higher" if number < 3 else "lower"
 

@@ -97,19 +97,9 @@ def test_a_bug_is_named(tmp_path: Path, bugs: list[tuple[str, str]], named: list
 
 
 PLAYED = [
-    "context_reasoning",
-    "mask_shifted",
-    "retokenized",
-    "prompt_cut_left",
-    "context_prompt",
-    "mask_missing",
-    "mask_sampled",
-    "repeated_prompt",
-    "end_token",
-    "logprobs_length",
-    "logprobs_positive",
-    "logprobs_zero",
-]
+    "context_reasoning", "mask_shifted", "retokenized", "prompt_cut_left", "context_prompt", "mask_missing",
+    "mask_sampled", "repeated_prompt", "end_token", "logprobs_length", "logprobs_positive", "logprobs_zero",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("bug", cases(PLAYED, 2))

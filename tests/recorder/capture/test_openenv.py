@@ -15,6 +15,7 @@ from logs_ui.recorder import trace_env
 from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, collecting
 from logs_ui.recorder.capture.instruments import concurrency, openenv
 from logs_ui.recorder.capture.instruments.patch import patches
+from tests.recorder.api.test_trace_env import recorded
 from tests.support.late import guess_env, mcp_types
 from tests.support.rollouts import served_app
 
@@ -65,17 +66,6 @@ def calculator() -> Iterator[str]:
     kinds = mcp_types.CallToolAction, mcp_types.CallToolObservation
     with served_app(create_app(Calculator, *kinds, env_name="calculator", max_concurrent_envs=4)) as url:
         yield url
-
-
-def recorded(play: Callable[[], Any]) -> list[EnvironmentCall]:
-    """The environment calls of what is played, all of which came back."""
-    log = Collector()
-    with collecting(log):
-        play()
-    assert all(call.seconds is not None for call in log.so_far().environment_calls)
-    log.close()
-    log.records.sort()
-    return log.records.environment_calls
 
 
 def told(calls: list[EnvironmentCall]) -> list[Any]:

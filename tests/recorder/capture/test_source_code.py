@@ -27,6 +27,7 @@ from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run, RunSource, Text
 from logs_ui.recorder.vocabulary import SourceKind
 from logs_ui.rollout import environment_reward, openenv_rollout_func
+from tests.support.changes import wait_until
 
 
 def solved(completions: list[str], scale: float = 1.0) -> list[float]:
@@ -179,22 +180,25 @@ def test_runs_share_a_text_and_the_list_of_runs_never_reads_it(db: Path) -> None
     assert not {column.name for column in Run.__table__.columns} & {"source", "text", "diff"}  # type: ignore[attr-defined]
 
 
+@pytest.fixture
+def _git_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = tmp_path / "bin" / "git"
+    fake.parent.mkdir()
+    fake.write_text("#!/bin/sh\nexec sleep 60\n")
+    fake.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+
+
+@pytest.mark.usefixtures("_git_hangs")
 def test_git_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "git").write_text("#!/bin/sh\nexec sleep 60\n")
-    (tmp_path / "git").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(source_code, "_GIT_SECONDS", 0.2)
     begin = time.monotonic()
     assert git(tmp_path) == {}
     assert time.monotonic() - begin < 30
 
 
-def test_a_run_that_begins_does_not_wait_for_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = tmp_path / "bin" / "git"
-    fake.parent.mkdir()
-    fake.write_text("#!/bin/sh\nsleep 30\n")
-    fake.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{fake.parent}:{os.environ['PATH']}")
+@pytest.mark.usefixtures("_git_hangs")
+def test_a_run_that_begins_does_not_wait_for_git(tmp_path: Path) -> None:
     writer = Writer(tmp_path / "a.db")
     began = time.monotonic()
     RunRecord(writer, RunName("one", "abcd")).begin({}, announce=False)
@@ -208,13 +212,8 @@ def test_a_run_in_a_changed_tree_stores_what_changed(db: Path, tmp_path: Path, m
     monkeypatch.chdir(folder)
     writer = Writer(db)
     RunRecord(writer, RunName("one", "abcd")).begin({}, announce=False)
-    kinds: set[str] = set()
-    deadline = time.monotonic() + 60
-    while not kinds and time.monotonic() < deadline:
-        time.sleep(0.1)
-        writer.flush(10)
-        kinds = stored_kinds(reading_engine(db))
-    assert kinds == {SourceKind.CHANGED_FILES, SourceKind.CHANGES}
+    both = {SourceKind.CHANGED_FILES, SourceKind.CHANGES}
+    wait_until(lambda: writer.flush(10) and stored_kinds(reading_engine(db)) == both)
 
 
 def test_functions_of_one_name_are_told_apart() -> None:

@@ -144,7 +144,7 @@ def test_a_disk_that_fills_while_rows_go_in_one_by_one_is_waited_for(db: Path, m
     writer = begun(db)
     only_pages(writer, 60)
     writer.put(job(row("a"), row("poison", {"task": object()}), row("c", {}, os.urandom(1_000_000))))
-    assert not writer.flush(1)
+    wait_until(lambda: storage_of(writer).trouble is not None)
     only_pages(writer, 1_000_000)
     assert writer.flush(60)
     query = "select uid, length(content) from evaluation_row left join rollout_payload on row_id = id"

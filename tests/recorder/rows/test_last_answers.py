@@ -307,8 +307,7 @@ class Wordy(ToolGame):
 
 
 def guess(number: int) -> str:
-    """
-    Guesses the number.
+    """Guesses the number.
 
     Args:
         number: What to guess.

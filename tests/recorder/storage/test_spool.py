@@ -397,7 +397,8 @@ def test_a_spool_that_takes_nothing_leaves_it_to_memory(
     writer = begun(db, limits=Limits(spool_seconds=0.0, end_seconds=0.4, spool_bytes=most))
     with locked(db):
         put_rows(writer, "a", range(100))
-        assert not writer.flush(1)
+        wait_until(lambda: said in caplog.text)
+        assert not writer.flush(0.1)
     assert writer.flush(60)
     assert check(db, {"a": 100}, exactly=True) == 100
     (line,) = [record.getMessage() for record in caplog.records if said in record.getMessage()]

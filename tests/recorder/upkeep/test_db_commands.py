@@ -8,7 +8,6 @@ import shlex
 import shutil
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -51,7 +50,7 @@ from logs_ui.recorder.upkeep.merge import MergedRun
 from logs_ui.recorder.upkeep.vacuum import forget_writers
 from logs_ui.recorder.vocabulary import RunState, SourceKind
 from tests.recorder.capture.test_observed_images import screenshot
-from tests.support.changes import nth, stored
+from tests.support.changes import interrupt, nth, stored, wait_until
 from tests.support.command import typed
 from tests.support.factory import make_run_at
 
@@ -108,10 +107,6 @@ def recording(db: Address) -> Iterator[None]:
         assert flush()
         yield
     assert flush()
-
-
-def stop(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def same(db: Address, other: Address, run: str) -> None:
@@ -256,7 +251,7 @@ def test_a_run_that_is_recorded_is_not_deleted(address: Address) -> None:
 @pytest.mark.usefixtures("_eight_at_once")
 def test_a_deletion_that_is_stopped_goes_on_when_it_is_asked_again(copy: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        delete_run("one", copy, progress=stop)
+        delete_run("one", copy, progress=interrupt)
     assert len(load_run("one", copy)) == 16
     delete_run("one", copy)
     assert list(load_runs(copy).run) == ["two"]
@@ -300,7 +295,7 @@ def test_a_vacuum_that_is_stopped_leaves_the_database_as_it_was(copy: Path) -> N
     before = tables(copy)
 
     with pytest.raises(KeyboardInterrupt):
-        vacuum(copy, progress=stop)
+        vacuum(copy, progress=interrupt)
     assert tables(copy) == before
     assert all(finding.is_whole for finding in check(copy, thorough=True))
 
@@ -541,13 +536,12 @@ def wait_for_lock(engine: Engine) -> None:
     waiting = text(
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     )
-    deadline = time.monotonic() + 240
-    while True:
+
+    def is_so() -> bool:
         with engine.connect() as connection:
-            if connection.scalar(waiting):
-                return
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+            return bool(connection.scalar(waiting))
+
+    wait_until(is_so)
 
 
 @pytest.mark.exhaustive

@@ -21,7 +21,7 @@ from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.upkeep import check, merge, prune
 from logs_ui.recorder.vocabulary import RunState
 from tests.recorder.capture.test_observed_images import screenshot
-from tests.support.changes import stored
+from tests.support.changes import interrupt, stored
 from tests.support.command import typed
 from tests.support.dashboard import dashboard
 from tests.support.factory import make_run
@@ -291,10 +291,7 @@ def test_at_a_terminal_it_asks(file: str, monkeypatch: pytest.MonkeyPatch, answe
 
 
 def test_ctrl_c_says_what_it_leaves(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(sys.modules["logs_ui.recorder.upkeep.prune"], "_take", stop)
+    monkeypatch.setattr(sys.modules["logs_ui.recorder.upkeep.prune"], "_take", interrupt)
     done = typed("prune", "--db", file, "--run", "old", "--yes")
     said = "Stopped. Rollouts pruned so far stay pruned; run the same command again for the rest.\n"
     assert (done.returncode, done.stderr) == (130, said)

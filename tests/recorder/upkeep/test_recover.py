@@ -21,6 +21,7 @@ from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.upkeep import check, recover
 from logs_ui.recorder.upkeep.recover import Recovered
+from tests.support.changes import interrupt
 from tests.support.command import typed
 from tests.support.exhaustive import cases
 from tests.support.factory import make_run
@@ -326,9 +327,6 @@ def test_only_a_file_of_no_newer_version_is_recovered_and_only_into_a_new_one(ol
 
 
 def test_an_interruption_leaves_nothing_behind(old: Path, new: Path) -> None:
-    def stop(*_: object) -> None:
-        raise KeyboardInterrupt
-
     with pytest.raises(KeyboardInterrupt):
-        recover(old, new, progress=stop)
+        recover(old, new, progress=interrupt)
     assert names(new.parent) == ["old"]
