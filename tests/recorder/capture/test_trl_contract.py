@@ -5,7 +5,7 @@ No recorder here: a real trainer, and a subclass that looks on.
 
 import importlib
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -205,11 +205,6 @@ def test_reward_functions_are_called_from_the_list_of_them() -> None:
     assert called, "reward functions are not taken from trainer.reward_funcs: None and NaN look alike"
 
 
-def test_reward_functions_have_names_and_weights() -> None:
-    assert seen.trainer.reward_func_names == ["scores", "declines"], "reward_func_names: rewards have no names"
-    assert seen.trainer.reward_weights.tolist() == [1.0, 0.5], "reward_weights: a row's reward cannot be summed"
-
-
 def test_rows_get_the_weighted_sum_that_the_recorder_makes_too() -> None:
     scored, gathered = seen.scored[0], seen.rewarded[0][2]
     totals = (gathered * torch.tensor([1.0, 0.5])).nansum(dim=1).view(-1, GROUP)
@@ -225,12 +220,6 @@ def test_other_fields_reach_the_reward_functions() -> None:
     assert kwargs["task"], "dataset columns do not reach reward functions"
 
 
-def test_the_mask_of_the_rollout_function_is_taken() -> None:
-    assert seen.scored[0]["tool_mask"].tolist()[0] == [1, 0, 1, 1], (
-        "env_mask is ignored: environment text is trained on"
-    )
-
-
 def test_generated_tokens_come_first_in_what_generate_returns() -> None:
     assert seen.generated, "_generate is gone: what an environment factory's rollouts sampled is not recorded"
     (prompts, *_), (prompt_ids, completion_ids, mask, *_) = seen.generated[0]
@@ -238,49 +227,43 @@ def test_generated_tokens_come_first_in_what_generate_returns() -> None:
     assert completion_ids[0][:3] == [4, 5, 4], "_generate returns other things first"
 
 
-def test_the_state_says_where_training_stands() -> None:
-    assert [call.step for call in seen.rollouts if call.training] == [0, 1], "state.global_step: steps are wrong"
-    assert {call.step for call in seen.rollouts if not call.training} == {1, 2}, "state.global_step: steps are wrong"
-    assert all(call.epoch is not None for call in seen.rollouts if call.training), "state.epoch"
-    assert seen.trainer.state.max_steps == 2, "state.max_steps: no progress"
+def steps(*, training: bool) -> list[int]:
+    return [call.step for call in seen.rollouts if call.training == training]
 
 
-def test_the_models_mode_tells_training_from_evaluation() -> None:
-    assert {call.training for call in seen.rollouts} == {True, False}, (
-        "trainer.model.training: train and eval look alike"
-    )
+RELIED_ON: dict[str, tuple[Callable[[], Any], Any]] = {
+    "reward_func_names: rewards have no names": (lambda: seen.trainer.reward_func_names, ["scores", "declines"]),
+    "reward_weights: a row's reward cannot be summed": (lambda: [*seen.trainer.reward_weights.tolist()], [1.0, 0.5]),
+    "env_mask: environment text is trained on": (lambda: seen.scored[0]["tool_mask"].tolist()[0], [1, 0, 1, 1]),
+    "state.global_step: steps are wrong": (lambda: steps(training=True), [0, 1]),
+    "state.global_step: evaluations have wrong steps": (lambda: {*steps(training=False)}, {1, 2}),
+    "state.epoch": (lambda: all(call.epoch is not None for call in seen.rollouts if call.training), True),
+    "state.max_steps: no progress": (lambda: seen.trainer.state.max_steps, 2),
+    "model.training: train and eval look alike": (lambda: {call.training for call in seen.rollouts}, {True, False}),
+    "num_generations: no groups": (lambda: seen.trainer.num_generations, GROUP),
+    "num_generations_eval: groups of evaluations are wrong": (lambda: seen.trainer.num_generations_eval, EVAL_GROUP),
+    "process_index: groups of ranks are wrong": (lambda: seen.trainer.accelerator.process_index, 0),
+    "num_processes: ranks write runs of their own": (lambda: seen.trainer.accelerator.num_processes, 1),
+    "broadcast_object_list: ranks write runs of their own": (
+        lambda: callable(importlib.import_module("accelerate.utils").broadcast_object_list), True,
+    ),
+    "args.to_dict: no config": (lambda: seen.trainer.args.to_dict()["num_generations"], GROUP),
+    "args.run_name: runs have no names": (lambda: hasattr(seen.trainer.args, "run_name"), True),
+    "args.output_dir: resumed runs have no parent": (lambda: Path(seen.trainer.args.output_dir).is_absolute(), True),
+    "backend_tokenizer: no text": (lambda: bool(seen.trainer.processing_class.backend_tokenizer.to_str()), True),
+    "on_log: no curves, or at other steps": (lambda: [it for it, names in seen.logged if "reward" in names], [1, 2]),
+    "on_train_end: a run that ended is told from one that failed only by its process": (lambda: seen.ended, 1),
+    "Trainer.train: what ended a training is not known": (lambda: "train" in vars(transformers.Trainer), True),
+    "Trainer.evaluate: first batches of subclasses": (lambda: "evaluate" in vars(transformers.Trainer), True),
+    "use_vllm: who calls the rollout function is not known before trl 0.29.1": (lambda: seen.trainer.use_vllm, False),
+}  # fmt: skip
+"""What is lost without it, where it is looked for, and what is there."""
 
 
-def test_group_sizes_are_the_trainers() -> None:
-    assert seen.trainer.num_generations == GROUP, "num_generations: no groups"
-    assert seen.trainer.num_generations_eval == EVAL_GROUP, "num_generations_eval: groups of evaluations are wrong"
-
-
-def test_ranks_are_the_accelerators() -> None:
-    assert seen.trainer.accelerator.process_index == 0, "accelerator.process_index: groups of ranks are wrong"
-    assert seen.trainer.accelerator.num_processes == 1, "accelerator.num_processes: ranks write runs of their own"
-    assert callable(importlib.import_module("accelerate.utils").broadcast_object_list), "ranks write runs of their own"
-
-
-def test_the_run_is_described_by_arguments_and_tokenizer() -> None:
-    assert seen.trainer.args.to_dict()["num_generations"] == GROUP, "args.to_dict: no config"
-    assert hasattr(seen.trainer.args, "run_name"), "args.run_name: runs have no names"
-    assert Path(seen.trainer.args.output_dir).is_absolute(), "args.output_dir: resumed runs have no parent"
-    assert seen.trainer.processing_class.backend_tokenizer.to_str(), "processing_class.backend_tokenizer: no text"
-
-
-def test_a_callback_that_is_added_in_the_middle_hears_the_rest() -> None:
-    assert [step for step, names in seen.logged if "reward" in names] == [1, 2], "on_log: no curves, or at other steps"
-    assert seen.ended == 1, "on_train_end: a run that ended is told from one that failed only by its process"
-
-
-def test_training_and_evaluation_begin_in_methods_of_the_trainer_of_transformers() -> None:
-    for name, lost in (("train", "what ended a training is not known"), ("evaluate", "first batches of subclasses")):
-        assert name in vars(transformers.Trainer), f"transformers.Trainer.{name}: {lost}"
-
-
-def test_the_backend_of_a_trainer_can_be_told() -> None:
-    assert seen.trainer.use_vllm is False, "use_vllm: who calls the rollout function is not known before trl 0.29.1"
+@pytest.mark.parametrize("lost", RELIED_ON)
+def test_a_trainer_shows_what_is_relied_on(lost: str) -> None:
+    look, expected = RELIED_ON[lost]
+    assert look() == expected, lost
 
 
 @pytest.mark.parametrize(

@@ -139,49 +139,44 @@ def test_the_rows_of_a_group_have_the_same_prompt_and_none_anothers_messages() -
     assert some.prompt(given, ids(0, 1, 1))[0] == [{"role": "user", "content": "a b b"}]
 
 
-def test_turns_that_nobody_heard_are_told_apart_by_the_templates_marks() -> None:
-    text = "5<|im_end|>\nSeen.\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n4"
-    written: Any = Written()
-    roles = [("assistant", "5"), ("user", "Seen."), ("user", "No."), ("assistant", "4")]
-    for completion in (text, f"{text}<|im_end|>"):
-        ids = [ord(it) for it in completion.replace("<|im_end|>", "\0")]
-        messages = completion_messages(Spelling(written), np.array(ids, np.int32), None)
-        assert [(message["role"], message["content"]) for message in messages] == roles
-
-
-def test_an_answer_on_which_nothing_is_trained_is_the_models() -> None:
-    text = "5<|im_end|>\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n"
-    written: Any = Written()
-    ids = np.array([ord(it) for it in f"{text}4".replace("<|im_end|>", "\0")], np.int32)
-    mask = np.array([*[0] * (len(ids) - 1), 1], np.uint8)
-    messages = completion_messages(Spelling(written), ids, mask)
-    assert [it["role"] for it in messages] == ["assistant", "user", "assistant"]
-    assert completion_messages(Spelling(written), ids, np.ones(len(ids), np.uint8)) == messages
+ASKED = "<|im_end|>\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n"
+CHATML = "5<|im_end|>\nSeen.\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n4"
+CALLED = "<|im_start|>user\n<tool_response>\n42\n</tool_response>\n"
+OF_CHATML = [("assistant", "5"), ("user", "Seen."), ("user", "No."), ("assistant", "4")]
+THRICE = [("assistant", "5"), ("user", "No."), ("assistant", "4")]
+Parts = list[tuple[str, int]]
 
 
 @pytest.mark.parametrize(
-    ("inserted", "role", "content"),
+    ("parts", "said"),
     [
-        ("\nsomething else\n", "user", "something else"),
-        ("<|im_start|>user\n<tool_response>\n42\n</tool_response>\n", "tool", "42"),
+        pytest.param([(CHATML, 1)], OF_CHATML, id="turns that nobody heard"),
+        pytest.param([(f"{CHATML}<|im_end|>", 1)], OF_CHATML, id="and the last one's end"),
+        pytest.param([(f"5{ASKED}4", 1)], THRICE, id="an answer that is trained on"),
+        pytest.param([(f"5{ASKED}", 0), ("4", 1)], THRICE, id="an answer on which nothing is trained"),
+        pytest.param([("5", 1), (ASKED, 0), (f"4{ASKED}3", 1)], [*THRICE, *THRICE[1:2], ("assistant", "3")], id="both"),
+        pytest.param(
+            [("ok", 1), ("\nsomething else\n", 0), ("ok", 1)],
+            [("assistant", "ok"), ("user", "something else"), ("assistant", "ok")],
+            id="what was inserted",
+        ),
+        pytest.param(
+            [("ok", 1), (CALLED, 0), ("ok", 1)],
+            [("assistant", "ok"), ("tool", "42"), ("assistant", "ok")],
+            id="a tool's answer that was inserted",
+        ),
     ],
 )
-def test_what_was_inserted_stands_between_the_answers(inserted: str, role: str, content: str) -> None:
+def test_a_completion_is_told_apart_by_its_mask_and_the_templates_marks(
+    parts: Parts, said: list[tuple[str, str]]
+) -> None:
     written: Any = Written()
-    ids = np.array([ord(letter) for letter in f"ok{inserted}ok"], np.int32)
-    mask = np.array([1, 1, *[0] * len(inserted), 1, 1], np.uint8)
-    said = {"role": "assistant", "content": "ok"}
-    assert completion_messages(Spelling(written), ids, mask) == [said, {"role": role, "content": content}, said]
-
-
-def test_turns_that_nobody_heard_may_follow_one_that_was_heard() -> None:
-    asked = "<|im_end|>\n<|im_start|>user\nNo.<|im_end|>\n<|im_start|>assistant\n"
-    parts = [("5", 1), (asked, 0), (f"4{asked}3", 1)]
-    written: Any = Written()
-    ids = np.array([ord(it) for part, _ in parts for it in part.replace("<|im_end|>", "\0")], np.int32)
-    mask = np.array([one for part, one in parts for _ in part.replace("<|im_end|>", "\0")], np.uint8)
-    messages = completion_messages(Spelling(written), ids, mask)
-    assert [it["content"] for it in messages] == ["5", "No.", "4", "No.", "3"]
+    marked = [(part.replace("<|im_end|>", "\0"), trained) for part, trained in parts]
+    ids = np.array([ord(it) for part, _ in marked for it in part], np.int32)
+    mask = np.array([trained for part, trained in marked for _ in part], np.uint8)
+    for given in (mask, None) if mask.all() else (mask,):
+        messages = completion_messages(Spelling(written), ids, given)
+        assert [(message["role"], message["content"]) for message in messages] == said
 
 
 class Written:
