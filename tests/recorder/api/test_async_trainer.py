@@ -6,7 +6,7 @@ import inspect
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing import reduction
 from pathlib import Path
@@ -235,6 +235,9 @@ def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_whe
     class Loss(float):
         """A number whose class no other process has."""
 
+    def stalest_is(number: int) -> Callable[[], bool]:
+        return lambda: stored(db, "select staleness from evaluation_row") == [(number,)]
+
     channel, run = TrainerChannel(), start_run("r", db=db)
     with run.rollout("Guess.", group="0") as row:
         row.note(mine=1)
@@ -245,7 +248,7 @@ def test_a_rollout_of_several_samples_is_as_stale_as_the_stalest_and_dropped_whe
         for taken, stalest in (([(0, "oversize")], 0), ([(3, None), (2, None)], 3), ([(1, None)], 3)):
             for staleness, dropped in taken:
                 channel.taken(identity, staleness, dropped)
-            wait_until(lambda stalest=stalest: stored(db, "select staleness from evaluation_row") == [(stalest,)])
+            wait_until(stalest_is(stalest))
         channel.logged(7, {"loss": Loss(0.5), "is": True, "note": "text"})
         channel.ended(None)
     (only,) = load_run(db=db).to_dict("records")

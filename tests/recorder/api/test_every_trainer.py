@@ -173,8 +173,9 @@ def test_report_to_records_every_trainer(kind: str, tmp_path: Path) -> None:
 
 
 def test_options_of_a_callback_count_beside_report_to(db: Path, tmp_path: Path) -> None:
-    more: dict[str, Any] = {"report_to": ["logs_ui"], "callbacks": [LogsUICallback(eval_name="mine", db=db)]}
-    make("grpo", tmp_path, [length], **more).train()
+    callback: Any = LogsUICallback(eval_name="mine", db=db)
+    assert isinstance(callback, transformers.TrainerCallback)
+    make("grpo", tmp_path, [length], report_to=["logs_ui"], callbacks=[callback]).train()
     assert set(load_run(db=db).eval_name) == {"mine"}
     assert not Path(os.environ["LOGS_UI_DB"]).exists()
 

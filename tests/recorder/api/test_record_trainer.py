@@ -14,7 +14,7 @@ import pytest
 
 from logs_ui.recorder import DiagnosisCallback, LogsUICallback, diagnose, load_run, load_runs, record, record_trainer
 from logs_ui.recorder.capture.instruments.trl_parts import weights_of
-from tests.support.late import torch, transformers, trl
+from tests.support.late import torch, trl
 from tests.support.old_trl import IS_OLD
 from tests.support.ranks import run_on_two_ranks
 from tests.support.training import make_trainer
@@ -127,14 +127,6 @@ def test_a_trainer_is_recorded_once(tmp_path: Path) -> None:
     noted.expect(db, 16)
     assert not (tmp_path / "b.db").exists()
     assert not (tmp_path / "c.db").exists()
-
-
-def test_a_callback_records_the_trainer_that_it_is_handed_to(tmp_path: Path) -> None:
-    db, noted = tmp_path / "a.db", Noted()
-    callback = LogsUICallback(eval_name="handed over", db=db)
-    assert isinstance(callback, transformers.TrainerCallback)
-    plain(noted, tmp_path, callbacks=[callback]).train()
-    assert (noted.expect(db, 16).eval_name == "handed over").all()
 
 
 def test_recording_changes_no_number_of_the_training_and_nothing_is_recorded_that_was_not_asked_for(
