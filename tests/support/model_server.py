@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from logs_ui.recorder.capture.calls import Collector, Generation, collecting
+from logs_ui.recorder.capture.model_answers import Sequence
 
 USAGE = {"prompt_tokens": 3, "total_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": None}
 TOOL_CALL = {"id": "call_1", "type": "function", "function": {"name": "guess", "arguments": '{"n": 4}'}}
@@ -267,3 +268,15 @@ def recording() -> Iterator[list[Generation]]:
             yield log.records.generations
     finally:
         log.close()
+
+
+def only(generations: list[Generation]) -> tuple[Generation, Sequence]:
+    (generation,) = generations
+    (sequence,) = generation.sequences
+    return generation, sequence
+
+
+def as_lists(sequence: Sequence) -> list[Any]:
+    """Context, sampled ids and log-probs."""
+    arrays = (sequence.context, sequence.sampled, sequence.logprobs)
+    return [None if array is None else array.tolist() for array in arrays]

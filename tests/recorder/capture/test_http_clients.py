@@ -27,11 +27,13 @@ from tests.support.model_server import (
     TOOL_CALL_ITEM,
     ModelServer,
     Reply,
+    as_lists,
     chat,
     chat_chunk,
     chat_stream,
     completion,
     events,
+    only,
     recording,
     refused,
     response,
@@ -144,11 +146,8 @@ def test_a_chat_is_recorded(server: ModelServer, send: Callable[..., Answer]) ->
         status, body = send(server.url + CHAT, ASKED)
         assert len(seen) == 1
     assert (status, json.loads(body)) == (200, chat())
-    (generation,) = seen
-    (sequence,) = generation.sequences
-    assert sequence.context is not None
-    assert sequence.sampled is not None
-    assert (sequence.context.tolist(), sequence.sampled.tolist()) == ([1, 5, 6], [7, 2])
+    generation, sequence = only(seen)
+    assert as_lists(sequence)[:2] == [[1, 5, 6], [7, 2]]
     assert (sequence.text, sequence.finish, sequence.prompt_tokens) == ("4", "stop", 3)
     assert orjson.loads(sequence.messages or b"") == MESSAGES
     assert generation.sampling == {"model": "tiny", "temperature": 0.5}
@@ -162,10 +161,8 @@ def test_a_stream_of_events_is_recorded_when_it_was_read(server: ModelServer, se
         _, body = send(server.url + CHAT, ASKED | {"stream": True})
         assert len(seen) == 1
     assert body.strip() == events(*chat_stream()).strip()
-    (generation,) = seen
-    (sequence,) = generation.sequences
-    assert sequence.sampled is not None
-    assert (sequence.text, sequence.sampled.tolist(), sequence.completion_tokens) == ("I say 4", [7, 8, 9, 2], 2)
+    _, sequence = only(seen)
+    assert (sequence.text, as_lists(sequence)[1], sequence.completion_tokens) == ("I say 4", [7, 8, 9, 2], 2)
 
 
 @every_client
@@ -285,9 +282,7 @@ def test_tokens_written_as_ids_are_ids(server: ModelServer) -> None:
     server.gives(reply)
     with recording() as seen:
         by_requests(server.url + "/v1/completions", {"prompt": [1, 5], "return_tokens_as_token_ids": True})
-    (sequence,) = seen[0].sequences
-    assert sequence.sampled is not None
-    assert sequence.sampled.tolist() == [7, 2]
+    assert as_lists(seen[0].sequences[0])[1] == [7, 2]
 
 
 def test_vllms_tokens_in_and_tokens_out_are_recorded(server: ModelServer) -> None:
@@ -297,10 +292,7 @@ def test_vllms_tokens_in_and_tokens_out_are_recorded(server: ModelServer) -> Non
     sent = {"token_ids": [1, 5], "sampling_params": {"temperature": 0.5, "max_tokens": 2}, "request_id": "row-3"}
     with recording() as seen:
         by_httpx(server.url + "/inference/v1/generate", sent)
-    (sequence,) = seen[0].sequences
-    assert [
-        array.tolist() for array in (sequence.context, sequence.sampled, sequence.logprobs) if array is not None
-    ] == [[1, 5], [7, 2], [-0.5, -0.25]]
+    assert as_lists(seen[0].sequences[0]) == [[1, 5], [7, 2], [-0.5, -0.25]]
     assert (seen[0].sampling, seen[0].request_id) == ({"temperature": 0.5, "max_tokens": 2}, "row-3")
 
 
@@ -316,13 +308,8 @@ def test_the_older_server_of_trl_is_known(
     with recording() as seen:
         by_requests(server.url + path, sent | {"n": 1, "max_tokens": 4, "generation_kwargs": {"seed": 3}})
     first, second = seen[0].sequences
-    assert [array.tolist() for array in (first.context, first.sampled, first.logprobs) if array is not None] == [
-        [1],
-        [7, 2],
-        [-0.5, -0.25],
-    ]
-    assert second.sampled is not None
-    assert (second.sampled.tolist(), second.finish, orjson.loads(second.messages or b"")) == ([8], None, asked)
+    assert as_lists(first) == [[1], [7, 2], [-0.5, -0.25]]
+    assert (as_lists(second)[1], second.finish, orjson.loads(second.messages or b"")) == ([8], None, asked)
     assert seen[0].sampling == {"n": 1, "max_tokens": 4, "seed": 3}
 
 
@@ -356,7 +343,7 @@ def test_trls_own_client_is_recorded_once(server: ModelServer) -> None:
         output = client.generate([[1, 5, 6]])
     assert output["completion_ids"] == [[7, 2]]
     (generation,) = seen
-    assert [s.sampled.tolist() for s in generation.sequences if s.sampled is not None] == [[7, 2]]
+    assert [as_lists(sequence)[1] for sequence in generation.sequences] == [[7, 2]]
 
 
 def test_replies_are_as_they_were_to_libraries_and_users(server: ModelServer) -> None:

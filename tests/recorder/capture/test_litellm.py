@@ -5,7 +5,6 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import orjson
 import pytest
 
@@ -19,9 +18,11 @@ from tests.support.model_server import (  # noqa: E402
     TOOL_CALL,
     ModelServer,
     Reply,
+    as_lists,
     chat,
     chat_choice,
     chat_stream,
+    only,
     recording,
     refused,
     streamed,
@@ -64,10 +65,9 @@ def test_a_completion_is_recorded_once(server: ModelServer, call: Callable[..., 
     with recording() as seen:
         answer = call(server, provider)
     assert answer.choices[0].message.content == "4"
-    (generation,) = seen
-    (sequence,) = generation.sequences
+    generation, sequence = only(seen)
     assert (generation.seam, generation.sampling["temperature"]) == (PROVIDERS[provider], 0.5)
-    assert [ids.tolist() for ids in (sequence.context, sequence.sampled) if ids is not None] == [[1, 5, 6], [7, 2]]
+    assert as_lists(sequence)[:2] == [[1, 5, 6], [7, 2]]
     assert orjson.loads(sequence.messages or b"") == MESSAGES
     reply = orjson.loads(sequence.reply or b"")
     assert (reply["tool_calls"], reply["reasoning_content"], sequence.finish) == ([TOOL_CALL], "Low", "stop")
@@ -80,10 +80,9 @@ def test_a_stream_is_recorded_when_it_was_read(server: ModelServer, call: Callab
     with recording() as seen:
         chunks = call(server, provider, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "I say 4"
-    (generation,) = seen
-    (sequence,) = generation.sequences
+    _, sequence = only(seen)
     assert (sequence.text, sequence.finish) == ("I say 4", "stop")
-    assert np.array_equal(sequence.sampled if sequence.sampled is not None else [], [7, 8, 9, 2])
+    assert as_lists(sequence)[1] == [7, 8, 9, 2]
 
 
 @both

@@ -8,14 +8,12 @@ from typing import Any
 
 import httpx
 import httpx2
-import numpy as np
 import openai
 import orjson
 import pytest
 from pydantic import BaseModel
 
 from logs_ui.recorder import trace_client
-from logs_ui.recorder.capture.calls import Generation
 from logs_ui.recorder.capture.instruments import concurrency
 from logs_ui.recorder.capture.instruments import openai as instrument
 from logs_ui.recorder.capture.model_answers import Sequence
@@ -24,6 +22,7 @@ from tests.support.model_server import (
     TOOL_CALL_ITEM,
     ModelServer,
     Reply,
+    as_lists,
     chat,
     chat_choice,
     chat_chunk,
@@ -31,6 +30,7 @@ from tests.support.model_server import (
     completion,
     completion_stream,
     events,
+    only,
     recording,
     refused,
     response,
@@ -53,16 +53,6 @@ def client(server: ModelServer) -> Iterator[openai.OpenAI]:
         yield client
 
 
-def only(generations: list[Generation]) -> tuple[Generation, Sequence]:
-    (generation,) = generations
-    (sequence,) = generation.sequences
-    return generation, sequence
-
-
-def as_lists(*arrays: Any) -> list[Any]:
-    return [None if array is None else array.tolist() for array in arrays]
-
-
 def ask(client: openai.OpenAI, **more: Any) -> Any:
     return client.chat.completions.create(model="tiny", messages=MESSAGES, temperature=0.5, extra_body=EXTRA, **more)
 
@@ -74,7 +64,7 @@ def test_a_chat_is_recorded_with_what_vllm_adds(server: ModelServer, client: ope
     assert type(answer) is openai.types.chat.ChatCompletion
     assert answer.choices[0].message.content == "4"
     generation, sequence = only(seen)
-    assert as_lists(sequence.context, sequence.sampled, sequence.logprobs) == [[1, 5, 6], [7, 2], [-0.5, -0.5]]
+    assert as_lists(sequence) == [[1, 5, 6], [7, 2], [-0.5, -0.5]]
     assert (sequence.text, sequence.reply, sequence.finish) == ("4", None, "stop")
     assert orjson.loads(sequence.messages or b"") == MESSAGES
     assert (sequence.prompt_tokens, sequence.completion_tokens) == (3, 2)
@@ -98,7 +88,7 @@ def test_several_answers_are_several_sequences(server: ModelServer, client: open
     with recording() as seen:
         ask(client, n=2)
     assert [sequence.text for sequence in seen[0].sequences] == ["4", "5"]
-    assert [as_lists(s.context, s.sampled) for s in seen[0].sequences] == [[[1, 5, 6], [7, 2]], [[1, 5, 6], [8, 2]]]
+    assert [as_lists(s)[:2] for s in seen[0].sequences] == [[[1, 5, 6], [7, 2]], [[1, 5, 6], [8, 2]]]
     assert [(s.prompt_tokens, s.completion_tokens) for s in seen[0].sequences] == [(3, None)] * 2  # counted together
     assert seen[0].sampling["n"] == 2
 
@@ -124,7 +114,7 @@ def test_completions_are_recorded(server: ModelServer, client: openai.OpenAI, pr
     with recording() as seen:
         client.completions.create(model="tiny", prompt=prompt, logprobs=1, extra_body=EXTRA)
     _, sequence = only(seen)
-    assert as_lists(sequence.context, sequence.sampled, sequence.logprobs) == [[1, 5, 6], [7, 2], [-0.25, -0.5]]
+    assert as_lists(sequence) == [[1, 5, 6], [7, 2], [-0.25, -0.5]]
     assert (sequence.text, sequence.finish, sequence.messages) == ("guess", "length", words)
 
 
@@ -132,9 +122,7 @@ def test_ids_that_were_sent_are_known_without_the_server(server: ModelServer, cl
     server.gives(completion("a", "b", "c", "d", prompts=([], []), ids=False))
     with recording() as seen:
         client.completions.create(model="tiny", prompt=[[1, 2], [3]], n=2)
-    assert [as_lists(s.context, s.sampled) for s in seen[0].sequences] == [
-        [i, None] for i in ([1, 2], [1, 2], [3], [3])
-    ]
+    assert [as_lists(s)[:2] for s in seen[0].sequences] == [[i, None] for i in ([1, 2], [1, 2], [3], [3])]
     assert [s.text for s in seen[0].sequences] == ["a", "b", "c", "d"]
     assert {s.prompt_tokens for s in seen[0].sequences} == {None}  # of two prompts together
 
@@ -166,8 +154,7 @@ def test_a_stream_is_the_clients_own_and_recorded_when_it_ends(server: ModelServ
         assert len(seen) == 1
     assert [type(chunk) for chunk in (first, *rest)] == [openai.types.chat.ChatCompletionChunk] * 5
     generation, sequence = only(seen)
-    assert as_lists(sequence.context, sequence.sampled) == [[1, 5, 6], [7, 8, 9, 2]]
-    assert np.allclose(sequence.logprobs if sequence.logprobs is not None else [], [-0.5] * 4)
+    assert as_lists(sequence) == [[1, 5, 6], [7, 8, 9, 2], [-0.5] * 4]
     assert (sequence.text, sequence.finish) == ("I say 4", "stop")
     assert orjson.loads(sequence.reply or b"")["reasoning_content"] == "Low"
     assert (sequence.prompt_tokens, sequence.completion_tokens) == (3, 2)
@@ -179,10 +166,7 @@ def test_streams_of_several_answers_are_told_apart(server: ModelServer, client: 
     server.gives(streamed(*chunks))
     with recording() as seen:
         list(ask(client, stream=True, n=2))
-    assert [(s.text, s.sampled.tolist()) for s in seen[0].sequences if s.sampled is not None] == [
-        ("ab", [0, 0]),
-        ("ab", [1, 1]),
-    ]
+    assert [(one.text, as_lists(one)[1]) for one in seen[0].sequences] == [("ab", [0, 0]), ("ab", [1, 1])]
 
 
 def test_streamed_completions_and_responses_are_recorded(server: ModelServer, client: openai.OpenAI) -> None:
@@ -195,7 +179,7 @@ def test_streamed_completions_and_responses_are_recorded(server: ModelServer, cl
         list(client.responses.create(model="tiny", input="Guess.", stream=True))
         list(client.responses.create(model="tiny", input="Guess.", stream=True))
     written, said, cut = (generation.sequences[0] for generation in seen)
-    assert (written.text, as_lists(written.context, written.sampled)) == ("guess", [[1, 5, 6], [7, 2]])
+    assert (written.text, as_lists(written)[:2]) == ("guess", [[1, 5, 6], [7, 2]])
     assert (said.text, said.finish, said.completion_tokens) == ("4", "stop", 2)
     assert (cut.text, cut.finish) == ("4", None)
 
@@ -320,7 +304,7 @@ def test_an_answer_that_its_client_refuses_is_the_answer(
         ask_for_json()
     generation, sequence = only(seen)
     assert (generation.error, generation.reason) == (None, None)
-    assert as_lists(sequence.context, sequence.sampled) == [[1, 5, 6], [7, 2]]
+    assert as_lists(sequence)[:2] == [[1, 5, 6], [7, 2]]
     assert (sequence.text, sequence.finish) == (given["content"], given["finish"])
 
 
@@ -625,7 +609,7 @@ def test_what_post_casts_to_is_recorded_like_any_call(
     with recording() as seen:
         client.post(path, body=body, cast_to=kind)
     generation, sequence = only(seen)
-    assert as_lists(sequence.context, sequence.sampled, sequence.logprobs) == [[1, 5, 6], [7, 2], [-0.5, -0.5]]
+    assert as_lists(sequence) == [[1, 5, 6], [7, 2], [-0.5, -0.5]]
     assert (sequence.text, sequence.finish, orjson.loads(sequence.messages or b"")) == ("4", "stop", MESSAGES)
     assert generation.sampling == {"model": "tiny", "temperature": 0.5}
 

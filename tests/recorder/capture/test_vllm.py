@@ -27,6 +27,7 @@ from logs_ui.recorder.capture.instruments import install, trl_vllm
 from logs_ui.recorder.capture.model_answers import Sequence
 from tests.support.environments import python_of
 from tests.support.http_server import Answered, http_server
+from tests.support.model_server import as_lists
 from tests.support.ranks import run_on_two_ranks
 from tests.support.vllm_server import VARIABLES
 
@@ -175,11 +176,9 @@ def finishes() -> tuple[str | None, str | None]:
     return ("stop" if hasattr(VLLMClient, "_post") else None), "length"  # which the ids alone show
 
 
-def shown(sequence: Sequence) -> tuple[list[int], list[int], str | None, list[float] | None]:
-    assert sequence.context is not None
-    assert sequence.sampled is not None
-    logprobs = None if sequence.logprobs is None else sequence.logprobs.tolist()
-    return sequence.context.tolist(), sequence.sampled.tolist(), sequence.finish, logprobs
+def shown(sequence: Sequence) -> tuple[Any, ...]:
+    context, sampled, logprobs = as_lists(sequence)
+    return context, sampled, sequence.finish, logprobs
 
 
 @pytest.mark.versions
