@@ -429,9 +429,7 @@ def batch() -> Any:
 def objects(values: Iterator[Any] | Any) -> Any:
     found = [*values]
     array = np.empty(len(found), dtype=object)
-    array[:] = [None] * len(found)
-    for i, value in enumerate(found):
-        array[i] = value
+    array[:] = found
     return array
 
 
