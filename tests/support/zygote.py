@@ -12,7 +12,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stderr
 from functools import cache
+from io import StringIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -85,7 +87,8 @@ def _record() -> None:
     from logs_ui.recorder.delivery.writer import LATE
     from tests.support.writers import ending_writers
 
-    with TemporaryDirectory() as folder, ending_writers():
+    # What it announces would be a line more on the stderr of the test that is the first to record.
+    with TemporaryDirectory() as folder, ending_writers(), redirect_stderr(StringIO()):
         with start_run(db=Path(folder) / "a.db") as run:
             with run.rollout([{"role": "user", "content": "?"}]) as rollout:
                 rollout.turn("!", action={"n": 1}, observation="?", reward=0.5)
