@@ -106,7 +106,10 @@ def test_a_page_of_a_living_run_asks_for_news_and_gets_none_unless_there_are(
 
 
 @pytest.mark.parametrize("name", ["latest", "another", LIVE[:6]])
-@pytest.mark.parametrize("page", ["?status=ok", *(f"/why/{tab}?steps=all" for tab in ("tasks", "rewards", "actions"))])
+@pytest.mark.parametrize(
+    "page",
+    ["?status=ok", "/why?step_min=2", *(f"/why/{tab}?steps=all" for tab in ("tasks", "rewards", "actions", "trained"))],
+)
 def test_a_run_is_found_by_its_other_names_and_shown_under_its_own(client: TestClient, name: str, page: str) -> None:
     answer = client.get(f"/runs/{name}{page}", follow_redirects=False)
     page = page.replace("?status=ok", "?where=status:ok")

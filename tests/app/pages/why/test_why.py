@@ -16,8 +16,7 @@ from logs_ui.app.pages.why.why_cards import make_cards
 from logs_ui.app.parts.figure_table import line, thinned
 from logs_ui.app.parts.loss_waterfall import make_fall
 from logs_ui.app.web import urls
-from logs_ui.recorder import flush, queries, start_run
-from logs_ui.recorder.analysis.diagnose import Diagnosis
+from logs_ui.recorder import diagnose, flush, queries, start_run
 from logs_ui.recorder.diagnosis import Card, Report, Settings
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.success import Success
@@ -30,6 +29,7 @@ from tests.recorder.queries.test_notes import OURS
 from tests.support.axe import violations
 from tests.support.dashboard import flat, fragment, text_of
 from tests.support.factory import HOSTILE_TASK
+from tests.support.stored import last_run
 
 _LOOK = Turn("<a>look</a>", action="look", observation="a room", done=False)
 
@@ -90,16 +90,14 @@ def url(folder: Path) -> Iterator[str]:
         yield server.url
 
 
-def latest(path: Path) -> str:
-    engine = reading_engine(path)
-    try:
-        return queries.find_run(engine, "latest").uid
-    finally:
-        engine.dispose()
+@pytest.fixture(scope="module")
+def uid(folder: Path) -> str:
+    """Return the id of the run that is low."""
+    return last_run(folder / "low.db").uid
 
 
-def page_of(clients: dict[str, TestClient], name: str, folder: Path, **given: object) -> str:
-    answer = clients[name].get(urls.why(latest(folder / f"{name}.db"), **given))
+def page_of(clients: dict[str, TestClient], name: str, **given: object) -> str:
+    answer = clients[name].get(urls.why("latest", **given))
     assert answer.status_code == 200, answer.text
     return answer.text
 
@@ -118,9 +116,9 @@ def page_of(clients: dict[str, TestClient], name: str, folder: Path, **given: ob
     ],
 )
 def test_the_parts_add_up_and_each_opens_exactly_its_rollouts(
-    clients: dict[str, TestClient], folder: Path, chosen: dict[str, object]
+    clients: dict[str, TestClient], chosen: dict[str, object]
 ) -> None:
-    html = page_of(clients, "low", folder, **chosen)
+    html = page_of(clients, "low", **chosen)
     lines = []
     for row in re.findall(r'<tr class="of-.*?</tr>', html, re.DOTALL):
         address = re.search(r'class="row-link" href="([^"]+)"', row)
@@ -164,11 +162,8 @@ def test_what_a_rollout_has_above_the_best_is_a_bar_of_its_own_and_a_negative_me
 def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
     clients: dict[str, TestClient], folder: Path
 ) -> None:
-    engine = reading_engine(folder / "low.db")
-    run = queries.find_run(engine, "latest")
-    report = Diagnosis(engine, run).now(engine, run).report
-    engine.dispose()
-    html = page_of(clients, "low", folder)
+    report = diagnose(db=folder / "low.db")
+    html = page_of(clients, "low")
     said = text_of(html[html.index('class="verdict"') :])
     first = report.cards[0]
     assert f"Fault of the set-up: {first.title}" in said
@@ -191,8 +186,8 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
     )
 
 
-def test_a_card_opens_as_many_rollouts_as_its_button_says(clients: dict[str, TestClient], folder: Path) -> None:
-    html = flat(page_of(clients, "low", folder))
+def test_a_card_opens_as_many_rollouts_as_its_button_says(clients: dict[str, TestClient]) -> None:
+    html = flat(page_of(clients, "low"))
     buttons = re.findall(r'<a class="button" href="([^"]+)">(?:(?!</a>).)*?Open its ([\d,]+) rollouts', html, re.DOTALL)
     assert len(buttons) > 2
     for address, count in buttons:
@@ -224,10 +219,10 @@ def test_what_another_card_explains_stands_below_it_and_says_so() -> None:
 
 
 def test_commands_to_copy_name_the_database_that_is_served(
-    clients: dict[str, TestClient], folder: Path, monkeypatch: pytest.MonkeyPatch
+    clients: dict[str, TestClient], folder: Path, uid: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run, db = latest(folder / "low.db"), folder / "low.db"
-    assert f"logs-ui diagnose {run} --db {db} --threshold ID=VALUE --save" in page_of(clients, "low", folder)
+    db = folder / "low.db"
+    assert f"logs-ui diagnose {uid} --db {db} --threshold ID=VALUE --save" in page_of(clients, "low")
     part = "{% from 'why/_why_tabs.html' import part %}{{ part({'uid': 'r'}, 'some') }}"
     said = make_templates(db=db_option(db)).from_string(part).render()
     assert f"<code>logs-ui diagnose r --db {db} --all</code>" in said
@@ -263,22 +258,20 @@ def test_a_trend_is_drawn_with_its_threshold_from_the_step_on_which_it_is_bad() 
     assert thinned(many)[-1] == many[-1]
 
 
-def test_a_rollouts_page_says_the_cause_and_the_loss_that_why_tells(
-    clients: dict[str, TestClient], folder: Path
-) -> None:
-    html = page_of(clients, "low", folder)
+def test_a_rollouts_page_says_the_cause_and_the_loss_that_why_tells(clients: dict[str, TestClient]) -> None:
+    html = page_of(clients, "low")
     (address,) = re.findall(r'<tr class="of-truncation">.*?class="row-link" href="([^"]+)"', html, re.DOTALL)
     table = clients["low"].get(unescape(address)).text
     row = re.findall(r'<tr id="row-(\d+)"', table)[0]
-    said = text_of(clients["low"].get(urls.rollout(latest(folder / "low.db"), int(row))).text)
+    said = text_of(clients["low"].get(urls.rollout("latest", int(row))).text)
     assert "cause truncated reward lost \u22121.200" in said
 
 
 # --- Nothing to say
 
 
-def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestClient], folder: Path) -> None:
-    html = page_of(clients, "well", folder)
+def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestClient]) -> None:
+    html = page_of(clients, "well")
     assert "Healthy, " in html
     assert 'id="causes-title"' not in html
     assert "Checked, no finding" in html
@@ -287,10 +280,10 @@ def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestCli
     assert "Lost reward by cause" in html
 
 
-def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestClient], folder: Path) -> None:
-    page = page_of(clients, "half", folder)
+def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestClient]) -> None:
+    page = page_of(clients, "half")
     verdict = page[page.index('class="verdict"') : page.index("Lost reward by cause</h2>")]
-    short = short_of(clients["half"], latest(folder / "half.db"))
+    short = short_of(clients["half"])
     for html in (verdict, short):
         assert "No cause found; no clear change: solved " in html
         assert "tone-good" not in html
@@ -311,22 +304,22 @@ def test_a_figure_that_was_bad_before_is_worse() -> None:
     assert a_card("mine", 0.1).began == ""
 
 
-def test_a_run_in_warm_up_says_how_much_it_has_and_needs(clients: dict[str, TestClient], folder: Path) -> None:
-    said = text_of(page_of(clients, "early", folder))
+def test_a_run_in_warm_up_says_how_much_it_has_and_needs(clients: dict[str, TestClient]) -> None:
+    said = text_of(page_of(clients, "early"))
     assert "Too early for a diagnosis" in said
     assert "The diagnosis needs 32 rollouts from 2 steps; the run has 8 rollouts from 1 step." in said
     assert "Checked, no finding" not in said
 
 
-def test_a_slice_of_few_rollouts_says_that_they_are_too_few(clients: dict[str, TestClient], folder: Path) -> None:
-    said = text_of(page_of(clients, "low", folder, step_min=4, step_max=4))
+def test_a_slice_of_few_rollouts_says_that_they_are_too_few(clients: dict[str, TestClient]) -> None:
+    said = text_of(page_of(clients, "low", step_min=4, step_max=4))
     assert "Too few rollouts for a diagnosis" in said
     assert "this selection has 24" in said
     assert "Lost reward by cause" in said
 
 
-def test_a_run_without_a_finished_rollout_says_what_is_next(clients: dict[str, TestClient], folder: Path) -> None:
-    said = text_of(page_of(clients, "none", folder))
+def test_a_run_without_a_finished_rollout_says_what_is_next(clients: dict[str, TestClient]) -> None:
+    said = text_of(page_of(clients, "none"))
     assert "No rollout has ended yet." in said
     assert "The diagnosis needs 32 rollouts from 2 steps." in said
 
@@ -342,38 +335,30 @@ def test_a_run_without_a_finished_rollout_says_what_is_next(clients: dict[str, T
         ("tsk=1", "unknown parameter"),
     ],
 )
-def test_a_slice_that_cannot_be_is_one_line(
-    clients: dict[str, TestClient], folder: Path, query: str, says: str
-) -> None:
-    answer = clients["low"].get(f"{urls.why(latest(folder / 'low.db'))}?{query}")
+def test_a_slice_that_cannot_be_is_one_line(clients: dict[str, TestClient], query: str, says: str) -> None:
+    answer = clients["low"].get(f"{urls.why('latest')}?{query}")
     assert answer.status_code == 422
     assert says in answer.text
-
-
-def test_a_name_leads_to_the_runs_own_address(clients: dict[str, TestClient], folder: Path) -> None:
-    answer = clients["low"].get("/runs/planted/why?task=task+2", follow_redirects=False)
-    assert (answer.status_code, answer.headers["location"]) == (303, urls.why(latest(folder / "low.db"), task="task 2"))
 
 
 # --- Kept up
 
 
-def test_a_page_that_nothing_is_new_for_is_told_so(clients: dict[str, TestClient], folder: Path) -> None:
-    html = page_of(clients, "early", folder)
+def test_a_page_that_nothing_is_new_for_is_told_so(clients: dict[str, TestClient]) -> None:
+    html = page_of(clients, "early")
     poll = re.search(r'data-poll hx-get="([^"]+)"', html)
     assert poll
     assert clients["early"].get(unescape(poll[1]), headers=fragment("why")).status_code == 204
     stale = clients["early"].get(re.sub("seen=[^&]*", "seen=0", unescape(poll[1])), headers=fragment("why"))
     assert stale.text.lstrip().startswith('<div id="why"')
     assert 'hx-target="#run-line"' in stale.text
-    assert "data-poll" not in page_of(clients, "low", folder)  # it has ended
+    assert "data-poll" not in page_of(clients, "low")  # it has ended
 
 
 # --- Settings
 
 
-def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path) -> None:
-    uid = latest(folder / "low.db")
+def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path, uid: str) -> None:
     with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1", headers=OURS) as client:
         given = {"max_reward": "2", "solved_at": "", "steps": "5", "threshold.truncation": "0.2"}
         answer = client.post(urls.of_run(uid, "why", "settings"), data=given, follow_redirects=False)
@@ -407,19 +392,18 @@ def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path) -> 
 # --- The overview
 
 
-def short_of(client: TestClient, uid: str) -> str:
+def short_of(client: TestClient) -> str:
     """Return the short diagnosis, as the overview has it once the diagnosis is made."""
-    html = client.get(urls.overview(uid), headers=fragment("overview")).text
+    html = client.get(urls.overview("latest"), headers=fragment("overview")).text
     return html.partition('id="why-short"')[2].partition("</section>")[0]
 
 
-def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder: Path) -> None:
-    uid = latest(folder / "low.db")
+def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder: Path, uid: str) -> None:
     with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1") as client:
         first = flat(client.get(urls.overview(uid)).text)
         assert 'hx-trigger="load" hx-target="#overview"' in first
         assert f'<a href="{urls.why(uid)}">Open diagnosis</a>' in first
-        short = short_of(client, uid)
+        short = short_of(client)
         then = flat(client.get(urls.overview(uid)).text)
         assert 'hx-trigger="load"' not in then
         asked = re.search(r'hx-get="([^"]+)" hx-trigger="load"', first)
@@ -435,30 +419,30 @@ def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder:
 
 
 def test_the_overview_of_a_healthy_run_has_one_quiet_line_and_that_of_an_early_one_nothing(
-    clients: dict[str, TestClient], folder: Path
+    clients: dict[str, TestClient],
 ) -> None:
-    calm = short_of(clients["well"], latest(folder / "well.db"))
+    calm = short_of(clients["well"])
     assert "Healthy, " in calm
     assert "<ol>" not in calm
-    assert short_of(clients["early"], latest(folder / "early.db")).startswith(" hidden></div>")
+    assert short_of(clients["early"]).startswith(" hidden></div>")
 
 
 # --- In a browser
 
 
 @pytest.mark.exhaustive
-def test_a_narrow_window_loses_no_column_and_no_words(browser: Browser, url: str, folder: Path) -> None:
-    run, page = latest(folder / "low.db"), browser.new_page(viewport={"width": 390, "height": 900})
+def test_a_narrow_window_loses_no_column_and_no_words(browser: Browser, url: str, uid: str) -> None:
+    page = browser.new_page(viewport={"width": 390, "height": 900})
     try:
-        page.goto(url + urls.why(run))
+        page.goto(url + urls.why(uid))
         heads = page.locator(".waterfall thead th")
         expect(heads).to_have_text(["Cause", "Reward", "Share", "Rollouts"])
         assert heads.evaluate_all("all => all.every((it) => it.scrollWidth <= it.clientWidth)")
         expect(page.locator(".waterfall .of-mean td:last-child")).to_be_visible()
-        page.goto(url + urls.overview(run))
+        page.goto(url + urls.overview(uid))
         expect(page.locator("#how")).to_have_css("display", "block")
         expect(page.locator("#chart-reward .at")).to_have_text("last step, 20")
-        page.goto(url + urls.why(run, "actions"))
+        page.goto(url + urls.why(uid, "actions"))
         for title in ("First action", "Last action"):
             table = page.locator(f'.scroll-x[aria-label="{title}"]')
             assert table.evaluate("it => it.scrollWidth <= it.clientWidth"), title
@@ -468,9 +452,8 @@ def test_a_narrow_window_loses_no_column_and_no_words(browser: Browser, url: str
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_is_for_everybody(browser: Browser, url: str, folder: Path, theme: str) -> None:
+def test_the_page_is_for_everybody(browser: Browser, url: str, uid: str, theme: str) -> None:
     page = browser.new_page(color_scheme=theme)  # type: ignore[arg-type]
-    uid = latest(folder / "low.db")
     for width in (1440, 900, 400):
         page.set_viewport_size({"width": width, "height": 900})
         page.goto(url + urls.why(uid))
@@ -485,9 +468,9 @@ def test_the_page_is_for_everybody(browser: Browser, url: str, folder: Path, the
 
 
 @pytest.mark.exhaustive
-def test_a_table_that_goes_on_to_the_right_fades_there(quiet_page: Page, url: str, folder: Path) -> None:
+def test_a_table_that_goes_on_to_the_right_fades_there(quiet_page: Page, url: str, uid: str) -> None:
     quiet_page.set_viewport_size({"width": 700, "height": 700})
-    quiet_page.goto(url + urls.why(latest(folder / "low.db"), "tasks"))
+    quiet_page.goto(url + urls.why(uid, "tasks"))
     table = quiet_page.locator(".why-tasks .scroll-x")
     faded = "it => parseFloat(getComputedStyle(it).getPropertyValue('--beyond'))"
     assert table.evaluate("it => it.scrollWidth > it.clientWidth + 20")
@@ -498,17 +481,17 @@ def test_a_table_that_goes_on_to_the_right_fades_there(quiet_page: Page, url: st
     assert table.evaluate(faded) == 0
 
 
-def test_the_first_finding_is_four_keys_away(quiet_page: Page, url: str, folder: Path) -> None:
-    quiet_page.goto(url + urls.why(latest(folder / "low.db"), wait="1"))
+def test_the_first_finding_is_four_keys_away(quiet_page: Page, url: str, uid: str) -> None:
+    quiet_page.goto(url + urls.why(uid, wait="1"))
     for key in ("Tab", "Enter", "Tab", "Tab"):
         quiet_page.keyboard.press(key)
     expect(quiet_page.locator(":focus")).to_have_text(re.compile("Open its"))
 
 
 def test_a_slice_is_chosen_without_leaving_the_page_and_the_key_w_leads_to_it(
-    quiet_page: Page, url: str, folder: Path
+    quiet_page: Page, url: str, uid: str
 ) -> None:
-    page, uid = quiet_page, latest(folder / "low.db")
+    page = quiet_page
     page.goto(url + urls.overview(uid))
     page.keyboard.press("w")
     expect(page).to_have_url(url + urls.why(uid))
@@ -536,7 +519,7 @@ def test_a_page_of_a_run_that_is_alive_follows_it_and_keeps_what_is_being_writte
 
     flush()
     with BackgroundServer(db) as server:
-        page.goto(server.url + urls.why(latest(db)))
+        page.goto(server.url + urls.why("latest"))
         expect(page.get_by_role("heading", name="No rollout has ended yet.")).to_be_visible()
         record(1, 8)
         expect(page.locator("#verdict")).to_have_text("Too early for a diagnosis")
@@ -549,9 +532,8 @@ def test_a_page_of_a_run_that_is_alive_follows_it_and_keeps_what_is_being_writte
     run.finish()
 
 
-def test_without_a_script_the_form_and_the_links_do_the_same(browser: Browser, url: str, folder: Path) -> None:
+def test_without_a_script_the_form_and_the_links_do_the_same(browser: Browser, url: str, uid: str) -> None:
     page = browser.new_page(java_script_enabled=False)
-    uid = latest(folder / "low.db")
     page.goto(url + urls.overview(uid))
     page.get_by_role("link", name=re.compile("Open diagnosis|findings")).click()
     page.get_by_label("First step").fill("2")
