@@ -1,8 +1,9 @@
-"""Ten questions of people who train agents, each answered by clicks from the list of runs: three at most."""
+"""Questions of people who train agents: ten take three clicks from the list of runs, ten more two from Overview."""
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from statistics import fmean
 from typing import Any
 
@@ -10,9 +11,11 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from logs_ui.app.commands.serve_command import BackgroundServer
-from tests.faults.realistic.recorded import Recorded, recorded_pair
+from logs_ui.app.web import urls
+from tests.faults.realistic.counting import by, is_dead, tried
+from tests.faults.realistic.recorded import Recorded, recorded, recorded_pair
 
-MOST = 3
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.fixture(scope="module")
@@ -27,22 +30,26 @@ def url(runs: tuple[Recorded, Recorded]) -> Iterator[str]:
         yield server.url
 
 
-class Clicking:
-    """A person who begins at the list of runs, and counts."""
+class Person:
+    """Somebody who clicks, a few times at most."""
 
-    def __init__(self, page: Page, url: str) -> None:
-        self.page, self.url, self.clicks = page, url, 0
+    def __init__(self, page: Page, url: str, most: int) -> None:
+        self.page, self.url, self._most, self._clicks = page, url, most, 0
+
+    def open(self, address: str = "") -> None:
+        self._clicks = 0
+        self.page.goto(f"{self.url}{address}")
+        self.page.wait_for_load_state("networkidle")
 
     def begin(self, run: Recorded) -> None:
-        self.page.goto(self.url)
-        self.clicks = 0
+        self.open()
         self.click(self.page.locator(f'a.row-link[href*="{run.truth.run}"]'))
 
     def click(self, what: Locator) -> None:
+        self._clicks += 1
+        assert self._clicks <= self._most
         what.first.click()
         self.page.wait_for_load_state("networkidle")
-        self.clicks += 1
-        assert self.clicks <= MOST
 
     def tab(self, name: str) -> None:
         self.click(self.page.locator("#run-line .switch a, .why-tabs a, nav a", has_text=name))
@@ -51,14 +58,13 @@ class Clicking:
         return " ".join(self.page.locator(of).first.inner_text().split())
 
 
-@pytest.mark.exhaustive
 def test_ten_questions_take_three_clicks_each_and_are_answered(
     page: Page, runs: tuple[Recorded, Recorded], url: str
 ) -> None:
     collapsed, run = runs
     truth: list[dict[str, Any]] = [dict(it) for it in run.truth.rollouts]
     late = [it for it in truth if it["step"] >= 12]
-    person = Clicking(page, url)
+    person = Person(page, url, 3)
 
     # 1. Which tasks fail most since step 12?
     person.begin(run)
@@ -89,8 +95,7 @@ def test_ten_questions_take_three_clicks_each_and_are_answered(
     assert "tests_passed" in person.text(".verdict")
 
     # 3. The ten worst truncated rollouts
-    page.goto(url)
-    person.clicks = 0
+    person.open()
     person.click(page.locator("tr", has=page.locator(f'[value="{run.truth.run}"]')).locator("td.truncated a"))
     shown = [float(it.replace("\N{MINUS SIGN}", "-")) for it in page.locator("td.reward").all_inner_texts()[:10]]
     cut = sorted(it["reward"] for it in truth if it["truncated"])
@@ -125,8 +130,7 @@ def test_ten_questions_take_three_clicks_each_and_are_answered(
     assert f"{used} of {sum(it['step'] in steps for it in truth)} rollouts" in person.text(".verdict")
 
     # 8. What changed between two runs?
-    page.goto(url)
-    person.clicks = 0
+    person.open()
     for box in page.locator('.tick input[name="run"]').all():
         person.click(box)
     person.click(page.locator("#compare"))
@@ -161,3 +165,111 @@ def test_ten_questions_take_three_clicks_each_and_are_answered(
     person.begin(run)
     person.click(page.get_by_role("link", name="cut off"))
     expect(page.locator("#where")).to_have_value("stop:length")
+
+
+Read = Callable[[str], tuple[Person, Recorded]]
+
+
+@pytest.fixture
+def read(page: Page) -> Iterator[Read]:
+    """Return what opens the Overview of a realistic run."""
+    with ExitStack() as servers:
+
+        def begin(name: str) -> tuple[Person, Recorded]:
+            run = recorded(name)
+            person = Person(page, servers.enter_context(BackgroundServer(run.db)).url, 2)
+            person.open(urls.overview(run.truth.run))
+            return person, run
+
+        yield begin
+
+
+def test_is_all_well_is_answered_at_once(read: Read) -> None:
+    reader, _ = read("coding-healthy")
+    expect(reader.page.locator("#overview")).to_contain_text("Healthy")
+
+
+def test_which_family_of_three_thousand_tasks_fails(read: Read) -> None:
+    reader, run = read("web-regressed")
+    reader.tab("Why")
+    reader.click(reader.page.locator("#by-places > summary"))
+    late = [it for it in tried(run.last_steps) if it["task"].startswith("webarena/shopping_admin/")]
+    share = fmean(it["solved"] for it in late)
+    assert re.search(rf"solved in webarena/shopping_admin/ \d+% {100 * share:.0f}%", reader.text("#by-places"))
+
+
+def test_what_failing_rollouts_have_that_others_have_not(read: Read) -> None:
+    reader, _ = read("tools-truncated")
+    reader.tab("Why")
+    reader.click(reader.page.locator("#by-groups > summary"))
+    assert re.search(r"truncated 0% \d+%", reader.text("#by-groups"))
+
+
+def test_at_what_length_answers_are_cut_off(read: Read) -> None:
+    reader, run = read("mix-two")
+    reader.tab("Why")
+    cut = [it for it in run.last_steps if it["truncated"]]
+    assert {it["cut_tokens"] for it in cut} == {128}
+    assert "Truncated generations have 128 tokens (all of them)" in reader.text()
+
+
+def test_which_environment_of_a_mix_is_behind(read: Read) -> None:
+    reader, run = read("mix-two")
+    reader.tab("Why")
+    reader.click(reader.page.locator("#by-places > summary"))
+    shares = {
+        family: fmean(it["solved"] for it in tried(rollouts))
+        for family, rollouts in by("family", run.last_steps).items()
+    }
+    worst = min(shares, key=lambda family: shares[family])
+    assert f"solved in {worst}/" in reader.text("#by-places tbody tr")
+
+
+def test_how_many_groups_teach_nothing(read: Read) -> None:
+    reader, run = read("web-regressed")
+    reader.tab("Groups")
+    groups = by("group", run.truth.rollouts).values()
+    assert f"{100 * fmean(map(is_dead, groups)):.0f}% zero variance" in reader.text()
+
+
+def test_which_function_has_most_left_to_gain(read: Read) -> None:
+    reader, run = read("mix-two")
+    reader.tab("Why")
+    reader.tab("Reward functions")
+    gains = {
+        name: 1 - fmean(value for it in run.last_steps if (value := (it["values"] or {}).get(name)) is not None)
+        for name in ("math_correct", "web_success", "code_tests")
+    }
+    most = max(gains, key=lambda name: gains[name])
+    assert f"{most} has most left to gain ({gains[most]:.3f})" in reader.text()
+
+
+def test_what_the_worst_rollouts_of_the_last_step_are(read: Read) -> None:
+    reader, run = read("shaped-healthy")
+    box = reader.page.locator("#plot-reward .u-over").bounding_box()
+    assert box
+    reader.page.locator("#plot-reward .u-over").click(position={"x": box["width"] - 1, "y": 20})
+    reader.page.wait_for_url(re.compile(r"step"))
+    last = max(it["step"] for it in run.truth.rollouts)
+    count = sum(it["step"] == last for it in run.truth.rollouts)
+    expect(reader.page.locator("#found strong").first).to_have_text(str(count))
+    reader.click(reader.page.locator("th a", has_text="Reward"))
+    shown = [float(it.replace("\N{MINUS SIGN}", "-")) for it in reader.page.locator("td.reward").all_inner_texts()[:3]]
+    rewards = sorted(it["reward"] for it in run.truth.rollouts if it["step"] == last)
+    assert shown == pytest.approx(rewards[:3], abs=2e-3)
+
+
+def test_which_tasks_are_never_solved(read: Read) -> None:
+    reader, _ = read("web-regressed")
+    reader.tab("Why")
+    reader.tab("Tasks")
+    assert "0 never solved" in reader.text()
+    assert "webarena/shopping_admin/ regressed since step 21" in reader.text()
+
+
+def test_whether_trl_did_the_arithmetic_that_its_arguments_ask_for(read: Read) -> None:
+    reader, run = read("async-healthy")
+    reader.tab("Why")
+    reader.tab("Audit")
+    count = sum(it["advantage"] is not None for it in run.last_steps)
+    assert f"Advantages {count} none" in reader.text()
