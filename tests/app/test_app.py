@@ -528,10 +528,12 @@ def test_a_name_stays_on_its_line_and_within_its_attribute() -> None:
         (figures.signed, -0.004, "0.00"), (figures.signed, 0.004, "0.00"), (figures.signed, 0.0, "0.00"),
         (figures.signed, 0.005001, "+0.01"), (figures.number, -0.0, "0.000"), (figures.significant, -0.0, "0"),
         (figures.signed, 1e-5, "0.00"), (figures.signed, 100.0, "+100.00"),
+        (figures.window, None, "all rollouts"), (figures.window, (7, 7), "step 7"),
+        (figures.window, (1_200, 1_300), "steps 1,200\u20131,300"),
         (figures.duration, 7505, "2h 05m"), (figures.signed_bin, 2.42, "p3"), (figures.signed_bin, -0.13, "zero"),
     ],
 )  # fmt: skip
-def test_figures_are_written_alike(function: Any, value: float | None, shown: str) -> None:
+def test_figures_are_written_alike(function: Any, value: Any, shown: str) -> None:
     assert function(value) == shown
 
 

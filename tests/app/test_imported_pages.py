@@ -35,11 +35,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> TestClient:
         ),
         ("/?col=reward&col=truncated&col=errors", ["<tbody"], "<tbody.*0%"),
         ("/runs/one/rollouts/1", ["completion tokens"], "returned after|scored after"),
-        (
-            "/runs/one/why/trained",
-            ["it is not recorded whether they were trained on"],
-            "contributed to the gradient",
-        ),
+        ("/runs/one/why/trained", ["it is not recorded whether they were trained on"], "contributed to the gradient"),
     ],
     ids=["overview", "list of runs", "rollout", "why"],
 )

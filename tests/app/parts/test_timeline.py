@@ -66,18 +66,9 @@ def test_the_outline_says_each_steps_reward() -> None:
     step = {"turn": 1, "text": "go", "action": {"go": 1}, "observation": "a wall", "reward": -0.25, "done": False}
     found = cards([assistant("go")], actions=[step])
     template = make_templates().get_template("rollout/_outline.html")
+    none = dict.fromkeys(("tokens", "anomaly", "summary", "row"))
     html = template.render(
-        scoring=[],
-        cards=found,
-        view="timeline",
-        tokens=None,
-        anomaly=None,
-        most_tokens=1,
-        summary=None,
-        row=None,
-        rail=[],
-        show=(),
-        sent=set(),
+        scoring=[], cards=found, view="timeline", most_tokens=1, rail=[], show=(), sent=set(), **none
     )
     assert "\u22120.25" in html
     assert 'title="reward of this step"' in html

@@ -203,10 +203,7 @@ def fallbacks(**more: Any) -> Rows:
 def test_actions_that_the_loop_sends_where_it_finds_none_are_parse_failures() -> None:
     found = card(diagnose_rows(fallbacks()), "parse_failures")
     assert found.title == "In 19% of turns the answer lacks the action that was sent, such as `noop`"  # 36 of 192
-    assert found.evidence == (
-        "12 of 48 rollouts are affected.",
-        "81% of all actions occur in the answer before them.",
-    )
+    assert found.evidence == ("12 of 48 rollouts are affected.", "81% of all actions occur in the answer before them.")
     assert found.where == "unsaid_action:noop"
     assert found.cost == pytest.approx(1 / 6)
     unknown = fallbacks(parse_failures=np.nan, parse_tail=np.nan, parse_streak=np.nan)
