@@ -67,17 +67,18 @@ def answered(place: Place, chance: float) -> Played:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("why")
     play(folder / "low.db", low, Shape(steps=20, groups=4, size=6, tasks=5))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def clients(folder: Path) -> Iterator[dict[str, TestClient]]:
+    """Return dashboards of the run that is low, which is all that a browser sees, and of others."""
     play(folder / "well.db", well, Shape(steps=20, groups=4, size=6))
     play(folder / "half.db", half, Shape(steps=20, groups=4, size=6))
     play(folder / "early.db", low, Shape(steps=1, groups=2, size=4, ended=False))
     run = start_run("nothing yet", eval_name="planted", db=folder / "none.db")
     run.rollout([{"role": "user", "content": "?"}], task=HOSTILE_TASK, step=1)
     flush()
-    return folder
-
-
-@pytest.fixture(scope="module")
-def clients(folder: Path) -> Iterator[dict[str, TestClient]]:
     found = {it.stem: TestClient(create_app(it), base_url="http://127.0.0.1") for it in folder.glob("*.db")}
     yield found
     for client in found.values():
