@@ -13,6 +13,14 @@ from logs_ui.recorder.storage.database import disposed, writing_engine
 from tests.support.dashboard import dashboard
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _news_come_soon() -> Iterator[None]:
+    """Pages of runs that are alive look for news each second, and not each five."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("logs_ui.app.web.htmx.POLL_SECONDS", 1)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Downloads are waited for: on a busy machine the first page that is exported takes more than a second."""
