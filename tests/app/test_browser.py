@@ -29,15 +29,9 @@ def fill(engine: Engine) -> None:
     make_run(engine, uid=LIVE, name="live run", steps=6, created=now - 300_000_000, heartbeat=now + 600_000_000)
     make_run(engine, uid=TROUBLED, name="troubled run", steps=2, groups_per_step=1, state=RunState.FAILED)
     with engine.begin() as connection:
-        trouble = {
-            "error": "ValueError: no",
-            "traceback": "Traceback\n  line",
-            "recorder_errors": 3,
-            "dropped": 2,
-            "dropped_payloads": 40,
-            "last_recorder_error": "OSError: no space left",
-        }
-        connection.execute(update(Run).where(col(Run.uid) == TROUBLED).values(**trouble))
+        end = {"error": "ValueError: no", "traceback": "Traceback\n  line", "last_recorder_error": "OSError: full"}
+        trouble = {"recorder_errors": 3, "dropped": 2, "dropped_payloads": 40}
+        connection.execute(update(Run).where(col(Run.uid) == TROUBLED).values(**end, **trouble))
 
 
 def pages(engine: Engine) -> dict[str, str]:

@@ -312,13 +312,8 @@ class Words:
 
 
 def trainer_with(generation: Any) -> Any:
-    return SimpleNamespace(
-        use_vllm=True,
-        vllm_generation=generation,
-        processing_class=Words(),
-        accelerator=generation.accelerator,
-        model=None,
-    )
+    parts = {"vllm_generation": generation, "accelerator": generation.accelerator}
+    return SimpleNamespace(use_vllm=True, processing_class=Words(), model=None, **parts)
 
 
 def rounds(

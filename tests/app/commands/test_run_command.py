@@ -59,17 +59,8 @@ def started(
     folder: Path, *command: object, said: str | None = None, **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """What comes of a command that is started in that folder."""
-    words = list(map(str, command))
-    return subprocess.run(
-        words,
-        input=said,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        cwd=folder,
-        env=environment(**variables),
-        check=False,
-    )
+    options: dict[str, Any] = {"cwd": folder, "env": environment(**variables), "input": said}
+    return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=280, check=False, **options)
 
 
 def run(folder: Path, *words: object, said: str | None = None, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -14,17 +14,8 @@ from logs_ui.recorder.vocabulary import RunState
 from tests.support.dashboard import dashboard
 from tests.support.factory import insert_run, make_run
 
-PAGES = {
-    "overview": "/overview",
-    "why": "/why",
-    "tasks": "/why/tasks",
-    "actions": "/why/actions",
-    "rewards": "/why/rewards",
-    "trained": "/why/trained",
-    "rollouts": "",
-    "pivot": "?view=pivot",
-    "groups": "/groups",
-}
+PAGES = {"overview": "/overview", "why": "/why", "rollouts": "", "pivot": "?view=pivot", "groups": "/groups"}
+PAGES |= {tab: f"/why/{tab}" for tab in ("tasks", "actions", "rewards", "trained")}
 
 
 def fill(engine: Engine) -> None:

@@ -267,15 +267,8 @@ def test_thresholds_can_be_set() -> None:
 
 
 def entry(turn: int, text: str | None, action: Any, observation: Any = None, **more: Any) -> dict[str, Any]:
-    return {
-        "turn": turn,
-        "text": text,
-        "action": action,
-        "observation": observation,
-        "metadata": None,
-        "error": None,
-        **more,
-    }
+    known = {"turn": turn, "text": text, "action": action, "observation": observation}
+    return {**known, "metadata": None, "error": None, **more}
 
 
 def test_facts_of_an_episode() -> None:
@@ -286,12 +279,8 @@ def test_facts_of_an_episode() -> None:
         entry(3, "hm", None),
     ]
     messages = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "go"}]
-    tokens = Tokens(
-        np.array([1, 2], np.int32),
-        np.array([3, 4, 5], np.int32),
-        np.array([-1.0, -9.0, -2.0], np.float16),
-        np.array([1, 0, 1], np.uint8),
-    )
+    ids, logprobs = np.array([1, 2, 3, 4, 5], np.int32), np.array([-1.0, -9.0, -2.0], np.float16)
+    tokens = Tokens(ids[:2], ids[2:], logprobs, np.array([1, 0, 1], np.uint8))
     found = facts(messages, actions, ["stop", "length", None], tokens)
     assert found["env_steps"] == 2
     assert (found["parse_failures"], found["parse_streak"], found["parse_tail"]) == (1, 1, 1)

@@ -326,12 +326,7 @@ def test_tasks_that_are_paid_alike_whatever_is_answered_are_not_called_unsolved(
 def test_who_finds_no_action_from_the_first_answer_on_is_a_parse_failure() -> None:
     unparsed = PLACE % 4 == 2
     steps, failed = np.where(QUARTER, NAN, 2.0), np.where(QUARTER, NAN, unparsed)
-    own: dict[str, Any] = {
-        "env_steps": steps,
-        "parse_failures": failed,
-        "parse_tail": failed,
-        "reward": PLACE % 2 * 1.0,
-    }
+    own: dict[str, Any] = {"env_steps": steps, "parse_failures": failed, "parse_tail": failed}
     assert ids(diagnose_rows(rows_of(**own, tool_calls=0.0))) == ["parse_failures"]
     assert "never_acted" in ids(diagnose_rows(rows_of(**own, tool_calls=np.where(QUARTER, 0.0, 2.0))))
 

@@ -25,12 +25,9 @@ def judged(
     group = [it, *others]
     for number, one in enumerate(group):
         one.id = number
+    is_running = state == RunState.RUNNING
     return training(
-        columns_of(group),
-        0,
-        is_evaluation=it.mode == Mode.EVAL,
-        is_running=state == RunState.RUNNING,
-        config=config or {},
+        columns_of(group), 0, is_evaluation=it.mode == Mode.EVAL, is_running=is_running, config=config or {}
     )
 
 

@@ -123,29 +123,15 @@ def test_the_last_line_does_not_add_up_different_tasks() -> None:
 
 
 def test_a_function_is_raw_weighted_or_what_is_left() -> None:
-    results = [
-        {
-            "t": [
-                GroupResult(2, 1, 1.0, {"rewards.f": (2, 1.0, 0.9)}),
-                GroupResult(2, 1, 1.0, {"rewards.f": (2, 0.0, 0.0)}),
-            ]
-        }
-    ]
-    shown = {part: figures_of(results, [{"f": 2.0}], part)["rewards.f"][0] for part in ("raw", "weighted", "headroom")}
-    assert {part: it and round(it.mean, 6) for part, it in shown.items()} == {
-        "raw": 0.25,
-        "weighted": 0.5,
-        "headroom": 1.3,
-    }
-    penalty = figures_of([{"t": [GroupResult(2, 0, 0.0, {"rewards.f": (2, -0.5, -0.25)})]}], [{"f": 2.0}], "headroom")
-    (found,) = penalty["rewards.f"]
-    assert found is not None
-    assert found.mean == pytest.approx(0.5)  # what it took; no reward of 2 can be had from it
-    never = figures_of([{"t": [GroupResult(2, 0, 0.0, {"rewards.f": (2, 0.0, 0.0)})]}], [{"f": 0.5}], "headroom")[
-        "rewards.f"
-    ]
-    assert never[0] is not None
-    assert never[0].mean == 0.5, "all of its weight is left to win"
+    def mean(part: str, weight: float, *sums: tuple[int, float, float]) -> float | None:
+        groups = [GroupResult(2, 0, 0.0, {"rewards.f": it}) for it in sums]
+        (found,) = figures_of([{"t": groups}], [{"f": weight}], part)["rewards.f"]
+        return found and round(found.mean, 6)
+
+    of_two = (2, 1.0, 0.9), (2, 0.0, 0.0)
+    assert [mean(part, 2.0, *of_two) for part in ("raw", "weighted", "headroom")] == [0.25, 0.5, 1.3]
+    assert mean("headroom", 2.0, (2, -0.5, -0.25)) == 0.5, "what it took; no reward of 2 can be had from it"
+    assert mean("headroom", 0.5, (2, 0.0, 0.0)) == 0.5, "all of its weight is left to win"
 
 
 def test_the_page_has_every_figure_of_the_rollouts(client: TestClient, engine: Engine) -> None:
@@ -155,12 +141,8 @@ def test_the_page_has_every_figure_of_the_rollouts(client: TestClient, engine: E
     assert re.fullmatch(r"\d+\.\d% ±\d+\.\d%", found["errors"][0])
     assert set(WEIGHTS) <= set(found)
     row = EvaluationRow
-    wanted = (
-        col(row.run_id) == 1,
-        col(row.mode) == "train",
-        col(row.task).not_like("count%"),
-        col(row.turns).is_not(None),
-    )
+    of_train = col(row.run_id) == 1, col(row.mode) == "train"
+    wanted = *of_train, col(row.task).not_like("count%"), col(row.turns).is_not(None)
     with engine.connect() as db:
         turns = db.execute(select(col(row.group), col(row.turns)).where(*wanted)).all()
     found_in = {group: [n or 0 for name, n in turns if name == group] for group, _ in turns}
@@ -255,11 +237,8 @@ def test_rewards_near_the_largest_number_fail_no_page(tmp_path: Path) -> None:
                     row.score(rewards={"a": reward})
     client = dashboard(tmp_path / "runs.db")
     runs = [summary.run.uid for summary in queries.all_runs(writing_engine(tmp_path / "runs.db"))]
-    for address in (
-        "/runs/huge/groups/1",
-        f"/compare?run={runs[0]}&run={runs[1]}",
-        f"/compare?run={runs[1]}&run={runs[0]}",
-    ):
+    compared = [f"/compare?run={one}&run={other}" for one, other in (runs, runs[::-1])]
+    for address in ("/runs/huge/groups/1", *compared):
         assert client.get(address).status_code == 200, address
 
 

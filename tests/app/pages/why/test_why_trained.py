@@ -118,13 +118,8 @@ def test_each_row_is_judged_as_its_own_page_judges_it(engine: Engine, state: str
     assert len(found) == sum(row.mode == Mode.TRAIN and row.status != Status.RUNNING for row in known.values())
     for place, row_id in enumerate(rows.id.tolist()):
         row, outcome = known[row_id], OUTCOMES[found[place]]
-        told = training(
-            columns_of_rows(groups[row.group]),
-            row_id,
-            is_evaluation=row.mode == Mode.EVAL,
-            is_running=state == RunState.RUNNING,
-            config=config,
-        )
+        group, is_running = columns_of_rows(groups[row.group]), state == RunState.RUNNING
+        told = training(group, row_id, is_evaluation=row.mode == Mode.EVAL, is_running=is_running, config=config)
         assert (told.moved == Moved.YES) == (outcome == Outcome.TRAINED), (told, outcome)
         assert _WHY[outcome] in told.why, (told, outcome)
         assert ("of its group are equal" in told.why) == (outcome in {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP})
@@ -162,7 +157,7 @@ def test_the_ways_to_lack_an_advantage_open_exactly_their_rollouts(tmp_path: Pat
     unscored; of those that were scored the advantage is unknown.
     """
     engine = writing_engine(tmp_path / "lacking.db")
-    alive = {"state": RunState.RUNNING, "heartbeat": now_us()} if is_running else {}
+    alive: dict[str, Any] = {"state": RunState.RUNNING, "heartbeat": now_us()} if is_running else {}
     with engine.begin() as connection:
         run_id = factory.insert_rows(connection, rows_without_advantage({"scored": 2} if is_running else {}), **alive)
     rows = RunColumns(run_id, Mode.TRAIN).refresh(engine)
@@ -249,16 +244,12 @@ def test_the_masks_that_are_on_are_those_that_a_rollouts_own_page_names(engine: 
     rows, known = columns(engine), stored(engine)
     found = outcomes(rows, success=SUCCESS, is_running=False, config=config)
     trained = found == OUTCOMES.index(Outcome.TRAINED)
-    told = [
-        training(
-            columns_of_rows([row for row in known.values() if row.group == known[it].group]),
-            it,
-            is_evaluation=False,
-            is_running=False,
-            config=config,
-        )
+    groups = {
+        it: columns_of_rows([row for row in known.values() if row.group == known[it].group])
         for it in rows.id[trained].tolist()
-    ]
+    }
+    state: dict[str, Any] = {"is_evaluation": False, "is_running": False, "config": config}
+    told = [training(group, it, **state) for it, group in groups.items()]
     expected = [
         sum(any(word in clause for clause in it.unknown) for it in told)
         for word in ("importance sampling", "off-policy", "as truncated")
