@@ -85,8 +85,9 @@ class Ramp:
 def fit_ramp(trend: Trend, limit: float, found: Change) -> Ramp | None:
     """Return the ramp of a trend that has a change to higher values; None if two levels fit as well."""
     steps, values = (np.array(column, float) for column in zip(*trend, strict=True))
-    count = len(steps)
-    levels = np.where(np.arange(count) < found.place, found.before, found.after)
+    count, size = len(steps), float(np.abs(values).max())
+    values, limit = values / size, limit / size  # squares of huge values would overflow
+    levels = np.where(np.arange(count) < found.place, found.before, found.after) / size
     jump = float(((values - levels) ** 2).sum())
     lines = _lines(steps, values)
     if not jump > 0 or not len(lines.begin):
@@ -106,7 +107,7 @@ def fit_ramp(trend: Trend, limit: float, found: Change) -> Ramp | None:
     to_half = max(top / 2 - lines.level[best], 0.0) / lines.slope[best]
     told = (passes[best], passes[near].min(), passes[near].max(), lines.begin[best] + to_half)
     found_at = [int(steps[min(int(np.searchsorted(steps, it)), count - 1)]) for it in told]
-    return Ramp(found_at[0], found_at[1], found_at[2], found_at[3], top)
+    return Ramp(found_at[0], found_at[1], found_at[2], found_at[3], top * size)
 
 
 class _Lines(NamedTuple):
@@ -148,7 +149,7 @@ def _lines(steps: Floats, values: Floats) -> _Lines:
     line_squared = between(squared) - 2 * begin * between(xs) + begin**2 * between(ones) + width**2 * after
     both = between(products) - begin * between(ys) + width * (ys[-1] - ys[last + 1])
     slope = both / (line_squared - line**2 / count)
-    squares = float(y @ y) - slope * both
+    squares = np.maximum(float(y @ y) - slope * both, 0.0)  # rounding makes it negative where all is on the line
     is_up = slope > 0
     level = mean - slope * line / count
     return _Lines(*(it[is_up] for it in (steps[first], steps[last], slope, level, squares)))

@@ -76,6 +76,16 @@ def test_a_ramp_that_stays_at_its_height_begins_where_it_began(end: int, limit: 
     assert np.mean(np.abs(np.array(told) - 32) <= 4) >= 0.95
 
 
+@pytest.mark.parametrize("size", [1.0, 1e-12, 1e200])
+@pytest.mark.parametrize(("end", "half"), [(30, 17), (20, 14)])
+def test_a_line_without_noise_begins_where_it_does(end: int, half: int, size: float) -> None:
+    values = size * np.interp(np.arange(31), [10, end], [1.0, 4.0])
+    found = above(tuple(enumerate(values.tolist())), 1.1 * size)
+    assert found["since_step"] - 10 in {1, 2}
+    assert found["since_range"] == (found["since_step"],) * 2
+    assert found["half_step"] == half
+
+
 def test_a_creeping_share_says_since_when_half_of_it_is_there() -> None:
     assert said(above(ramp(0.6, 1), 0.05)) == "since step 32 (29\u201334), half of it since step 49"
 
