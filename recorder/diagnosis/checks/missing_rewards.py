@@ -137,12 +137,15 @@ def _stopped(run: Run) -> Iterator[Card]:
     parts, is_last = _parts(run.all), run.all.step >= run.rows.steps[0]
     for name, values in run.all.values.items():
         has_number = np.isfinite(values)
-        ends = {place: _last_scored(run.all, of, has_number) for place, of in parts.items() if (of & is_last).any()}
-        stopped = {place: end for place, end in ends.items() if end is not None}
-        stopped = {"": stopped[""]} if "" in stopped else stopped
-        since = [parts[place] & run.all.scored & (run.all.step > end) for place, end in stopped.items()]
+        stopped, own = dict[str, int](), np.zeros(len(run.all), bool)
+        for place, of in parts.items():  # the largest first: what is in one that stopped says nothing new
+            since = of & is_last & ~own
+            end = _last_scored(run.all, of, has_number) if since.any() else None
+            if end is not None:
+                stopped[place] = end
+                own |= of & run.all.scored & (run.all.step > end)
         if stopped:
-            yield _make_stopped(run, name, list(stopped), min(stopped.values()) + 1, np.logical_or.reduce(since))
+            yield _make_stopped(run, name, list(stopped), min(stopped.values()) + 1, own)
 
 
 def _parts(rows: Rows) -> dict[str, Bools]:
