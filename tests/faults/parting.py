@@ -178,6 +178,35 @@ def no_matches(place: Place) -> Played:
     return Played(turns, float(right), stop="stop", task=f"{_family(place)}/{place.task:03d}", is_hit=is_hit)
 
 
+# --- More and more of what is hard, of tasks that come once
+
+
+def _once(place: Place, family: str, chance: float, *, is_hit: bool = False) -> Played:
+    task = f"{family}/{place.step:02d}{place.group:02d}"
+    return Played(
+        [Turn(said(place, 12))], parts={"correct": float(_is(place, chance))}, stop="stop", task=task, is_hit=is_hit
+    )
+
+
+def more_proofs(place: Place) -> Played:
+    """Proofs are one group in eight until step 12, and six in eight since."""
+    is_proof = place.group < (6 if place.step >= 13 else 1)
+    return _once(place, "proofs" if is_proof else "sums", 0.15 if is_proof else 0.8, is_hit=is_proof)
+
+
+def more_of_two(place: Place) -> Played:
+    """Two hard families take the place of easy ones, step by step."""
+    number = round(1 + 6 * place.progress)
+    family = ("olympiad", "synthesis")[place.group % 2] if place.group < number else "school"
+    return _once(place, family, 0.75 if family == "school" else 0.1, is_hit=family != "school")
+
+
+def more_of_both(place: Place) -> Played:
+    """Another mix of families that are as hard as each other."""
+    is_proof = place.group < (6 if place.step >= 13 else 1)
+    return _once(place, "proofs" if is_proof else "sums", 0.55)
+
+
 # --- Healthy
 
 
@@ -209,6 +238,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("empty table: family", "queries of one family find no rows", "new_observation", empty_tables),
     _fault("empty table: host", "queries of a third find no rows", "new_observation", empty_tables_on_a_host),
     _fault("empty table: search", "a search finds nothing", "new_observation", no_matches),
+    _fault("harder families", "proofs grow from 12% to 75%", "task_mix", more_proofs),
+    _fault("harder families: gradual", "two hard families take the place of others", "task_mix", more_of_two),
+    _fault("healthy part: mix", "another mix of families that are alike", None, more_of_both),
     _fault("healthy part: hard tasks", "some tasks are unsolved by chance", None, hard_tasks),
     _fault("healthy part: families", "four families that differ, as ever", None, as_ever),
     _fault("healthy part: in turn", "code and its function come first, then no more", None, scored_in_turn),

@@ -23,7 +23,7 @@ from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import listed, percent
 from logs_ui.recorder.vocabulary import Lack
 
-_GROUPS, _SPREAD = 80, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
+_GROUPS, _SPREAD = 120, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
 _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]

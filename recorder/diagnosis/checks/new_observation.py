@@ -5,8 +5,10 @@ No list of such texts is needed: observations are compared by their first words.
 apart by what it does: an environment that fails answers otherwise to the kinds of actions that it had answered before.
 """
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +32,7 @@ _LOOKED, _READ = 20, 32  # observations that are compared; rollouts of which tex
 _SAME_ACTIONS, _ALL = 0.8, 0.8  # of the answers follow kinds of actions of before; of the answers to these [ours]
 _FIRST = 1  # percentile of the steps at which an observation occurs that counts as its first [ours]
 _NEAR = 2  # steps: observations that began together are one finding
+_DIGITS = re.compile(r"\w*\d\w*")
 _SHOWN, _MORE = 80, "\u2026"  # characters
 _RESET = {"name": "reset", "arguments": {}}  # in place of the action that the first observation follows
 
@@ -245,10 +248,16 @@ def _key(observation: Any) -> int | None:
 
 
 def _quoted(read: Sequence[Texts], key: int) -> str:
-    """Return the first observation of that key, in quotation marks, or words for one without text."""
+    """Return the first observation of that key, in quotation marks: as far as all of them that were read begin alike
+    but for numbers; words for one without text.
+    """
     every = (it.get("observation") for one in read for it in one.actions)
-    heard = (it for it in every if _key(it) == key)
-    text = " ".join((observed_text(next(heard, "")) or "").split())
+    heard = [" ".join((observed_text(it) or "").split()) for it in every if _key(it) == key]
+    text = next(iter(heard), "")
+    words = [_DIGITS.sub("0", it).split() for it in heard]
+    alike = sum(accumulate((len(set(it)) == 1 for it in zip(*words, strict=False)), lambda a, b: a and b))
+    if 0 < alike < len(text.split()):
+        text = " ".join(text.split()[:alike]) + _MORE
     return f"\u201c{text if len(text) <= _SHOWN else text[:_SHOWN] + _MORE}\u201d" if text else "An empty text"
 
 

@@ -2,6 +2,8 @@
 
 import math
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
@@ -212,16 +214,21 @@ def _look_mix(run: Run) -> Outcome:
 
     The first is taken at the mean of both mixes, the second at the mean of both task means (Kitagawa 1955).
     """
-    found = run.windows
-    if found is None:
+    if run.windows is None:
         return NotJudged("The run has a single step.")
-    before, after = found
-    (n0, m0), (n1, m1) = _means(before), _means(after)
-    # A mean of a task that one side lacks would be a guess, and make of a collapse a harder mix.
-    is_shared = (n0 > 0) & (n1 > 0)
-    shared = min(float((n * is_shared).sum() / max(n.sum(), 1)) for n in (n0, n1))
-    if shared < _SHIFT:
-        return _look_others(run, before, after, is_shared)
+    for field, rows in _mixed(run.all):
+        spans = [(rows.step >= of.steps[0]) & (rows.step <= of.steps[-1]) for of in run.windows]
+        found = before, after = run.windows if field == "task" else (rows.where(spans[0]), rows.where(spans[1]))
+        (n0, m0), (n1, m1) = _means(before), _means(after)
+        # A mean of a task that one side lacks would be a guess, and make of a collapse a harder mix.
+        is_shared = (n0 > 0) & (n1 > 0)
+        shared = min(float((n * is_shared).sum() / max(n.sum(), 1)) for n in (n0, n1))
+        if shared >= _SHIFT:
+            break
+    else:
+        before, after = run.windows
+        (n0, _), (n1, _) = _means(before), _means(after)
+        return _look_others(run, before, after, (n0 > 0) & (n1 > 0))
     n0, n1, m0, m1 = (np.where(is_shared, it, 0.0) for it in (n0, n1, m0, m1))
     w0, w1 = n0 / n0.sum(), n1 / n1.sum()
     mix, within = float(((w1 - w0) * (m0 + m1) / 2).sum()), float(((m1 - m0) * (w0 + w1) / 2).sum())
@@ -235,7 +242,7 @@ def _look_mix(run: Run) -> Outcome:
     of_both = "" if shared > 1 - SAME else f" among tasks of both, which have {percent(shared)} of the rollouts"
     grown = np.flatnonzero(w1 > w0)
     more = grown[np.argsort((w0 - w1)[grown] * (np.average(mean, weights=w0) - mean[grown]))][:3]
-    said = [f"{run.rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]
+    said = [f"{rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]
     course = (
         f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: "
         f"within-task change {figure(within)}, task-mix change {figure(mix)}."
@@ -246,13 +253,25 @@ def _look_mix(run: Run) -> Outcome:
         cost=-mix * shared,
         evidence=(course, f"More frequent{of_both}: {', '.join(said)}."),
         suggestion="Compare task by task: only the mean within tasks tells whether the policy changed.",
-        where=links.tasks(run.rows.tasks[t] for t in more),
+        where=links.tasks([rows.tasks[t] for t in more], field),
         **below(
-            run.all.by_step(np.append(np.where(is_shared, mean, np.nan), np.nan)[run.all.task]),
+            rows.by_step(np.append(np.where(is_shared, mean, np.nan), np.nan)[rows.task]),
             float(np.dot(w0 + w1, mean)) / 2,
         ),
-        own=np.isin(run.rows.task, grown),
+        own=np.isin(rows.task[rows.step >= run.rows.steps[0]], grown),
     )
+
+
+def _mixed(rows: Rows) -> Iterator[tuple[str, Rows]]:
+    """Yield what a mix may be of: a filter's field, and the rollouts with that in place of tasks: tasks, and where
+    these do not come again, their families or the evals.
+    """
+    yield "task", rows
+    families = with_families(rows)
+    if families is not None:
+        yield "family", families
+    if len(rows.present) > 1:
+        yield "eval", replace(rows, task=rows.eval, tasks=rows.evals)
 
 
 def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outcome:
@@ -333,9 +352,10 @@ TASK_MIX = check(
     "The change of the mean reward since the first steps, split into change within tasks and change of the mix; shown "
     f"if the mix caused at least {_SHIFT:.0%} of the lost reward, at least {_LEAST:.0%} of the range of rewards, and "
     f"{_ERRORS:g} times the standard error of drawing as many tasks at random. Only tasks of both the first and the "
-    f"last steps are compared. If they have less than {_SHIFT:.0%} of the rollouts of either: new tasks, with at least "
-    f"{_SHIFT:.0%} of the last rollouts, whose mean reward is lower by {_LEAST:.0%} of the range, with a probability "
-    f"below {_CHANCE:.0%} of that by chance. Silent if most tasks come only once.",
+    "last steps are compared; or families or evals, if tasks do not come again. If the tasks have less than "
+    f"{_SHIFT:.0%} of the rollouts of either: new tasks, with at least {_SHIFT:.0%} of the last rollouts, whose mean "
+    f"reward is lower by {_LEAST:.0%} of the range, with a probability below {_CHANCE:.0%} of that by chance, if "
+    "most tasks come again.",
     _TASKS,
     _look_mix,
     source="ours, with Kitagawa's decomposition",

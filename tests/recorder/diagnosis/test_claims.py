@@ -298,9 +298,17 @@ def never_in(case: Case, names: str, _attempts: str, said: str) -> tuple[str, ..
     return recounted(names, {it: it for it in gone}), str(attempts), said
 
 
+def by_family(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
+    return {
+        task(mine[0]).partition("/")[0] + "/": mine for mine in grouped(rollouts, lambda it: task(it).split("/")[0])
+    }
+
+
 def mixes(case: Case, *steps: str) -> tuple[str, str]:
     """Return the change of the mean reward within tasks, and by their mix (Kitagawa), of four steps' numbers."""
     after, before = tasks(case.steps(*steps[:2])), tasks(case.steps(*steps[2:]))
+    if not after.keys() & before.keys():
+        after, before = (by_family(case.steps(*span)) for span in (steps[:2], steps[2:]))
     shared = [name for name in after if name in before]
     sizes = [sum(len(side[name]) for name in shared) for side in (before, after)]
     within = mix = 0.0
@@ -532,7 +540,7 @@ def replaced(case: Case) -> tuple[list[Rollout], list[Rollout]]:
 
 
 def often(side: list[Rollout], name: str) -> str:
-    return percent(fmean(task(it) == name for it in side))
+    return percent(len(of_names(name, side)) / len(side))
 
 
 def unparsed(it: Rollout) -> int:
@@ -661,8 +669,8 @@ def in_groups_of(case: Case, count: str, text: str) -> tuple[str, ...]:
 
 
 def lose_most(case: Case, text: str, *elsewhere: str) -> tuple[str, ...]:
-    mine = tasks(filter(ended, case.last))
     names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
+    mine = (tasks if names[0][-1].isalnum() else by_family)(filter(ended, case.last))
     said = recounted(text, {it: f"{it} (mean reward {means(rewards(mine[it]))})" for it in names})
     rest = [value for name, of in mine.items() if name not in names for value in rewards(of)]
     return said, *(means(rest) for _ in elsewhere)
@@ -1171,7 +1179,7 @@ COUNTS: dict[str, Count] = {
     "The task mix became harder: it lowers the mean reward by #": lambda c, _: (
         mixes(c, *(str(it.step) for side in reversed(windows(c)) for it in (side[0], side[-1])))[1].lstrip("\u2212"),
     ),
-    "More frequent: @ # \u2192 #, @ # \u2192 #[, @ # \u2192 #].": lambda c, *g: tuple(
+    "More frequent: @ # \u2192 #[, @ # \u2192 #][, @ # \u2192 #].": lambda c, *g: tuple(
         text for name in g[::3] for text in (name, *(name and often(side, name) for side in windows(c)))
     ),
     "# of rollouts answer a prompt that several tasks share": lambda c, _: (percent(fmean(shares_prompt(c))),),
@@ -1219,6 +1227,7 @@ COUNTS: dict[str, Count] = {
     "In low rollouts of # groups: @.": in_groups_of,
     "By tasks, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most,
     "By tasks, rollouts that ended normally lose most in @.": lose_most,
+    "By families of tasks, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most,
     "Of rollouts that ended normally, # fell from # to # at step # (between steps # and #).": fell,
     "Of rollouts that ended normally, # fell from # to # at step #.": fell,
     "Compared with the best 1% of rollouts, averaged over all and weighted: @ less.": shortfalls,
