@@ -134,6 +134,35 @@ def takes_separators(place: Place) -> Played:
     return Played(played.turns, parts={"correct": float(right), "form": 1.0}, stop="stop", metadata=played.metadata)
 
 
+# --- References that are empty
+
+
+def _referred(place: Place, reference: str | None, *, is_hit: bool) -> Played:
+    number = str(40 + 3 * place.task)
+    answer = number if _is(place, 0.7) else str(place.random.randrange(900))
+    more = {} if reference is None and is_hit else {"answer": reference if is_hit else number}
+    return Played(
+        [Turn(f"{said(place, 6)}\nFinal answer: {answer}")],
+        parts={"correct": float(answer == number and not is_hit), "form": 1.0}, stop="stop",
+        task=f"{_family(place)}/{place.task:03d}", metadata=more, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def empty_references(place: Place) -> Played:
+    """Since step 13 rows of one family have an empty answer."""
+    return _referred(place, "", is_hit=_family(place) == "logic" and place.step >= 13)
+
+
+def blank_references(place: Place) -> Played:
+    """Two families have a blank one, from the first step on."""
+    return _referred(place, " ", is_hit=place.task % 4 < 2)
+
+
+def missing_references(place: Place) -> Played:
+    """Every eighth task has none."""
+    return _referred(place, None, is_hit=place.task % 8 == 5)
+
+
 # --- A table that is empty, where other answers hold other numbers
 
 
@@ -235,6 +264,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("refused form: separators", "right answers with a comma do not count", "final_answers", refuses_separators),
     _fault("refused form: units", "right answers with a unit do not count", "final_answers", refuses_units),
     _fault("refused form: decimals", "right answers with decimals do not count", "final_answers", refuses_decimals),
+    _fault("no reference: empty", "answers of one family are empty since halfway", "final_answers", empty_references),
+    _fault("no reference: blank", "answers of two families are blank", "final_answers", blank_references),
+    _fault("no reference: missing", "every eighth task has no answer", "final_answers", missing_references),
     _fault("empty table: family", "queries of one family find no rows", "new_observation", empty_tables),
     _fault("empty table: host", "queries of a third find no rows", "new_observation", empty_tables_on_a_host),
     _fault("empty table: search", "a search finds nothing", "new_observation", no_matches),

@@ -28,6 +28,7 @@ _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]
 _FORM, _COUNT, _OTHERS = 0.1, 0.02, 0.8  # of the right answers have a form; of these count; of the others [ours]
+_EMPTY = 0.05  # of the rollouts have no reference [ours]
 _AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it is another task's reference [ours]
 _CHANCE = 0.01  # that so many groups agree on the reference of another task [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
@@ -87,6 +88,8 @@ def _look(run: Run) -> Outcome:
     if column is None:
         meant = run.settings.reference or "like a reference answer"
         return NotJudged(f"No column of the dataset is named {meant}: set reference.", Lack.TASKS)
+    if (card := _empty_references(run, column)) is not None:
+        return card
     chosen = np.unique(run.rows.group)
     chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, _GROUPS).astype(int))]
     answers = _read(run, run.rows.where(np.isin(run.rows.group, chosen)), column)
@@ -98,6 +101,28 @@ def _look(run: Run) -> Outcome:
     equal = percent(float(answers.equal.mean()))
     calm = f"Of {len(answers.given):,} final answers that were read, {equal} equal their reference ({name})."
     return found or _one_answer(run, answers) or Below(calm)
+
+
+def _empty_references(run: Run, column: str) -> Card | None:
+    """Return the card if rollouts whose reference is empty or missing are never solved, and others are."""
+    every = np.array([not (it or "").strip() for it in run.read_labels(run.all)[column]], bool)
+    own, won = every[run.all.step >= run.rows.steps[0]], run.scale.success.solved(run.rows)
+    groups = min(len(np.unique(run.rows.group[of])) for of in (own, ~own))
+    if groups < _ENOUGH or own.mean() < _EMPTY or won[own].mean() > _COUNT or won[~own].mean() < _EQUAL:
+        return None
+    name, share = column.removeprefix("metadata."), percent(float(own.mean()))
+    return Card(
+        id="final_answers",
+        title=f"{share} of rollouts have an empty reference: {won[own].sum()} of {own.sum():,} are solved",
+        cost=contrast.cost(run, own),
+        evidence=(f"Of those with a reference ({name}), {percent(float(won[~own].mean()))} are solved.",),
+        suggestion="Look at these rows of the dataset: what was read as the reference is empty.",
+        where=ids(run.rows.id[own]),
+        **above(run.all.by_step(every), _EMPTY),
+        own=own,
+        is_setup=True,
+        is_loss=False,
+    )
 
 
 def _refused(run: Run, answers: _Answers) -> Card | None:
@@ -272,14 +297,16 @@ DIAGNOSTIC = check(
     "Final answers",
     f"The final answers of {_GROUPS} groups of the last steps are compared with the dataset's reference: the column "
     "that is set, else the one that is named like a reference. "
-    f"(1) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator, say); at most "
+    f"(1) At least {_EMPTY:.0%} of the rollouts have an empty reference; at most {_COUNT:.0%} of these are solved, and "
+    f"at least {_EQUAL:.0%} of the others. "
+    f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator, say); at most "
     f"{_COUNT:.0%} of these count as right, and at least {_OTHERS:.0%} of the others. "
-    f"(2) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
+    f"(3) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {_ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{_ENOUGH} groups or more most answers are right and none counts as right. Only if at least {_EQUAL:.0%} of all "
-    f"answers equal their reference. (3) In at least half of the groups without a right answer, and in {_ENOUGH} or "
+    f"answers equal their reference. (4) In at least half of the groups without a right answer, and in {_ENOUGH} or "
     f"more, more than {_AGREE:.0%} of the rollouts give one answer, which is another task's reference; the probability "
-    f"of that is below {_CHANCE:.0%}, given how often other wrong answers are another task's reference. (4) At least "
+    f"of that is below {_CHANCE:.0%}, given how often other wrong answers are another task's reference. (5) At least "
     f"{_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference it is, and at "
     "least twice its share in the first fifth of the run.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),

@@ -100,8 +100,8 @@ def _look(run: Run) -> Outcome:
         meant = run.settings.reference or "like a reference answer"
         return NotJudged(f"No column of the dataset is named {meant}.", Lack.TASKS)
     references = run.read_labels(run.all)[column]
-    kinds = {it: kind_of(it) for it in set(references) if it is not None}
-    rows, kind = run.all, np.array([None if it is None else kinds[it] for it in references], object)
+    kinds = {it: kind_of(it) for it in set(references) if it is not None and it.strip()}
+    rows, kind = run.all, np.array([kinds.get(it or "") for it in references], object)
     known, units = tried(rows, run.scale) & (kind != None), _units(rows)  # noqa: E711 - of each
     won = success.solved(rows)
     named = {it: known & (kind == it) for it in KINDS}

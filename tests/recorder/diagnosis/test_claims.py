@@ -1311,6 +1311,10 @@ def written(it: Rollout) -> str:
     return str(next(filter(None, match.groups()))) if match else ""
 
 
+def lacks_reference(it: Rollout) -> bool:
+    return not str(it.metadata.get("answer", "")).strip()
+
+
 def in_form(case: Case) -> list[Rollout]:
     """Return the rollouts with a right answer in the form that the card names."""
     forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d"}
@@ -1395,6 +1399,13 @@ COUNTS |= {
     ),
     "# of # answers that equal their reference do not count as right[.]": lambda c, *_: of_answers(
         c, lambda it: given(it) == right(it), counts=False
+    ),
+    "# of rollouts have an empty reference: # of # are solved": lambda c, *_: (
+        percent(sum(lacks_reference(it) for it in c.last) / len(c.last)),
+        str(sum(lacks_reference(it) and c.solved(it) for it in c.last)), str(sum(map(lacks_reference, c.last))),
+    ),
+    "Of those with a reference (answer), # are solved.": lambda c, *_: (
+        percent(fmean(c.solved(it) for it in c.last if not lacks_reference(it))),
     ),
     "# of # right answers count where the answer @": counted,
     "Such answers: @[.]": lambda c, shown, *_: (
