@@ -1,5 +1,6 @@
 """Answers as browsers and proxies get them: compressed, for HEAD, and for the icon that browsers look for."""
 
+import re
 from pathlib import Path
 
 from fastapi.testclient import TestClient
@@ -57,3 +58,9 @@ def test_browsers_find_the_icon(client: TestClient, path: Path) -> None:
     assert client.get("/favicon.ico").headers["content-type"].startswith("image/svg+xml")
     with dashboard(path, token=UID) as locked:
         assert locked.get("/favicon.ico").status_code == 200
+
+
+def test_htmx_begins_once_our_script_has_run(client: TestClient) -> None:
+    """What is not deferred waits for what is: app.js gives htmx the type that the page's policy asks for."""
+    scripts = re.findall(r'<script src="[^"]*?([\w.]+\.js)[^"]*"( defer)?>', client.get("/").text)
+    assert [it for it in scripts if it[0] in {"htmx.min.js", "app.js"}] == [("htmx.min.js", ""), ("app.js", " defer")]
