@@ -85,13 +85,16 @@ def _messages(rollout: Rollout) -> list[dict[str, Any]]:
 
 
 def _actions(rollout: Rollout) -> Sequence[dict[str, Any]]:
-    return [
+    entries: list[dict[str, Any]] = [
         {
             "turn": number, "text": turn.text, "action": turn.action, "observation": turn.observation,
             "reward": turn.reward, "done": turn.done, "metadata": None, "error": turn.error,
         }
         for number, turn in enumerate(rollout.turns, 1)
     ]  # fmt: skip
+    if entries and rollout.stop == StopReason.STOP:
+        entries[-1]["metadata"] = {"parsed": True}  # a last answer is no action that was not found
+    return entries
 
 
 def _rewards(rollout: Rollout) -> dict[str, Any]:

@@ -209,7 +209,7 @@ def test_nothing_is_below_its_threshold_that_was_not_looked_at(run: Realistic) -
     attempts = [len(tried(mine)) for mine in by("task", truth.rollouts).values()]
     if run.kind == "judge" or max(attempts) < ATTEMPTS:
         unseen += LOOKS_AT_TASKS[: 1 if run.kind == "web" else 2]  # its families are looked at
-    if share_of_both(truth.rollouts, len({it["step"] for it in found.last_steps})) < 0.5:
+    if run.kind != "web" and share_of_both(truth.rollouts, len({it["step"] for it in found.last_steps})) < 0.5:
         unseen += ["Task mix"]
     if len(truth.weights) < 2:
         unseen += ["Reward functions", "Suspected hacking"]
