@@ -43,7 +43,7 @@ _SHIFT, _LEAST, _ERRORS, _CHANCE = 0.5, 0.05, 2.5, 0.01  # for the mix of tasks
 def _look_forgotten(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return _UNDEFINED
-    rows, what, found, partly = run.all, "tasks", labels(run.all, run.scale, run.settings), None
+    rows, what, found = run.all, "tasks", labels(run.all, run.scale, run.settings)
     if (grouped := with_families(rows)) is not None:
         whole = labels(grouped, run.scale, run.settings)
         lost = np.isin(grouped.task, np.flatnonzero(whole.label == Label.FORGOTTEN))
@@ -55,15 +55,15 @@ def _look_forgotten(run: Run) -> Outcome:
         is_whole = len(np.unique(rows.task[still])) <= len(np.unique(rows.task[lost])) / 2
         if not tasks_recur(rows) or (lost.any() and is_whole and lost.sum() > (alone & ~lost).sum()):
             rows, what, found = grouped, "task families", whole
-        partly = _find_partly_fallen(run, grouped)
     often = int((np.bincount(rows.task[tried(rows, run.scale)]) >= ATTEMPTS).sum())
     if often == 0:
         return NotJudged(f"No task has {ATTEMPTS} attempts yet.", Lack.TASKS)
     is_last = rows.step >= run.rows.steps[0]
     starts = np.where(found.label == Label.FORGOTTEN, found.since, -1)
-    is_found = np.isin(rows.task, np.flatnonzero(starts >= 0))[is_last].any()
-    if grouped is not None and partly is not None and not is_found:
-        rows, what, starts = grouped, "task families", partly
+    if grouped is not None and not np.isin(rows.task, np.flatnonzero(starts >= 0))[is_last].any():
+        partly = _find_partly_fallen(run, grouped)
+        if (partly >= 0).any():
+            rows, what, starts = grouped, "task families", partly
     gone = np.flatnonzero(starts >= 0)
     of = tried(rows, run.scale) & np.isin(rows.task, gone)
     own = np.isin(rows.task, gone)[is_last]
@@ -107,7 +107,8 @@ def _find_partly_fallen(run: Run, grouped: Rows) -> Ints:
     for family in np.flatnonzero(starts >= 0).tolist():
         of, late = np.where(grouped.task == family, won, np.nan), grouped.step >= starts[family]
         fall, of_same = compare(of, late, grouped.group), compare(of, late, grouped.group, run.all.task)
-        has_fallen = fall is not None and (fall.chance or 0.0) <= SURER and of_same is not None and of_same.value < 0
+        has_fallen = fall is not None and fall.chance is not None and fall.chance <= SURER
+        has_fallen &= of_same is not None and of_same.value < 0
         rest = compare(np.where(grouped.task == family, np.nan, won), late, grouped.group)
         # What fell everywhere is no matter of one family.
         if fall is not None and rest is not None and rest.value < 0:

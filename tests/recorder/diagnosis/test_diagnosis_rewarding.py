@@ -340,3 +340,15 @@ def test_rewards_that_are_missing_raise_no_warning(reward: float) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         diagnose_rows(rows, has_ended=True)
+
+
+@pytest.mark.parametrize(("groups", "said"), [(4, []), (12, ["forgotten"])])
+def test_a_family_of_fewer_than_five_late_groups_has_not_regressed(groups: int, said: list[str]) -> None:
+    place = np.arange(480)  # 20 steps of six groups of four
+    group = place // 4
+    of_a, late = group % 6 < 2, place >= 480 - 4 * 3 * groups
+    task = [f"{'a' if mine else 'b'}/{it % 12:02d}" for mine, it in zip(of_a, group, strict=True)]
+    reward = np.where(of_a & late, place % 4 == 0, place % 8 > 0)
+    rows = rows_of(480, steps=20, task=task, reward=reward.astype(float))
+    cards = diagnose_rows(rows, Settings(steps=2)).cards
+    assert [it.id for it in cards if it.id == "forgotten"] == said
