@@ -138,6 +138,10 @@ class Success:
             found |= _in_eval(rows, mark) & (np.isfinite(values) | (not by_function))
         return found
 
+    def is_decided_by(self, function: str) -> bool:
+        """Return True if what a function gives decides of any rollout."""
+        return _key(function) in {mark.column for mark in self.marks}
+
     def solved(self, rows: Rows) -> Bools:
         """Return (N,) True for solved rollouts; all False if success is not defined."""
         found, is_open = np.zeros(len(rows), bool), np.ones(len(rows), bool)

@@ -158,6 +158,13 @@ def blank_references(place: Place) -> Played:
     return _referred(place, " ", is_hit=place.task % 4 < 2)
 
 
+def graded_without_references(place: Place) -> Played:
+    """Code has tests that give a share, and no reference; sums have one."""
+    if _family(place) == "logic":
+        return _answered(place, {"tests": round(0.9 - 0.9 * place.random.random() ** 2, 1), "correct": None})
+    return _referred(place, None, is_hit=False)
+
+
 def missing_references(place: Place) -> Played:
     """Every eighth task has none."""
     return _referred(place, None, is_hit=place.task % 8 == 5)
@@ -273,6 +280,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("harder families", "proofs grow from 12% to 75%", "task_mix", more_proofs),
     _fault("harder families: gradual", "two hard families take the place of others", "task_mix", more_of_two),
     _fault("healthy part: mix", "another mix of families that are alike", None, more_of_both),
+    _fault("healthy part: no reference", "code has none, and is graded", None, graded_without_references),
     _fault("healthy part: hard tasks", "some tasks are unsolved by chance", None, hard_tasks),
     _fault("healthy part: families", "four families that differ, as ever", None, as_ever),
     _fault("healthy part: in turn", "code and its function come first, then no more", None, scored_in_turn),

@@ -6,6 +6,7 @@ plain form: one number by its value, all else by its letters and digits.
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import comb
@@ -105,12 +106,12 @@ def _look(run: Run) -> Outcome:
 
 def _empty_references(run: Run, column: str) -> Card | None:
     """Return the card if rollouts whose reference is empty or missing are never solved, and others are."""
-    every = np.array([not (it or "").strip() for it in run.read_labels(run.all)[column]], bool)
-    own, won = every[run.all.step >= run.rows.steps[0]], run.scale.success.solved(run.rows)
+    own, won = _lack_reference(run, run.rows, run.labels[column]), run.scale.success.solved(run.rows)
     groups = min(len(np.unique(run.rows.group[of])) for of in (own, ~own))
     if groups < _ENOUGH or own.mean() < _EMPTY or won[own].mean() > _COUNT or won[~own].mean() < _EQUAL:
         return None
     name, share = column.removeprefix("metadata."), percent(float(own.mean()))
+    every = _lack_reference(run, run.all, run.read_labels(run.all)[column])
     return Card(
         id="final_answers",
         title=f"{share} of rollouts have an empty reference: {won[own].sum()} of {own.sum():,} are solved",
@@ -123,6 +124,17 @@ def _empty_references(run: Run, column: str) -> Card | None:
         is_setup=True,
         is_loss=False,
     )
+
+
+def _lack_reference(run: Run, rows: Rows, references: Sequence[str | None]) -> Bools:
+    """Return (N,) True for rollouts whose reference is empty or missing, and that count as solved by what decides of
+    those that have one: tasks of another kind, such as those with tests, may need none.
+    """
+    success = run.scale.success
+    lacks = np.array([not (it or "").strip() for it in references], bool)
+    of_functions = [values for name, values in rows.values.items() if success.is_decided_by(name)]
+    deciding = [np.isfinite(it) for it in of_functions if np.isfinite(it[~lacks]).any()]
+    return lacks & success.known(rows) & (np.logical_or.reduce(deciding) if of_functions else True)
 
 
 def _refused(run: Run, answers: _Answers) -> Card | None:
@@ -297,8 +309,8 @@ DIAGNOSTIC = check(
     "Final answers",
     f"The final answers of {_GROUPS} groups of the last steps are compared with the dataset's reference: the column "
     "that is set, else the one that is named like a reference. "
-    f"(1) At least {_EMPTY:.0%} of the rollouts have an empty reference; at most {_COUNT:.0%} of these are solved, and "
-    f"at least {_EQUAL:.0%} of the others. "
+    f"(1) At least {_EMPTY:.0%} of the rollouts have an empty reference or none, and count by the function that "
+    f"those with one do; at most {_COUNT:.0%} of these are solved, and at least {_EQUAL:.0%} of the others. "
     f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator, say); at most "
     f"{_COUNT:.0%} of these count as right, and at least {_OTHERS:.0%} of the others. "
     f"(3) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
