@@ -9,7 +9,7 @@ from typing import NamedTuple
 from logs_ui.app.parts import figures, words
 from logs_ui.app.parts.words import Word
 from logs_ui.recorder.queries import Step
-from logs_ui.recorder.queries.common import BOUND, bounded
+from logs_ui.recorder.queries.common import bounded
 from logs_ui.recorder.vocabulary import Status, StopReason
 
 Values = list[float | None]
@@ -124,10 +124,7 @@ class StepChart:
 
 def spelt(values: Values) -> str:
     """Formats values for a script: separated by spaces, a missing value as `-`."""
-    # A page spells thousands of values, and nearly all are within the bound.
-    return " ".join(
-        "-" if value is None else f"{value if -BOUND < value < BOUND else bounded(value):.5g}" for value in values
-    )
+    return " ".join("-" if value is None else f"{bounded(value):.5g}" for value in values)
 
 
 def written(value: float | None, form: Form) -> str:

@@ -180,6 +180,11 @@ class Report:
         return most or next(iter(self.cards), None)
 
     @property
+    def costliest(self) -> Card | None:
+        """Return the headline; None if it is `scored_low`, which names no cause."""
+        return None if self.headline is self.scored_low else self.headline
+
+    @property
     def basis(self) -> str:
         """Return how many of the checks could judge, and what most of the others lack, as recorded."""
         of, judged = len(self.cards) + len(self.checked), [it for it in self.checked if not it.state.startswith("not_")]
@@ -358,9 +363,8 @@ def _headline(report: Report) -> Iterator[Line]:
     else:
         yield Line(f"Mean reward {mean}, best {best} ({best_is}): {lost} lost per rollout.", "bold")
     yield Line(f"Solved: {visible(report.scale.success.said)}.", "dim")
-    most = report.headline
-    names_cause = most is not report.scored_low
-    if report.cards and most is not None and names_cause and most is not report.cards[0]:
+    most = report.costliest
+    if most is not None and most is not report.cards[0]:
         yield Line(f"Costs most: {visible(most.title)}.", "bold")
 
 

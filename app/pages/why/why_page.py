@@ -222,7 +222,7 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
     first = cards[0] if card_of_verdict(report) else None
     more = (report.scored_low,) if report.scored_low else ()
     rest = make_cards(report, more, known.settings, run.uid, count)
-    most = None if report.verdict.is_healthy or report.headline is report.scored_low else report.headline
+    most = None if report.verdict.is_healthy else report.costliest
     return Why(
         fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, looked.rollouts),
         looked=looked,

@@ -54,9 +54,9 @@ def find_growth(run: Run) -> Card | None:
     outcome, grown = outcome_of(run), rise(run, lengths, chance=SURER)
     if not (grown.is_sure and grown.after >= TIMES * grown.before > 0) or not _grows_when_alike(run):
         return None
-    gained = _over_time(run, outcome.values)
-    known = np.isfinite(run.rows.reward) & np.isfinite(lengths(run.rows))
-    r = correlation(run.rows, run.rows.reward, lengths(run.rows))
+    gained, tokens = _over_time(run, outcome.values), lengths(run.rows)
+    known = np.isfinite(run.rows.reward) & np.isfinite(tokens)
+    r = correlation(run.rows, run.rows.reward, tokens)
     if gained is None or gained.chance is None or (gained.value > 0 and gained.chance < _MAYBE):
         return None
     if not r <= _ERRORS / np.sqrt(known.sum()):
@@ -64,7 +64,6 @@ def find_growth(run: Run) -> Card | None:
     charge, whole = _find_charge(run), _LITTLE * spread(run)
     is_loss = charge is not None and charge.more > whole
     unsolved = _unsolved_longer(run)
-    tokens = lengths(run.rows)
     own = tokens >= TIMES * grown.before
     least = int(np.ceil(TIMES * grown.before))
     is_alone = np.array_equal(tokens, run.rows.completion_tokens, equal_nan=True)

@@ -134,9 +134,11 @@ def _stopped(run: Run) -> Iterator[Card]:
     """Yield a card for each function that scored nearly all of the run, an eval or a family of tasks, and since a step
     scores none of it.
     """
-    parts, is_last = _parts(run.all), run.all.step >= run.rows.steps[0]
-    for name, values in run.all.values.items():
-        has_number = np.isfinite(values)
+    is_last = run.all.step >= run.rows.steps[0]
+    silent = [name for name, values in run.rows.values.items() if not np.isfinite(values).all()]
+    parts = _parts(run.all) if silent else {}
+    for name in silent:
+        has_number = np.isfinite(run.all.values[name])
         stopped, own = dict[str, int](), np.zeros(len(run.all), bool)
         for place, of in parts.items():  # the largest first: what is in one that stopped says nothing new
             since = of & is_last & ~own

@@ -8,7 +8,7 @@ apart by what it does: an environment that fails answers otherwise to the kinds 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -255,7 +255,7 @@ def _quoted(read: Sequence[Texts], key: int) -> str:
     heard = [" ".join((observed_text(it) or "").split()) for it in every if _key(it) == key]
     text = next(iter(heard), "")
     words = [_DIGITS.sub("0", it).split() for it in heard]
-    alike = sum(accumulate((len(set(it)) == 1 for it in zip(*words, strict=False)), lambda a, b: a and b))
+    alike = len(list(takewhile(lambda same: len(set(same)) == 1, zip(*words, strict=False))))
     if 0 < alike < len(text.split()):
         text = " ".join(text.split()[:alike]) + _MORE
     return f"\u201c{text if len(text) <= _SHOWN else text[:_SHOWN] + _MORE}\u201d" if text else "An empty text"

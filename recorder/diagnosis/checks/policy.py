@@ -16,7 +16,7 @@ from logs_ui.recorder.vocabulary import Lack
 
 _DIFFERENCE = "sampling/sampling_logp_difference/mean"
 _RATIO = "sampling/importance_sampling_ratio/"
-_NAMES = (_DIFFERENCE, f"{_RATIO}mean", "kl", "entropy")
+_NAMES = (_DIFFERENCE, f"{_RATIO}mean", "kl")
 _MEAN = 0.05  # nats: mean exp|Δ| of 1.05
 _LEAST_RATIO = 0.5  # of a mean that is 1 if both agree [ours]
 _ENTROPY = 0.5  # share of the trainer's entropy [ours]
@@ -81,7 +81,9 @@ def _look_no_update(run: Run) -> Outcome:
 def _look_mismatch(run: Run) -> Outcome:
     outcomes = [make(run) for make in (_logged, _by_ratio, _by_entropy, _by_kl)]
     found = next((it for kind in (Card, Below, NotJudged) for it in outcomes if isinstance(it, kind)), None)
-    if not isinstance(found, Card | Below) and any(name in run.scalars and name not in run.current for name in _NAMES):
+    if not isinstance(found, Card | Below) and any(
+        name in run.scalars and name not in run.current for name in (*_NAMES, "entropy")
+    ):
         return NotJudged("What the trainer logged at the last steps is NaN or infinite.")
     return found
 
@@ -206,7 +208,7 @@ def _mean(trend: Trend) -> float:
 
 def _missing(run: Run) -> str | None:
     by_entropy = run.scalars.get("entropy") and _surprise(run.rows)
-    if by_entropy or any(run.scalars.get(name) for name in _NAMES[:3]):
+    if by_entropy or any(run.scalars.get(name) for name in _NAMES):
         return None
     return f"the trainer's {_DIFFERENCE}"
 
