@@ -335,7 +335,8 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     explained = np.logical_or.reduce([~every, *owned])
     left = cost * float(run.lost[low & ~explained].sum()) / max(float(run.lost[low].sum()), SAME)
     held = max((float(run.lost[it & judged(rows)].sum()) for it in owned), default=0.0) / int(judged(rows).sum())
-    functions = _shortfalls(run, low) if len(rows.present) < 2 else []  # evals may have functions of their own
+    is_mix = len(rows.present) > 1 or len(run.scale.units) > 1  # each may have functions of its own
+    functions = [] if is_mix else _shortfalls(run, low)
     most = f", mostly in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""
     parts = ", ".join(f"{name} {figure(less)}" for name, less in functions)
     said = [f"Compared with the best 1% of rollouts, averaged over all and weighted: {parts} less."] * (
