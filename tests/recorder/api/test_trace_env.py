@@ -21,17 +21,7 @@ from gymnasium import spaces
 from logs_ui.recorder import trace_env
 from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, collecting
 from logs_ui.recorder.capture.instruments import concurrency
-
-
-def recorded(play: Callable[[], Any]) -> list[EnvironmentCall]:
-    """The environment calls of what is played, in order."""
-    log = Collector()
-    with collecting(log):
-        play()
-    assert all(call.seconds is not None for call in log.so_far().environment_calls)
-    log.close()
-    log.records.sort()
-    return log.records.environment_calls
+from tests.support.played_calls import environment_calls
 
 
 def json(value: bytes | None) -> Any:
@@ -43,7 +33,7 @@ def pickled(value: Any) -> Any:
 
 
 def only(play: Callable[[], Any]) -> EnvironmentCall:
-    (call,) = recorded(play)
+    (call,) = environment_calls(play)
     return call
 
 
@@ -77,7 +67,7 @@ def test_gymnasiums_environments_are_recorded_as_they_answer() -> None:
         assert env.step(action=1)[0] == "at 2"
         assert env.step(np.int64(1)) == ("at 3", 1.0, True, False, {})
 
-    calls = recorded(play)
+    calls = environment_calls(play)
     assert [(call.kind, json(call.sent), json(call.observation), call.reward, call.done) for call in calls] == [
         ("reset", {"seed": 7, "options": {"lamp": "on"}}, "at 0", None, None),
         ("step", 1, "at 1", 0.0, False),
@@ -90,18 +80,18 @@ def test_gymnasiums_environments_are_recorded_as_they_answer() -> None:
 
 def test_an_episode_that_was_cut_off_is_done_and_says_so() -> None:
     env = trace_env(gymnasium.wrappers.TimeLimit(Corridor(), max_episode_steps=2))
-    calls = recorded(lambda: (env.reset(), env.step(0), env.step(0)))
+    calls = environment_calls(lambda: (env.reset(), env.step(0), env.step(0)))
     assert [(call.done, json(call.metadata)) for call in calls[1:]] == [(False, None), (True, {"truncated": True})]
 
 
 def test_a_wrapper_of_gymnasiums_takes_a_traced_environment() -> None:
     env = gymnasium.wrappers.TimeLimit(trace_env(Corridor()), max_episode_steps=2)
-    assert [call.kind for call in recorded(lambda: (env.reset(), env.step(0)))] == ["reset", "step"]
+    assert [call.kind for call in environment_calls(lambda: (env.reset(), env.step(0)))] == ["reset", "step"]
 
 
 def test_a_vector_environment_keeps_its_rewards_beside_the_observation() -> None:
     env = trace_env(gymnasium.make_vec("CartPole-v1", num_envs=2, vectorization_mode="sync"))
-    _, step = recorded(lambda: (env.reset(seed=1), env.step(np.array([0, 1]))))
+    _, step = environment_calls(lambda: (env.reset(seed=1), env.step(np.array([0, 1]))))
     assert (step.reward, step.done) == (None, None)
     assert json(step.sent) == [0, 1]
     assert json(step.metadata)["reward"] == [1.0, 1.0]
@@ -239,7 +229,7 @@ def test_calls_at_once_are_told_apart_by_where_they_are_made() -> None:
     async def play() -> None:
         await asyncio.gather(*(env.step(word) for word in "abc"))
 
-    calls = recorded(lambda: asyncio.run(play()))
+    calls = environment_calls(lambda: asyncio.run(play()))
     assert len({call.strand for call in calls}) == 3
 
 
@@ -255,7 +245,7 @@ def test_an_error_is_recorded_and_raised_as_it_is() -> None:
         with pytest.raises(TypeError):
             env.step()  # type: ignore[call-arg]
 
-    first, second = recorded(play)
+    first, second = environment_calls(play)
     assert (json(first.sent), first.observation, first.error) == (9, None, "ValueError: no action 9")
     assert (json(second.sent), (second.error or "")[:9]) == ({}, "TypeError")
 
@@ -284,7 +274,7 @@ def test_a_tools_arguments_and_result_are_recorded_as_they_are() -> None:
         assert traced_sqrt(4.0) == 2.0
         assert trace_env(functools.partial(_weather, city="Ulm"))() == "rain in Ulm"
 
-    calls = recorded(play)
+    calls = environment_calls(play)
     assert {call.kind for call in calls} == {"tool"}
     assert [json(call.sent) for call in calls] == [
         {"name": "lookup", "arguments": {"word": "cat", "lang": "de"}},
@@ -315,7 +305,7 @@ class Shelf:
 
 def test_a_decorated_method_is_a_tool_of_its_object() -> None:
     shelves = Shelf(), Shelf()
-    calls = recorded(lambda: [shelf.borrow("Emma") for shelf in shelves])
+    calls = environment_calls(lambda: [shelf.borrow("Emma") for shelf in shelves])
     assert [json(call.sent) for call in calls] == [{"name": "borrow", "arguments": {"title": "Emma"}}] * 2
     assert [call.client for call in calls] == [0, 1]
     assert trace_env(shelves[0].borrow) == shelves[0].borrow
@@ -334,7 +324,7 @@ def test_a_call_within_a_call_is_its_child_and_the_outer_one_is_the_rollouts() -
             return inner.step(action)
 
     outer = trace_env(Outer())
-    calls = recorded(lambda: (outer.reset(), outer.step(1), inner.step(0)))
+    calls = environment_calls(lambda: (outer.reset(), outer.step(1), inner.step(0)))
     assert [(call.order, call.within) for call in calls] == [
         (0, None), (1, 0), (2, None), (3, 2), (4, 2), (5, None),
     ]  # fmt: skip
@@ -509,7 +499,7 @@ def test_an_awaitable_of_another_kind_is_passed_on_and_leaves_nothing_open() -> 
     async def play() -> None:
         assert isinstance(trace_env(Remote()).step(1), asyncio.Future)
 
-    assert recorded(lambda: asyncio.run(play())) == []
+    assert environment_calls(lambda: asyncio.run(play())) == []
 
 
 class Hostile:

@@ -15,8 +15,8 @@ from logs_ui.recorder import trace_env
 from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, collecting
 from logs_ui.recorder.capture.instruments import concurrency, openenv
 from logs_ui.recorder.capture.instruments.patch import patches
-from tests.recorder.api.test_trace_env import recorded
 from tests.support.late import guess_env, mcp_types
+from tests.support.played_calls import environment_calls
 from tests.support.rollouts import served_app
 
 pytestmark = pytest.mark.versions
@@ -112,7 +112,7 @@ def by_async_client(url: str) -> None:
 
 @pytest.mark.parametrize("play", [by_sync_client, by_bare_client, by_async_client])
 def test_clients_of_today_are_recorded(game_url: str, play: Callable[[str], None]) -> None:
-    assert is_a_game(recorded(lambda: play(game_url)))
+    assert is_a_game(environment_calls(lambda: play(game_url)))
 
 
 def test_a_call_that_nobody_awaits_is_recorded_when_it_runs(game_url: str) -> None:
@@ -138,7 +138,7 @@ def test_an_error_of_the_server_is_recorded_and_raised(game_url: str) -> None:
         with guess_env.GuessEnv(base_url=game_url).sync() as env, pytest.raises(RuntimeError, match="Unknown task"):
             env.reset(task="none such")
 
-    (call,) = recorded(play)
+    (call,) = environment_calls(play)
     assert (call.kind, call.sent, call.observation) == ("reset", b'{"task":"none such"}', None)
     assert call.error is not None
     assert call.error.startswith("RuntimeError: Server error: Unknown task 'none such'")
@@ -155,7 +155,7 @@ def test_calls_of_a_tool_client_are_actions_by_their_names(calculator: str) -> N
             with pytest.raises(RuntimeError, match="out of order"):
                 env.call_tool("broken")
 
-    made = recorded(play)
+    made = environment_calls(play)
     calls = [call for call in made if call.within is None]
     assert {call.kind for call in made if call not in calls} <= {"step"}, "how older clients call a tool"
     assert told(calls) == [
@@ -177,7 +177,7 @@ def test_a_step_within_a_tool_is_the_tools_child(game_url: str) -> None:
             hint: str = env.step(guess_env.GuessAction(guess=number)).observation.hint
             return hint
 
-        tool, step = recorded(lambda: guess(1))
+        tool, step = environment_calls(lambda: guess(1))
     assert told([tool, step]) == [("tool", {"name": "guess", "arguments": {"number": 1}}), STEP]
     assert (tool.within, step.within) == (None, tool.order)
     assert tool.observation == b'"higher"'
@@ -245,11 +245,12 @@ def is_an_old_game(calls: list[EnvironmentCall], reset: dict[str, Any]) -> bool:
     return True
 
 
-def test_clients_of_0_1_and_0_2_0_are_recorded() -> None:
-    for kind, arguments in ((HTTPEnvClient, {}), (SyncEnvClient, {"seed": 1})):
-        openenv._attach(kind)
-        env: Any = kind()
-        assert is_an_old_game(recorded(lambda: (env.reset(**arguments), env.step(action={"guess": 1}))), arguments)  # noqa: B023
+@pytest.mark.parametrize(("kind", "arguments"), [(HTTPEnvClient, {}), (SyncEnvClient, {"seed": 1})])
+def test_clients_of_0_1_and_0_2_0_are_recorded(kind: type, arguments: dict[str, Any]) -> None:
+    openenv._attach(kind)
+    env: Any = kind()
+    calls = environment_calls(lambda: (env.reset(**arguments), env.step(action={"guess": 1})))
+    assert is_an_old_game(calls, arguments)
 
 
 def test_clients_of_0_2_2_to_0_3_are_recorded() -> None:
@@ -262,8 +263,8 @@ def test_clients_of_0_2_2_to_0_3_are_recorded() -> None:
         await env.step({"guess": 1})
 
     assert asyncio.iscoroutinefunction(AsyncEnvClient.step)
-    assert is_an_old_game(recorded(lambda: asyncio.run(play())), {"seed": 1})
-    tool, step = recorded(lambda: asyncio.run(SteppingToolClient().call_tool("add", a=1)))
+    assert is_an_old_game(environment_calls(lambda: asyncio.run(play())), {"seed": 1})
+    tool, step = environment_calls(lambda: asyncio.run(SteppingToolClient().call_tool("add", a=1)))
     assert told([tool, step]) == [
         ("tool", {"name": "add", "arguments": {"a": 1}}),
         ("step", {"tool_name": "add", "arguments": {"a": 1}}),
