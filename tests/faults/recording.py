@@ -9,6 +9,7 @@ from typing import Any, Self
 import httpx
 
 from logs_ui.recorder import flush, start_run, trace_client
+from logs_ui.recorder.vocabulary import Mode
 from tests.faults.runs import Rollout, Run, Turn
 
 
@@ -20,7 +21,9 @@ def record(db: Path, run: Run) -> str:
             opened.log(step, {name: value})
     with _Model() as model:
         for rollout in run.rollouts:
-            _record(opened, model, rollout, run)
+            _record(opened, model, rollout, run.mode)
+        for rollout in run.evaluation:
+            _record(opened, model, rollout, Mode.EVAL)
     if run.has_ended:
         opened.finish()
     assert flush(600), "a busy machine takes longer than the end of a run waits"
@@ -28,9 +31,9 @@ def record(db: Path, run: Run) -> str:
     return opened.id
 
 
-def _record(opened: Any, model: "_Model", rollout: Rollout, run: Run) -> None:
+def _record(opened: Any, model: "_Model", rollout: Rollout, mode: Mode) -> None:
     row = opened.rollout(
-        list(rollout.prompt), task=rollout.task, step=rollout.step, mode=run.mode,
+        list(rollout.prompt), task=rollout.task, step=rollout.step, mode=mode,
         group=f"{rollout.step}/{rollout.group}", generation=rollout.generation, policy_step=rollout.policy_step,
         staleness=rollout.staleness, metadata=dict(rollout.metadata),
     )  # fmt: skip

@@ -6,6 +6,7 @@ from tests.faults import (
     acting_trained,
     answering,
     breaking,
+    evaluating,
     functions,
     growing,
     observing,
@@ -31,4 +32,5 @@ FAULTS: tuple[Fault, ...] = (
     *parting.FAULTS,
     *prompting.FAULTS,
     *growing.FAULTS,
+    *evaluating.FAULTS,
 )

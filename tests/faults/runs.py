@@ -75,6 +75,7 @@ class Run:
         rollouts: in the order in which they are recorded.
         scalars: what the trainer logs, by name and step.
         has_ended: False if it is still running.
+        evaluation: rollouts of evaluations between the steps of the training.
     """
 
     name: str
@@ -85,3 +86,4 @@ class Run:
     mode: Mode = Mode.TRAIN
     model: str | None = None
     has_ended: bool = True
+    evaluation: Sequence[Rollout] = ()

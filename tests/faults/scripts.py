@@ -2,7 +2,7 @@
 
 import random
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ class Shape:
         tokens: whether ids and log-probs are recorded.
         config: the run's.
         scalars: what is logged, by name: at each step the same, or that of the progress from 0 to 1.
+        evaluated: plays the rollouts of an evaluation, with as many groups as a step has; None: there is none.
+        every: steps between two evaluations.
     """
 
     steps: int = 8
@@ -41,6 +43,8 @@ class Shape:
     tokens: bool = True
     config: Mapping[str, Any] = field(default_factory=dict)
     scalars: Mapping[str, float | Callable[[float], float]] = field(default_factory=dict)
+    evaluated: "Script | None" = None
+    every: int = 4
 
     def paid(self, quality: float | None) -> float | None:
         """A reward of a quality from 0 to 1."""
@@ -117,18 +121,31 @@ def play(db: Path, script: Script, shape: Shape) -> None:
 def generated(script: Script, shape: Shape) -> Run:
     """Return a run of that shape, every rollout as the script has it."""
     rollouts: list[Rollout] = []
+    evaluation: list[Rollout] = []
     scalars: dict[str, dict[int, float]] = {name: {} for name in shape.scalars}
     for step in range(1, shape.steps + 1):
         progress = (step - 1) / max(shape.steps - 1, 1)
         for name, value in shape.scalars.items():
             scalars[name][step] = value(progress) if callable(value) else value
-        for group in range(shape.groups):
-            for generation in range(shape.size):
-                task = (step * shape.groups + group) % max(shape.tasks, 1)
-                dice = random.Random(f"{step}/{group}/{generation}")
-                place = Place(step, group, generation, len(rollouts), task, progress, dice)
-                rollouts.append(_rollout(place, script(place), shape))
-    return Run("planted", "planted", rollouts, scalars, shape.config, mode=shape.mode, has_ended=shape.ended)
+        rollouts += _step(step, script, shape, len(rollouts), f"{step}")
+        if shape.evaluated is not None and step % shape.every == 0:
+            evaluation += _step(step, shape.evaluated, shape, len(evaluation), f"evaluation {step}")
+    return Run(
+        "planted", "planted", rollouts, scalars, shape.config, mode=shape.mode, has_ended=shape.ended,
+        evaluation=evaluation,
+    )  # fmt: skip
+
+
+def _step(step: int, script: Script, shape: Shape, number: int, seed: str) -> Iterator[Rollout]:
+    """Yield the rollouts of one step; `number` is how many came before."""
+    progress = (step - 1) / max(shape.steps - 1, 1)
+    for group in range(shape.groups):
+        for generation in range(shape.size):
+            task = (step * shape.groups + group) % max(shape.tasks, 1)
+            dice = random.Random(f"{seed}/{group}/{generation}")
+            place = Place(step, group, generation, number, task, progress, dice)
+            yield _rollout(place, script(place), shape)
+            number += 1
 
 
 def _rollout(place: Place, played: Played, shape: Shape) -> Rollout:
