@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import nan
 from typing import Any
@@ -23,7 +23,7 @@ from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries import Database
 from logs_ui.recorder.settings import check_environments, check_thresholds
 from logs_ui.recorder.storage.tables import Run
-from logs_ui.recorder.vocabulary import RunState
+from logs_ui.recorder.vocabulary import Mode, RunState
 
 _ALL_POINTS = 2**31  # logged points per scalar: all of them
 
@@ -88,6 +88,7 @@ class Diagnosed:
     settings: Settings
     config: Mapping[str, Any]  # the trainer's arguments
     scalars: Mapping[str, Trend]  # what the trainer logged, by name; NaN where that was no number
+    evaluations: Mapping[str, Trend] = field(default_factory=dict)  # see `diagnosis.card.Run`
 
 
 class Diagnosis:
@@ -111,11 +112,13 @@ class Diagnosis:
         calls = float(np.nansum(rows.turns) + np.nansum(rows.facts["env_steps"])) * whole / max(len(rows), 1)
         state = queries.state_of(run, queries.now(db))
         modes = {series.mode for series in queries.step_series(db, run.id or 0)}
+        evaluations = queries.mean_rewards(db, run.id or 0, Mode.EVAL) if len(modes) > 1 else {}
         report = diagnose_rows(
             rows,
             settings,
             config=run.config,
             scalars=scalars,
+            evaluations=evaluations,
             has_ended=state != RunState.RUNNING,
             attributed=calls / (calls + run.unattributed_calls) if run.unattributed_calls else 1.0,
             error=run.error if state == RunState.FAILED else None,
@@ -131,7 +134,7 @@ class Diagnosis:
             report, run=run.uid, failed=tuple(failed), sample=sample, unattributed=run.unattributed_calls,
             finds=settings == in_force, against=compare_with(db, run, rows, report.scale.success, against),
         )  # fmt: skip
-        return Diagnosed(rows, report, settings, run.config, scalars)
+        return Diagnosed(rows, report, settings, run.config, scalars, evaluations)
 
 
 def settings_of(db: Database, run: Run) -> Settings:

@@ -59,6 +59,7 @@ class Run:
         read_texts: reads the texts of rollouts, which takes some 0.1 ms each.
         read_arithmetic: audits the newest of `rows`, which takes about 1 ms each.
         not_finite: the steps at which the trainer logged NaN or an infinity, by name.
+        evaluations: mean rewards of the evaluations during the training, by the name of the eval.
     """
 
     rows: Rows
@@ -73,6 +74,7 @@ class Run:
     read_texts: ReadTexts = read_nothing
     read_arithmetic: "ReadArithmetic | None" = None
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    evaluations: Mapping[str, Trend] = field(default_factory=dict)
 
     def sample(self, of: Bools, count: int) -> Mapping[int, Texts]:
         """Return the texts of at most `count` rollouts, spread evenly over those of all steps of which (N,) `of` is

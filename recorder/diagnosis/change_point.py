@@ -58,12 +58,11 @@ def change(trend: Trend) -> Change | None:
     at = best + 1
     before, after = float(values[:at].mean()), float(values[at:].mean())
     rest = values - np.where(np.arange(count) < at, before, after)
-    inflation = _inflation(rest)
-    near = place[count * (left - left[best]) <= _NEAR * inflation * left[best]].tolist()
+    near = place[count * (left - left[best]) <= _NEAR * inflation(rest) * left[best]].tolist()
     return Change(at, near[0], near[-1], before * size, after * size)
 
 
-def _inflation(rest: Floats) -> float:
+def inflation(rest: Floats) -> float:
     """Return by how much residuals that are alike in neighbours say less about a step (Bai 1997, with an AR(1) long-run
     variance).
     """
@@ -99,7 +98,7 @@ def fit_ramp(trend: Trend, limit: float, found: Change) -> Ramp | None:
     if better[best] <= _BETTER:
         return None
     rest = values - lines.level[best] - lines.slope[best] * np.clip(steps - lines.begin[best], 0.0, lines.rise[best])
-    near = count * (lines.squares - lines.squares[best]) <= _NEAR * _inflation(rest) * lines.squares[best]
+    near = count * (lines.squares - lines.squares[best]) <= _NEAR * inflation(rest) * lines.squares[best]
     near &= more <= more[best]
     to_limit = np.minimum(np.maximum(limit - lines.level, 0.0) / lines.slope, _BEGUN * lines.rise)
     passes = lines.begin + to_limit

@@ -56,6 +56,7 @@ _TABLE = {
     "proxy": "",
     "length": "truncation never_solved degenerate_text hacking proxy reward_parts forgotten",
     "reward_parts": "never_solved constant_function signal_cliff dead_groups",
+    "evaluation_gap": "",
     "forgotten": "never_solved turn_limit dead_groups",
     "signal_cliff": "dead_groups",
     "dead_groups": "",

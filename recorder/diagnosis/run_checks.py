@@ -81,6 +81,7 @@ def diagnose_rows(
     config: Mapping[str, Any] | None = None,
     scalars: Mapping[str, Trend] | None = None,
     *,
+    evaluations: Mapping[str, Trend] | None = None,
     has_ended: bool = False,
     within: str = "",
     attributed: float = 1.0,
@@ -100,6 +101,7 @@ def diagnose_rows(
         settings: None for the defaults of each diagnostic.
         config: the trainer's arguments.
         scalars: what the trainer logged, by name; NaN or infinite where that was no number.
+        evaluations: see `Run`; None for none.
         has_ended: True if no more rollouts will come, so that fewer are enough to judge.
         within: a filter that selects exactly `rows` among the rollouts of their run; empty if they are all of it.
         attributed: see `Run`.
@@ -118,10 +120,12 @@ def diagnose_rows(
         settings = settings.of_environment(evals[0])
     last = rows.last_steps(settings.steps, FEW_ROLLOUTS)
     scale = (scale or Scale.of(rows, settings)).narrowed(rows)
+    if units > 1:  # those of other environments say nothing of this one
+        evaluations = {name: trend for name, trend in (evaluations or {}).items() if name in evals}
     gaps = {name: [step for step, value in trend if not isfinite(value)] for name, trend in (scalars or {}).items()}
     run = Run(
         last, rows, scale, waterfall(last, scale), settings, config or {}, finite(scalars or {}), attributed,
-        read_labels, read_texts, read_arithmetic, gaps,
+        read_labels, read_texts, read_arithmetic, gaps, evaluations or {},
     )  # fmt: skip
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
     span = "" if steps is None else f"step:{steps[0]}" if steps[0] == steps[1] else f"step:{steps[0]}..{steps[1]}"
@@ -147,8 +151,8 @@ def diagnose_rows(
     rest, unexplained = scored_low(run, cards, over_time) if in_full else (None, 0.0)
     of_each = partial(
         diagnose_rows, settings=settings, config=config, scalars=scalars, has_ended=has_ended, attributed=attributed,
-        scale=scale, diagnostics=diagnostics, read_texts=read_texts, units=min(len(evals), _ENVIRONMENTS),
-        in_full=False,
+        evaluations=evaluations, scale=scale, diagnostics=diagnostics, read_texts=read_texts,
+        units=min(len(evals), _ENVIRONMENTS), in_full=False,
     )  # fmt: skip
     environments = _environments(rows, evals, of_each) if len(evals) > 1 else ()
     return Report(

@@ -136,6 +136,19 @@ def lowest_tasks(db: Database, run_id: int, of: Series, first: int, last: int, l
         return [TaskRewards(*values) for values in session.execute(query.limit(limit))]
 
 
+def mean_rewards(db: Database, run_id: int, mode: Mode) -> dict[str, tuple[tuple[int, float], ...]]:
+    """Return (step, mean reward) of each step with a reward, in order, by the name of the eval."""
+    sums = StepStatistics
+    name, step, scored = col(sums.eval_name), col(sums.step), col(sums.scored)
+    query = select(name, step, col(sums.reward_sum) / scored).order_by(name, step)
+    with Session(db) as session:
+        rows = session.execute(query.where(col(sums.run_id) == run_id, col(sums.mode) == mode, scored > 0)).all()
+    return {
+        eval_name: tuple((at, mean) for _, at, mean in of_eval)
+        for eval_name, of_eval in groupby(rows, lambda row: row[0])
+    }
+
+
 def _of_series(run_id: int, of: Series) -> list[Any]:
     sums = StepStatistics
     return [col(sums.run_id) == run_id, col(sums.mode) == of.mode, _of_eval(sums, of)]

@@ -4,6 +4,7 @@ How a rollout ended is derived once more, from the generator's turns. The facts 
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -33,11 +34,23 @@ class _Row(SimpleNamespace):
 def diagnosed(run: Run) -> Diagnosed:
     """Return what the diagnosis says of a run."""
     rows, scalars = columns(run), {name: tuple(points.items()) for name, points in run.scalars.items()}
+    evaluations = _evaluations(run)
     report = diagnose_rows(
-        rows, config=run.config, scalars=scalars, has_ended=run.has_ended, read_labels=partial(_labels, run),
-        read_texts=partial(_texts, run),
+        rows, config=run.config, scalars=scalars, evaluations=evaluations, has_ended=run.has_ended,
+        read_labels=partial(_labels, run), read_texts=partial(_texts, run),
     )  # fmt: skip
-    return Diagnosed(rows, report, Settings(), run.config, scalars)
+    return Diagnosed(rows, report, Settings(), run.config, scalars, evaluations)
+
+
+def _evaluations(run: Run) -> dict[str, tuple[tuple[int, float], ...]]:
+    """Return the mean rewards of the evaluations by eval and step."""
+    paid: dict[int, list[float]] = defaultdict(list)
+    for rollout in run.evaluation:
+        weights, values = rollout.weights or {}, rollout.values or {}
+        paid[rollout.step].append(
+            sum(weights.get(name, 1.0) * value for name, value in values.items() if value is not None)
+        )
+    return {run.eval_name: tuple((step, sum(each) / len(each)) for step, each in paid.items())} if paid else {}
 
 
 def columns(run: Run) -> Rows:

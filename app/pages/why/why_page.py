@@ -1,5 +1,6 @@
 """Shows the diagnosis of a run: the waterfall of lost reward, and findings with fixes."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
@@ -25,6 +26,7 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.analysis.diagnosis_columns import labels_of, texts_of
 from logs_ui.recorder.diagnosis import Diagnostic, Report, Rows, diagnose_rows, waterfall
+from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.report import Checked, Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
 from logs_ui.recorder.diagnosis.run_checks import FEW_ROLLOUTS, FEW_STEPS
@@ -87,7 +89,8 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
         before,
         replace(known.settings, steps=len(selected.steps) if chosen.has_steps else known.settings.steps),
         known.config,
-        {name: tuple(it for it in trend if it[0] <= selected.steps[-1]) for name, trend in known.scalars.items()},
+        _end_at(selected.steps[-1], known.scalars),
+        evaluations=_end_at(selected.steps[-1], known.evaluations),
         has_ended=True,
         within=within,
         attributed=known.report.attributed,
@@ -96,6 +99,11 @@ def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tupl
         read_texts=partial(texts_of, db, id_of(run)),
     )
     return report, looked_at(before, report)
+
+
+def _end_at(step: int, trends: Mapping[str, Trend]) -> dict[str, Trend]:
+    """Return the points up to a step."""
+    return {name: tuple(point for point in trend if point[0] <= step) for name, trend in trends.items()}
 
 
 def _up_to(rows: Rows, chosen: Slice) -> Bools:

@@ -827,6 +827,28 @@ def takes_more(case: Case, name: str, _: str) -> tuple[str, str]:
     return name, figure(first - last)
 
 
+def rounds(case: Case) -> list[tuple[int, float, float]]:
+    """Return of each evaluation its step, its mean reward, and that of the steps since the one before."""
+    steps = sorted({it.step for it in case.run.evaluation})
+    by_step = {it.step: [] for it in case.run.rollouts}  # type: dict[int, list[float | None]]
+    for it in case.run.rollouts:
+        by_step[it.step].append(reward(it))
+    return [
+        (
+            step,
+            fmean(reward(it) or 0.0 for it in case.run.evaluation if it.step == step),
+            fmean(fmean(it or 0.0 for it in by_step[of]) for of in by_step if before < of <= step),
+        )
+        for before, step in zip([0, *steps], steps, strict=False)
+    ]
+
+
+def evaluated(case: Case, *_: str) -> tuple[str, ...]:
+    every = rounds(case)
+    ends = every[: len(every) // 3], every[-(len(every) // 3) :]
+    return tuple(figure(fmean(it[column] for it in end)) for column in (1, 2) for end in ends)
+
+
 def lengths_within(case: Case, *_: str) -> tuple[str, ...]:
     unsolved, solved = ([it for it in case.last if case.solved(it) is is_solved] for is_solved in (False, True))
     return compared(case, "tokens per turn", unsolved, solved, lambda it: (it.step, it.group))
@@ -1145,6 +1167,16 @@ COUNTS: dict[str, Count] = {
     ),
     "@, first to last steps: # \u2192 #[; the difference may be chance].": outcomes,
     "# takes # more from the reward than at first.": takes_more,
+    "Evaluation rewards go from # to #, training rewards from # to #": evaluated,
+    "Means of the first and last # of # evaluations (planted), and of steps before.": lambda c, *_: (
+        f"{len(rounds(c)) // 3}", f"{len(rounds(c))}",
+    ),
+    "Best evaluation: #, at step #.": lambda c, *_: next(
+        (figure(mean), f"{step}") for step, mean, _ in rounds(c) if mean == max(mean for _, mean, _ in rounds(c))
+    ),
+    "Half of the tasks were trained on at # steps or more.": lambda c, _: (
+        f"{median(len({it.step for it in mine}) for mine in tasks(c.run.rollouts).values()):g}",
+    ),
     "Within groups, unsolved answers have # tokens per turn, solved ones #.": lengths_within,
     "The reward follows the length of answers alone (r = # within groups)": lambda c, _: (
         figure(correlation(c, "reward")),

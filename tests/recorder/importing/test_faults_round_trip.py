@@ -21,7 +21,9 @@ NO_TURNS = {
 }  # fmt: skip
 NO_SCALARS = dict.fromkeys(("no_update", "not_finite", "first_prompt"), "scalars")
 NO_LENGTHS = {"length": "tokens", "cut_prompts": "tokens of prompts"}
-NO_TASKS = dict.fromkeys(("never_solved", "task_mix", "forgotten"), "names of tasks")
+NO_TASKS = {
+    **dict.fromkeys(("never_solved", "task_mix", "forgotten"), "names of tasks"), "evaluation_gap": "evaluations",
+}  # fmt: skip
 ONE_REWARD = dict.fromkeys(("reward_parts", "hacking"), "rewards by function")
 
 NO_WORLD = {"infrastructure": "errors of the environment", "unseeded": "resets", "staleness": "the policy's version"}

@@ -250,6 +250,7 @@ WORDS = ("shell", "1e-06", "learning_rate=0.000001", "seed=2", "trl=1.16", "QWEN
 QUESTIONS: list[Callable[[Engine], Any]] = [
     lambda db: [vars(it) | {"run": it.run.uid} for it in queries.all_runs(db, now=0)],
     lambda db: [queries.step_series(db, run_id) for run_id in (1, 2, 3)],
+    lambda db: [queries.mean_rewards(db, 1, mode) for mode in Mode],
     lambda db: [queries.steps(db, run_id, of, most=9) for run_id in (1, 3) for of in queries.step_series(db, run_id)],
     lambda db: [
         queries.lowest_tasks(db, 1, of, *span, 3) for of in queries.step_series(db, 1) for span in ((1, 23), (2, 9))

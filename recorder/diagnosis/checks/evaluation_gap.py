@@ -1,0 +1,123 @@
+"""Finds a training whose evaluations fall behind: what it learns does not hold for other tasks."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.change_point import above, inflation
+from logs_ui.recorder.diagnosis.contrast import spread
+from logs_ui.recorder.diagnosis.mean_difference import student_tail
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints
+from logs_ui.recorder.diagnosis.wording import figure
+
+_ROUNDS = 6  # evaluations: of fewer, a line through them tells little [ours]
+_CHANCE = 0.01  # the probability by chance of such a slope, of a handful of evaluations that are looked at
+_GROWS = 0.15  # of the range of rewards [ours]
+_FOLLOWS = 0.25  # of the training's rise: an evaluation that rises by so much follows it [ours]
+_RECURS = 3  # steps at which a task is trained on: then it may be learned by heart [ours]
+
+
+class _Evaluations(NamedTuple):
+    """Holds the R evaluations of one name between whose steps something was trained. Arrays have the shape (R,)."""
+
+    name: str
+    steps: Ints
+    means: Floats  # mean rewards of the evaluations
+    trained: Floats  # mean rewards of the training's steps since the evaluation before
+
+    @property
+    def gaps(self) -> Floats:
+        return self.trained - self.means
+
+
+def _list_evaluations(run: Run) -> list[_Evaluations]:
+    every = []
+    for name, trend in run.evaluations.items():
+        # An eval that is trained on, too, is compared with itself; another one with all that is trained on.
+        rows = run.all.where(run.all.in_eval(name)) if run.all.in_eval(name).any() else run.all
+        training = np.array(rows.by_step(rows.reward), float).reshape(-1, 2)
+        points, before = [], -math.inf
+        for step, mean in trend:
+            between = (training[:, 0] > before) & (training[:, 0] <= step)
+            if between.any():
+                points.append((step, mean, float(training[between, 1].mean())))
+                before = step
+        columns = np.array(points, float).reshape(-1, 3).T
+        every.append(_Evaluations(name, columns[0].astype(int), columns[1], columns[2]))
+    return every
+
+
+def _fit_rise(values: Floats) -> tuple[float, float]:
+    """Return by how much a straight line through the values rises, and the probability of such a slope by chance: of
+    values that are alike in neighbours it is larger.
+    """
+    places = np.arange(len(values)) - (len(values) - 1) / 2
+    squares, free = float(places @ places), len(values) - 2
+    slope = float(places @ values) / squares
+    rest = values - values.mean() - slope * places
+    error = math.sqrt(max(float(rest @ rest) / free / squares * inflation(rest), 1e-18))
+    return slope * (len(values) - 1), student_tail(slope / error, free)
+
+
+def _look(run: Run) -> Outcome:
+    least = run.threshold("evaluation_gap", _GROWS) * spread(run)
+    judged = [it for it in _list_evaluations(run) if len(it.steps) >= _ROUNDS]
+    if not judged:
+        return NotJudged(f"Fewer than {_ROUNDS} evaluations with training between them.")
+    worst = max(judged, key=lambda it: _fit_rise(it.gaps)[0])
+    (gap, chance), (trained, _), (evaluated, _) = map(_fit_rise, (worst.gaps, worst.trained, worst.means))
+    if gap <= least or chance >= _CHANCE or evaluated > max(_FOLLOWS * trained, 0.0):
+        size = f"from {figure(float(worst.gaps[0]))} to {figure(float(worst.gaps[-1]))}"
+        return Below(
+            f"Training reward less evaluation reward ({worst.name}): {size} in {len(worst.steps)} evaluations."
+        )
+    rounds = len(worst.steps)
+    third = rounds // 3
+    training, evaluation = (
+        f"{figure(float(values[:third].mean()))} to {figure(float(values[-third:].mean()))}"
+        for values in (worst.trained, worst.means)
+    )
+    best, times = int(np.argmax(worst.means)), _count_steps_per_task(run)
+    return Card(
+        id="evaluation_gap",
+        title=f"Evaluation rewards go from {evaluation}, training rewards from {training}",
+        cost=gap,
+        evidence=(
+            f"Means of the first and last {third} of {rounds} evaluations ({worst.name}), and of steps before.",
+            f"Best evaluation: {figure(float(worst.means[best]))}, at step {worst.steps[best]:,}.",
+            *([f"Half of the tasks were trained on at {times} steps or more."] if times > 1 else []),
+        ),
+        suggestion=_advise(int(worst.steps[best]), rises=trained > least, recurs=times >= _RECURS),
+        where="",
+        **above(tuple(zip(worst.steps.tolist(), worst.gaps.tolist(), strict=True)), float(worst.gaps[0]) + gap / 4),
+        is_loss=False,
+    )
+
+
+def _count_steps_per_task(run: Run) -> int:
+    """Return the median number of steps at which a task was trained on; 0 without tasks."""
+    pairs = np.unique(np.stack([run.all.task, run.all.step])[:, run.all.task >= 0], axis=1)
+    counts = np.bincount(pairs[0])
+    return int(np.median(counts[counts > 0])) if pairs.size else 0
+
+
+def _advise(best: int, *, rises: bool, recurs: bool) -> str:
+    keep = f"eep the checkpoint of step {best:,}"
+    if rises and recurs:
+        return f"K{keep}. Train on more tasks, on each of them fewer times, or with a larger beta."
+    given = "prompts, tools, sampling settings, reward functions"
+    return f"Compare what the evaluation is given with what the training is: {given}. If it is alike, k{keep}."
+
+
+EVALUATION_GAP = check(
+    "evaluation_gap",
+    "Evaluation falls behind",
+    f"In {_ROUNDS} or more evaluations during the training, the training's mean reward (of the steps since the "
+    f"evaluation before) less the evaluation's grows by more than {_GROWS:.0%} of the range of rewards, by a straight "
+    f"line whose slope has a probability by chance below {_CHANCE:g}, while the evaluation does not rise by "
+    f"{_FOLLOWS:.0%} of what the training does.",
+    needs("an evaluation during the training", lambda run: [len(trend) for trend in run.evaluations.values()]),
+    _look,
+)
