@@ -1,4 +1,4 @@
-"""The first card names what was planted, and a healthy run has none."""
+"""Recorded for real, a planted fault has the cards of its columns."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,15 +19,6 @@ GENERATED = [fault for fault in FAULTS if fault.made is not None]
 TRAINED = [fault for fault in FAULTS if fault.train is not None]
 FIRSTS = {fault.expected: fault for fault in reversed(GENERATED)}.values()  # one of each check
 OTHERS = [*(fault for fault in GENERATED if fault not in FIRSTS), *(run.as_fault() for run in RUNS)]
-
-
-@pytest.mark.parametrize("fault", GENERATED, ids=lambda fault: fault.id)
-def test_the_first_card_names_what_was_planted(fault: Fault) -> None:
-    assert fault.made is not None
-    report = diagnosed(fault.made()).report
-    assert not report.warming_up
-    cards = [(card.id, card.cost, card.title) for card in report.cards]
-    assert (cards[0][0] if cards else None) == fault.expected, cards
 
 
 @pytest.mark.parametrize("fault", cases([*FIRSTS, *OTHERS], len(FIRSTS)), ids=lambda fault: fault.id)
