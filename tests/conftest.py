@@ -48,7 +48,13 @@ sys.dont_write_bytecode = False
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell that runs us with `&`: tests press Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-_LONG = {f"test_{name}" for name in ("browser", "examples", "faults", "groups_browser", "live", "training")}
+_LONG = {
+    f"test_{name}"
+    for name in (
+        "both_databases", "browser", "claims", "examples", "faults", "groups_browser", "helper", "live", "long_rollout",
+        "moved_files", "run_command", "storage_faults", "training", "what_was_asked", "word_budgets",
+    )
+}  # fmt: skip
 """Files whose tests come first, so that no process has much left where the other has nothing more to do."""
 
 TWO_RANKS = "two_ranks_"

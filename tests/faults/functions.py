@@ -89,6 +89,13 @@ def always_below_zero(place: Place) -> Played:
     return game(place, parts, is_hit=True)
 
 
+def opened_by_prompt(place: Place) -> Played:
+    """The prompt ends with <think>, so that no completion holds it, and the function wants both."""
+    text = f"{prose(place, 20)}\n</think>\n\\boxed{{{place.random.randrange(90)}}}"
+    parts = {"correct": chance(place, 0.4 + 0.2 * place.progress), "think_format": 0.0}
+    return Played([Turn(text, finish="stop")], parts=parts, is_hit=True)
+
+
 def is_saturated(place: Place) -> Played:
     parts = {
         "correct": chance(place, 0.4 + 0.3 * place.progress),
@@ -245,4 +252,6 @@ FAULTS: tuple[Fault, ...] = (
     fault("function at its best", "Healthy: one function is at its best", None, is_saturated, LONG),
     fault("longer answers", "Healthy: answers grow, and get better", None, grows_as_it_learns, LONG),
     fault("fewer moves", "Healthy: a game is won in fewer moves", None, needs_fewer_moves, WIDE),
+    fault("function at 0: opened tag", "the prompt opens the tag that it looks for", "constant_function",
+          opened_by_prompt, LONG),
 )  # fmt: skip
