@@ -13,6 +13,7 @@ from logs_ui.recorder.diagnosis.contrast import shift, spread
 from logs_ui.recorder.diagnosis.largest_differences import find_largest
 from logs_ui.recorder.diagnosis.mean_difference import compare
 from logs_ui.recorder.diagnosis.measures import best, extent, list_figures, weigh_by_range
+from logs_ui.recorder.diagnosis.opened_tags import find_closed_tag
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, distinct, ends
 from logs_ui.recorder.diagnosis.success import is_penalty, levels
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
@@ -55,11 +56,22 @@ def _find_constant(run: Run, name: str) -> Card | str | None:
         return said
     room = best(run.all, name) - part if weight else 0.0
     others = [other for other, parts in run.rows.parts.items() if other != name and extent(parts) > SAME]
+    evidence = [f"Functions that differ between rollouts: {listed(others) or 'none'}."]
+    suggestion = (
+        f"Call {name} by hand on a good and a bad completion: its values must differ. If they do, look at what "
+        "it needs (a service, a file, a form of the answer), or no rollout has earned more."
+    )
+    if not differs.any() and (closed := find_closed_tag(run)) is not None:
+        tag, sentence = closed
+        evidence.append(sentence)
+        suggestion = (
+            f"If {name} looks for <{tag}>, let it look for </{tag}> alone, or put <{tag}> before the completion: chat "
+            "templates may end the prompt with it, and no reward function is given that."
+        )
     return _make_card(
-        run, name, differs, said, f"Functions that differ between rollouts: {listed(others) or 'none'}.",
+        run, name, differs, said, *evidence,
         cost=room if differs.any() else min(room, _UNKNOWN * spread(run)),
-        suggestion=f"Call {name} by hand on a good and a bad completion: its values must differ. If they do, look at "
-        "what it needs (a service, a file, a form of the answer), or no rollout has earned more.",
+        suggestion=suggestion,
         is_loss=bool(differs.any()),
     )  # fmt: skip
 
@@ -87,7 +99,7 @@ def _find_of_prompt(run: Run, name: str) -> Card | str | None:
 
 
 def _make_card(
-    run: Run, name: str, differs: Bools, title: str, said: str, *, cost: float, suggestion: str, is_loss: bool
+    run: Run, name: str, differs: Bools, title: str, *evidence: str, cost: float, suggestion: str, is_loss: bool
 ) -> Card | str:
     """Return the card on a function that tells nothing since the last of all rollouts that `differs`, which is (N,) of
     all steps; a sentence's part if that may be chance.
@@ -102,12 +114,17 @@ def _make_card(
     before, others, since = int(scored[~late].sum()), int(has[~late].sum()), int(scored[late].sum())
     if before and (1 - others / (before + since)) ** since >= _CHANCE:
         return f"{title} (it may be chance)"
-    course = f"It told rollouts apart in {others} of {before} groups before, and in none of {since} since."
+    course = f"It told rollouts apart in none of {since} groups of the whole run."
+    if before:
+        course = f"It told rollouts apart in {others} of {before} groups before, and in none of {since} since."
     return Card(
         id="constant_function",
         title=title,
         cost=cost,
-        evidence=(course if before else f"It told rollouts apart in none of {since} groups of the whole run.", said),
+        evidence=(
+            course if before else f"It told rollouts apart in none of {since} groups of the whole run.",
+            *evidence,
+        ),
         suggestion=suggestion,
         where="" if known.all() else f"-{links.rewards(name)}:none",
         trend=rows.by_step(differs),

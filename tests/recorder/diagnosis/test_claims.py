@@ -828,6 +828,16 @@ def takes_more(case: Case, name: str, _: str) -> tuple[str, str]:
     return name, figure(first - last)
 
 
+def first(it: Rollout) -> str:
+    return it.turns[0].text
+
+
+def read_evenly(case: Case, count: int) -> list[Rollout]:
+    """Return so many rollouts of all steps, at equal distances."""
+    last = len(case.run.rollouts) - 1
+    return [case.run.rollouts[place] for place in sorted({int(last * it / (count - 1)) for it in range(count)})]
+
+
 def rounds(case: Case) -> list[tuple[int, float, float]]:
     """Return of each evaluation its step, its mean reward, and that of the steps since the one before."""
     steps = sorted({it.step for it in case.run.evaluation})
@@ -1168,6 +1178,10 @@ COUNTS: dict[str, Count] = {
     ),
     "@, first to last steps: # \u2192 #[; the difference may be chance].": outcomes,
     "# takes # more from the reward than at first.": takes_more,
+    "# of # first answers that were read hold </@>, and none <@>.": lambda c, *g: (
+        str(sum(f"</{g[2]}>" in first(it) for it in read_evenly(c, 60))), str(len(read_evenly(c, 60))), g[2],
+        g[2] * all(f"<{g[2]}>" not in first(it) for it in read_evenly(c, 60)),
+    ),
     "Evaluation rewards go from # to #, training rewards from # to #": evaluated,
     "Means of the first and last # of # evaluations (planted), and of steps before.": lambda c, *_: (
         f"{len(rounds(c)) // 3}", f"{len(rounds(c))}",

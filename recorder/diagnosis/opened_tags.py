@@ -1,0 +1,34 @@
+"""Tells completions that close a tag which their prompt opened, as chat templates open `<think>`."""
+
+import re
+from collections import Counter
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Run, Texts
+
+_READ, _MOST = 60, 0.9  # completions; the share that must close a tag, of those [ours]
+_TAG = re.compile(r"<(/?)(\w+)>")
+
+
+def find_closed_tag(run: Run) -> tuple[str, str] | None:
+    """Return the name of a tag that nearly all first answers close and none opens, and a sentence on that: a function
+    that looks for both finds one. None if there is no such tag.
+    """
+    answers = [_first_answer(texts) for texts in run.sample(np.ones(len(run.all), bool), _READ).values()]
+    closed, opened = Counter[str](), Counter[str]()
+    for answer in answers:
+        tags = {(slash, name) for slash, name in _TAG.findall(answer)}
+        closed.update(name for slash, name in tags if slash)
+        opened.update(name for slash, name in tags if not slash)
+    for name, count in closed.most_common():
+        if not opened[name] and count >= _MOST * len(answers):
+            return name, f"{count} of {len(answers)} first answers that were read hold </{name}>, and none <{name}>."
+    return None
+
+
+def _first_answer(texts: Texts) -> str:
+    """Return the first answer as it was sampled; where no call is recorded, as the conversation holds it."""
+    sampled = next((action["text"] for action in texts.actions if action.get("text")), None)
+    answers = (message.get("content") for message in texts.messages if message.get("role") == "assistant")
+    return sampled or str(next(answers, "") or "")
