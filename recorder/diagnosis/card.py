@@ -175,7 +175,7 @@ class Card:
         is_loss: False for a fault that costs no reward by itself (such as noise in a reward, or rows in the wrong
             groups): a report gives the share of its rollouts, and the cost given here only puts it in order.
         share: share of the rollouts of the last steps that it is about, 0 to 1; None: a report
-            computes it from `own`.
+            computes it from `own`. 0: it is about the evaluations.
 
     Examples:
         >>> from logs_ui.recorder import Card

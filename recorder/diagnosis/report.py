@@ -326,7 +326,8 @@ def card_lines(report: Report, card: Card) -> list[Line]:
     behind = explaining(report.cards, card)
     lost = "" if card.cost is None else f"reward lost per rollout: {figure(card.cost)}"
     overlap = lost and ("in the bars above" if card.is_part else "not in the bars above")
-    share, caused = f"{percent(card.share or 0.0)} of rollouts", behind and f"may be caused by {behind}"
+    share = f"{percent(card.share)} of rollouts" if card.share else "in the evaluations"
+    caused = behind and f"may be caused by {behind}"
     found = [Line(" · ".join(filter(None, (lost or share, card.began, overlap, caused))), "dim")]
     found += [Line(visible(one)) for one in card.evidence]
     found.append(Line(f"→ {visible(card.suggestion)}", "green"))

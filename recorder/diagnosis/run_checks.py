@@ -213,13 +213,13 @@ def _shown(card: Card, run: Run, within: str, scope: str) -> Card:
     """Return a card as reports have it: no cost above that of all causes, and none for what is no loss."""
     if card.own is not None and len(card.where) > _LONG:
         where = ids(run.rows.id[card.own])
-    elif card.where.startswith("id:") and card.id in _OURS:
+    elif card.where.startswith(("id:", "mode:")) and card.id in _OURS:
         where = card.where
     else:  # A card whose filter names steps is about those steps, not about the last ones.
         where = " ".join(filter(None, [card.where, within if "step:" in card.where else scope]))
     cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, run.fall.lost + run.fall.above)
     own = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
-    place = "" if card.own is None else place_of(run, card.own, card.where)
+    place = "" if card.own is None or not card.own.any() else place_of(run, card.own, card.where)
     return replace(
         card,
         where=where,

@@ -11,6 +11,7 @@ from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import student_tail
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints
 from logs_ui.recorder.diagnosis.wording import figure
+from logs_ui.recorder.vocabulary import Mode
 
 _ROUNDS = 6  # evaluations: of fewer, a line through them tells little [ours]
 _CHANCE = 0.01  # the probability by chance of such a slope, of a handful of evaluations that are looked at
@@ -90,7 +91,8 @@ def _look(run: Run) -> Outcome:
             *([f"Half of the tasks were trained on at {times} steps or more."] if times > 1 else []),
         ),
         suggestion=_advise(int(worst.steps[best]), rises=trained > least, recurs=times >= _RECURS),
-        where="",
+        where=f"mode:{Mode.EVAL}",
+        own=np.zeros(len(run.rows), bool),
         **above(tuple(zip(worst.steps.tolist(), worst.gaps.tolist(), strict=True)), float(worst.gaps[0]) + gap / 4),
         is_loss=False,
     )
