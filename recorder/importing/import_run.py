@@ -231,7 +231,7 @@ class Importer:
         self._keys: OrderedDict[str, dict[str, int]] = OrderedDict()  # generations in a group, by the rollout's key
         self._changes: list[Any] = []  # Change or RowDraft
         self._bytes = 0
-        source_files.found_files(self._paths, may_lack=is_followed)  # raises before a database is made
+        source_files.find_files(self._paths, may_lack=is_followed)  # raises before a database is made
         self._address = absolute(database_address(db))
         writing_engine(self._address).dispose()  # raises if it cannot be written
         self._engine = reading_engine(self._address)  # kept: files may have thousands of runs
@@ -247,7 +247,7 @@ class Importer:
     def take(self) -> None:
         """Read and store what is new. Raises LogsUIError as `import_run`."""
         self._places.execute("DELETE FROM place")
-        found = source_files.found_files(self._paths, may_lack=self._is_followed)
+        found = source_files.find_files(self._paths, may_lack=self._is_followed)
         files = [(it, reader) for it in map(self._opened, found) if it and (reader := it.reader)]
         self.result.formats = dict(Counter(reader.name for _, reader in files))
         # Beside files that are known, those are mostly settings and logs of the same program.

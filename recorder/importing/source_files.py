@@ -156,7 +156,7 @@ class SourceFile(NamedTuple):
     name: str
 
 
-def found_files(paths: Iterable[str | Path], *, may_lack: bool = False) -> list[SourceFile]:
+def find_files(paths: Iterable[str | Path], *, may_lack: bool = False) -> list[SourceFile]:
     """Return the files that paths, folders and globs name, in natural order: step_2 before step_10. Of a folder these
     are all that a reader could read, except hidden ones. Raises LogsUIError if a path names none, unless it may.
     """

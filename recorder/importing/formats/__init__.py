@@ -23,6 +23,6 @@ _READERS: tuple[str, ...] = (
 @cache
 def readers() -> tuple[type[Reader], ...]:
     """Return the readers, in the order in which they are asked whether a file is theirs."""
-    named = [one.split(":") for one in _READERS]
-    written = [getattr(import_module(f"{__name__}.{file}"), name) for file, name in named]
-    return (*import_module(f"{__name__}.mapped").declared_readers(), *written)
+    names = [reader.split(":") for reader in _READERS]
+    classes = [getattr(import_module(f"{__name__}.{file}"), name) for file, name in names]
+    return (*import_module(f"{__name__}.mapped").declared_readers(), *classes)

@@ -43,8 +43,8 @@ def number(value: Any) -> float | None:
 
 def whole(value: Any) -> int | None:
     """Return a number as an integer; None for anything else, fractions, NaN and infinities."""
-    found = number(value)
-    return int(found) if found is not None and found.is_integer() else None
+    result = number(value)
+    return int(result) if result is not None and result.is_integer() else None
 
 
 def step_number(value: Any) -> Any:
@@ -58,12 +58,12 @@ def micros(value: Any) -> int | None:
         value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
         return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
-    found = number(value) or 0.0
-    return int(found * next(factor for most, factor in _UNITS if found < most)) if 0 < found < _UNITS[-1][0] else None
+    time = number(value) or 0.0
+    return int(time * next(factor for most, factor in _UNITS if time < most)) if 0 < time < _UNITS[-1][0] else None
 
 
 _KINDS: dict[str, Callable[[Any], Any]] = {**dict.fromkeys(_WHOLE, step_number), "reward": float, "advantage": float}
-_KINDS |= dict.fromkeys(("prompt", "completion"), lambda it: it)
+_KINDS |= dict.fromkeys(("prompt", "completion"), lambda value: value)
 _OURS: Mapping[str, Callable[[Any], Any]] = {
     "mode": Mode, "status": Status, "stop_reason": StopReason, "dropped": Dropped,
     **dict.fromkeys(("actions", "tags"), list), **dict.fromkeys(("reward", "advantage", "seconds"), number),
@@ -73,29 +73,30 @@ _OURS: Mapping[str, Callable[[Any], Any]] = {
 }  # fmt: skip
 
 
-def restored(found: ImportedRollout, own: Mapping[str, Any]) -> ImportedRollout:
+def restore_columns(rollout: ImportedRollout, columns: Mapping[str, Any]) -> ImportedRollout:
     """Return a rollout with the columns of our own export; as it is without, or if its messages or reward changed."""
-    count, reward = own.get("message_count", -1), own.get("reward", math.nan)
-    is_same = len(found.prompt) + len(found.completion) in (count, count or 1)  # some formats need a message
-    odd = {name: number(value) for name, value in (own.get("odd_rewards") or {}).items()}
-    if not is_same or not (odd or found.reward is None or np.isclose(found.reward, reward, equal_nan=True)):
-        return found
-    fields = {name: kind(own[name]) for name, kind in _OURS.items() if own.get(name) is not None}
+    count, reward = columns.get("message_count", -1), columns.get("reward", math.nan)
+    is_same = len(rollout.prompt) + len(rollout.completion) in (count, count or 1)  # some formats need a message
+    odd = {name: number(value) for name, value in (columns.get("odd_rewards") or {}).items()}
+    if not is_same or not (odd or rollout.reward is None or np.isclose(rollout.reward, reward, equal_nan=True)):
+        return rollout
+    fields = {name: kind(columns[name]) for name, kind in _OURS.items() if columns.get(name) is not None}
     if odd:  # NaN and infinities, as text
-        known = fields.get("rewards", {})
-        fields["rewards"] = known | {name: value for name, value in odd.items() if name in known}
+        rewards = fields.get("rewards", {})
+        fields["rewards"] = rewards | {name: value for name, value in odd.items() if name in rewards}
         fields.setdefault("reward", odd.get("reward", sum(value or 0.0 for value in odd.values())))
     return ImportedRollout(
-        found.key, found.prompt, found.completion, run=found.run, turns=found.turns,
-        weights=own.get("reward_weights") or {}, tokens=token_arrays(*map(own.get, _TOKENS)) or found.tokens, **fields,
+        rollout.key, rollout.prompt, rollout.completion, run=rollout.run, turns=rollout.turns,
+        weights=columns.get("reward_weights") or {},
+        tokens=token_arrays(*map(columns.get, _TOKENS)) or rollout.tokens, **fields,
     )  # fmt: skip
 
 
-def decoded(written: Any, name: str = "") -> Any:
+def decode_json(value: Any, name: str = "") -> Any:
     """Return the value of JSON text or bytes; anything else as it is. Raises RecordError, with the name."""
     try:
-        written = written.encode(errors="surrogatepass") if isinstance(written, str) else written
-        return json_value(written) if isinstance(written, bytes) else written
+        value = value.encode(errors="surrogatepass") if isinstance(value, str) else value
+        return json_value(value) if isinstance(value, bytes) else value
     except (ValueError, RecursionError):
         raise RecordError(f"{f'`{name}`' if name else 'it'} is not valid JSON") from None
 
@@ -104,18 +105,18 @@ def part(record: Any, *names: str) -> dict[str, Any]:
     """Return the dict that a record has under these names, without what is null; an empty one if there is none."""
     for name in names:
         record = record.get(name) if isinstance(record, dict) else None
-    return {key: one for key, one in record.items() if one is not None} if isinstance(record, dict) else {}
+    return {key: value for key, value in record.items() if value is not None} if isinstance(record, dict) else {}
 
 
 def _items(value: Any) -> Any:
     """Return what the JSON text of a list of objects says; anything else as it is."""
     if isinstance(value, str) and value.lstrip().startswith("[{"):
         with suppress(RecordError):  # a text that only begins like JSON
-            return decoded(value)
+            return decode_json(value)
     return value
 
 
-def left_out(value: Any) -> list[str]:
+def lost_kinds(value: Any) -> list[str]:
     """Return the kinds of items of the Responses API that are no messages, beside others that are."""
     if not isinstance(items := _items(value), list):
         return []
@@ -126,33 +127,35 @@ def left_out(value: Any) -> list[str]:
 
 def messages_of(value: Any, role: str = "user") -> list[dict[str, Any]] | None:
     """Return messages: a list, or its JSON text, as they are; any other text as a message of `role`. None for else."""
-    found = _items(value)
-    if isinstance(found, list):
-        messages = [_message_of(one) for one in found if isinstance(one, dict)]
-        taken = [message for message in messages if isinstance(message.get("role"), str)]
-        if len(taken) == len(found) - len(left_out(found)):
-            return found if len(taken) == len(found) and all(map(operator.is_, taken, found)) else _turns_of(taken)
+    items = _items(value)
+    if isinstance(items, list):
+        candidates = [_message_of(item) for item in items if isinstance(item, dict)]
+        messages = [message for message in candidates if isinstance(message.get("role"), str)]
+        if len(messages) == len(items) - len(lost_kinds(items)):
+            is_same = len(messages) == len(items) and all(map(operator.is_, messages, items))
+            return items if is_same else _turns_of(messages)
     return [{"role": role, "content": value}] if isinstance(value, str) else None
 
 
-def _message_of(given: dict[str, Any]) -> dict[str, Any]:
+def _message_of(item: dict[str, Any]) -> dict[str, Any]:
     """Return a message of ShareGPT, or an item of the Responses API, in OpenAI's form; any other as it is."""
-    kind, call, parts = given.get("type"), given.get("call_id"), given.get("content")
+    kind, call, parts = item.get("type"), item.get("call_id"), item.get("content")
     if kind == "function_call":
-        called = {"id": call, "type": "function", "function": {it: given.get(it) for it in ("name", "arguments")}}
-        return {"role": "assistant", "content": "", "tool_calls": [called]}
+        function = {name: item.get(name) for name in ("name", "arguments")}
+        calls = [{"id": call, "type": "function", "function": function}]
+        return {"role": "assistant", "content": "", "tool_calls": calls}
     if kind == "function_call_output":
-        return {"role": "tool", "tool_call_id": call, "content": given.get("output")}
+        return {"role": "tool", "tool_call_id": call, "content": item.get("output")}
     if kind == "reasoning":
-        thought = [str(part(it).get("text", "")) for it in parts or given.get("summary") or ()]
-        return {"role": "assistant", "content": "", "reasoning_content": "\n".join(thought)}
+        thoughts = [str(part(thought).get("text", "")) for thought in parts or item.get("summary") or ()]
+        return {"role": "assistant", "content": "", "reasoning_content": "\n".join(thoughts)}
     if kind == "message" and isinstance(parts, list):
-        texts = [{**it, "type": "text"} if part(it).get("type") in _TEXTS else it for it in parts]
-        return {"role": given.get("role"), "content": texts}
-    if "role" in given or not isinstance(given.get("from"), str) or "value" not in given:
-        return given
-    rest = {name: one for name, one in given.items() if name not in ("from", "value")}
-    return {"role": _SHARED.get(given["from"], given["from"]), "content": given["value"], **rest}
+        texts = [{**entry, "type": "text"} if part(entry).get("type") in _TEXTS else entry for entry in parts]
+        return {"role": item.get("role"), "content": texts}
+    if "role" in item or not isinstance(item.get("from"), str) or "value" not in item:
+        return item
+    rest = {name: value for name, value in item.items() if name not in ("from", "value")}
+    return {"role": _SHARED.get(item["from"], item["from"]), "content": item["value"], **rest}
 
 
 def _turns_of(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -176,10 +179,10 @@ def table_of(value: Any) -> dict[str, Any] | None:
     """Return a dict, also of its JSON text, and of a list of names with values; None for anything else."""
     if isinstance(value, str) and value[:1] == "{" and len(value) < _LONG:
         with suppress(RecordError):
-            value = decoded(value)
-    listed = value if isinstance(value, list) else ()
-    if listed and all(isinstance(pair, dict) and {"name", "value"} <= pair.keys() for pair in listed):
-        return {str(one["name"]): one["value"] for one in value}
+            value = decode_json(value)
+    pairs = value if isinstance(value, list) else ()
+    if pairs and all(isinstance(pair, dict) and {"name", "value"} <= pair.keys() for pair in pairs):
+        return {str(pair["name"]): pair["value"] for pair in value}
     return value if isinstance(value, dict) else None
 
 
@@ -190,14 +193,14 @@ def conversation(prompt: Any, completion: Any) -> dict[str, Any]:
     these alternate until the policy's turn, the text is cut there. ChatML is cut into all of its messages.
     """
     if isinstance(prompt, str) and isinstance(completion, str):
-        *asked, begun = prompt.split(_BEGIN)
-        marked = _of_chatml(prompt + completion) if asked and _END not in begun else []
-        if marked and marked[len(asked) - 1]["role"] == "assistant":
-            return {"prompt": marked[: len(asked) - 1], "completion": marked[len(asked) - 1 :]}
+        *earlier, opening = prompt.split(_BEGIN)
+        marked = _of_chatml(prompt + completion) if earlier and _END not in opening else []
+        if marked and marked[len(earlier) - 1]["role"] == "assistant":
+            return {"prompt": marked[: len(earlier) - 1], "completion": marked[len(earlier) - 1 :]}
         begin, *parts = _ROLE.split(prompt)
         if not begin and _ROLES.fullmatch(" ".join(parts[::2])):
-            said = zip(parts[:-2:2], parts[1::2], strict=False)
-            messages = [{"role": role, "content": text.removesuffix("\n")} for role, text in said]
+            answers = zip(parts[:-2:2], parts[1::2], strict=False)
+            messages = [{"role": role, "content": text.removesuffix("\n")} for role, text in answers]
             return {"prompt": messages, "completion": [{"role": "assistant", "content": parts[-1] + completion}]}
     sides = messages_of(prompt), messages_of(completion, "assistant")
     if None in sides:
@@ -208,9 +211,9 @@ def conversation(prompt: Any, completion: Any) -> dict[str, Any]:
 def _of_chatml(text: str) -> list[dict[str, Any]]:
     """Return the messages of a text that is ChatML from its begin to its end; none if it is not."""
     before, *parts = text.split(_BEGIN)
-    turns = [(role, *said.partition(_END)) for role, _, said in (part.partition("\n") for part in parts)]
+    turns = [(role, *content.partition(_END)) for role, _, content in (part.partition("\n") for part in parts)]
     is_whole = not before and all(role in _CHATML and not rest.strip() for role, _, _, rest in turns)
-    return [{"role": role, "content": said} for role, said, _, _ in turns] if is_whole else []
+    return [{"role": role, "content": content} for role, content, _, _ in turns] if is_whole else []
 
 
 def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
@@ -224,16 +227,16 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
         prompts += [prompt] if prompt not in prompts[:1] and len(prompts) < 2 else []
         runs.append([number(row.get("advantage")) for row in run])
     counts = Counter(map(len, runs))
-    longest = max(counts, key=lambda it: (counts[it], -it), default=1)
+    longest = max(counts, key=lambda length: (counts[length], -length), default=1)
     unscaled = None
-    for size in (it for it in range(2, longest + 1) if longest % it == 0):
-        values = [one for run in runs if len(run) % size == 0 for one in run]
-        blocks = np.array([math.nan if it is None else it for it in values], float).reshape(-1, size)
-        told = blocks[(blocks != 0).any(axis=1)]
-        if len(told) and np.allclose(told.sum(axis=1), 0, atol=1e-3 * size):
-            if np.allclose((told**2).sum(axis=1), size - 1, rtol=0.02):
+    for size in (length for length in range(2, longest + 1) if longest % length == 0):
+        values = [advantage for run in runs if len(run) % size == 0 for advantage in run]
+        blocks = np.array([math.nan if value is None else value for value in values], float).reshape(-1, size)
+        nonzero = blocks[(blocks != 0).any(axis=1)]
+        if len(nonzero) and np.allclose(nonzero.sum(axis=1), 0, atol=1e-3 * size):
+            if np.allclose((nonzero**2).sum(axis=1), size - 1, rtol=0.02):
                 return size
-            unscaled = unscaled or (size if len(told) >= _AGREEING else None)
+            unscaled = unscaled or (size if len(nonzero) >= _AGREEING else None)
     return longest if len(prompts) > 1 or longest == 1 else unscaled
 
 
@@ -241,7 +244,7 @@ def repeats(prompts: Sequence[Any], size: int | None) -> list[tuple[int, int]]:
     """Return group and generation of each row. Without a size each row is one; a multiple of it is several."""
     lengths = [len(list(run)) for _, run in groupby(prompts)]
     cut = size or 1
-    groups = [part for it in lengths for part in ([cut] * (it // cut) if it % cut == 0 else [it])]
+    groups = [part for length in lengths for part in ([cut] * (length // cut) if length % cut == 0 else [length])]
     return [(number, i) for number, length in enumerate(groups) for i in range(length)]
 
 
@@ -256,7 +259,7 @@ def beside_total(
 
 def halves(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Split messages before the first answer of the model, into prompt and completion."""
-    first = next((at for at, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
+    first = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), len(messages))
     return messages[:first], messages[first:]
 
 
@@ -266,12 +269,12 @@ def token_arrays(prompt: Any, completion: Any, logprobs: Any = None, mask: Any =
         return None
     try:
         with np.errstate(over="ignore"):
-            known = np.array(logprobs, np.float16) if logprobs else None
+            values = np.array(logprobs, np.float16) if logprobs else None
         ids, sampled = np.array(completion, np.int32), np.array(mask, np.uint8) if mask else None
-        tokens = Tokens(np.array(prompt or [], np.int32), ids, known, sampled)
+        tokens = Tokens(np.array(prompt or [], np.int32), ids, values, sampled)
     except (TypeError, ValueError, OverflowError):
         raise RecordError("its token ids, log-probs or mask are not lists of numbers") from None
-    if any(array is not None and array.shape != (len(completion),) for array in (known, ids, sampled)):
+    if any(array is not None and array.shape != (len(completion),) for array in (values, ids, sampled)):
         raise RecordError("its log-probs or its mask are not as long as its token ids")
     return tokens
 
@@ -298,14 +301,14 @@ def fields_of(row: Any, table: Mapping[str, str | None], rewards: Iterable[str])
     if "completion" in table.values():
         fields |= conversation(fields.get("prompt"), fields.get("completion"))
     scores = {name: None if row[name] is None else float(row[name]) for name in rewards if name in row}
-    rest = {key: it for key, it in row.items() if it is not None and key not in table and key not in scores}
-    numbers = {key: it + 0 for key, it in rest.items() if isinstance(it, int | float)}
-    other = {key: it for key, it in rest.items() if key not in numbers}
+    rest = {key: value for key, value in row.items() if value is not None and key not in table and key not in scores}
+    numbers = {key: value + 0 for key, value in rest.items() if isinstance(value, int | float)}
+    other = {key: value for key, value in rest.items() if key not in numbers}
     return {**fields, **({"rewards": scores} if scores else {}), "metrics": numbers, "metadata": other}
 
 
 def _without_none(value: Any) -> Any:
     """Return a value without the keys of objects that are None: Arrow gives each object the keys of all."""
     if isinstance(value, dict):
-        return {key: _without_none(it) for key, it in value.items() if it is not None}
-    return [_without_none(it) for it in value] if isinstance(value, list) else value
+        return {key: _without_none(item) for key, item in value.items() if item is not None}
+    return [_without_none(item) for item in value] if isinstance(value, list) else value

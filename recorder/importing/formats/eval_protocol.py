@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from logs_ui.recorder.importing.formats import _values
-from logs_ui.recorder.importing.formats._values import decoded, micros, number, part, whole
+from logs_ui.recorder.importing.formats._values import decode_json, micros, number, part, whole
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.vocabulary import Lack, Mode, Status, StopReason
@@ -28,7 +28,7 @@ _STOPS = {1: StopReason.ABORTED, 10: StopReason.ABORTED, 4: StopReason.TIMEOUT, 
 _STOPS |= {"control_plane_signal": StopReason.DONE, "user_stop": StopReason.DONE}  # the latter of a simulated user
 _STOPS |= {"stop": StopReason.STOP, "length": StopReason.LENGTH}
 _MARKS = frozenset({"input_metadata", "execution_metadata", "rollout_status", "eval_metadata"})
-_KNOWN = frozenset({"pid", "ground_truth"})  # numbers that measure nothing
+_LABELS = frozenset({"pid", "ground_truth"})  # numbers that measure nothing
 _MAPPED = frozenset({"messages", "created_at", "evals", "eval_details"})
 _COPIES = frozenset({"data_json", "row_id", "score", "message_count", "has_tools"})  # written beside the row
 _UNSCORED = "No evaluation result"  # experiment results say so beside a score of 0
@@ -56,21 +56,23 @@ class EvalProtocolReader(Reader):
         if "first" in row and place.number == 0:
             return
         if "data_json" in row:
-            row = {name: one for name, one in row.items() if name not in _COPIES} | part(decoded(row["data_json"]))
+            rest = {name: value for name, value in row.items() if name not in _COPIES}
+            row = rest | part(decode_json(row["data_json"]))
         messages = row.get("messages", [])
         if not row.keys() & _MARKS or isinstance(messages, str) or _values.messages_of(messages) is None:
             raise RecordError("it is not a row of Eval Protocol: `messages` with roles, and `execution_metadata`")
-        execution, source, about = (part(row, f"{it}_metadata") for it in ("execution", "input", "eval"))
+        execution, source, about = (part(row, f"{name}_metadata") for name in ("execution", "input", "eval"))
         extra, usage, raw = (part(execution, name) for name in ("extra", "usage", "raw_output"))
-        own = part(extra, "logs_ui")
+        columns = part(extra, "logs_ui")
         params, (prompt, completion) = part(source, "completion_params"), _values.halves(messages)
         result = part(row, "evaluation_result") or part(row, "eval_details")
         result = {} if result.get("reason") == _UNSCORED else result
-        step_rewards = [number(one) for one in extra.get("step_rewards") or ()]
-        unknown = {name: one for name, one in row.items() if type(one) in (int, float) and name not in _KNOWN}
-        metrics = {name: one for name, one in (execution | part(execution, "cost_metrics")).items() if name in _SPENT}
-        metrics |= unknown | {name: _score(one) for name, one in part(result, "metrics").items()}
-        reward = _score(result) if result else sum(one or 0.0 for one in step_rewards) if step_rewards else None
+        step_rewards = [number(value) for value in extra.get("step_rewards") or ()]
+        unknown = {name: value for name, value in row.items() if type(value) in (int, float) and name not in _LABELS}
+        costs = execution | part(execution, "cost_metrics")
+        metrics = {name: value for name, value in costs.items() if name in _SPENT}
+        metrics |= unknown | {name: _score(metric) for name, metric in part(result, "metrics").items()}
+        reward = _score(result) if result else sum(value or 0.0 for value in step_rewards) if step_rewards else None
         weights, rewards = self.options.weights, None
         if self.options.rewards is not None:
             parts = {name: metrics.pop(name, None) for name in self.options.rewards}
@@ -82,18 +84,18 @@ class EvalProtocolReader(Reader):
         is_training = part(row, "rollout_status").get("code") == _RUNNING and "pid" not in row and bool(step_rewards)
         ids = {"prompt_ids": raw.get("prompt_token_ids"), "completion_ids": raw.get("completion_token_ids")} | extra
         if not extra.keys().isdisjoint(_IDS):
-            execution["extra"] = {name: one for name, one in extra.items() if name not in _IDS}
-        rest = {name: one for name, one in row.items() if name not in _MAPPED | unknown.keys()}
+            execution["extra"] = {name: value for name, value in extra.items() if name not in _IDS}
+        rest = {name: value for name, value in row.items() if name not in _MAPPED | unknown.keys()}
         if run not in self.runs:
             self.runs[run] = ImportedRun(
                 name=f"{about.get('name') or self.title} {run}" if run else None,
                 model=params.get("model"),
                 num_generations=whole(about.get("num_runs")) if run else None,
                 config={"completion_params": params, "invocation_id": execution.get("invocation_id"), **about},
-                lacks=() if own else self.describe(run).lacks,
-                ours=own,
+                lacks=() if columns else self.describe(run).lacks,
+                ours=columns,
             )
-        found = ImportedRollout(
+        rollout = ImportedRollout(
             key=_values.key_of(execution.get("rollout_id"), place), prompt=prompt, completion=completion, run=run,
             mode=Mode.TRAIN if is_training else Mode.EVAL, eval_name=about.get("name"), model=params.get("model"),
             task=source.get("row_id"), group=source.get("row_id"), generation=whole(extra.get("run_index")),
@@ -103,40 +105,40 @@ class EvalProtocolReader(Reader):
             # Of several calls it is the sum of all prompts.
             prompt_tokens=whole(usage.get("prompt_tokens")) if len(completion) == 1 else None,
             completion_tokens=whole(usage.get("completion_tokens")),
-            sampling={name: one for name, one in params.items() if name != "model"},
+            sampling={name: value for name, value in params.items() if name != "model"},
             metadata=rest | ({"execution_metadata": execution} if execution else {}),
             created=micros(row.get("created_at")),
             seconds=number(execution.get("rollout_duration_seconds", execution.get("duration_seconds"))),
             **_end(part(row, "rollout_status"), messages, result, is_begun=is_begun),
         )  # fmt: skip
-        yield _values.restored(found, own and own | extra)
+        yield _values.restore_columns(rollout, columns and columns | extra)
 
 
-def _score(one: Any) -> float | None:
+def _score(score: Any) -> float | None:
     """Return a score; NaN for one that is marked as invalid, as of a reward function that gave no number."""
-    if not isinstance(one, dict):
-        return number(one)
-    return number(one.get("score")) if one.get("is_score_valid", True) else math.nan
+    if not isinstance(score, dict):
+        return number(score)
+    return number(score.get("score")) if score.get("is_score_valid", True) else math.nan
 
 
 def _turns(completion: list[dict[str, Any]], step_rewards: list[Any], finish: Any) -> list[Turn]:
     turns: list[Turn] = []
-    rewards = iter(() if any("control_plane_step" in one for one in completion) else step_rewards)
+    rewards = iter(() if any("control_plane_step" in message for message in completion) else step_rewards)
     for message in completion:
         if message["role"] == "assistant":
             turns.append(Turn(reward=next(rewards, None)))
         if turns and (step := part(message, "control_plane_step")):  # several in a turn that calls several tools
-            known = [one for one in (turns[-1].reward, number(step.get("reward"))) if one is not None]
-            turns[-1] = turns[-1]._replace(reward=sum(known) if known else None, done=step.get("terminated"))
+            values = [value for value in (turns[-1].reward, number(step.get("reward"))) if value is not None]
+            turns[-1] = turns[-1]._replace(reward=sum(values) if values else None, done=step.get("terminated"))
     return [*turns[:-1], turns[-1]._replace(finish=finish)] if turns else []
 
 
 def _end(state: dict[str, Any], messages: list[dict[str, Any]], result: Any, *, is_begun: bool) -> dict[str, Any]:
-    named = [part(one, "metadata").get("termination_reason") for one in state.get("details") or ()]
-    named += [part(one, "control_plane_step").get("termination_reason") for one in reversed(messages)]
+    reasons = [part(detail, "metadata").get("termination_reason") for detail in state.get("details") or ()]
+    reasons += [part(message, "control_plane_step").get("termination_reason") for message in reversed(messages)]
     status = _STATUS.get(state.get("code"), Status.ERROR)
     if status is Status.RUNNING and is_begun:
         status = Status.OK
     error = state.get("message") if status in (Status.ERROR, Status.ABORTED) else result.get("error")
-    stop_reason = _STOPS.get(state.get("code")) or _STOPS.get(next(filter(None, named), None))
+    stop_reason = _STOPS.get(state.get("code")) or _STOPS.get(next(filter(None, reasons), None))
     return {"status": status, "stop_reason": stop_reason, "error": error and str(error)}

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from logs_ui.recorder.importing.formats._values import conversation, decoded, halves, part, token_arrays
+from logs_ui.recorder.importing.formats._values import conversation, decode_json, halves, part, token_arrays
 from logs_ui.recorder.importing.formats.mapped import MappedReader
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Turn
 from logs_ui.recorder.importing.source_files import Place, RecordError
@@ -23,7 +23,7 @@ class NemoReader(MappedReader):
 
     name, title = "nemo-rl", "NeMo-RL"
     marks = "JSONL with `content`, `rewards` and `idx`"
-    lacks = (*(it for it in Lack if it != Lack.WEIGHTS), _ROLES)
+    lacks = (*(lack for lack in Lack if lack != Lack.WEIGHTS), _ROLES)
     _lists = ("token_ids", "token_loss_mask", "generation_logprobs", "prev_logprobs", "advantages")
     _others = ("content", "rewards", "filtered_rewards", "input_lengths", "sample_loss_mask", "idx")
     declared: ClassVar = {}
@@ -35,21 +35,24 @@ class NemoReader(MappedReader):
 
     def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
         # Each value is a list of one; where dynamic sampling left out a sample, the values of what was kept are empty.
-        one = {key: (it or [None])[0] if isinstance(it, list) and len(it) < 2 else it for key, it in record.items()}
-        (found,) = super().rollouts(one, place)
-        total, count = self._apart.get(found.step, (0.0, 0))
-        yield from [found, ImportedScalars(found.step, {_DIFFERENCE: total / count})] if count else [found]
+        values = {
+            key: (value or [None])[0] if isinstance(value, list) and len(value) < 2 else value
+            for key, value in record.items()
+        }
+        (rollout,) = super().rollouts(values, place)
+        total, count = self._apart.get(rollout.step, (0.0, 0))
+        yield from [rollout, ImportedScalars(rollout.step, {_DIFFERENCE: total / count})] if count else [rollout]
 
     def more(self, row: Any, place: Place) -> dict[str, Any]:
-        named, texts = re.search(r"_data_step(\d+)\.jsonl", place.file.name), row.get("content") or []
-        step, reward = int(named[1]) if named else 0, row.get("filtered_rewards", row["rewards"])
-        found = {"step": step, "reward": None if reward is None else float(reward)}
+        match, texts = re.search(r"_data_step(\d+)\.jsonl", place.file.name), row.get("content") or []
+        step, reward = int(match[1]) if match else 0, row.get("filtered_rewards", row["rewards"])
+        fields = {"step": step, "reward": None if reward is None else float(reward)}
         if not texts:
             raise RecordError("it has only the reward of a sample that dynamic sampling left out")
         if row.get("token_ids") is None:
-            return found | dict(zip(("prompt", "completion"), halves(texts), strict=True))
-        ids, *lists = (row[it][: row["input_lengths"]] for it in self._lists)
-        mask, sampled, trained, advantages = (np.array(it, float) for it in lists)
+            return fields | dict(zip(("prompt", "completion"), halves(texts), strict=True))
+        ids, *lists = (row[name][: row["input_lengths"]] for name in self._lists)
+        mask, sampled, trained, advantages = (np.array(values, float) for values in lists)
         is_sampled = mask > 0
         answers = int(np.diff(is_sampled.astype(int), prepend=0).clip(0).sum())
         texts = [texts] if isinstance(texts, str) else texts
@@ -61,7 +64,7 @@ class NemoReader(MappedReader):
         apart = np.abs(trained - sampled)[is_sampled & is_known]
         self._apart[step] = np.add(self._apart.get(step, (0.0, 0)), (apart.sum(), len(apart)))
         logprobs = np.where(is_sampled, sampled, np.nan)[start:].tolist()
-        return found | {
+        return fields | {
             "mode": Mode.TRAIN, "prompt": messages[:first], "completion": messages[first:],
             "metrics": {"sampling_logp_difference": float(apart.mean())} if is_known else {},
             "advantage": float(advantages[is_sampled].mean()) if answers else None,
@@ -88,34 +91,41 @@ class ArtReader(MappedReader):
 
     def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
         # A group may have exceptions only.
-        found = [] if record["reward"] is None else [*super().rollouts(record, place)]
-        about = {} if record.get("trajectory_index") else decoded(record.get("group_json")) or {}
+        rollouts = [] if record["reward"] is None else [*super().rollouts(record, place)]
+        about = {} if record.get("trajectory_index") else decode_json(record.get("group_json")) or {}
         fields = self._fields_of(self._columns_of(record, place))
-        common: dict[str, Any] = {it: fields[it] for it in ("mode", "step", "group") if it in fields}
-        common |= {"prompt": found[0].prompt if found else [], "completion": []}
+        common: dict[str, Any] = {name: fields[name] for name in ("mode", "step", "group") if name in fields}
+        common |= {"prompt": rollouts[0].prompt if rollouts else [], "completion": []}
         if None not in self.runs:
-            known = self.describe(None)
+            run = self.describe(None)
             never = (Lack.ERRORS, Lack.POLICY_VERSIONS, Lack.STOP_REASONS)  # in version 1
-            self.runs[None] = replace(known, lacks=(*known.lacks, *(() if record.get("trajectory_json") else never)))
-        texts = [f"{it['type']}: {it['message']}" for it in about.get("exceptions", ())]
-        yield from [*found, *(ImportedRollout(f"{place.key}-{i}", error=it, **common) for i, it in enumerate(texts))]
+            self.runs[None] = replace(run, lacks=(*run.lacks, *(() if record.get("trajectory_json") else never)))
+        texts = [f"{exception['type']}: {exception['message']}" for exception in about.get("exceptions", ())]
+        yield from rollouts
+        yield from (ImportedRollout(f"{place.key}-{i}", error=error, **common) for i, error in enumerate(texts))
 
     def more(self, row: Any, place: Place) -> dict[str, Any]:  # noqa: ARG002 - as of others
-        whole = decoded(row.get("trajectory_json")) or {}
-        said = whole.get("messages_and_choices") or row["messages"] or []
-        answers = [it for it in said if "finish_reason" in it]
-        first = next((i for i, it in enumerate(said) if "finish_reason" in it or it.get("trainable")), len(said))
+        whole = decode_json(row.get("trajectory_json")) or {}
+        entries = whole.get("messages_and_choices") or row["messages"] or []
+        answers = [entry for entry in entries if "finish_reason" in entry]
+        first = next(
+            (i for i, entry in enumerate(entries) if "finish_reason" in entry or entry.get("trainable")), len(entries)
+        )
         if calls := part(whole, "exchanges").get("chat_completions"):  # the last one repeats what was said before it
-            answers = [it["response"]["choices"][0] for it in calls]
-            first, said = len(calls[0]["request"]["messages"]), [*calls[-1]["request"]["messages"], answers[-1]]
-        if not said:
+            answers = [call["response"]["choices"][0] for call in calls]
+            first, entries = len(calls[0]["request"]["messages"]), [*calls[-1]["request"]["messages"], answers[-1]]
+        if not entries:
             raise RecordError("it has no messages, and no exchanges of chat completions, the only API that is read")
-        messages = [it.get("message", it) for it in said]
-        messages = [{**it, "tool_calls": decoded(it.get("tool_calls")), "trainable": None} for it in messages]
-        metadata = {it: whole[it] for it in self._whole if it in whole}
-        metadata |= {it: decoded(row[it]) for it in self._json if row.get(it)} | (decoded(row["metadata"]) or {})
+        messages = [entry.get("message", entry) for entry in entries]
+        messages = [
+            {**message, "tool_calls": decode_json(message.get("tool_calls")), "trainable": None} for message in messages
+        ]
+        metadata = {name: whole[name] for name in self._whole if name in whole}
+        metadata |= {name: decode_json(row[name]) for name in self._json if row.get(name)}
+        metadata = metadata | (decode_json(row["metadata"]) or {})
         return conversation(messages[:first], messages[first:]) | {
             "policy_step": whole.get("initial_policy_version"), "metadata": metadata,
             "model": calls[0]["request"].get("model") if calls else None,
-            "turns": [Turn(finish=it["finish_reason"]) for it in answers], "metrics": decoded(row["metrics"]) or {},
+            "turns": [Turn(finish=answer["finish_reason"]) for answer in answers],
+            "metrics": decode_json(row["metrics"]) or {},
         }  # fmt: skip

@@ -60,7 +60,7 @@ class InspectReader(Reader):
         log, sample = record
         sample = _member(place.file, sample) if isinstance(sample, ZipInfo) else sample
         about = part(log, "eval")
-        run = str(about.get("eval_id") or "/".join(str(about.get(it)) for it in _IDS))
+        run = str(about.get("eval_id") or "/".join(str(about.get(name)) for name in _IDS))
         if run not in self.runs:
             epochs, versions = part(about, "config").get("epochs"), part(about, "packages")
             name, model = about.get("task"), about.get("model")
@@ -69,17 +69,19 @@ class InspectReader(Reader):
             self.runs[run] = ImportedRun(name, model, epochs, None, log, versions, lacks)
         rest = {name: value for name, value in sample.items() if value is not None and name != "events_data"}
         events, attachments = rest.pop("events", []), rest.pop("attachments", {})
-        rest = _resolved(rest, attachments)
-        said, task, epoch = rest.pop("messages", None) or rest["input"], str(sample["id"]), whole(sample["epoch"])
-        said = [{"role": "user", "content": said}] if isinstance(said, str) else said
-        prompt = list(takewhile(lambda one: one.get("role") != "assistant" or one.get("source") == "input", said))
-        answers = said[len(prompt) :]
+        rest = _resolve_attachments(rest, attachments)
+        messages, task, epoch = rest.pop("messages", None) or rest["input"], str(sample["id"]), whole(sample["epoch"])
+        messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        prompt = list(
+            takewhile(lambda message: message.get("role") != "assistant" or message.get("source") == "input", messages)
+        )
+        answers = messages[len(prompt) :]
         turns = _turns(answers, events, part(rest, "output"))
         rewards, reasons = _rewards(part(rest, "scores") or {name: rest[name] for name in ("score",) if name in rest})
         weights = self.options.weights
         # The header's first scorer that has metrics gives the reward, whichever samples have its score.
-        listed = ("scores" in rest and (about.get("scorers") or part(log, "results").get("scores"))) or ()
-        names = [str(score.get("scorer") or score["name"]) for score in listed if score.get("metrics") != []]
+        scorers = ("scores" in rest and (about.get("scorers") or part(log, "results").get("scores"))) or ()
+        names = [str(score.get("scorer") or score["name"]) for score in scorers if score.get("metrics") != []]
         if rewards and max(len(names), len(rewards)) > 1 and self.options.rewards is None and not weights:
             first = names[0] if names else next(iter(rewards))
             main = next((name for name in rewards if name == first or name.startswith(f"{first}.")), first)
@@ -90,8 +92,8 @@ class InspectReader(Reader):
                 others = ", ".join([name for name in dict.fromkeys((*rewards, *names)) if name != main][:3])
                 self.notes.append(f"{note} ({others}). --rewards names those that are summed.")
         metrics: dict[str, Any] = {name: rest[name] for name in _METRICS if name in rest}
-        for used in part(rest, "model_usage").values():
-            metrics |= {name: metrics.get(name, 0) + count for name, count in used.items() if count}
+        for usage in part(rest, "model_usage").values():
+            metrics |= {name: metrics.get(name, 0) + count for name, count in usage.items() if count}
         if self.options.rewards is not None:
             metrics |= rewards
             rewards = {name: rewards.get(name) for name in self.options.rewards}
@@ -114,23 +116,29 @@ class InspectReader(Reader):
 
 def _turns(completion: list[dict[str, Any]], events: list[dict[str, Any]], output: dict[str, Any]) -> list[Turn]:
     """Return what events say about each answer."""
-    answers = [one for one in completion if one.get("role") == "assistant"]
-    said = [one for one in events if part(one, "output").get("choices")]
+    answers = [message for message in completion if message.get("role") == "assistant"]
+    answered = [event for event in events if part(event, "output").get("choices")]
     unknown: dict[str, Any] = {"output": {"choices": [{}]}}
     last = {"output": output} if output.get("choices") else unknown
-    in_order = said if len(said) == len(answers) else [unknown] * (len(answers) - 1) + [last]
-    calls = {one["output"]["choices"][0]["message"].get("id"): one for one in (last, *said) if one is not unknown}
-    tools = {one.get("id"): one for one in events if one.get("event") == "tool"}
+    in_order = answered if len(answered) == len(answers) else [unknown] * (len(answers) - 1) + [last]
+    calls = {
+        event["output"]["choices"][0]["message"].get("id"): event for event in (last, *answered) if event is not unknown
+    }
+    tools = {event.get("id"): event for event in events if event.get("event") == "tool"}
     turns = []
     for message, at_its_place in zip(answers, in_order, strict=False):
         event = calls.get(message["id"], unknown) if message.get("id") else at_its_place
-        used = [tools[one["id"]] for one in message.get("tool_calls") or [] if one.get("id") in tools]
-        errors = [f"{one['error'].get('type')}: {one['error'].get('message')}" for one in used if one.get("error")]
+        events_used = [tools[call["id"]] for call in message.get("tool_calls") or [] if call.get("id") in tools]
+        errors = [
+            f"{event['error'].get('type')}: {event['error'].get('message')}"
+            for event in events_used
+            if event.get("error")
+        ]
         answer, finish = event["output"], str(event["output"]["choices"][0].get("stop_reason", "unknown"))
         turns.append(Turn(
             _FINISH.get(finish, finish), number(answer.get("time")) or number(event.get("working_time")),
             whole(part(answer, "usage").get("output_tokens")), whole(part(event, "config").get("max_tokens")),
-            env_seconds=sum(number(one.get("working_time")) or 0.0 for one in used) if used else None,
+            env_seconds=sum(number(event.get("working_time")) or 0.0 for event in events_used) if events_used else None,
             error=next(iter(errors), None),
         ))  # fmt: skip
     return turns
@@ -138,44 +146,44 @@ def _turns(completion: list[dict[str, Any]], events: list[dict[str, Any]], outpu
 
 def _rewards(scores: dict[str, Any]) -> tuple[dict[str, float | None], list[str]]:
     """Return rewards as Inspect's `value_to_float` has them, and reasons for odd ones."""
-    found: dict[str, float | None] = {}
+    rewards: dict[str, float | None] = {}
     reasons = [score.get("reason") or part(score, "metadata").get("unscored_reason") for score in scores.values()]
     for (name, score), reason in zip(scores.items(), reasons, strict=True):
         value = score.get("value")
-        for key, one in value.items() if isinstance(value, dict) else [("", value)]:
-            reward = _WORDS.get(str(one), _WORDS.get(str(one).lower(), number(one)))
+        for key, entry in value.items() if isinstance(value, dict) else [("", value)]:
+            reward = _WORDS.get(str(entry), _WORDS.get(str(entry).lower(), number(entry)))
             if reward is not None:
                 is_lacking = math.isnan(reward) and reason not in {"grader_failed", "scoring_failed"}
-                found[f"{name}.{key}" if key else name] = None if is_lacking else reward
-    return found, [str(reason) for reason in reasons if reason]
+                rewards[f"{name}.{key}" if key else name] = None if is_lacking else reward
+    return rewards, [str(reason) for reason in reasons if reason]
 
 
-def _message(given: dict[str, Any]) -> dict[str, Any]:
+def _message(item: dict[str, Any]) -> dict[str, Any]:
     """Return a message in OpenAI's form."""
-    message = {name: value for name, value in given.items() if name not in {"id", "source", "function", "tool_calls"}}
-    if isinstance(given.get("content"), list):
-        thoughts = [one for one in given["content"] if one.get("type") == "reasoning"]
-        said = [one.get("summary") if one.get("redacted") else one.get("reasoning") for one in thoughts]
-        message["reasoning_content"] = "\n".join(one for one in said if one) or None
+    message = {name: value for name, value in item.items() if name not in {"id", "source", "function", "tool_calls"}}
+    if isinstance(item.get("content"), list):
+        thoughts = [entry for entry in item["content"] if entry.get("type") == "reasoning"]
+        texts = [thought.get("summary" if thought.get("redacted") else "reasoning") for thought in thoughts]
+        message["reasoning_content"] = "\n".join(text for text in texts if text) or None
         message["content"] = [
-            {"type": "image_url", "image_url": {"url": one.get("image")}} if one.get("type") == "image" else one
-            for one in given["content"] if one not in thoughts
+            {"type": "image_url", "image_url": {"url": entry.get("image")}} if entry.get("type") == "image" else entry
+            for entry in item["content"] if entry not in thoughts
         ]  # fmt: skip
-    for one in given.get("tool_calls") or []:
-        function = {"name": one.get("function"), "arguments": one.get("arguments")}
-        call = {"id": one.get("id"), "type": "function", "function": function, "parse_error": one.get("parse_error")}
-        message.setdefault("tool_calls", []).append(call)
-    content = message.get("content") or part(given, "error").get("message")  # models are shown it
-    return message | {"name": given.get("function"), "content": content}
+    for source in item.get("tool_calls") or []:
+        function = {"name": source.get("function"), "arguments": source.get("arguments")}
+        call = {"id": source.get("id"), "type": "function", "function": function}
+        message.setdefault("tool_calls", []).append(call | {"parse_error": source.get("parse_error")})
+    content = message.get("content") or part(item, "error").get("message")  # models are shown it
+    return message | {"name": item.get("function"), "content": content}
 
 
-def _resolved(value: Any, attachments: dict[str, str]) -> Any:
+def _resolve_attachments(value: Any, attachments: dict[str, str]) -> Any:
     """Return the value with the texts that Inspect stored apart."""
     if isinstance(value, str):
-        return _ATTACHMENT.sub(lambda found: attachments.get(found[1], found[0]), value)
+        return _ATTACHMENT.sub(lambda match: attachments.get(match[1], match[0]), value)
     if isinstance(value, dict):
-        return {name: _resolved(one, attachments) for name, one in value.items()}
-    return [_resolved(one, attachments) for one in value] if isinstance(value, list) else value
+        return {name: _resolve_attachments(item, attachments) for name, item in value.items()}
+    return [_resolve_attachments(item, attachments) for item in value] if isinstance(value, list) else value
 
 
 def _member(file: Path, info: ZipInfo) -> Any:

@@ -21,29 +21,33 @@ from typing import Any, ClassVar
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.importing.formats import _values
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportOptions, Reader, Turn
-from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id, found_files, records_of
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id, find_files, records_of
 from logs_ui.recorder.spelling import misspelt, shortened
 from logs_ui.recorder.vocabulary import UNNAMED, Mode, Status, StopReason
 
-_KNOWN = tomllib.loads(Path(__file__).with_name("mapping_fields.toml").read_text("utf-8"))
-_FIELDS: dict[str, tuple[str, str]] = _KNOWN["fields"]
+_VOCABULARY = tomllib.loads(Path(__file__).with_name("mapping_fields.toml").read_text("utf-8"))
+_FIELDS: dict[str, tuple[str, str]] = _VOCABULARY["fields"]
 _KINDS: dict[str, Callable[[Any], Any]] = {
-    "messages": lambda it: found if (found := _values.messages_of(it)) and found[0].get("content") is not it else None,
+    "messages": lambda value: (
+        messages if (messages := _values.messages_of(value)) and messages[0].get("content") is not value else None
+    ),
     "messages or text": _values.messages_of,
-    "an id": lambda it: str(it) if isinstance(it, str | int) else file_id("", it),
-    "text": lambda it: str(it) if isinstance(it, str | int | float) else None,
-    "a word": lambda it: it if isinstance(it, str) else None,
+    "an id": lambda value: str(value) if isinstance(value, str | int) else file_id("", value),
+    "text": lambda value: str(value) if isinstance(value, str | int | float) else None,
+    "a word": lambda value: value if isinstance(value, str) else None,
     "a number": _values.number,
     "a whole number": _values.whole,
-    "a list of numbers": lambda it: it if isinstance(it, list) and isinstance(next(iter(it), 0), int | float) else None,
-    "a time": lambda it: 0 if it == 0 else _values.micros(it),
+    "a list of numbers": lambda value: (
+        value if isinstance(value, list) and isinstance(next(iter(value), 0), int | float) else None
+    ),
+    "a time": lambda value: 0 if value == 0 else _values.micros(value),
     "numbers by name": _values.table_of,
-    "a list of words": lambda it: [str(one) for one in it] if isinstance(it, list) else None,
+    "a list of words": lambda value: [str(item) for item in value] if isinstance(value, list) else None,
 }
 _WORDS = {"mode": Mode, "status": Status, "stop_reason": StopReason}
 _TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")
 _ABSENT = object()
-_SAID = ("messages", "prompt", "completion")
+_MESSAGE_FIELDS = ("messages", "prompt", "completion")
 _ANSWERS = ("messages", "completion", "completion_ids")
 _MOST = 10_000  # records that a suggestion looks at
 _LONG = 300  # characters of a column's name: of longer ones, nested names would take gigabytes
@@ -71,31 +75,33 @@ class MappedReader(Reader):
         rewards, weights, constants, self._cuts = (self._fields.pop(name, {}) for name in _TABLES)
         self._weights = weights | dict(options.weights)
         self._rewards = rewards | {name: name for name in options.rewards or ()}
-        self._constants = {name: _constant(name, one) for name, one in constants.items()}
+        self._constants = {name: _constant(name, value) for name, value in constants.items()}
         parts = {name: _parts(name) for name in (*self._fields.values(), *self._rewards.values())}
-        self._made = {name: names for name, names in parts.items() if names}  # columns by those of which they are made
+        self._formulas = {name: names for name, names in parts.items() if names}  # of columns, by what they are made of
         self._uses = {name: (name, name.removesuffix("?"), *names) for name, names in parts.items()}
         self._needed = [name for name in {*self._cuts, *chain(*self._uses.values())} if name[:1] != "@"]
         self._trained: dict[str, bool] = {}  # by file
         if self.declared is None:
             self._check(options.mapping.name if options.mapping else "", rewards)
 
-    def _check(self, called: str, rewards: Mapping[str, str]) -> None:
-        heads = ((it.file, Head(it.file).record) for it in found_files([self.root]))
-        file, first = next(((file, it) for file, it in heads if isinstance(it, dict)), (self.root, dict[str, Any]()))
+    def _check(self, mapping_name: str, rewards: Mapping[str, str]) -> None:
+        heads = ((source.file, Head(source.file).record) for source in find_files([self.root]))
+        file, first = next(
+            ((file, record) for file, record in heads if isinstance(record, dict)), (self.root, dict[str, Any]())
+        )
         place = Place(file, "", "", 1)
         columns = self._columns_of(first, place)
         for name, column in [*self._fields.items(), *self._rewards.items()]:
             if first and not column.endswith("?") and column not in columns:
-                given = f"{called}: {name}" if name in rewards or name in self._fields else "--rewards"
-                wrong = f"{given} = {column!r}, but the first record has no such column"
+                origin = f"{mapping_name}: {name}" if name in rewards or name in self._fields else "--rewards"
+                wrong = f"{origin} = {column!r}, but the first record has no such column"
                 raise misspelt("map", wrong, column, [*_columns(first) | columns])
         try:
             list(self.rollouts(first, place))
         except RecordError as error:
-            raise LogsUIError(f"{called} does not fit the first record: {error}. Name another column.") from None
+            raise LogsUIError(f"{mapping_name} does not fit the first record: {error}. Name another column.") from None
         if self._fields.keys().isdisjoint((*_ANSWERS, "reward")) and not self._rewards:
-            raise LogsUIError(f"{called} names no column with the answer: add one of {', '.join(_ANSWERS)}.")
+            raise LogsUIError(f"{mapping_name} names no column with the answer: add one of {', '.join(_ANSWERS)}.")
 
     @classmethod
     def recognizes(cls, head: Head) -> bool:
@@ -104,22 +110,30 @@ class MappedReader(Reader):
     def describe(self, run: str | None) -> ImportedRun:
         if self.declared is not None:
             return super().describe(run)
-        named = {**self._constants, **self._fields}
-        if "group" in named and named["group"] in (named.get("prompt"), named.get("messages")):
-            del named["group"]  # that is no more than without it
-        has_parts = len(self._rewards) > ("reward" not in named) and not self._weights
-        given = {*named, *(["rewards"] if self._rewards else []), *([] if has_parts else ["weights"])}
-        return ImportedRun(run, lacks=_lacking(given))
+        fields = {**self._constants, **self._fields}
+        if "group" in fields and fields["group"] in (fields.get("prompt"), fields.get("messages")):
+            del fields["group"]  # that is no more than without it
+        has_parts = len(self._rewards) > ("reward" not in fields) and not self._weights
+        names = {*fields, *(["rewards"] if self._rewards else []), *([] if has_parts else ["weights"])}
+        return ImportedRun(run, lacks=_lacking(names))
 
     def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
         if not isinstance(record, dict):
             raise RecordError("it is not a JSON object")
         columns = self._columns_of(record, place)
         fields = self._fields_of(columns)
-        rewards = {name: _converted("reward", columns[it], it) for name, it in self._rewards.items() if it in columns}
+        rewards = {
+            name: _converted("reward", columns[column], column)
+            for name, column in self._rewards.items()
+            if column in columns
+        }
         # A word of others stays as it is, unless it is ours.
-        words = {at for name, at in self._fields.items() if name in _WORDS and columns.get(at) != fields.get(name)}
-        used = {*self.drops, *chain(*(self._uses[at] for at in columns.keys() & (self._uses.keys() - words)))}
+        words = {
+            column
+            for name, column in self._fields.items()
+            if name in _WORDS and columns.get(column) != fields.get(name)
+        }
+        used = {*self.drops, *chain(*(self._uses[column] for column in columns.keys() & (self._uses.keys() - words)))}
         rest = _values.fields_of(_without(record, used), {}, ())
         more: dict[str, Any] = fields | self.more(record, place)
         if not more["prompt"] and "prompt_ids" in more:
@@ -129,30 +143,35 @@ class MappedReader(Reader):
         if "finish" in self._fields:  # of the last answer
             earlier = sum(message["role"] == "assistant" for message in more["completion"]) - 1
             more["turns"] = [*[Turn()] * earlier, Turn(finish=more.pop("finish", None))]
-        known: dict[str, Any] = {"tokens": tokens, **rest, "rewards": rewards or None, "weights": self._weights, **more}
-        known["metrics"] = rest["metrics"] | (more.get("metrics") or {})
+        values: dict[str, Any] = {"tokens": tokens, **rest, "rewards": rewards or None, "weights": self._weights}
+        values |= more
+        values["metrics"] = rest["metrics"] | (more.get("metrics") or {})
         total = self._fields.get("reward")
         if "reward" in more or (total and (total in columns or not rewards)):
-            known |= _values.beside_total(more.get("reward"), rewards, self._weights)
-            known["rewards"] = known["rewards"] or {"reward": more.get("reward")}  # each was scored, also one with null
-        if known["prompt"]:
-            known.setdefault("group", file_id("", known["prompt"]))
-        known["is_one_text"] = _IN_TEXT in self.lacks and len(known["completion"]) < 2
-        yield ImportedRollout(key, **known)
-        texts = (columns[at] for name in _SAID if (at := self._fields.get(name)) in columns)
-        if lost := {kind for text in texts for kind in _values.left_out(text)}:
+            values |= _values.beside_total(more.get("reward"), rewards, self._weights)
+            if not values["rewards"]:  # each was scored, also one with null
+                values["rewards"] = {"reward": more.get("reward")}
+        if values["prompt"]:
+            values.setdefault("group", file_id("", values["prompt"]))
+        values["is_one_text"] = _IN_TEXT in self.lacks and len(values["completion"]) < 2
+        yield ImportedRollout(key, **values)
+        texts = (columns[column] for name in _MESSAGE_FIELDS if (column := self._fields.get(name)) in columns)
+        if lost := {kind for text in texts for kind in _values.lost_kinds(text)}:
             yield RecordError(f"items of type {', '.join(sorted(lost))[:80]} are left out: they are not messages")
 
     def _fields_of(self, columns: dict[str, Any]) -> dict[str, Any]:
         """Return the fields that columns give, prompt and completion among them. Raises RecordError."""
         texts = [columns.get(self._fields.get(name, "")) for name in ("prompt", "completion")]
         halves = _values.conversation(*texts) if all(isinstance(text, str) for text in texts) else {}
-        named = ((name, at) for name, at in self._fields.items() if at in columns and name not in halves)
-        values = {name: _converted(name, columns[at], at) for name, at in named}
+        columns_by_field = (
+            (name, column) for name, column in self._fields.items() if column in columns and name not in halves
+        )
+        values = {name: _converted(name, columns[column], column) for name, column in columns_by_field}
         fields = self._constants | halves | {name: value for name, value in values.items() if value is not None}
         if "step" in fields and "advantage" in values and self._is_training(fields, columns["@path"]):
             fields.setdefault("mode", Mode.TRAIN)
-        if self.declared and (lacking := [at for name, at in self._fields.items() if name in {*_ANSWERS} - {*fields}]):
+        lacking = [column for name, column in self._fields.items() if name in {*_ANSWERS} - {*fields}]
+        if self.declared and lacking:
             raise RecordError(f"it lacks {lacking[0]}")
         fields = dict(zip(("prompt", "completion"), _values.halves(fields.pop("messages", [])), strict=True)) | fields
         if fields["completion"] and not any(message.get("content") for message in fields["prompt"]):
@@ -167,8 +186,8 @@ class MappedReader(Reader):
         if file not in self._trained:
             step, advantage = self._fields["step"], self._fields["advantage"]
             rows = (row for _, row in records_of(Path(file)) if isinstance(row, dict))
-            found = ((_values.whole(_column(row, step)), _values.number(_column(row, advantage))) for row in rows)
-            self._trained[file] = any(at or it is not None for at, it in found)
+            pairs = ((_values.whole(_column(row, step)), _values.number(_column(row, advantage))) for row in rows)
+            self._trained[file] = any(step_number or value is not None for step_number, value in pairs)
         return self._trained[file]
 
     def more(self, row: Any, place: Place) -> dict[str, Any]:  # noqa: ARG002 - of a subclass
@@ -183,18 +202,20 @@ class MappedReader(Reader):
                 columns[name] = value
         for column, pattern in self._cuts.items():
             columns |= {f"{column}.{name}": part for name, part in _cut(pattern, str(columns.get(column, ""))).items()}
-        for made, parts in self._made.items():
-            values: list[Any] = [columns.get(it, "" if it[:1] == "@" or it[-1:] == "?" else None) for it in parts]
-            if made in columns or None in values:
+        for formula, parts in self._formulas.items():
+            values: list[Any] = [
+                columns.get(part, "" if part[:1] == "@" or part[-1:] == "?" else None) for part in parts
+            ]
+            if formula in columns or None in values:
                 continue
             numbers: list[Any] = [*map(_values.number, values[0] if isinstance(values[0], list) else values)]
-            if "{" in made:
-                texts = re.split(r"\{.+?\}", made)
-                columns[made] = "".join(f"{text}{it}" for text, it in zip(texts, [*values, ""], strict=True))
+            if "{" in formula:
+                texts = re.split(r"\{.+?\}", formula)
+                columns[formula] = "".join(f"{text}{value}" for text, value in zip(texts, [*values, ""], strict=True))
             elif not numbers or None in numbers:
-                columns[made] = values[0]  # which is said to be no number
+                columns[formula] = values[0]  # which is said to be no number
             else:
-                columns[made] = sum(numbers) if made.startswith("sum(") else numbers[0] - numbers[1]
+                columns[formula] = sum(numbers) if formula.startswith("sum(") else numbers[0] - numbers[1]
         return columns
 
 
@@ -211,30 +232,32 @@ def declared_readers() -> list[type[MappedReader]]:
 
 def _lacking(fields: set[str]) -> list[str]:
     """Return what a run lacks of which these fields are known."""
-    return [lack for lack, names in _KNOWN["lacks"].items() if fields.isdisjoint(names)]
+    return [lack for lack, names in _VOCABULARY["lacks"].items() if fields.isdisjoint(names)]
 
 
 def _mapping(options: ImportOptions) -> dict[str, Any]:
     """Return the user's mapping. Raises LogsUIError for one that is none."""
     if options.mapping is None:
         raise LogsUIError("There is no mapping. Add --map mapping.toml; logs-ui import --suggest FILE prints one.")
-    called = options.mapping.name
+    mapping_name = options.mapping.name
     wrong = "{} cannot be read as a mapping: {}. logs-ui import --suggest FILE prints one."
     try:
         mapping = tomllib.loads(options.mapping.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        at = " ".join(["it is not valid TOML", *re.findall(r"at line \d+", str(error))])
-        raise LogsUIError(wrong.format(called, at)) from None
+        fault = " ".join(["it is not valid TOML", *re.findall(r"at line \d+", str(error))])
+        raise LogsUIError(wrong.format(mapping_name, fault)) from None
     for name, value in mapping.items():
         kinds: Any = {"weights": (int, float), "constants": object}.get(name, str)
         if name not in _TABLES and not isinstance(value, str):
-            raise LogsUIError(f"{called}: {name} must name a column in quotes, not {value!r}.")
-        if name in _TABLES and not (isinstance(value, dict) and all(isinstance(at, kinds) for at in value.values())):
+            raise LogsUIError(f"{mapping_name}: {name} must name a column in quotes, not {value!r}.")
+        if name in _TABLES and not (
+            isinstance(value, dict) and all(isinstance(entry, kinds) for entry in value.values())
+        ):
             what = "numbers" if name == "weights" else "names in quotes"
-            raise LogsUIError(wrong.format(called, f"[{name}] is not a table of {what}"))
+            raise LogsUIError(wrong.format(mapping_name, f"[{name}] is not a table of {what}"))
     for name in (*(mapping.keys() - {*_TABLES}), *mapping.get("constants", {})):
         if name not in _FIELDS:
-            raise misspelt("map", f"{called}: unknown field {name!r}", name, [*_FIELDS, *_TABLES])
+            raise misspelt("map", f"{mapping_name}: unknown field {name!r}", name, [*_FIELDS, *_TABLES])
     return mapping
 
 
@@ -246,28 +269,34 @@ def suggestion(file: Path) -> str:
         raise LogsUIError(f"{file}: {fault}")
     values, seen, repeated, every = dict[str, Any](), dict[str, set[Any]](), set[str](), set[str]()
     firsts: dict[str, Any] = {}
-    for record in islice((it for _, it in records_of(file) if isinstance(it, dict)), _MOST):
-        columns = {name: one for name, one in _columns(record).items() if one is not None}
+    for record in islice((row for _, row in records_of(file) if isinstance(row, dict)), _MOST):
+        columns = {name: value for name, value in _columns(record).items() if value is not None}
         firsts, values, every = firsts or columns, columns | values, every | _columns(record).keys()
-        short = {name: one for name, one in columns.items() if isinstance(one, int | float) or len(str(one)) < 300}
-        repeated |= {name for name, one in short.items() if str(one) in seen.setdefault(name, set())}
-        for name, one in short.items():
-            seen[name].add(str(one))
+        short = {
+            name: value for name, value in columns.items() if isinstance(value, int | float) or len(str(value)) < 300
+        }
+        repeated |= {name for name, value in short.items() if str(value) in seen.setdefault(name, set())}
+        for name, value in short.items():
+            seen[name].add(str(value))
     chosen: dict[str, str] = {}
     for field, (kind, names) in _FIELDS.items():
-        free = [it for it in values if it not in chosen.values() and _KINDS[kind](values[it]) is not None]
-        fitting = [it for hint in names.split() for it in free if hint in _short_names(it)]
+        free = [
+            column for column in values if column not in chosen.values() and _KINDS[kind](values[column]) is not None
+        ]
+        fitting = [column for hint in names.split() for column in free if hint in _short_names(column)]
         if field in ("key", "group"):  # what repeats is no key, and what does not is no group
-            fitting = [it for it in fitting if (it in repeated) == (field == "group")]
+            fitting = [column for column in fitting if (column in repeated) == (field == "group")]
         if field in _WORDS:
-            fitting = [it for it in fitting if any(_converted(field, one, it) for one in seen.get(it, ()))]
+            fitting = [
+                column for column in fitting if any(_converted(field, value, column) for value in seen.get(column, ()))
+            ]
         fitting += [chosen["prompt"]] if field == "group" and "prompt" in chosen else []
         if fitting and (field not in ("prompt", "completion") or "messages" not in chosen):
             chosen[field] = fitting[0]
-    free = [it for it in values if it not in chosen.values() and _values.number(values[it]) is not None]
-    scores = [it for it in free if _REWARD.search(it)]
-    lasts = Counter(it.split(".")[-1] for it in scores)
-    rewards = {_quoted(last if lasts[last := it.split(".")[-1]] == 1 else it): it for it in scores}
+    free = [column for column in values if column not in chosen.values() and _values.number(values[column]) is not None]
+    scores = [column for column in free if _REWARD.search(column)]
+    lasts = Counter(column.split(".")[-1] for column in scores)
+    rewards = {_quoted(last if lasts[last := column.split(".")[-1]] == 1 else column): column for column in scores}
 
     text = [
         f"# Save this as mapping.toml, correct it, and run: logs-ui import {file.name} --map mapping.toml",
@@ -275,9 +304,9 @@ def suggestion(file: Path) -> str:
     ]
     for title, columns in (("", chosen), ("[rewards]", rewards)):
         text += ["", title] if title and columns else []
-        for name, it in columns.items():
-            column = it if it in firsts else f"{it}?"  # it comes later
-            text.append(f"{name} = {_quoted(column)}  # {shortened(repr(values[it]))}")
+        for name, column in columns.items():
+            reference = column if column in firsts else f"{column}?"  # it comes later
+            text.append(f"{name} = {_quoted(reference)}  # {shortened(repr(values[column]))}")
     text += [] if "mode" in chosen else ["", "[constants]", 'mode = "train"  # or "eval"']
     return "\n".join([*_lacking_answer(chosen), *text, "", *_unchosen(chosen, every), ""])
 
@@ -289,10 +318,12 @@ def _lacking_answer(chosen: Mapping[str, str]) -> list[str]:
 
 def _unchosen(chosen: Mapping[str, str], columns: Iterable[str]) -> list[str]:
     """Return lines about the fields without a column: those that no column has the name of, and others."""
-    missing = [it for it in _FIELDS if it not in chosen and ("messages" not in chosen or it not in _SAID)]
+    missing = [
+        field for field in _FIELDS if field not in chosen and ("messages" not in chosen or field not in _MESSAGE_FIELDS)
+    ]
     names = set[str]().union(*map(_short_names, columns))
-    unfit = [it for it in missing if not names.isdisjoint(_FIELDS[it][1].split())]
-    lines = ["# No column found for: " + ", ".join(it for it in missing if it not in unfit)]
+    unfit = [field for field in missing if not names.isdisjoint(_FIELDS[field][1].split())]
+    lines = ["# No column found for: " + ", ".join(field for field in missing if field not in unfit)]
     return lines + ["# Columns have the names, but other values or another use: " + ", ".join(unfit)] * bool(unfit)
 
 
@@ -306,12 +337,12 @@ def _column(record: dict[str, Any], name: str) -> Any:
     """Return the value of a column, whose name has dots if it is nested, or "?" if it may be absent: _ABSENT then."""
     if name in record:
         return record[name]
-    at = name.find(".")
-    while at > 0:  # names may have dots themselves
-        inner = _values.table_of(record.get(name[:at]))
-        if inner and (value := _column(inner, name[at + 1 :])) is not _ABSENT:
+    dot = name.find(".")
+    while dot > 0:  # names may have dots themselves
+        inner = _values.table_of(record.get(name[:dot]))
+        if inner and (value := _column(inner, name[dot + 1 :])) is not _ABSENT:
             return value
-        at = name.find(".", at + 1)
+        dot = name.find(".", dot + 1)
     return _column(record, name[:-1]) if name.endswith("?") else _ABSENT
 
 
@@ -329,18 +360,22 @@ def _cut(pattern: str, text: str) -> dict[str, str]:
 
 def _columns(record: dict[str, Any], depth: int = 8) -> dict[str, Any]:
     """Return the values of all columns by name, nested ones with dots, but for long names, and those TOML lacks."""
-    found = {name: one for name, one in record.items() if name.isprintable() and len(name) < _LONG}
-    nested = {name: _columns(it, depth - 1) for name, one in found.items() if depth and (it := _values.table_of(one))}
-    return found | {f"{name}.{inner}": one for name, it in nested.items() for inner, one in it.items()}
+    columns = {name: value for name, value in record.items() if name.isprintable() and len(name) < _LONG}
+    nested = {
+        name: _columns(table, depth - 1)
+        for name, value in columns.items()
+        if depth and (table := _values.table_of(value))
+    }
+    return columns | {f"{name}.{inner}": value for name, table in nested.items() for inner, value in table.items()}
 
 
 def _without(record: dict[str, Any], used: Container[str]) -> dict[str, Any]:
     """Return a record without the columns that were used, also nested ones."""
-    found = {name: one for name, one in record.items() if name not in used}
-    for name, one in found.items():
-        if isinstance(one, dict) and any(f"{name}.{inner}" in used for inner in one):
-            found[name] = {inner: it for inner, it in one.items() if f"{name}.{inner}" not in used}
-    return found
+    rest = {name: value for name, value in record.items() if name not in used}
+    for name, value in rest.items():
+        if isinstance(value, dict) and any(f"{name}.{inner}" in used for inner in value):
+            rest[name] = {inner: part for inner, part in value.items() if f"{name}.{inner}" not in used}
+    return rest
 
 
 def _parts(column: str) -> list[str]:
@@ -352,22 +387,21 @@ def _parts(column: str) -> list[str]:
 
 def _constant(field: str, value: Any) -> Any:
     """Return a field's value that a mapping gives. Raises LogsUIError for a word that is none of ours."""
-    found = _converted(field, value, "[constants]")
-    if found is None:
+    word = _converted(field, value, "[constants]")
+    if word is None:
         words = ", ".join(_WORDS.get(field, ()))
         raise LogsUIError(f"[constants] {field} = {value!r:.80} is not one of its words: {words}.")
-    return found
+    return word
 
 
 def _converted(field: str, value: Any, column: str) -> Any:
     """Return a field's value; None for null, and for a word that is none of ours. Raises RecordError."""
     if value is None or field in _WORDS:
         word = str(value).lower()
-        return next(
-            (it for it in _WORDS.get(field, ()) if word == it or word in _KNOWN["words"].get(it, "").split()), None
-        )
+        synonyms = ((choice, _VOCABULARY["words"].get(choice, "").split()) for choice in _WORDS.get(field, ()))
+        return next((choice for choice, names in synonyms if word == choice or word in names), None)
     kind = _FIELDS[field][0]
-    found = _values.messages_of(value, "assistant") if field == "completion" else _KINDS[kind](value)
-    if found is None:
+    result = _values.messages_of(value, "assistant") if field == "completion" else _KINDS[kind](value)
+    if result is None:
         raise RecordError(f"{field} must be {kind}, and {column.removesuffix('?')} has {shortened(repr(value))}")
-    return found
+    return result

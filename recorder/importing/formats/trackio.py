@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from logs_ui.recorder.importing.formats import _values
-from logs_ui.recorder.importing.formats._values import decoded, micros, number, part, whole
+from logs_ui.recorder.importing.formats._values import decode_json, micros, number, part, whole
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.vocabulary import Lack, Mode, Status
@@ -35,7 +35,7 @@ class TrackioReader(Reader):
     def __init__(self, root: Path, options: ImportOptions) -> None:
         super().__init__(root, options)
         self._functions: dict[str, set[str]] = {}  # reward functions by run, as their means are called
-        self._traced: frozenset[str] = frozenset()  # names in the metadata of the first trace
+        self._trace_fields: frozenset[str] = frozenset()  # names in the metadata of the first trace
 
     @classmethod
     def recognizes(cls, head: Head) -> bool:
@@ -45,35 +45,37 @@ class TrackioReader(Reader):
         queries = [query for table, query in _QUERIES.items() if table in Head(file).tables]
         first = next(_values.table_rows(file, *queries[-1:]), None) if queries else Head(file).record
         with suppress(RecordError):  # it is counted where it is read
-            self._traced = frozenset(part(decoded(part(first).get("metadata"))))
+            self._trace_fields = frozenset(part(decode_json(part(first).get("metadata"))))
         return enumerate(_values.table_rows(file, *queries), 1) if queries else super().records(file)
 
     def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout | ImportedScalars]:
         run = str(record.get("run_id") or record.get("run_name"))
         if "config" in record or run not in self.runs:
-            config = _plain(decoded(record.get("config") or "{}"))
+            config = _plain(decode_json(record.get("config") or "{}"))
             self.runs[run] = ImportedRun(
                 name=record.get("run_name"), model=config.get("model_name_or_path") or config.get("_name_or_path"),
                 num_generations=whole(config.get("num_generations")), max_steps=whole(config.get("max_steps")),
                 config=config, lacks=(
                     *(Lack.STOP_REASONS, Lack.TASKS, "token ids", "log-probs", "the rollouts that were not traced"),
-                    *(lack for lack, name in _LACKS.items() if name not in self._traced),
+                    *(lack for lack, name in _LACKS.items() if name not in self._trace_fields),
                     *([] if self.options.weights or "reward_weights" in config else [Lack.WEIGHTS]),
                 ),
             )  # fmt: skip
         if "metrics" in record:
-            yield from self._logged(record, run, place)
+            yield from self._read_step(record, run, place)
         elif "messages" in record:
-            yield _traced(record, run, place, self.options.weights, self.runs[run].config)
+            yield _rollout_of(record, run, place, self.options.weights, self.runs[run].config)
 
-    def _logged(self, row: dict[str, Any], run: str, place: Place) -> Iterator[ImportedRollout | ImportedScalars]:
+    def _read_step(self, row: dict[str, Any], run: str, place: Place) -> Iterator[ImportedRollout | ImportedScalars]:
         """Yield the figures of a step, and its completions."""
-        values = _plain(decoded(row["metrics"]))
+        values = _plain(decode_json(row["metrics"]))
         # transformers puts "train/" before what the trainer logs, and turns "eval_" into "eval/".
-        named = {re.sub("^eval/", "eval_", name.removeprefix("train/")): one for name, one in values.items()}
-        if figures := {name: number(one) for name, one in named.items() if isinstance(one, int | float)}:
+        metrics = {re.sub("^eval/", "eval_", name.removeprefix("train/")): value for name, value in values.items()}
+        if figures := {name: number(value) for name, value in metrics.items() if isinstance(value, int | float)}:
             yield ImportedScalars(_values.step_number(row["step"]) or 0, figures, run)
-        self._functions.setdefault(run, set()).update(it for name in figures for it in _FUNCTION.findall(name))
+        self._functions.setdefault(run, set()).update(
+            function for name in figures for function in _FUNCTION.findall(name)
+        )
         config, functions = self.runs[run].config, self.options.rewards or self._functions[run]
         for name, value in values.items():
             if part(value[0] if isinstance(value, list) and value else value).get("_type") == "trackio.trace":
@@ -82,34 +84,36 @@ class TrackioReader(Reader):
                 continue
             key, rows = f"{run}:{row.get('id')}:{name}:0", [*map(_plain, value["_value"])]
             size = whole(config.get("num_generations")) or _values.group_size([rows])
-            places = _values.repeats([it.get("prompt") for it in rows], size)
-            for index, (it, (group, _)) in enumerate(zip(rows, places, strict=True)):
-                scores = functions or {name for name, one in it.items() if isinstance(one, float)}
-                kept = [name for name in it if name in scores and name not in _TABLE]
-                weights = zip(kept, config.get("reward_weights") or [1.0] * len(kept), strict=False)
-                fields = _values.fields_of(it, _TABLE, kept)
+            places = _values.repeats([row.get("prompt") for row in rows], size)
+            for index, (entry, (group, _)) in enumerate(zip(rows, places, strict=True)):
+                scores = functions or {name for name, value in entry.items() if isinstance(value, float)}
+                columns = [name for name in entry if name in scores and name not in _TABLE]
+                weights = zip(columns, config.get("reward_weights") or [1.0] * len(columns), strict=False)
+                fields = _values.fields_of(entry, _TABLE, columns)
                 yield ImportedRollout(
                     key=_values.key_of(f"{key}:{index}", place), run=run, mode=Mode.TRAIN,
                     group=f"{key}:{group}" if size else None, created=micros(row.get("timestamp")),
                     weights=self.options.weights or dict(weights),
-                    **fields | {"rewards": _scored(fields.get("rewards", {})) or None},
+                    **fields | {"rewards": _rewards_by_function(fields.get("rewards", {})) or None},
                 )  # fmt: skip
 
 
-def _traced(row: dict[str, Any], run: str, place: Place, weights: Mapping[str, float], config: Any) -> ImportedRollout:
-    about, key = _plain(decoded(row.get("metadata") or {})), str(row.get("key"))
-    messages = _values.messages_of(decoded(row["messages"]))
+def _rollout_of(
+    row: dict[str, Any], run: str, place: Place, weights: Mapping[str, float], config: Any
+) -> ImportedRollout:
+    about, key = _plain(decode_json(row.get("metadata") or {})), str(row.get("key"))
+    messages = _values.messages_of(decode_json(row["messages"]))
     if "op" in about:
         raise RecordError("it is a trace of verl's agent loop: import the files of trainer.rollout_data_dir")
     if messages is None:
         raise RecordError("its `messages` are not a list of messages")
     prompt, completion = _values.halves(messages)
     fields = _values.fields_of(about, _TRACE, [name for name in about if name.startswith("rewards/")])
-    rewards = _scored(fields.pop("rewards", {}))
+    rewards = _rewards_by_function(fields.pop("rewards", {}))
     if not weights and "reward_weights" in config:
         weights = dict(zip(rewards, config["reward_weights"] or [1.0] * len(rewards), strict=False))
     fields |= _values.beside_total(fields.get("reward"), rewards, weights)
-    fields["metadata"] |= {"key": key, "spans": decoded(row.get("spans") or [])}
+    fields["metadata"] |= {"key": key, "spans": decode_json(row.get("spans") or [])}
     has_failed, seconds = about.get("status") in ("error", "failed"), number(about.get("duration_ms"))
     return ImportedRollout(
         key=_values.key_of(row.get("id"), place), run=run, prompt=prompt, completion=completion,
@@ -119,13 +123,16 @@ def _traced(row: dict[str, Any], run: str, place: Place, weights: Mapping[str, f
     )  # fmt: skip
 
 
-def _scored(rewards: Mapping[str, float | None]) -> dict[str, float | None]:
+def _rewards_by_function(rewards: Mapping[str, float | None]) -> dict[str, float | None]:
     """Return rewards by function: TRL logs NaN for one that did not score."""
-    return {name.removeprefix("rewards/"): None if it is None or isnan(it) else it for name, it in rewards.items()}
+    return {
+        name.removeprefix("rewards/"): None if reward is None or isnan(reward) else reward
+        for name, reward in rewards.items()
+    }
 
 
 def _plain(values: Any) -> dict[str, Any]:
     """Return a dict in which NaN and infinities, which Trackio writes as text, are numbers."""
     if not isinstance(values, dict):
         raise RecordError("it is not a JSON object")
-    return {name: number(one) if one in _ODD else one for name, one in values.items()}
+    return {name: number(value) if value in _ODD else value for name, value in values.items()}

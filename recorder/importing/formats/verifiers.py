@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.importing.formats import _values
-from logs_ui.recorder.importing.formats._values import decoded, messages_of, micros, part, token_arrays
+from logs_ui.recorder.importing.formats._values import decode_json, messages_of, micros, part, token_arrays
 from logs_ui.recorder.importing.imported import (
     ImportedRollout,
     ImportedRun,
@@ -55,7 +55,7 @@ _STOPS = {  # by the stop condition, in this order
 _MEANS = {"trainer_logprobs": "trainer_logprob", "reference_logprobs": "reference_logprob", "entropies": "entropy"}
 _MEANS |= {"apart": "sampling_logp_difference"}
 _USAGE = ("cached_input_tokens", "reasoning_tokens", "cost")
-_KNOWN = ("id", "nodes", "calls", "rewards", "reward", "metrics", "stop_condition", "run", "version", "generated")
+_FIELDS = ("id", "nodes", "calls", "rewards", "reward", "metrics", "stop_condition", "run", "version", "generated")
 
 
 class VerifiersReader(Reader):
@@ -67,7 +67,8 @@ class VerifiersReader(Reader):
 
     def __init__(self, root: Path, options: ImportOptions) -> None:
         super().__init__(root.absolute(), options)
-        self._read, self._judged = set[Path](), set[Path]()  # files; those of `all` that were read with `effective`
+        self._read_files = set[Path]()
+        self._judged_files = set[Path]()  # those of `all` that were read with `effective`
 
     @classmethod
     def recognizes(cls, head: Head) -> bool:
@@ -76,46 +77,47 @@ class VerifiersReader(Reader):
 
     def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout | ImportedScalars]:
         if any(record.keys() >= names for names in (*_ABOUT, _LOG)):  # those are about a run
-            yield from self._logged(record, place.file.parent)
+            yield from self._scalars_of(record, place.file.parent)
             return
         file = place.file.absolute()
-        found = _FOLDER.search(file.as_posix())
-        at, kind, subset, env = found.groups() if found else (0, "eval", None, None)
-        run, about = part(record, "run"), {} if found else _beside(file.parent)
-        own = run.get("id") or (place.id if not found and file.name in _EVALUATIONS else None)
-        if own not in self.runs:
-            self.runs[own] = _described(record, about)
-        self._read.add(file)
+        match = _FOLDER.search(file.as_posix())
+        step_of_folder, kind, subset, env = match.groups() if match else (0, "eval", None, None)
+        run, about = part(record, "run"), {} if match else _beside(file.parent)
+        run_id = run.get("id") or (place.id if not match and file.name in _EVALUATIONS else None)
+        if run_id not in self.runs:
+            self.runs[run_id] = _describe_run(record, about)
+        self._read_files.add(file)
         if "completion" in record:
             record = _flat_trace(record, self.options, about)
         work, group = part(run, "work") or run, part(record, "group").get("id") or record.get("group_id")
         policy = part(work, "policy") or {"start": record.get("policy_version")}
-        mode, named = Mode(work.get("type") or record.get("kind") or kind), part(record, "env")
-        name = named.get("name") or named.get("id") or record.get("env_name") or env or about.get("env_id")
+        mode, environment = Mode(work.get("type") or record.get("kind") or kind), part(record, "env")
+        name = environment.get("name") or environment.get("id") or record.get("env_name") or env or about.get("env_id")
         common: dict[str, Any] = {
-            "run": own, "mode": mode, "eval_name": name or record["task"].get("type"),
+            "run": run_id, "mode": mode, "eval_name": name or record["task"].get("type"),
             "policy_step": policy.get("start"),
             "step": _values.step_number(
-                next(it for it in (work.get("step"), record.get("eval_step"), at) if it is not None)
+                next(step for step in (work.get("step"), record.get("eval_step"), step_of_folder) if step is not None)
             ),
         }  # fmt: skip
         if mode is Mode.TRAIN and policy.get("start") is not None:
-            reached = int(at) - 1 if subset == "effective" else policy.get("end", 0)  # batch n trains version n - 1
+            # Batch n trains version n - 1.
+            reached = int(step_of_folder) - 1 if subset == "effective" else policy.get("end", 0)
             common["staleness"] = max(reached - policy["start"], 0)
-        every, effective = (file.parent.parent / it / file.name for it in ("all", "effective"))
+        every, effective = (file.parent.parent / folder / file.name for folder in ("all", "effective"))
         is_judged = subset == "all" and effective.is_file()
-        self._judged |= {file} if is_judged and place.number == 1 else set()
-        more = {"episode": {key: it for key, it in record.items() if key not in {"traces", "task"}}}
+        self._judged_files |= {file} if is_judged and place.number == 1 else set()
+        more = {"episode": {key: value for key, value in record.items() if key not in {"traces", "task"}}}
         for trace in record.get("traces", [record]) or [{**record, "traces": None}]:  # an episode without any failed
-            if subset == "all" and self._is_taken(file, int(at), trace.get("id")):
+            if subset == "all" and self._is_taken(file, int(step_of_folder), trace.get("id")):
                 continue
             trace = _with_weights(trace, file)  # noqa: PLW2901
             task, agent = trace["task"], part(trace, "agent")
             data = part(task, "data")
             ids = (data.get("name"), data.get("id"), data.get("idx"), task.get("key"), task.get("type"))
-            found_id = next((it for it in ids if it is not None), "")
-            common["task"] = found_id if isinstance(found_id, str) else f"{common['eval_name']}/{found_id}"
-            common["group"] = group or f"{place.id}-{task.get('key') or found_id}"
+            task_id = next((value for value in ids if value is not None), "")
+            common["task"] = task_id if isinstance(task_id, str) else f"{common['eval_name']}/{task_id}"
+            common["group"] = group or f"{place.id}-{task.get('key') or task_id}"
             if agent.get("name", "agent") != "agent":
                 common["group"] += f"/{agent['name']}"
             is_left_out = is_judged and mode is Mode.TRAIN and agent.get("trainable", True)
@@ -123,24 +125,24 @@ class VerifiersReader(Reader):
             yield from _rollouts(
                 trace, _values.key_of(trace.get("id"), place), common, more if "traces" in record else {}
             )
-        if subset == "effective" and every not in self._judged and self._is_given(every):
-            self._judged.add(every)
-            for number, one in records_of(every):
+        if subset == "effective" and every not in self._judged_files and self._is_given(every):
+            self._judged_files.add(every)
+            for number, later_record in records_of(every):
                 with suppress(Exception):  # it is counted where the file is read
-                    yield from self.rollouts(one, place._replace(file=every, number=number))
+                    yield from self.rollouts(later_record, place._replace(file=every, number=number))
 
-    def _logged(self, record: Json, folder: Path) -> Iterator[ImportedScalars]:
+    def _scalars_of(self, record: Json, folder: Path) -> Iterator[ImportedScalars]:
         if not record.keys() >= _LOG:
             return
         file = next(folder.glob("rollouts/step_*/*/*/traces.jsonl"), None)  # whose run the log is
         first = (Head(file).record if file else None) or {}
-        self.runs.setdefault(own := part(first, "run").get("id"), _described(first, {}))
-        values = {_NAMES.get(name, name): it for name, it in record.items() if name not in _LOG}
-        yield ImportedScalars(record["step"], values, own)
+        self.runs.setdefault(run_id := part(first, "run").get("id"), _describe_run(first, {}))
+        values = {_NAMES.get(name, name): value for name, value in record.items() if name not in _LOG}
+        yield ImportedScalars(record["step"], values, run_id)
 
     def _is_given(self, file: Path) -> bool:
         """Return True if a file is imported, too."""
-        return file in self._read or (file.is_relative_to(self.root) and file.is_file())
+        return file in self._read_files or (file.is_relative_to(self.root) and file.is_file())
 
     def _is_taken(self, every: Path, first: int, trace: str | None) -> bool:
         """Return True if a trace of `all` is taken from `effective`, of its step or of a later one."""
@@ -155,8 +157,8 @@ class VerifiersReader(Reader):
 
 @lru_cache(2 * _WINDOW)
 def _trace_ids(file: Path, _inode: int, _size: int) -> frozenset[str]:
-    found = (one for _, one in records_of(file) if isinstance(one, dict))
-    return frozenset(trace.get("id") for one in found for trace in one.get("traces", [one]))
+    records = (record for _, record in records_of(file) if isinstance(record, dict))
+    return frozenset(trace.get("id") for record in records for trace in record.get("traces", [record]))
 
 
 def _with_weights(trace: Json, file: Path) -> Json:
@@ -165,37 +167,37 @@ def _with_weights(trace: Json, file: Path) -> Json:
     lacking = (trace.get("rewards") or {}).keys() - rewards
     if not lacking or not file.is_file():
         return trace
-    known, kind = _weights(file, file.stat().st_ino, file.stat().st_size), part(trace, "task").get("type")
+    weights, kind = _weights(file, file.stat().st_ino, file.stat().st_size), part(trace, "task").get("type")
     return {**trace, "rewards": {
-        name: it or {"score": None, "weight": known[kind, name]} if (kind, name) in known else it
-        for name, it in trace["rewards"].items()
+        name: reward or {"score": None, "weight": weights[kind, name]} if (kind, name) in weights else reward
+        for name, reward in trace["rewards"].items()
     }}  # fmt: skip
 
 
 @lru_cache(2 * _WINDOW)
 def _weights(file: Path, _inode: int, _size: int) -> dict[tuple[Any, str], float]:
     """Return the weight of each reward function of a file, by the kind of the task and its name."""
-    found = (one for _, one in records_of(file) if isinstance(one, dict))
-    traces = (trace for one in found for trace in one.get("traces") or [one] if isinstance(trace, dict))
+    records = (record for _, record in records_of(file) if isinstance(record, dict))
+    traces = (trace for record in records for trace in record.get("traces") or [record] if isinstance(trace, dict))
     return {
-        (part(trace, "task").get("type"), name): it["weight"]
-        for trace in traces for name, it in part(trace, "rewards").items() if part(it).get("weight") is not None
+        (part(trace, "task").get("type"), name): reward["weight"]
+        for trace in traces for name, reward in part(trace, "rewards").items() if part(reward).get("weight") is not None
     }  # fmt: skip
 
 
 def _beside(folder: Path) -> dict[str, Any]:
     """Return what is beside the results of an evaluation: its description before 0.2, its settings since."""
     files = [folder / "metadata.json", *sorted(folder.glob("configs/resolved/*.json"))]
-    for file in (it for it in files if it.is_file()):
+    for file in (path for path in files if path.is_file()):
         with suppress(ValueError):  # it is damaged, or being written
             return part({"all": json_value(file.read_bytes())}, "all")
     return {}
 
 
-def _described(first: Json, about: Json) -> ImportedRun:
+def _describe_run(first: Json, about: Json) -> ImportedRun:
     trace = (first.get("traces") or [first])[0]
     versions, agent = about.get("version_info") or part(trace, "verifiers"), part(trace, "agent")
-    sampling = [it["sampling"] for it in trace.get("calls") or () if it.get("sampling")] or [{}]
+    sampling = [call["sampling"] for call in trace.get("calls") or () if call.get("sampling")] or [{}]
     run, lacks = part(first, "run"), _LACKS if "completion" in first else ()
     work = part(run, "work") or run
     is_of_training = run.get("type") == "train" and work.get("type") == "eval"  # whose other records have them
@@ -207,7 +209,7 @@ def _described(first: Json, about: Json) -> ImportedRun:
         name=run.get("name") or about.get("env_id"),
         model=about.get("model") or (agent.get("config") or agent).get("model"),
         num_generations=about.get("rollouts_per_example") or about.get("num_rollouts"),
-        config={**about, **{it: one for it, one in sampling[0].items() if it == "temperature"}},
+        config={**about, **{name: value for name, value in sampling[0].items() if name == "temperature"}},
         versions={f"verifiers {key}": str(value) for key, value in versions.items() if value},
         lacks=lacks,
         ours=part(trace, "info", "logs_ui"),
@@ -220,68 +222,79 @@ def _rollouts(trace: Json, key: str, common: Json, more: Json) -> Iterator[Impor
     timing, condition = part(trace, "timing"), trace.get("stop_condition") or ""
     config, played = agent.get("config") or agent, part(timing, "agent") or part(timing, "generation")
     error = None if trace.get("ok") else (trace.get("errors") or [None])[-1]
-    name, data, given = agent.get("name", "agent"), part(trace, "task", "data"), trace.get("rewards") or {}
-    rest = {name: it for name, it in trace.items() if name not in _KNOWN and it not in (None, [], {})}
-    metrics = {name: it for name, it in rest.items() if type(it) in {int, float}} | (trace.get("metrics") or {})
-    unscored, failed = [name for name, it in metrics.items() if it is None], [it for it in calls if it.get("error")]
-    kept = {name: it for name, it in (("not_scored", unscored), ("failed_calls", failed)) if it}
+    name, data, scored = agent.get("name", "agent"), part(trace, "task", "data"), trace.get("rewards") or {}
+    rest = {name: value for name, value in trace.items() if name not in _FIELDS and value not in (None, [], {})}
+    metrics = {name: value for name, value in rest.items() if type(value) in {int, float}}
+    metrics = metrics | (trace.get("metrics") or {})
+    unscored = [name for name, value in metrics.items() if value is None]
+    failed = [call for call in calls if call.get("error")]
+    notes = {name: value for name, value in (("not_scored", unscored), ("failed_calls", failed)) if value}
     # Before 0.3 a reward is a number that has its weight in it.
-    rewards = {key: it.get("score") if isinstance(it, Mapping) else it for key, it in given.items()}
-    weights = {key: it.get("weight", 1.0) for key, it in given.items() if isinstance(it, Mapping)}
+    rewards = {key: value.get("score") if isinstance(value, Mapping) else value for key, value in scored.items()}
+    weights = {key: value.get("weight", 1.0) for key, value in scored.items() if isinstance(value, Mapping)}
     scores = [(score, weights.get(key, 1.0)) for key, score in rewards.items() if score is not None]
-    known = [score * weight for score, weight in scores if weight]
+    products = [score * weight for score, weight in scores if weight]
     tags = [f"agent:{name}"[:100]] * (name != "agent") + ["not-trainable"] * (agent.get("trainable") is False)
-    paths, by_node = list(_paths(nodes)) or [[]], {it.get("node"): it for it in calls}
-    asked = [{"role": "system", "content": data.get("system_prompt")}, *(messages_of(data.get("prompt")) or [])]
+    paths, by_node = list(_paths(nodes)) or [[]], {call.get("node"): call for call in calls}
+    opening = [{"role": "system", "content": data.get("system_prompt")}, *(messages_of(data.get("prompt")) or [])]
     for number, path in enumerate(paths):
-        mine, used = [nodes[it] for it in path], [by_node[it] for it in path if it in by_node]
-        start = next((place for place, it in enumerate(mine) if it.get("sampled")), len(mine))
-        usage = [it["usage"] for it in used if it.get("usage")]
-        stop = next((it for mark, it in _STOPS.items() if re.fullmatch(mark, condition)), None)
-        if used and used[-1].get("finish_reason") == "length" and stop in {None, StopReason.STOP}:
+        path_nodes = [nodes[index] for index in path]
+        path_calls = [by_node[index] for index in path if index in by_node]
+        start = next((place for place, node in enumerate(path_nodes) if node.get("sampled")), len(path_nodes))
+        usage = [call["usage"] for call in path_calls if call.get("usage")]
+        stop = next((reason for mark, reason in _STOPS.items() if re.fullmatch(mark, condition)), None)
+        if path_calls and path_calls[-1].get("finish_reason") == "length" and stop in {None, StopReason.STOP}:
             stop = StopReason.LENGTH
-        tokens, figures, advantage = _tokens(mine)
-        figures |= {it: sum(one.get(it) or 0 for one in usage) for it in _USAGE if any(it in one for one in usage)}
-        answers = [it for it in path[start:] if calls and nodes[it]["message"]["role"] == "assistant"]
-        sampling = next((it["sampling"] for it in used if it.get("sampling")), config.get("sampling") or {})
-        found = ImportedRollout(
+        tokens, figures, advantage = _tokens(path_nodes)
+        figures |= {
+            field: sum(entry.get(field) or 0 for entry in usage)
+            for field in _USAGE
+            if any(field in entry for entry in usage)
+        }
+        answers = [index for index in path[start:] if calls and nodes[index]["message"]["role"] == "assistant"]
+        sampling = next((call["sampling"] for call in path_calls if call.get("sampling")), config.get("sampling") or {})
+        rollout = ImportedRollout(
             key=f"{key}-{number}" if number else key, tokens=tokens, rewards=rewards or None, weights=weights,
-            prompt=[_message(it["message"]) for it in mine[:start]] or [_message(it) for it in asked if it["content"]],
-            completion=[_message(it["message"]) for it in mine[start:]],
-            model=next((it["model"] for it in used if it.get("model")), config.get("model")),
+            prompt=[_message(node["message"]) for node in path_nodes[:start]]
+            or [_message(message) for message in opening if message["content"]],
+            completion=[_message(node["message"]) for node in path_nodes[start:]],
+            model=next((call["model"] for call in path_calls if call.get("model")), config.get("model")),
             status=Status.ERROR if error else None if trace.get("is_completed", True) or condition else Status.ABORTED,
             stop_reason=StopReason.TIMEOUT if trace.get("is_timeout") else stop,
-            error=": ".join(error[it] for it in ("type", "message") if error.get(it)) if error else None,
-            reward=trace.get("reward", sum(known) if known else None),
+            error=": ".join(error[field] for field in ("type", "message") if error.get(field)) if error else None,
+            reward=trace.get("reward", sum(products) if products else None),
             advantage=part(trace, "info").get("advantage") if advantage is None else advantage,
             prompt_tokens=usage[0]["prompt_tokens"] + (usage[0].get("cached_input_tokens") or 0) if usage else None,
-            completion_tokens=sum(it["completion_tokens"] for it in usage) if usage else trace.get("generated"),
-            turns=[_turn(by_node.get(it, {})) for it in answers],
-            sampling={it: value for it, value in sampling.items() if value is not None}, metrics=metrics | figures,
+            completion_tokens=sum(entry["completion_tokens"] for entry in usage) if usage else trace.get("generated"),
+            turns=[_turn(by_node.get(index, {})) for index in answers],
+            sampling={key: value for key, value in sampling.items() if value is not None}, metrics=metrics | figures,
             tags=[*tags, *([f"branch:{number}"] if len(paths) > 1 else [])],
-            metadata={**{it: one for it, one in rest.items() if it not in metrics}, **kept, **more},
+            metadata={**{name: value for name, value in rest.items() if name not in metrics}, **notes, **more},
             created=micros(timing.get("start")), returned=micros(played.get("end")), seconds=_seconds(played), **common,
         )  # fmt: skip
-        yield _values.restored(found, part(trace, "info", "logs_ui"))
+        yield _values.restore_columns(rollout, part(trace, "info", "logs_ui"))
 
 
 def _flat_trace(record: Json, options: ImportOptions, about: Json) -> dict[str, Any]:
     """Return a RolloutOutput, or a line that datasets wrote, as a trace. `about` describes the evaluation."""
     timing, error, usage = part(record, "timing"), record.get("error"), part(record, "token_usage")
     took = record.get("generation_ms", timing.get("generation_ms", 0))
-    asked, said = messages_of(record.get("prompt")) or [], messages_of(record.get("completion"), "assistant") or []
+    prompt = messages_of(record.get("prompt")) or []
+    completion = messages_of(record.get("completion"), "assistant") or []
     metrics = usage | (record.get("metrics") or {})
-    named = [name for name in options.rewards or () if name in record or name in metrics]
-    parts = {name: metrics.pop(name, record.get(name)) for name in named}
+    names = [name for name in options.rewards or () if name in record or name in metrics]
+    parts = {name: metrics.pop(name, record.get(name)) for name in names}
     rewards, weights = _values.beside_total(record.get("reward"), parts, options.weights).values()
-    known = {"prompt", "completion", "example_id", *metrics, *parts}
-    nodes: list[dict[str, Any]] = [{"message": it} for it in asked]
-    nodes += [{"message": it, "sampled": it["role"] == "assistant"} for it in said]
+    used = {"prompt", "completion", "example_id", *metrics, *parts}
+    nodes: list[dict[str, Any]] = [{"message": message} for message in prompt]
+    nodes += [{"message": message, "sampled": message["role"] == "assistant"} for message in completion]
     return {
-        **{name: it for name, it in record.items() if name not in known},
+        **{name: value for name, value in record.items() if name not in used},
         "task": {"data": {"id": record.get("example_id")}, "type": record.get("task")},
-        "nodes": [{**it, "parent": place - 1 if place else None} for place, it in enumerate(nodes)],
-        "rewards": {name: {"score": it, "weight": weights.get(name, 1.0)} for name, it in (rewards or {}).items()},
+        "nodes": [{**node, "parent": place - 1 if place else None} for place, node in enumerate(nodes)],
+        "rewards": {
+            name: {"score": score, "weight": weights.get(name, 1.0)} for name, score in (rewards or {}).items()
+        },
         "metrics": metrics,
         "generated": int(usage["output_tokens"]) if "output_tokens" in usage else None,
         "stop_condition": record.get("stop_condition") or ("is_truncated" if record.get("is_truncated") else None),
@@ -293,7 +306,7 @@ def _flat_trace(record: Json, options: ImportOptions, about: Json) -> dict[str, 
 
 def _message(raw: Json) -> dict[str, Any]:
     """Return a message in OpenAI's form: tool calls are flat in a trace, and JSON in a RolloutOutput."""
-    calls = [dict(decoded(it)) for it in raw.get("tool_calls") or ()]
+    calls = [dict(decode_json(call)) for call in raw.get("tool_calls") or ()]
     for call in calls:
         call["function"] = call.get("function") or {name: call.pop(name) for name in ("name", "arguments")}
         call["type"] = "function"
@@ -313,20 +326,21 @@ def _paths(nodes: Sequence[Json]) -> Iterator[list[int]]:
 
 def _tokens(nodes: Sequence[Json]) -> tuple[Tokens | None, dict[str, float], float | None]:
     """Return the tokens of a path, means of its streams, and its advantage."""
-    ids = [one for node in nodes for one in node.get("token_ids") or ()]
-    mask = np.array([one for node in nodes for one in node.get("mask") or ()], bool)
+    ids = [token_id for node in nodes for token_id in node.get("token_ids") or ()]
+    mask = np.array([flag for node in nodes for flag in node.get("mask") or ()], bool)
     if len(mask) != len(ids):
         raise RecordError(f"it has {len(ids)} token ids and a mask of {len(mask)}")
     streams: dict[str, Any] = {}  # a value for each sampled token, NaN where there is none
     for name in ("logprobs", "advantages", *_MEANS):
         if any(node.get(name) for node in nodes):
             counted = ((node.get(name) or [], sum(node.get("mask") or ())) for node in nodes)
-            streams[name] = np.array([one for it, count in counted for one in [*it, *[None] * count][:count]], float)
+            values = [value for stream, count in counted for value in [*stream, *[None] * count][:count]]
+            streams[name] = np.array(values, float)
     if {"logprobs", "trainer_logprobs"} <= streams.keys():
         streams["apart"] = np.abs(streams["trainer_logprobs"] - streams["logprobs"])
-    known = {name: values[np.isfinite(values)] for name, values in streams.items() if np.isfinite(values).any()}
-    figures = {name: float(known[it].mean()) for it, name in _MEANS.items() if it in known}
-    advantages = known.get("advantages", np.array([]))
+    finite = {name: values[np.isfinite(values)] for name, values in streams.items() if np.isfinite(values).any()}
+    figures = {name: float(finite[stream].mean()) for stream, name in _MEANS.items() if stream in finite}
+    advantages = finite.get("advantages", np.array([]))
     if len(set(advantages)) > 1:  # prime-rl's figure of such a sample is the mean of those that are not 0
         figures |= {"advantage_min": float(advantages.min()), "advantage_max": float(advantages.max())}
         advantages = advantages[advantages != 0]

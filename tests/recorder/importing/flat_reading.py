@@ -8,7 +8,7 @@ from typing import Any
 
 from logs_ui.recorder.importing.formats import readers
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Reader
-from logs_ui.recorder.importing.source_files import Head, Place, file_id, found_files
+from logs_ui.recorder.importing.source_files import Head, Place, file_id, find_files
 from logs_ui.recorder.storage.payload import Tokens
 
 
@@ -22,7 +22,7 @@ class Read:
         self.scalars: dict[int, dict[str, float | None]] = {}
         self.errors: list[str] = []
         self._reader: Reader | None = None
-        for file in found_files([root]):
+        for file in find_files([root]):
             kind = next((it for it in readers() if it.recognizes(Head(file.file))), None)
             if kind is None:
                 continue

@@ -13,7 +13,7 @@ from logs_ui.recorder import export_run, load_run
 from logs_ui.recorder.importing.formats.harbor import AtifReader
 from logs_ui.recorder.importing.import_run import Importer, import_run
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions
-from logs_ui.recorder.importing.source_files import Head, Place, RecordError, found_files
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError, find_files
 from logs_ui.recorder.vocabulary import Lack, Mode, Status, StopReason
 from tests.recorder.importing.flat_reading import token_lists
 
@@ -25,7 +25,7 @@ JOB = "00000000-0000-0000-0000-000000000007"
 def _read(path: Path, options: ImportOptions | None = None) -> list[ImportedRollout]:
     reader = AtifReader(path, options or ImportOptions())
     found: list[ImportedRollout] = []
-    for file, name in found_files([path]):
+    for file, name in find_files([path]):
         if reader.recognizes(Head(file)):
             for number, record in reader.records(file):
                 assert not isinstance(record, RecordError)

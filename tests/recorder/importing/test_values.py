@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from logs_ui.recorder.importing.formats import _values
-from logs_ui.recorder.importing.formats._values import decoded, halves, key_of, messages_of, micros, number, part, whole
+from logs_ui.recorder.importing.formats._values import (
+    decode_json,
+    halves,
+    key_of,
+    messages_of,
+    micros,
+    number,
+    part,
+    whole,
+)
 from logs_ui.recorder.importing.imported import ImportedRollout
 from logs_ui.recorder.importing.source_files import Place, RecordError
 from tests.recorder.importing.flat_reading import token_lists
@@ -31,11 +40,11 @@ def test_times_are_told_apart_by_their_size() -> None:
 
 
 def test_json_that_is_none_costs_its_record() -> None:
-    assert decoded('{"a": NaN, "b": "\\ud800"}') != decoded(b"{}") == {}
-    assert decoded(None) is None
-    assert decoded([1]) == [1]
+    assert decode_json('{"a": NaN, "b": "\\ud800"}') != decode_json(b"{}") == {}
+    assert decode_json(None) is None
+    assert decode_json([1]) == [1]
     with pytest.raises(RecordError, match="is not valid JSON"):
-        decoded("{")
+        decode_json("{")
     assert part({"a": {"b": None, "c": 0}}, "a") == {"c": 0}
     assert part({"a": 1}, "a") == part(None, "a") == {}
 
@@ -70,13 +79,15 @@ def test_columns_of_our_export_are_restored_unless_another_tool_has_changed_the_
     messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     found = ImportedRollout("k", messages[:1], messages[1:], reward=0.5, staleness=0, task="q", run="r")
     own = {"message_count": 2, "reward": 0.5, "task": "t", "policy_step": 3, "step": 4, "stop_reason": "length"}
-    one = _values.restored(found, own)
+    one = _values.restore_columns(found, own)
     assert (one.key, one.run, one.prompt, one.task, one.step, one.policy_step) == ("k", "r", messages[:1], "t", 4, 3)
     assert (one.stop_reason, one.staleness, one.mode) == ("length", None, "eval"), "what is not there was None"
     for changed in ({}, own | {"reward": 1.0}, own | {"message_count": 3}):
-        assert _values.restored(found, changed) is found
-    odd = _values.restored(found, own | {"reward": None, "odd_rewards": {"f": "nan"}, "rewards": {"f": None, "g": 1.0}})
+        assert _values.restore_columns(found, changed) is found
+    odd = _values.restore_columns(
+        found, own | {"reward": None, "odd_rewards": {"f": "nan"}, "rewards": {"f": None, "g": 1.0}}
+    )
     assert math.isnan(odd.reward or 0.0)
     assert math.isnan((odd.rewards or {})["f"] or 0.0)
     with pytest.raises(ValueError, match="strange"):
-        _values.restored(found, own | {"stop_reason": "strange"})
+        _values.restore_columns(found, own | {"stop_reason": "strange"})

@@ -18,7 +18,7 @@ from logs_ui.recorder.importing.formats import readers
 from logs_ui.recorder.importing.formats.verifiers import VerifiersReader
 from logs_ui.recorder.importing.import_run import Importer
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Turn
-from logs_ui.recorder.importing.source_files import Head, Place, RecordError, found_files
+from logs_ui.recorder.importing.source_files import Head, Place, RecordError, find_files
 from logs_ui.recorder.vocabulary import Dropped, Mode, Status, StopReason
 from tests.recorder.importing.flat_reading import token_lists
 
@@ -30,7 +30,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "guess", "argum
 def read(root: Path, options: ImportOptions | None = None, files: Any = None) -> tuple[VerifiersReader, list[Any]]:
     """Read files in an order; return the reader, and all that it yields."""
     reader, found = VerifiersReader(root, options or ImportOptions()), list[Any]()
-    for file, name in found_files([root]) if files is None else files:
+    for file, name in find_files([root]) if files is None else files:
         if VerifiersReader.recognizes(Head(file)):
             for number, record in reader.records(file):
                 found += reader.rollouts(record, Place(file, name, "file", number))
@@ -67,7 +67,7 @@ def test_what_is_read_is_what_verifiers_models_say() -> None:
     expected = json.loads((FIXTURES / "expected.json").read_text())
     seen = 0
     for part in ("evaluation", "rollouts"):
-        for file, name in found_files([FIXTURES / part]):
+        for file, name in find_files([FIXTURES / part]):
             found = {it.key: it for it in read(file)[1]} if file.name == "traces.jsonl" else {}
             own = f"{Path(part, name).parent.as_posix()}:"
             for key, model in ((key.removeprefix(own), it) for key, it in expected.items() if key.startswith(own)):
@@ -177,7 +177,7 @@ def fates(found: list[Any]) -> dict[str, ImportedRollout]:
 
 def test_the_order_of_files_does_not_matter(training: Path) -> None:
     expected = fates(read(training)[1])
-    files = found_files([training / "rollouts"])
+    files = find_files([training / "rollouts"])
     for order in itertools.permutations(files):
         found = fates(read(training, files=order)[1])
         columns = attrgetter("dropped", "advantage", "staleness")
