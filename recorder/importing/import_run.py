@@ -82,8 +82,8 @@ class Imported:
         >>> from pathlib import Path
         >>> from logs_ui.recorder import import_run
         >>> _ = Path("1.jsonl").write_text('{"input": "2 + 3?", "output": "5", "score": 1.0, "step": 1}\nno JSON\n')
-        >>> found = import_run("1.jsonl", db="runs.db")
-        >>> found.rollouts, found.bad[0].number, found.formats
+        >>> result = import_run("1.jsonl", db="runs.db")
+        >>> result.rollouts, result.bad[0].number, result.formats
         (1, 2, {'verl': 1})
     """
 
@@ -143,8 +143,8 @@ def import_run(
         >>> folder.mkdir()
         >>> row = {"input": "user\n2 + 3?\nassistant\n", "output": "5", "gts": "5", "score": 1.0, "step": 1}
         >>> _ = (folder / "1.jsonl").write_text(json.dumps(row) + "\n")  # as verl writes it
-        >>> found = import_run(folder, db="runs.db")
-        >>> load_run(found.runs[0], db="runs.db")[["step", "reward"]]
+        >>> result = import_run(folder, db="runs.db")
+        >>> load_run(result.runs[0], db="runs.db")[["step", "reward"]]
            step  reward
         0     1     1.0
     """
@@ -169,21 +169,21 @@ class _File:
     number: int = 0  # of the last record that was counted
     twin: "_File | None" = None  # the first file with the same id, of which it is mostly a copy
     id: str = ""
-    seen: tuple[int, int] = (0, 0)  # its `state` when it was read last
+    last_state: tuple[int, int] = (0, 0)  # its `state` when it was read last
     counts: Counter[str] = field(default_factory=Counter)  # its share of the result's counts
-    ended: Counter[str] = field(default_factory=Counter)  # the same, without a last line that has no end yet
+    whole_counts: Counter[str] = field(default_factory=Counter)  # the same, without a last line that has no end yet
 
     def state(self) -> tuple[int, int]:
         """Return its size, and when it was written last, in ns since the epoch; with SQLite's log."""
-        found = []
-        for it in (self.source.file, Path(f"{self.source.file}-wal")):
+        statuses = []
+        for path in (self.source.file, Path(f"{self.source.file}-wal")):
             with suppress(FileNotFoundError):  # it may be deleted at any time
-                found.append(it.stat())
-        return sum(it.st_size for it in found), max((it.st_mtime_ns for it in found), default=0)
+                statuses.append(path.stat())
+        return sum(status.st_size for status in statuses), max((status.st_mtime_ns for status in statuses), default=0)
 
     def is_replaced(self) -> bool:
         """Return True if it was written anew since it was read."""
-        return self.seen != self.state() and (self.lines is None or not self.lines.goes_on(self.source.file))
+        return self.last_state != self.state() and (self.lines is None or not self.lines.goes_on(self.source.file))
 
 
 @dataclass
@@ -192,8 +192,8 @@ class _Run:
 
     sources: list[tuple[Reader, str | None]]  # with its own id of the run; several if one name was given to all
     file: Path
-    began: int
-    ended: int
+    start: int
+    end: int
     rollouts_before: int = 0
 
 
@@ -211,16 +211,16 @@ class Importer:
         no faults.
         """
         self.result = Imported()
-        self._paths = [Path(one).expanduser() for one in paths]
+        self._paths = [Path(path).expanduser() for path in paths]
         self._options, self._name, self._is_strict, self._progress = options, run, strict, progress
         self._is_followed = is_followed
-        known = {it.name: it for it in readers()}
+        kinds = {reader.name: reader for reader in readers()}
         name = format or ("map" if options.mapping else None)
-        if name is not None and name not in known:
-            raise misspelt("as", f"--as {name}: unknown format", name, [*known])
+        if name is not None and name not in kinds:
+            raise misspelt("as", f"--as {name}: unknown format", name, [*kinds])
         if options.mapping is not None and not options.mapping.exists():
             raise LogsUIError(f"There is no {options.mapping}.")
-        self._forced = known[name] if name else None
+        self._forced_reader = kinds[name] if name else None
         self._readers: dict[type[Reader], Reader] = {}
         self._files: dict[tuple[int, int], _File] = {}  # by device and inode: a rotated file keeps them
         self._ids: dict[str, _File] = {}
@@ -238,7 +238,7 @@ class Importer:
         self._is_remote = isinstance(self._address, Path) and network_kind(self._address) is not None
         # Packing and SQL release the GIL, so the next records are read meanwhile. One batch waits at most.
         self._thread = ThreadPoolExecutor(1, "logs-ui import")
-        self._stored: Future[None] | None = None
+        self._pending: Future[None] | None = None
         self._committer = Committer(self._address, Limits.from_environment(), spools_always=self._is_remote)
         # Where the sources' own keys were read, by hash of run and key; of many, it is a temporary file.
         self._places = sqlite3.connect("", isolation_level=None)
@@ -247,19 +247,21 @@ class Importer:
     def take(self) -> None:
         """Read and store what is new. Raises LogsUIError as `import_run`."""
         self._places.execute("DELETE FROM place")
-        found = source_files.find_files(self._paths, may_lack=self._is_followed)
-        files = [(it, reader) for it in map(self._opened, found) if it and (reader := it.reader)]
+        sources = source_files.find_files(self._paths, may_lack=self._is_followed)
+        files = [(file, reader) for file in map(self._open_file, sources) if file and (reader := file.reader)]
         self.result.formats = dict(Counter(reader.name for _, reader in files))
         # Beside files that are known, those are mostly settings and logs of the same program.
         unknown = self._unknown.items()
-        self.result.unknown = [name for name, (it, fault) in unknown if fault or not files or it.suffix != ".json"]
+        self.result.unknown = [name for name, (path, fault) in unknown if fault or not files or path.suffix != ".json"]
         if not files and not self._is_followed:
             raise LogsUIError(self._why_none())
         ends = [0, *accumulate(file.state()[0] for file, _ in files)]
         for (file, reader), begin in zip(files, ends, strict=False):
-            self._read(file, reader, begin, ends[-1])
+            self._read_file(file, reader, begin, ends[-1])
         self._flush(and_wait=True)
-        self.result.notes += [it for one in self._readers.values() for it in one.notes if it not in self.result.notes]
+        self.result.notes += [
+            note for reader in self._readers.values() for note in reader.notes if note not in self.result.notes
+        ]
         self._committer.tick(Counts())
 
     def __enter__(self) -> Self:
@@ -275,8 +277,8 @@ class Importer:
             state = RunState.INTERRUPTED if isinstance(error, KeyboardInterrupt) else RunState.FAILED
         try:
             for uid, run in self._runs.items():
-                end = {"state": state, "finished": run.ended or run.began, "error": error and error_line(error)}
-                self._changes.append(RunChange(uid, self._described(run) | end))
+                end = {"state": state, "finished": run.end or run.start, "error": error and error_line(error)}
+                self._changes.append(RunChange(uid, self._describe_run(run) | end))
             self._flush(and_wait=True)
         finally:
             self._thread.shutdown()
@@ -290,19 +292,19 @@ class Importer:
         if not self._is_remote:
             self.result.new = sum(self._stored_of(uid)[2] - run.rollouts_before for uid, run in self._runs.items())
         self._engine.dispose()
-        self.result.unused = self._unused() if self.result.rollouts else {}
+        self.result.unused = self._hints_for_unused() if self.result.rollouts else {}
 
-    def _unused(self) -> dict[str, str]:
-        found = {}
+    def _hints_for_unused(self) -> dict[str, str]:
+        hints = {}
         for name in {*(self._options.rewards or ()), *self._options.weights} - self._rewards:
             near = nearest(name, self._numbers)
             if name in self._numbers:
-                found[name] = f"it is a metric until --rewards names it, too: --rewards {name}"
+                hints[name] = f"it is a metric until --rewards names it, too: --rewards {name}"
             elif near:
-                found[name] = f"did you mean {near!r}?"
+                hints[name] = f"did you mean {near!r}?"
             else:
-                found[name] = f"there are {', '.join(sorted(self._numbers)[:12]) or 'none'}"
-        return found
+                hints[name] = f"there are {', '.join(sorted(self._numbers)[:12]) or 'none'}"
+        return hints
 
     def _stored_of(self, uid: str) -> tuple[int | None, int | None, int]:
         """Return when a stored run began and ended, if it did, and the number of its rollouts."""
@@ -313,7 +315,7 @@ class Importer:
         with self._engine.connect() as connection:
             return tuple(connection.execute(query).first() or (None, None, 0))
 
-    def _opened(self, source: source_files.SourceFile) -> _File | None:
+    def _open_file(self, source: source_files.SourceFile) -> _File | None:
         """Return how far a file was read; None if it was deleted meanwhile."""
         with suppress(FileNotFoundError):
             status = source.file.stat()
@@ -326,7 +328,7 @@ class Importer:
                     new.before, new.rollouts_before = file.id or file.before, file.counts["rollouts"]
                     new.stale = file.keys | file.stale
                     self._uncount(file, Counter())
-                    self.result.bad = [it for it in self.result.bad if it.file != source.name]
+                    self.result.bad = [bad for bad in self.result.bad if bad.file != source.name]
                 file = self._files[key] = new
                 try:
                     file.reader = self._reader_of(source)
@@ -335,7 +337,7 @@ class Importer:
                 except Exception as error:  # noqa: BLE001 - a file may contain anything
                     self._leave_out(file, Place(*source, "", 0), f"the file cannot be read: {_reason(error)}")
                 if file.reader is None:  # it is not looked at again until it changes
-                    file.seen = file.state()
+                    file.last_state = file.state()
             return file
         return None
 
@@ -349,7 +351,7 @@ class Importer:
         head = Head(source.file)
         if "logs_ui_schema" in head.tables:  # our own database may lie beside them
             return None
-        kind = self._forced or next((it for it in readers() if it.recognizes(head)), None)
+        kind = self._forced_reader or next((reader for reader in readers() if reader.recognizes(head)), None)
         if kind is None:
             if head.magic:
                 self._unknown[source.name] = source.file, head.fault
@@ -370,10 +372,12 @@ class Importer:
             return f"{visible(self._paths[0])} holds nothing to read: no file of {kinds}, or only empty ones."
         head = Head(next(iter(self._unknown.values()))[0])
         path = quote(visible(head.file))
-        keys, wanted = head.keys | head.tables, [(it, marks) for it in readers() for marks in it.alternatives()]
-        near, marks = max(wanted, key=lambda it: len(it[1] & keys) / len(it[1]))
-        has = f": it has {_listed(sorted(keys))}" if keys else ""
-        lacks = f"it lacks {_listed(sorted(marks - keys))}" if marks - keys else "the file's name or kind is another"
+        keys = head.keys | head.tables
+        candidates = [(reader, marks) for reader in readers() for marks in reader.alternatives()]
+        near, marks = max(candidates, key=lambda pair: len(pair[1] & keys) / len(pair[1]))
+        has = f": it has {_list_names(sorted(keys))}" if keys else ""
+        missing = _list_names(sorted(marks - keys))
+        lacks = f"it lacks {missing}" if missing else "the file's name or kind is another"
         lacking = f"Nearest is {near.name} ({near.marks}): {lacks}."
         return "\n".join((
             f"No reader knows {', '.join(map(visible, [*self._unknown][:3]))}{has}.",
@@ -381,28 +385,28 @@ class Importer:
             f"Name the format with --as, or columns: logs-ui import --suggest {path} > mapping.toml",
         ))  # fmt: skip
 
-    def _read(self, file: _File, reader: Reader, begin: int, total: int) -> None:
+    def _read_file(self, file: _File, reader: Reader, begin: int, total: int) -> None:
         """Read what is new in a file. `begin` and `total` are bytes of the files before it, and of all files."""
-        if file.seen == (state := file.state()):
+        if file.last_state == (state := file.state()):
             return
-        file.seen = state
-        self._uncount(file, file.ended)
+        file.last_state = state
+        self._uncount(file, file.whole_counts)
         place = Place(*file.source, file.id, 0)
         for number, record in self._records_of(file, reader):
-            file.ended = file.counts.copy()
+            file.whole_counts = file.counts.copy()
             if not file.id and not isinstance(record, RecordError):
                 file.id = self._id_of(file, record)
             place = Place(*file.source, file.id, number)
-            for found in self._changes_of(reader, record, place, state[1] // 1_000):
-                self._take(file, place, found)
+            for outcome in self._changes_of(reader, record, place, state[1] // 1_000):
+                self._add_outcome(file, place, outcome)
                 if len(self._changes) >= _BATCH or self._bytes >= _BATCH_BYTES:
                     self._flush()
                     self._progress("importing", begin + (file.lines.offset if file.lines else 0), total)
         if file.lines is None or file.lines.number >= place.number:
-            file.ended = file.counts.copy()
+            file.whole_counts = file.counts.copy()
         if odd := file.lines.odd if file.lines else odd_lines(file.source.file):
             line = f"{visible(place.name)}: bytes that are not UTF-8 are shown as \ufffd in "
-            self.result.notes = [it for it in self.result.notes if not it.startswith(line)]
+            self.result.notes = [note for note in self.result.notes if not note.startswith(line)]
             self.result.notes.append(f"{line}{odd:,} line{'s' * (odd > 1)}. iconv converts it to UTF-8.")
         self._delete_stale(file)
         if file.lines is not None and file.lines.is_cut and not self._is_followed:
@@ -425,27 +429,27 @@ class Importer:
         """Delete the rollouts that a file had before it was written anew, unless it or another file has them."""
         if not file.stale or file.id != file.before or self._is_remote:
             return
-        gone = sorted(file.stale.difference(*(it.keys for it in self._files.values())))
+        gone = sorted(file.stale.difference(*(other.keys for other in self._files.values())))
         file.stale = set()
         self._flush(and_wait=True)
         with disposed(writing_engine(self._address)) as engine, engine.begin() as connection:
             for uid, keys in groupby(gone, itemgetter(0)):
                 delete_rows(connection, uid, [key for _, key in keys])
 
-    def _take(self, file: _File, place: Place, found: RowDraft | ScalarsChange | RecordError) -> None:
-        if isinstance(found, RecordError):
-            self._leave_out(file, place._replace(number=0) if isinstance(found, FileError) else place, str(found))
+    def _add_outcome(self, file: _File, place: Place, outcome: RowDraft | ScalarsChange | RecordError) -> None:
+        if isinstance(outcome, RecordError):
+            self._leave_out(file, place._replace(number=0) if isinstance(outcome, FileError) else place, str(outcome))
             return
-        self._changes.append(found)
-        if isinstance(found, RowDraft):
-            change, run = found.change, self._runs[found.change.run]
-            run.began = min(run.began, change.columns["created"])
-            run.ended = max(run.ended, change.columns["returned"])
+        self._changes.append(outcome)
+        if isinstance(outcome, RowDraft):
+            change, run = outcome.change, self._runs[outcome.change.run]
+            run.start = min(run.start, change.columns["created"])
+            run.end = max(run.end, change.columns["returned"])
             if self._options.rewards or self._options.weights:
                 self._rewards |= {*(change.columns.get("rewards") or ())}
                 self._numbers |= self._rewards | {*(change.columns["metrics"] or ())}
-            arrays = vars(found.tokens).values() if found.tokens else ()
-            self._bytes += len(found.content) + sum(it.nbytes for it in arrays if it is not None)
+            arrays = vars(outcome.tokens).values() if outcome.tokens else ()
+            self._bytes += len(outcome.content) + sum(array.nbytes for array in arrays if array is not None)
             if self._is_followed:
                 file.keys.add((change.run, change.uid))
             if self._is_first(file, place, change):
@@ -465,8 +469,8 @@ class Importer:
         (first,) = self._places.execute("SELECT name FROM place WHERE key = ?", (key,)).fetchone()
         if first == here or file.reader.may_repeat:
             return bool(first == here)
-        own = visible(shortened(change.uid))
-        line = f"{visible(place.name)}, record {place.number}: it has the key {own!r} of {first}, too, and replaces it"
+        text = visible(shortened(change.uid))
+        line = f"{visible(place.name)}, record {place.number}: it has the key {text!r} of {first}, too, and replaces it"
         line += ". Map another column to `key`, or none" if file.reader.name == "map" else ""
         if self._is_strict:
             raise LogsUIError(f"{line}. Without --strict the later one is taken.")
@@ -480,42 +484,44 @@ class Importer:
         what was there, and files that only begin alike are told apart by their folders.
         """
         path, before = file.source.file, self._ids.get(file.before)
-        found = file.before
+        file_id = file.before
         # TRL writes its Parquet anew for the evaluation of a step: that does not replace the training's rollouts.
         if file.lines is None or before is None or before.source.file != path:
             for name in (Path(file.source.name).name, file.source.name, str(path.absolute())):
-                found = source_files.file_id(name, record)
-                other = self._ids.get(found)
+                file_id = source_files.file_id(name, record)
+                other = self._ids.get(file_id)
                 if other is None or not source_files.are_apart(other.source.file, path):
                     break
-        if found != file.before:
+        if file_id != file.before:
             self.result.rollouts += file.rollouts_before
-        other = self._ids.get(found)
+        other = self._ids.get(file_id)
         if other and other is not file:
             if other.source.file != path:
                 file.twin = other.twin or other
             else:  # another file was moved to its place
-                file.before, file.stale, other.keys = found, file.stale | other.keys, set()
+                file.before, file.stale, other.keys = file_id, file.stale | other.keys, set()
                 self._uncount(other, Counter())
-        self._ids[found] = file
-        return found
+        self._ids[file_id] = file
+        return file_id
 
     def _changes_of(
         self, reader: Reader, record: Any, place: Place, written: int
     ) -> Iterator[RowDraft | ScalarsChange | RecordError]:
         """Yield the changes of one record of a file that was written then (µs). A fault yields a RecordError."""
         try:
-            for found in [record] if isinstance(record, RecordError) else reader.rollouts(record, place):
-                if isinstance(found, RecordError):
-                    yield found
+            for item in [record] if isinstance(record, RecordError) else reader.rollouts(record, place):
+                if isinstance(item, RecordError):
+                    yield item
                     continue
-                uid = self._run_of(reader, found, place, written)
-                if isinstance(found, ImportedScalars):
-                    numbers = {name: it for name, it in found.values.items() if isinstance(it, int | float | None)}
-                    values = {shortened(name): finite_number(it) for name, it in numbers.items()}
-                    yield ScalarsChange(uid, step_of(found), values)
+                uid = self._run_of(reader, item, place, written)
+                if isinstance(item, ImportedScalars):
+                    numbers = {
+                        name: value for name, value in item.values.items() if isinstance(value, int | float | None)
+                    }
+                    values = {shortened(name): finite_number(value) for name, value in numbers.items()}
+                    yield ScalarsChange(uid, step_of(item), values)
                 else:
-                    yield row_of(found, uid, *self._place_in_group(uid, found), written, reader.name)
+                    yield row_of(item, uid, *self._place_in_group(uid, item), written, reader.name)
         except Exception as error:  # noqa: BLE001 - a file may contain anything
             yield RecordError(_reason(error, reader))
 
@@ -529,71 +535,73 @@ class Importer:
         if len(self.result.bad) < _SHOWN and bad not in self.result.bad:
             self.result.bad.append(bad)
 
-    def _place_in_group(self, uid: str, found: ImportedRollout) -> tuple[str, int]:
+    def _place_in_group(self, uid: str, rollout: ImportedRollout) -> tuple[str, int]:
         """Return the group's name in the database, and the rollout's number in it: the same if it is read again."""
-        group = shortened(f"{uid}/{found.mode}/{found.step}/{found.key if found.group is None else found.group}")
-        if found.group is None or found.generation is not None:
-            return group, found.generation or 0
+        group_id = rollout.key if rollout.group is None else rollout.group
+        group = shortened(f"{uid}/{rollout.mode}/{rollout.step}/{group_id}")
+        if rollout.group is None or rollout.generation is not None:
+            return group, rollout.generation or 0
         keys = self._keys.setdefault(group, {})
         self._keys.move_to_end(group)
         if len(self._keys) > _GROUPS:
             self._keys.popitem(last=False)
-        return group, keys.setdefault(found.key, len(keys))
+        return group, keys.setdefault(rollout.key, len(keys))
 
-    def _run_of(self, reader: Reader, found: ImportedRollout | ImportedScalars, place: Place, written: int) -> str:
+    def _run_of(self, reader: Reader, item: ImportedRollout | ImportedScalars, place: Place, written: int) -> str:
         """Return the uid of the run that a record belongs to; describe it when it is first seen."""
-        own = None if self._name else found.run
-        key = reader.name, own
+        run_id = None if self._name else item.run
+        key = reader.name, run_id
         if key not in self._uids:
-            identity = ("named", self._name) if self._name else (reader.name, own or f"file {place.id}")
+            identity = ("named", self._name) if self._name else (reader.name, run_id or f"file {place.id}")
             uid = f"import-{blake2b(repr(identity).encode(errors='replace'), digest_size=6).hexdigest()}"
             if uid not in self._runs:
-                began = whole_number(getattr(found, "created", None), 2**63) or written
-                run = self._runs[uid] = _Run([(reader, found.run)], place.file, began, 0)
+                start = whole_number(getattr(item, "created", None), 2**63) or written
+                run = self._runs[uid] = _Run([(reader, item.run)], place.file, start, 0)
                 if not self._is_remote:
                     created, finished, run.rollouts_before = self._stored_of(uid)
-                    run.began, run.ended = min(created or began, began), finished or 0
-                described = self._described(run)
+                    run.start, run.end = min(created or start, start), finished or 0
+                described = self._describe_run(run)
                 self._changes.append(RunChange(uid, described))
                 self.result.runs.append(uid)
                 self.result.names.append(described["name"])
             else:
-                self._runs[uid].sources.append((reader, found.run))
-                self._changes.append(RunChange(uid, self._described(self._runs[uid])))
+                self._runs[uid].sources.append((reader, item.run))
+                self._changes.append(RunChange(uid, self._describe_run(self._runs[uid])))
             self._uids[key] = uid
         return self._uids[key]
 
-    def _described(self, run: _Run) -> dict[str, Any]:
-        (found, *others), path = [_description(it, own) for it, own in run.sources], self._paths[0].absolute()
+    def _describe_run(self, run: _Run) -> dict[str, Any]:
+        descriptions = [_description(reader, run_id) for reader, run_id in run.sources]
+        first, path = descriptions[0], self._paths[0].absolute()
         lacks = dict.fromkeys(
-            it for of in (found, *others) for it in (*of.lacks, *map(str, of.ours.get("lacks") or ()))
+            lack for each in descriptions for lack in (*each.lacks, *map(str, each.ours.get("lacks") or ()))
         )
         imported: dict[str, Any] = {"format": run.sources[0][0].name, "path": str(path), "lacks": list(lacks)}
-        if found.ours and "lacks" not in found.ours:  # a recorded run was exported: its errors are the environment's
+        if first.ours and "lacks" not in first.ours:  # a recorded run was exported: its errors are the environment's
             imported["is_ours"] = True
-        named = path if path.exists() else run.file.absolute().parent  # not a glob
+        namesake = path if path.exists() else run.file.absolute().parent  # not a glob
         return {
-            "name": column(self._name or found.name or named.name),
-            "created": run.began,
+            "name": column(self._name or first.name or namesake.name),
+            "created": run.start,
             "heartbeat": now_us(),
             "state": RunState.RUNNING,
             "finished": None,
             "error": None,
-            "model": column(found.model),
-            "num_generations": whole_number(found.num_generations),
-            "max_steps": whole_number(found.max_steps),
-            "config": masked(plain_settings({**found.config, "import": imported})),
-            "versions": plain_settings(found.versions),
+            "model": column(first.model),
+            "num_generations": whole_number(first.num_generations),
+            "max_steps": whole_number(first.max_steps),
+            "config": masked(plain_settings({**first.config, "import": imported})),
+            "versions": plain_settings(first.versions),
         }
 
     def _flush(self, *, and_wait: bool = False) -> None:
         """Have what was read stored, in one transaction, once the batch before it is."""
-        if self._stored is not None:
-            self._stored.result()
-        self._stored = self._thread.submit(self._store, self._changes) if self._changes else None
+        if self._pending is not None:
+            self._pending.result()
+        self._pending = self._thread.submit(self._store, self._changes) if self._changes else None
         self._changes, self._bytes = [], 0
-        if and_wait and self._stored is not None:
-            self._stored.result()
+        if and_wait and self._pending is not None:
+            self._pending.result()
 
     def _store(self, changes: list[Any]) -> None:
         parcel = self._committer.parcel()
@@ -602,8 +610,8 @@ class Importer:
         parcel.write(Counts(), lambda _: None)
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(f"`{visible(it[:40])}`" for it in names[:8]) + (" ..." if len(names) > 8 else "")
+def _list_names(names: Sequence[str]) -> str:
+    return ", ".join(f"`{visible(name[:40])}`" for name in names[:8]) + (" ..." if len(names) > 8 else "")
 
 
 def _description(reader: Reader, run: str | None) -> ImportedRun:

@@ -147,7 +147,7 @@ class Reader:
     @classmethod
     def alternatives(cls) -> list[set[str]]:
         """Return the sets of keys that `marks` has in backquotes, each of which marks its files."""
-        return [keys for it in re.split("; |, or |, with ", cls.marks) if (keys := {*re.findall("`(.+?)`", it)})]
+        return [keys for mark in re.split("; |, or |, with ", cls.marks) if (keys := {*re.findall("`(.+?)`", mark)})]
 
     def describe(self, run: str | None) -> ImportedRun:
         """Describe the run with this id of the source's own; called when its first rollout was read."""

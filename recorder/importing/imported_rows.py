@@ -37,19 +37,21 @@ def row_of(rollout: ImportedRollout, run: str, group: str, generation: int, crea
     """Return the row of a rollout of the run with this uid. `group` is its name in the database; `created` (µs) and
     `eval_name` are taken where the rollout has none.
     """
-    messages = [_message(one) for one in (*rollout.prompt, *rollout.completion)]
+    messages = [_message(message) for message in (*rollout.prompt, *rollout.completion)]
     prompt, completion = messages[: len(rollout.prompt)], messages[len(rollout.prompt) :]
-    answered = [one for one in completion if one["role"] == "assistant"]
+    answer_messages = [message for message in completion if message["role"] == "assistant"]
     actions = _entries(completion, rollout.turns) if rollout.actions is None else rollout.actions
     finishes = [turn.finish for turn in rollout.turns]
-    by_tools = any(one.get("tool_calls") for one in answered)
+    by_tools = any(message.get("tool_calls") for message in answer_messages)
     tokens = rollout.tokens
     metadata = _plain(rollout.metadata)
     for name, kind in (("metrics", dict), ("tags", list)):  # a file may use these names for something else
         if not isinstance(metadata.get(name, kind()), kind):
             metadata[f"{name} of the file"] = metadata.pop(name)
     if rollout.metrics:
-        numbers = {str(name): finite_number(it) for name, it in rollout.metrics.items() if isinstance(it, int | float)}
+        numbers = {
+            str(name): finite_number(value) for name, value in rollout.metrics.items() if isinstance(value, int | float)
+        }
         metadata["metrics"] = {**metadata.get("metrics", {}), **numbers}
     if rollout.tags:
         metadata["tags"] = [*metadata.get("tags", []), *rollout.tags]
@@ -72,8 +74,10 @@ def row_of(rollout: ImportedRollout, run: str, group: str, generation: int, crea
         **identity,  # what is imported again corrects it, too
         **_end_of(rollout, actions),
         "message_count": len(messages),
-        "turns": None if rollout.is_one_text else len(answered) or None,
-        "preview": preview([{**one, "content": _text(one["content"]) or ""} for one in answered[-1:]]),
+        "turns": None if rollout.is_one_text else len(answer_messages) or None,
+        "preview": preview(
+            [{**message, "content": _text(message["content"]) or ""} for message in answer_messages[-1:]]
+        ),
         "prompt_tokens": whole_number(rollout.prompt_tokens),
         "completion_tokens": whole_number(rollout.completion_tokens),
         **counts(_NO_CALLS, tokens),
@@ -92,21 +96,21 @@ def row_of(rollout: ImportedRollout, run: str, group: str, generation: int, crea
     }
     change = RowChange(run, rollout.key, identity, columns, tags=tags_in(metadata))
     content = {"messages": messages, "actions": actions, "sampling": _plain(rollout.sampling), "metadata": metadata}
-    said = answers(messages)
-    if rollout.is_one_text and any(map(_FURTHER.search, said)):
-        said = []  # tools' results stand in it: what repeats itself may be theirs
-    return RowDraft(change, unpacked_content(content), tokens, said)
+    texts = answers(messages)
+    if rollout.is_one_text and any(map(_FURTHER.search, texts)):
+        texts = []  # tools' results stand in it: what repeats itself may be theirs
+    return RowDraft(change, unpacked_content(content), tokens, texts)
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Copy values as JSON has them, without secrets."""
-    found: dict[str, Any] = masked(orjson.loads(tree(dict(values)))) if values else {}
-    return found
+    plain: dict[str, Any] = masked(orjson.loads(tree(dict(values)))) if values else {}
+    return plain
 
 
-def _message(given: Mapping[str, Any]) -> dict[str, Any]:
+def _message(source: Mapping[str, Any]) -> dict[str, Any]:
     """Return a message in OpenAI's form: with a role, and with text or parts as its content."""
-    message = {name: value for name, value in given.items() if value is not None}
+    message = {name: value for name, value in source.items() if value is not None}
     message["role"] = str(message.get("role") or "user")
     message.setdefault("content", "")
     if not isinstance(message["content"], str | list):
@@ -114,7 +118,7 @@ def _message(given: Mapping[str, Any]) -> dict[str, Any]:
     if message["role"] == "assistant" and (text := _text(message["content"])) is not None:
         message["content"] = text  # facts are of texts, and a list of one text part is one
     calls = message.get("tool_calls")
-    if calls is not None and not (isinstance(calls, list) and all(isinstance(one, dict) for one in calls)):
+    if calls is not None and not (isinstance(calls, list) and all(isinstance(call, dict) for call in calls)):
         message["content"] = message["content"] or snapshot(message.pop("tool_calls")).decode()
     return message
 
@@ -122,50 +126,50 @@ def _message(given: Mapping[str, Any]) -> dict[str, Any]:
 def _entries(completion: Sequence[dict[str, Any]], turns: Sequence[Turn]) -> list[dict[str, Any]]:
     """Return the actions that the messages show: each tool call with its result."""
     entries: list[dict[str, Any]] = []
-    places = [place for place, one in enumerate(completion) if one["role"] == "assistant"]
+    places = [place for place, message in enumerate(completion) if message["role"] == "assistant"]
     spans = pairwise([*places, len(completion)])
     for number, ((begin, end), turn) in enumerate(zip(spans, chain(turns, repeat(_UNKNOWN_TURN)), strict=False), 1):
         answer = completion[begin]
         text, calls = _text(answer["content"]), answer.get("tool_calls") or [None]
-        found = [
+        moves = [
             {"turn": number, "text": text, **_NO_ACTION, "action": call and _call(call), "observation": observed}
-            for call, observed in zip(calls, _observed(calls, completion[begin + 1 : end]), strict=True)
+            for call, observed in zip(calls, _observations(calls, completion[begin + 1 : end]), strict=True)
         ]
-        found[-1] |= {
+        moves[-1] |= {
             "reward": finite_number(turn.reward), "done": turn.done, "seconds": finite_number(turn.env_seconds),
             "error": turn.error and one_line(turn.error),
         }  # fmt: skip
         model = {"seconds": turn.seconds, "finish": turn.finish}
         if call := {name: value for name, value in model.items() if value is not None}:
-            found[0]["generation"] = call
-        entries += found
+            moves[0]["generation"] = call
+        entries += moves
     return entries
 
 
-def _observed(calls: Sequence[dict[str, Any] | None], replies: Sequence[dict[str, Any]]) -> list[Any]:
+def _observations(calls: Sequence[dict[str, Any] | None], replies: Sequence[dict[str, Any]]) -> list[Any]:
     """Return what was observed after each call: the result that has its id, else the next one without an id."""
-    found: list[list[Any]] = [[] for _ in calls]
+    contents: list[list[Any]] = [[] for _ in calls]
     ids = [call and call.get("id") for call in calls]
     for reply in replies:
-        own, place = reply.get("tool_call_id"), -1
-        if own is not None and own in ids:
-            place = ids.index(own)
-        elif own is None and reply["role"] == "tool" and [] in found:
-            place = found.index([])
+        call_id, place = reply.get("tool_call_id"), -1
+        if call_id is not None and call_id in ids:
+            place = ids.index(call_id)
+        elif call_id is None and reply["role"] == "tool" and [] in contents:
+            place = contents.index([])
         text = _text(reply["content"])
-        found[place].append(reply["content"] if text is None else text)
-    return [one[0] if len(one) == 1 else one or None for one in found]
+        contents[place].append(reply["content"] if text is None else text)
+    return [content[0] if len(content) == 1 else content or None for content in contents]
 
 
 def _call(call: Mapping[str, Any]) -> Any:
     """Return a tool call as an action, without secrets, as a recorded one."""
     function = call.get("function")
-    called = function if isinstance(function, dict) else call
-    arguments = called.get("arguments")
+    details = function if isinstance(function, dict) else call
+    arguments = details.get("arguments")
     if isinstance(arguments, str) and arguments.lstrip().startswith("{"):
         with suppress(orjson.JSONDecodeError):  # else it stays the text that the model wrote
             arguments = orjson.loads(arguments)
-    return masked({"name": str(called.get("name") or function or ""), "arguments": arguments})
+    return masked({"name": str(details.get("name") or function or ""), "arguments": arguments})
 
 
 def _text(content: Any) -> str | None:
@@ -194,23 +198,23 @@ def _end_of(rollout: ImportedRollout, actions: Sequence[Mapping[str, Any]]) -> d
 
 def _rewards(rollout: ImportedRollout, scored: int) -> dict[str, Any]:
     """Return the columns of the rewards, as of a recorded rollout."""
-    given = {shortened(str(name)): value for name, value in (rollout.rewards or {}).items()}
+    scores = {shortened(str(name)): value for name, value in (rollout.rewards or {}).items()}
     weights = {shortened(str(name)): float(weight) for name, weight in (rollout.weights or {}).items()}
-    found = reward_columns(rollout.reward, given or None, weights)
-    if rollout.reward is None and not any(weights.get(name, 1.0) for name in given if given[name] is not None):
-        found["reward"] = None  # only parts of a total that is missing
-    return {**found, "scored": scored} if given or rollout.reward is not None else found
+    columns = reward_columns(rollout.reward, scores or None, weights)
+    if rollout.reward is None and not any(weights.get(name, 1.0) for name in scores if scores[name] is not None):
+        columns["reward"] = None  # only parts of a total that is missing
+    return {**columns, "scored": scored} if scores or rollout.reward is not None else columns
 
 
 def _figures_of(turns: Sequence[Turn], actions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the environment's rewards, and the tokens of the last answer that hit its limit, if there are any."""
-    found: dict[str, Any] = {}
-    moves = [it for it in actions if it.get("phase") != SCORING]
-    if rewards := [reward for it in moves if (reward := finite_number(it["reward"])) is not None]:
-        found = {"env_reward_sum": sum(rewards), "env_reward_last": rewards[-1]}
+    figures: dict[str, Any] = {}
+    moves = [action for action in actions if action.get("phase") != SCORING]
+    if rewards := [reward for action in moves if (reward := finite_number(action["reward"])) is not None]:
+        figures = {"env_reward_sum": sum(rewards), "env_reward_last": rewards[-1]}
     if cut := [turn for turn in turns if turn.finish == "length"]:
-        found |= {"cut_tokens": whole_number(cut[-1].tokens), "cut_limit": whole_number(cut[-1].limit)}
-    return found
+        figures |= {"cut_tokens": whole_number(cut[-1].tokens), "cut_limit": whole_number(cut[-1].limit)}
+    return figures
 
 
 def finite_number(value: float | None) -> float | None:
@@ -218,11 +222,11 @@ def finite_number(value: float | None) -> float | None:
     return None if value is None or not abs(value) <= sys.float_info.max else float(value)
 
 
-def step_of(found: ImportedRollout | ImportedScalars) -> int:
+def step_of(item: ImportedRollout | ImportedScalars) -> int:
     """Return the step; 0 without one. Raises RecordError for one that no column can hold."""
-    if found.step is not None and (whole_number(found.step) is None or found.step < 0):
-        raise RecordError(f"its step {str(found.step)[:40]} is not a whole number from 0 to {_INT4 - 1:,}")
-    return int(found.step or 0)
+    if item.step is not None and (whole_number(item.step) is None or item.step < 0):
+        raise RecordError(f"its step {str(item.step)[:40]} is not a whole number from 0 to {_INT4 - 1:,}")
+    return int(item.step or 0)
 
 
 def whole_number(value: Any, bound: int = _INT4) -> int | None:

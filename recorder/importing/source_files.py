@@ -105,10 +105,10 @@ class Head:
             return None, None  # where files are not compressed, some of their lines can be read as records
         try:
             records = records_of(self.file)
-            for _, found in records:
-                if not isinstance(found, RecordError):
-                    return found, None
-                fault = fault or str(found)
+            for _, record in records:
+                if not isinstance(record, RecordError):
+                    return record, None
+                fault = fault or str(record)
             if isinstance(records, JsonLines) and records.is_cut:
                 fault = fault or "it is not valid JSON, or cut off before its end"
             if fault and self.magic.split(b"\n")[0].strip() in (b"{", b"["):
@@ -126,10 +126,10 @@ class Head:
     @property
     def fault(self) -> str | None:
         """Return why a JSONL, JSON, Parquet or zip file has no record; None if it has one, or nothing at all."""
-        written = [quote(visible(it)) for it in (self.file, self.file.with_suffix(""))]
+        paths = [quote(visible(path)) for path in (self.file, self.file.with_suffix(""))]
         for name, begin, kind, command in _FOREIGN if self.magic else ():
             if re.match(begin, self.magic) and re.search(name, self.file.name):
-                return f"it is {kind}. Convert it, and import the result: {command.format(*written)}"
+                return f"it is {kind}. Convert it, and import the result: {command.format(*paths)}"
         if self.magic.startswith(b"PK") and not is_zipfile(self.file):
             return "it is a zip archive that is damaged, or cut off before its end"
         return self._begin[1] if self.magic and Path(_logical(self.file.name)).suffix in _RECORDS else None
@@ -161,33 +161,33 @@ def find_files(paths: Iterable[str | Path], *, may_lack: bool = False) -> list[S
     are all that a reader could read, except hidden ones. Raises LogsUIError if a path names none, unless it may.
     """
     roots: list[Path] = []
-    for given in paths:
-        named = [str(given)] if Path(given).exists() else glob(str(given), recursive=True)  # noqa: PTH207 - of any root
-        if not named and not may_lack:
-            raise LogsUIError(f"There is nothing at {given}. Name a file, a folder, or a glob in quotes.")
-        roots += map(Path, named)
+    for path in paths:
+        matches = [str(path)] if Path(path).exists() else glob(str(path), recursive=True)  # noqa: PTH207 - of any root
+        if not matches and not may_lack:
+            raise LogsUIError(f"There is nothing at {path}. Name a file, a folder, or a glob in quotes.")
+        roots += map(Path, matches)
     folders = [root.absolute() if root.is_dir() else root.absolute().parent for root in roots]
     base = commonpath(folders) if folders else ""
-    found: dict[Path, SourceFile] = {}
+    sources: dict[Path, SourceFile] = {}
     for root in roots:
-        for file in [it for it in root.rglob("*") if _may_be_read(it, root)] if root.is_dir() else [root]:
+        for file in [path for path in root.rglob("*") if _may_be_read(path, root)] if root.is_dir() else [root]:
             name = _logical(file.absolute().relative_to(base).as_posix())
-            found.setdefault(file.resolve(), SourceFile(file, name))
-    return sorted(found.values(), key=_place)
+            sources.setdefault(file.resolve(), SourceFile(file, name))
+    return sorted(sources.values(), key=_place)
 
 
-def are_apart(one: Path, other: Path) -> bool:
+def are_apart(file: Path, other: Path) -> bool:
     """Return True if two files exist and differ: neither is a copy of the other, nor what was rotated from it."""
     try:
-        return _logical(str(one)) != _logical(str(other)) and not cmp(one, other, shallow=False)
+        return _logical(str(file)) != _logical(str(other)) and not cmp(file, other, shallow=False)
     except OSError:
         return False
 
 
 def file_id(name: str, first: Any) -> str:
     """Return the `Place.id` of a file, from its name and its first record."""
-    written = first if isinstance(first, bytes) else repr(first).encode(errors="surrogatepass")
-    return blake2b(b"\0".join([name.encode(errors="surrogatepass"), written]), digest_size=8).hexdigest()
+    data = first if isinstance(first, bytes) else repr(first).encode(errors="surrogatepass")
+    return blake2b(b"\0".join([name.encode(errors="surrogatepass"), data]), digest_size=8).hexdigest()
 
 
 def records_of(file: Path) -> Iterable[tuple[int, Any]]:
@@ -206,20 +206,20 @@ def open_read_only(file: Path) -> sqlite3.Connection:
     return connection
 
 
-def json_value(written: bytes) -> Any:
+def json_value(data: bytes) -> Any:
     """Decode JSON, also with a byte order mark, the constants NaN and Infinity, and lone surrogates, which Python's
     writers make. Raises ValueError, and RecordError before more than 1 GiB of memory is taken: a file or a line, which
     has 64 MiB at most, could become a hundred times as much by many small values, whose number is bounded.
     """
-    if 240 * len(written) > _IN_MEMORY:  # else it cannot be
-        lists, objects, values = map(written.count, (b"[", b"{", b","))  # at most: texts have these, too
+    if 240 * len(data) > _IN_MEMORY:  # else it cannot be
+        lists, objects, values = map(data.count, (b"[", b"{", b","))  # at most: texts have these, too
         if 64 * lists + 240 * objects + 48 * values > _IN_MEMORY:
             raise RecordError(f"its values would take more than {_IN_MEMORY >> 20:,} MiB in memory")
-    written = written.removeprefix(BOM_UTF8)
+    data = data.removeprefix(BOM_UTF8)
     try:
-        return orjson.loads(written)
+        return orjson.loads(data)
     except orjson.JSONDecodeError:
-        return json.loads(written.decode(errors="surrogateescape"))
+        return json.loads(data.decode(errors="surrogateescape"))
 
 
 class JsonLines:
@@ -257,21 +257,21 @@ class JsonLines:
                     line = b"too long"
                     while not end.endswith(b"\n") and (piece := opened.readline(_PIECE)):
                         size, end = size + len(piece), piece[-_END:]
-                written, is_ended = line.strip(), end.endswith(b"\n")
+                content, is_ended = line.strip(), end.endswith(b"\n")
                 try:
-                    found = json_value(written) if written and size <= _LONGEST else None
+                    record = json_value(content) if content and size <= _LONGEST else None
                 except RecordError as error:
-                    found = error
+                    record = error
                 except (ValueError, RecursionError):
                     if not is_ended:
                         self.is_cut = True
                         return
-                    found = RecordError("it is not valid JSON")
+                    record = RecordError("it is not valid JSON")
                 if size > _LONGEST:
-                    found = RecordError(f"its line has more than {_LONGEST >> 20} MiB")
-                if written:
-                    yield self.number + 1, found
-                self.odd += not is_utf8(written)
+                    record = RecordError(f"its line has more than {_LONGEST >> 20} MiB")
+                if content:
+                    yield self.number + 1, record
+                self.odd += not is_utf8(content)
                 if is_ended:
                     self.offset, self._end = self.offset + size, end
                     self.number += 1
@@ -283,10 +283,10 @@ def odd_lines(file: Path) -> int:
         return sum(not is_utf8(line) for line in opened) if file.suffix in _TEXTS else 0
 
 
-def is_utf8(written: bytes) -> bool:
+def is_utf8(data: bytes) -> bool:
     """Return True if bytes are text in UTF-8."""
     try:
-        return written.isascii() or bool(written.decode())
+        return data.isascii() or bool(data.decode())
     except UnicodeDecodeError:
         return False
 
@@ -312,9 +312,9 @@ def _json_items(file: Path) -> Iterator[tuple[int, Any]]:
         value = json_value(file.read_bytes())
     except (ValueError, RecursionError):
         raise RecordError("it is not valid JSON, or cut off before its end") from None
-    columns, rows = (value.get(it) if isinstance(value, dict) else None for it in ("columns", "data"))
+    columns, rows = (value.get(name) if isinstance(value, dict) else None for name in ("columns", "data"))
     if isinstance(columns, list) and isinstance(rows, list):  # a table of W&B
-        value = [dict(zip(map(str, columns), it, strict=False)) if isinstance(it, list) else it for it in rows]
+        value = [dict(zip(map(str, columns), row, strict=False)) if isinstance(row, list) else row for row in rows]
     yield from enumerate(value if isinstance(value, list) else [value], 1)
 
 
