@@ -46,10 +46,10 @@ class Count:
     exact: bool
 
 
-def counted(session: Session, selected: list[ColumnElement[bool]]) -> Count:
+def count_up_to_cap(session: Session, selected: list[ColumnElement[bool]]) -> Count:
     capped = select(literal(1)).select_from(EvaluationRow).where(*selected).limit(COUNT_CAP + 1).subquery()
-    found = session.scalar(select(func.count()).select_from(capped)) or 0
-    return Count(min(found, COUNT_CAP), found <= COUNT_CAP)
+    number = session.scalar(select(func.count()).select_from(capped)) or 0
+    return Count(min(number, COUNT_CAP), number <= COUNT_CAP)
 
 
 def newest_ids(session: Session, run_id: int, step_max: float | None, number: int) -> Span:

@@ -65,9 +65,11 @@ def step_sizes(db: Database, run_id: int, mode: str) -> list[StepSize]:
 def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[CurvePoint]:
     """Returns the mean reward of each step that has one; evenly thinned to about `points`."""
     with Session(db) as session:
-        kept = thinned([step for step in _steps(session, run_id, mode) if step.scored], points)
-        times = _times(session, run_id, mode, [step.step for step in kept])
-    return [CurvePoint(it.step, it.reward_sum / it.scored, it.rollouts, times.get(it.step)) for it in kept]
+        chosen = thinned([step for step in _steps(session, run_id, mode) if step.scored], points)
+        times = _times(session, run_id, mode, [step.step for step in chosen])
+    return [
+        CurvePoint(step.step, step.reward_sum / step.scored, step.rollouts, times.get(step.step)) for step in chosen
+    ]
 
 
 def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) -> list[CurvePoint]:
@@ -77,11 +79,11 @@ def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) 
         logged = thinned(list(session.execute(query.order_by(col(Scalar.step))).all()), points)
         seen = {step.step: step.rollouts for step in _steps(session, run_id, mode)}
         times = _times(session, run_id, mode, [step for step, _ in logged])
-    found, rollouts, when = [], 0, None
+    curve, rollouts, when = [], 0, None
     for step, value in logged:  # a value that is logged between two of the mode's steps is placed at the first of them
         rollouts, when = seen.get(step, rollouts), times.get(step, when)
-        found.append(CurvePoint(step, None if value is None else bounded(value), rollouts, when))
-    return found
+        curve.append(CurvePoint(step, None if value is None else bounded(value), rollouts, when))
+    return curve
 
 
 def figure_points(db: Database, run_id: int, mode: str, figure: str, points: int) -> list[CurvePoint]:
@@ -91,14 +93,15 @@ def figure_points(db: Database, run_id: int, mode: str, figure: str, points: int
     with Session(db) as session:
         seen = {step.step: step.rollouts for step in thinned(_steps(session, run_id, mode), points)}
         times = _times(session, run_id, mode, list(seen))
-    found = []
-    for series in [it for it in step_series(db, run_id) if it.mode == mode][:1]:  # the first one is of all evals
+    curve = []
+    of_mode = [series for series in step_series(db, run_id) if series.mode == mode]
+    for series in of_mode[:1]:  # the first one is of all evals
         for step in steps(db, run_id, series, only=seen):
             sum_, number_of = _sum_of(step, figure)
             if number_of:
                 value = bounded(sum_ or 0.0) / number_of
-                found.append(CurvePoint(step.step, value, seen[step.step], times.get(step.step)))
-    return found
+                curve.append(CurvePoint(step.step, value, seen[step.step], times.get(step.step)))
+    return curve
 
 
 def _sum_of(step: Step, figure: str) -> tuple[float | None, int]:
@@ -135,27 +138,27 @@ def task_results(
     of_run: tuple[Any, ...] = (col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode)
     columns: dict[str, Any] = {"truncated": derived.stopped_for(StopReason.LENGTH.value), "errors": derived.failed()}
     columns |= {"turns": col(row.turns), "tokens": col(row.completion_tokens)}
-    sums: list[Any] = [sum_(it) for it in columns.values() for sum_ in (func.count, whole_sum, func.max)]
+    sums: list[Any] = [sum_(column) for column in columns.values() for sum_ in (func.count, whole_sum, func.max)]
     counts = func.min(col(row.step)), func.count(col(row.reward)), func.sum(is_solved(marks)), total(col(row.reward))
     query = select(*key, *counts, *sums)
-    given = json_each(col(row.rewards), "given")
-    value = number(given)
-    of_functions = select(*key, given.c.key, func.count(value), total(value), func.max(value)).join(given, true())
-    found: dict[str, dict[str, GroupResult]] = defaultdict(dict)
+    entries = json_each(col(row.rewards), "given")
+    value = number(entries)
+    of_functions = select(*key, entries.c.key, func.count(value), total(value), func.max(value)).join(entries, true())
+    results: dict[str, dict[str, GroupResult]] = defaultdict(dict)
     with Session(db) as session:
         # In an expression: else SQLite walks the whole run by id, where these steps are long ago.
         older = select(col(row.id)).where(*of_run).order_by((col(row.id) + 0).desc()).limit(1)
         of_run = (*of_run, col(row.id) > (session.scalar(older.offset(MOST_ROLLOUTS)) or 0))
         query = query.where(*of_run).group_by(*key)
-        for name, group, step, scored, solved, reward_sum, *known in session.execute(query):
-            by_figure = dict(zip(columns, zip(known[::3], known[1::3], known[2::3], strict=True), strict=True))
-            found[name][group] = GroupResult(scored, solved, bounded(reward_sum or 0.0), by_figure, step)
+        for name, group, step, scored, solved, reward_sum, *figures in session.execute(query):
+            by_figure = dict(zip(columns, zip(figures[::3], figures[1::3], figures[2::3], strict=True), strict=True))
+            results[name][group] = GroupResult(scored, solved, bounded(reward_sum or 0.0), by_figure, step)
         of_newest = (*of_run, col(row.id) > (session.scalar(older.offset(WINDOW)) or 0), value.is_not(None))
-        query = of_functions.where(*of_newest).group_by(*key, given.c.key)
+        query = of_functions.where(*of_newest).group_by(*key, entries.c.key)
         for name, group, function, number_of, sum_of, highest in session.execute(query):
             if sum_of is not None and abs(sum_of) < BOUND > abs(highest):
-                found[name][group].sums[f"rewards.{function}"] = (number_of, sum_of, highest)
-    return {name: list(groups.values()) for name, groups in found.items()}
+                results[name][group].sums[f"rewards.{function}"] = (number_of, sum_of, highest)
+    return {name: list(groups.values()) for name, groups in results.items()}
 
 
 def reward_weights(db: Database, run_id: int) -> dict[str, float]:
@@ -170,8 +173,8 @@ def _steps(session: Session, run_id: int, mode: str) -> list[StepSize]:
     key = StepStatistics
     sums = (whole_sum(col(key.rollouts)), whole_sum(col(key.scored)), total(col(key.reward_sum)))
     query = select(col(key.step), *sums).where(col(key.run_id) == run_id, col(key.mode) == mode)
-    found = session.execute(query.group_by(col(key.step)).order_by(col(key.step))).all()
-    each = zip(found, accumulate(int(rollouts) for _, rollouts, *_ in found), strict=True)
+    rows = session.execute(query.group_by(col(key.step)).order_by(col(key.step))).all()
+    each = zip(rows, accumulate(int(rollouts) for _, rollouts, *_ in rows), strict=True)
     return [StepSize(step, so_far, int(scored), bounded(rewards or 0.0)) for (step, _, scored, rewards), so_far in each]
 
 

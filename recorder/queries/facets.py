@@ -63,21 +63,21 @@ def facets(
     chosen = [filter.words(name) for name in _FACETS]
     ranges = filter.without(*_FACETS)
     is_whole = not ranges.terms
-    found = whole if is_whole and whole is not None else kinds(db, run_id, ranges, span)
+    combinations = whole if is_whole and whole is not None else kinds(db, run_id, ranges, span)
     if whole is None:
-        whole = found if is_whole else kinds(db, run_id, RolloutFilter())
-    known: list[Counter[str]] = [Counter(dict.fromkeys(values, 0)) for values in chosen]
+        whole = combinations if is_whole else kinds(db, run_id, RolloutFilter())
+    totals: list[Counter[str]] = [Counter(dict.fromkeys(values, 0)) for values in chosen]
     for values, number in whole:
         for i, value in enumerate(values):
-            known[i].update({value: number} if value is not None else {})
-    counts = [dict.fromkeys(of_facet, 0) for of_facet in known]
-    for values, number in found:
+            totals[i].update({value: number} if value is not None else {})
+    counts = [dict.fromkeys(of_facet, 0) for of_facet in totals]
+    for values, number in combinations:
         misses = [i for i, value in enumerate(values) if chosen[i] and value not in chosen[i]]
         for i in range(len(values)) if not misses else misses if len(misses) == 1 else ():
             if (value := values[i]) is not None:
                 counts[i][value] = counts[i].get(value, 0) + number
     tasks, evals, modes, statuses, stop_reasons, scored = counts
-    frequent = {task for task, _ in known[0].most_common(MOST_TASKS)} | set(filter.words("task"))
+    frequent = {task for task, _ in totals[0].most_common(MOST_TASKS)} | set(filter.words("task"))
     return Facets(
         evals=sorted(evals.items()),
         modes=_in_known_order(modes, Mode),
@@ -112,8 +112,8 @@ def reward_histogram(
             in_bin = [and_(reward >= begin, reward < end) for begin, end in pairwise(edges)]
             in_bin.append(and_(reward >= edges[-1], reward <= _LARGEST))
             rows = select(func.count()).where(col(EvaluationRow.run_id) == run_id)
-            found = session.execute(select(*(rows.where(it).scalar_subquery() for it in in_bin))).one()
-            return Histogram(low, width, tuple(found))
+            numbers = session.execute(select(*(rows.where(condition).scalar_subquery() for condition in in_bin))).one()
+            return Histogram(low, width, tuple(numbers))
         selected, finite = conditions(run_id, others, Use.NUMBER, span), func.abs(reward) <= _LARGEST
         places = select(whole((reward - low) / width).label("place")).where(*selected, finite).subquery()
         counts: Counter[int] = Counter()
@@ -126,9 +126,9 @@ def _edge(low: float, width: float, i: int) -> float:
     """Returns the lowest reward of the i-th bin by the formula `(reward - low) / width`, in spite of rounding."""
     if not i:
         return low
-    found = low + i * width
-    least = 4 * math.ulp(max(abs(low), abs(found)))
-    below, edge = found - least, found + least
+    estimate = low + i * width
+    least = 4 * math.ulp(max(abs(low), abs(estimate)))
+    below, edge = estimate - least, estimate + least
     while below < (middle := below + (edge - below) / 2) < edge:
         if (middle - low) / width < i:
             below = middle
@@ -152,19 +152,19 @@ def kinds(db: Database, run_id: int, filter: RolloutFilter, span: Span | None = 
         awaited = Counter(tuple(values) for values in session.execute(select(*columns).where(*awaiting)))
         counts = session.execute(grouped.where(*conditions(run_id, filter, Use.KINDS, span))).all()
         lost = session.execute(dead).all()
-    found: Counter[tuple[str | None, ...]] = Counter()
+    numbers: Counter[tuple[str | None, ...]] = Counter()
     for *values, number, scored in counts:
         waiting = awaited[tuple(values)]
         ended = values[3] in {Status.OK, Status.ERROR}
         parts = {Scored.YES: scored, Scored.AWAITING: waiting, Scored.NO if ended else None: number - scored - waiting}
-        found.update({(*values, part): count for part, count in parts.items()})
+        numbers.update({(*values, part): count for part, count in parts.items()})
     for *values, is_scored in lost:
         part = Scored.YES if is_scored else None
-        found[*values, part] -= 1
-        found[*values[:3], Status.ABORTED.value, StopReason.ABORTED.value, part] += 1
-    return [(values, number) for values, number in found.items() if number > 0]
+        numbers[*values, part] -= 1
+        numbers[*values[:3], Status.ABORTED.value, StopReason.ABORTED.value, part] += 1
+    return [(values, number) for values, number in numbers.items() if number > 0]
 
 
-def _in_known_order(counts: dict[str, int], known: type[StrEnum]) -> list[tuple[str, int]]:
-    order = {word.value: place for place, word in enumerate(known)}
+def _in_known_order(counts: dict[str, int], words: type[StrEnum]) -> list[tuple[str, int]]:
+    order = {word.value: place for place, word in enumerate(words)}
     return sorted(counts.items(), key=lambda pair: (order.get(pair[0], len(order)), pair[0]))

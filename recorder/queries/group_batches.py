@@ -33,8 +33,8 @@ def places(db: Database, run_id: int, filter: RolloutFilter) -> list[Place]:  # 
     with Session(db) as session:
         for group, row_id, step in session.execute(select(col(row.group), col(row.id), col(row.step)).where(*selected)):
             groups[group].append((row_id or 0, step))
-    found = [sorted(rows) for rows in groups.values()]
-    return sorted(Place(rows[0][0], rows[0][1], [row_id for row_id, _ in rows]) for rows in found)
+    members = [sorted(rows) for rows in groups.values()]
+    return sorted(Place(rows[0][0], rows[0][1], [row_id for row_id, _ in rows]) for rows in members)
 
 
 def reward_names(db: Database, run_id: int, filter: RolloutFilter) -> list[str]:  # noqa: A002
@@ -53,7 +53,7 @@ def rollouts_called(db: Database, run_id: int, ids: Sequence[int]) -> Iterator[R
     left = sorted(ids)
     while left:
         with Session(db) as session:
-            found = read(session, run_id, col(EvaluationRow.id).in_(left), col(EvaluationRow.run_id) + 0 == run_id)
-        yield from found
-        last = found[-1].row.id or 0 if found else left[-1]
+            batch = read(session, run_id, col(EvaluationRow.id).in_(left), col(EvaluationRow.run_id) + 0 == run_id)
+        yield from batch
+        last = batch[-1].row.id or 0 if batch else left[-1]
         left = [row_id for row_id in left if row_id > last]

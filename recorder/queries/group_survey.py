@@ -61,40 +61,40 @@ def survey(db: Database, run_id: int, filter: RolloutFilter, marks: Marks) -> Su
     """Reads the newest steps, as many as WINDOW allows, in one pass over the index of steps."""
     with Session(db) as session:
         steps = _newest_steps(session, run_id, filter)
-        if not steps.shown:
+        if not steps.numbers:
             return Survey([], None, None, is_whole=True)
-        found = session.execute(_tallied(run_id, filter, steps, marks)).all()
+        rows = session.execute(_select_tallies(run_id, filter, steps, marks)).all()
     tallies = [
         Tally(name, step, newest, kind_of(low, high, scored, won), _mean(total, scored), _std(total, squares, scored))
-        for name, step, newest, scored, low, high, total, squares, won in found
+        for name, step, newest, scored, low, high, total, squares, won in rows
     ]
     tallies.sort(key=lambda tally: -tally.newest)
-    return Survey(tallies, min(steps.shown), max(steps.shown), steps.is_whole)
+    return Survey(tallies, min(steps.numbers), max(steps.numbers), steps.is_whole)
 
 
 def surveyed_groups(
-    db: Database, run_id: int, found: Survey, marks: Marks, sort: GroupSort, kinds: Sequence[Kind], *,
+    db: Database, run_id: int, survey: Survey, marks: Marks, sort: GroupSort, kinds: Sequence[Kind], *,
     after: Cursor | None = None, limit: int = 50,
 ) -> GroupPage:  # fmt: skip
     """Returns a page of a survey's groups of these kinds (of any kind if empty), in this order, from `after` on."""
-    placed = _placed(found, sort, kinds)
+    ordered = _in_order(survey, sort, kinds)
     if after is not None:
         begin = (math.inf if after.key is None else after.key, -after.id)
-        placed = [pair for pair in placed if pair[0] > begin]
-    groups = groups_called(db, run_id, [tally.name for _, tally in placed[:limit]], marks)
-    if len(placed) <= limit:
+        ordered = [pair for pair in ordered if pair[0] > begin]
+    groups = groups_called(db, run_id, [tally.name for _, tally in ordered[:limit]], marks)
+    if len(ordered) <= limit:
         return GroupPage(groups, None)
-    last, newest = placed[limit - 1][0]
+    last, newest = ordered[limit - 1][0]
     return GroupPage(groups, Cursor(None if math.isinf(last) else last, -newest))
 
 
 def beside_in_survey(
-    db: Database, run_id: int, found: Survey, marks: Marks, sort: GroupSort, kinds: Sequence[Kind], name: str
+    db: Database, run_id: int, survey: Survey, marks: Marks, sort: GroupSort, kinds: Sequence[Kind], name: str
 ) -> tuple[int | None, int | None]:
     """Returns ids (`Group.id`) of the groups before and after the one of this name, in the order of `surveyed_groups`;
     None at the ends, and if the group is not among them.
     """
-    names = ["", *(tally.name for _, tally in _placed(found, sort, kinds)), ""]
+    names = ["", *(tally.name for _, tally in _in_order(survey, sort, kinds)), ""]
     if name not in names:
         return None, None
     before, after = (names[names.index(name) + step] for step in (-1, 1))
@@ -102,17 +102,17 @@ def beside_in_survey(
     return ids.get(before), ids.get(after)
 
 
-def _placed(found: Survey, sort: GroupSort, kinds: Sequence[Kind]) -> list[tuple[tuple[float, int], Tally]]:
+def _in_order(survey: Survey, sort: GroupSort, kinds: Sequence[Kind]) -> list[tuple[tuple[float, int], Tally]]:
     """Returns the groups of these kinds, each with its sort key, in order."""
     key = _KEYS[sort]
-    placed = [((key(tally), -tally.newest), tally) for tally in found.tallies if not kinds or tally.kind in kinds]
-    return sorted(placed, key=lambda pair: pair[0])
+    ordered = [((key(tally), -tally.newest), tally) for tally in survey.tallies if not kinds or tally.kind in kinds]
+    return sorted(ordered, key=lambda pair: pair[0])
 
 
 class _Steps(NamedTuple):
     """The part of a run that a survey reads: these steps, and in them rows above `first_id` (None: all rows)."""
 
-    shown: list[int]
+    numbers: list[int]
     is_whole: bool
     first_id: int | None = None
 
@@ -135,9 +135,9 @@ def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Step
     return _Steps(steps, is_whole=False, first_id=session.scalar(newest))
 
 
-def _tallied(run_id: int, filter: RolloutFilter, steps: _Steps, marks: Marks) -> Any:  # noqa: A002
+def _select_tallies(run_id: int, filter: RolloutFilter, steps: _Steps, marks: Marks) -> Any:  # noqa: A002
     """Returns the SELECT of (group, step, newest id, rewards, lowest, highest, sum, sum of squares, solved)."""
-    low, high = min(steps.shown), max(steps.shown)
+    low, high = min(steps.numbers), max(steps.numbers)
     of_groups = filter.only("eval", "mode", "task", "group", "step")  # all rollouts of a group have these in common
     selected = conditions(run_id, of_groups.with_parts(step_min=low, step_max=high), Use.NUMBER)
     selected += [steps.first_id < _id] if steps.first_id is not None else []

@@ -102,16 +102,17 @@ class Group:
     @property
     def mean(self) -> float | None:
         """Returns the mean reward; None without rewards, or if one is too large to be added to others."""
-        known = self.rewards
-        return math.fsum(known) / len(known) if known and all(bounded(it) == it for it in known) else None
+        rewards = self.rewards
+        has_mean = bool(rewards) and all(bounded(reward) == reward for reward in rewards)
+        return math.fsum(rewards) / len(rewards) if has_mean else None
 
     @property
     def std(self) -> float | None:
         """Returns the standard deviation with n - 1, as in TRL; None for fewer than two rewards."""
-        known, mean = self.rewards, self.mean
-        if mean is None or len(known) < 2:
+        rewards, mean = self.rewards, self.mean
+        if mean is None or len(rewards) < 2:
             return None
-        return math.sqrt(math.fsum((reward - mean) ** 2 for reward in known) / (len(known) - 1))
+        return math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / (len(rewards) - 1))
 
     @property
     def truncated(self) -> int:
@@ -179,8 +180,8 @@ def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) 
     newer = select(_name).where(*conditions(run_id, filter, Use.ROWS), since_id < _id).limit(_MOST_NEW)
     with Session(db) as session:
         rows = session.scalars(newer).all()
-        known = select(_name).where(_name.in_(set(rows)), since_id >= _id + 0).distinct()
-        names = set(rows) - set(session.scalars(known) if rows else ())
+        older = select(_name).where(_name.in_(set(rows)), since_id >= _id + 0).distinct()
+        names = set(rows) - set(session.scalars(older) if rows else ())
     return Count(len(names), exact=len(rows) < _MOST_NEW)
 
 
@@ -228,7 +229,7 @@ def rows_called(db: Database, run_id: int, row_ids: Iterable[int]) -> list[Evalu
     wanted = list(row_ids)
     query = select(_Row).where(_id.in_(wanted), _run == run_id)
     with Session(db) as session:
-        return sorted(as_shown(session, run_id, session.scalars(query)), key=lambda it: wanted.index(it.id or 0))
+        return sorted(as_shown(session, run_id, session.scalars(query)), key=lambda row: wanted.index(row.id or 0))
 
 
 def by_reward(row: EvaluationRow) -> tuple[bool, float, int, int]:
@@ -241,8 +242,8 @@ def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollo
     DatabaseError if the payload of one is damaged.
     """
     with Session(db) as session:
-        found = read(session, run_id, _id.in_(list(row_ids)), _run + 0 == run_id)
-    return {rollout.row.id or 0: rollout for rollout in found}
+        rollouts = read(session, run_id, _id.in_(list(row_ids)), _run + 0 == run_id)
+    return {rollout.row.id or 0: rollout for rollout in rollouts}
 
 
 def run_of(db: Database, row_id: int) -> Run:
@@ -259,21 +260,21 @@ def _walk(session: Session, run_id: int, filter: RolloutFilter, after: int | Non
     """Collects (group, its highest matching id) for ids below `after`, the newest first, chunk by chunk."""
     newest = replace(filter, sort=Sort.NEWEST)
     selected = conditions(run_id, newest, Use.ROWS)
-    found: dict[str, int] = {}
+    groups: dict[str, int] = {}
     last, chunk = after, _CHUNK
-    while len(found) < limit:
+    while len(groups) < limit:
         (section,) = sections(newest, None if last is None else (None, last))
         rows = session.execute(_chunk(selected, section, chunk)).all()
         met = {name: row_id for row_id, name in reversed(rows)}  # its first row is its highest
-        fresh = {name: met[name] for name in dict.fromkeys(name for _, name in rows) if name not in found}
+        fresh = {name: met[name] for name in dict.fromkeys(name for _, name in rows) if name not in groups}
         if after is not None:  # a group with a higher row was on an earlier page
             highest = _highest(session, selected, fresh)
             fresh = {name: row_id for name, row_id in fresh.items() if highest[name] < after}
-        found |= fresh
+        groups |= fresh
         if len(rows) < chunk:
             break
         last, chunk = rows[-1][0], min(chunk * 2, _LARGEST_CHUNK)
-    return list(found.items())[:limit]
+    return list(groups.items())[:limit]
 
 
 def _chunk(selected: list[ColumnElement[bool]], section: Section, size: int) -> Any:
@@ -299,11 +300,11 @@ def _first(session: Session, row_id: int | None) -> int | None:
 
 def _group(name: str, members: list[Member], until: int) -> Group:
     aborted: dict[str, Any] = {"status": Status.ABORTED.value, "stop_reason": StopReason.ABORTED.value}
-    known = [
+    ordered = [
         member._replace(**aborted) if member.status == Status.RUNNING and member.created <= until else member
         for member in sorted(members, key=lambda member: (member.generation, member.id))
     ]
-    rewards = [member.reward for member in known if member.reward is not None]
-    won = [member.solved for member in known if member.solved is not None]
+    rewards = [member.reward for member in ordered if member.reward is not None]
+    won = [member.solved for member in ordered if member.solved is not None]
     kind = kind_of(min(rewards, default=None), max(rewards, default=None), len(rewards), sum(won) if won else None)
-    return Group(min(member.id for member in known), name, tuple(known), kind)
+    return Group(min(member.id for member in ordered), name, tuple(ordered), kind)

@@ -50,19 +50,19 @@ def headers(
             # Straight from the driver: SQLAlchemy would convert each row, and each value of JSON.
             cursor = session.connection().execute(query).cursor
             while rows := cursor.fetchmany(_AT_ONCE):
-                found: Values = dict(zip(wanted, zip(*rows, strict=True), strict=True))
-                found |= {name: orjson.loads(f"[{','.join(found[name])}]") for name in nested}
-                if Status.RUNNING in found.get("status", ()):
-                    found |= _lost_as_aborted(found, session.scalar(select(lost_until(run_id))) or 0)
-                last = found["id"][-1]
-                yield found
+                values: Values = dict(zip(wanted, zip(*rows, strict=True), strict=True))
+                values |= {name: orjson.loads(f"[{','.join(values[name])}]") for name in nested}
+                if Status.RUNNING in values.get("status", ()):
+                    values |= _lost_as_aborted(values, session.scalar(select(lost_until(run_id))) or 0)
+                last = values["id"][-1]
+                yield values
 
 
-def _lost_as_aborted(found: Values, until: int) -> Values:
+def _lost_as_aborted(values: Values, until: int) -> Values:
     """Replaces status, stop_reason and error of rows whose process died: see `selection.lost_until`."""
-    shown: dict[str, list[Any]] = {name: list(found[name]) for name in _OF_LOST}
-    for at, (status, created) in enumerate(zip(found["status"], found["created"], strict=True)):
+    columns: dict[str, list[Any]] = {name: list(values[name]) for name in _OF_LOST}
+    for place, (status, created) in enumerate(zip(values["status"], values["created"], strict=True)):
         if status == Status.RUNNING and created <= until:
-            shown["status"][at], shown["stop_reason"][at] = Status.ABORTED.value, StopReason.ABORTED.value
-            shown["error"][at] = shown["error"][at] or LOST_ERROR
-    return {**shown}
+            columns["status"][place], columns["stop_reason"][place] = Status.ABORTED.value, StopReason.ABORTED.value
+            columns["error"][place] = columns["error"][place] or LOST_ERROR
+    return {**columns}

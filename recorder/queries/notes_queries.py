@@ -25,7 +25,9 @@ def _kind(table: type[Star | PersonalTag | Note], text: Any) -> Select[Any]:
     return select(col(table.run), col(table.row), kind, text.label("text"), col(table.author), col(table.changed))
 
 
-_SAID = union_all(_kind(Star, null()), _kind(PersonalTag, col(PersonalTag.tag)), _kind(Note, col(Note.text))).subquery()
+_PERSONAL = union_all(
+    _kind(Star, null()), _kind(PersonalTag, col(PersonalTag.tag)), _kind(Note, col(Note.text))
+).subquery()
 
 
 @dataclass(frozen=True)
@@ -64,22 +66,24 @@ def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow]) -> dict[i
     if not ids:
         return {}
     with Session(db) as session:
-        recorded = _recorded(session, col(RowTag.row_id).in_(ids.values()))
-        said = _said(session, _SAID.c.run == run.uid, _SAID.c.row.in_(ids))
-    return _together(recorded, {ids[row]: found for (_, row), found in said.items()})
+        recorded = _recorded_tags(session, col(RowTag.row_id).in_(ids.values()))
+        personal = _personal_annotations(session, _PERSONAL.c.run == run.uid, _PERSONAL.c.row.in_(ids))
+    return _together(recorded, {ids[row]: entry for (_, row), entry in personal.items()})
 
 
 def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[int, Annotation]:
     """Returns annotations of the rollouts whose ids lie between these, by id: one SELECT for any number."""
     of_run = col(EvaluationRow.run_id) == run.id, col(EvaluationRow.id).between(first, last)
-    named = _SAID.join(EvaluationRow, col(EvaluationRow.uid) == _SAID.c.row)
-    ids = select(col(EvaluationRow.uid), col(EvaluationRow.id)).select_from(named)
-    ids = ids.where(_SAID.c.run == run.uid, *of_run)
+    joined = _PERSONAL.join(EvaluationRow, col(EvaluationRow.uid) == _PERSONAL.c.row)
+    ids = select(col(EvaluationRow.uid), col(EvaluationRow.id)).select_from(joined)
+    ids = ids.where(_PERSONAL.c.run == run.uid, *of_run)
     with Session(db) as session:
-        recorded = _recorded(session, col(RowTag.run_id) == run.id, col(RowTag.row_id).between(first, last))
-        id_of = {found.uid: found.id for found in session.execute(ids)}
-        said = _said(session, _SAID.c.run == run.uid, _SAID.c.row != _ITSELF) if id_of else {}
-    return _together(recorded, {id_of[row]: found for (_, row), found in said.items() if row in id_of})
+        recorded = _recorded_tags(session, col(RowTag.run_id) == run.id, col(RowTag.row_id).between(first, last))
+        id_of = {row.uid: row.id for row in session.execute(ids)}
+        personal = (
+            _personal_annotations(session, _PERSONAL.c.run == run.uid, _PERSONAL.c.row != _ITSELF) if id_of else {}
+        )
+    return _together(recorded, {id_of[row]: entry for (_, row), entry in personal.items() if row in id_of})
 
 
 def annotation(db: Database, run: Run, row: EvaluationRow) -> Annotation:
@@ -90,7 +94,7 @@ def annotation(db: Database, run: Run, row: EvaluationRow) -> Annotation:
 def run_annotations(db: Database) -> dict[str, Annotation]:
     """Returns annotations of runs, by uid; runs without any are left out."""
     with Session(db) as session:
-        return {run: found for (run, _), found in _said(session, _SAID.c.row == _ITSELF).items()}
+        return {run: entry for (run, _), entry in _personal_annotations(session, _PERSONAL.c.row == _ITSELF).items()}
 
 
 def known_tags(db: Database, run_id: int) -> list[str]:
@@ -149,11 +153,11 @@ def _has(session: Session, table: type[SavedSettings | SavedView]) -> bool:
     return not is_file or session.scalar(there, {"name": table.__tablename__}) is not None
 
 
-def _recorded(session: Session, *conditions: ColumnElement[bool]) -> dict[int, tuple[str, ...]]:
+def _recorded_tags(session: Session, *conditions: ColumnElement[bool]) -> dict[int, tuple[str, ...]]:
     """Returns tags from rollout functions, by row id."""
     tags: dict[int, tuple[str, ...]] = {}
-    found = select(col(RowTag.row_id), col(RowTag.tag)).where(*conditions).order_by(col(RowTag.tag))
-    for row_id, tag in session.execute(found):
+    query = select(col(RowTag.row_id), col(RowTag.tag)).where(*conditions).order_by(col(RowTag.tag))
+    for row_id, tag in session.execute(query):
         tags[row_id] = (*tags.get(row_id, ()), tag)
     return tags
 
@@ -162,17 +166,17 @@ def _together(recorded: dict[int, tuple[str, ...]], people: dict[int, Annotation
     return {id_: replace(people.get(id_, NOTHING), recorded=recorded.get(id_, ())) for id_ in {*people, *recorded}}
 
 
-def _said(session: Session, *conditions: ColumnElement[bool]) -> dict[tuple[str, str], Annotation]:
+def _personal_annotations(session: Session, *conditions: ColumnElement[bool]) -> dict[tuple[str, str], Annotation]:
     """Returns annotations by people, by the uids of run and row."""
-    rows = session.execute(select(_SAID).where(*conditions).order_by(_SAID.c.run, _SAID.c.row)).all()
-    return {key: _annotation(list(of_one)) for key, of_one in groupby(rows, key=lambda said: (said.run, said.row))}
+    rows = session.execute(select(_PERSONAL).where(*conditions).order_by(_PERSONAL.c.run, _PERSONAL.c.row)).all()
+    return {key: _annotation(list(of_one)) for key, of_one in groupby(rows, key=lambda entry: (entry.run, entry.row))}
 
 
-def _annotation(said: list[Any]) -> Annotation:
-    note = next((it for it in said if it.kind == Note.__tablename__), None)
+def _annotation(entries: list[Any]) -> Annotation:
+    note = next((entry for entry in entries if entry.kind == Note.__tablename__), None)
     return Annotation(
-        starred=any(it.kind == Star.__tablename__ for it in said),
-        tags=tuple(sorted(it.text for it in said if it.kind == PersonalTag.__tablename__)),
+        starred=any(entry.kind == Star.__tablename__ for entry in entries),
+        tags=tuple(sorted(entry.text for entry in entries if entry.kind == PersonalTag.__tablename__)),
         note=note and note.text,
         author=note and note.author,
         written=note and note.changed,

@@ -152,7 +152,7 @@ def pivot(
         is_large, span = False, None
         if selection.in_statistics(filter) and {rows, columns} <= _OF_STATISTICS.keys() and measure in _SUMS:
             added, summed = _SUMS[measure]
-            by = [buckets.first(it, _OF_STATISTICS[it]) for it in (rows, columns)]
+            by = [buckets.first(name, _OF_STATISTICS[name]) for name in (rows, columns)]
             query = select(*by, whole_sum(col(StepStatistics.rollouts)), total(added), whole_sum(summed))
             query = query.where(*selection.statistics_conditions(run_id, filter)).group_by(*by)
         else:
@@ -162,18 +162,23 @@ def pivot(
                 span = newest_ids(session, run_id, filter.range("step").high, MOST_COUNTED)
             limit = MOST_COUNTED if is_large and span is None else None
             query = _from_rows(run_id, filter, buckets, (rows, columns), measure, marks, limit, span)
-        found = session.execute(query).all()
-        tasks = {it[at] for at, by in enumerate((rows, columns)) if by == Dimension.FAMILY for it in found}
+        results = session.execute(query).all()
+        tasks = {
+            result[position]
+            for position, by in enumerate((rows, columns))
+            if by == Dimension.FAMILY
+            for result in results
+        }
         names = sorted(tasks - {None})
         family_of = dict(zip(names, families(names) or names, strict=True))
-        for *values, number, together, known in found:
+        for *values, number, together, measured in results:
             row, column = (
-                family_of.get(it) if by == Dimension.FAMILY else it
-                for by, it in zip((rows, columns), values, strict=True)
+                family_of.get(value) if by == Dimension.FAMILY else value
+                for by, value in zip((rows, columns), values, strict=True)
             )
             place = buckets.heading(rows, row), buckets.heading(columns, column)
             # No sum, though values are known: there are both infinities among them.
-            cells[place] += Cell(number, math.nan if known and together is None else together or 0.0, known)
+            cells[place] += Cell(number, math.nan if measured and together is None else together or 0.0, measured)
     is_cut = is_large and (span is not None or sum(cell.count for cell in cells.values()) >= MOST_COUNTED)
     return _pivot(cells, measure, order, counted=MOST_COUNTED if is_cut else None)
 
@@ -183,13 +188,13 @@ def _from_rows(
     limit: int | None, span: selection.Span | None,
 ) -> Select[Any]:  # fmt: skip
     """Selects only the columns it needs: an index may contain them all."""
-    own = _properties(run_id) | {it: _stored(it, is_text=True) for it in by if it not in set(Dimension)}
-    places = {it: f"by_{place}" for place, it in enumerate(dict.fromkeys(by))}
-    asked = [buckets.first(it, own[it]).label(places[it]) for it in places if it in own]
+    expressions = _properties(run_id) | {name: _stored(name, is_text=True) for name in by if name not in set(Dimension)}
+    places = {name: f"by_{place}" for place, name in enumerate(dict.fromkeys(by))}
+    columns = [buckets.first(name, expressions[name]).label(places[name]) for name in places if name in expressions]
     ids = [col(EvaluationRow.id), col(EvaluationRow.uid)] if Dimension.TAG in by else []
     indexed = {*by} <= _OF_KINDS and measure in _SUMS
     value = _value(measure, marks).label("value")
-    each = select(*asked, value, *ids).where(
+    each = select(*columns, value, *ids).where(
         *selection.conditions(run_id, filter, selection.Use.KINDS if indexed else selection.Use.ROWS, span)
     )
     if limit is not None:
@@ -200,8 +205,8 @@ def _from_rows(
         each = each.limit(
             max(LARGE, MOST_COUNTED)
         )  # more than there are: else SQLite looks through these rows for each of people's tags
-    some = _tagged(run_id, each.subquery(), places[Dimension.TAG]) if ids else each.subquery()
-    grouped = [some.c[places[it]] for it in by]
+    some = _rows_by_tag(run_id, each.subquery(), places[Dimension.TAG]) if ids else each.subquery()
+    grouped = [some.c[places[name]] for name in by]
     return select(*grouped, func.count(), total(some.c.value), func.count(some.c.value)).group_by(*grouped)
 
 
@@ -240,7 +245,7 @@ def _value(measure: str, marks: Marks) -> Any:
     return literal(1) if measure == Measure.COUNT else _stored(measure)
 
 
-def _tagged(run_id: int, rows: Any, name: str) -> Any:
+def _rows_by_tag(run_id: int, rows: Any, name: str) -> Any:
     """Returns a subquery of these rollouts, each once for each of its tags, which is in the column `name`: from people
     and rollout functions; NULL without any. Tags are looked up row by row: joined to a list of all of them, SQLite
     would scan that list for each row.
@@ -249,10 +254,10 @@ def _tagged(run_id: int, rows: Any, name: str) -> Any:
     recorded = col(RowTag.row_id) == rows.c.id
     personal = and_(col(PersonalTag.run) == of_run, col(PersonalTag.row) == rows.c.uid)
     tag, by_people = col(RowTag.tag), col(PersonalTag.tag)
-    own = select(*rows.c, tag.label(name)).select_from(rows.outerjoin(RowTag, recorded))
-    own = own.where(or_(tag.is_not(None), not_(exists().where(personal))))
+    from_functions = select(*rows.c, tag.label(name)).select_from(rows.outerjoin(RowTag, recorded))
+    from_functions = from_functions.where(or_(tag.is_not(None), not_(exists().where(personal))))
     others = select(*rows.c, by_people.label(name)).select_from(rows.join(PersonalTag, personal))
-    return union_all(own, others.where(not_(exists().where(recorded, tag == by_people)))).subquery()
+    return union_all(from_functions, others.where(not_(exists().where(recorded, tag == by_people)))).subquery()
 
 
 _OF_KINDS = frozenset({"task", "family", "step", "eval", "stop", "status", "mode"})  # columns of the index row_by_kind
@@ -284,11 +289,11 @@ def _pivot(cells: dict[tuple[Heading, Heading], Cell], measure: str, order: str,
     for (row, column), cell in cells.items():
         of_rows[row] += cell
         of_columns[column] += cell
-    down, across = _shown(of_rows, MOST_ROWS), _shown(of_columns, MOST_COLUMNS)
+    down, across = _frequent_headings(of_rows, MOST_ROWS), _frequent_headings(of_columns, MOST_COLUMNS)
     if order:
-        values = {it: cell.count if measure == Measure.COUNT else cell.mean for it, cell in of_rows.items()}
+        values = {heading: cell.count if measure == Measure.COUNT else cell.mean for heading, cell in of_rows.items()}
         sign = -1 if order == HIGHEST else 1
-        down = sorted(of_rows, key=lambda it: (values[it] is None, sign * (values[it] or 0)))[:MOST_ROWS]
+        down = sorted(of_rows, key=lambda heading: (values[heading] is None, sign * (values[heading] or 0)))[:MOST_ROWS]
     return Pivot(
         rows=down,
         columns=across,
@@ -302,9 +307,10 @@ def _pivot(cells: dict[tuple[Heading, Heading], Cell], measure: str, order: str,
     )
 
 
-def _shown(totals: dict[Heading, Cell], most: int) -> list[Heading]:
+def _frequent_headings(totals: dict[Heading, Cell], most: int) -> list[Heading]:
     """Returns the headings with most rollouts; numbers in order, others the most frequent first."""
-    frequent = sorted(totals, key=lambda it: (-totals[it].count, it.value is None, str(it.value)))[:most]
+    frequent = sorted(totals, key=lambda heading: (-totals[heading].count, heading.value is None, str(heading.value)))
+    del frequent[most:]
     with suppress(ValueError):
-        frequent.sort(key=lambda it: (it.value is None, float(it.value or 0)))
+        frequent.sort(key=lambda heading: (heading.value is None, float(heading.value or 0)))
     return frequent

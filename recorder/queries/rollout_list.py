@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.errors import DatabaseError, ImageNotFoundError, RolloutNotFoundError
-from logs_ui.recorder.queries.common import COUNT_CAP, WINDOW, Count, Database, as_shown, counted, newest_ids
+from logs_ui.recorder.queries.common import COUNT_CAP, WINDOW, Count, Database, as_shown, count_up_to_cap, newest_ids
 from logs_ui.recorder.queries.filters.rollout_filter import Order, RolloutFilter, Sort
 from logs_ui.recorder.queries.payloads import with_payloads
 from logs_ui.recorder.queries.search.full_text import planning
@@ -120,8 +120,8 @@ def newest_row(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa
 def count(db: Database, run_id: int, filter: RolloutFilter, *, span: Span | None = None) -> Count:  # noqa: A002
     """Counts the filter's rows, up to COUNT_CAP. Within a span of ids the count is never exact."""
     with Session(db) as session:
-        found = counted(session, conditions(run_id, filter, Use.NUMBER, span))
-        return found if span is None else replace(found, exact=False)
+        number = count_up_to_cap(session, conditions(run_id, filter, Use.NUMBER, span))
+        return number if span is None else replace(number, exact=False)
 
 
 def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
@@ -140,27 +140,27 @@ def mean_reward(
         sums = total(col(StepStatistics.reward_sum)) / func.nullif(whole_sum(col(StepStatistics.scored)), 0)
         query = select(sums).where(*statistics_conditions(run_id, filter))
     with Session(db) as session:
-        found: float | None = session.scalar(query)
-    return found
+        value: float | None = session.scalar(query)
+    return value
 
 
 def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
     """Reads one rollout with its payload. Raises RolloutNotFoundError if the run has no rollout of that id."""
     with Session(db) as session:
-        found = read(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
-    if not found:
+        matches = read(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
+    if not matches:
         raise RolloutNotFoundError(f"This run has no rollout {row_id}. It may belong to another run of the database.")
-    return found[0]
+    return matches[0]
 
 
 def image(db: Database, hash: str) -> Image:  # noqa: A002
     """Returns an image that an observation refers to. Raises ImageNotFoundError if there is none of that hash."""
     with Session(db) as session:
-        found = session.get(Image, hash)
-    if found is None:
+        row = session.get(Image, hash)
+    if row is None:
         where = "The rollout may have been recorded in another one."
         raise ImageNotFoundError(f"There is no image {hash[:64]!r} in this database. {where}")
-    return found
+    return row
 
 
 def neighbours(
@@ -174,8 +174,8 @@ def neighbours(
         following = in_order(session, run_id, filter, place, 1)
         itself = session.scalar(select(col(EvaluationRow.id)).where(*selected, col(EvaluationRow.id) == row.id))
         ahead = sections(filter, place, backwards=True) if itself is not None else []
-        before = sum(counted(session, [*selected, *section.conditions]).value for section in ahead)
-        total = total or counted(session, conditions(run_id, filter, Use.NUMBER))
+        before = sum(count_up_to_cap(session, [*selected, *section.conditions]).value for section in ahead)
+        total = total or count_up_to_cap(session, conditions(run_id, filter, Use.NUMBER))
     return Neighbours(
         previous=previous[0].id if previous else None,
         next=following[0].id if following else None,
@@ -188,7 +188,7 @@ def neighbours(
 def new_since(db: Database, run_id: int, filter: RolloutFilter, row_id: int) -> Count:  # noqa: A002
     """Counts the filter's rows with a higher id."""
     with Session(db) as session:
-        return counted(session, [*conditions(run_id, filter, Use.ROWS), col(EvaluationRow.id) > row_id])
+        return count_up_to_cap(session, [*conditions(run_id, filter, Use.ROWS), col(EvaluationRow.id) > row_id])
 
 
 def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 200) -> Iterator[list[Rollout]]:  # noqa: A002
@@ -201,11 +201,11 @@ def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 2
     while last is not None:
         with Session(db) as session, planning(session.connection()):
             ids = session.scalars(ids_after(run_id, filter, last, chunk)).all()
-            found = read(session, run_id, of_id.in_(ids))
-        last = found[-1].row.id if found else None
-        if found:
-            yield found
-        del found  # before the next is read
+            batch = read(session, run_id, of_id.in_(ids))
+        last = batch[-1].row.id if batch else None
+        if batch:
+            yield batch
+        del batch  # before the next is read
 
 
 def ids_after(run_id: int, filter: RolloutFilter, last: int, chunk: int) -> Select[Any]:  # noqa: A002
@@ -250,23 +250,23 @@ def _in_section(
         return rows
     key = attrgetter(section.ties.name)
     last = key(rows[-1])
-    found = [row for value, tied in groupby(rows, key) if value != last for row in reversed(list(tied))]
+    complete = [row for value, tied in groupby(rows, key) if value != last for row in reversed(list(tied))]
     of_last = select(EvaluationRow).where(*selected, section.ties.key == last).order_by(*section.ties.order)
-    return found + list(session.scalars(of_last.limit(limit - len(found))))
+    return complete + list(session.scalars(of_last.limit(limit - len(complete))))
 
 
 def read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[Rollout]:
     """Reads rollouts by id, until their payloads exceed _CHUNK_BYTES; always at least one."""
     query: Any = _WITH_PAYLOADS.where(*selected).order_by(col(EvaluationRow.id)).execution_options(yield_per=_AT_ONCE)
-    found: list[Rollout] = []
+    batch: list[Rollout] = []
     size = 0
     for row, *packed in session.execute(query):
-        found.append(_rollout(row, packed[:2], packed[2:]))
+        batch.append(_rollout(row, packed[:2], packed[2:]))
         size += unpacked_size(*packed[:2]) + unpacked_size(*packed[2:])
         if size > _CHUNK_BYTES:
             break
-    as_shown(session, run_id, (rollout.row for rollout in found))
-    return found
+    as_shown(session, run_id, (rollout.row for rollout in batch))
+    return batch
 
 
 def _rollout(row: EvaluationRow, packed_content: Sequence[bytes | None], tokens: Sequence[bytes | None]) -> Rollout:

@@ -80,9 +80,9 @@ def list_runs(db: Database, chosen: RunFilter, *, after: Cursor | None = None, l
         query = query.where(tuple_(*newest) < tuple_(literal(after.key), literal(after.id)))
     with Session(db) as session:
         runs = session.scalars(query.limit(limit + 1)).all()
-        listed = _listed(session, runs[:limit], now)
+        listed_runs = _with_annotations(session, runs[:limit], now)
     last = runs[limit - 1] if len(runs) > limit else None
-    return RunList(listed, None if last is None else Cursor(last.created, last.id or 0))
+    return RunList(listed_runs, None if last is None else Cursor(last.created, last.id or 0))
 
 
 def run_configs(db: Database, chosen: RunFilter, limit: int) -> list[dict[str, Any]]:
@@ -96,7 +96,7 @@ def these_runs(db: Database, ids: Iterable[int]) -> list[ListedRun]:
     """Runs by their numbers; missing ones are left out."""
     with Session(db) as session:
         runs = session.scalars(select(Run).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))).all()
-        return _listed(session, runs, clock.now(session.connection()))
+        return _with_annotations(session, runs, clock.now(session.connection()))
 
 
 def count_runs(db: Database, chosen: RunFilter) -> RunCounts:
@@ -166,14 +166,14 @@ def _contains(word: str) -> ColumnElement[bool]:
     if equals and name:
         return or_(_argument(col(Run.config), name, value), _argument(col(Run.versions), name, value))
     named_by = (Run.name, Run.uid, Run.model, Run.project)
-    named = [col(column).icontains(word, autoescape=True) for column in named_by]
+    matches = [col(column).icontains(word, autoescape=True) for column in named_by]
     annotated = [
         col(Run.uid).in_(_annotated(table, column.icontains(word, autoescape=True)))
         for table, column in ((PersonalTag, col(PersonalTag.tag)), (Note, col(Note.text)))
     ]
     evals = _eval_names().c
     evaluating = select(evals.run).where(evals.name.icontains(word, autoescape=True))
-    return or_(*named, col(Run.id).in_(evaluating), *annotated, _has_value(word))
+    return or_(*matches, col(Run.id).in_(evaluating), *annotated, _has_value(word))
 
 
 def _annotated(table: Any, *conditions: ColumnElement[bool]) -> Any:
@@ -207,11 +207,11 @@ def _has_value(word: str) -> ColumnElement[bool]:
 
 def _argument(values: Any, name: str, value: str) -> ColumnElement[bool]:
     each = json_each(values)
-    written = _number(value)
+    figure = _number(value)
     is_value = or_(
         _is_part(each.c, value),
         each.c.type == {"none": "null"}.get(value.lower(), value.lower()),
-        *([number(each) == written] if written is not None else []),
+        *([number(each) == figure] if figure is not None else []),
     )
     return exists(select(1).select_from(each).where(each.c.key == name, is_value))
 
@@ -220,13 +220,15 @@ def _is_part(each: Any, word: str) -> Any:
     return each.type.in_(("text", "array", "object")) & each.value.icontains(word, autoescape=True)
 
 
-def _number(written: str) -> float | None:
+def _number(text: str) -> float | None:
     try:
-        return float(written)
+        return float(text)
     except ValueError:
         return None
 
 
-def _listed(session: Session, runs: Sequence[Run], now: int) -> list[ListedRun]:
-    notes, found = run_annotations(session.connection()), known_totals(session, runs)
-    return [ListedRun(summary(run, found.get(run.id or 0, Totals()), now), notes.get(run.uid, NOTHING)) for run in runs]
+def _with_annotations(session: Session, runs: Sequence[Run], now: int) -> list[ListedRun]:
+    notes, totals = run_annotations(session.connection()), known_totals(session, runs)
+    return [
+        ListedRun(summary(run, totals.get(run.id or 0, Totals()), now), notes.get(run.uid, NOTHING)) for run in runs
+    ]

@@ -30,7 +30,7 @@ def known_values(db: Database, run_id: int, fields: Iterable[str] = ("eval", "ta
     complete; tags are the first 200 by the alphabet; the others are those of the newest 1,000 rollouts.
     """
     with Session(db) as session:
-        return {field: _known(session, run_id, field) for field in fields}
+        return {field: _values_of(session, run_id, field) for field in fields}
 
 
 def in_full(db: Database, run_id: int, where: str) -> str:
@@ -42,19 +42,19 @@ def in_full(db: Database, run_id: int, where: str) -> str:
     load_sets(db, where)
 
     def full(short: str) -> str:
-        known = list(own_columns(db, run_id))
-        found = [name for name in known if name.partition(".")[2] == short]
-        if len(found) == 1:
-            return found[0]
+        columns = list(own_columns(db, run_id))
+        matches = [name for name in columns if name.partition(".")[2] == short]
+        if len(matches) == 1:
+            return matches[0]
         unknown = f"unknown field {shortened(short)!r}"
-        if found:
-            raise FilterError(short, f"{unknown}: write {' or '.join(found)}", written=short)
-        nested = [name for name in known if name.endswith(f".{short}")]
+        if matches:
+            raise FilterError(short, f"{unknown}: write {' or '.join(matches)}", written=short)
+        nested = [name for name in columns if name.endswith(f".{short}")]
         meant = nested[0] if len(nested) == 1 else filter_language.MEANT.get(short)
         if any(short in {name, name.rpartition("/")[2]} for name in scalar_names(db, run_id)):
             message = f"{shortened(short)} is logged by step, not by rollout: see the metrics of the Overview"
             raise FilterError(short, message, written=short)
-        names = [*FIELDS, *ALIASES, *(it.partition(".")[2] for it in known)]
+        names = [*FIELDS, *ALIASES, *(column.partition(".")[2] for column in columns)]
         raise misspelt(shortened(short), unknown, short, names, meant)
 
     return filter_language.in_full(where, full)
@@ -62,34 +62,34 @@ def in_full(db: Database, run_id: int, where: str) -> str:
 
 def own_columns(db: Database, run_id: int) -> dict[str, bool]:
     """Returns full names of the newest 1,000 rollouts' reward functions, metrics and metadata; True for numbers."""
-    found: dict[str, bool] = {}
+    columns: dict[str, bool] = {}
     for field in (field for field in FIELDS.values() if field.among):
         for values in _newest(db, run_id, field.among):
             for key, value in (values or {}).items():
                 name = f"{field.name}.{print_key(key)}"
-                found[name] = found.get(name, False) or not isinstance(value, str | bool)
-    return dict(sorted(found.items()))
+                columns[name] = columns.get(name, False) or not isinstance(value, str | bool)
+    return dict(sorted(columns.items()))
 
 
 def check_names(db: Database, run_id: int, filter: RolloutFilter) -> None:  # noqa: A002
     """Checks that a run has all that a filter names. Raises FilterError, which names the nearest, if the run has no
     such eval, task, model, tag, reward function or metric.
     """
-    named = named_in(filter)
-    known = known_values(db, run_id, named)
-    for field in named.keys() - {"eval", "task"}:  # of which `known_values` lists all
-        listed = known[field]
-        known[field] += [name for name in named[field] if name not in listed and _has(db, run_id, field, name)]
-    check_known(filter, known)
+    names = named_in(filter)
+    values = known_values(db, run_id, names)
+    for field in names.keys() - {"eval", "task"}:  # of which `known_values` lists all
+        present = values[field]
+        values[field] += [name for name in names[field] if name not in present and _has(db, run_id, field, name)]
+    check_known(filter, values)
 
 
-def _known(session: Session, run_id: int, field: str) -> list[str]:
+def _values_of(session: Session, run_id: int, field: str) -> list[str]:
     row, of_run = EvaluationRow, col(EvaluationRow.run_id) == run_id
     if field == "eval":
         evals = select(col(StepStatistics.eval_name)).where(col(StepStatistics.run_id) == run_id).distinct()
         return sorted(session.scalars(evals))
     if field == "reward_in":
-        return sorted({*_known(session, run_id, "eval"), *_known(session, run_id, "rewards")})
+        return sorted({*_values_of(session, run_id, "eval"), *_values_of(session, run_id, "rewards")})
     if field == "task":
         return list(session.scalars(distinct(col(row.task), of_run)))
     if field == "tag":

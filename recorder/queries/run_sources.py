@@ -16,11 +16,11 @@ def run_sources(db: Database, run_ids: Collection[int]) -> dict[int, list[RunSou
     """Return sources of runs, without their texts, by the run's number; in the order of kind and name."""
     query = select(RunSource).where(col(RunSource.run_id).in_(run_ids))
     query = query.order_by(col(RunSource.kind), col(RunSource.name))
-    found: dict[int, list[RunSource]] = defaultdict(list)
+    sources: dict[int, list[RunSource]] = defaultdict(list)
     with Session(db) as session:
         for source in session.scalars(query):
-            found[source.run_id].append(source)
-    return dict(found)
+            sources[source.run_id].append(source)
+    return dict(sources)
 
 
 def source_texts(db: Database, hashes: Iterable[str]) -> dict[str, str]:
@@ -33,5 +33,5 @@ def source_texts(db: Database, hashes: Iterable[str]) -> dict[str, str]:
 def tokenizer_json(db: Database, hash: str) -> bytes | None:  # noqa: A002
     """Return a tokenizer's JSON, as the library `tokenizers` writes it; None if the database has none of that hash."""
     with Session(db) as session:
-        found = session.get(Tokenizer, hash)
-    return None if found is None else zstandard.decompress(found.data)
+        row = session.get(Tokenizer, hash)
+    return None if row is None else zstandard.decompress(row.data)

@@ -89,9 +89,11 @@ def step_series(db: Database, run_id: int) -> list[Series]:
     whole = select(mode, *figures).where(col(sums.run_id) == run_id).group_by(mode)
     whole = whole.having(func.count(eval_name.distinct()) > 1)
     with Session(db) as session:
-        found = [Series(*values) for values in session.execute(query)]
-        found += [Series(of_mode, None, *values) for of_mode, *values in session.execute(whole)]
-    return sorted(found, key=lambda it: (it.mode != Mode.TRAIN, it.mode, it.eval_name is not None, it.eval_name or ""))
+        series = [Series(*values) for values in session.execute(query)]
+        series += [Series(of_mode, None, *values) for of_mode, *values in session.execute(whole)]
+    return sorted(
+        series, key=lambda item: (item.mode != Mode.TRAIN, item.mode, item.eval_name is not None, item.eval_name or "")
+    )
 
 
 def steps(
@@ -177,14 +179,14 @@ def _steps(session: Session, run_id: int, of: Series, chosen: Select[Any]) -> li
     query = select(*columns).select_from(outerjoin(sums, more, and_(*same))).order_by(col(sums.step))
     query = query.where(*_of_series(run_id, of), col(sums.step).in_(chosen))
     lost = _lost(session, run_id, of)
-    found = [_step(session, run_id, of, dict(values), lost) for values in session.execute(query).mappings().all()]
-    by_step = groupby(found, lambda it: it.step)
-    return [_together(list(each)) for _, each in by_step] if of.eval_name is None else found
+    rows = [_step(session, run_id, of, dict(values), lost) for values in session.execute(query).mappings().all()]
+    by_step = groupby(rows, lambda step: step.step)
+    return [_together(list(each)) for _, each in by_step] if of.eval_name is None else rows
 
 
 def _together(each: list[Step]) -> Step:
     """Return the sums over a step of several evals."""
-    whole: dict[str, Any] = {name: sum(getattr(it, name) for it in each) for name in _ADDED}
+    whole: dict[str, Any] = {name: sum(getattr(step, name) for step in each) for name in _ADDED}
     for name in ("statuses", "stop_reasons"):
         counts: dict[str, int] = {}
         for step in each:
@@ -192,28 +194,28 @@ def _together(each: list[Step]) -> Step:
                 counts[value] = counts.get(value, 0) + number
         whole[name] = {value: number for value, number in counts.items() if number}
     rewards: dict[str, RewardSums] = {}
-    for name, it in ((name, it) for step in each for name, it in step.rewards.items() if it.number):
+    for name, sums in ((name, sums) for step in each for name, sums in step.rewards.items() if sums.number):
         before = rewards.get(name, RewardSums(0, 0.0, 0.0))
-        parts = zip(before[1:], it[1:], strict=True)
+        parts = zip(before[1:], sums[1:], strict=True)
         total, counted = (None if a is None or b is None else a + b for a, b in parts)
-        rewards[name] = RewardSums(before.number + it.number, total, counted)
+        rewards[name] = RewardSums(before.number + sums.number, total, counted)
     return replace(each[0], **whole, rewards=rewards, reward_p10=None, reward_p90=None)
 
 
-def _step(session: Session, run_id: int, of: Series, known: dict[str, Any], lost: Counter[tuple[str, int]]) -> Step:
-    eval_name, step = known.pop("eval_name"), known["step"]
-    if known.pop("stale") or known["statuses"] is None:  # the writer has not stored the details yet
-        named = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": eval_name, "of_step": step}
-        fresh = session.execute(details(), named).mappings().one()
-        known |= {name: fresh[name] for name in _DETAILS}
+def _step(session: Session, run_id: int, of: Series, values: dict[str, Any], lost: Counter[tuple[str, int]]) -> Step:
+    eval_name, step = values.pop("eval_name"), values["step"]
+    if values.pop("stale") or values["statuses"] is None:  # the writer has not stored the details yet
+        parameters = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": eval_name, "of_step": step}
+        fresh = session.execute(details(), parameters).mappings().one()
+        values |= {name: fresh[name] for name in _DETAILS}
     # Earlier recorders stored a fourth figure.
-    known["rewards"] = {name: RewardSums(*of_function[:3]) for name, of_function in known["rewards"].items()}
-    found = Step(**known)
+    values["rewards"] = {name: RewardSums(*of_function[:3]) for name, of_function in values["rewards"].items()}
+    result = Step(**values)
     if number := lost[eval_name, step]:
-        found.statuses[Status.RUNNING] -= number
-        found.statuses[Status.ABORTED] = found.statuses.get(Status.ABORTED, 0) + number
-        found.stop_reasons[StopReason.ABORTED] = found.stop_reasons.get(StopReason.ABORTED, 0) + number
-    return found
+        result.statuses[Status.RUNNING] -= number
+        result.statuses[Status.ABORTED] = result.statuses.get(Status.ABORTED, 0) + number
+        result.stop_reasons[StopReason.ABORTED] = result.stop_reasons.get(StopReason.ABORTED, 0) + number
+    return result
 
 
 def _lost(session: Session, run_id: int, of: Series) -> Counter[tuple[str, int]]:

@@ -68,15 +68,15 @@ def totals(session: Session, run_ids: Collection[int] | None = None) -> dict[int
 
 
 def _sums(session: Session, run_ids: Collection[int] | None) -> dict[int, list[_Sums]]:
-    it = StepStatistics
-    key = (col(it.run_id), col(it.mode), col(it.eval_name))
-    added = [whole_sum(col(column)) for column in (it.rollouts, it.scored)] + [total(col(it.reward_sum))]
-    added += [whole_sum(col(column)) for column in (it.errors, it.truncated)]
-    query: Any = select(*key, *added, func.max(col(it.step))).group_by(*key)
-    found: dict[int, list[_Sums]] = defaultdict(list)
-    for run, *values in session.execute(_of_runs(query, col(it.run_id), run_ids)):
-        found[run].append(_Sums(*values))
-    return found
+    row = StepStatistics
+    key = (col(row.run_id), col(row.mode), col(row.eval_name))
+    added = [whole_sum(col(column)) for column in (row.rollouts, row.scored)] + [total(col(row.reward_sum))]
+    added += [whole_sum(col(column)) for column in (row.errors, row.truncated)]
+    query: Any = select(*key, *added, func.max(col(row.step))).group_by(*key)
+    sums: dict[int, list[_Sums]] = defaultdict(list)
+    for run, *values in session.execute(_of_runs(query, col(row.run_id), run_ids)):
+        sums[run].append(_Sums(*values))
+    return sums
 
 
 def _is_evaluation(parts: list[_Sums]) -> bool:
@@ -87,18 +87,18 @@ def _curves(
     session: Session, run_ids: Collection[int] | None, evaluations: Collection[int]
 ) -> dict[int, list[_Point]]:  # fmt: skip
     """Return reward curves by run: of train steps that have rewards, or of an evaluation's steps."""
-    it = StepStatistics
-    run, step = col(it.run_id), col(it.step)
-    found: dict[int, list[_Point]] = defaultdict(list)
-    sums: Any = select(run, step, whole_sum(col(it.scored)), total(col(it.reward_sum))).where(col(it.scored) > 0)
+    row = StepStatistics
+    run, step = col(row.run_id), col(row.step)
+    curves: dict[int, list[_Point]] = defaultdict(list)
+    sums: Any = select(run, step, whole_sum(col(row.scored)), total(col(row.reward_sum))).where(col(row.scored) > 0)
     sums = _of_runs(sums, run, run_ids).group_by(run, step).order_by(run, step)
     # Two SELECTs, since an OR of both conditions could not use the index.
-    trained = [] if run_ids is not None and set(run_ids) <= set(evaluations) else [col(it.mode) == Mode.TRAIN]
+    trained = [] if run_ids is not None and set(run_ids) <= set(evaluations) else [col(row.mode) == Mode.TRAIN]
     for some in (*trained, *([run.in_(evaluations)] if evaluations else [])):
         query = sums.where(some).execution_options(yield_per=_AT_ONCE)
         for run_id, *values in session.connection().execute(query):
-            found[run_id].append(_Point(*values))
-    return found
+            curves[run_id].append(_Point(*values))
+    return curves
 
 
 def _of_runs(query: Any, run: Any, run_ids: Collection[int] | None) -> Any:
@@ -121,13 +121,13 @@ def _totals(parts: list[_Sums], curve: list[_Point], unfinished: int) -> Totals:
     finished = rollouts - unfinished
     is_evaluation = _is_evaluation(parts)
     counted = parts if is_evaluation else curve[-RECENT_STEPS:]
-    scored = sum(it.scored for it in counted)
+    scored = sum(part.scored for part in counted)
     return Totals(
         is_evaluation=is_evaluation,
         rollouts=rollouts,
         steps=max(part.steps for part in parts),
-        reward=sum(it.reward_sum for it in counted) / scored if scored else None,
-        reward_curve=tuple((it.step, it.reward_sum / it.scored) for it in thinned(curve, _CURVE_POINTS)),
+        reward=sum(part.reward_sum for part in counted) / scored if scored else None,
+        reward_curve=tuple((point.step, point.reward_sum / point.scored) for point in thinned(curve, _CURVE_POINTS)),
         truncated=sum(part.truncated for part in parts) / finished if finished > 0 else None,
         errors=sum(part.errors for part in parts) / finished if finished > 0 else None,
         eval_names=tuple(sorted({part.eval_name for part in parts})),

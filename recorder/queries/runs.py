@@ -28,7 +28,7 @@ _REST = 50  # totals are kept for this many times as long as they took to add up
 _LATE = 60.0  # seconds for which they are then shown while they are added up again
 
 
-class _Known(NamedTuple):
+class _CachedTotals(NamedTuple):
     """Cached totals of a run, with the run's `changed` at that time. Times are those of `time.monotonic`."""
 
     uid: str
@@ -39,7 +39,7 @@ class _Known(NamedTuple):
     totals: Totals
 
 
-_totals_known: "WeakKeyDictionary[Engine, OrderedDict[int, _Known]]" = WeakKeyDictionary()
+_cached_totals: "WeakKeyDictionary[Engine, OrderedDict[int, _CachedTotals]]" = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +66,8 @@ def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
     with Session(db) as session:
         now = clock.now(session.connection()) if now is None else now
         runs = session.scalars(select(Run).order_by(col(Run.created).desc(), col(Run.id).desc())).all()
-        found = totals(session)
-    return [summary(run, found.get(run.id or 0, Totals()), now) for run in runs]
+        by_run = totals(session)
+    return [summary(run, by_run.get(run.id or 0, Totals()), now) for run in runs]
 
 
 def mode_of(db: Database, run_id: int) -> Mode:
@@ -88,13 +88,13 @@ def find_run(db: Database, name: str) -> Run:
     begins = func.substr(col(Run.uid), 1, len(name)) == name
     with Session(db) as session:
         for query in (runs.where(col(Run.uid) == name), *latest, runs.where(col(Run.name) == name)):
-            if (found := session.scalars(query.limit(1)).first()) is not None:
-                return found
+            if (run := session.scalars(query.limit(1)).first()) is not None:
+                return run
         by_prefix = session.scalars(runs.where(begins)).all() if name else []
         if len(by_prefix) == 1:
             return by_prefix[0]
-        known = session.execute(select(col(Run.uid), col(Run.name)).order_by(*newest).limit(1000)).all()
-    raise RunNotFoundError(_not_found(name, [run.uid for run in by_prefix], [tuple(names) for names in known]))
+        pairs = session.execute(select(col(Run.uid), col(Run.name)).order_by(*newest).limit(1000)).all()
+    raise RunNotFoundError(_explain_lack(name, [run.uid for run in by_prefix], [tuple(names) for names in pairs]))
 
 
 def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSummary:
@@ -102,10 +102,10 @@ def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSumm
     with Session(db) as session:
         now = clock.now(session.connection()) if now is None else now
         run = session.get(Run, run_id)
-        found = known_totals(session, [run] if run else [])
+        by_run = known_totals(session, [run] if run else [])
     if run is None:
         raise RunNotFoundError(f"There is no run with the number {run_id}.")
-    return summary(run, found.get(run_id, Totals()), now)
+    return summary(run, by_run.get(run_id, Totals()), now)
 
 
 def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
@@ -114,30 +114,30 @@ def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
     in the background.
     """
     engine = session.connection().engine
-    known = _totals_known.setdefault(engine, OrderedDict())
-    found: dict[int, Totals] = {}
+    cache = _cached_totals.setdefault(engine, OrderedDict())
+    by_run: dict[int, Totals] = {}
     for run in runs:
-        it = known.get(run.id or 0)
-        if it is None or (it.uid, it.state) != (run.uid, run.state):
+        entry = cache.get(run.id or 0)
+        if entry is None or (entry.uid, entry.state) != (run.uid, run.state):
             continue
         now = time.monotonic()
-        is_kept = it.changed == run.changed or now < it.until
-        if is_kept or (now < it.late and ask_later(engine, ("totals", run.id), partial(_add_up, run.id or 0))):
-            found[run.id or 0] = it.totals
-    return found | _added_up(session, [run for run in runs if run.id not in found])
+        is_kept = entry.changed == run.changed or now < entry.until
+        if is_kept or (now < entry.late and ask_later(engine, ("totals", run.id), partial(_add_up, run.id or 0))):
+            by_run[run.id or 0] = entry.totals
+    return by_run | _sum_up(session, [run for run in runs if run.id not in by_run])
 
 
 def _add_up(run_id: int, connection: Connection) -> None:
     with Session(connection) as session:
         run = session.get(Run, run_id)
-        _added_up(session, [run] if run else [])
+        _sum_up(session, [run] if run else [])
 
 
-def _added_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
+def _sum_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
     """Adds up totals, and caches them."""
     if not runs:
         return {}
-    known = _totals_known.setdefault(session.connection().engine, OrderedDict())
+    cache = _cached_totals.setdefault(session.connection().engine, OrderedDict())
     began = time.monotonic()
     new = totals(session, [run.id or 0 for run in runs])
     now = time.monotonic()
@@ -145,9 +145,9 @@ def _added_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
         of_run = new.get(run.id or 0, Totals())
         is_long = of_run.steps > _MANY_STEPS
         until = now + _REST * (now - began) if is_long else now
-        known[run.id or 0] = _Known(run.uid, run.changed, run.state, until, until + _LATE * is_long, of_run)
-    while len(known) > _REMEMBERED:
-        known.popitem(last=False)
+        cache[run.id or 0] = _CachedTotals(run.uid, run.changed, run.state, until, until + _LATE * is_long, of_run)
+    while len(cache) > _REMEMBERED:
+        cache.popitem(last=False)
     return new
 
 
@@ -166,11 +166,11 @@ def state_of(run: Run, now: int) -> str:
     return "died" if died else run.state
 
 
-def _not_found(name: str, same_prefix: list[str], known: list[tuple[str, ...]]) -> str:
-    if not known:
+def _explain_lack(name: str, same_prefix: list[str], runs: list[tuple[str, ...]]) -> str:
+    if not runs:
         return "No run is recorded in this database yet."
     if same_prefix:
         return f"Several runs begin with {name!r}: {', '.join(same_prefix[:6])}. Give more of one."
-    near = nearest(name, [word for names in known for word in names])
-    hint = f"did you mean {near!r}?" if near else f"the newest is {known[0][0]!r}, which `latest` also finds."
+    near = nearest(name, [word for names in runs for word in names])
+    hint = f"did you mean {near!r}?" if near else f"the newest is {runs[0][0]!r}, which `latest` also finds."
     return f"There is no run {name!r}: {hint}"

@@ -38,13 +38,13 @@ def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCu
             place = (func.row_number().over(partition_by=name, order_by=step) - 1).label("place")
             counted = query.order_by(None).add_columns(place, func.count().over(partition_by=name).label("total"))
             each = counted.subquery().c
-            kept = or_(each.place % ((each.total + points - 1) // points) == 0, each.place == each.total - 1)
-            query = select(each.name, each.step, each.value).where(kept).order_by(each.name, each.step)
+            chosen = or_(each.place % ((each.total + points - 1) // points) == 0, each.place == each.total - 1)
+            query = select(each.name, each.step, each.value).where(chosen).order_by(each.name, each.step)
         # On the connection: the session's rows would take as long as all else on the page.
-        found = session.connection().execute(query).all()
+        rows = session.connection().execute(query).all()
     return [
         ScalarCurve(name, tuple([(step, value) for _, step, value in of_curve]))
-        for name, of_curve in groupby(found, itemgetter(0))
+        for name, of_curve in groupby(rows, itemgetter(0))
     ]
 
 

@@ -27,7 +27,7 @@ def page_in_time(
     """
     with Session(db) as session:
         if filter.sort in {Sort.NEWEST, Sort.OLDEST}:
-            return _found_in_time(session, run_id, filter, after, limit, time.monotonic() + seconds)
+            return _scan_in_time(session, run_id, filter, after, limit, time.monotonic() + seconds)
         span = newest_ids(session, run_id, filter.range("step").high, WINDOW)
         place = None if after is None else (after.key, after.id)
         rows = in_order(session, run_id, filter, place, limit + 1, span=span)
@@ -48,7 +48,7 @@ def neighbours_in_time(
         if filter.sort in orders:
             here = Cursor(None, row.id or 0)
             pages = [
-                _found_in_time(session, run_id, replace(filter, sort=order), here, 1, time.monotonic() + seconds)
+                _scan_in_time(session, run_id, replace(filter, sort=order), here, 1, time.monotonic() + seconds)
                 for order in (orders if filter.sort == Sort.OLDEST else reversed(orders))
             ]
             both = [page.rows for page in pages]
@@ -57,18 +57,21 @@ def neighbours_in_time(
         else:
             span = newest_ids(session, run_id, filter.range("step").high, WINDOW)
             place = place_of(session, row, filter.sort)
-            both = [in_order(session, run_id, filter, place, 1, backwards=it, span=span) for it in (True, False)]
+            both = [
+                in_order(session, run_id, filter, place, 1, backwards=backwards, span=span)
+                for backwards in (True, False)
+            ]
     previous, following = (rows[0].id if rows else None for rows in both)
     return Neighbours(previous, following, inside, None, total, unsure)
 
 
-def _found_in_time(
+def _scan_in_time(
     session: Session, run_id: int, filter: RolloutFilter, after: Cursor | None, limit: int, until: float  # noqa: A002
 ) -> Page:  # fmt: skip
     """Scans the run by id in parts, each larger than the one before, until `until` (of `time.monotonic`)."""
     is_newest, row_id = filter.sort == Sort.NEWEST, col(EvaluationRow.id)
     of_run: Any = select(row_id).where(col(EvaluationRow.run_id) == run_id)
-    found: list[EvaluationRow] = []
+    rows: list[EvaluationRow] = []
     place, looked_at, size = (
         None if after is None else after.id,
         after.key if after and isinstance(after.key, int) else 0,
@@ -81,19 +84,19 @@ def _found_in_time(
         ids = left.order_by(row_id.desc() if is_newest else row_id).limit(size).subquery()
         low, high, number = session.execute(select(func.min(ids.c.id), func.max(ids.c.id), func.count())).one()
         if low is not None:
-            found += in_order(session, run_id, filter, None, limit + 1 - len(found), span=(low, high))
+            rows += in_order(session, run_id, filter, None, limit + 1 - len(rows), span=(low, high))
             place = low if is_newest else high
         looked_at += number
-        if len(found) > limit:
-            last = found[limit - 1].id or 0
+        if len(rows) > limit:
+            last = rows[limit - 1].id or 0
             through = begin.where(row_id >= last if is_newest else row_id <= last).subquery()
             before += session.scalar(select(func.count()).select_from(through)) or 0
-            return Page(found[:limit], Cursor(before, last))
+            return Page(rows[:limit], Cursor(before, last))
         if number < size:
-            return Page(found, None)
+            return Page(rows, None)
         now, larger = time.monotonic(), min(2 * size, _LARGEST_PART)
         if now + (now - began) * larger / size > until:
-            return Page(found, Cursor(looked_at, place or 0), looked_at)
+            return Page(rows, Cursor(looked_at, place or 0), looked_at)
         size = larger
 
 

@@ -19,17 +19,17 @@ class FilterPart:
 
 def filter_parts(filter: RolloutFilter) -> list[FilterPart]:  # noqa: A002
     """Lists the parts of a filter, in the order of its terms."""
-    found = []
+    parts = []
     for term in filter.terms:
         others = [other for other in filter.terms if other is not term]
-        for part, rest in _divided(term):
+        for part, rest in _divide(term):
             value = part.values[0] if part.is_plain and isinstance(part.values[0], str) else None
             without = replace(filter, terms=(*others, *rest))
-            found.append(FilterPart(term.field, part.label, value, without))
-    return found
+            parts.append(FilterPart(term.field, part.label, value, without))
+    return parts
 
 
-def _divided(term: Term) -> Iterator[tuple[Term, list[Term]]]:
+def _divide(term: Term) -> Iterator[tuple[Term, list[Term]]]:
     """Returns each part of a term, with what is left of the term without it. A range of one value is a single part."""
     is_one = not term.is_plain or (term.range is not None and term.range.low == term.range.high)
     pieces = (term.range.ends if term.range else term.values) if not is_one else ()
@@ -37,5 +37,5 @@ def _divided(term: Term) -> Iterator[tuple[Term, list[Term]]]:
         yield term, []
         return
     for piece in pieces:
-        others = tuple(it for it in pieces if it is not piece)
+        others = tuple(other for other in pieces if other is not piece)
         yield replace(term, values=(piece,)), [replace(term, values=others)]

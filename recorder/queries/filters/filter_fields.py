@@ -153,6 +153,8 @@ _LAST = (
 )  # fmt: skip
 
 FIELDS = in_order(
-    {field.name: field for field in (*(_of_column(it) for it in COLUMNS if it.example), *_OTHERS)}, _FIRST, _LAST
+    {field.name: field for field in (*(_of_column(column) for column in COLUMNS if column.example), *_OTHERS)},
+    _FIRST,
+    _LAST,
 )
 """All fields by name, in the order in which the terms of a filter are printed."""

@@ -100,16 +100,16 @@ def parse_terms(text: str, *, now: int | None = None) -> list[terms.Term]:
     since the epoch; by default from the clock's time. Raises FilterError, whose message begins with the term at fault,
     as it was written.
     """
-    return [_read(text, token, now) for token in _joined(text, list(_tokens(text)))]
+    return [_parse_token(text, token, now) for token in _resolve_operators(text, list(_tokens(text)))]
 
 
-def keep_set(text: str, said: str = "") -> str:
+def keep_set(text: str, label: str = "") -> str:
     """Returns a short name for the text of one term, which is then read as `set:NAME`, too, and printed as that, or as
-    `said`. Equal texts have the same name, in any process, but each process has to be told the text.
+    `label`. Equal texts have the same name, in any process, but each process has to be told the text.
     """
-    name = sha256(f"{text}{said}".encode()).hexdigest()[:12]
+    name = sha256(f"{text}{label}".encode()).hexdigest()[:12]
     _sets.pop(name, None)  # the last that was named stays longest
-    _sets[name] = text, said or f"{SET}:{name}"
+    _sets[name] = text, label or f"{SET}:{name}"
     if len(_sets) > _MOST_SETS:
         del _sets[next(iter(_sets))]
     return name
@@ -120,9 +120,9 @@ def _term_of_set(name: str, *, negated: bool) -> terms.Term:
     if name not in _sets:
         why = "its run was deleted, or it is of another database. Apply the filter anew"
         raise FilterError(SET, f"the database has no set {shortened(name)!r}: {why}")
-    text, said = _sets[name]
+    text, label = _sets[name]
     (term,) = parse_terms("-" * negated + text)
-    object.__setattr__(term, "saved_as", said)
+    object.__setattr__(term, "saved_as", label)
     return term
 
 
@@ -131,19 +131,19 @@ def with_findings(text: str, opens: Callable[[str], str]) -> str:
     list is still printed as `finding:ID`. Raises FilterError if it cannot be negated, and what `opens` raises.
     """
     try:
-        tokens = [it for it in _tokens(text) if it.name == FINDING]
+        tokens = [token for token in _tokens(text) if token.name == FINDING]
     except FilterError:  # `parse_terms` will raise it
         return text
     for token in reversed(tokens):
-        written = text[token.start : token.end]
+        term_text = text[token.start : token.end]
         if token.operator not in {":", "=", "!="} or len(token.values) > 1:
-            raise FilterError(FINDING, f"{shortened(written)}: write it with one id, as in finding:truncation")
+            raise FilterError(FINDING, f"{shortened(term_text)}: write it with one id, as in finding:truncation")
         where, is_negated = opens(token.values[0].text), token.negated != (token.operator == "!=")
-        found = parse_terms(where)
-        if is_negated and len(found) != 1:
-            message = f"{shortened(written)}: it has {len(found)} terms, which cannot be negated together"
+        parts = parse_terms(where)
+        if is_negated and len(parts) != 1:
+            message = f"{shortened(term_text)}: it has {len(parts)} terms, which cannot be negated together"
             raise FilterError(FINDING, f"{message}: {shortened(where)}")
-        if len(found) == 1 and len(where) > READABLE:
+        if len(parts) == 1 and len(where) > READABLE:
             where = f"{SET}:{keep_set(where, f'{FINDING}:{terms.print_name(token.values[0].text)}')}"
         minus = "-" * (is_negated != (is_negated and where.startswith("-")))
         text = text[: token.start] + minus + where.removeprefix("-" * is_negated) + text[token.end :]
@@ -153,8 +153,8 @@ def with_findings(text: str, opens: Callable[[str], str]) -> str:
 def in_full(text: str, full: Callable[[str], str | None]) -> str:
     """Returns the line with `full` of each name in place of the names that are not a field's; None keeps the name."""
     try:
-        known = {*FIELDS, *ALIASES, SET}
-        tokens = [it for it in _tokens(text) if it.name is not None and it.name not in known]
+        names = {*FIELDS, *ALIASES, SET}
+        tokens = [token for token in _tokens(text) if token.name is not None and token.name not in names]
     except FilterError:  # `parse_terms` will raise it
         return text
     for token in reversed(tokens):
@@ -171,7 +171,9 @@ def mended(text: str, mistake: FilterError) -> str | None:
     if mistake.field == WHERE:  # a wrong quote: nobody knows where its term ends
         return text.replace(mistake.written, mistake.meant, 1) if mistake.written and mistake.written in text else None
     corrections = [
-        it for token in _tokens(text) for it in _corrections(token, mistake.field, mistake.written or "", mistake.meant)
+        correction
+        for token in _tokens(text)
+        for correction in _corrections(token, mistake.field, mistake.written or "", mistake.meant)
     ]
     for start, end, word in reversed(corrections):
         text = text[:start] + word + text[end:]
@@ -180,11 +182,11 @@ def mended(text: str, mistake: FilterError) -> str | None:
 
 def split_name(text: str) -> tuple[Field, str | None] | None:
     """Reads a field's name, with a key if it has one. Returns the field and the key; None if it is no such name."""
-    found = _FIELD.fullmatch(f"{text}:")
-    field = FIELDS.get(ALIASES.get(found[1], found[1])) if found else None
-    if found is None or field is None or bool(found[2]) != field.is_keyed:
+    match = _FIELD.fullmatch(f"{text}:")
+    field = FIELDS.get(ALIASES.get(match[1], match[1])) if match else None
+    if match is None or field is None or bool(match[2]) != field.is_keyed:
         return None
-    return field, found[2] and _unquoted(found[2])
+    return field, match[2] and _unquote(match[2])
 
 
 def without(text: str, field: str) -> str:
@@ -193,13 +195,13 @@ def without(text: str, field: str) -> str:
         tokens = list(_tokens(text))
     except FilterError:
         return ""
-    return " ".join(text[it.start : it.end] for it in tokens if field != shortened(it.name or "text"))
+    return " ".join(text[token.start : token.end] for token in tokens if field != shortened(token.name or "text"))
 
 
 def place_at(text: str, at: int) -> Place:
     """Finds what is being typed at a cursor; it works on lines that cannot be parsed, too."""
     head = text[:at]
-    token = next((it for it in _tokens(head, lenient=True) if it.end == len(head)), None)
+    token = next((token for token in _tokens(head, lenient=True) if token.end == len(head)), None)
     if token is None:
         return Place("name", "", at, at, negated=False, field=None, others=(), beside=text)
     if token.operator is None:
@@ -209,7 +211,7 @@ def place_at(text: str, at: int) -> Place:
         end = _end_of(text, at, r'[^\s",:<>=!]*')
         return Place(expects, word.text, start, end, token.negated, None, (), text[: token.start] + text[end:])
     last = token.values[-1]
-    others = tuple(it.text for it in token.values[:-1])
+    others = tuple(value.text for value in token.values[:-1])
     is_open = last.is_quoted and re.fullmatch(_QUOTED, head[last.start : last.end], re.DOTALL) is None
     end = _end_of(text, at, r'(?:[^"\\]|\\.)*"' if is_open else r'[^\s",]*')
     beside = text[: token.start] + text[end:]
@@ -217,16 +219,16 @@ def place_at(text: str, at: int) -> Place:
     return Place(expected, last.text, last.start, end, token.negated, token.name, others, beside)
 
 
-def _joined(text: str, tokens: Sequence[Token]) -> Iterator[Token]:
+def _resolve_operators(text: str, tokens: Sequence[Token]) -> Iterator[Token]:
     """Reads `and` and `not` as other query languages do; in small letters between plain words they are words. Raises
     FilterError if two terms are joined by `or`; it names a term that accepts either, if there is one.
     """
     negated = False
     for i, token in enumerate(tokens):
-        sides = [it for it in (*tokens[max(i - 1, 0) : i], *tokens[i + 1 : i + 2]) if it is not token]
+        sides = [side for side in (*tokens[max(i - 1, 0) : i], *tokens[i + 1 : i + 2]) if side is not token]
         word = token.values[0]
         is_alone = token.name is None and not word.is_quoted and not token.negated and bool(sides)
-        is_meant = is_alone and (word.text.isupper() or any(it.operator for it in sides))
+        is_meant = is_alone and (word.text.isupper() or any(side.operator for side in sides))
         operator = word.text.upper() if is_meant else ""
         if operator == "NOT" and i + 1 < len(tokens):
             negated = True
@@ -239,17 +241,17 @@ def _joined(text: str, tokens: Sequence[Token]) -> Iterator[Token]:
 
 def _no_or(text: str, sides: Sequence[Token]) -> FilterError:
     message = "or: a rollout must satisfy all terms; name:one,other accepts either"
-    one, other = sides[0], sides[-1]
-    if len(sides) > 1 and one.name != other.name:
+    first, last = sides[0], sides[-1]
+    if len(sides) > 1 and first.name != last.name:
         message = (
-            f"{message}, of one field: apply {text[one.start : one.end]} and {text[other.start : other.end]} apart"
+            f"{message}, of one field: apply {text[first.start : first.end]} and {text[last.start : last.end]} apart"
         )
-    if len(sides) < 2 or (one.name, one.operator) != (other.name, other.operator) or one.negated or other.negated:
+    if len(sides) < 2 or (first.name, first.operator) != (last.name, last.operator) or first.negated or last.negated:
         return FilterError(WHERE, message)
-    if one.operator is None or one.operator[0] not in ":=":
+    if first.operator is None or first.operator[0] not in ":=":
         return FilterError(WHERE, message)
-    meant = f"{text[one.start : one.end]},{text[other.values[0].start : other.end]}"
-    written = text[one.start : other.end]
+    meant = f"{text[first.start : first.end]},{text[last.values[0].start : last.end]}"
+    written = text[first.start : last.end]
     return FilterError(WHERE, f"{message}: did you mean {shortened(meant)!r}?", written=written, meant=meant)
 
 
@@ -268,39 +270,39 @@ def _tokens(text: str, *, lenient: bool = False) -> Iterator[Token]:
 def _token(text: str, start: int, *, lenient: bool) -> Token:
     negated = text[start] == "-"
     at = start + negated
-    found = _FIELD.match(text, at)
-    if found is None:
-        word = _written(text, at, _WORD, lenient=lenient)
+    match = _FIELD.match(text, at)
+    if match is None:
+        word = _match_value(text, at, _WORD, lenient=lenient)
         if not lenient and not word.is_quoted:
             _check_word_alone(text, start, word)
         return Token(start, word.end, negated, None, None, None, (word,))
-    key = found[2] and Written(_unquoted(found[2]), found.start(2), found.end(2), is_quoted=found[2][0] == '"')
-    field, numbers = FIELDS.get(ALIASES.get(found[1], found[1])), _NUMBERS.match(text, found.end())
+    key = match[2] and Written(_unquote(match[2]), match.start(2), match.end(2), is_quoted=match[2][0] == '"')
+    field, numbers = FIELDS.get(ALIASES.get(match[1], match[1])), _NUMBERS.match(text, match.end())
     is_list = numbers is not None and field is not None and field.kind == Kind.WHOLE and not lenient
-    # A long list of numbers stays one text: `_read` divides it, five times faster.
+    # A long list of numbers stays one text: `_parse_token` divides it, five times faster.
     pattern = _NUMBERS if is_list else _VALUE
-    values = [_written(text, found.end(), pattern, lenient=lenient)]
+    values = [_match_value(text, match.end(), pattern, lenient=lenient)]
     while comma := _COMMA.match(text, values[-1].end):
-        values.append(_written(text, comma.end(), _VALUE, lenient=lenient))
-    token = Token(start, values[-1].end, negated, found[1], key or None, found[3], tuple(values))
-    if not lenient and any(it.start == it.end for it in values):
-        name = shortened(found[1])
+        values.append(_match_value(text, comma.end(), _VALUE, lenient=lenient))
+    token = Token(start, values[-1].end, negated, match[1], key or None, match[3], tuple(values))
+    if not lenient and any(value.start == value.end for value in values):
+        name = shortened(match[1])
         raise FilterError(name, f"{shortened(text[start : token.end])}: {name} needs a value")
     return token
 
 
-def _written(text: str, at: int, pattern: re.Pattern[str], *, lenient: bool) -> Written:
-    found = pattern.match(text, at)
+def _match_value(text: str, at: int, pattern: re.Pattern[str], *, lenient: bool) -> Written:
+    match = pattern.match(text, at)
     if text[at : at + 1] == '"':
-        if found is None and not lenient:
+        if match is None and not lenient:
             raise FilterError(WHERE, f"{shortened(text[at:])}: the opening quote has no closing quote")
-        end = found.end() if found else len(text)
-        return Written(_unquoted(text[at:end]), at, end, is_quoted=True)
+        end = match.end() if match else len(text)
+        return Written(_unquote(text[at:end]), at, end, is_quoted=True)
     if not lenient and (single := _SINGLE.match(text, at)):
         meant = terms.print_name(single[1])
         message = f"{shortened(single[0])}: use double quotes: did you mean {shortened(meant)}?"
         raise FilterError(WHERE, message, written=single[0], meant=meant)
-    return Written(found[0], at, found.end(), is_quoted=False) if found else Written("", at, at, is_quoted=False)
+    return Written(match[0], at, match.end(), is_quoted=False) if match else Written("", at, at, is_quoted=False)
 
 
 def _check_word_alone(text: str, start: int, word: Written) -> None:
@@ -334,21 +336,21 @@ def _without_groups(text: str) -> str:
     return plain
 
 
-def _unquoted(written: str) -> str:
+def _unquote(written: str) -> str:
     """Returns the text without quotes and escapes; the closing quote may not be typed yet."""
     if not written.startswith('"'):
         return written
     inside = written[1:-1] if len(written) > 1 and re.fullmatch(_QUOTED, written, re.DOTALL) else written[1:]
 
-    def unescaped(escape: re.Match[str]) -> str:
+    def unescape(escape: re.Match[str]) -> str:
         if escape[1] is not None and int(escape[1], 16) <= 0x10FFFF:
             return chr(int(escape[1], 16))
         return _ESCAPES.get(escape[2] or "", escape[0])
 
-    return _ESCAPE.sub(unescaped, inside)
+    return _ESCAPE.sub(unescape, inside)
 
 
-def _read(text: str, token: Token, now: int | None) -> terms.Term:
+def _parse_token(text: str, token: Token, now: int | None) -> terms.Term:
     """Returns the term of a token; a mistake in it names the term."""
     try:
         if token.name is None:
@@ -367,13 +369,13 @@ def _read(text: str, token: Token, now: int | None) -> terms.Term:
             raise _unknown(name)
         field = FIELDS[name]
         if operator[0] in "<>":
-            values: tuple[terms.Value, ...] = (_compared(field, operator, token),)
+            values: tuple[terms.Value, ...] = (_parse_comparison(field, operator, token),)
         elif field.kind == Kind.WHOLE and not token.values[0].is_quoted and "," in token.values[0].text:
-            ends = (it.partition("..") for it in token.values[0].text.split(","))
+            ends = (part.partition("..") for part in token.values[0].text.split(","))
             values = tuple(terms.Range(int(low), int(high or low)) for low, _, high in ends)
         else:
             key = "" if token.key is None else f".{terms.print_key(token.key.text)}"
-            values = tuple(_value(field, name + key, it, now) for it in token.values)
+            values = tuple(_value(field, name + key, value, now) for value in token.values)
         return terms.Term(
             name, values, token.key.text if token.key else None, negated=token.negated != (operator == "!=")
         )
@@ -388,10 +390,10 @@ def _unknown(name: str) -> FilterError:
     return misspelt(shortened(name), f"unknown field {shortened(name)!r}", name, list(FIELDS), MEANT.get(name))
 
 
-def _compared(field: Field, operator: str, token: Token) -> terms.Range:
+def _parse_comparison(field: Field, operator: str, token: Token) -> terms.Range:
     if field.kind not in COMPARED:
         raise FilterError(field.name, f"{field.name} does not support {operator}: write for example {field.example}")
-    number = _number(field, ",".join(it.text for it in token.values))
+    number = _number(field, ",".join(value.text for value in token.values))
     strict = "=" not in operator
     return terms.Range(low=number, above=strict) if operator[0] == ">" else terms.Range(high=number, below=strict)
 
@@ -435,16 +437,16 @@ def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple
         return [(start, start + len(token.name), meant)]
     end_of_name = token.start + token.negated + len(token.name) if token.key is None else token.key.end
     if _SIGN.match(wrong):
-        return [(end_of_name, it.end, wrong) for it in token.values if it.text == wrong]
+        return [(end_of_name, value.end, wrong) for value in token.values if value.text == wrong]
     if token.key is not None:
         return [(token.key.start, token.key.end, terms.print_key(meant))] if token.key.text == wrong else []
     word = meant if meant == f"{wrong}*" else terms.print_name(meant)
-    return [(it.start, it.end, word) for it in token.values if it.text == wrong]
+    return [(value.start, value.end, word) for value in token.values if value.text == wrong]
 
 
 def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
-    found = pattern.match(text, at)
-    return found.end() if found else at
+    match = pattern.match(text, at)
+    return match.end() if match else at
 
 
 def _end_of(text: str, at: int, rest: str) -> int:

@@ -129,26 +129,26 @@ class RolloutFilter:
     def __init__(
         self, *, terms: Iterable[Term] = (), sort: Order | str = Sort.NEWEST, **parts: Unpack[FilterParts]
     ) -> None:
-        object.__setattr__(self, "terms", _folded([*_as_terms(parts), *terms]))
+        object.__setattr__(self, "terms", _merge_terms([*_make_terms(parts), *terms]))
         object.__setattr__(self, "sort", read_sort(sort))
 
     def words(self, field: str) -> tuple[str, ...]:
         """Returns the alternatives that a field's plain term lists; empty without one."""
-        found = (it.values for it in self.terms if it.field == field and it.is_plain)
-        return tuple(value for value in next(found, ()) if isinstance(value, str))
+        lists = (term.values for term in self.terms if term.field == field and term.is_plain)
+        return tuple(value for value in next(lists, ()) if isinstance(value, str))
 
     def range(self, field: str) -> Range:
         """Returns the range of a field's plain term, of numbers or times; one without ends if there is no such term."""
-        found = (it.range for it in self.terms if it.field == field and it.key is None)
-        return next((it for it in found if it is not None), Range())
+        ranges = (term.range for term in self.terms if term.field == field and term.key is None)
+        return next((limits for limits in ranges if limits is not None), Range())
 
     def only(self, *fields: str) -> "RolloutFilter":
         """Returns a filter of the plain terms of these fields alone, without an order."""
-        return RolloutFilter(terms=(it for it in self.terms if it.is_plain and it.field in fields))
+        return RolloutFilter(terms=(term for term in self.terms if term.is_plain and term.field in fields))
 
     def without(self, *fields: str) -> "RolloutFilter":
         """Returns this filter without the plain terms of these fields."""
-        return replace(self, terms=tuple(it for it in self.terms if not (it.is_plain and it.field in fields)))
+        return replace(self, terms=tuple(term for term in self.terms if not (term.is_plain and term.field in fields)))
 
     def with_terms(self, *terms: Term) -> "RolloutFilter":
         """Returns this filter, narrowed by more terms.
@@ -187,19 +187,21 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
     Raises:
         FilterError: an unknown name or word (with the nearest known one), not a number, not finite, or min above max.
     """
-    found: dict[str, list[str]] = {}
+    lists: dict[str, list[str]] = {}
     for name, value in parameters:
         check_word(shortened(name), "filter", name, _PARAMETERS)
         if value.strip():
-            found.setdefault(name, []).append(value)
+            lists.setdefault(name, []).append(value)
     for name in _SINGLES:
-        if len(set(found.get(name, ()))) > 1:
-            raise FilterError(name, f"{name} occurs {len(found[name])} times: use it once")
-    one = {name: found[name][0] for name in _SINGLES if name in found}
-    parts: dict[str, Any] = {part: found.get(field) for part, field in _LISTS.items()} | {"group": one.get("group")}
-    parts |= {name: filter_values.read_whole(name, one[name]) for name in ("step_min", "step_max") if name in one}
-    parts |= {name: filter_values.read_time(name, one[name], now) for name in ("since", "until") if name in one}
-    low, high = one.get("reward_min", "").strip(), one.get("reward_max", "").strip()
+        if len(set(lists.get(name, ()))) > 1:
+            raise FilterError(name, f"{name} occurs {len(lists[name])} times: use it once")
+    singles = {name: lists[name][0] for name in _SINGLES if name in lists}
+    parts: dict[str, Any] = {part: lists.get(field) for part, field in _LISTS.items()} | {"group": singles.get("group")}
+    parts |= {
+        name: filter_values.read_whole(name, singles[name]) for name in ("step_min", "step_max") if name in singles
+    }
+    parts |= {name: filter_values.read_time(name, singles[name], now) for name in ("since", "until") if name in singles}
+    low, high = singles.get("reward_min", "").strip(), singles.get("reward_max", "").strip()
     reward = _range_term(
         "reward",
         filter_values.read_number("reward_min", low.removeprefix(">")) if low else None,
@@ -207,8 +209,8 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
         above=low.startswith(">"),
         below=high.startswith("<"),
     )
-    where = [term for text in found.get(WHERE, ()) for term in parse_terms(text, now=now)]
-    return RolloutFilter(terms=[*reward, *where], sort=read_sort(one.get("sort", Sort.NEWEST).strip()), **parts)
+    where = [term for text in lists.get(WHERE, ()) for term in parse_terms(text, now=now)]
+    return RolloutFilter(terms=[*reward, *where], sort=read_sort(singles.get("sort", Sort.NEWEST).strip()), **parts)
 
 
 def print_filter(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
@@ -223,41 +225,42 @@ def named_in(filter: RolloutFilter) -> dict[str, list[str]]:  # noqa: A002
 
     A tag that a rollout must not have is left out, since it need not exist.
     """
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for term in filter.terms:
         field = FIELDS[term.field]
         if term.key is not None:
-            found.setdefault(field.name, []).append(term.key)
+            names.setdefault(field.name, []).append(term.key)
         elif field.kind == Kind.NAME and field.name not in _UNLISTED and not (field.name == "tag" and term.negated):
-            found.setdefault(field.name, []).extend(value for value in term.values if isinstance(value, str))
-    return {name: values for name, values in found.items() if values}
+            names.setdefault(field.name, []).extend(value for value in term.values if isinstance(value, str))
+    return {name: values for name, values in names.items() if values}
 
 
-def check_known(filter: RolloutFilter, known: Mapping[str, Iterable[str]]) -> None:  # noqa: A002
-    """Compares the names in a filter with those of a run, by field; fields that `known` lacks are not checked. Raises
-    FilterError, which names the nearest known value.
+def check_known(filter: RolloutFilter, names_of_run: Mapping[str, Iterable[str]]) -> None:  # noqa: A002
+    """Compares the names in a filter with those of a run, by field; fields that `names_of_run` lacks are not checked.
+    Raises FilterError, which names the nearest known value.
     """
     for name, values in named_in(filter).items():
-        there = list(known.get(name, values))
+        there = list(names_of_run.get(name, values))
         for value in values:
             if value not in there:
-                is_family = [name, print_name(value)] == ["task", *values] and any(it.startswith(value) for it in there)
+                has_family = any(other.startswith(value) for other in there)
+                is_family = has_family and [name, print_name(value)] == ["task", *values]
                 unknown = f"this run has no {FIELDS[name].label} {shortened(value)!r}"
                 raise misspelt(name, unknown, value, there, f"{value}*" if is_family else None)
 
 
-def _as_terms(parts: FilterParts) -> list[Term]:
-    given: dict[str, Any] = {name: value for name, value in parts.items() if value is not None}
-    if unknown := given.keys() - FilterParts.__annotations__.keys():
-        known = ", ".join(FilterParts.__annotations__)
-        raise TypeError(f"RolloutFilter takes no {min(unknown)!r}: give one of {known}")
-    lists = {field: given[name] for name, field in _LISTS.items() if given.get(name)}
-    terms = [Term(field, (it,) if isinstance(it, str) else tuple(it)) for field, it in lists.items()]
-    terms += [Term("group", (given["group"],))] if "group" in given else []
+def _make_terms(parts: FilterParts) -> list[Term]:
+    values: dict[str, Any] = {name: value for name, value in parts.items() if value is not None}
+    if unknown := values.keys() - FilterParts.__annotations__.keys():
+        allowed = ", ".join(FilterParts.__annotations__)
+        raise TypeError(f"RolloutFilter takes no {min(unknown)!r}: give one of {allowed}")
+    lists = {field: values[name] for name, field in _LISTS.items() if values.get(name)}
+    terms = [Term(field, (words,) if isinstance(words, str) else tuple(words)) for field, words in lists.items()]
+    terms += [Term("group", (values["group"],))] if "group" in values else []
     for field in ("step", "reward"):
-        terms += _range_term(field, given.get(f"{field}_min"), given.get(f"{field}_max"))
-    terms += [Term("since", (Range(low=given["since"]),))] if "since" in given else []
-    terms += [Term("until", (Range(high=given["until"]),))] if "until" in given else []
+        terms += _range_term(field, values.get(f"{field}_min"), values.get(f"{field}_max"))
+    terms += [Term("since", (Range(low=values["since"]),))] if "since" in values else []
+    terms += [Term("until", (Range(high=values["until"]),))] if "until" in values else []
     return terms
 
 
@@ -279,40 +282,41 @@ def _range_term(
     return [] if low is None and high is None else [Term(field, (Range(low, high, above, below),))]
 
 
-def _folded(terms: Iterable[Term]) -> tuple[Term, ...]:
+def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Brings terms that must all apply into one form and order. Raises FilterError for contradictions and too many."""
     plain: dict[tuple[str, str | None], Term] = {}
     others: list[Term] = []
-    for term in terms:
-        it = _one_time(term) if FIELDS[term.field].kind == Kind.TIME else term
-        if it.is_plain:
-            before = plain.get((it.field, it.key))
-            plain[it.field, it.key] = it if before is None else _both(before, it)
+    for original in terms:
+        term = _one_time(original) if FIELDS[original.field].kind == Kind.TIME else original
+        if term.is_plain:
+            before = plain.get((term.field, term.key))
+            plain[term.field, term.key] = term if before is None else _intersect(before, term)
         else:
-            others.append(it)
-    found = [_inclusive(it) if it.field == "step" else it for it in plain.values()] + list(dict.fromkeys(others))
-    if len(found) > MOST_TERMS:
-        raise FilterError(WHERE, f"this filter has {len(found)} terms; at most {MOST_TERMS} are possible")
+            others.append(term)
+    merged = [_inclusive(term) if term.field == "step" else term for term in plain.values()]
+    merged += dict.fromkeys(others)
+    if len(merged) > MOST_TERMS:
+        raise FilterError(WHERE, f"this filter has {len(merged)} terms; at most {MOST_TERMS} are possible")
     since, until = (plain[name, None].range if (name, None) in plain else None for name in ("since", "until"))
     if since and until and (since.low or 0) > (until.high or 0):
         first, last = filter_values.print_time(int(since.low or 0)), filter_values.print_time(int(until.high or 0))
         raise FilterError("since", f"since {first} is after until {last}: swap them")
     # Words to search for keep the order in which they were written: so a reader finds them again.
-    return tuple(sorted(found, key=lambda it: (_PLACES[it.field], "" if it.field in SEARCHED else str(it))))
+    return tuple(sorted(merged, key=lambda term: (_PLACES[term.field], "" if term.field in SEARCHED else str(term))))
 
 
-def _both(one: Term, other: Term) -> Term:
+def _intersect(term: Term, other: Term) -> Term:
     """Returns the common part of two plain terms of a field."""
-    if one.range is None or other.range is None:
-        if common := tuple(value for value in one.values if value in other.values):
-            return replace(one, values=common)
-        either = Term(one.field, (*one.values, *other.values))
-        one_said, other_said, meant = (shortened(str(it)) for it in (one, other, either))
-        raise FilterError(one.field, f"{one_said} and {other_said} exclude one another: for either, write {meant}")
-    return _narrowed(one, one.range.within(other.range))
+    if term.range is None or other.range is None:
+        if common := tuple(value for value in term.values if value in other.values):
+            return replace(term, values=common)
+        either = Term(term.field, (*term.values, *other.values))
+        term_text, other_text, meant = (shortened(str(each)) for each in (term, other, either))
+        raise FilterError(term.field, f"{term_text} and {other_text} exclude one another: for either, write {meant}")
+    return _narrow(term, term.range.within(other.range))
 
 
-def _narrowed(term: Term, to: Range) -> Term:
+def _narrow(term: Term, to: Range) -> Term:
     if to.is_empty:
         low, high = (replace(term, values=(end,)) for end in to.ends)
         raise FilterError(term.field, f"{low} and {high} exclude one another")
@@ -323,20 +327,20 @@ def _inclusive(term: Term) -> Term:
     """Returns a term of the same whole numbers with inclusive ends, for a form's fields: `step>3` is `step>=4`."""
     if term.range is None or term.range.is_closed:
         return term
-    return _narrowed(term, Range(_moved(term.range.low, term.range.above), _moved(term.range.high, -term.range.below)))
+    return _narrow(term, Range(_move(term.range.low, term.range.above), _move(term.range.high, -term.range.below)))
 
 
 def _one_time(term: Term) -> Term:
     """Returns a time with one end: `-since:T` is an `until` of the µs before T."""
-    (it,) = term.values if len(term.values) == 1 else (None,)
-    if not isinstance(it, Range) or len(it.ends) != 1:
+    (limits,) = term.values if len(term.values) == 1 else (None,)
+    if not isinstance(limits, Range) or len(limits.ends) != 1:
         raise FilterError(term.field, f"{term.field} takes one time, for example {FIELDS[term.field].example}")
     if term.negated:
-        it = Range(low=_moved(it.high, 1), high=_moved(it.low, -1))
-    return Term("until" if it.low is None else "since", (it,))
+        limits = Range(low=_move(limits.high, 1), high=_move(limits.low, -1))
+    return Term("until" if limits.low is None else "since", (limits,))
 
 
-def _moved(value: float | None, by: int) -> int | None:
+def _move(value: float | None, by: int) -> int | None:
     return None if value is None else int(value) + by
 
 
@@ -345,12 +349,12 @@ def read_sort(written: Order | str) -> Order:
     if isinstance(written, ByColumn) or written in set(Sort):
         return written if isinstance(written, ByColumn) else Sort(written)
     name = written.removeprefix("-")
-    found = split_name(name.removesuffix(":text"))
-    if found is None or found[0].kind not in _SORTED or not (found[0].column or found[0].among or name == "cause"):
-        known = [
+    pair = split_name(name.removesuffix(":text"))
+    if pair is None or pair[0].kind not in _SORTED or not (pair[0].column or pair[0].among or name == "cause"):
+        names = [
             *(sort.value for sort in Sort),
-            *(it.name for it in FIELDS.values() if it.kind in _SORTED and it.column),
+            *(field.name for field in FIELDS.values() if field.kind in _SORTED and field.column),
         ]
-        raise misspelt("sort", f"unknown sort {shortened(written)!r}", name, known)
-    is_text = found[0].kind in {Kind.NAME, Kind.WORD} or name.endswith(":text")
-    return ByColumn(*found, descending=written.startswith("-"), is_text=is_text)
+        raise misspelt("sort", f"unknown sort {shortened(written)!r}", name, names)
+    is_text = pair[0].kind in {Kind.NAME, Kind.WORD} or name.endswith(":text")
+    return ByColumn(*pair, descending=written.startswith("-"), is_text=is_text)

@@ -77,8 +77,8 @@ class Range(NamedTuple):
 
     def within(self, other: "Range") -> "Range":
         """Returns the numbers that are in both."""
-        lows = [(it.low, it.above) for it in (self, other) if it.low is not None]
-        highs = [(it.high, not it.below) for it in (self, other) if it.high is not None]
+        lows = [(limits.low, limits.above) for limits in (self, other) if limits.low is not None]
+        highs = [(limits.high, not limits.below) for limits in (self, other) if limits.high is not None]
         low, above = max(lows, default=(None, False))
         high, is_included = min(highs, default=(None, True))
         return Range(low, high, above, not is_included)
@@ -108,13 +108,14 @@ class Term:
         check_word(shortened(self.field), "field", self.field, list(FIELDS))
         field = FIELDS[self.field]
         _check_key(field, self.key)
-        given: Any = self.values
-        listed = (given,) if isinstance(given, str | Range) or given is None else given
-        values = tuple(dict.fromkeys(_checked(field, value) for value in listed))
+        raw: Any = self.values
+        items = (raw,) if isinstance(raw, str | Range) or raw is None else raw
+        values = tuple(dict.fromkeys(_check_value(field, value) for value in items))
         if not values:
             raise FilterError(self.field, f"{self.field} needs a value, for example {field.example}")
         ranges = [value for value in values if isinstance(value, Range)]
-        if not all(it.is_closed for it in ranges) and (len(values) > 1 or (self.negated and len(ranges[0].ends) == 2)):
+        has_open = not all(limits.is_closed for limits in ranges)
+        if has_open and (len(values) > 1 or (self.negated and len(ranges[0].ends) == 2)):
             message = f"{self.field} takes only one range if an end of it is excluded: write two terms"
             raise FilterError(self.field, message)
         if len(values) > _MOST_SEARCHED and not field.is_listed:
@@ -174,19 +175,19 @@ class Term:
 def print_word(text: str) -> str:
     """Prints a text to search for, which has no field's name before it."""
     plain = _BARE_WORD.fullmatch(text) and text.isprintable() and text.upper() not in OPERATORS_OF_OTHERS
-    return text if plain else _quoted(text)
+    return text if plain else _quote(text)
 
 
 def print_name(text: str) -> str:
     """Prints one value that follows a field's name. Quoted, `1..5` is not a range, and `x*` not a prefix."""
     plain = _BARE_VALUE.fullmatch(text) and text.isprintable() and text != ABSENT
     plain = plain and ".." not in text and not text.endswith("*")
-    return text if plain else _quoted(text)
+    return text if plain else _quote(text)
 
 
 def print_key(key: str) -> str:
     """Prints a key, which follows a field's name and a dot."""
-    return key if _BARE_KEY.fullmatch(key) and key.isprintable() else _quoted(key)
+    return key if _BARE_KEY.fullmatch(key) and key.isprintable() else _quote(key)
 
 
 def is_id(text: str) -> bool:
@@ -221,7 +222,7 @@ def _check_key(field: Field, key: str | None) -> None:
         check_text(field.name, key)
 
 
-def _checked(field: Field, value: Value) -> Value:
+def _check_value(field: Field, value: Value) -> Value:
     if value is None:
         if not field.optional:
             raise FilterError(field.name, f"every rollout has a value for {field.name}: leave out {field.name}:none")
@@ -229,9 +230,9 @@ def _checked(field: Field, value: Value) -> Value:
     if isinstance(value, Range) != (field.kind in NUMERIC or field.kind == Kind.TIME) and field.kind != Kind.ANY:
         raise FilterError(field.name, f"{field.name} takes {field.kind.value}, for example {field.example}")
     if isinstance(value, Range):
-        found = _checked_range(field, value)
-        is_one = field.kind == Kind.ANY and found.low is not None and found.low == found.high
-        return print_number(found.low or 0) if is_one else found
+        limits = _check_range(field, value)
+        is_one = field.kind == Kind.ANY and limits.low is not None and limits.low == limits.high
+        return print_number(limits.low or 0) if is_one else limits
     check_text(field.name, value)
     if field.kind == Kind.TEXT and not value.strip():
         raise FilterError(field.name, f"{field.name} needs words to search for")
@@ -246,44 +247,44 @@ def _checked(field: Field, value: Value) -> Value:
     return value
 
 
-def _checked_range(field: Field, given: Range) -> Range:
-    is_whole = field.kind == Kind.WHOLE and given.is_closed
+def _check_range(field: Field, limits: Range) -> Range:
+    is_whole = field.kind == Kind.WHOLE and limits.is_closed
     if (
         is_whole
-        and type(given.low) is int
-        and type(given.high) is int
-        and -INT64_MAX <= given.low <= given.high <= INT64_MAX
+        and type(limits.low) is int
+        and type(limits.high) is int
+        and -INT64_MAX <= limits.low <= limits.high <= INT64_MAX
     ):
-        return given  # at once: a list may have very many
+        return limits  # at once: a list may have very many
     convert = float if field.kind in {Kind.NUMBER, Kind.ANY} else operator.index
-    low, high = (plain_number(field.name, end, convert) for end in (given.low, given.high))
+    low, high = (plain_number(field.name, end, convert) for end in (limits.low, limits.high))
     most = INT64_MAX if field.kind == Kind.WHOLE else math.inf
-    for end in (it for it in (low, high) if it is not None):
+    for end in (limit for limit in (low, high) if limit is not None):
         if field.kind != Kind.TIME:
             check_number(field.name, end, low=-most, high=most)
         elif not 0 <= end <= LAST_TIME:
             raise FilterError(field.name, f"{field.name} is out of range: give a time between 1970 and 9999")
-    found = Range(low, high, given.above and low is not None, given.below and high is not None)
+    result = Range(low, high, limits.above and low is not None, limits.below and high is not None)
     if low is None and high is None:
         raise FilterError(field.name, f"{field.name} needs a value, for example {field.example}")
-    if found.is_empty and low is not None and high is not None:
+    if result.is_empty and low is not None and high is not None:
         raise FilterError(field.name, f"{field.name} {print_number(low)} is above {print_number(high)}: swap them")
-    return found
+    return result
 
 
 def _join(values: Iterable[Value], kind: Kind) -> list[Value]:
     """Joins sorted ranges that overlap, and of whole numbers neighbours too, but never to a range without ends."""
-    found: list[Value] = []
+    joined: list[Value] = []
     for value in values:
-        before = found[-1] if found and kind != Kind.TIME else None
+        before = joined[-1] if joined and kind != Kind.TIME else None
         if not isinstance(value, Range) or not isinstance(before, Range) or before.low is value.high is None:
-            found.append(value)
+            joined.append(value)
         elif before.high is None or value.low is None or value.low <= before.high + (kind == Kind.WHOLE):
             high = None if before.high is None or value.high is None else max(before.high, value.high)
-            found[-1] = Range(before.low, high)
+            joined[-1] = Range(before.low, high)
         else:
-            found.append(value)
-    return found
+            joined.append(value)
+    return joined
 
 
 def _order_of(field: Field) -> Callable[[Value], tuple[int, Any]]:
@@ -306,21 +307,21 @@ def _print_value(value: Value) -> str:
     return low if low == high else f"{low}..{high}"
 
 
-def _print_range(it: Range) -> list[str]:
+def _print_range(limits: Range) -> list[str]:
     """Prints a range that is a term's only value: `:a..b`, or a comparison for each end."""
-    if it.is_closed and len(it.ends) == 2:
-        return [f":{_print_value(it)}"]
-    low = [] if it.low is None else [f"{'>' if it.above else '>='}{print_number(it.low)}"]
-    high = [] if it.high is None else [f"{'<' if it.below else '<='}{print_number(it.high)}"]
+    if limits.is_closed and len(limits.ends) == 2:
+        return [f":{_print_value(limits)}"]
+    low = [] if limits.low is None else [f"{'>' if limits.above else '>='}{print_number(limits.low)}"]
+    high = [] if limits.high is None else [f"{'<' if limits.below else '<='}{print_number(limits.high)}"]
     return low + high
 
 
-def _print_time(it: Range) -> str:
+def _print_time(limits: Range) -> str:
     """Prints the one end that a time has: `since` the lower, `until` the upper."""
-    return print_time(int((it.high if it.low is None else it.low) or 0))
+    return print_time(int((limits.high if limits.low is None else limits.low) or 0))
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Quotes a text; characters that are invisible, or that a browser's input field drops, become escapes."""
     return '"' + "".join(_ESCAPES.get(c) or (c if c.isprintable() else f"\\u{{{ord(c):x}}}") for c in text) + '"'
 

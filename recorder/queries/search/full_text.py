@@ -143,14 +143,14 @@ def contains(text: str, run_id: int, within: Within | None = None, name: str = "
     plan = _planning.get()
     is_planned = plan is not None and plan.is_sqlite
     expression = plan.expression(text, name) if plan and is_planned else match_expression(text, name=name)
-    kept = None
+    hit_table = None
     if plan is not None and not plan.is_sqlite:
         plan.by_index()
     elif plan is not None and (within is None or _is_prefix(expression)):
-        kept = plan.hits(expression, run_id)
-    if kept is not None:
+        hit_table = plan.hits(expression, run_id)
+    if hit_table is not None:
         # In an expression: rows that are read in order are looked up in the list; else the whole list would be sorted.
-        return (col(EvaluationRow.id) + 0).in_(select(column("id")).select_from(table(kept, schema="temp")))
+        return (col(EvaluationRow.id) + 0).in_(select(column("id")).select_from(table(hit_table, schema="temp")))
     words = _matches(literal(expression), literal(search_words.query(text, None if name == "text" else name)))
     there = [] if within is None else [_between(*within)]
     return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(words, *there, _is_ours()))
@@ -181,11 +181,11 @@ def planning(connection: Connection) -> Iterator[None]:
 
 def search_state(connection: Connection, run_id: int) -> SearchState:
     """Returns the state of one run's index: one look-up by primary key."""
-    known = INDEXED_RUN.c
-    of_run = and_(known.run_id == col(Run.id), known.uid == col(Run.uid))
-    asked = select(known.texts, known.changed < col(Run.changed)).join_from(INDEXED_RUN, Run, of_run)
-    found = connection.execute(asked.where(col(Run.id) == run_id, _is_ours())).first()
-    return SearchState(found[0], bool(found[1])) if found else SearchState(0, behind=True)
+    columns = INDEXED_RUN.c
+    of_run = and_(columns.run_id == col(Run.id), columns.uid == col(Run.uid))
+    query = select(columns.texts, columns.changed < col(Run.changed)).join_from(INDEXED_RUN, Run, of_run)
+    row = connection.execute(query.where(col(Run.id) == run_id, _is_ours())).first()
+    return SearchState(row[0], bool(row[1])) if row else SearchState(0, behind=True)
 
 
 def _begun(connection: Connection, text: str) -> list[str]:
@@ -196,8 +196,8 @@ def _begun(connection: Connection, text: str) -> list[str]:
     with _writing(connection):
         connection.exec_driver_sql(_INSTANCES)
     last = words[-1]
-    found = connection.exec_driver_sql(_BEGINNING, (last, last + chr(0x10FFFF), _BEGINNINGS + 1)).scalars().all()
-    return [] if len(found) > _BEGINNINGS else [" ".join([*words[:-1], word]) for word in found]
+    expansions = connection.exec_driver_sql(_BEGINNING, (last, last + chr(0x10FFFF), _BEGINNINGS + 1)).scalars().all()
+    return [] if len(expansions) > _BEGINNINGS else [" ".join([*words[:-1], word]) for word in expansions]
 
 
 def _kept_hits(plan: _Plan, expression: str, run_id: int) -> str | None:

@@ -37,15 +37,15 @@ def searches(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
 def hits(db: Database, filter: RolloutFilter, ids: Sequence[int], *, seconds: float = 0.4) -> dict[int, Hit]:  # noqa: A002
     """Returns hits by id, in those of the rollouts that it reads within `seconds`; empty without a search."""
     wanted, until = searches(filter), time.monotonic() + seconds
-    found: dict[int, Hit] = {}
+    by_id: dict[int, Hit] = {}
     with Session(db) as session:
         for begin in range(0, len(ids) if wanted else 0, _AT_ONCE):
             if time.monotonic() > until:
                 break
             for row_id, *packed in session.execute(CONTENTS, {"ids": ids[begin : begin + _AT_ONCE]}):
                 hit = _hit(dict(zip(COLUMNS, parts_of(*packed), strict=True)), wanted)
-                found |= {row_id: hit} if hit else {}
-    return found
+                by_id |= {row_id: hit} if hit else {}
+    return by_id
 
 
 def _hit(parts: dict[str, str], wanted: list[tuple[str, str]]) -> Hit | None:

@@ -110,10 +110,10 @@ class SearchIndex:
             places = _places(index, self._texts, db)
             wanted = [run for run in _runs(db) if run_id in {None, run.id}]
             steps = (_next(index, self._texts, db, run, places.get(run.id)) for run in wanted)
-            found = next((step for step in steps if step), None)
-        if found is None:
+            result = next((step for step in steps if step), None)
+        if result is None:
             return None
-        place, texts = found
+        place, texts = result
         if texts:
             self._texts.add(index, texts)
         _put(index, INDEXED_RUN, vars(place) | {"texts": place.texts + len(texts)})
@@ -167,12 +167,12 @@ def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place
     """
     created = db.execute(select(col(SchemaVersion.created))).scalar() or 0
     source = index.execute(select(SOURCE.c.format, SOURCE.c.created)).first()
-    columns = [INDEXED_RUN.c[it.name] for it in fields(_Place)]
+    columns = [INDEXED_RUN.c[field.name] for field in fields(_Place)]
     places = {row.run_id: _Place(*row) for row in index.execute(select(*columns))}
     runs = db.execute(select(col(Run.id), col(Run.uid), col(Run.changed)))
     there = {(run_id, uid): changed for run_id, uid, changed in runs}
     is_ours = source is not None and tuple(source) == (FORMAT, created)
-    if is_ours and all(there.get((it.run_id, it.uid), -2) >= it.changed for it in places.values()):
+    if is_ours and all(there.get((place.run_id, place.uid), -2) >= place.changed for place in places.values()):
         return places
     texts.clear(index)
     index.execute(delete(INDEXED_RUN))
@@ -182,25 +182,25 @@ def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place
 
 
 def _next(
-    index: Connection, known: Texts, db: Connection, run: _Run, place: _Place | None
+    index: Connection, store: Texts, db: Connection, run: _Run, place: _Place | None
 ) -> tuple[_Place, _Texts] | None:
     """Returns the texts of the run's next rollouts, and the place after them; None if there are none."""
     place = place or _Place(run.id, run.uid)
     row, of_run = EvaluationRow, col(EvaluationRow.run_id) == run.id
     if place.changed < run.changed or place.row_id != _END:
         ties = [col(row.changed) == place.changed, col(row.id) > place.row_id]
-        found = _rows(db, [of_run, *ties], _AT_ONCE) if place.row_id != _END else []
-        found += _rows(db, [of_run, col(row.changed) > place.changed], _AT_ONCE - len(found))
-        texts, last = _texts(index, known, db, [it for it in found if it.scored is not None])
-        end = next((it for it in found if it.id == last), found[-1] if len(found) == _AT_ONCE else None)
+        rows = _rows(db, [of_run, *ties], _AT_ONCE) if place.row_id != _END else []
+        rows += _rows(db, [of_run, col(row.changed) > place.changed], _AT_ONCE - len(rows))
+        texts, last = _texts(index, store, db, [entry for entry in rows if entry.scored is not None])
+        end = next((entry for entry in rows if entry.id == last), rows[-1] if len(rows) == _AT_ONCE else None)
         changed, row_id = (end.changed, end.id) if end is not None else (run.changed, _END)
         return replace(place, changed=changed, row_id=row_id, swept=0), texts
     if run.ended and place.swept != _END:
         # A row without `scored` has no reward: the condition on the reward lets the index of rewards find it.
         without = [col(row.reward).is_(None), col(row.scored).is_(None), col(row.created) <= run.ended]
-        found = _rows(db, [of_run, *without, col(row.id) > place.swept], _AT_ONCE, by_id=True)
-        texts, last = _texts(index, known, db, found)
-        return replace(place, swept=last or (found[-1].id if len(found) == _AT_ONCE else _END)), texts
+        rows = _rows(db, [of_run, *without, col(row.id) > place.swept], _AT_ONCE, by_id=True)
+        texts, last = _texts(index, store, db, rows)
+        return replace(place, swept=last or (rows[-1].id if len(rows) == _AT_ONCE else _END)), texts
     return None
 
 
@@ -213,11 +213,11 @@ def _rows(
 
 
 def _texts(
-    index: Connection, known: Texts, db: Connection, rows: list[Row[tuple[int, int, int | None]]]
+    index: Connection, store: Texts, db: Connection, rows: list[Row[tuple[int, int, int | None]]]
 ) -> tuple[_Texts, int | None]:
     """Returns texts of rows that are not indexed yet, and the last one's id if the budget of characters ran out."""
-    has = known.known(index, [it.id for it in rows])
-    wanted = [it.id for it in rows if it.id not in has]
+    indexed = store.indexed_ids(index, [row.id for row in rows])
+    wanted = [row.id for row in rows if row.id not in indexed]
     texts: _Texts = []
     size = 0
     while wanted[len(texts) :]:

@@ -29,14 +29,14 @@ def parts_of(turns: int | None, error: str | None, content: bytes | None, start:
     messages = list(_dicts(unpacked.get("messages")))
     first = first_answer(messages, turns)
     for index, message in enumerate(messages):
-        said = prompt if index < first else assistant if message.get("role") == "assistant" else tool
-        said += _of_message(message)
+        column = prompt if index < first else assistant if message.get("role") == "assistant" else tool
+        column += _of_message(message)
     for action in _dicts(unpacked.get("actions")):
         sent, back = (other, other) if action.get("phase") == SCORING else (assistant, tool)
         sent += _of_fields(action, "text", "action")
         # The observation of a reset usually is the prompt, or a part of it.
-        known = () if action.get("turn") else prompt
-        back += (it for it in _of_fields(action, "observation", "error") if it not in known)
+        earlier = () if action.get("turn") else prompt
+        back += (text for text in _of_fields(action, "observation", "error") if text not in earlier)
         if isinstance(call := action.get("generation"), dict):
             other += _strings(call.get("error"))
     # Most observations of an environment are messages, too.
@@ -44,7 +44,7 @@ def parts_of(turns: int | None, error: str | None, content: bytes | None, start:
 
 
 def _dicts(values: Any) -> Iterator[dict[str, Any]]:
-    return (it for it in values if isinstance(it, dict)) if isinstance(values, list) else iter(())
+    return (value for value in values if isinstance(value, dict)) if isinstance(values, list) else iter(())
 
 
 def _of_message(message: dict[str, Any]) -> Iterator[str]:

@@ -59,7 +59,7 @@ class Texts:
         """Removes all texts."""
         index.execute(delete(VECTORS))
 
-    def known(self, index: Connection, ids: Collection[int]) -> set[int]:
+    def indexed_ids(self, index: Connection, ids: Collection[int]) -> set[int]:
         """Returns the ids among these whose rollouts are indexed."""
         return set(index.scalars(select(VECTORS.c.rowid).where(VECTORS.c.rowid.in_(ids))))
 
@@ -100,10 +100,10 @@ class _SqliteTexts(Texts):
         index.exec_driver_sql("DROP TABLE search.texts")  # of an earlier format it has other columns
         index.exec_driver_sql(FTS5)
 
-    def known(self, index: Connection, ids: Collection[int]) -> set[int]:
-        listed = ", ".join(str(int(it)) for it in ids)
-        found = index.exec_driver_sql(f"SELECT id FROM search.texts_docsize WHERE id IN ({listed})")  # noqa: S608
-        return set(found.scalars())
+    def indexed_ids(self, index: Connection, ids: Collection[int]) -> set[int]:
+        numbers = ", ".join(str(int(row_id)) for row_id in ids)
+        rows = index.exec_driver_sql(f"SELECT id FROM search.texts_docsize WHERE id IN ({numbers})")  # noqa: S608
+        return set(rows.scalars())
 
     def add(self, index: Connection, texts: list[tuple[int, Parts]]) -> None:
         insertion = f"INSERT INTO search.texts (rowid, {', '.join(COLUMNS)}) VALUES (?, ?, ?, ?, ?)"  # noqa: S608 - ours

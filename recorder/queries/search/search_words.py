@@ -40,8 +40,8 @@ class _Folding(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         with self._lock:
-            self[code] = found = self._ask(chr(code))
-        return found
+            self[code] = folded = self._ask(chr(code))
+        return folded
 
     def _ask(self, character: str) -> str:
         try:
@@ -59,7 +59,9 @@ _folding = _Folding()
 def words_of(text: str) -> list[str]:
     """Return the folded words of a text, in order; a word too long for PostgreSQL becomes its beginning and a hash."""
     words = text.translate(_folding).split()
-    return [it[:_WORD] + hashlib.sha256(it.encode()).hexdigest()[:16] if is_shortened(it) else it for it in words]
+    return [
+        word[:_WORD] + hashlib.sha256(word.encode()).hexdigest()[:16] if is_shortened(word) else word for word in words
+    ]
 
 
 def vectors(texts: Sequence[str]) -> list[str]:
@@ -68,8 +70,8 @@ def vectors(texts: Sequence[str]) -> list[str]:
     """
     words: list[Word] = []
     for text, weight in zip(texts, _WEIGHTS.values(), strict=True):
-        found = [(word, weight) for word in words_of(text)]
-        words += [_GAP, *found] if words and found else found
+        pairs = [(word, weight) for word in words_of(text)]
+        words += [_GAP, *pairs] if words and pairs else pairs
     parts = _parts(words)
     return [" ".join(f"'{word}':{','.join(places)}" for word, places in part.items()) for part in parts]
 
@@ -93,12 +95,12 @@ def place_of(phrase: str, text: str) -> tuple[int, int] | None:
     end = r"\S*" if phrase.endswith("*") else r"(?!\S)"
     folded = text.translate(_folding)
     is_there = bool(words) and all(word in folded for word in words)  # that is much quicker
-    written = r"\s+".join(map(re.escape, words))
-    found = re.search(rf"(?<!\S){written}{end}", folded) if is_there else None
-    if found is None or len(folded) == len(text):
-        return found and found.span()
+    pattern = r"\s+".join(map(re.escape, words))
+    match = re.search(rf"(?<!\S){pattern}{end}", folded) if is_there else None
+    if match is None or len(folded) == len(text):
+        return match and match.span()
     ends = list(accumulate(len(_folding[ord(character)]) for character in text))  # one may become none or several
-    return bisect_right(ends, found.start()), bisect_left(ends, found.end()) + 1
+    return bisect_right(ends, match.start()), bisect_left(ends, match.end()) + 1
 
 
 def is_shortened(word: str) -> bool:

@@ -24,7 +24,7 @@ def cause() -> ColumnElement[Any]:
     return case(
         (or_(status == Status.RUNNING, and_(col(_Row.scored).is_(None), status != Status.ERROR)), null()),
         (
-            or_(stop.in_([it.value for it in BROKEN]), status.in_((Status.ERROR, Status.ABORTED))),
+            or_(stop.in_([reason.value for reason in BROKEN]), status.in_((Status.ERROR, Status.ABORTED))),
             LossCause.INFRASTRUCTURE,
         ),
         (col(_Row.reward).is_(None), LossCause.INVALID_REWARD),
@@ -88,5 +88,5 @@ def _shared(
     key: tuple[Any, ...], condition: ColumnElement[bool], rows: list[ColumnElement[bool]]
 ) -> ColumnElement[bool]:
     """Return a condition on a rollout: `condition` is true for all `rows` with the same `key` taken together."""
-    found = select(*key).where(*rows).group_by(*key).having(condition)
-    return (key[0] if len(key) == 1 else tuple_(*key)).in_(found)
+    groups = select(*key).where(*rows).group_by(*key).having(condition)
+    return (key[0] if len(key) == 1 else tuple_(*key)).in_(groups)

@@ -40,16 +40,16 @@ _FAILURES = (
 
 def any_of(term: Term, conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
     """Joins the conditions of a term's values. NULL counts as false, so that the negated term selects such rows."""
-    found = or_(*conditions)
-    return found.is_not(true()) if term.negated else found
+    condition = or_(*conditions)
+    return condition.is_not(true()) if term.negated else condition
 
 
-def in_range(column: Any, it: Range) -> ColumnElement[bool]:
-    if it.low is not None and it.low == it.high:
-        exactly: ColumnElement[bool] = column == it.low
+def in_range(column: Any, limits: Range) -> ColumnElement[bool]:
+    if limits.low is not None and limits.low == limits.high:
+        exactly: ColumnElement[bool] = column == limits.low
         return exactly
-    low = [column > it.low if it.above else column >= it.low] if it.low is not None else []
-    high = [column < it.high if it.below else column <= it.high] if it.high is not None else []
+    low = [column > limits.low if limits.above else column >= limits.low] if limits.low is not None else []
+    high = [column < limits.high if limits.below else column <= limits.high] if limits.high is not None else []
     return and_(true(), *low, *high)
 
 
@@ -57,8 +57,8 @@ def is_value(column: Any, value: Value) -> ColumnElement[bool]:
     """Returns a condition on a column that stores the field's value itself."""
     if isinstance(value, Range):
         return in_range(column, value)
-    found: ColumnElement[bool] = column.is_(None) if value is None else column == value
-    return found
+    condition: ColumnElement[bool] = column.is_(None) if value is None else column == value
+    return condition
 
 
 def stored_elsewhere(
@@ -106,26 +106,30 @@ def _number_of(text: str) -> Range | None:
 def in_list(term: Term, run_id: int) -> ColumnElement[bool]:
     """Returns a condition on the texts and ranges of a term, of any number: each of its parameters is a whole list."""
     field = FIELDS[term.field]
-    texts = [it for it in term.values if isinstance(it, str)]
+    texts = [value for value in term.values if isinstance(value, str)]
     if field.name == "tag":
         return notebook.tagged(run_id, *texts)
     number, text = (stored(field, term.key, is_text=is_text) for is_text in (False, True))
     if field.name not in {"id", "group"}:  # an index would yield rows that have to be collected and sorted
         number, text = func.coalesce(number, number), func.coalesce(text, text)
-    found: list[Any] = [is_among(text, array(texts))] if texts else []
-    if numbers := [int(it) for it in texts if field.name == "group" and is_id(it)]:
-        found.append(text.in_(select(col(EvaluationRow.group)).where(is_among(col(EvaluationRow.id), array(numbers)))))
-    ranges = [it for it in term.values if isinstance(it, Range)]
-    ranges += [it for it in map(_number_of, texts) if it is not None and field.kind == Kind.ANY]
+    conditions: list[Any] = [is_among(text, array(texts))] if texts else []
+    if numbers := [int(word) for word in texts if field.name == "group" and is_id(word)]:
+        conditions.append(
+            text.in_(select(col(EvaluationRow.group)).where(is_among(col(EvaluationRow.id), array(numbers))))
+        )
+    ranges = [value for value in term.values if isinstance(value, Range)]
+    ranges += [limits for limits in map(_number_of, texts) if limits is not None and field.kind == Kind.ANY]
     if field.kind != Kind.WHOLE:
-        ranges = [it.loose(is_exact=field.kind == Kind.ANY) for it in ranges]
-    found += [in_range(number, it) for it in ranges if it.low is None or it.high is None]
-    closed = [(it.low, it.high) for it in ranges if it.low is not None and it.high is not None]
+        ranges = [limits.loose(is_exact=field.kind == Kind.ANY) for limits in ranges]
+    conditions += [in_range(number, limits) for limits in ranges if limits.low is None or limits.high is None]
+    closed = [(limits.low, limits.high) for limits in ranges if limits.low is not None and limits.high is not None]
     if field.kind == Kind.WHOLE and sum(high - low + 1 for low, high in closed) <= _MOST_LISTED:
-        found.append(is_among(number, array([it for low, high in closed for it in range(int(low), int(high) + 1)])))
+        conditions.append(
+            is_among(number, array([value for low, high in closed for value in range(int(low), int(high) + 1)]))
+        )
     elif closed:
-        found.append(is_within(number, literal(closed, JSON()), run_id))
-    return or_(*found)
+        conditions.append(is_within(number, literal(closed, JSON()), run_id))
+    return or_(*conditions)
 
 
 def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
@@ -133,11 +137,11 @@ def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
     error, stop = col(EvaluationRow.error), col(EvaluationRow.stop_reason)
     if not isinstance(value, str):
         return and_(error.is_(None), not_(lost))
-    found = [error.icontains(value, autoescape=True)]
-    found += [stop == value] if value in _FAILURES else []
-    found += [lost] if value == StopReason.ABORTED else []
-    found += [and_(lost, error.is_(None))] if value.lower() in LOST_ERROR.lower() else []
-    return or_(*found)
+    conditions = [error.icontains(value, autoescape=True)]
+    conditions += [stop == value] if value in _FAILURES else []
+    conditions += [lost] if value == StopReason.ABORTED else []
+    conditions += [and_(lost, error.is_(None))] if value.lower() in LOST_ERROR.lower() else []
+    return or_(*conditions)
 
 
 def is_solved(marks: Marks) -> ColumnElement[int | None]:

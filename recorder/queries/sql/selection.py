@@ -98,34 +98,35 @@ def conditions(
     """
     # A group, or a list of ids, selects fewer rows than any index that begins with the run.
     within = span or _ids_of_steps(run_id, filter)
-    few = {"group", *(it.field for it in filter.terms if it.field == "id" and len(it.values) > MANY)}
-    names_few = any(it.field in few and not it.negated for it in filter.terms)
+    few = {"group", *(term.field for term in filter.terms if term.field == "id" and len(term.values) > MANY)}
+    names_few = any(term.field in few and not term.negated for term in filter.terms)
     is_small = span is not None or is_listed(filter) or names_few
     run: Any = col(EvaluationRow.run_id) + 0 if is_small else col(EvaluationRow.run_id)
-    found: list[ColumnElement[bool]] = [run == run_id]
+    selected: list[ColumnElement[bool]] = [run == run_id]
     if span is not None:
-        found.append(_ID.between(*span))
+        selected.append(_ID.between(*span))
         use = Use.ROWS
     if _is_rare(filter):
         # Redundant, but SQLite uses a partial index only if the query repeats the index's condition word for word.
-        found.append(col(EvaluationRow.status) != literal(Status.OK.value, literal_execute=True))
+        selected.append(col(EvaluationRow.status) != literal(Status.OK.value, literal_execute=True))
     if use == Use.KINDS and is_narrow(filter):
-        found.append(col(EvaluationRow.group) != "")  # always true; keeps SQLite from row_by_kind, which is slower here
-    found += [_term(term, run_id, filter, use, within) for term in filter.terms]
+        # Always true; keeps SQLite from row_by_kind, which is slower here.
+        selected.append(col(EvaluationRow.group) != "")
+    selected += [_term(term, run_id, filter, use, within) for term in filter.terms]
     if use == Use.NUMBER and _reads_the_table(filter):
-        found.append(_ID > 0)  # always true; makes SQLite read the rows in the order in which they are stored
-    return found
+        selected.append(_ID > 0)  # always true; makes SQLite read the rows in the order in which they are stored
+    return selected
 
 
 def leads_to_few(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if an index usually selects few of a large run's rows."""
-    leads = any((it.field in _LEADING and not it.negated) or _is_rare_text(it) for it in filter.terms)
+    leads = any((term.field in _LEADING and not term.negated) or _is_rare_text(term) for term in filter.terms)
     return leads or is_narrow(filter) or _is_rare(filter)
 
 
 def is_listed(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if the rows come from a list of ids (of tags, stars, notes or rare words), which has no order."""
-    return any((it.field in _LISTED and not it.negated) or _is_rare_text(it) for it in filter.terms)
+    return any((term.field in _LISTED and not term.negated) or _is_rare_text(term) for term in filter.terms)
 
 
 def is_broad(filter: RolloutFilter) -> bool:  # noqa: A002
@@ -136,7 +137,7 @@ def is_broad(filter: RolloutFilter) -> bool:  # noqa: A002
 def has_no_order(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if no index has the rows of a broad filter in its order, so that the first of them may be anywhere."""
     kinds = {*_KINDS, "reward", "scored", "step"}
-    return filter.sort not in _SERVED or any(it.field not in kinds for it in filter.terms)
+    return filter.sort not in _SERVED or any(term.field not in kinds for term in filter.terms)
 
 
 def lost_until(run_id: int) -> ColumnElement[int]:
@@ -158,10 +159,10 @@ def in_statistics(filter: RolloutFilter) -> bool:  # noqa: A002
 
 def statistics_conditions(run_id: int, filter: RolloutFilter) -> list[ColumnElement[bool]]:  # noqa: A002
     """Returns conditions on StepStatistics, for a filter for which they suffice."""
-    it = StepStatistics
-    found = [col(it.run_id) == run_id, in_range(col(it.step), filter.range("step"))]
-    columns = {"eval": col(it.eval_name), "mode": col(it.mode)}
-    return found + [column.in_(words) for name, column in columns.items() if (words := filter.words(name))]
+    row = StepStatistics
+    selected = [col(row.run_id) == run_id, in_range(col(row.step), filter.range("step"))]
+    columns = {"eval": col(row.eval_name), "mode": col(row.mode)}
+    return selected + [column.in_(words) for name, column in columns.items() if (words := filter.words(name))]
 
 
 def place_of(db: Session | Connection, row: EvaluationRow, sort: Order) -> Place:
@@ -182,12 +183,12 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
     Rows without the sort key are a section of their own, ordered by id: the two databases sort NULL differently, and
     comparisons with NULL would lose these rows.
     """
-    own = filter.sort if isinstance(filter.sort, ByColumn) else None
-    key, descending = (_key_of(own), own.descending) if own else _SORTS[filter.sort]
+    by_column = filter.sort if isinstance(filter.sort, ByColumn) else None
+    key, descending = (_key_of(by_column), by_column.descending) if by_column else _SORTS[filter.sort]
     descending ^= backwards
     newest_first = (filter.sort != Sort.OLDEST) ^ backwards  # the order of ids among equal keys
-    name = "" if key is None or own else key.key
-    if key is not None and _is_rare(filter) and not own:
+    name = "" if key is None or by_column else key.key
+    if key is not None and _is_rare(filter) and not by_column:
         key = key + 0
     # So few rows are running or aborted that sorting them is faster than searching for them in the order of all rows.
     statuses = filter.words("status")
@@ -198,8 +199,12 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
         return [Section(beyond_id, by_id)]
     # No index has the order of these keys, so that rows are sorted: best read in the order in which they are stored.
     as_stored = [_ID > 0] if filter.sort not in _SERVED else []
-    by_key = [_by(key, descending=descending), *by_id] if own else [_by(it, descending=descending) for it in (key, _ID)]
-    against = None if own or newest_first == descending else Ties(name, key, by_id)
+    by_key = (
+        [_by(key, descending=descending), *by_id]
+        if by_column
+        else [_by(column, descending=descending) for column in (key, _ID)]
+    )
+    against = None if by_column or newest_first == descending else Ties(name, key, by_id)
     with_key = Section([key.is_not(None), *as_stored], by_key, against)
     without = Section([key.is_(None)], by_id)
     if after is None:
@@ -224,7 +229,7 @@ def _is_short(steps: Range) -> bool:
 
 def _is_rare(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if the partial index of rows that are not ok contains all rows of the filter."""
-    return any(it.field == "status" and (Status.OK in it.values) == it.negated for it in filter.terms)
+    return any(term.field == "status" and (Status.OK in term.values) == term.negated for term in filter.terms)
 
 
 def _is_rare_text(term: Term) -> bool:
@@ -235,9 +240,9 @@ def _is_rare_text(term: Term) -> bool:
 
 def _reads_the_table(filter: RolloutFilter) -> bool:  # noqa: A002
     """True if a term needs a column that no index has, and no index selects few rows."""
-    leads = any(it.field in {*_LEADING, *SEARCHED} and not it.negated for it in filter.terms)
+    leads = any(term.field in {*_LEADING, *SEARCHED} and not term.negated for term in filter.terms)
     few = leads or is_narrow(filter) or _is_rare(filter)
-    return not few and any(it.field not in _INDEXED for it in filter.terms)
+    return not few and any(term.field not in _INDEXED for term in filter.terms)
 
 
 def _ids_of_steps(run_id: int, filter: RolloutFilter) -> full_text.Within | None:  # noqa: A002
@@ -282,8 +287,8 @@ def _value(
     # With several alternatives, an index would yield rows that have to be collected and sorted.
     column = func.coalesce(stored, stored) if len(term.values) > 1 and term.field != "group" else stored
     lost = _is_lost(run_id, filter)
-    found = column.is_(None) if value is None else _of_kind(column, term.field, (value,), lost)
-    return and_(found, not_(lost)) if term.field == "stop" and value is None else found
+    condition = column.is_(None) if value is None else _of_kind(column, term.field, (value,), lost)
+    return and_(condition, not_(lost)) if term.field == "stop" and value is None else condition
 
 
 def _loose(term: Term, value: Value) -> Any:
@@ -294,8 +299,8 @@ def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
     """Returns the column itself if its index selects few rows, else an expression that no index serves."""
     only = term.range
     if term.field == "reward":
-        alone = all(it.field in {"reward", "step", "scored", "group"} for it in filter.terms)
-        by_step = any(it.field == "step" and not it.is_plain for it in filter.terms)
+        alone = all(term.field in {"reward", "step", "scored", "group"} for term in filter.terms)
+        by_step = any(term.field == "step" and not term.is_plain for term in filter.terms)
         sorted_by_it = filter.sort in _BY_REWARD and not _is_rare(filter)
         served = sorted_by_it if use == Use.ROWS else use == Use.NUMBER and alone and not by_step
         return col(EvaluationRow.reward) if served else col(EvaluationRow.reward) + 0.0
@@ -303,7 +308,7 @@ def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
         by_id = only is not None and (only.low == only.high or filter.sort in _BY_ID)
         return _ID if by_id else _ID + 0
     if term.field == "step":
-        few = len(term.values) < 10 and all(isinstance(it, Range) and _is_short(it) for it in term.values)
+        few = len(term.values) < 10 and all(isinstance(value, Range) and _is_short(value) for value in term.values)
         served = not term.negated and (few or (use == Use.NUMBER and only is not None))
         return col(EvaluationRow.step) if served else col(EvaluationRow.step) + 0
     return column_of(term.field)
@@ -328,16 +333,16 @@ def _heard_of(run_id: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
 
 def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa: A002
     row = EvaluationRow
-    found = and_(col(row.status) == Status.RUNNING, col(row.created) <= lost_until(run_id))
+    condition = and_(col(row.status) == Status.RUNNING, col(row.created) <= lost_until(run_id))
     # `returned` is always NULL while a row runs; the condition keeps SQLite from row_by_kind, which does not have it.
-    return and_(found, col(row.returned).is_(None)) if _is_rare(filter) else found
+    return and_(condition, col(row.returned).is_(None)) if _is_rare(filter) else condition
 
 
 def _of_kind(column: Any, field: str, values: tuple[str, ...], lost: ColumnElement[bool]) -> Any:
     """Returns a condition on a status or the like; `values` are as pages show them, where lost rows are aborted."""
     if field == "group":  # pages name a group by the number of one of its rollouts
-        numbers = [int(it) for it in values if is_id(it)]
-        groups = [select(col(EvaluationRow.group)).where(_ID.in_([it])).scalar_subquery() for it in numbers]
+        numbers = [int(value) for value in values if is_id(value)]
+        groups = [select(col(EvaluationRow.group)).where(_ID.in_([number])).scalar_subquery() for number in numbers]
         return column.in_([*values, *groups])
     stored = column == values[0] if len(values) == 1 else column.in_(values)
     if field == "status" and Status.RUNNING in values and Status.ABORTED not in values:
