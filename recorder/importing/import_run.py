@@ -46,7 +46,7 @@ from logs_ui.recorder.vocabulary import Lack, RunState
 
 _BATCH, _BATCH_BYTES = 2_048, 32 << 20  # rows in a transaction; bytes of their text
 _GROUPS = 20_000  # whose generations are remembered; more would be unbounded
-_SHOWN = 20  # records that could not be read, with their reasons
+_MOST_BAD = 20  # records that could not be read, with their reasons
 
 
 class BadRecord(NamedTuple):
@@ -532,7 +532,7 @@ class Importer:
             raise LogsUIError(f"{bad.place()}: {bad.reason}. Without --strict it is left out.")
         self.result.bad_count += 1
         file.counts["bad"] += 1
-        if len(self.result.bad) < _SHOWN and bad not in self.result.bad:
+        if len(self.result.bad) < _MOST_BAD and bad not in self.result.bad:
             self.result.bad.append(bad)
 
     def _place_in_group(self, uid: str, rollout: ImportedRollout) -> tuple[str, int]:

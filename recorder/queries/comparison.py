@@ -136,7 +136,7 @@ def task_results(
     # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
     key = func.coalesce(col(row.task), literal("", literal_execute=True)), col(row.group)
     of_run: tuple[Any, ...] = (col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode)
-    columns: dict[str, Any] = {"truncated": derived.stopped_for(StopReason.LENGTH.value), "errors": derived.failed()}
+    columns: dict[str, Any] = {"truncated": derived.stopped_for(StopReason.LENGTH.value), "errors": derived.failure()}
     columns |= {"turns": col(row.turns), "tokens": col(row.completion_tokens)}
     sums: list[Any] = [sum_(column) for column in columns.values() for sum_ in (func.count, whole_sum, func.max)]
     counts = func.min(col(row.step)), func.count(col(row.reward)), func.sum(is_solved(marks)), total(col(row.reward))

@@ -53,12 +53,12 @@ def headers(
                 values: Values = dict(zip(wanted, zip(*rows, strict=True), strict=True))
                 values |= {name: orjson.loads(f"[{','.join(values[name])}]") for name in nested}
                 if Status.RUNNING in values.get("status", ()):
-                    values |= _lost_as_aborted(values, session.scalar(select(lost_until(run_id))) or 0)
+                    values |= _mark_lost_as_aborted(values, session.scalar(select(lost_until(run_id))) or 0)
                 last = values["id"][-1]
                 yield values
 
 
-def _lost_as_aborted(values: Values, until: int) -> Values:
+def _mark_lost_as_aborted(values: Values, until: int) -> Values:
     """Replaces status, stop_reason and error of rows whose process died: see `selection.lost_until`."""
     columns: dict[str, list[Any]] = {name: list(values[name]) for name in _OF_LOST}
     for place, (status, created) in enumerate(zip(values["status"], values["created"], strict=True)):

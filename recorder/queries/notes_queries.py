@@ -68,7 +68,7 @@ def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow]) -> dict[i
     with Session(db) as session:
         recorded = _recorded_tags(session, col(RowTag.row_id).in_(ids.values()))
         personal = _personal_annotations(session, _PERSONAL.c.run == run.uid, _PERSONAL.c.row.in_(ids))
-    return _together(recorded, {ids[row]: entry for (_, row), entry in personal.items()})
+    return _merge_annotations(recorded, {ids[row]: entry for (_, row), entry in personal.items()})
 
 
 def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[int, Annotation]:
@@ -83,7 +83,7 @@ def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[i
         personal = (
             _personal_annotations(session, _PERSONAL.c.run == run.uid, _PERSONAL.c.row != _ITSELF) if id_of else {}
         )
-    return _together(recorded, {id_of[row]: entry for (_, row), entry in personal.items() if row in id_of})
+    return _merge_annotations(recorded, {id_of[row]: entry for (_, row), entry in personal.items() if row in id_of})
 
 
 def annotation(db: Database, run: Run, row: EvaluationRow) -> Annotation:
@@ -162,7 +162,7 @@ def _recorded_tags(session: Session, *conditions: ColumnElement[bool]) -> dict[i
     return tags
 
 
-def _together(recorded: dict[int, tuple[str, ...]], people: dict[int, Annotation]) -> dict[int, Annotation]:
+def _merge_annotations(recorded: dict[int, tuple[str, ...]], people: dict[int, Annotation]) -> dict[int, Annotation]:
     return {id_: replace(people.get(id_, NOTHING), recorded=recorded.get(id_, ())) for id_ in {*people, *recorded}}
 
 

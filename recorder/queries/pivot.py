@@ -188,7 +188,7 @@ def _from_rows(
     limit: int | None, span: selection.Span | None,
 ) -> Select[Any]:  # fmt: skip
     """Selects only the columns it needs: an index may contain them all."""
-    expressions = _properties(run_id) | {name: _stored(name, is_text=True) for name in by if name not in set(Dimension)}
+    expressions = _properties(run_id) | {name: _column(name, is_text=True) for name in by if name not in set(Dimension)}
     places = {name: f"by_{place}" for place, name in enumerate(dict.fromkeys(by))}
     columns = [buckets.first(name, expressions[name]).label(places[name]) for name in places if name in expressions]
     ids = [col(EvaluationRow.id), col(EvaluationRow.uid)] if Dimension.TAG in by else []
@@ -210,9 +210,9 @@ def _from_rows(
     return select(*grouped, func.count(), total(some.c.value), func.count(some.c.value)).group_by(*grouped)
 
 
-def _stored(name: str, *, is_text: bool = False) -> Any:
+def _column(name: str, *, is_text: bool = False) -> Any:
     field, key = split_name(name) or (FIELDS["metadata"], name)
-    return matching.stored(field, key, is_text=is_text)
+    return matching.value_of(field, key, is_text=is_text)
 
 
 def _properties(run_id: int) -> dict[str, Any]:
@@ -237,12 +237,12 @@ def _value(measure: str, marks: Marks) -> Any:
     if measure == Measure.SOLVED:
         return matching.is_solved(marks) if marks else cast(null(), Integer)
     if measure == Measure.ERRORS:
-        return derived.failed()
+        return derived.failure()
     if measure == Measure.TRUNCATED or measure.startswith("stop:"):
         return derived.stopped_for(
             StopReason.LENGTH.value if measure == Measure.TRUNCATED else measure.removeprefix("stop:")
         )
-    return literal(1) if measure == Measure.COUNT else _stored(measure)
+    return literal(1) if measure == Measure.COUNT else _column(measure)
 
 
 def _rows_by_tag(run_id: int, rows: Any, name: str) -> Any:

@@ -151,10 +151,10 @@ def _state(now: int) -> ColumnElement[str]:
 def _conditions(chosen: RunFilter, now: int) -> list[ColumnElement[bool]]:
     return [
         *(_contains(word) for word in chosen.words),
-        *(col(Run.uid).in_(_annotated(PersonalTag, col(PersonalTag.tag) == tag)) for tag in chosen.tags),
+        *(col(Run.uid).in_(_select_annotated(PersonalTag, col(PersonalTag.tag) == tag)) for tag in chosen.tags),
         *([_state(now).in_(chosen.states)] if chosen.states else []),
         *([col(Run.project).in_(chosen.projects)] if chosen.projects else []),
-        *([col(Run.uid).in_(_annotated(Star))] if chosen.starred else []),
+        *([col(Run.uid).in_(_select_annotated(Star))] if chosen.starred else []),
     ]
 
 
@@ -168,7 +168,7 @@ def _contains(word: str) -> ColumnElement[bool]:
     named_by = (Run.name, Run.uid, Run.model, Run.project)
     matches = [col(column).icontains(word, autoescape=True) for column in named_by]
     annotated = [
-        col(Run.uid).in_(_annotated(table, column.icontains(word, autoescape=True)))
+        col(Run.uid).in_(_select_annotated(table, column.icontains(word, autoescape=True)))
         for table, column in ((PersonalTag, col(PersonalTag.tag)), (Note, col(Note.text)))
     ]
     evals = _eval_names().c
@@ -176,7 +176,7 @@ def _contains(word: str) -> ColumnElement[bool]:
     return or_(*matches, col(Run.id).in_(evaluating), *annotated, _has_value(word))
 
 
-def _annotated(table: Any, *conditions: ColumnElement[bool]) -> Any:
+def _select_annotated(table: Any, *conditions: ColumnElement[bool]) -> Any:
     return select(col(table.run)).where(col(table.row) == "", *conditions)
 
 

@@ -103,7 +103,7 @@ def steps(
     `most`.
     """
     step = col(StepStatistics.step)
-    chosen = _thinned(run_id, of, most) if only is None else select(step).where(*_of_series(run_id, of), step.in_(only))
+    chosen = _thin(run_id, of, most) if only is None else select(step).where(*_of_series(run_id, of), step.in_(only))
     with Session(db) as session:
         return _steps(session, run_id, of, chosen)
 
@@ -160,7 +160,7 @@ def _of_eval(table: type[EvaluationRow | StepStatistics], of: Series) -> Any:
     return true() if of.eval_name is None else col(table.eval_name) == of.eval_name
 
 
-def _thinned(run_id: int, of: Series, most: int) -> Select[Any]:
+def _thin(run_id: int, of: Series, most: int) -> Select[Any]:
     step = col(StepStatistics.step)
     if of.steps <= most:
         return select(step).where(*_of_series(run_id, of)).distinct()
@@ -181,10 +181,10 @@ def _steps(session: Session, run_id: int, of: Series, chosen: Select[Any]) -> li
     lost = _lost(session, run_id, of)
     rows = [_step(session, run_id, of, dict(values), lost) for values in session.execute(query).mappings().all()]
     by_step = groupby(rows, lambda step: step.step)
-    return [_together(list(each)) for _, each in by_step] if of.eval_name is None else rows
+    return [_sum_evals(list(each)) for _, each in by_step] if of.eval_name is None else rows
 
 
-def _together(each: list[Step]) -> Step:
+def _sum_evals(each: list[Step]) -> Step:
     """Return the sums over a step of several evals."""
     whole: dict[str, Any] = {name: sum(getattr(step, name) for step in each) for name in _ADDED}
     for name in ("statuses", "stop_reasons"):

@@ -30,7 +30,7 @@ from logs_ui.recorder.vocabulary import Lack, Status, StopReason
 _VERSION = re.compile(r"ATIF-v1\.")
 _IMAGE = 8 << 20  # bytes of an image that is taken into its message; a larger one stays a path
 _OF_TRIAL = re.compile(r"(.+?)/(?:steps/[^/]+/)?(?:user-)?agent/[^/]+")
-_SHOWN = {"source", "message", "reasoning_content", "tool_calls", "observation"}  # of a step; the rest is metadata
+_FIELDS = {"source", "message", "reasoning_content", "tool_calls", "observation"}  # of a step; the rest is metadata
 _TOKENS = ("prompt_token_ids", "completion_token_ids", "logprobs")
 _ENDS = {  # by the exception's type, empty without one, in this order, as error_policy.py of harbor 0.25 classifies it
     "$|Verifier|RewardFile": StopReason.DONE,
@@ -148,7 +148,7 @@ def _fields(trajectories: Sequence[tuple[dict[str, Any], Path]], calls: list[Any
             turns += [Turn(tokens=whole(metrics.get("completion_tokens")))] * (is_answer and messages is completion)
             times += [time] if (time := micros(step.get("timestamp"))) else []
             rest = step | {"metrics": metrics or None}
-            steps.append({name: value for name, value in rest.items() if name not in _SHOWN and value is not None})
+            steps.append({name: value for name, value in rest.items() if name not in _FIELDS and value is not None})
     tokens, chains = _tokens(calls or sampled)
     return {
         "prompt": prompt, "completion": completion, "turns": turns, "tokens": tokens, "metrics": totals,

@@ -54,7 +54,7 @@ _LONG = 300  # characters of a column's name: of longer ones, nested names would
 _TABLES = ("rewards", "weights", "constants", "cut")
 _REWARD = re.compile(r"(^|[._/])(rewards?|scores?)([._/]|$)|(_reward|_score)$")
 _IN_TEXT = "turns and tool calls (in the text of the answer, unless that is ChatML)"
-_quoted = partial(json.dumps, ensure_ascii=False)
+_quote = partial(json.dumps, ensure_ascii=False)
 
 
 class MappedReader(Reader):
@@ -115,7 +115,7 @@ class MappedReader(Reader):
             del fields["group"]  # that is no more than without it
         has_parts = len(self._rewards) > ("reward" not in fields) and not self._weights
         names = {*fields, *(["rewards"] if self._rewards else []), *([] if has_parts else ["weights"])}
-        return ImportedRun(run, lacks=_lacking(names))
+        return ImportedRun(run, lacks=_lacks_of(names))
 
     def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
         if not isinstance(record, dict):
@@ -123,7 +123,7 @@ class MappedReader(Reader):
         columns = self._columns_of(record, place)
         fields = self._fields_of(columns)
         rewards = {
-            name: _converted("reward", columns[column], column)
+            name: _convert("reward", columns[column], column)
             for name, column in self._rewards.items()
             if column in columns
         }
@@ -166,7 +166,7 @@ class MappedReader(Reader):
         columns_by_field = (
             (name, column) for name, column in self._fields.items() if column in columns and name not in halves
         )
-        values = {name: _converted(name, columns[column], column) for name, column in columns_by_field}
+        values = {name: _convert(name, columns[column], column) for name, column in columns_by_field}
         fields = self._constants | halves | {name: value for name, value in values.items() if value is not None}
         if "step" in fields and "advantage" in values and self._is_training(fields, columns["@path"]):
             fields.setdefault("mode", Mode.TRAIN)
@@ -225,12 +225,12 @@ def declared_readers() -> list[type[MappedReader]]:
     for file in sorted(Path(__file__).with_name("declared").glob("*.toml")):
         mapping = tomllib.loads(file.read_text("utf-8"))
         about = mapping.pop("format")
-        about["lacks"] = [*_lacking({*mapping, "weights"}), *about.get("lacks", ())]
+        about["lacks"] = [*_lacks_of({*mapping, "weights"}), *about.get("lacks", ())]
         classes.append(type(file.stem, (MappedReader,), {"name": file.stem, **about, "declared": mapping}))
     return classes
 
 
-def _lacking(fields: set[str]) -> list[str]:
+def _lacks_of(fields: set[str]) -> list[str]:
     """Return what a run lacks of which these fields are known."""
     return [lack for lack, names in _VOCABULARY["lacks"].items() if fields.isdisjoint(names)]
 
@@ -288,7 +288,7 @@ def suggestion(file: Path) -> str:
             fitting = [column for column in fitting if (column in repeated) == (field == "group")]
         if field in _WORDS:
             fitting = [
-                column for column in fitting if any(_converted(field, value, column) for value in seen.get(column, ()))
+                column for column in fitting if any(_convert(field, value, column) for value in seen.get(column, ()))
             ]
         fitting += [chosen["prompt"]] if field == "group" and "prompt" in chosen else []
         if fitting and (field not in ("prompt", "completion") or "messages" not in chosen):
@@ -296,7 +296,7 @@ def suggestion(file: Path) -> str:
     free = [column for column in values if column not in chosen.values() and _values.number(values[column]) is not None]
     scores = [column for column in free if _REWARD.search(column)]
     lasts = Counter(column.split(".")[-1] for column in scores)
-    rewards = {_quoted(last if lasts[last := column.split(".")[-1]] == 1 else column): column for column in scores}
+    rewards = {_quote(last if lasts[last := column.split(".")[-1]] == 1 else column): column for column in scores}
 
     text = [
         f"# Save this as mapping.toml, correct it, and run: logs-ui import {file.name} --map mapping.toml",
@@ -306,17 +306,17 @@ def suggestion(file: Path) -> str:
         text += ["", title] if title and columns else []
         for name, column in columns.items():
             reference = column if column in firsts else f"{column}?"  # it comes later
-            text.append(f"{name} = {_quoted(reference)}  # {shortened(repr(values[column]))}")
+            text.append(f"{name} = {_quote(reference)}  # {shortened(repr(values[column]))}")
     text += [] if "mode" in chosen else ["", "[constants]", 'mode = "train"  # or "eval"']
-    return "\n".join([*_lacking_answer(chosen), *text, "", *_unchosen(chosen, every), ""])
+    return "\n".join([*_comment_lack_of_answer(chosen), *text, "", *_comment_unchosen(chosen, every), ""])
 
 
-def _lacking_answer(chosen: Mapping[str, str]) -> list[str]:
+def _comment_lack_of_answer(chosen: Mapping[str, str]) -> list[str]:
     is_lacking = chosen.keys().isdisjoint(_ANSWERS)
     return ['# No column with the answer was found. Name one: completion = "..."'] * is_lacking
 
 
-def _unchosen(chosen: Mapping[str, str], columns: Iterable[str]) -> list[str]:
+def _comment_unchosen(chosen: Mapping[str, str], columns: Iterable[str]) -> list[str]:
     """Return lines about the fields without a column: those that no column has the name of, and others."""
     missing = [
         field for field in _FIELDS if field not in chosen and ("messages" not in chosen or field not in _MESSAGE_FIELDS)
@@ -387,14 +387,14 @@ def _parts(column: str) -> list[str]:
 
 def _constant(field: str, value: Any) -> Any:
     """Return a field's value that a mapping gives. Raises LogsUIError for a word that is none of ours."""
-    word = _converted(field, value, "[constants]")
+    word = _convert(field, value, "[constants]")
     if word is None:
         words = ", ".join(_WORDS.get(field, ()))
         raise LogsUIError(f"[constants] {field} = {value!r:.80} is not one of its words: {words}.")
     return word
 
 
-def _converted(field: str, value: Any, column: str) -> Any:
+def _convert(field: str, value: Any, column: str) -> Any:
     """Return a field's value; None for null, and for a word that is none of ours. Raises RecordError."""
     if value is None or field in _WORDS:
         word = str(value).lower()

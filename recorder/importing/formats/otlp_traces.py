@@ -14,7 +14,7 @@ from logs_ui.recorder.vocabulary import Lack
 
 _CALLS, _OURS = ("chat", "text_completion", "generate_content"), "logs_ui."
 _INSTRUCTIONS = "gen_ai.system_instructions"
-_READ = (_INSTRUCTIONS, ".messages", ".tool.call.arguments", ".tool.call.result", "gen_ai.operation.name", "resource")
+_KEYS = (_INSTRUCTIONS, ".messages", ".tool.call.arguments", ".tool.call.result", "gen_ai.operation.name", "resource")
 _SCORE = ("gen_ai.evaluation.name", "gen_ai.evaluation.score.value")
 _TRACES = 1_000  # of which spans are remembered
 _IDS = ("token ids", "log-probs")  # our export has none, either
@@ -119,7 +119,7 @@ class OtlpReader(Reader):
 
 def _rest(values: dict[str, Any]) -> dict[str, Any]:
     """Return the attributes of a span that are metadata."""
-    return {name: value for name, value in values.items() if not name.startswith(_OURS) and not name.endswith(_READ)}
+    return {name: value for name, value in values.items() if not name.startswith(_OURS) and not name.endswith(_KEYS)}
 
 
 def _order(span: dict[str, Any]) -> tuple[Any, ...]:

@@ -82,7 +82,7 @@ class VerifiersReader(Reader):
         file = place.file.absolute()
         match = _FOLDER.search(file.as_posix())
         step_of_folder, kind, subset, env = match.groups() if match else (0, "eval", None, None)
-        run, about = part(record, "run"), {} if match else _beside(file.parent)
+        run, about = part(record, "run"), {} if match else _settings_beside(file.parent)
         run_id = run.get("id") or (place.id if not match and file.name in _EVALUATIONS else None)
         if run_id not in self.runs:
             self.runs[run_id] = _describe_run(record, about)
@@ -125,7 +125,7 @@ class VerifiersReader(Reader):
             yield from _rollouts(
                 trace, _values.key_of(trace.get("id"), place), common, more if "traces" in record else {}
             )
-        if subset == "effective" and every not in self._judged_files and self._is_given(every):
+        if subset == "effective" and every not in self._judged_files and self._is_imported(every):
             self._judged_files.add(every)
             for number, later_record in records_of(every):
                 with suppress(Exception):  # it is counted where the file is read
@@ -140,7 +140,7 @@ class VerifiersReader(Reader):
         values = {_NAMES.get(name, name): value for name, value in record.items() if name not in _LOG}
         yield ImportedScalars(record["step"], values, run_id)
 
-    def _is_given(self, file: Path) -> bool:
+    def _is_imported(self, file: Path) -> bool:
         """Return True if a file is imported, too."""
         return file in self._read_files or (file.is_relative_to(self.root) and file.is_file())
 
@@ -151,7 +151,7 @@ class VerifiersReader(Reader):
             if not file.is_file():
                 return False
             if trace in _trace_ids(file, file.stat().st_ino, file.stat().st_size):
-                return self._is_given(file)
+                return self._is_imported(file)
         return False
 
 
@@ -185,7 +185,7 @@ def _weights(file: Path, _inode: int, _size: int) -> dict[tuple[Any, str], float
     }  # fmt: skip
 
 
-def _beside(folder: Path) -> dict[str, Any]:
+def _settings_beside(folder: Path) -> dict[str, Any]:
     """Return what is beside the results of an evaluation: its description before 0.2, its settings since."""
     files = [folder / "metadata.json", *sorted(folder.glob("configs/resolved/*.json"))]
     for file in (path for path in files if path.is_file()):

@@ -78,7 +78,7 @@ class _Plan:
     def expression(self, text: str, name: str) -> str:
         """Returns a `match_expression` whose prefix becomes an OR of words that begin so, unless they are too many."""
         if (text, name) not in self.expressions:
-            begun = _begun(self.connection, text) if text.endswith("*") else []
+            begun = _expand_prefix(self.connection, text) if text.endswith("*") else []
             self.expressions[text, name] = match_expression(*(begun or [text]), name=name)
         return self.expressions[text, name]
 
@@ -188,7 +188,7 @@ def search_state(connection: Connection, run_id: int) -> SearchState:
     return SearchState(row[0], bool(row[1])) if row else SearchState(0, behind=True)
 
 
-def _begun(connection: Connection, text: str) -> list[str]:
+def _expand_prefix(connection: Connection, text: str) -> list[str]:
     """Expands a text that ends with `*` to one text per word that begins so; empty if there are none, or too many."""
     words = search_words.words_of(text[:-1])
     if not words or any(map(search_words.is_shortened, words)):

@@ -38,15 +38,15 @@ def cause() -> ColumnElement[Any]:
 
 def stopped_for(reason: str) -> ColumnElement[Any]:
     """Return an expression that is 1 if a rollout stopped for the reason, else 0; NULL if it has not ended."""
-    return case((and_(_ended(), col(_Row.stop_reason) == reason), 1), (_ended(), 0))
+    return case((and_(_has_ended(), col(_Row.stop_reason) == reason), 1), (_has_ended(), 0))
 
 
-def failed() -> ColumnElement[Any]:
+def failure() -> ColumnElement[Any]:
     """Return an expression that is 1 if a rollout ended with an error, else 0; NULL if it has not ended."""
-    return case((col(_Row.status) == Status.ERROR, 1), (_ended(), 0))
+    return case((col(_Row.status) == Status.ERROR, 1), (_has_ended(), 0))
 
 
-def _ended() -> ColumnElement[bool]:
+def _has_ended() -> ColumnElement[bool]:
     return col(_Row.status).in_((Status.OK.value, Status.ERROR.value))
 
 
@@ -78,13 +78,13 @@ def matches(
     group, reward, completion = col(_Row.group), col(_Row.reward), col(_Row.completion_key)
     if name == "twins":
         rows.append(completion.is_not(None))
-        return _shared((group, completion), is_value(func.count() - 1, value), rows)
+        return _in_groups((group, completion), is_value(func.count() - 1, value), rows)
     if name == "spread":
-        return _shared((group,), is_value(case((func.count(reward) > 1, spread(reward))), value), rows)
-    return _shared((group,), is_value(func.count(col(_Row.prompt_key).distinct()), value), rows)
+        return _in_groups((group,), is_value(case((func.count(reward) > 1, spread(reward))), value), rows)
+    return _in_groups((group,), is_value(func.count(col(_Row.prompt_key).distinct()), value), rows)
 
 
-def _shared(
+def _in_groups(
     key: tuple[Any, ...], condition: ColumnElement[bool], rows: list[ColumnElement[bool]]
 ) -> ColumnElement[bool]:
     """Return a condition on a rollout: `condition` is true for all `rows` with the same `key` taken together."""

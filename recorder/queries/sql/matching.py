@@ -61,7 +61,7 @@ def is_value(column: Any, value: Value) -> ColumnElement[bool]:
     return condition
 
 
-def stored_elsewhere(
+def condition_elsewhere(
     term: Term, value: Value, run_id: int, within: full_text.Within | None = None
 ) -> ColumnElement[bool]:  # fmt: skip
     """Returns a condition on a field that is stored outside the row's columns; `within` are the first and last id."""
@@ -109,7 +109,7 @@ def in_list(term: Term, run_id: int) -> ColumnElement[bool]:
     texts = [value for value in term.values if isinstance(value, str)]
     if field.name == "tag":
         return notebook.tagged(run_id, *texts)
-    number, text = (stored(field, term.key, is_text=is_text) for is_text in (False, True))
+    number, text = (value_of(field, term.key, is_text=is_text) for is_text in (False, True))
     if field.name not in {"id", "group"}:  # an index would yield rows that have to be collected and sorted
         number, text = func.coalesce(number, number), func.coalesce(text, text)
     conditions: list[Any] = [is_among(text, array(texts))] if texts else []
@@ -155,7 +155,7 @@ def is_solved(marks: Marks) -> ColumnElement[int | None]:
     return cast(case((col(EvaluationRow.reward).is_(None), None), *won), Integer)
 
 
-def stored(field: Field, key: str | None, *, is_text: bool = False) -> Any:
+def value_of(field: Field, key: str | None, *, is_text: bool = False) -> Any:
     """Returns the expression of a field's value; of what is in a JSON object the number, or with `is_text` the text."""
     if not field.among:
         return column_of(field.name)

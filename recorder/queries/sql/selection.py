@@ -20,7 +20,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, Rol
 from logs_ui.recorder.queries.filters.terms import MANY, Range, Term, Value, is_id
 from logs_ui.recorder.queries.search import full_text
 from logs_ui.recorder.queries.sql import derived, matching
-from logs_ui.recorder.queries.sql.matching import any_of, column_of, has_error, in_range, stored, stored_elsewhere
+from logs_ui.recorder.queries.sql.matching import any_of, column_of, condition_elsewhere, has_error, in_range, value_of
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import server_clock
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepStatistics
@@ -174,7 +174,7 @@ def place_of(db: Session | Connection, row: EvaluationRow, sort: Order) -> Place
 
 
 def _key_of(sort: ByColumn) -> Any:
-    return derived.cause() if sort.name == "cause" else stored(sort.field, sort.key, is_text=sort.is_text)
+    return derived.cause() if sort.name == "cause" else value_of(sort.field, sort.key, is_text=sort.is_text)
 
 
 def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = False) -> list[Section]:  # noqa: A002
@@ -273,14 +273,14 @@ def _value(
     term: Term, value: Value, run_id: int, filter: RolloutFilter, use: Use, within: full_text.Within | None  # noqa: A002
 ) -> Any:  # fmt: skip
     if term.field == "scored":
-        return _scored(Scored(str(value)), run_id)
+        return _score_condition(Scored(str(value)), run_id)
     if term.field == "error":
         return has_error(value, _is_lost(run_id, filter))
     if term.field in derived.FIELDS:
         span = within if within is not None and isinstance(within[0], int) else None
         return derived.matches(term.field, _loose(term, value), run_id, filter, span)
     if FIELDS[term.field].column is None:
-        return stored_elsewhere(term, value, run_id, within)
+        return condition_elsewhere(term, value, run_id, within)
     if isinstance(value, Range):
         return in_range(_numbers(term, filter, use), _loose(term, value))
     stored = column_of(term.field)
@@ -314,7 +314,7 @@ def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
     return column_of(term.field)
 
 
-def _scored(word: Scored, run_id: int) -> ColumnElement[bool]:
+def _score_condition(word: Scored, run_id: int) -> ColumnElement[bool]:
     row = EvaluationRow
     if word == Scored.YES:
         return col(row.reward).is_not(None)
