@@ -17,7 +17,7 @@ from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.labels import attribute_text
 from logs_ui.recorder.queries.common import LARGE, Database, bounded
-from logs_ui.recorder.queries.rollout_list import read
+from logs_ui.recorder.queries.rollout_list import read_rollouts
 from logs_ui.recorder.rows.text_facts import FACTS, TEXTS
 from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
 from logs_ui.recorder.vocabulary import Mode, Status
@@ -196,7 +196,7 @@ def labels_of(db: Database, run_id: int, rows: Rows) -> dict[str, list[str | Non
 def texts_of(db: Database, run_id: int, ids: Sequence[int]) -> dict[int, Texts]:
     """Return the texts of rollouts, as `Run.read_texts` has them."""
     with Session(db) as session:
-        found = read(session, run_id, col(EvaluationRow.id).in_(ids))
+        found = read_rollouts(session, run_id, col(EvaluationRow.id).in_(ids))
     return {it.row.id or 0: Texts(it.messages, it.own_actions) for it in found if it.messages or it.actions}
 
 

@@ -10,7 +10,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
-from logs_ui.recorder.queries.rollout_list import Rollout, read
+from logs_ui.recorder.queries.rollout_list import Rollout, read_rollouts
 from logs_ui.recorder.queries.sql.selection import Use, conditions
 from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import Status
@@ -53,7 +53,9 @@ def rollouts_called(db: Database, run_id: int, ids: Sequence[int]) -> Iterator[R
     left = sorted(ids)
     while left:
         with Session(db) as session:
-            batch = read(session, run_id, col(EvaluationRow.id).in_(left), col(EvaluationRow.run_id) + 0 == run_id)
+            batch = read_rollouts(
+                session, run_id, col(EvaluationRow.id).in_(left), col(EvaluationRow.run_id) + 0 == run_id
+            )
         yield from batch
         last = batch[-1].row.id or 0 if batch else left[-1]
         left = [row_id for row_id in left if row_id > last]

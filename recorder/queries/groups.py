@@ -18,7 +18,7 @@ from sqlmodel import col
 from logs_ui.recorder.errors import RolloutNotFoundError
 from logs_ui.recorder.queries.common import Count, Database, as_shown, bounded
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
-from logs_ui.recorder.queries.rollout_list import Cursor, Rollout, read
+from logs_ui.recorder.queries.rollout_list import Cursor, Rollout, read_rollouts
 from logs_ui.recorder.queries.sql.matching import ALIKE, Marks, is_solved
 from logs_ui.recorder.queries.sql.selection import Section, Use, conditions, lost_until, sections
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
@@ -238,11 +238,11 @@ def by_reward(row: EvaluationRow) -> tuple[bool, float, int, int]:
 
 
 def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollout]:
-    """Returns rollouts with their payloads, by id: as many of them as fit into the memory budget of `read`. Raises
-    DatabaseError if the payload of one is damaged.
+    """Return rollouts with their payloads, by id: as many of them as fit into the memory budget of `read_rollouts`.
+    Raises DatabaseError if the payload of one is damaged.
     """
     with Session(db) as session:
-        rollouts = read(session, run_id, _id.in_(list(row_ids)), _run + 0 == run_id)
+        rollouts = read_rollouts(session, run_id, _id.in_(list(row_ids)), _run + 0 == run_id)
     return {rollout.row.id or 0: rollout for rollout in rollouts}
 
 

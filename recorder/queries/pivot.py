@@ -85,15 +85,15 @@ class Cell:
 
     count: int = 0
     total: float = 0.0
-    known: int = 0
+    measured: int = 0
 
     @property
     def mean(self) -> float | None:
         """Returns the mean of the measure; None if no rollout has it, or if it is no number."""
-        return self.total / self.known if self.known and not math.isnan(self.total) else None
+        return self.total / self.measured if self.measured and not math.isnan(self.total) else None
 
     def __add__(self, other: "Cell") -> "Cell":
-        return Cell(self.count + other.count, self.total + other.total, self.known + other.known)
+        return Cell(self.count + other.count, self.total + other.total, self.measured + other.measured)
 
 
 @dataclass(frozen=True)

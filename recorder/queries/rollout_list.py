@@ -147,7 +147,7 @@ def mean_reward(
 def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
     """Reads one rollout with its payload. Raises RolloutNotFoundError if the run has no rollout of that id."""
     with Session(db) as session:
-        matches = read(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
+        matches = read_rollouts(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
     if not matches:
         raise RolloutNotFoundError(f"This run has no rollout {row_id}. It may belong to another run of the database.")
     return matches[0]
@@ -201,7 +201,7 @@ def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 2
     while last is not None:
         with Session(db) as session, planning(session.connection()):
             ids = session.scalars(ids_after(run_id, filter, last, chunk)).all()
-            batch = read(session, run_id, of_id.in_(ids))
+            batch = read_rollouts(session, run_id, of_id.in_(ids))
         last = batch[-1].row.id if batch else None
         if batch:
             yield batch
@@ -255,7 +255,7 @@ def _in_section(
     return complete + list(session.scalars(of_last.limit(limit - len(complete))))
 
 
-def read(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[Rollout]:
+def read_rollouts(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[Rollout]:
     """Reads rollouts by id, until their payloads exceed _CHUNK_BYTES; always at least one."""
     query: Any = _WITH_PAYLOADS.where(*selected).order_by(col(EvaluationRow.id)).execution_options(yield_per=_AT_ONCE)
     batch: list[Rollout] = []

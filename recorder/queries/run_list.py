@@ -48,7 +48,7 @@ class ListedRun:
     """Holds a run with its annotation."""
 
     summary: RunSummary
-    said: Annotation
+    annotation: Annotation
 
 
 @dataclass(frozen=True)

@@ -176,7 +176,7 @@ def _value(cell: Cell, measure: str) -> float | None:
 def _shown(cell: Cell, measure: str, link: str | None, heat: str = "") -> PivotCell:
     value = _value(cell, measure)
     rollouts = figures.plural(cell.count, "rollout")
-    known = "" if measure == Measure.COUNT or cell.known == cell.count else f", {cell.known:,} with a value"
+    known = "" if measure == Measure.COUNT or cell.measured == cell.count else f", {cell.measured:,} with a value"
     return PivotCell(_written(value, measure), f"{rollouts}{known}", link, heat)
 
 

@@ -189,7 +189,7 @@ def test_any_column_is_an_axis_or_a_value(engine: Engine) -> None:
         of_cell = [it for it in known if (it.attributes or {})["difficulty"] == difficulty.value]
         of_cell = [it for it in of_cell if it.stop_reason == stop.value]
         values = [value for it in of_cell if (value := (it.rewards or {}).get("format")) is not None]
-        assert (cell.count, cell.known) == (len(of_cell), len(values))
+        assert (cell.count, cell.measured) == (len(of_cell), len(values))
         assert cell.mean == pytest.approx(mean(values) if values else None)
     levels = pivot(engine, 1, EVERYTHING, "metadata.level", "metadata.difficulty", "metadata.level")
     assert [it.value for it in levels.rows] == [str(level) for level in range(12)]
