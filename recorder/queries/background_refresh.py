@@ -46,18 +46,18 @@ _refreshers: "WeakKeyDictionary[Engine, _Refresher]" = WeakKeyDictionary()
 
 
 def begin(engine: Engine) -> None:
-    """Starts a background thread for an engine."""
+    """Start a background thread for an engine."""
     _refreshers[engine] = _Refresher(engine)
 
 
 def end(engine: Engine) -> None:
-    """Stops an engine's background thread after the query that is running; the others are dropped."""
+    """Stop an engine's background thread after the query that is running; the others are dropped."""
     if (refresher := _refreshers.pop(engine, None)) is not None:
         refresher.thread.shutdown(cancel_futures=True)
 
 
 def ask_later(engine: Engine, key: Hashable, query: Callable[[Connection], object]) -> bool:
-    """Queues a query, which runs in a transaction of its own and stores its result where pages look for it. A key that
+    """Queue a query, which runs in a transaction of its own and stores its result where pages look for it. A key that
     is queued already is not queued again. Returns False if the engine has no background thread.
     """
     if (refresher := _refreshers.get(engine)) is None:

@@ -53,7 +53,7 @@ def count_up_to_cap(session: Session, selected: list[ColumnElement[bool]]) -> Co
 
 
 def newest_ids(session: Session, run_id: int, step_max: float | None, number: int) -> Span:
-    """Returns the first and last id of about `number` rollouts of a run: the newest up to a step."""
+    """Return the first and last id of about `number` rollouts of a run: the newest up to a step."""
     row = EvaluationRow
     of_id: Any = col(row.id)
     of_run: list[Any] = [col(row.run_id) == run_id]
@@ -67,7 +67,7 @@ def newest_ids(session: Session, run_id: int, step_max: float | None, number: in
 
 
 def as_shown(session: Session, run_id: int, stored: Iterable[EvaluationRow]) -> list[EvaluationRow]:
-    """Detaches rows from the session, and marks those whose process died as aborted: see `selection.lost_until`."""
+    """Detach rows from the session, and mark those whose process died as aborted: see `selection.lost_until`."""
     rows = list(stored)
     running = [row for row in rows if row.status == Status.RUNNING]
     session.expunge_all()  # else it would write the marks to the database
@@ -80,7 +80,7 @@ def as_shown(session: Session, run_id: int, stored: Iterable[EvaluationRow]) -> 
 
 
 def distinct(column: Any, of_run: ColumnElement[bool]) -> Select[Any]:
-    """Returns the distinct values of an indexed column, by a look-up per value: DISTINCT would read all rows."""
+    """Return the distinct values of an indexed column, by a look-up per value: DISTINCT would read all rows."""
     values = select(func.min(column).label("value")).where(of_run).cte("found", recursive=True)
     following = select(func.min(column)).where(of_run, column > values.c.value).scalar_subquery()
     values = values.union_all(select(following).where(values.c.value.is_not(None)))
@@ -88,13 +88,13 @@ def distinct(column: Any, of_run: ColumnElement[bool]) -> Select[Any]:
 
 
 def bounded(value: float) -> float:
-    """Returns a number that is at most 1e75 from 0, so that sums, differences and squares stay finite; 0 for NaN."""
+    """Return a number that is at most 1e75 from 0, so that sums, differences and squares stay finite; 0 for NaN."""
     if -BOUND < value < BOUND:  # nearly all, and a page has thousands
         return value
     return min(max(value, -BOUND), BOUND) if not math.isnan(value) else 0.0
 
 
 def thinned(values: Sequence[T], most: int) -> Sequence[T]:
-    """Returns evenly chosen values, at most so many, with the first and the last."""
+    """Return evenly chosen values, at most so many, with the first and the last."""
     places = (round(i * (len(values) - 1) / (most - 1)) for i in range(most))
     return values if len(values) <= most else [values[place] for place in places]

@@ -57,13 +57,13 @@ class StepSize(NamedTuple):
 
 
 def step_sizes(db: Database, run_id: int, mode: str) -> list[StepSize]:
-    """Returns the steps that have a reward, in order."""
+    """Return the steps that have a reward, in order."""
     with Session(db) as session:
         return [step for step in _steps(session, run_id, mode) if step.scored]
 
 
 def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[CurvePoint]:
-    """Returns the mean reward of each step that has one; evenly thinned to about `points`."""
+    """Return the mean reward of each step that has one; evenly thinned to about `points`."""
     with Session(db) as session:
         chosen = thinned([step for step in _steps(session, run_id, mode) if step.scored], points)
         times = _times(session, run_id, mode, [step.step for step in chosen])
@@ -73,7 +73,7 @@ def reward_points(db: Database, run_id: int, mode: str, points: int) -> list[Cur
 
 
 def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) -> list[CurvePoint]:
-    """Returns a figure that the trainer logged, by step; evenly thinned to about `points`."""
+    """Return a figure that the trainer logged, by step; evenly thinned to about `points`."""
     query = select(col(Scalar.step), col(Scalar.value)).where(col(Scalar.run_id) == run_id, col(Scalar.name) == name)
     with Session(db) as session:
         logged = thinned(list(session.execute(query.order_by(col(Scalar.step))).all()), points)
@@ -87,7 +87,7 @@ def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) 
 
 
 def figure_points(db: Database, run_id: int, mode: str, figure: str, points: int) -> list[CurvePoint]:
-    """Returns a figure of the rollouts by step, evenly thinned: `truncated` and `errors` (shares of the ended rollouts,
+    """Return a figure of the rollouts by step, evenly thinned: `truncated` and `errors` (shares of the ended rollouts,
     0 to 1), or the mean of `turns`, `tokens`, or `rewards.NAME` as it was returned.
     """
     with Session(db) as session:
@@ -105,7 +105,7 @@ def figure_points(db: Database, run_id: int, mode: str, figure: str, points: int
 
 
 def _sum_of(step: Step, figure: str) -> tuple[float | None, int]:
-    """Returns the sum of a figure over a step's rollouts, and the number of those that have it."""
+    """Return the sum of a figure over a step's rollouts, and the number of those that have it."""
     if figure == "truncated":
         return step.stop_reasons.get(StopReason.LENGTH, 0), step.ended
     if figure == "errors":
@@ -117,7 +117,7 @@ def _sum_of(step: Step, figure: str) -> tuple[float | None, int]:
 
 
 def scalar_names(db: Database, run_id: int) -> set[str]:
-    """Returns names of the figures that the trainer logged more than once."""
+    """Return names of the figures that the trainer logged more than once."""
     name = col(Scalar.name)
     query = select(name).where(col(Scalar.run_id) == run_id).group_by(name).having(func.count() > 1)
     with Session(db) as session:
@@ -127,7 +127,7 @@ def scalar_names(db: Database, run_id: int) -> set[str]:
 def task_results(
     db: Database, run_id: int, mode: str, steps: tuple[int, int], marks: Marks
 ) -> dict[str, list[GroupResult]]:
-    """Returns results of each task's groups within the steps, inclusive, of at most the newest MOST_ROLLOUTS. Rollouts
+    """Return results of each task's groups within the steps, inclusive, of at most the newest MOST_ROLLOUTS. Rollouts
     without a task are under "".
 
     `marks` say what is solved: see `is_solved`.
@@ -162,7 +162,7 @@ def task_results(
 
 
 def reward_weights(db: Database, run_id: int) -> dict[str, float]:
-    """Returns the weights of the reward functions in the newest rollout that has any."""
+    """Return the weights of the reward functions in the newest rollout that has any."""
     weights: Any = col(EvaluationRow.reward_weights)
     query = select(weights).where(col(EvaluationRow.run_id) == run_id, weights.is_not(None))
     with Session(db) as session:
@@ -179,7 +179,7 @@ def _steps(session: Session, run_id: int, mode: str) -> list[StepSize]:
 
 
 def _times(session: Session, run_id: int, mode: str, steps: list[int]) -> dict[int, int]:
-    """Returns the start of one of each step's first rollouts, in µs since the epoch: a look-up per step and eval."""
+    """Return the start of one of each step's first rollouts, in µs since the epoch: a look-up per step and eval."""
     key, row = StepStatistics, EvaluationRow
     of_step = [col(getattr(row, name)) == col(getattr(key, name)) for name in ("run_id", "step", "eval_name", "mode")]
     begun = select(col(row.created)).where(*of_step).limit(1).scalar_subquery()

@@ -56,7 +56,7 @@ class Histogram:
 def facets(
     db: Database, run_id: int, filter: RolloutFilter, *, whole: Kinds | None = None, span: Span | None = None  # noqa: A002
 ) -> Facets:  # fmt: skip
-    """Counts the run's values and those that the filter names, each facet without the filter's own choice in it.
+    """Count the run's values and those that the filter names, each facet without the filter's own choice in it.
 
     `whole` is `kinds` of the whole run, if the caller has it; `span` the ids to count in, by default all.
     """
@@ -91,7 +91,7 @@ def facets(
 def reward_histogram(
     db: Database, run_id: int, filter: RolloutFilter, bins: int = 24, *, span: Span | None = None  # noqa: A002
 ) -> Histogram | None:  # fmt: skip
-    """Returns rewards under the filter without its reward range, within a span of ids if one is given. The bins cover
+    """Return rewards under the filter without its reward range, within a span of ids if one is given. The bins cover
     all of the run's rewards. None if no row has a reward.
     """
     reward = col(EvaluationRow.reward)
@@ -123,7 +123,7 @@ def reward_histogram(
 
 
 def _edge(low: float, width: float, i: int) -> float:
-    """Returns the lowest reward of the i-th bin by the formula `(reward - low) / width`, in spite of rounding."""
+    """Return the lowest reward of the i-th bin by the formula `(reward - low) / width`, in spite of rounding."""
     if not i:
         return low
     estimate = low + i * width
@@ -138,7 +138,7 @@ def _edge(low: float, width: float, i: int) -> float:
 
 
 def kinds(db: Database, run_id: int, filter: RolloutFilter, span: Span | None = None) -> Kinds:  # noqa: A002
-    """Returns the numbers of rows by combination of values."""
+    """Return the numbers of rows by combination of values."""
     row = EvaluationRow
     # One pass, in the order of the index that covers these columns.
     columns = [col(column) for column in (row.task, row.eval_name, row.mode, row.status, row.stop_reason)]

@@ -25,7 +25,7 @@ class Place(NamedTuple):
 
 
 def places(db: Database, run_id: int, filter: RolloutFilter) -> list[Place]:  # noqa: A002
-    """Returns the groups of the filter's rollouts that returned or have a reward, in the order in which they began."""
+    """Return the groups of the filter's rollouts that returned or have a reward, in the order in which they began."""
     row = EvaluationRow
     can_be_scored = or_(col(row.status) == Status.OK, col(row.reward).is_not(None))
     selected = (*conditions(run_id, filter, Use.NUMBER), can_be_scored)
@@ -38,7 +38,7 @@ def places(db: Database, run_id: int, filter: RolloutFilter) -> list[Place]:  # 
 
 
 def reward_names(db: Database, run_id: int, filter: RolloutFilter) -> list[str]:  # noqa: A002
-    """Returns names of the reward functions that the newest scored rollout of the filter has a value or None for."""
+    """Return names of the reward functions that the newest scored rollout of the filter has a value or None for."""
     rewards = col(EvaluationRow.rewards)
     selected = (*conditions(run_id, filter, Use.NUMBER), col(EvaluationRow.scored).is_not(None), rewards.is_not(None))
     query = select(rewards).where(*selected).order_by(col(EvaluationRow.id).desc()).limit(1)
@@ -47,7 +47,7 @@ def reward_names(db: Database, run_id: int, filter: RolloutFilter) -> list[str]:
 
 
 def rollouts_called(db: Database, run_id: int, ids: Sequence[int]) -> Iterator[Rollout]:
-    """Reads rollouts in the order of their ids, in short reads; those that were deleted meanwhile are left out. Raises
+    """Read rollouts in the order of their ids, in short reads; those that were deleted meanwhile are left out. Raises
     DatabaseError if the payload of one is damaged.
     """
     left = sorted(ids)

@@ -58,7 +58,7 @@ class Survey:
 
 
 def survey(db: Database, run_id: int, filter: RolloutFilter, marks: Marks) -> Survey:  # noqa: A002
-    """Reads the newest steps, as many as WINDOW allows, in one pass over the index of steps."""
+    """Read the newest steps, as many as WINDOW allows, in one pass over the index of steps."""
     with Session(db) as session:
         steps = _newest_steps(session, run_id, filter)
         if not steps.numbers:
@@ -76,7 +76,7 @@ def surveyed_groups(
     db: Database, run_id: int, survey: Survey, marks: Marks, sort: GroupSort, kinds: Sequence[Kind], *,
     after: Cursor | None = None, limit: int = 50,
 ) -> GroupPage:  # fmt: skip
-    """Returns a page of a survey's groups of these kinds (of any kind if empty), in this order, from `after` on."""
+    """Return a page of a survey's groups of these kinds (of any kind if empty), in this order, from `after` on."""
     ordered = _in_order(survey, sort, kinds)
     if after is not None:
         begin = (math.inf if after.key is None else after.key, -after.id)
@@ -91,7 +91,7 @@ def surveyed_groups(
 def beside_in_survey(
     db: Database, run_id: int, survey: Survey, marks: Marks, sort: GroupSort, kinds: Sequence[Kind], name: str
 ) -> tuple[int | None, int | None]:
-    """Returns ids (`Group.id`) of the groups before and after the one of this name, in the order of `surveyed_groups`;
+    """Return ids (`Group.id`) of the groups before and after the one of this name, in the order of `surveyed_groups`;
     None at the ends, and if the group is not among them.
     """
     names = ["", *(tally.name for _, tally in _in_order(survey, sort, kinds)), ""]
@@ -103,7 +103,7 @@ def beside_in_survey(
 
 
 def _in_order(survey: Survey, sort: GroupSort, kinds: Sequence[Kind]) -> list[tuple[tuple[float, int], Tally]]:
-    """Returns the groups of these kinds, each with its sort key, in order."""
+    """Return the groups of these kinds, each with its sort key, in order."""
     key = _KEYS[sort]
     ordered = [((key(tally), -tally.newest), tally) for tally in survey.tallies if not kinds or tally.kind in kinds]
     return sorted(ordered, key=lambda pair: pair[0])
@@ -136,7 +136,7 @@ def _newest_steps(session: Session, run_id: int, filter: RolloutFilter) -> _Step
 
 
 def _select_tallies(run_id: int, filter: RolloutFilter, steps: _Steps, marks: Marks) -> Any:  # noqa: A002
-    """Returns the SELECT of (group, step, newest id, rewards, lowest, highest, sum, sum of squares, solved)."""
+    """Return the SELECT of (group, step, newest id, rewards, lowest, highest, sum, sum of squares, solved)."""
     low, high = min(steps.numbers), max(steps.numbers)
     of_groups = filter.only("eval", "mode", "task", "group", "step")  # all rollouts of a group have these in common
     selected = conditions(run_id, of_groups.with_parts(step_min=low, step_max=high), Use.NUMBER)

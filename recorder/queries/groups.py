@@ -55,7 +55,7 @@ DEAD = (Kind.FAILED, Kind.PASSED, Kind.LEVEL)
 
 
 def kind_of(low: float | None, high: float | None, scored: int, solved: int | None) -> Kind:
-    """Returns the kind of a group with these lowest and highest rewards, if `scored` of its rollouts have one.
+    """Return the kind of a group with these lowest and highest rewards, if `scored` of its rollouts have one.
 
     `solved` is the number of those that are solved; None if it is not known.
     """
@@ -96,19 +96,19 @@ class Group:
 
     @property
     def rewards(self) -> list[float]:
-        """Returns the rewards that are known, by generation."""
+        """Return the rewards that are known, by generation."""
         return [member.reward for member in self.members if member.reward is not None]
 
     @property
     def mean(self) -> float | None:
-        """Returns the mean reward; None without rewards, or if one is too large to be added to others."""
+        """Return the mean reward; None without rewards, or if one is too large to be added to others."""
         rewards = self.rewards
         has_mean = bool(rewards) and all(bounded(reward) == reward for reward in rewards)
         return math.fsum(rewards) / len(rewards) if has_mean else None
 
     @property
     def std(self) -> float | None:
-        """Returns the standard deviation with n - 1, as in TRL; None for fewer than two rewards."""
+        """Return the standard deviation with n - 1, as in TRL; None for fewer than two rewards."""
         rewards, mean = self.rewards, self.mean
         if mean is None or len(rewards) < 2:
             return None
@@ -116,22 +116,22 @@ class Group:
 
     @property
     def truncated(self) -> int:
-        """Returns the number of rollouts that hit their token limit."""
+        """Return the number of rollouts that hit their token limit."""
         return sum(member.stop_reason == StopReason.LENGTH for member in self.members)
 
     @property
     def errors(self) -> int:
-        """Returns the number of rollouts that raised, or whose process died."""
+        """Return the number of rollouts that raised, or whose process died."""
         return sum(member.status in {Status.ERROR, Status.ABORTED} for member in self.members)
 
     @property
     def changed(self) -> int:
-        """Returns the highest `changed` of its rows."""
+        """Return the highest `changed` of its rows."""
         return max(member.changed for member in self.members)
 
     @property
     def is_settled(self) -> bool:
-        """True if all of its rollouts were scored."""
+        """Return True if all of its rollouts were scored."""
         return all(member.scored is not None for member in self.members)
 
 
@@ -144,7 +144,7 @@ class GroupPage:
 
 
 def reward_ends(db: Database, run_id: int) -> list[float]:
-    """Returns the run's lowest and highest reward, empty without rewards: two seeks in the index of rewards."""
+    """Return the run's lowest and highest reward, empty without rewards: two seeks in the index of rewards."""
     of_run = (_run == run_id, _reward.is_not(None))
     ends = [select(end(_reward)).where(*of_run).scalar_subquery() for end in (func.min, func.max)]
     with Session(db) as session:
@@ -154,7 +154,7 @@ def reward_ends(db: Database, run_id: int) -> list[float]:
 def newest_groups(
     db: Database, run_id: int, filter: RolloutFilter, marks: Marks, *, after: int | None = None, limit: int = 50  # noqa: A002
 ) -> GroupPage:  # fmt: skip
-    """Returns the newest groups whose newest matching row is below `after`; it takes as long in a run of any size."""
+    """Return the newest groups whose newest matching row is below `after`; it takes as long in a run of any size."""
     with Session(db) as session:
         places = _walk(session, run_id, filter, after, limit + 1)
     groups = groups_called(db, run_id, [name for name, _ in places[:limit]], marks)
@@ -162,7 +162,7 @@ def newest_groups(
 
 
 def groups_called(db: Database, run_id: int, names: Sequence[str], marks: Marks) -> list[Group]:
-    """Returns groups of these names, with all of their rollouts, in this order."""
+    """Return groups of these names, with all of their rollouts, in this order."""
     columns = [getattr(_Row, name) for name in Member._fields[:-1]]
     query = select(*columns, is_solved(marks)).where(_name.in_(names), _run + 0 == run_id)
     members: dict[str, list[Member]] = defaultdict(list)
@@ -176,7 +176,7 @@ def groups_called(db: Database, run_id: int, names: Sequence[str], marks: Marks)
 
 
 def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) -> Count:  # noqa: A002
-    """Counts the groups of the filter all of whose rows have a higher id."""
+    """Count the groups of the filter all of whose rows have a higher id."""
     newer = select(_name).where(*conditions(run_id, filter, Use.ROWS), since_id < _id).limit(_MOST_NEW)
     with Session(db) as session:
         rows = session.scalars(newer).all()
@@ -186,7 +186,7 @@ def new_groups(db: Database, run_id: int, filter: RolloutFilter, since_id: int) 
 
 
 def groups_of_rows(db: Database, run_id: int, row_ids: Iterable[int], marks: Marks) -> list[Group]:
-    """Returns the groups of these rollouts, in the rollouts' order, each once."""
+    """Return the groups of these rollouts, in the rollouts' order, each once."""
     ids = list(row_ids)
     with Session(db) as session:
         query = select(_id, _name).where(_id.in_(ids), _run + 0 == run_id)
@@ -197,7 +197,7 @@ def groups_of_rows(db: Database, run_id: int, row_ids: Iterable[int], marks: Mar
 def beside(
     db: Database, run_id: int, filter: RolloutFilter, rows: Sequence[EvaluationRow]  # noqa: A002
 ) -> tuple[int | None, int | None]:  # fmt: skip
-    """Returns ids (`Group.id`) of the groups before and after this one, the newest first; None at the ends. For a group
+    """Return ids (`Group.id`) of the groups before and after this one, the newest first; None at the ends. For a group
     that the filter does not select, the groups between which it would be.
     """
     ids = [row.id or 0 for row in rows]
@@ -212,7 +212,7 @@ def beside(
 
 
 def group_rows(db: Database, run_id: int, row_id: int) -> list[EvaluationRow]:
-    """Returns all rows of a rollout's group: the highest reward first, rows without a reward last. Raises
+    """Return all rows of a rollout's group: the highest reward first, rows without a reward last. Raises
     RolloutNotFoundError if the run has no rollout of that id.
     """
     name = select(_name).where(_id == row_id, _run + 0 == run_id).scalar_subquery()
@@ -225,7 +225,7 @@ def group_rows(db: Database, run_id: int, row_id: int) -> list[EvaluationRow]:
 
 
 def rows_called(db: Database, run_id: int, row_ids: Iterable[int]) -> list[EvaluationRow]:
-    """Returns rows of the run by their ids, in the order of the ids; without payloads."""
+    """Return rows of the run by their ids, in the order of the ids; without payloads."""
     wanted = list(row_ids)
     query = select(_Row).where(_id.in_(wanted), _run == run_id)
     with Session(db) as session:
@@ -233,7 +233,7 @@ def rows_called(db: Database, run_id: int, row_ids: Iterable[int]) -> list[Evalu
 
 
 def by_reward(row: EvaluationRow) -> tuple[bool, float, int, int]:
-    """Returns a sort key: the highest reward first, no reward last, equal rewards by generation."""
+    """Return a sort key: the highest reward first, no reward last, equal rewards by generation."""
     return row.reward is None, -(row.reward or 0.0), row.generation, row.id or 0
 
 
@@ -247,7 +247,7 @@ def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollo
 
 
 def run_of(db: Database, row_id: int) -> Run:
-    """Returns the run of a rollout. Raises RolloutNotFoundError if no run has a rollout of that id."""
+    """Return the run of a rollout. Raises RolloutNotFoundError if no run has a rollout of that id."""
     query = select(Run).join(_Row, _run == col(Run.id)).where(_id == row_id)
     with Session(db) as session:
         run = session.scalars(query).first()
@@ -257,7 +257,7 @@ def run_of(db: Database, row_id: int) -> Run:
 
 
 def _walk(session: Session, run_id: int, filter: RolloutFilter, after: int | None, limit: int) -> list[tuple[str, int]]:  # noqa: A002
-    """Collects (group, its highest matching id) for ids below `after`, the newest first, chunk by chunk."""
+    """Collect (group, its highest matching id) for ids below `after`, the newest first, chunk by chunk."""
     newest = replace(filter, sort=Sort.NEWEST)
     selected = conditions(run_id, newest, Use.ROWS)
     groups: dict[str, int] = {}
@@ -282,7 +282,7 @@ def _chunk(selected: list[ColumnElement[bool]], section: Section, size: int) -> 
 
 
 def _highest(session: Session, selected: list[ColumnElement[bool]], met: dict[str, int]) -> dict[str, int]:
-    """Returns the groups with their highest matching id, which is most often the one that is known."""
+    """Return the groups with their highest matching id, which is most often the one that is known."""
     lowest = min(met.values(), default=0)
     others = select(_id, _name).where(_name.in_(met), lowest < _id + 0)
     above = [row_id for row_id, name in session.execute(others) if row_id > met[name]] if met else []
@@ -293,7 +293,7 @@ def _highest(session: Session, selected: list[ColumnElement[bool]], met: dict[st
 
 
 def _first(session: Session, row_id: int | None) -> int | None:
-    """Returns the id of the first rollout of this rollout's group."""
+    """Return the id of the first rollout of this rollout's group."""
     name = select(_name).where(_id == row_id).scalar_subquery()
     return None if row_id is None else session.scalar(select(func.min(_id)).where(_name == name))
 

@@ -29,7 +29,7 @@ Values = dict[str, Sequence[Any]]
 def headers(
     db: Database, run_id: int, filter: RolloutFilter, names: Sequence[str], *, chunk: int = 4_000  # noqa: A002
 ) -> Iterator[Values]:  # fmt: skip
-    """Reads columns of `evaluation_row` of all rows of a filter, oldest first, a few hundred rows at a time.
+    """Read columns of `evaluation_row` of all rows of a filter, oldest first, a few hundred rows at a time.
 
     `id`, `uid` and `created` are always added, and with one of `status`, `stop_reason` and `error` the other two. Each
     SELECT reads `chunk` rows: a long read would keep the write-ahead log from being reused.
@@ -59,7 +59,7 @@ def headers(
 
 
 def _mark_lost_as_aborted(values: Values, until: int) -> Values:
-    """Replaces status, stop_reason and error of rows whose process died: see `selection.lost_until`."""
+    """Replace status, stop_reason and error of rows whose process died: see `selection.lost_until`."""
     columns: dict[str, list[Any]] = {name: list(values[name]) for name in _OF_LOST}
     for place, (status, created) in enumerate(zip(values["status"], values["created"], strict=True)):
         if status == Status.RUNNING and created <= until:

@@ -46,43 +46,43 @@ class Notebook:
 
     @property
     def place(self) -> str:
-        """Returns the place of the notes, for messages: a file, or a schema of a server's database."""
+        """Return the place of the notes, for messages: a file, or a schema of a server's database."""
         if isinstance(self._db, Path):
             return str(NOTES.path(self._db))
         return f"{without_password(self._db)}, schema {NOTES.schema}"
 
     @property
     def is_apart(self) -> bool:
-        """True if they are in a file elsewhere, because the database's folder cannot be written to."""
+        """Return True if they are in a file elsewhere, because the database's folder cannot be written to."""
         return isinstance(self._db, Path) and NOTES.path(self._db) != NOTES.beside(self._db)
 
     def star(self, subject: Subject, *, starred: bool) -> None:
-        """Adds or removes the star."""
+        """Add or remove the star."""
         self._write(Star, vars(subject), {} if starred else None)
 
     def tag(self, subject: Subject, tag: str) -> None:
-        """Adds a tag."""
+        """Add a tag."""
         self._write(PersonalTag, {**vars(subject), "tag": tag_of(tag)}, {})
 
     def untag(self, subject: Subject, tag: str) -> None:
-        """Removes a tag."""
+        """Remove a tag."""
         self._write(PersonalTag, {**vars(subject), "tag": tag}, None)
 
     def note(self, subject: Subject, text: str) -> None:
-        """Replaces the note; a blank text removes it."""
+        """Replace the note; a blank text removes it."""
         text = (column(text) or "").strip()
         self._write(Note, vars(subject), {"text": text} if text else None)
 
     def diagnosis(self, run: str, settings: Settings | None) -> None:
-        """Saves the settings of the diagnosis of a run, given by its uid; None restores the recorded ones."""
+        """Save the settings of the diagnosis of a run, given by its uid; None restores the recorded ones."""
         self._write(SavedSettings, {"run": run}, None if settings is None else {"settings": settings.as_dict()})
 
     def view(self, run: str, name: str, query: str | None) -> None:
-        """Saves the query of an address as a view of a run's table, under a name. None deletes it. `run` is a uid."""
+        """Save the query of an address as a view of a run's table, under a name. None deletes it. `run` is a uid."""
         self._write(SavedView, {"run": run, "name": tag_of(name)}, None if query is None else {"query": query})
 
     def _write(self, table: type[NotesTable], key: dict[str, Any], values: dict[str, Any] | None) -> None:
-        """Inserts or updates the row of this key; None deletes it."""
+        """Insert or update the row of this key; None deletes it."""
         change: Any = delete(table).where(*(col(getattr(table, name)) == value for name, value in key.items()))
         if values is not None:
             columns = {**values, "author": _author(), "changed": now_us()}
@@ -94,25 +94,25 @@ class Notebook:
 
 
 def starred(run_id: int) -> ColumnElement[bool]:
-    """Returns a condition for the run's rollouts with a star."""
+    """Return a condition for the run's rollouts with a star."""
     return col(EvaluationRow.id).in_(_ids(run_id, Star))
 
 
 def noted(run_id: int, text: str = "") -> ColumnElement[bool]:
-    """Returns a condition for the run's rollouts whose note contains `text`, ignoring the case of ASCII letters."""
+    """Return a condition for the run's rollouts whose note contains `text`, ignoring the case of ASCII letters."""
     contains = [col(Note.text).icontains(text, autoescape=True)] if text else []
     return col(EvaluationRow.id).in_(_ids(run_id, Note, *contains))
 
 
 def tagged(run_id: int, *tags: str) -> ColumnElement[bool]:
-    """Returns a condition for the run's rollouts with any of these tags, from the rollout function or a person."""
+    """Return a condition for the run's rollouts with any of these tags, from the rollout function or a person."""
     is_recorded, is_personal = (is_among(col(table.tag), array(tags)) for table in (RowTag, PersonalTag))
     recorded = select(col(RowTag.row_id)).where(col(RowTag.run_id) == run_id, is_recorded)
     return col(EvaluationRow.id).in_(union_all(recorded, _ids(run_id, PersonalTag, is_personal)))
 
 
 def _ids(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> Select[Any]:
-    """Lists ids of the few annotated rows: an EXISTS would be evaluated for each row of the run."""
+    """List ids of the few annotated rows: an EXISTS would be evaluated for each row of the run."""
     of_run = select(col(Run.uid)).where(col(Run.id) == run_id).scalar_subquery()
     uids = select(col(table.row)).where(col(table.run) == of_run, *conditions)
     row = EvaluationRow.__table__.alias()  # type: ignore[attr-defined]
@@ -120,7 +120,7 @@ def _ids(run_id: int, table: Any, *conditions: ColumnElement[bool]) -> Select[An
 
 
 def _author() -> str | None:
-    """Returns the process's user; None if the system has no name for it, as in many containers."""
+    """Return the process's user; None if the system has no name for it, as in many containers."""
     try:
         return getpass.getuser()
     except (OSError, KeyError, ImportError):

@@ -43,7 +43,7 @@ class Annotation:
 
     @property
     def all_tags(self) -> tuple[str, ...]:
-        """Returns tags from people and from the rollout function, each once, in alphabetical order."""
+        """Return tags from people and from the rollout function, each once, in alphabetical order."""
         return tuple(sorted({*self.recorded, *self.tags}))
 
 
@@ -61,7 +61,7 @@ class Annotated:
 
 
 def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow]) -> dict[int, Annotation]:
-    """Returns annotations of these rollouts of a run, by id; rollouts without any are left out."""
+    """Return annotations of these rollouts of a run, by id; rollouts without any are left out."""
     ids = {row.uid: row.id or 0 for row in rows}
     if not ids:
         return {}
@@ -72,7 +72,7 @@ def annotations(db: Database, run: Run, rows: Iterable[EvaluationRow]) -> dict[i
 
 
 def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[int, Annotation]:
-    """Returns annotations of the rollouts whose ids lie between these, by id: one SELECT for any number."""
+    """Return annotations of the rollouts whose ids lie between these, by id: one SELECT for any number."""
     of_run = col(EvaluationRow.run_id) == run.id, col(EvaluationRow.id).between(first, last)
     joined = _PERSONAL.join(EvaluationRow, col(EvaluationRow.uid) == _PERSONAL.c.row)
     ids = select(col(EvaluationRow.uid), col(EvaluationRow.id)).select_from(joined)
@@ -87,31 +87,31 @@ def annotations_between(db: Database, run: Run, first: int, last: int) -> dict[i
 
 
 def annotation(db: Database, run: Run, row: EvaluationRow) -> Annotation:
-    """Returns annotations of one rollout."""
+    """Return annotations of one rollout."""
     return annotations(db, run, [row]).get(row.id or 0, NOTHING)
 
 
 def run_annotations(db: Database) -> dict[str, Annotation]:
-    """Returns annotations of runs, by uid; runs without any are left out."""
+    """Return annotations of runs, by uid; runs without any are left out."""
     with Session(db) as session:
         return {run: entry for (run, _), entry in _personal_annotations(session, _PERSONAL.c.row == _ITSELF).items()}
 
 
 def known_tags(db: Database, run_id: int) -> list[str]:
-    """Returns tags to suggest: people's tags of any run, and this run's rollout function's, in alphabetical order."""
+    """Return tags to suggest: people's tags of any run, and this run's rollout function's, in alphabetical order."""
     people = select(col(PersonalTag.tag)).distinct().order_by(col(PersonalTag.tag)).limit(_MOST_TAGS)
     with Session(db) as session:
         return sorted({*session.scalars(people), *recorded_tags(session.connection(), run_id)})
 
 
 def recorded_tags(db: Database, run_id: int) -> list[str]:
-    """Returns tags from the run's rollout function, in alphabetical order; one index look-up per tag."""
+    """Return tags from the run's rollout function, in alphabetical order; one index look-up per tag."""
     with Session(db) as session:
         return sorted(session.scalars(distinct(col(RowTag.tag), col(RowTag.run_id) == run_id).limit(_MOST_TAGS)))
 
 
 def annotated(db: Database, run_uid: str) -> Annotated:
-    """Counts the annotated rollouts of one run."""
+    """Count the annotated rollouts of one run."""
     with Session(db) as session:
 
         def rows(table: type[Star | PersonalTag | Note]) -> int:
@@ -122,14 +122,14 @@ def annotated(db: Database, run_uid: str) -> Annotated:
 
 
 def saved_settings(db: Database, run_uid: str) -> dict[str, Any] | None:
-    """Returns the saved settings of a run's diagnosis; None if nobody saved any."""
+    """Return the saved settings of a run's diagnosis; None if nobody saved any."""
     saved = select(col(SavedSettings.settings)).where(col(SavedSettings.run) == run_uid)
     with Session(db) as session:
         return session.scalar(saved) if _has(session, SavedSettings) else None
 
 
 def saved_views(db: Database, run_uid: str) -> list[SavedView]:
-    """Returns the saved views of a run's table, by name."""
+    """Return the saved views of a run's table, by name."""
     is_view = col(SavedView.name).not_like("set:" + "_" * 12)  # see `load_sets`
     saved = select(SavedView).where(col(SavedView.run) == run_uid, is_view)
     saved = saved.order_by(col(SavedView.name)).limit(_MOST_VIEWS)
@@ -138,7 +138,7 @@ def saved_views(db: Database, run_uid: str) -> list[SavedView]:
 
 
 def load_sets(db: Database, where: str) -> None:
-    """Reads the sets that a line of the filter language names: long terms, stored among the views: see `keep_set`."""
+    """Read the sets that a line of the filter language names: long terms, stored among the views: see `keep_set`."""
     names = [f"set:{name}" for name in re.findall(r"\bset\W{1,4}([0-9a-f]{12})\b", where)]
     saved = select(col(SavedView.query)).where(col(SavedView.name).in_(names))
     with Session(db) as session:
@@ -154,7 +154,7 @@ def _has(session: Session, table: type[SavedSettings | SavedView]) -> bool:
 
 
 def _recorded_tags(session: Session, *conditions: ColumnElement[bool]) -> dict[int, tuple[str, ...]]:
-    """Returns tags from rollout functions, by row id."""
+    """Return tags from rollout functions, by row id."""
     tags: dict[int, tuple[str, ...]] = {}
     query = select(col(RowTag.row_id), col(RowTag.tag)).where(*conditions).order_by(col(RowTag.tag))
     for row_id, tag in session.execute(query):
@@ -167,7 +167,7 @@ def _merge_annotations(recorded: dict[int, tuple[str, ...]], people: dict[int, A
 
 
 def _personal_annotations(session: Session, *conditions: ColumnElement[bool]) -> dict[tuple[str, str], Annotation]:
-    """Returns annotations by people, by the uids of run and row."""
+    """Return annotations by people, by the uids of run and row."""
     rows = session.execute(select(_PERSONAL).where(*conditions).order_by(_PERSONAL.c.run, _PERSONAL.c.row)).all()
     return {key: _annotation(list(of_one)) for key, of_one in groupby(rows, key=lambda entry: (entry.run, entry.row))}
 

@@ -12,13 +12,13 @@ _before_content, _before_tokens = _starts.alias("before_content"), _starts.alias
 
 
 def with_contents(query: Any) -> Any:
-    """Adds two columns to a query of `rollout_payload`: the arguments of `payload.unpack_content`."""
+    """Add two columns to a query of `rollout_payload`: the arguments of `payload.unpack_content`."""
     query = query.add_columns(col(_payload.content), _before_content.c.data.label("before_content"))
     return query.outerjoin(_before_content, _before_content.c.id == col(_payload.content_start))
 
 
 def with_payloads(query: Any) -> Any:
-    """Adds those, and the arguments of `payload.unpack_tokens`, to a query of `evaluation_row`; each is None if the
+    """Add those, and the arguments of `payload.unpack_tokens`, to a query of `evaluation_row`; each is None if the
     rollout has no such payload.
     """
     query = with_contents(query.outerjoin(_payload, col(_payload.row_id) == col(EvaluationRow.id)))

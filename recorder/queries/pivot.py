@@ -89,7 +89,7 @@ class Cell:
 
     @property
     def mean(self) -> float | None:
-        """Returns the mean of the measure; None if no rollout has it, or if it is no number."""
+        """Return the mean of the measure; None if no rollout has it, or if it is no number."""
         return self.total / self.measured if self.measured and not math.isnan(self.total) else None
 
     def __add__(self, other: "Cell") -> "Cell":
@@ -120,7 +120,7 @@ class _Buckets:
     width: int = 1
 
     def first(self, dimension: str, column: Any) -> Any:
-        """Returns an expression for the first step of a step's range; any other column unchanged."""
+        """Return an expression for the first step of a step's range; any other column unchanged."""
         if dimension != Dimension.STEP or self.width == 1:
             return column
         # Not as parameters: PostgreSQL would not see that the expression is the same in GROUP BY.
@@ -128,7 +128,7 @@ class _Buckets:
         return column - (column - low) % width
 
     def heading(self, dimension: str, value: str | int | None) -> Heading:
-        """Returns the heading of a value of `first`."""
+        """Return the heading of a value of `first`."""
         if dimension != Dimension.STEP or not isinstance(value, int) or self.width == 1:
             return Heading(value)
         return Heading(value, min(value + self.width - 1, max(self.high, value)))
@@ -138,7 +138,7 @@ def pivot(
     db: Database, run_id: int, filter: RolloutFilter, rows: str, columns: str, measure: str,  # noqa: A002
     order: str = "", marks: Marks = (), families: Callable[[list[str]], list[str] | None] = lambda _: None,
 ) -> Pivot:  # fmt: skip
-    """Makes a pivot of the filter's rollouts. `rows` and `columns` are of `Dimension`, `measure` of `Measure`, or named
+    """Make a pivot of the filter's rollouts. `rows` and `columns` are of `Dimension`, `measure` of `Measure`, or named
     as there. `order` is "", or LOWEST or HIGHEST for the rows by value; `marks` define what is solved,
     and `families` tells the family of each of some tasks; None if they have none, each then is its own.
 
@@ -187,7 +187,7 @@ def _from_rows(
     run_id: int, filter: RolloutFilter, buckets: _Buckets, by: tuple[str, str], measure: str, marks: Marks,  # noqa: A002
     limit: int | None, span: selection.Span | None,
 ) -> Select[Any]:  # fmt: skip
-    """Selects only the columns it needs: an index may contain them all."""
+    """Select only the columns it needs: an index may contain them all."""
     expressions = _properties(run_id) | {name: _column(name, is_text=True) for name in by if name not in set(Dimension)}
     places = {name: f"by_{place}" for place, name in enumerate(dict.fromkeys(by))}
     columns = [buckets.first(name, expressions[name]).label(places[name]) for name in places if name in expressions]
@@ -216,7 +216,7 @@ def _column(name: str, *, is_text: bool = False) -> Any:
 
 
 def _properties(run_id: int) -> dict[str, Any]:
-    """Returns expressions of the dimensions; rollouts whose process died are aborted: see `selection.lost_until`."""
+    """Return expressions of the dimensions; rollouts whose process died are aborted: see `selection.lost_until`."""
     row = EvaluationRow
     lost = and_(col(row.status) == Status.RUNNING, col(row.created) <= selection.lost_until(run_id))
     return {
@@ -233,7 +233,7 @@ def _properties(run_id: int) -> dict[str, Any]:
 
 
 def _value(measure: str, marks: Marks) -> Any:
-    """Returns the expression of a measure of one rollout; NULL if it does not count in the mean."""
+    """Return the expression of a measure of one rollout; NULL if it does not count in the mean."""
     if measure == Measure.SOLVED:
         return matching.is_solved(marks) if marks else cast(null(), Integer)
     if measure == Measure.ERRORS:
@@ -246,7 +246,7 @@ def _value(measure: str, marks: Marks) -> Any:
 
 
 def _rows_by_tag(run_id: int, rows: Any, name: str) -> Any:
-    """Returns a subquery of these rollouts, each once for each of its tags, which is in the column `name`: from people
+    """Return a subquery of these rollouts, each once for each of its tags, which is in the column `name`: from people
     and rollout functions; NULL without any. Tags are looked up row by row: joined to a list of all of them, SQLite
     would scan that list for each row.
     """
@@ -273,7 +273,7 @@ _SUMS: dict[str, tuple[Any, Any]] = {  # columns of step statistics: the sum, an
 
 
 def _buckets(session: Session, run_id: int, filter: RolloutFilter) -> _Buckets:  # noqa: A002
-    """Returns ranges of 1, 2, 5, 10, ... steps: the smallest width with which at most 20 cover the filter's steps."""
+    """Return ranges of 1, 2, 5, 10, ... steps: the smallest width with which at most 20 cover the filter's steps."""
     step = col(StepStatistics.step)
     query = select(func.min(step), func.max(step)).where(*selection.statistics_conditions(run_id, filter.only("step")))
     low, high = session.execute(query).one()
@@ -308,7 +308,7 @@ def _pivot(cells: dict[tuple[Heading, Heading], Cell], measure: str, order: str,
 
 
 def _frequent_headings(totals: dict[Heading, Cell], most: int) -> list[Heading]:
-    """Returns the headings with most rollouts; numbers in order, others the most frequent first."""
+    """Return the headings with most rollouts; numbers in order, others the most frequent first."""
     frequent = sorted(totals, key=lambda heading: (-totals[heading].count, heading.value is None, str(heading.value)))
     del frequent[most:]
     with suppress(ValueError):

@@ -172,6 +172,6 @@ BY_NAME = {column.name: column for column in COLUMNS}
 
 
 def in_order(items: Mapping[str, _T], first: Collection[str], last: Collection[str]) -> dict[str, _T]:
-    """Returns the entries of these names at the beginning and at the end, and between them the others as they come."""
+    """Return the entries of these names at the beginning and at the end, and between them the others as they come."""
     others = (name for name in items if name not in first and name not in last)
     return {name: items[name] for name in (*first, *others, *last)}

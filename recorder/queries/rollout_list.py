@@ -93,39 +93,39 @@ class Neighbours:
 
 
 def page(db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50) -> Page:  # noqa: A002
-    """Returns a page, by keyset paging on (sort key, id); rows without the key come last, by id in its direction."""
+    """Return a page, by keyset paging on (sort key, id); rows without the key come last, by id in its direction."""
     place = None if after is None else (after.key, after.id)
     with Session(db) as session:
         return page_of(session, in_order(session, run_id, filter, place, limit + 1), filter.sort, limit)
 
 
 def page_of(session: Session, rows: list[EvaluationRow], sort: Order, limit: int, looked_at: int | None = None) -> Page:
-    """Returns the first `limit` rows as a page, which is the last one if there are no more."""
+    """Return the first `limit` rows as a page, which is the last one if there are no more."""
     following = Cursor(*place_of(session, rows[limit - 1], sort)) if len(rows) > limit else None
     return Page(rows[:limit], following, looked_at)
 
 
 def window(db: Database, run_id: int, filter: RolloutFilter) -> Span:  # noqa: A002
-    """Returns the ids to count in, if the run is large and no index serves the filter: see `common.WINDOW`."""
+    """Return the ids to count in, if the run is large and no index serves the filter: see `common.WINDOW`."""
     with Session(db) as session:
         return newest_ids(session, run_id, filter.range("step").high, WINDOW)
 
 
 def newest_row(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
-    """Returns the highest id of the filter's rows; 0 if it has none."""
+    """Return the highest id of the filter's rows; 0 if it has none."""
     top = page(db, run_id, replace(filter, sort=Sort.NEWEST), limit=1).rows
     return top[0].id or 0 if top else 0
 
 
 def count(db: Database, run_id: int, filter: RolloutFilter, *, span: Span | None = None) -> Count:  # noqa: A002
-    """Counts the filter's rows, up to COUNT_CAP. Within a span of ids the count is never exact."""
+    """Count the filter's rows, up to COUNT_CAP. Within a span of ids the count is never exact."""
     with Session(db) as session:
         number = count_up_to_cap(session, conditions(run_id, filter, Use.NUMBER, span))
         return number if span is None else replace(number, exact=False)
 
 
 def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noqa: A002
-    """Counts all of the filter's rows, for an export, which reads them anyway."""
+    """Count all of the filter's rows, for an export, which reads them anyway."""
     query = select(func.count()).select_from(EvaluationRow).where(*conditions(run_id, filter, Use.NUMBER))
     with Session(db) as session:
         return session.scalar(query) or 0
@@ -134,7 +134,7 @@ def exact_count(db: Database, run_id: int, filter: RolloutFilter) -> int:  # noq
 def mean_reward(
     db: Database, run_id: int, filter: RolloutFilter, *, span: Span | None = None  # noqa: A002
 ) -> float | None:  # fmt: skip
-    """Returns the mean reward of the filter's rows, within a span of ids if given; None if no row has a reward."""
+    """Return the mean reward of the filter's rows, within a span of ids if given; None if no row has a reward."""
     query: Any = select(mean(col(EvaluationRow.reward))).where(*conditions(run_id, filter, Use.NUMBER, span))
     if in_statistics(filter):
         sums = total(col(StepStatistics.reward_sum)) / func.nullif(whole_sum(col(StepStatistics.scored)), 0)
@@ -145,7 +145,7 @@ def mean_reward(
 
 
 def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
-    """Reads one rollout with its payload. Raises RolloutNotFoundError if the run has no rollout of that id."""
+    """Read one rollout with its payload. Raises RolloutNotFoundError if the run has no rollout of that id."""
     with Session(db) as session:
         matches = read_rollouts(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
     if not matches:
@@ -154,7 +154,7 @@ def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
 
 
 def image(db: Database, hash: str) -> Image:  # noqa: A002
-    """Returns an image that an observation refers to. Raises ImageNotFoundError if there is none of that hash."""
+    """Return an image that an observation refers to. Raises ImageNotFoundError if there is none of that hash."""
     with Session(db) as session:
         row = session.get(Image, hash)
     if row is None:
@@ -166,7 +166,7 @@ def image(db: Database, hash: str) -> Image:  # noqa: A002
 def neighbours(
     db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow, *, total: Count | None = None  # noqa: A002
 ) -> Neighbours:  # fmt: skip
-    """Returns the place of `row` in the filter's order. `total` is the filter's count, if the caller has it."""
+    """Return the place of `row` in the filter's order. `total` is the filter's count, if the caller has it."""
     selected = conditions(run_id, filter, Use.ROWS)
     with Session(db) as session:
         place = place_of(session, row, filter.sort)
@@ -186,13 +186,13 @@ def neighbours(
 
 
 def new_since(db: Database, run_id: int, filter: RolloutFilter, row_id: int) -> Count:  # noqa: A002
-    """Counts the filter's rows with a higher id."""
+    """Count the filter's rows with a higher id."""
     with Session(db) as session:
         return count_up_to_cap(session, [*conditions(run_id, filter, Use.ROWS), col(EvaluationRow.id) > row_id])
 
 
 def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 200) -> Iterator[list[Rollout]]:  # noqa: A002
-    """Reads all rollouts of a filter, oldest first, in chunks of at most `chunk` rows, or fewer if they are large. A
+    """Read all rollouts of a filter, oldest first, in chunks of at most `chunk` rows, or fewer if they are large. A
     single long read would keep the write-ahead log from being reused. Raises DatabaseError if the payload of one is
     damaged.
     """
@@ -209,7 +209,7 @@ def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 2
 
 
 def ids_after(run_id: int, filter: RolloutFilter, last: int, chunk: int) -> Select[Any]:  # noqa: A002
-    """Returns a SELECT of the filter's next ids after `last`, oldest first. Ids alone, since SQLite sorts all columns
+    """Return a SELECT of the filter's next ids after `last`, oldest first. Ids alone, since SQLite sorts all columns
     that it reads if no index has the order.
     """
     (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, last))
@@ -221,7 +221,7 @@ def in_order(
     session: Session, run_id: int, filter: RolloutFilter, after: Place | None, limit: int, *,  # noqa: A002
     backwards: bool = False, span: Span | None = None,
 ) -> list[EvaluationRow]:  # fmt: skip
-    """Returns the first rows after a place, or before it; within a span of ids if one is given."""
+    """Return the first rows after a place, or before it; within a span of ids if one is given."""
     rows: list[EvaluationRow] = []
     selected = conditions(run_id, filter, Use.ROWS, span)
     for section in sections(filter, after, backwards=backwards):
@@ -234,7 +234,7 @@ def in_order(
 def _in_section(
     session: Session, selected: list[ColumnElement[bool]], section: Section, limit: int, *, by_id: bool = False
 ) -> list[EvaluationRow]:
-    """Returns the first rows of a section, in an index's order.
+    """Return the first rows of a section, in an index's order.
 
     Rows that share the last key may be more than were read, and are read again in their own order: see `Ties`. With
     `by_id` the rows come from a list of ids, and only ids are sorted, not all columns.
@@ -256,7 +256,7 @@ def _in_section(
 
 
 def read_rollouts(session: Session, run_id: int, *selected: ColumnElement[bool]) -> list[Rollout]:
-    """Reads rollouts by id, until their payloads exceed _CHUNK_BYTES; always at least one."""
+    """Read rollouts by id, until their payloads exceed _CHUNK_BYTES; always at least one."""
     query: Any = _WITH_PAYLOADS.where(*selected).order_by(col(EvaluationRow.id)).execution_options(yield_per=_AT_ONCE)
     batch: list[Rollout] = []
     size = 0
@@ -270,7 +270,7 @@ def read_rollouts(session: Session, run_id: int, *selected: ColumnElement[bool])
 
 
 def _rollout(row: EvaluationRow, packed_content: Sequence[bytes | None], tokens: Sequence[bytes | None]) -> Rollout:
-    """Unpacks payloads, each given with its shared prompt."""
+    """Unpack payloads, each given with its shared prompt."""
     try:
         content = unpack_content(*packed_content)
         return Rollout(

@@ -39,7 +39,7 @@ class RunFilter:
 
     @property
     def is_empty(self) -> bool:
-        """True if it selects all runs."""
+        """Return True if it selects all runs."""
         return self == RunFilter()
 
 
@@ -72,7 +72,7 @@ class RunCounts:
 
 
 def list_runs(db: Database, chosen: RunFilter, *, after: Cursor | None = None, limit: int) -> RunList:
-    """Returns a page of the filter's runs, newest first."""
+    """Return a page of the filter's runs, newest first."""
     now = clock.now(db)
     newest = (col(Run.created), col(Run.id))
     query = select(Run).where(*_conditions(chosen, now)).order_by(*(column.desc() for column in newest))
@@ -86,7 +86,7 @@ def list_runs(db: Database, chosen: RunFilter, *, after: Cursor | None = None, l
 
 
 def run_configs(db: Database, chosen: RunFilter, limit: int) -> list[dict[str, Any]]:
-    """Returns the trainers' arguments of the filter's newest runs."""
+    """Return the trainers' arguments of the filter's newest runs."""
     query = select(col(Run.config)).where(*_conditions(chosen, clock.now(db)))
     with Session(db) as session:
         return list(session.scalars(query.order_by(col(Run.created).desc(), col(Run.id).desc()).limit(limit)))
@@ -100,7 +100,7 @@ def these_runs(db: Database, ids: Iterable[int]) -> list[ListedRun]:
 
 
 def count_runs(db: Database, chosen: RunFilter) -> RunCounts:
-    """Counts runs, exactly: there are never many."""
+    """Count runs, exactly: there are never many."""
     now = clock.now(db)
     in_any_state = replace(chosen, states=())
     state = select(_state(now).label("state")).where(*_conditions(in_any_state, now)).subquery().c.state
@@ -123,20 +123,20 @@ def count_runs(db: Database, chosen: RunFilter) -> RunCounts:
 
 
 def newest_run(db: Database) -> int:
-    """Returns the highest number of a run; 0 without runs."""
+    """Return the highest number of a run; 0 without runs."""
     with Session(db) as session:
         return session.scalar(select(func.max(col(Run.id)))) or 0
 
 
 def runs_since(db: Database, chosen: RunFilter, run_id: int) -> int:
-    """Counts the filter's runs with a higher number."""
+    """Count the filter's runs with a higher number."""
     wanted = _conditions(chosen, clock.now(db))
     with Session(db) as session:
         return session.scalar(select(func.count()).select_from(Run).where(col(Run.id) > run_id, *wanted)) or 0
 
 
 def run_marks(db: Database, ids: Iterable[int]) -> list[tuple[Any, ...]]:
-    """Returns values that change whenever the list's entries of these runs do, annotations excepted."""
+    """Return values that change whenever the list's entries of these runs do, annotations excepted."""
     columns = (Run.id, Run.changed, Run.name, Run.error, Run.max_steps)
     query = select(*map(col, columns), _state(clock.now(db))).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))
     with Session(db) as session:
@@ -182,7 +182,7 @@ def _select_annotated(table: Any, *conditions: ColumnElement[bool]) -> Any:
 
 @cache
 def _eval_names() -> Any:
-    """Returns each eval name of each run, once, by one index look-up per name instead of per step. Cached, because a
+    """Return each eval name of each run, once, by one index look-up per name instead of per step. Cached, because a
     query that contains it several times needs the same object.
     """
     key, name = StepStatistics, col(StepStatistics.eval_name)
@@ -196,7 +196,7 @@ def _eval_names() -> Any:
 
 
 def _has_value(word: str) -> ColumnElement[bool]:
-    """Returns a condition: a value of the arguments contains the word, or equals the number. Names do not count."""
+    """Return a condition: a value of the arguments contains the word, or equals the number. Names do not count."""
     each = json_each(col(Run.config))
     value = _number(word)
     if value is not None:

@@ -24,7 +24,7 @@ _SAMPLE = 1_000  # newest rows that are read for names that no index lists
 
 
 def known_values(db: Database, run_id: int, fields: Iterable[str] = ("eval", "task")) -> dict[str, list[str]]:
-    """Returns names by field, sorted, each once.
+    """Return names by field, sorted, each once.
 
     `fields` are some of `eval`, `task`, `tag`, `model`, `rewards`, `metrics` and `metadata`. Evals and tasks are
     complete; tags are the first 200 by the alphabet; the others are those of the newest 1,000 rollouts.
@@ -34,7 +34,7 @@ def known_values(db: Database, run_id: int, fields: Iterable[str] = ("eval", "ta
 
 
 def in_full(db: Database, run_id: int, where: str) -> str:
-    """Returns a line of the filter language with the full names of what the run defines: `difficulty:hard` becomes
+    """Return a line of the filter language with the full names of what the run defines: `difficulty:hard` becomes
     `metadata.difficulty:hard`, and `accuracy<1` becomes `rewards.accuracy<1`, if nothing else of the run has that name
     among the newest 1,000 rollouts. Raises FilterError if several have the name, or none; in the latter case it names
     the nearest, or says that the trainer logged it by step.
@@ -61,7 +61,7 @@ def in_full(db: Database, run_id: int, where: str) -> str:
 
 
 def own_columns(db: Database, run_id: int) -> dict[str, bool]:
-    """Returns full names of the newest 1,000 rollouts' reward functions, metrics and metadata; True for numbers."""
+    """Return full names of the newest 1,000 rollouts' reward functions, metrics and metadata; True for numbers."""
     columns: dict[str, bool] = {}
     for field in (field for field in FIELDS.values() if field.among):
         for values in _newest(db, run_id, field.among):
@@ -72,7 +72,7 @@ def own_columns(db: Database, run_id: int) -> dict[str, bool]:
 
 
 def check_names(db: Database, run_id: int, filter: RolloutFilter) -> None:  # noqa: A002
-    """Checks that a run has all that a filter names. Raises FilterError, which names the nearest, if the run has no
+    """Check that a run has all that a filter names. Raises FilterError, which names the nearest, if the run has no
     such eval, task, model, tag, reward function or metric.
     """
     names = named_in(filter)
@@ -106,7 +106,7 @@ def _newest(db: Database, run_id: int, column: str) -> list[Any]:
 
 
 def _has(db: Database, run_id: int, field: str, value: str) -> bool:
-    """Searches all rows for a name that `known_values` did not list."""
+    """Search all rows for a name that `known_values` did not list."""
     row = EvaluationRow
     if field == "reward_in":
         is_there = has_key(col(row.rewards), value)

@@ -52,17 +52,17 @@ class RunSummary(Totals):
 
     @property
     def is_alive(self) -> bool:
-        """Returns True if more may come: it runs, or its heartbeat stopped without a recorded end."""
+        """Return True if more may come: it runs, or its heartbeat stopped without a recorded end."""
         return self.state in {RunState.RUNNING, "died"}
 
     @property
     def has_steps(self) -> bool:
-        """Returns False for an evaluation whose rollouts are all of step 0, because it names no steps."""
+        """Return False for an evaluation whose rollouts are all of step 0, because it names no steps."""
         return self.steps > 0 or not self.is_evaluation
 
 
 def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
-    """Returns all runs, newest first; heartbeats are compared with `now` (µs since the epoch), or `clock.now`."""
+    """Return all runs, newest first; heartbeats are compared with `now` (µs since the epoch), or `clock.now`."""
     with Session(db) as session:
         now = clock.now(session.connection()) if now is None else now
         runs = session.scalars(select(Run).order_by(col(Run.created).desc(), col(Run.id).desc())).all()
@@ -71,7 +71,7 @@ def all_runs(db: Database, *, now: int | None = None) -> list[RunSummary]:
 
 
 def mode_of(db: Database, run_id: int) -> Mode:
-    """Returns the mode that a run is shown by: `train` if it has rollouts of a training."""
+    """Return the mode that a run is shown by: `train` if it has rollouts of a training."""
     of_training = (col(StepStatistics.run_id) == run_id, col(StepStatistics.mode) == Mode.TRAIN)
     with Session(db) as session:
         step = session.scalar(select(col(StepStatistics.step)).where(*of_training).limit(1))
@@ -79,7 +79,7 @@ def mode_of(db: Database, run_id: int) -> Mode:
 
 
 def find_run(db: Database, name: str) -> Run:
-    """Finds a run by uid, `latest`, a name (the newest run of that name), or a unique prefix of a uid, in that order.
+    """Find a run by uid, `latest`, a name (the newest run of that name), or a unique prefix of a uid, in that order.
     Raises RunNotFoundError, which names the nearest, if there is none, or several have the prefix.
     """
     newest = (col(Run.created).desc(), col(Run.id).desc())
@@ -98,7 +98,7 @@ def find_run(db: Database, name: str) -> Run:
 
 
 def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSummary:
-    """Returns the summary of one run: see `all_runs`. Raises RunNotFoundError without such a run."""
+    """Return the summary of one run: see `all_runs`. Raises RunNotFoundError without such a run."""
     with Session(db) as session:
         now = clock.now(session.connection()) if now is None else now
         run = session.get(Run, run_id)
@@ -109,7 +109,7 @@ def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSumm
 
 
 def known_totals(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
-    """Returns totals of runs, cached until the run changes: adding up the steps of 50 long runs takes longer than all
+    """Return totals of runs, cached until the run changes: adding up the steps of 50 long runs takes longer than all
     else on their page. Totals of a run with very many steps are kept for a while even if it changes, and then refreshed
     in the background.
     """
@@ -134,7 +134,7 @@ def _add_up(run_id: int, connection: Connection) -> None:
 
 
 def _sum_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
-    """Adds up totals, and caches them."""
+    """Add up totals, and cache them."""
     if not runs:
         return {}
     cache = _cached_totals.setdefault(session.connection().engine, OrderedDict())
@@ -152,7 +152,7 @@ def _sum_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
 
 
 def summary(run: Run, of_run: Totals, now: int) -> RunSummary:
-    """Returns the summary of a run whose totals are known; for `now` see `clock.now`."""
+    """Return the summary of a run whose totals are known; for `now` see `clock.now`."""
     if of_run.is_evaluation and run.max_steps is not None:  # a training that is evaluated before its first step
         of_run = replace(of_run, is_evaluation=False, reward=None, reward_curve=())
     truncated = None if run.lacks_figure("truncated") else of_run.truncated
@@ -161,7 +161,7 @@ def summary(run: Run, of_run: Totals, now: int) -> RunSummary:
 
 
 def state_of(run: Run, now: int) -> str:
-    """Returns a RunState, or `died` if the last heartbeat is too long before `now`: see `clock.now`."""
+    """Return a RunState, or `died` if the last heartbeat is too long before `now`: see `clock.now`."""
     died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
     return "died" if died else run.state
 

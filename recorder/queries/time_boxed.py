@@ -21,7 +21,7 @@ def page_in_time(
     db: Database, run_id: int, filter: RolloutFilter, *, after: Cursor | None = None, limit: int = 50,  # noqa: A002
     seconds: float = 1.0,
 ) -> Page:  # fmt: skip
-    """Reads a page as `page` does, for a large run and a filter that no index serves. In an order by id it returns the
+    """Read a page as `page` does, for a large run and a filter that no index serves. In an order by id it returns the
     rows that it finds within `seconds`, and the next page continues where the scan stopped; in any other order, those
     among the newest WINDOW rollouts.
     """
@@ -37,7 +37,7 @@ def page_in_time(
 def neighbours_in_time(
     db: Database, run_id: int, filter: RolloutFilter, row: EvaluationRow, *, total: Count, seconds: float = 0.015  # noqa: A002
 ) -> Neighbours:  # fmt: skip
-    """Acts as `neighbours`, for a large run and a filter that no index serves. In an order by id it returns those that
+    """Act as `neighbours`, for a large run and a filter that no index serves. In an order by id it returns those that
     it finds within `seconds` each; in any other order, those among the newest WINDOW rollouts. The position is None.
     """
     orders = (Sort.NEWEST, Sort.OLDEST)
@@ -68,7 +68,7 @@ def neighbours_in_time(
 def _scan_in_time(
     session: Session, run_id: int, filter: RolloutFilter, after: Cursor | None, limit: int, until: float  # noqa: A002
 ) -> Page:  # fmt: skip
-    """Scans the run by id in parts, each larger than the one before, until `until` (of `time.monotonic`)."""
+    """Scan the run by id in parts, each larger than the one before, until `until` (of `time.monotonic`)."""
     is_newest, row_id = filter.sort == Sort.NEWEST, col(EvaluationRow.id)
     of_run: Any = select(row_id).where(col(EvaluationRow.run_id) == run_id)
     rows: list[EvaluationRow] = []
@@ -101,6 +101,6 @@ def _scan_in_time(
 
 
 def _behind(of_run: Any, place: int, sort: Order) -> Any:
-    """Returns the SELECT of the ids after one in the order."""
+    """Return the SELECT of the ids after one in the order."""
     row_id = col(EvaluationRow.id)
     return of_run.where(row_id < place if sort == Sort.NEWEST else row_id > place)

@@ -18,7 +18,7 @@ class FilterPart:
 
 
 def filter_parts(filter: RolloutFilter) -> list[FilterPart]:  # noqa: A002
-    """Lists the parts of a filter, in the order of its terms."""
+    """List the parts of a filter, in the order of its terms."""
     parts = []
     for term in filter.terms:
         others = [other for other in filter.terms if other is not term]
@@ -30,7 +30,7 @@ def filter_parts(filter: RolloutFilter) -> list[FilterPart]:  # noqa: A002
 
 
 def _divide(term: Term) -> Iterator[tuple[Term, list[Term]]]:
-    """Returns each part of a term, with what is left of the term without it. A range of one value is a single part."""
+    """Return each part of a term, with what is left of the term without it. A range of one value is a single part."""
     is_one = not term.is_plain or (term.range is not None and term.range.low == term.range.high)
     pieces = (term.range.ends if term.range else term.values) if not is_one else ()
     if len(pieces) < 2:

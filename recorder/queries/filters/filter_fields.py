@@ -71,12 +71,12 @@ class Field:
 
     @property
     def is_keyed(self) -> bool:
-        """True if a key follows its name: `rewards.accuracy`."""
+        """Return True if a key follows its name: `rewards.accuracy`."""
         return bool(self.among) or self.name == "reward_in"
 
     @property
     def is_listed(self) -> bool:
-        """True if many values can be looked up at once; False if each is searched or computed apart."""
+        """Return True if many values can be looked up at once; False if each is searched or computed apart."""
         return self.kind != Kind.TEXT and bool(self.column or self.among or self.name == "tag")
 
     @property

@@ -96,7 +96,7 @@ class Place:
 
 
 def parse_terms(text: str, *, now: int | None = None) -> list[terms.Term]:
-    """Reads the terms of a line, in the order in which they are written. Ages such as `2h` count from `now`, in µs
+    """Read the terms of a line, in the order in which they are written. Ages such as `2h` count from `now`, in µs
     since the epoch; by default from the clock's time. Raises FilterError, whose message begins with the term at fault,
     as it was written.
     """
@@ -104,7 +104,7 @@ def parse_terms(text: str, *, now: int | None = None) -> list[terms.Term]:
 
 
 def keep_set(text: str, label: str = "") -> str:
-    """Returns a short name for the text of one term, which is then read as `set:NAME`, too, and printed as that, or as
+    """Return a short name for the text of one term, which is then read as `set:NAME`, too, and printed as that, or as
     `label`. Equal texts have the same name, in any process, but each process has to be told the text.
     """
     name = sha256(f"{text}{label}".encode()).hexdigest()[:12]
@@ -127,7 +127,7 @@ def _term_of_set(name: str, *, negated: bool) -> terms.Term:
 
 
 def with_findings(text: str, opens: Callable[[str], str]) -> str:
-    """Returns the line with a finding's filter, which `opens` returns for its id, in place of each `finding:ID`. A long
+    """Return the line with a finding's filter, which `opens` returns for its id, in place of each `finding:ID`. A long
     list is still printed as `finding:ID`. Raises FilterError if it cannot be negated, and what `opens` raises.
     """
     try:
@@ -151,7 +151,7 @@ def with_findings(text: str, opens: Callable[[str], str]) -> str:
 
 
 def in_full(text: str, full: Callable[[str], str | None]) -> str:
-    """Returns the line with `full` of each name in place of the names that are not a field's; None keeps the name."""
+    """Return the line with `full` of each name in place of the names that are not a field's; None keeps the name."""
     try:
         names = {*FIELDS, *ALIASES, SET}
         tokens = [token for token in _tokens(text) if token.name is not None and token.name not in names]
@@ -165,7 +165,7 @@ def in_full(text: str, full: Callable[[str], str | None]) -> str:
 
 
 def mended(text: str, mistake: FilterError) -> str | None:
-    """Returns the line with the misspelt part corrected; None without a known correction, or such a part in it."""
+    """Return the line with the misspelt part corrected; None without a known correction, or such a part in it."""
     if mistake.meant is None:
         return None
     if mistake.field == WHERE:  # a wrong quote: nobody knows where its term ends
@@ -181,7 +181,7 @@ def mended(text: str, mistake: FilterError) -> str | None:
 
 
 def split_name(text: str) -> tuple[Field, str | None] | None:
-    """Reads a field's name, with a key if it has one. Returns the field and the key; None if it is no such name."""
+    """Read a field's name, with a key if it has one. Returns the field and the key; None if it is no such name."""
     match = _FIELD.fullmatch(f"{text}:")
     field = FIELDS.get(ALIASES.get(match[1], match[1])) if match else None
     if match is None or field is None or bool(match[2]) != field.is_keyed:
@@ -190,7 +190,7 @@ def split_name(text: str) -> tuple[Field, str | None] | None:
 
 
 def without(text: str, field: str) -> str:
-    """Returns the line without the terms of a field, named as it was written; empty if the line cannot be parsed."""
+    """Return the line without the terms of a field, named as it was written; empty if the line cannot be parsed."""
     try:
         tokens = list(_tokens(text))
     except FilterError:
@@ -199,7 +199,7 @@ def without(text: str, field: str) -> str:
 
 
 def place_at(text: str, at: int) -> Place:
-    """Finds what is being typed at a cursor; it works on lines that cannot be parsed, too."""
+    """Find what is being typed at a cursor; it works on lines that cannot be parsed, too."""
     head = text[:at]
     token = next((token for token in _tokens(head, lenient=True) if token.end == len(head)), None)
     if token is None:
@@ -220,7 +220,7 @@ def place_at(text: str, at: int) -> Place:
 
 
 def _resolve_operators(text: str, tokens: Sequence[Token]) -> Iterator[Token]:
-    """Reads `and` and `not` as other query languages do; in small letters between plain words they are words. Raises
+    """Read `and` and `not` as other query languages do; in small letters between plain words they are words. Raises
     FilterError if two terms are joined by `or`; it names a term that accepts either, if there is one.
     """
     negated = False
@@ -256,7 +256,7 @@ def _no_or(text: str, sides: Sequence[Token]) -> FilterError:
 
 
 def _tokens(text: str, *, lenient: bool = False) -> Iterator[Token]:
-    """Splits a line into terms; `lenient` accepts one that is not finished, as in a box that is being typed in."""
+    """Split a line into terms; `lenient` accepts one that is not finished, as in a box that is being typed in."""
     at = _after(_SPACE, text, 0)
     while at < len(text):
         token = _token(text, at, lenient=lenient)
@@ -306,7 +306,7 @@ def _match_value(text: str, at: int, pattern: re.Pattern[str], *, lenient: bool)
 
 
 def _check_word_alone(text: str, start: int, word: Written) -> None:
-    """Raises FilterError if it is not a word but has signs of other query languages; it names the line that works."""
+    """Raise FilterError, which names the line that works, for a word with signs of other query languages."""
     if not word.text:
         raise FilterError(WHERE, "a minus alone: write it directly before the term that it negates")
     term, written, meant = shortened(text[start : word.end]), word.text, ""
@@ -327,7 +327,7 @@ def _check_word_alone(text: str, start: int, word: Written) -> None:
 
 
 def _without_groups(text: str) -> str:
-    """Returns the line without parentheses if it can then be read, perhaps with one more correction; else ""."""
+    """Return the line without parentheses if it can then be read, perhaps with one more correction; else ""."""
     plain = text.translate({ord("("): None, ord(")"): None})
     try:
         parse_terms(plain)
@@ -337,7 +337,7 @@ def _without_groups(text: str) -> str:
 
 
 def _unquote(written: str) -> str:
-    """Returns the text without quotes and escapes; the closing quote may not be typed yet."""
+    """Return the text without quotes and escapes; the closing quote may not be typed yet."""
     if not written.startswith('"'):
         return written
     inside = written[1:-1] if len(written) > 1 and re.fullmatch(_QUOTED, written, re.DOTALL) else written[1:]
@@ -351,7 +351,7 @@ def _unquote(written: str) -> str:
 
 
 def _parse_token(text: str, token: Token, now: int | None) -> terms.Term:
-    """Returns the term of a token; a mistake in it names the term."""
+    """Return the term of a token; a mistake in it names the term."""
     try:
         if token.name is None:
             word = token.values[0]
@@ -399,7 +399,7 @@ def _parse_comparison(field: Field, operator: str, token: Token) -> terms.Range:
 
 
 def _value(field: Field, name: str, written: Written, now: int | None) -> terms.Value:
-    """Reads one value; `name` is the field's, with its key, as it was written."""
+    """Read one value; `name` is the field's, with its key, as it was written."""
     if written.text == terms.ABSENT and not written.is_quoted:
         return None
     if field.kind == Kind.TIME:
@@ -426,7 +426,7 @@ def _number(field: Field, text: str) -> float:
 
 
 def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple[int, int, str]]:
-    """Returns the places in a token of what is wrong, each as (start, end, replacement)."""
+    """Return the places in a token of what is wrong, each as (start, end, replacement)."""
     if token.name is None or shortened(token.name) != field:
         return []
     if token.name == wrong and ":" in MEANT.get(wrong, ""):

@@ -20,7 +20,7 @@ _THOUSANDS = {"k": 3, "K": 3, "M": 6}
 
 
 def read_whole(name: str, text: str) -> int:
-    """Raises FilterError, which names the field, if the text is not a whole number."""
+    """Raise FilterError, which names the field, if the text is not a whole number."""
     try:
         return int(_checked_digits(text))
     except ValueError:
@@ -28,7 +28,7 @@ def read_whole(name: str, text: str) -> int:
 
 
 def read_number(name: str, text: str) -> float:
-    """Raises FilterError, which names the field, if the text is not a number."""
+    """Raise FilterError, which names the field, if the text is not a number."""
     try:
         return float(_checked_digits(text))
     except ValueError:
@@ -36,7 +36,7 @@ def read_number(name: str, text: str) -> float:
 
 
 def read_time(name: str, text: str, now: int | None) -> int:
-    """Reads a time in µs since the epoch, from ISO 8601 (UTC without `Z` or offset) or from an age such as `2h`, which
+    """Read a time in µs since the epoch, from ISO 8601 (UTC without `Z` or offset) or from an age such as `2h`, which
     is rounded to the second, and counted from `now` (the clock's time by default). An `until` that is a date without a
     time means the end of that day. Raises FilterError if the text is neither.
     """
@@ -58,7 +58,7 @@ def read_time(name: str, text: str, now: int | None) -> int:
 
 
 def check_number(name: str, value: float, *, low: float = -math.inf, high: float = math.inf) -> None:
-    """Raises FilterError if the number is not finite, or out of range."""
+    """Raise FilterError if the number is not finite, or out of range."""
     if isinstance(value, float) and not math.isfinite(value):  # of a large integer it fails
         raise FilterError(name, f"{name} {value} is not a finite number")
     if not low <= value <= high:
@@ -66,19 +66,19 @@ def check_number(name: str, value: float, *, low: float = -math.inf, high: float
 
 
 def print_time(moment: int) -> str:
-    """Prints a moment, in µs since the epoch, as ISO 8601 without trailing zeros."""
+    """Print a moment, in µs since the epoch, as ISO 8601 without trailing zeros."""
     at = _EPOCH + timedelta(microseconds=moment)
     precision = "microseconds" if at.microsecond else "seconds" if at.second else "minutes"
     return at.replace(tzinfo=None).isoformat(timespec=precision) + "Z"
 
 
 def print_number(value: float) -> str:
-    """Prints a number so that it reads back the same; a float that is whole without its `.0`."""
+    """Print a number so that it reads back the same; a float that is whole without its `.0`."""
     return repr(float(value)).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def _checked_digits(text: str) -> str:
-    """Writes out `5k` and `1.5M`. Raises ValueError for `1_0` and other scripts' digits, which only Python reads."""
+    """Write out `5k` and `1.5M`. Raises ValueError for `1_0` and other scripts' digits, which only Python reads."""
     if short := _SHORT.fullmatch(text.strip()):
         return str(round(float(f"{short[1]}e{_THOUSANDS[short[2]]}")))
     if "_" in text or not text.isascii():

@@ -69,12 +69,12 @@ class ByColumn:
 
     @property
     def name(self) -> str:
-        """Returns the field's name with its key, as in filters."""
+        """Return the field's name with its key, as in filters."""
         return self.field.name if self.key is None else f"{self.field.name}.{print_key(self.key)}"
 
     @property
     def value(self) -> str:
-        """Returns the order as it is written."""
+        """Return the order as it is written."""
         is_text = self.is_text and self.field.kind == Kind.ANY
         return f"{'-' if self.descending else ''}{self.name}{':text' if is_text else ''}"
 
@@ -133,25 +133,25 @@ class RolloutFilter:
         object.__setattr__(self, "sort", read_sort(sort))
 
     def words(self, field: str) -> tuple[str, ...]:
-        """Returns the alternatives that a field's plain term lists; empty without one."""
+        """Return the alternatives that a field's plain term lists; empty without one."""
         lists = (term.values for term in self.terms if term.field == field and term.is_plain)
         return tuple(value for value in next(lists, ()) if isinstance(value, str))
 
     def range(self, field: str) -> Range:
-        """Returns the range of a field's plain term, of numbers or times; one without ends if there is no such term."""
+        """Return the range of a field's plain term, of numbers or times; one without ends if there is no such term."""
         ranges = (term.range for term in self.terms if term.field == field and term.key is None)
         return next((limits for limits in ranges if limits is not None), Range())
 
     def only(self, *fields: str) -> "RolloutFilter":
-        """Returns a filter of the plain terms of these fields alone, without an order."""
+        """Return a filter of the plain terms of these fields alone, without an order."""
         return RolloutFilter(terms=(term for term in self.terms if term.is_plain and term.field in fields))
 
     def without(self, *fields: str) -> "RolloutFilter":
-        """Returns this filter without the plain terms of these fields."""
+        """Return this filter without the plain terms of these fields."""
         return replace(self, terms=tuple(term for term in self.terms if not (term.is_plain and term.field in fields)))
 
     def with_terms(self, *terms: Term) -> "RolloutFilter":
-        """Returns this filter, narrowed by more terms.
+        """Return this filter, narrowed by more terms.
 
         Raises:
             FilterError: they exclude what the filter asks for.
@@ -159,13 +159,13 @@ class RolloutFilter:
         return replace(self, terms=(*self.terms, *terms))
 
     def with_parts(self, **parts: Unpack[FilterParts]) -> "RolloutFilter":
-        """Returns this filter with new plain terms for these fields; a range is replaced with both of its ends."""
+        """Return this filter with new plain terms for these fields; a range is replaced with both of its ends."""
         rest = self.without(*(_LISTS.get(name, name.partition("_")[0]) for name in parts))
         return RolloutFilter(terms=rest.terms, sort=self.sort, **parts)
 
 
 def parse_where(text: str, *, now: int | None = None) -> RolloutFilter:
-    """Reads a line of the filter language, which docs/filters.md explains: `reward<0.2 status:error -tag:seen`. A line
+    """Read a line of the filter language, which docs/filters.md explains: `reward<0.2 status:error -tag:seen`. A line
     of spaces filters nothing. Ages such as `since:2h` count from `now`, in µs since the epoch; by default the clock's.
     Raises FilterError, which names the term at fault, and the nearest word that is known.
     """
@@ -173,12 +173,12 @@ def parse_where(text: str, *, now: int | None = None) -> RolloutFilter:
 
 
 def print_where(filter: RolloutFilter) -> str:  # noqa: A002
-    """Returns the shortest line that `parse_where` reads back as the same filter, without its order."""
+    """Return the shortest line that `parse_where` reads back as the same filter, without its order."""
     return " ".join(str(term) for term in filter.terms)
 
 
 def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = None) -> RolloutFilter:
-    """Reads a URL's (name, value) pairs, all of which apply. Empty values are ignored.
+    """Read a URL's (name, value) pairs, all of which apply. Empty values are ignored.
 
     The names are `where`, in the filter language; `sort`; and the fields of a form: `eval`, `mode`, `status`, `stop`,
     `scored`, `task` (each may repeat), `group`, `step_min`, `step_max`, `reward_min`, `reward_max` (`>0.1` and `<0.5`
@@ -214,14 +214,14 @@ def parse_filter(parameters: Iterable[tuple[str, str]], *, now: int | None = Non
 
 
 def print_filter(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
-    """Returns the (name, value) pairs of the canonical URL, which `parse_filter` reads back as the same filter."""
+    """Return the (name, value) pairs of the canonical URL, which `parse_filter` reads back as the same filter."""
     where = print_where(filter)
     sort = [] if filter.sort == Sort.NEWEST else [("sort", filter.sort.value)]
     return [*([(WHERE, where)] if where else []), *sort]
 
 
 def named_in(filter: RolloutFilter) -> dict[str, list[str]]:  # noqa: A002
-    """Collects the names that only a run defines, by field: evals, tasks, models, tags, reward functions, metrics.
+    """Collect the names that only a run defines, by field: evals, tasks, models, tags, reward functions, metrics.
 
     A tag that a rollout must not have is left out, since it need not exist.
     """
@@ -236,7 +236,7 @@ def named_in(filter: RolloutFilter) -> dict[str, list[str]]:  # noqa: A002
 
 
 def check_known(filter: RolloutFilter, names_of_run: Mapping[str, Iterable[str]]) -> None:  # noqa: A002
-    """Compares the names in a filter with those of a run, by field; fields that `names_of_run` lacks are not checked.
+    """Compare the names in a filter with those of a run, by field; fields that `names_of_run` lacks are not checked.
     Raises FilterError, which names the nearest known value.
     """
     for name, values in named_in(filter).items():
@@ -267,7 +267,7 @@ def _make_terms(parts: FilterParts) -> list[Term]:
 def _range_term(
     field: str, low: float | None, high: float | None, *, above: bool = False, below: bool = False
 ) -> list[Term]:
-    """Returns the term of a step's or reward's ends, if any; mistakes name `step_min` and the like, as forms do."""
+    """Return the term of a step's or reward's ends, if any; mistakes name `step_min` and the like, as forms do."""
     names = f"{field}_min", f"{field}_max"
     convert: Callable[[Any], float] = operator.index if field == "step" else float
     low, high = (plain_number(name, end, convert) for name, end in zip(names, (low, high), strict=True))
@@ -283,7 +283,7 @@ def _range_term(
 
 
 def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Brings terms that must all apply into one form and order. Raises FilterError for contradictions and too many."""
+    """Bring terms that must all apply into one form and order. Raises FilterError for contradictions and too many."""
     plain: dict[tuple[str, str | None], Term] = {}
     others: list[Term] = []
     for original in terms:
@@ -306,7 +306,7 @@ def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:
 
 
 def _intersect(term: Term, other: Term) -> Term:
-    """Returns the common part of two plain terms of a field."""
+    """Return the common part of two plain terms of a field."""
     if term.range is None or other.range is None:
         if common := tuple(value for value in term.values if value in other.values):
             return replace(term, values=common)
@@ -324,14 +324,14 @@ def _narrow(term: Term, to: Range) -> Term:
 
 
 def _inclusive(term: Term) -> Term:
-    """Returns a term of the same whole numbers with inclusive ends, for a form's fields: `step>3` is `step>=4`."""
+    """Return a term of the same whole numbers with inclusive ends, for a form's fields: `step>3` is `step>=4`."""
     if term.range is None or term.range.is_closed:
         return term
     return _narrow(term, Range(_move(term.range.low, term.range.above), _move(term.range.high, -term.range.below)))
 
 
 def _one_time(term: Term) -> Term:
-    """Returns a time with one end: `-since:T` is an `until` of the µs before T."""
+    """Return a time with one end: `-since:T` is an `until` of the µs before T."""
     (limits,) = term.values if len(term.values) == 1 else (None,)
     if not isinstance(limits, Range) or len(limits.ends) != 1:
         raise FilterError(term.field, f"{term.field} takes one time, for example {FIELDS[term.field].example}")
@@ -345,7 +345,7 @@ def _move(value: float | None, by: int) -> int | None:
 
 
 def read_sort(written: Order | str) -> Order:
-    """Reads an order. Raises FilterError, which names the nearest one, if there is no such order."""
+    """Read an order. Raises FilterError, which names the nearest one, if there is no such order."""
     if isinstance(written, ByColumn) or written in set(Sort):
         return written if isinstance(written, ByColumn) else Sort(written)
     name = written.removeprefix("-")

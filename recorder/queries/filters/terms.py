@@ -30,7 +30,7 @@ _ESCAPES = {"\n": r"\n", "\r": r"\r", "\t": r"\t", '"': r"\"", "\\": r"\\"}
 
 
 def _slack(value: float, *, is_exact: bool) -> float:
-    """Returns the distance within which two numbers count as equal: more than the rounding error of float32, or if they
+    """Return the distance within which two numbers count as equal: more than the rounding error of float32, or if they
     are `is_exact` of a sum of float64, in which a whole number has none.
     """
     return (1e-12 * abs(value) if value % 1 else 0) if is_exact else max(1e-9, 1e-6 * abs(value))
@@ -46,24 +46,24 @@ class Range(NamedTuple):
 
     @property
     def is_closed(self) -> bool:
-        """True if each end that it has is included."""
+        """Return True if each end that it has is included."""
         return not (self.above or self.below)
 
     @property
     def is_empty(self) -> bool:
-        """True if no number lies in it, whole or not."""
+        """Return True if no number lies in it, whole or not."""
         if self.low is None or self.high is None:
             return False
         return self.low > self.high or (self.low == self.high and not self.is_closed)
 
     @property
     def ends(self) -> tuple["Range", ...]:
-        """Returns one range for each end that it has: the lower first."""
+        """Return one range for each end that it has: the lower first."""
         low = (Range(low=self.low, above=self.above),) if self.low is not None else ()
         return low + ((Range(high=self.high, below=self.below),) if self.high is not None else ())
 
     def loose(self, *, is_exact: bool = False) -> "Range":
-        """Returns the range with ends moved by the rounding error of a trainer's rewards, which are float32 and sums:
+        """Return the range with ends moved by the rounding error of a trainer's rewards, which are float32 and sums:
         0.3 is stored as 0.30000001, or as 0.30000000000000004. An excluded end excludes these, too. Metadata is
         `is_exact`: only the second counts as 0.3, and a number of 8 digits is not equal to its neighbours.
         """
@@ -76,7 +76,7 @@ class Range(NamedTuple):
         )
 
     def within(self, other: "Range") -> "Range":
-        """Returns the numbers that are in both."""
+        """Return the numbers that are in both."""
         lows = [(limits.low, limits.above) for limits in (self, other) if limits.low is not None]
         highs = [(limits.high, not limits.below) for limits in (self, other) if limits.high is not None]
         low, above = max(lows, default=(None, False))
@@ -127,26 +127,26 @@ class Term:
 
     @property
     def name(self) -> str:
-        """Returns the field's name, with its key."""
+        """Return the field's name, with its key."""
         return self.field if self.key is None else f"{self.field}.{print_key(self.key)}"
 
     @property
     def range(self) -> Range | None:
-        """Returns its range if that is all it asks for, else None."""
+        """Return its range if that is all it asks for, else None."""
         only = self.values[0]
         return only if isinstance(only, Range) and len(self.values) == 1 and not self.negated else None
 
     @property
     def is_plain(self) -> bool:
-        """True if a form can show it: one range, or few alternatives of a field that has a single value, not negated.
-        Two such terms of one field can be merged into one.
+        """Return True if a form can show the term: one range, or few alternatives of a field that has a single value,
+        not negated. Two such terms of one field can be merged into one.
         """
         field = FIELDS[self.field]
         has_words = field.kind in {Kind.WORD, Kind.NAME} and not field.is_many and len(self.values) <= MANY
         return self.range is not None or (has_words and not self.negated and None not in self.values)
 
     def __str__(self) -> str:
-        """Prints it in the filter language."""
+        """Print the term in the filter language."""
         minus, only = "-" if self.negated else "", self.values[0] if len(self.values) == 1 else None
         if self.saved_as:
             return f"{minus}{self.saved_as}"
@@ -160,7 +160,7 @@ class Term:
 
     @property
     def label(self) -> str:
-        """Describes it in words, as a chip on the page shows it."""
+        """Describe the term in words, as a chip on the page shows it."""
         field = FIELDS[self.field]
         if field.kind == Kind.TIME and isinstance(self.values[0], Range):
             return f"{self.field} {_print_time(self.values[0]).replace('T', ' ').replace('Z', ' UTC')}"
@@ -173,20 +173,20 @@ class Term:
 
 
 def print_word(text: str) -> str:
-    """Prints a text to search for, which has no field's name before it."""
+    """Print a text to search for, which has no field's name before it."""
     plain = _BARE_WORD.fullmatch(text) and text.isprintable() and text.upper() not in OPERATORS_OF_OTHERS
     return text if plain else _quote(text)
 
 
 def print_name(text: str) -> str:
-    """Prints one value that follows a field's name. Quoted, `1..5` is not a range, and `x*` not a prefix."""
+    """Print one value that follows a field's name. Quoted, `1..5` is not a range, and `x*` not a prefix."""
     plain = _BARE_VALUE.fullmatch(text) and text.isprintable() and text != ABSENT
     plain = plain and ".." not in text and not text.endswith("*")
     return text if plain else _quote(text)
 
 
 def print_key(key: str) -> str:
-    """Prints a key, which follows a field's name and a dot."""
+    """Print a key, which follows a field's name and a dot."""
     return key if _BARE_KEY.fullmatch(key) and key.isprintable() else _quote(key)
 
 
@@ -196,7 +196,7 @@ def is_id(text: str) -> bool:
 
 
 def check_text(name: str, value: str) -> None:
-    """Raises FilterError if the text has an unpaired surrogate, which neither a database nor a page accepts."""
+    """Raise FilterError if the text has an unpaired surrogate, which neither a database nor a page accepts."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -204,7 +204,7 @@ def check_text(name: str, value: str) -> None:
 
 
 def plain_number(name: str, value: Any, convert: Callable[[Any], float]) -> float | None:
-    """Converts a number to Python's own type: SQLite does not accept numpy's, which a DataFrame contains."""
+    """Convert a number to Python's own type: SQLite does not accept numpy's, which a DataFrame contains."""
     if value is None:
         return None
     try:
@@ -273,7 +273,7 @@ def _check_range(field: Field, limits: Range) -> Range:
 
 
 def _join(values: Iterable[Value], kind: Kind) -> list[Value]:
-    """Joins sorted ranges that overlap, and of whole numbers neighbours too, but never to a range without ends."""
+    """Join sorted ranges that overlap, and of whole numbers neighbours too, but never to a range without ends."""
     joined: list[Value] = []
     for value in values:
         before = joined[-1] if joined and kind != Kind.TIME else None
@@ -288,7 +288,7 @@ def _join(values: Iterable[Value], kind: Kind) -> list[Value]:
 
 
 def _order_of(field: Field) -> Callable[[Value], tuple[int, Any]]:
-    """Returns a sort key of values: words in their enum's order, numbers by size, names by alphabet, absence last."""
+    """Return a sort key of values: words in their enum's order, numbers by size, names by alphabet, absence last."""
     places = {word.value: place for place, word in enumerate(field.words or ())}
 
     def order(value: Value) -> tuple[int, Any]:
@@ -308,7 +308,7 @@ def _print_value(value: Value) -> str:
 
 
 def _print_range(limits: Range) -> list[str]:
-    """Prints a range that is a term's only value: `:a..b`, or a comparison for each end."""
+    """Print a range that is a term's only value: `:a..b`, or a comparison for each end."""
     if limits.is_closed and len(limits.ends) == 2:
         return [f":{_print_value(limits)}"]
     low = [] if limits.low is None else [f"{'>' if limits.above else '>='}{print_number(limits.low)}"]
@@ -317,12 +317,12 @@ def _print_range(limits: Range) -> list[str]:
 
 
 def _print_time(limits: Range) -> str:
-    """Prints the one end that a time has: `since` the lower, `until` the upper."""
+    """Print the one end that a time has: `since` the lower, `until` the upper."""
     return print_time(int((limits.high if limits.low is None else limits.low) or 0))
 
 
 def _quote(text: str) -> str:
-    """Quotes a text; characters that are invisible, or that a browser's input field drops, become escapes."""
+    """Quote a text; characters that are invisible, or that a browser's input field drops, become escapes."""
     return '"' + "".join(_ESCAPES.get(c) or (c if c.isprintable() else f"\\u{{{ord(c):x}}}") for c in text) + '"'
 
 

@@ -76,14 +76,14 @@ class _Plan:
         return self.connection.dialect.name == "sqlite"
 
     def expression(self, text: str, name: str) -> str:
-        """Returns a `match_expression` whose prefix becomes an OR of words that begin so, unless they are too many."""
+        """Return a `match_expression` whose prefix becomes an OR of words that begin so, unless they are too many."""
         if (text, name) not in self.expressions:
             begun = _expand_prefix(self.connection, text) if text.endswith("*") else []
             self.expressions[text, name] = match_expression(*(begun or [text]), name=name)
         return self.expressions[text, name]
 
     def is_few(self, expression: str) -> bool:
-        """True if the phrase is selective enough to drive the query."""
+        """Return True if the phrase is selective enough to drive the query."""
         if expression not in self.few:
             # A prefix that was not expanded is slow to count: FTS5 merges its hits each time.
             count = "SELECT count(*) FROM (SELECT 1 FROM search.texts WHERE texts MATCH ? LIMIT ?)"
@@ -92,14 +92,14 @@ class _Plan:
         return self.few[expression]
 
     def hits(self, expression: str, run_id: int) -> str | None:
-        """Returns the temporary table of a run's hits; None if there are few, or this database has no index."""
+        """Return the temporary table of a run's hits; None if there are few, or this database has no index."""
         key = expression, run_id
         if key not in self.lists:
             self.lists[key] = None if self.is_few(expression) else _kept_hits(self, *key)
         return self.lists[key]
 
     def by_index(self) -> None:
-        """Sets _BY_INDEX once per transaction; PostgreSQL's planner knows by itself which words are rare."""
+        """Set _BY_INDEX once per transaction; PostgreSQL's planner knows by itself which words are rare."""
         for setting in () if self.few else _BY_INDEX:
             self.connection.exec_driver_sql(f"SET LOCAL {setting} = off")
         self.few[""] = False
@@ -119,7 +119,7 @@ class SearchState:
 
 
 def match_expression(*texts: str, name: str = "text") -> str:
-    """Returns FTS5's query for any of several phrases, words next to one another; with a `*` at the end the last word
+    """Return FTS5's query for any of several phrases, words next to one another; with a `*` at the end the last word
     is a prefix. `name` is a field of a filter: "text" for all columns, or that of one column.
 
     The texts are quoted, so that FTS5's operators in them are separators between words, as they are in what is
@@ -135,7 +135,7 @@ def _is_prefix(expression: str) -> bool:
 
 
 def contains(text: str, run_id: int, within: Within | None = None, name: str = "text") -> ColumnElement[bool]:
-    """Returns a condition: the text of a run's row contains these words (see `match_expression`).
+    """Return a condition: the text of a run's row contains these words (see `match_expression`).
 
     For words that most rows contain it is fast only if the range of ids is known, or within `planning`, which keeps a
     list of the run's hits.
@@ -157,19 +157,19 @@ def contains(text: str, run_id: int, within: Within | None = None, name: str = "
 
 
 def _is_ours() -> ColumnElement[bool]:
-    """Returns a condition: the index has today's format, and is not an earlier database's of the same name."""
+    """Return a condition: the index has today's format, and is not an earlier database's of the same name."""
     return exists().where(SOURCE.c.created == col(SchemaVersion.created), SOURCE.c.format == FORMAT)
 
 
 def is_rare(text: str, name: str) -> bool:
-    """True if few rows contain these words, so that a query best starts from them; False outside of `planning`."""
+    """Return True if few rows contain these words: a query best starts from them then. False outside of `planning`."""
     plan = _planning.get()
     return plan is not None and plan.is_sqlite and plan.is_few(plan.expression(text, name))
 
 
 @contextmanager
 def planning(connection: Connection) -> Iterator[None]:
-    """Lets `contains` count hits on this reading connection, and keep long lists of hits in temporary tables, so that
+    """Let `contains` count hits on this reading connection, and keep long lists of hits in temporary tables, so that
     several SELECTs do not each collect them.
     """
     token = _planning.set(_Plan(connection))
@@ -180,7 +180,7 @@ def planning(connection: Connection) -> Iterator[None]:
 
 
 def search_state(connection: Connection, run_id: int) -> SearchState:
-    """Returns the state of one run's index: one look-up by primary key."""
+    """Return the state of one run's index: one look-up by primary key."""
     columns = INDEXED_RUN.c
     of_run = and_(columns.run_id == col(Run.id), columns.uid == col(Run.uid))
     query = select(columns.texts, columns.changed < col(Run.changed)).join_from(INDEXED_RUN, Run, of_run)
@@ -189,7 +189,7 @@ def search_state(connection: Connection, run_id: int) -> SearchState:
 
 
 def _expand_prefix(connection: Connection, text: str) -> list[str]:
-    """Expands a text that ends with `*` to one text per word that begins so; empty if there are none, or too many."""
+    """Expand a text that ends with `*` to one text per word that begins so; empty if there are none, or too many."""
     words = search_words.words_of(text[:-1])
     if not words or any(map(search_words.is_shortened, words)):
         return []
@@ -201,7 +201,7 @@ def _expand_prefix(connection: Connection, text: str) -> list[str]:
 
 
 def _kept_hits(plan: _Plan, expression: str, run_id: int) -> str | None:
-    """Makes a temporary table of the ids of a run's hits, which SQLite can read in any order and without copying it."""
+    """Make a temporary table of the ids of a run's hits, which SQLite can read in any order and without copying it."""
     ask = plan.connection.exec_driver_sql
     source = ask("SELECT created, version FROM search.source").first()
     if source is None or source.created != ask("SELECT max(created) FROM logs_ui_schema").scalar():
@@ -222,7 +222,7 @@ def _kept_hits(plan: _Plan, expression: str, run_id: int) -> str | None:
 
 @contextmanager
 def _writing(connection: Connection) -> Iterator[None]:
-    """Allows writes for a moment. The database was opened read-only, so that only temporary tables can be written."""
+    """Allow writes for a moment. The database was opened read-only, so that only temporary tables can be written."""
     connection.exec_driver_sql("PRAGMA query_only=0")
     try:
         yield

@@ -29,13 +29,13 @@ class Hit(NamedTuple):
 
 
 def searches(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
-    """Returns (field, phrase) for all that a filter searches for."""
+    """Return (field, phrase) for all that a filter searches for."""
     wanted = (term for term in filter.terms if term.field in SEARCHED and not term.negated)
     return [(term.field, value) for term in wanted for value in term.values if isinstance(value, str)]
 
 
 def hits(db: Database, filter: RolloutFilter, ids: Sequence[int], *, seconds: float = 0.4) -> dict[int, Hit]:  # noqa: A002
-    """Returns hits by id, in those of the rollouts that it reads within `seconds`; empty without a search."""
+    """Return hits by id, in those of the rollouts that it reads within `seconds`; empty without a search."""
     wanted, until = searches(filter), time.monotonic() + seconds
     by_id: dict[int, Hit] = {}
     with Session(db) as session:

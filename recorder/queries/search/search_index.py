@@ -80,7 +80,7 @@ class SearchIndex:
         stopped: Callable[[], bool] = lambda: False,
         grown: Callable[[int], None] = lambda _: None,
     ) -> bool:
-        """Indexes all final rollouts that are missing, of one run or of all, the newest first. Returns False if another
+        """Index all final rollouts that are missing, of one run or of all, the newest first. Returns False if another
         process or thread is filling the index.
 
         After each step, which takes a fraction of a second, `grown` is called with the number of rollouts that it
@@ -101,11 +101,11 @@ class SearchIndex:
         return True
 
     def settle(self) -> None:
-        """Removes the files that SQLite keeps beside an open index. Raises DatabaseError if it cannot be written."""
+        """Remove the files that SQLite keeps beside an open index. Raises DatabaseError if it cannot be written."""
         self._texts.settle()
 
     def _step(self, index: Connection, run_id: int | None) -> int | None:
-        """Does one step. Returns the number of rollouts added; None if there was nothing to read."""
+        """Do one step. Returns the number of rollouts added; None if there was nothing to read."""
         with self._reading() as db:
             places = _places(index, self._texts, db)
             wanted = [run for run in _runs(db) if run_id in {None, run.id}]
@@ -122,7 +122,7 @@ class SearchIndex:
 
 
 def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, int], None]) -> None:
-    """Waits until any process has indexed all final rollouts of a run. New connections of the engine then see them.
+    """Wait until any process has indexed all final rollouts of a run. New connections of the engine then see them.
 
     `progress` is called now and then with the numbers of indexed rollouts and of all rollouts. Raises DatabaseError if
     the database cannot be read, or the index cannot be written.
@@ -150,7 +150,7 @@ def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, 
 
 
 def _runs(db: Connection) -> list[_Run]:
-    """Returns all runs, newest first."""
+    """Return all runs, newest first."""
     silent = clock.now(db) - _SILENT_US
     columns = (Run.id, Run.uid, Run.changed, Run.state, Run.finished, Run.heartbeat)
     query: Any = select(*(col(column) for column in columns)).order_by(col(Run.created).desc())
@@ -162,7 +162,7 @@ def _runs(db: Connection) -> list[_Run]:
 
 
 def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place]:
-    """Returns the places of all runs, by run. The index is emptied if it was made for another database, or if a run was
+    """Return the places of all runs, by run. The index is emptied if it was made for another database, or if a run was
     deleted since: its ids may now belong to other rollouts.
     """
     created = db.execute(select(col(SchemaVersion.created))).scalar() or 0
@@ -184,7 +184,7 @@ def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place
 def _next(
     index: Connection, store: Texts, db: Connection, run: _Run, place: _Place | None
 ) -> tuple[_Place, _Texts] | None:
-    """Returns the texts of the run's next rollouts, and the place after them; None if there are none."""
+    """Return the texts of the run's next rollouts, and the place after them; None if there are none."""
     place = place or _Place(run.id, run.uid)
     row, of_run = EvaluationRow, col(EvaluationRow.run_id) == run.id
     if place.changed < run.changed or place.row_id != _END:
@@ -215,7 +215,7 @@ def _rows(
 def _texts(
     index: Connection, store: Texts, db: Connection, rows: list[Row[tuple[int, int, int | None]]]
 ) -> tuple[_Texts, int | None]:
-    """Returns texts of rows that are not indexed yet, and the last one's id if the budget of characters ran out."""
+    """Return texts of rows that are not indexed yet, and the last one's id if the budget of characters ran out."""
     indexed = store.indexed_ids(index, [row.id for row in rows])
     wanted = [row.id for row in rows if row.id not in indexed]
     texts: _Texts = []
@@ -233,7 +233,7 @@ def _texts(
 
 
 def _put(index: Connection, table: Table, values: dict[str, Any]) -> None:
-    """Updates or inserts a row, whose first value is its key; no other process writes to the table meanwhile."""
+    """Update or insert a row, whose first value is its key; no other process writes to the table meanwhile."""
     key = next(iter(values))
     if not index.execute(update(table).where(table.c[key] == values[key]).values(**values)).rowcount:
         index.execute(insert(table).values(**values))

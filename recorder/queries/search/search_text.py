@@ -12,7 +12,7 @@ Parts = tuple[str, ...]
 
 
 def parts_of(turns: int | None, error: str | None, content: bytes | None, start: bytes | None) -> Parts:
-    """Joins the texts of a rollout, each once per column. The payload and its start are packed; a damaged one counts
+    """Join the texts of a rollout, each once per column. The payload and its start are packed; a damaged one counts
     as empty.
 
     - tool: what came back: messages after the model's first answer, observations, and errors of calls;
@@ -60,7 +60,7 @@ def _of_fields(value: dict[str, Any], *names: str) -> Iterator[str]:
 
 
 def _strings(value: Any) -> Iterator[str]:
-    """Returns all strings in a tree of JSON, without the names of fields, and without the hashes of images."""
+    """Return all strings in a tree of JSON, without the names of fields, and without the hashes of images."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

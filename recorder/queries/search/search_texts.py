@@ -37,7 +37,7 @@ class Texts:
 
     @contextmanager
     def opened(self) -> Iterator[Engine | None]:
-        """Opens an engine to write them with; None if another process or thread fills the index. Raises DatabaseError
+        """Open an engine to write texts with; None if another process or thread fills the index. Raises DatabaseError
         if the index cannot be written.
         """
         with errors_in_plain_words(self._place), self._alone() as alone:
@@ -49,22 +49,22 @@ class Texts:
                 yield engine
 
     def settle(self) -> None:
-        """Does what `SearchIndex.settle` promises."""
+        """Do what `SearchIndex.settle` promises."""
 
     def is_alone(self, index: Connection) -> bool:
-        """True if no other process fills the index during this transaction."""
+        """Return True if no other process fills the index during this transaction."""
         return bool(index.scalar(select(text(f"pg_try_advisory_xact_lock({_LOCK})"))))
 
     def clear(self, index: Connection) -> None:
-        """Removes all texts."""
+        """Remove all texts."""
         index.execute(delete(VECTORS))
 
     def indexed_ids(self, index: Connection, ids: Collection[int]) -> set[int]:
-        """Returns the ids among these whose rollouts are indexed."""
+        """Return the ids among these whose rollouts are indexed."""
         return set(index.scalars(select(VECTORS.c.rowid).where(VECTORS.c.rowid.in_(ids))))
 
     def add(self, index: Connection, texts: list[tuple[int, Parts]]) -> None:
-        """Adds (id, texts) of rollouts that are not indexed."""
+        """Add (id, texts) of rollouts that are not indexed."""
         rows = [
             {"rowid": row_id, "part": part, "words": words}
             for row_id, parts in texts
@@ -88,7 +88,7 @@ class _SqliteTexts(Texts):
         self._place = self._path = SEARCH.path(db)
 
     def settle(self) -> None:
-        """Merges the write-ahead log into the file, unless a reader, which cannot do so itself, is still connected."""
+        """Merge the write-ahead log into the file, unless a reader, which cannot do so itself, is still connected."""
         if log_of(self._path).exists():
             with self.opened():
                 pass
@@ -129,7 +129,7 @@ class _SqliteTexts(Texts):
                     path.unlink()
 
     def _set_up(self, engine: Engine) -> None:
-        """Sets the journal mode. With a write-ahead log, readers do not wait for the writer, and a power failure costs
+        """Set the journal mode. With a write-ahead log, readers do not wait for the writer, and a power failure costs
         the last steps, which are repeated. A network file system does not support one, and there readers wait.
         """
         has_wal = network_kind(self._path) is None

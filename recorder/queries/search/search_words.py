@@ -104,7 +104,7 @@ def place_of(phrase: str, text: str) -> tuple[int, int] | None:
 
 
 def is_shortened(word: str) -> bool:
-    """True if a word is too long for PostgreSQL, or a word of `words_of` was shortened."""
+    """Return True if a word is too long for PostgreSQL, or a word of `words_of` was shortened."""
     return len(word) > _WORD
 
 

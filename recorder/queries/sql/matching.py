@@ -39,7 +39,7 @@ _FAILURES = (
 
 
 def any_of(term: Term, conditions: list[ColumnElement[bool]]) -> ColumnElement[bool]:
-    """Joins the conditions of a term's values. NULL counts as false, so that the negated term selects such rows."""
+    """Join the conditions of a term's values. NULL counts as false, so that the negated term selects such rows."""
     condition = or_(*conditions)
     return condition.is_not(true()) if term.negated else condition
 
@@ -54,7 +54,7 @@ def in_range(column: Any, limits: Range) -> ColumnElement[bool]:
 
 
 def is_value(column: Any, value: Value) -> ColumnElement[bool]:
-    """Returns a condition on a column that stores the field's value itself."""
+    """Return a condition on a column that stores the field's value itself."""
     if isinstance(value, Range):
         return in_range(column, value)
     condition: ColumnElement[bool] = column.is_(None) if value is None else column == value
@@ -64,7 +64,7 @@ def is_value(column: Any, value: Value) -> ColumnElement[bool]:
 def condition_elsewhere(
     term: Term, value: Value, run_id: int, within: full_text.Within | None = None
 ) -> ColumnElement[bool]:  # fmt: skip
-    """Returns a condition on a field that is stored outside the row's columns; `within` are the first and last id."""
+    """Return a condition on a field that is stored outside the row's columns; `within` are the first and last id."""
     if term.field == "reward_in":
         row, key = EvaluationRow, str(term.key)
         evals = select(col(StepStatistics.eval_name)).where(col(StepStatistics.run_id) == run_id)
@@ -84,7 +84,7 @@ def condition_elsewhere(
 
 
 def _has_value(column: Any, key: str, value: Value, *, is_exact: bool) -> ColumnElement[bool]:
-    """Returns a condition on an entry of a JSON object; a text that is a number matches equal numbers, too."""
+    """Return a condition on an entry of a JSON object; a text that is a number matches equal numbers, too."""
     if isinstance(value, Range):
         return in_range(number_in(column, key), value.loose(is_exact=is_exact))
     text: ColumnElement[bool] = is_value(text_in(column, key), value)
@@ -93,7 +93,7 @@ def _has_value(column: Any, key: str, value: Value, *, is_exact: bool) -> Column
 
 
 def _number_of(text: str) -> Range | None:
-    """Returns the number that a text is, as a range."""
+    """Return the number that a text is, as a range."""
     with suppress(FilterError):
         number = read_number("", text)
         # From 2**53 on, different whole numbers are the same float.
@@ -104,7 +104,7 @@ def _number_of(text: str) -> Range | None:
 
 @lru_cache(maxsize=32)  # all queries of a page ask for the same
 def in_list(term: Term, run_id: int) -> ColumnElement[bool]:
-    """Returns a condition on the texts and ranges of a term, of any number: each of its parameters is a whole list."""
+    """Return a condition on the texts and ranges of a term, of any number: each of its parameters is a whole list."""
     field = FIELDS[term.field]
     texts = [value for value in term.values if isinstance(value, str)]
     if field.name == "tag":
@@ -133,7 +133,7 @@ def in_list(term: Term, run_id: int) -> ColumnElement[bool]:
 
 
 def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
-    """Returns a condition on the error line as pages show it; `lost` selects the rows whose process died."""
+    """Return a condition on the error line as pages show it; `lost` selects the rows whose process died."""
     error, stop = col(EvaluationRow.error), col(EvaluationRow.stop_reason)
     if not isinstance(value, str):
         return and_(error.is_(None), not_(lost))
@@ -145,7 +145,7 @@ def has_error(value: Value, lost: ColumnElement[bool]) -> ColumnElement[bool]:
 
 
 def is_solved(marks: Marks) -> ColumnElement[int | None]:
-    """Returns 1 for a solved rollout, 0 for another; NULL without a reward, or without a value that decides."""
+    """Return 1 for a solved rollout, 0 for another; NULL without a reward, or without a value that decides."""
     won: list[Any] = []
     for mark in marks:
         (term,) = parse_terms(f"{mark.column}:1")
@@ -156,19 +156,19 @@ def is_solved(marks: Marks) -> ColumnElement[int | None]:
 
 
 def value_of(field: Field, key: str | None, *, is_text: bool = False) -> Any:
-    """Returns the expression of a field's value; of what is in a JSON object the number, or with `is_text` the text."""
+    """Return the expression of a field's value; of what is in a JSON object the number, or with `is_text` the text."""
     if not field.among:
         return column_of(field.name)
     return (text_in if is_text else number_in)(getattr(EvaluationRow, field.among), key)
 
 
 def column_of(name: str) -> Any:
-    """Returns the column of a field."""
+    """Return the column of a field."""
     return col(getattr(EvaluationRow, FIELDS[name].column or name))
 
 
 def has_key(column: Any, key: str) -> ColumnElement[bool]:
-    """Returns a condition: the column's JSON object has this key."""
+    """Return a condition: the column's JSON object has this key."""
     each = json_each(column)
     return select(each.c.key).where(each.c.key == key).exists()
 

@@ -91,7 +91,7 @@ class Ties:
 def conditions(
     run_id: int, filter: RolloutFilter, use: Use, span: Span | None = None  # noqa: A002
 ) -> list[ColumnElement[bool]]:  # fmt: skip
-    """Returns conditions of a filter on rows as pages show them (see `lost_until`), within a span of ids if given.
+    """Return conditions of a filter on rows as pages show them (see `lost_until`), within a span of ids if given.
 
     SQLite assumes that any index selects a handful of rows. So columns with few values, which half of the rows share,
     are put into an expression: else it would collect and sort these rows, or leave an index that covers the query.
@@ -119,29 +119,29 @@ def conditions(
 
 
 def leads_to_few(filter: RolloutFilter) -> bool:  # noqa: A002
-    """True if an index usually selects few of a large run's rows."""
+    """Return True if an index usually selects few of a large run's rows."""
     leads = any((term.field in _LEADING and not term.negated) or _is_rare_text(term) for term in filter.terms)
     return leads or is_narrow(filter) or _is_rare(filter)
 
 
 def is_listed(filter: RolloutFilter) -> bool:  # noqa: A002
-    """True if the rows come from a list of ids (of tags, stars, notes or rare words), which has no order."""
+    """Return True if the rows come from a list of ids (of tags, stars, notes or rare words), which has no order."""
     return any((term.field in _LISTED and not term.negated) or _is_rare_text(term) for term in filter.terms)
 
 
 def is_broad(filter: RolloutFilter) -> bool:  # noqa: A002
-    """True if there is a filter, but no index that selects few rows."""
+    """Return True if there is a filter, but no index that selects few rows."""
     return bool(filter.terms) and not leads_to_few(filter)
 
 
 def has_no_order(filter: RolloutFilter) -> bool:  # noqa: A002
-    """True if no index has the rows of a broad filter in its order, so that the first of them may be anywhere."""
+    """Return True if no index has the rows of a broad filter in its order: the first of them may be anywhere then."""
     kinds = {*_KINDS, "reward", "scored", "step"}
     return filter.sort not in _SERVED or any(term.field not in kinds for term in filter.terms)
 
 
 def lost_until(run_id: int) -> ColumnElement[int]:
-    """Returns a time in µs since the epoch: rollouts that are stored as running and began before it are lost, since
+    """Return a time in µs since the epoch: rollouts that are stored as running and began before it are lost, since
     their process died. Readers see them as aborted; no process is left to record that.
 
     In a run whose heartbeat stopped all running rollouts are lost; in a live run none; in a run that ended those that
@@ -153,12 +153,12 @@ def lost_until(run_id: int) -> ColumnElement[int]:
 
 
 def in_statistics(filter: RolloutFilter) -> bool:  # noqa: A002
-    """True if StepStatistics suffice for the filter: they have only eval, mode and step."""
+    """Return True if StepStatistics suffice for the filter: they have only eval, mode and step."""
     return filter.terms == filter.only("eval", "mode", "step").terms
 
 
 def statistics_conditions(run_id: int, filter: RolloutFilter) -> list[ColumnElement[bool]]:  # noqa: A002
-    """Returns conditions on StepStatistics, for a filter for which they suffice."""
+    """Return conditions on StepStatistics, for a filter for which they suffice."""
     row = StepStatistics
     selected = [col(row.run_id) == run_id, in_range(col(row.step), filter.range("step"))]
     columns = {"eval": col(row.eval_name), "mode": col(row.mode)}
@@ -178,7 +178,7 @@ def _key_of(sort: ByColumn) -> Any:
 
 
 def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = False) -> list[Section]:  # noqa: A002
-    """Splits the order from `after` on (None: from the beginning) into sections, which are read one after the other.
+    """Split the order from `after` on (None: from the beginning) into sections, which are read one after the other.
 
     Rows without the sort key are a section of their own, ordered by id: the two databases sort NULL differently, and
     comparisons with NULL would lose these rows.
@@ -219,7 +219,7 @@ def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = Fa
 
 
 def is_narrow(filter: RolloutFilter) -> bool:  # noqa: A002
-    """True if the index of steps selects few enough rows to sort."""
+    """Return True if the index of steps selects few enough rows to sort."""
     return _is_short(filter.range("step"))
 
 
@@ -228,7 +228,7 @@ def _is_short(steps: Range) -> bool:
 
 
 def _is_rare(filter: RolloutFilter) -> bool:  # noqa: A002
-    """True if the partial index of rows that are not ok contains all rows of the filter."""
+    """Return True if the partial index of rows that are not ok contains all rows of the filter."""
     return any(term.field == "status" and (Status.OK in term.values) == term.negated for term in filter.terms)
 
 
@@ -239,14 +239,14 @@ def _is_rare_text(term: Term) -> bool:
 
 
 def _reads_the_table(filter: RolloutFilter) -> bool:  # noqa: A002
-    """True if a term needs a column that no index has, and no index selects few rows."""
+    """Return True if a term needs a column that no index has, and no index selects few rows."""
     leads = any(term.field in {*_LEADING, *SEARCHED} and not term.negated for term in filter.terms)
     few = leads or is_narrow(filter) or _is_rare(filter)
     return not few and any(term.field not in _INDEXED for term in filter.terms)
 
 
 def _ids_of_steps(run_id: int, filter: RolloutFilter) -> full_text.Within | None:  # noqa: A002
-    """Returns the first and the last id of the rows of a narrow range of steps; None for any other filter."""
+    """Return the first and the last id of the rows of a narrow range of steps; None for any other filter."""
     if not is_narrow(filter):
         return None
     # In an expression: row_by_step covers this query; SQLite would search row_by_id row by row for these steps.
@@ -296,7 +296,7 @@ def _loose(term: Term, value: Value) -> Any:
 
 
 def _numbers(term: Term, filter: RolloutFilter, use: Use) -> Any:  # noqa: A002
-    """Returns the column itself if its index selects few rows, else an expression that no index serves."""
+    """Return the column itself if its index selects few rows, else an expression that no index serves."""
     only = term.range
     if term.field == "reward":
         alone = all(term.field in {"reward", "step", "scored", "group"} for term in filter.terms)
@@ -339,7 +339,7 @@ def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa
 
 
 def _of_kind(column: Any, field: str, values: tuple[str, ...], lost: ColumnElement[bool]) -> Any:
-    """Returns a condition on a status or the like; `values` are as pages show them, where lost rows are aborted."""
+    """Return a condition on a status or the like; `values` are as pages show them, where lost rows are aborted."""
     if field == "group":  # pages name a group by the number of one of its rollouts
         numbers = [int(value) for value in values if is_id(value)]
         groups = [select(col(EvaluationRow.group)).where(_ID.in_([number])).scalar_subquery() for number in numbers]
