@@ -104,8 +104,8 @@ class VerifiersReader(Reader):
             # Batch n trains version n - 1.
             reached = int(step_of_folder) - 1 if subset == "effective" else policy.get("end", 0)
             common["staleness"] = max(reached - policy["start"], 0)
-        every, effective = (file.parent.parent / folder / file.name for folder in ("all", "effective"))
-        is_judged = subset == "all" and effective.is_file()
+        all_file, effective_file = (file.parent.parent / folder / file.name for folder in ("all", "effective"))
+        is_judged = subset == "all" and effective_file.is_file()
         self._judged_files |= {file} if is_judged and place.number == 1 else set()
         more = {"episode": {key: value for key, value in record.items() if key not in {"traces", "task"}}}
         for trace in record.get("traces", [record]) or [{**record, "traces": None}]:  # an episode without any failed
@@ -125,11 +125,11 @@ class VerifiersReader(Reader):
             yield from _rollouts(
                 trace, _values.key_of(trace.get("id"), place), common, more if "traces" in record else {}
             )
-        if subset == "effective" and every not in self._judged_files and self._is_imported(every):
-            self._judged_files.add(every)
-            for number, later_record in records_of(every):
+        if subset == "effective" and all_file not in self._judged_files and self._is_imported(all_file):
+            self._judged_files.add(all_file)
+            for number, record_of_all in records_of(all_file):
                 with suppress(Exception):  # it is counted where the file is read
-                    yield from self.rollouts(later_record, place._replace(file=every, number=number))
+                    yield from self.rollouts(record_of_all, place._replace(file=all_file, number=number))
 
     def _scalars_of(self, record: Json, folder: Path) -> Iterator[ImportedScalars]:
         if not record.keys() >= _LOG:
@@ -144,10 +144,10 @@ class VerifiersReader(Reader):
         """Return True if a file is imported, too."""
         return file in self._read_files or (file.is_relative_to(self.root) and file.is_file())
 
-    def _is_taken(self, every: Path, first: int, trace: str | None) -> bool:
+    def _is_taken(self, all_file: Path, first: int, trace: str | None) -> bool:
         """Return True if a trace of `all` is taken from `effective`, of its step or of a later one."""
         for step in range(first, first + _WINDOW):
-            file = every.parents[3] / f"step_{step}" / every.parts[-3] / "effective" / every.name
+            file = all_file.parents[3] / f"step_{step}" / all_file.parts[-3] / "effective" / all_file.name
             if not file.is_file():
                 return False
             if trace in _trace_ids(file, file.stat().st_ino, file.stat().st_size):
