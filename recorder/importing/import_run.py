@@ -324,6 +324,7 @@ class Importer:
             was_here, file.source = file.source.file == source.file, source  # it may have been renamed
             if key not in self._files or file.is_replaced():
                 new = _File(source)
+                # What a file gave before it was written anew is not counted any more, and deleted if it is gone.
                 if was_here:
                     new.before, new.rollouts_before = file.id or file.before, file.counts["rollouts"]
                     new.stale = file.keys | file.stale

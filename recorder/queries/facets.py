@@ -127,6 +127,7 @@ def _edge(low: float, width: float, i: int) -> float:
     if not i:
         return low
     estimate = low + i * width
+    # Rounding puts the edge a few floats beside the estimate: it is searched by halving what is between.
     least = 4 * math.ulp(max(abs(low), abs(estimate)))
     below, edge = estimate - least, estimate + least
     while below < (middle := below + (edge - below) / 2) < edge:

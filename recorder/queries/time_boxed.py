@@ -72,11 +72,8 @@ def _scan_in_time(
     is_newest, row_id = filter.sort == Sort.NEWEST, col(EvaluationRow.id)
     of_run: Any = select(row_id).where(col(EvaluationRow.run_id) == run_id)
     rows: list[EvaluationRow] = []
-    place, looked_at, size = (
-        None if after is None else after.id,
-        after.key if after and isinstance(after.key, int) else 0,
-        _FIRST_PART,
-    )
+    place, size = None if after is None else after.id, _FIRST_PART
+    looked_at = after.key if after and isinstance(after.key, int) else 0
     begin, before = of_run if place is None else _behind(of_run, place, filter.sort), looked_at
     while True:
         began = time.monotonic()
@@ -88,12 +85,14 @@ def _scan_in_time(
             place = low if is_newest else high
         looked_at += number
         if len(rows) > limit:
+            # The next page begins behind the last row of this one: what was scanned beyond it is scanned again.
             last = rows[limit - 1].id or 0
             through = begin.where(row_id >= last if is_newest else row_id <= last).subquery()
             before += session.scalar(select(func.count()).select_from(through)) or 0
             return Page(rows[:limit], Cursor(before, last))
         if number < size:
             return Page(rows, None)
+        # A SELECT is not interrupted, so the time of this part tells whether the next one would end too late.
         now, larger = time.monotonic(), min(2 * size, _LARGEST_PART)
         if now + (now - began) * larger / size > until:
             return Page(rows, Cursor(looked_at, place or 0), looked_at)

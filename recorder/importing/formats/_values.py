@@ -229,6 +229,7 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
     counts = Counter(map(len, runs))
     longest = max(counts, key=lambda length: (counts[length], -length), default=1)
     unscaled = None
+    # From the smallest size on: advantages of several groups together have the sum 0, too.
     for size in (length for length in range(2, longest + 1) if longest % length == 0):
         values = [advantage for run in runs if len(run) % size == 0 for advantage in run]
         blocks = np.array([math.nan if value is None else value for value in values], float).reshape(-1, size)

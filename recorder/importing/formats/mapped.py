@@ -278,6 +278,7 @@ def suggestion(file: Path) -> str:
         repeated |= {name for name, value in short.items() if str(value) in seen.setdefault(name, set())}
         for name, value in short.items():
             seen[name].add(str(value))
+    # Each field takes a free column: the first hint of its names that fits decides, so that common names go first.
     chosen: dict[str, str] = {}
     for field, (kind, names) in _FIELDS.items():
         free = [

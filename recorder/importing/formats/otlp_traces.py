@@ -59,6 +59,7 @@ class OtlpReader(Reader):
             error = _error(span)
             if span in calls:
                 inputs, answers = (_messages(values, f"gen_ai.{side}.messages") for side in ("input", "output"))
+                # Most calls repeat the conversation so far; one that does not, as of another agent, is added whole.
                 messages += inputs[len(messages) :] if inputs[: len(messages)] == messages else inputs
                 messages += answers
                 finish = (values.get("gen_ai.response.finish_reasons") or [None])[0]

@@ -125,6 +125,7 @@ class VerifiersReader(Reader):
             yield from _rollouts(
                 trace, _values.key_of(trace.get("id"), place), common, more if "traces" in record else {}
             )
+        # What was read of `all` before its step had `effective` was not known to be left out: it is read again.
         if subset == "effective" and all_file not in self._judged_files and self._is_imported(all_file):
             self._judged_files.add(all_file)
             for number, record_of_all in records_of(all_file):
@@ -333,6 +334,7 @@ def _tokens(nodes: Sequence[Json]) -> tuple[Tokens | None, dict[str, float], flo
     streams: dict[str, Any] = {}  # a value for each sampled token, NaN where there is none
     for name in ("logprobs", "advantages", *_MEANS):
         if any(node.get(name) for node in nodes):
+            # A node's stream may be absent or cut: it is filled up to its sampled tokens, so that others keep places.
             counted = ((node.get(name) or [], sum(node.get("mask") or ())) for node in nodes)
             values = [value for stream, count in counted for value in [*stream, *[None] * count][:count]]
             streams[name] = np.array(values, float)

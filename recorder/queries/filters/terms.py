@@ -277,6 +277,7 @@ def _join(values: Iterable[Value], kind: Kind) -> list[Value]:
     joined: list[Value] = []
     for value in values:
         before = joined[-1] if joined and kind != Kind.TIME else None
+        # Joined, `..1` and `0..` would be a range without ends, which no term can have.
         if not isinstance(value, Range) or not isinstance(before, Range) or before.low is value.high is None:
             joined.append(value)
         elif before.high is None or value.low is None or value.low <= before.high + (kind == Kind.WHOLE):
