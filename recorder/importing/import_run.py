@@ -465,11 +465,11 @@ class Importer:
             return False
         if file.reader is None or (place.id and change.uid.startswith(place.id)):
             return True
-        key, here = hash((change.run, change.uid)), f"record {place.number} of {visible(place.name)}"
-        self._places.execute("INSERT OR IGNORE INTO place VALUES (?, ?)", (key, here))
+        key, record_name = hash((change.run, change.uid)), f"record {place.number} of {visible(place.name)}"
+        self._places.execute("INSERT OR IGNORE INTO place VALUES (?, ?)", (key, record_name))
         (first,) = self._places.execute("SELECT name FROM place WHERE key = ?", (key,)).fetchone()
-        if first == here or file.reader.may_repeat:
-            return bool(first == here)
+        if first == record_name or file.reader.may_repeat:
+            return bool(first == record_name)
         text = visible(shortened(change.uid))
         line = f"{visible(place.name)}, record {place.number}: it has the key {text!r} of {first}, too, and replaces it"
         line += ". Map another column to `key`, or none" if file.reader.name == "map" else ""

@@ -95,8 +95,8 @@ class Head:
     @cached_property
     def magic(self) -> bytes:
         """Return its first 16 bytes; fewer if it is shorter."""
-        with self.file.open("rb") as opened:
-            return opened.read(16)
+        with self.file.open("rb") as stream:
+            return stream.read(16)
 
     @cached_property
     def _begin(self) -> tuple[Any, str | None]:
@@ -242,20 +242,20 @@ class JsonLines:
 
     def goes_on(self, file: Path) -> bool:
         """Return True if a file has what was read, at the same place."""
-        with file.open("rb") as opened:
-            opened.seek(self.offset - len(self._end))
-            return opened.read(len(self._end)) == self._end
+        with file.open("rb") as stream:
+            stream.seek(self.offset - len(self._end))
+            return stream.read(len(self._end)) == self._end
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         """Yield number and record of each line; a RecordError for one that is no JSON, or too long."""
         self.is_cut = False
-        with self.file.open("rb") as opened:  # not kept open: a run may have thousands of files
-            opened.seek(self.offset)
-            while line := opened.readline(_LONGEST + 1):
+        with self.file.open("rb") as stream:  # not kept open: a run may have thousands of files
+            stream.seek(self.offset)
+            while line := stream.readline(_LONGEST + 1):
                 size, end = len(line), line[-_END:]
                 if size > _LONGEST:  # none of it is kept
                     line = b"too long"
-                    while not end.endswith(b"\n") and (piece := opened.readline(_PIECE)):
+                    while not end.endswith(b"\n") and (piece := stream.readline(_PIECE)):
                         size, end = size + len(piece), piece[-_END:]
                 content, is_ended = line.strip(), end.endswith(b"\n")
                 try:
@@ -279,8 +279,8 @@ class JsonLines:
 
 def odd_lines(file: Path) -> int:
     """Return the number of lines of a JSON file that are not UTF-8."""
-    with file.open("rb") as opened:
-        return sum(not is_utf8(line) for line in opened) if file.suffix in _TEXTS else 0
+    with file.open("rb") as stream:
+        return sum(not is_utf8(line) for line in stream) if file.suffix in _TEXTS else 0
 
 
 def is_utf8(data: bytes) -> bool:
@@ -293,8 +293,8 @@ def is_utf8(data: bytes) -> bool:
 
 def _has_lines(file: Path) -> bool:
     """Return True if a file has a JSON value in each line, rather than one over several lines, or a list of all."""
-    with file.open("rb") as opened:
-        lines = [opened.readline(_LONGEST).strip(), opened.readline(_LONGEST).strip()]
+    with file.open("rb") as stream:
+        lines = [stream.readline(_LONGEST).strip(), stream.readline(_LONGEST).strip()]
     if len(lines[0]) == _LONGEST:  # it is refused, without being read
         return file.suffix != ".json"
     with suppress(ValueError, RecursionError, RecordError):
@@ -325,14 +325,14 @@ def parquet_rows(file: Path, *columns: str) -> Iterator[tuple[int, Any]]:
     """
     import pyarrow.parquet as pq
 
-    with pq.ParquetFile(file) as opened:
-        groups = map(opened.metadata.row_group, range(opened.metadata.num_row_groups))
+    with pq.ParquetFile(file) as table:
+        groups = map(table.metadata.row_group, range(table.metadata.num_row_groups))
         parts = [map(group.column, range(group.num_columns)) for group in groups]
         sizes = [[max(part.total_uncompressed_size, 8 * part.num_values) for part in group] for group in parts]
         if max(map(sum, sizes), default=0) > max(_GROUP, _RATIO * file.stat().st_size):
             raise RecordError(f"its rows would take more than {_RATIO} times the file's size in memory")
         rows = min(_BATCH, max(1, _GROUP // max([1, *chain(*sizes)])))
-        batches = opened.iter_batches(rows, columns=columns or None)
+        batches = table.iter_batches(rows, columns=columns or None)
         yield from enumerate((row for batch in batches for row in batch.to_pylist()), 1)
 
 

@@ -77,11 +77,11 @@ def scalar_points(db: Database, run_id: int, mode: str, name: str, points: int) 
     query = select(col(Scalar.step), col(Scalar.value)).where(col(Scalar.run_id) == run_id, col(Scalar.name) == name)
     with Session(db) as session:
         logged = thinned(list(session.execute(query.order_by(col(Scalar.step))).all()), points)
-        seen = {step.step: step.rollouts for step in _steps(session, run_id, mode)}
+        sizes = {step.step: step.rollouts for step in _steps(session, run_id, mode)}
         times = _times(session, run_id, mode, [step for step, _ in logged])
     curve, rollouts, when = [], 0, None
     for step, value in logged:  # a value that is logged between two of the mode's steps is placed at the first of them
-        rollouts, when = seen.get(step, rollouts), times.get(step, when)
+        rollouts, when = sizes.get(step, rollouts), times.get(step, when)
         curve.append(CurvePoint(step, None if value is None else bounded(value), rollouts, when))
     return curve
 
@@ -91,16 +91,16 @@ def figure_points(db: Database, run_id: int, mode: str, figure: str, points: int
     0 to 1), or the mean of `turns`, `tokens`, or `rewards.NAME` as it was returned.
     """
     with Session(db) as session:
-        seen = {step.step: step.rollouts for step in thinned(_steps(session, run_id, mode), points)}
-        times = _times(session, run_id, mode, list(seen))
+        sizes = {step.step: step.rollouts for step in thinned(_steps(session, run_id, mode), points)}
+        times = _times(session, run_id, mode, list(sizes))
     curve = []
     of_mode = [series for series in step_series(db, run_id) if series.mode == mode]
     for series in of_mode[:1]:  # the first one is of all evals
-        for step in steps(db, run_id, series, only=seen):
+        for step in steps(db, run_id, series, only=sizes):
             sum_, number_of = _sum_of(step, figure)
             if number_of:
                 value = bounded(sum_ or 0.0) / number_of
-                curve.append(CurvePoint(step.step, value, seen[step.step], times.get(step.step)))
+                curve.append(CurvePoint(step.step, value, sizes[step.step], times.get(step.step)))
     return curve
 
 

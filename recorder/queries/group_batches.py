@@ -50,12 +50,12 @@ def rollouts_called(db: Database, run_id: int, ids: Sequence[int]) -> Iterator[R
     """Read rollouts in the order of their ids, in short reads; those that were deleted meanwhile are left out. Raises
     DatabaseError if the payload of one is damaged.
     """
-    left = sorted(ids)
-    while left:
+    remaining = sorted(ids)
+    while remaining:
         with Session(db) as session:
             batch = read_rollouts(
-                session, run_id, col(EvaluationRow.id).in_(left), col(EvaluationRow.run_id) + 0 == run_id
+                session, run_id, col(EvaluationRow.id).in_(remaining), col(EvaluationRow.run_id) + 0 == run_id
             )
         yield from batch
-        last = batch[-1].row.id or 0 if batch else left[-1]
-        left = [row_id for row_id in left if row_id > last]
+        last = batch[-1].row.id or 0 if batch else remaining[-1]
+        remaining = [row_id for row_id in remaining if row_id > last]

@@ -226,10 +226,10 @@ def group_rows(db: Database, run_id: int, row_id: int) -> list[EvaluationRow]:
 
 def rows_called(db: Database, run_id: int, row_ids: Iterable[int]) -> list[EvaluationRow]:
     """Return rows of the run by their ids, in the order of the ids; without payloads."""
-    wanted = list(row_ids)
-    query = select(_Row).where(_id.in_(wanted), _run == run_id)
+    ids = list(row_ids)
+    query = select(_Row).where(_id.in_(ids), _run == run_id)
     with Session(db) as session:
-        return sorted(as_shown(session, run_id, session.scalars(query)), key=lambda row: wanted.index(row.id or 0))
+        return sorted(as_shown(session, run_id, session.scalars(query)), key=lambda row: ids.index(row.id or 0))
 
 
 def by_reward(row: EvaluationRow) -> tuple[bool, float, int, int]:
@@ -265,8 +265,8 @@ def _walk(session: Session, run_id: int, filter: RolloutFilter, after: int | Non
     while len(groups) < limit:
         (section,) = sections(newest, None if last is None else (None, last))
         rows = session.execute(_chunk(selected, section, chunk)).all()
-        met = {name: row_id for row_id, name in reversed(rows)}  # its first row is its highest
-        fresh = {name: met[name] for name in dict.fromkeys(name for _, name in rows) if name not in groups}
+        highest_in_chunk = {name: row_id for row_id, name in reversed(rows)}  # its first row is its highest
+        fresh = {name: highest_in_chunk[name] for name in dict.fromkeys(name for _, name in rows) if name not in groups}
         if after is not None:  # a group with a higher row was on an earlier page
             highest = _highest(session, selected, fresh)
             fresh = {name: row_id for name, row_id in fresh.items() if highest[name] < after}
@@ -281,15 +281,15 @@ def _chunk(selected: list[ColumnElement[bool]], section: Section, size: int) -> 
     return select(_id, _name).where(*selected, *section.conditions).order_by(*section.order).limit(size)
 
 
-def _highest(session: Session, selected: list[ColumnElement[bool]], met: dict[str, int]) -> dict[str, int]:
+def _highest(session: Session, selected: list[ColumnElement[bool]], candidates: dict[str, int]) -> dict[str, int]:
     """Return the groups with their highest matching id, which is most often the one that is known."""
-    lowest = min(met.values(), default=0)
-    others = select(_id, _name).where(_name.in_(met), lowest < _id + 0)
-    above = [row_id for row_id, name in session.execute(others) if row_id > met[name]] if met else []
+    lowest = min(candidates.values(), default=0)
+    others = select(_id, _name).where(_name.in_(candidates), lowest < _id + 0)
+    above = [row_id for row_id, name in session.execute(others) if row_id > candidates[name]] if candidates else []
     if not above:
-        return met
+        return candidates
     matching = select(_name, func.max(_id)).where(_id.in_(above), *selected).group_by(_name)
-    return met | {name: row_id for name, row_id in session.execute(matching)}  # noqa: C416 - rows, typed
+    return candidates | {name: row_id for name, row_id in session.execute(matching)}  # noqa: C416 - rows, typed
 
 
 def _first(session: Session, row_id: int | None) -> int | None:

@@ -34,9 +34,9 @@ def headers(
     `id`, `uid` and `created` are always added, and with one of `status`, `stop_reason` and `error` the other two. Each
     SELECT reads `chunk` rows: a long read would keep the write-ahead log from being reused.
     """
-    wanted = list(dict.fromkeys((*_ALWAYS, *(() if set(_OF_LOST).isdisjoint(names) else _OF_LOST), *names)))
-    stored = {name: getattr(EvaluationRow, name) for name in wanted}
-    nested = [name for name in wanted if isinstance(stored[name].type, JSON)]
+    columns = list(dict.fromkeys((*_ALWAYS, *(() if set(_OF_LOST).isdisjoint(names) else _OF_LOST), *names)))
+    stored = {name: getattr(EvaluationRow, name) for name in columns}
+    nested = [name for name in columns if isinstance(stored[name].type, JSON)]
     # JSON as text: many values are parsed in one call.
     null = literal("null", literal_execute=True)
     stored |= {name: func.coalesce(cast(stored[name], String), null) for name in nested}
@@ -44,13 +44,13 @@ def headers(
     while last is not None:
         with Session(db) as session:
             with planning(session.connection()):
-                some = col(EvaluationRow.id).in_(ids_after(run_id, filter, last, chunk))
-            query = select(*stored.values()).where(some).order_by(col(EvaluationRow.id))
+                selected = col(EvaluationRow.id).in_(ids_after(run_id, filter, last, chunk))
+            query = select(*stored.values()).where(selected).order_by(col(EvaluationRow.id))
             last = None
             # Straight from the driver: SQLAlchemy would convert each row, and each value of JSON.
             cursor = session.connection().execute(query).cursor
             while rows := cursor.fetchmany(_AT_ONCE):
-                values: Values = dict(zip(wanted, zip(*rows, strict=True), strict=True))
+                values: Values = dict(zip(columns, zip(*rows, strict=True), strict=True))
                 values |= {name: orjson.loads(f"[{','.join(values[name])}]") for name in nested}
                 if Status.RUNNING in values.get("status", ()):
                     values |= _mark_lost_as_aborted(values, session.scalar(select(lost_until(run_id))) or 0)

@@ -205,9 +205,9 @@ def _from_rows(
         each = each.limit(
             max(LARGE, MOST_COUNTED)
         )  # more than there are: else SQLite looks through these rows for each of people's tags
-    some = _rows_by_tag(run_id, each.subquery(), places[Dimension.TAG]) if ids else each.subquery()
-    grouped = [some.c[places[name]] for name in by]
-    return select(*grouped, func.count(), total(some.c.value), func.count(some.c.value)).group_by(*grouped)
+    subquery = _rows_by_tag(run_id, each.subquery(), places[Dimension.TAG]) if ids else each.subquery()
+    grouped = [subquery.c[places[name]] for name in by]
+    return select(*grouped, func.count(), total(subquery.c.value), func.count(subquery.c.value)).group_by(*grouped)
 
 
 def _column(name: str, *, is_text: bool = False) -> Any:

@@ -242,9 +242,9 @@ def _in_section(
     query = select(EvaluationRow).where(*selected)
     if by_id:
         ids = select(col(EvaluationRow.id)).where(*selected, *section.conditions).order_by(*section.order).limit(limit)
-        if not (few := session.scalars(ids).all()):
+        if not (matching := session.scalars(ids).all()):
             return []
-        query = select(EvaluationRow).where(col(EvaluationRow.id).in_(few))
+        query = select(EvaluationRow).where(col(EvaluationRow.id).in_(matching))
     rows = list(session.scalars(query.where(*section.conditions).order_by(*section.order).limit(limit)))
     if section.ties is None or not rows:
         return rows

@@ -130,9 +130,9 @@ def newest_run(db: Database) -> int:
 
 def runs_since(db: Database, chosen: RunFilter, run_id: int) -> int:
     """Count the filter's runs with a higher number."""
-    wanted = _conditions(chosen, clock.now(db))
+    selected = _conditions(chosen, clock.now(db))
     with Session(db) as session:
-        return session.scalar(select(func.count()).select_from(Run).where(col(Run.id) > run_id, *wanted)) or 0
+        return session.scalar(select(func.count()).select_from(Run).where(col(Run.id) > run_id, *selected)) or 0
 
 
 def run_marks(db: Database, ids: Iterable[int]) -> list[tuple[Any, ...]]:

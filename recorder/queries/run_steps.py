@@ -97,39 +97,42 @@ def step_series(db: Database, run_id: int) -> list[Series]:
 
 
 def steps(
-    db: Database, run_id: int, of: Series, *, most: int = MOST_STEPS, only: Iterable[int] | None = None
+    db: Database, run_id: int, series: Series, *, most: int = MOST_STEPS, only: Iterable[int] | None = None
 ) -> list[Step]:
     """Return the steps of a series, in order: those of `only`, else every n-th, and the last, if there are more than
     `most`.
     """
     step = col(StepStatistics.step)
-    chosen = _thin(run_id, of, most) if only is None else select(step).where(*_of_series(run_id, of), step.in_(only))
+    if only is None:
+        chosen = _thin(run_id, series, most)
+    else:
+        chosen = select(step).where(*_of_series(run_id, series), step.in_(only))
     with Session(db) as session:
-        return _steps(session, run_id, of, chosen)
+        return _steps(session, run_id, series, chosen)
 
 
-def last_steps(db: Database, run_id: int, of: Series, count: int) -> list[Step]:
+def last_steps(db: Database, run_id: int, series: Series, count: int) -> list[Step]:
     """Return the last `count` steps that have a reward, or the last ones if none has; in order."""
     step, scored = col(StepStatistics.step), col(StepStatistics.scored)
-    query = select(step).where(*_of_series(run_id, of)).group_by(step).order_by(step.desc()).limit(count)
-    near = query.where(step > of.last - 4 * count)  # most often enough, and all steps need not be read and sorted
+    query = select(step).where(*_of_series(run_id, series)).group_by(step).order_by(step.desc()).limit(count)
+    near = query.where(step > series.last - 4 * count)  # most often enough, and all steps need not be read and sorted
     with Session(db) as session:
         chosen = session.scalars(near.where(scored > 0)).all()
         if len(chosen) < count:
             chosen = session.scalars(query.where(scored > 0)).all() or session.scalars(query).all()
         first = min(chosen, default=0)
-        return _steps(session, run_id, of, select(step).where(*_of_series(run_id, of), step >= first))
+        return _steps(session, run_id, series, select(step).where(*_of_series(run_id, series), step >= first))
 
 
-def lowest_tasks(db: Database, run_id: int, of: Series, first: int, last: int, limit: int) -> list[TaskRewards]:
+def lowest_tasks(db: Database, run_id: int, series: Series, first: int, last: int, limit: int) -> list[TaskRewards]:
     """Return the tasks with the lowest mean reward within the steps from `first` to `last`, lowest first."""
     row = EvaluationRow
     mean_reward = mean(col(row.reward))
-    is_all = (first, last) == (of.first, of.last)
+    is_all = (first, last) == (series.first, series.last)
     # row_by_kind covers the query for all steps. For some steps it is slow, and the expression keeps SQLite from it.
     task: Any = col(row.task) if is_all else col(row.task).concat(_NOTHING)
     query = select(task, func.count(), func.count(col(row.reward)), mean_reward).where(
-        col(row.run_id) == run_id, col(row.mode) == of.mode, _of_eval(row, of), task.is_not(None)
+        col(row.run_id) == run_id, col(row.mode) == series.mode, _of_eval(row, series), task.is_not(None)
     )
     query = query.group_by(task).having(mean_reward.is_not(None)).order_by(mean_reward, func.count().desc(), task)
     if not is_all:
@@ -151,37 +154,37 @@ def mean_rewards(db: Database, run_id: int, mode: Mode) -> dict[str, tuple[tuple
     }
 
 
-def _of_series(run_id: int, of: Series) -> list[Any]:
+def _of_series(run_id: int, series: Series) -> list[Any]:
     sums = StepStatistics
-    return [col(sums.run_id) == run_id, col(sums.mode) == of.mode, _of_eval(sums, of)]
+    return [col(sums.run_id) == run_id, col(sums.mode) == series.mode, _of_eval(sums, series)]
 
 
-def _of_eval(table: type[EvaluationRow | StepStatistics], of: Series) -> Any:
-    return true() if of.eval_name is None else col(table.eval_name) == of.eval_name
+def _of_eval(table: type[EvaluationRow | StepStatistics], series: Series) -> Any:
+    return true() if series.eval_name is None else col(table.eval_name) == series.eval_name
 
 
-def _thin(run_id: int, of: Series, most: int) -> Select[Any]:
+def _thin(run_id: int, series: Series, most: int) -> Select[Any]:
     step = col(StepStatistics.step)
-    if of.steps <= most:
-        return select(step).where(*_of_series(run_id, of)).distinct()
+    if series.steps <= most:
+        return select(step).where(*_of_series(run_id, series)).distinct()
     place = (func.row_number().over(order_by=step) - 1).label("place")
-    numbered = select(step, place).where(*_of_series(run_id, of)).group_by(step).subquery()
-    every = literal(-(-of.steps // most), Integer)
-    return select(numbered.c.step).where(or_(numbered.c.place % every == 0, numbered.c.step == of.last))
+    numbered = select(step, place).where(*_of_series(run_id, series)).group_by(step).subquery()
+    every = literal(-(-series.steps // most), Integer)
+    return select(numbered.c.step).where(or_(numbered.c.place % every == 0, numbered.c.step == series.last))
 
 
-def _steps(session: Session, run_id: int, of: Series, chosen: Select[Any]) -> list[Step]:
+def _steps(session: Session, run_id: int, series: Series, chosen: Select[Any]) -> list[Step]:
     sums, more = StepStatistics, StepDetails
     same = [col(getattr(more, name)) == col(getattr(sums, name)) for name in ("run_id", *OF_STEP)]
     columns = [col(getattr(sums, name)) for name in ("eval_name", *_SUMS)] + [
         col(getattr(more, name)) for name in _DETAILS
     ]
     query = select(*columns).select_from(outerjoin(sums, more, and_(*same))).order_by(col(sums.step))
-    query = query.where(*_of_series(run_id, of), col(sums.step).in_(chosen))
-    lost = _lost(session, run_id, of)
-    rows = [_step(session, run_id, of, dict(values), lost) for values in session.execute(query).mappings().all()]
+    query = query.where(*_of_series(run_id, series), col(sums.step).in_(chosen))
+    lost = _lost(session, run_id, series)
+    rows = [_step(session, run_id, series, dict(values), lost) for values in session.execute(query).mappings().all()]
     by_step = groupby(rows, lambda step: step.step)
-    return [_sum_evals(list(each)) for _, each in by_step] if of.eval_name is None else rows
+    return [_sum_evals(list(each)) for _, each in by_step] if series.eval_name is None else rows
 
 
 def _sum_evals(each: list[Step]) -> Step:
@@ -202,10 +205,12 @@ def _sum_evals(each: list[Step]) -> Step:
     return replace(each[0], **whole, rewards=rewards, reward_p10=None, reward_p90=None)
 
 
-def _step(session: Session, run_id: int, of: Series, values: dict[str, Any], lost: Counter[tuple[str, int]]) -> Step:
+def _step(
+    session: Session, run_id: int, series: Series, values: dict[str, Any], lost: Counter[tuple[str, int]]
+) -> Step:
     eval_name, step = values.pop("eval_name"), values["step"]
     if values.pop("stale") or values["statuses"] is None:  # the writer has not stored the details yet
-        parameters = {"of_run": run_id, "of_mode": of.mode, "of_eval_name": eval_name, "of_step": step}
+        parameters = {"of_run": run_id, "of_mode": series.mode, "of_eval_name": eval_name, "of_step": step}
         fresh = session.execute(details(), parameters).mappings().one()
         values |= {name: fresh[name] for name in _DETAILS}
     # Earlier recorders stored a fourth figure.
@@ -218,15 +223,15 @@ def _step(session: Session, run_id: int, of: Series, values: dict[str, Any], los
     return result
 
 
-def _lost(session: Session, run_id: int, of: Series) -> Counter[tuple[str, int]]:
+def _lost(session: Session, run_id: int, series: Series) -> Counter[tuple[str, int]]:
     """Return the numbers of rollouts by eval and step that are stored as running, and whose process died."""
     row = EvaluationRow
     query = select(col(row.eval_name), col(row.step)).where(
         col(row.run_id) == run_id,
         col(row.status) == Status.RUNNING,
         col(row.status) != literal(Status.OK.value, literal_execute=True),  # as `selection.conditions` has it
-        col(row.mode) == of.mode,
-        _of_eval(row, of),
+        col(row.mode) == series.mode,
+        _of_eval(row, series),
         col(row.created) <= lost_until(run_id),
         col(row.returned).is_(None),  # always true; keeps SQLite from row_by_kind
     )

@@ -94,8 +94,8 @@ def _curves(
     sums = _of_runs(sums, run, run_ids).group_by(run, step).order_by(run, step)
     # Two SELECTs, since an OR of both conditions could not use the index.
     trained = [] if run_ids is not None and set(run_ids) <= set(evaluations) else [col(row.mode) == Mode.TRAIN]
-    for some in (*trained, *([run.in_(evaluations)] if evaluations else [])):
-        query = sums.where(some).execution_options(yield_per=_AT_ONCE)
+    for condition in (*trained, *([run.in_(evaluations)] if evaluations else [])):
+        query = sums.where(condition).execution_options(yield_per=_AT_ONCE)
         for run_id, *values in session.connection().execute(query):
             curves[run_id].append(_Point(*values))
     return curves

@@ -46,9 +46,9 @@ def neighbours_in_time(
         itself = conditions(run_id, filter, Use.ROWS, (row.id or 0, row.id or 0))
         inside = session.scalar(select(col(EvaluationRow.id)).where(*itself)) is not None
         if filter.sort in orders:
-            here = Cursor(None, row.id or 0)
+            cursor = Cursor(None, row.id or 0)
             pages = [
-                _scan_in_time(session, run_id, replace(filter, sort=order), here, 1, time.monotonic() + seconds)
+                _scan_in_time(session, run_id, replace(filter, sort=order), cursor, 1, time.monotonic() + seconds)
                 for order in (orders if filter.sort == Sort.OLDEST else reversed(orders))
             ]
             both = [page.rows for page in pages]
@@ -77,8 +77,8 @@ def _scan_in_time(
     begin, before = of_run if place is None else _behind(of_run, place, filter.sort), looked_at
     while True:
         began = time.monotonic()
-        left = of_run if place is None else _behind(of_run, place, filter.sort)
-        ids = left.order_by(row_id.desc() if is_newest else row_id).limit(size).subquery()
+        remaining = of_run if place is None else _behind(of_run, place, filter.sort)
+        ids = remaining.order_by(row_id.desc() if is_newest else row_id).limit(size).subquery()
         low, high, number = session.execute(select(func.min(ids.c.id), func.max(ids.c.id), func.count())).one()
         if low is not None:
             rows += in_order(session, run_id, filter, None, limit + 1 - len(rows), span=(low, high))

@@ -61,12 +61,12 @@ class NemoReader(MappedReader):
         messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
         start = int(is_sampled.argmax()) if answers else len(ids)
         is_known = answers > 0 and trained.any()  # all 0 if the trainer did not compute them
-        apart = np.abs(trained - sampled)[is_sampled & is_known]
-        self._apart[step] = np.add(self._apart.get(step, (0.0, 0)), (apart.sum(), len(apart)))
+        differences = np.abs(trained - sampled)[is_sampled & is_known]
+        self._apart[step] = np.add(self._apart.get(step, (0.0, 0)), (differences.sum(), len(differences)))
         logprobs = np.where(is_sampled, sampled, np.nan)[start:].tolist()
         return fields | {
             "mode": Mode.TRAIN, "prompt": messages[:first], "completion": messages[first:],
-            "metrics": {"sampling_logp_difference": float(apart.mean())} if is_known else {},
+            "metrics": {"sampling_logp_difference": float(differences.mean())} if is_known else {},
             "advantage": float(advantages[is_sampled].mean()) if answers else None,
             "dropped": Dropped.FILTERED if row.get("sample_loss_mask") == 0 else None,
             "tokens": token_arrays(ids[:start], ids[start:], logprobs, is_sampled[start:].tolist()),

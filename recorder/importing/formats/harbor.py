@@ -206,9 +206,9 @@ def _tokens(calls: Sequence[Sequence[Any]]) -> tuple[Tokens | None, int]:
 
 def _chain(file: Path, damaged: list[Path], record: Any = None) -> Iterator[tuple[dict[str, Any], Path]]:
     """Yield a trajectory and those that continue it, each with its file."""
-    seen = set[Path]()
-    while file not in seen and (record := record or _json(file, damaged)) is not None:
-        seen.add(file)
+    files = set[Path]()
+    while file not in files and (record := record or _json(file, damaged)) is not None:
+        files.add(file)
         yield record, file
         file, record = file.parent / Path(record.get("continued_trajectory_ref") or file).name, None
 

@@ -45,8 +45,8 @@ class InspectReader(Reader):
 
     def records(self, file: Path) -> Iterable[tuple[int, Any]]:
         if is_zipfile(file):
-            with ZipFile(file) as opened:
-                members = opened.NameToInfo  # of several members with one name the last one counts
+            with ZipFile(file) as archive:
+                members = archive.NameToInfo  # of several members with one name the last one counts
             log = _member(file, next(members[name] for name in _HEADERS if name in members))
             samples = [info for name, info in members.items() if _SAMPLE.fullmatch(name)]
         else:
@@ -192,10 +192,10 @@ def _member(file: Path, info: ZipInfo) -> Any:
         raise RecordError(f"{info.filename} is stored in parts, which cannot be read")
     if max(info.file_size, info.compress_size) > _MOST:  # before any of it is unpacked
         raise RecordError(f"{info.filename} has more than {_MOST >> 20} MiB")
-    with file.open("rb") as opened:
-        opened.seek(info.header_offset + 26)
-        opened.seek(sum(int.from_bytes(opened.read(2), "little") for _ in "ne"), 1)  # the name and the extra fields
-        packed = opened.read(info.compress_size)
+    with file.open("rb") as stream:
+        stream.seek(info.header_offset + 26)
+        stream.seek(sum(int.from_bytes(stream.read(2), "little") for _ in "ne"), 1)  # the name and the extra fields
+        packed = stream.read(info.compress_size)
     most = min(max(info.file_size, 64 * info.compress_size), _MOST)  # a few kilobytes can become any number
     try:
         if info.compress_type == 93:

@@ -267,11 +267,11 @@ def suggestion(file: Path) -> str:
     if not isinstance(head.record, dict):
         fault = head.fault or "it has no records with columns. Name a JSONL, JSON or Parquet file."
         raise LogsUIError(f"{file}: {fault}")
-    values, seen, repeated, every = dict[str, Any](), dict[str, set[Any]](), set[str](), set[str]()
+    values, seen, repeated, names_of_all = dict[str, Any](), dict[str, set[Any]](), set[str](), set[str]()
     firsts: dict[str, Any] = {}
     for record in islice((row for _, row in records_of(file) if isinstance(row, dict)), _MOST):
         columns = {name: value for name, value in _columns(record).items() if value is not None}
-        firsts, values, every = firsts or columns, columns | values, every | _columns(record).keys()
+        firsts, values, names_of_all = firsts or columns, columns | values, names_of_all | _columns(record).keys()
         short = {
             name: value for name, value in columns.items() if isinstance(value, int | float) or len(str(value)) < 300
         }
@@ -309,7 +309,7 @@ def suggestion(file: Path) -> str:
             reference = column if column in firsts else f"{column}?"  # it comes later
             text.append(f"{name} = {_quote(reference)}  # {shortened(repr(values[column]))}")
     text += [] if "mode" in chosen else ["", "[constants]", 'mode = "train"  # or "eval"']
-    return "\n".join([*_comment_lack_of_answer(chosen), *text, "", *_comment_unchosen(chosen, every), ""])
+    return "\n".join([*_comment_lack_of_answer(chosen), *text, "", *_comment_unchosen(chosen, names_of_all), ""])
 
 
 def _comment_lack_of_answer(chosen: Mapping[str, str]) -> list[str]:

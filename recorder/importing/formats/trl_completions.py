@@ -84,8 +84,8 @@ class TrlReader(Reader):
 
     @classmethod
     def recognizes(cls, head: Head) -> bool:
-        wanted = {"step", "prompt", "completion"} | (set() if _FILE.fullmatch(head.file.name) else {"advantage"})
-        return (head.magic.startswith(b"PAR1") or head.file.name.endswith(".table.json")) and wanted <= head.keys
+        names = {"step", "prompt", "completion"} | (set() if _FILE.fullmatch(head.file.name) else {"advantage"})
+        return (head.magic.startswith(b"PAR1") or head.file.name.endswith(".table.json")) and names <= head.keys
 
     def describe(self, run: str | None) -> ImportedRun:  # noqa: ARG002 - there is one
         config = {name: value for name, value in self._state.items() if isinstance(value, int | float)}
@@ -152,8 +152,8 @@ class TrlReader(Reader):
     def _file_before(self, file: Path) -> Path | None:
         steps = {int(match[1]): path for path in file.parent.iterdir() if (match := _FILE.fullmatch(path.name))}
         ordered = sorted(steps)
-        every = self._state.get("logging_steps") or min((b - a for a, b in pairwise(ordered)), default=1)
-        if every > 1:
+        interval = self._state.get("logging_steps") or min((b - a for a, b in pairwise(ordered)), default=1)
+        if interval > 1:
             self._lacks.add("the rollouts between two logs of the trainer (this is a sample)")
         return next((steps[a] for a, b in pairwise(ordered) if steps[b].name == file.name), None)
 

@@ -279,7 +279,7 @@ def _rollouts(trace: Json, key: str, common: Json, more: Json) -> Iterator[Impor
 def _flat_trace(record: Json, options: ImportOptions, about: Json) -> dict[str, Any]:
     """Return a RolloutOutput, or a line that datasets wrote, as a trace. `about` describes the evaluation."""
     timing, error, usage = part(record, "timing"), record.get("error"), part(record, "token_usage")
-    took = record.get("generation_ms", timing.get("generation_ms", 0))
+    milliseconds = record.get("generation_ms", timing.get("generation_ms", 0))
     prompt = messages_of(record.get("prompt")) or []
     completion = messages_of(record.get("completion"), "assistant") or []
     metrics = usage | (record.get("metrics") or {})
@@ -300,7 +300,7 @@ def _flat_trace(record: Json, options: ImportOptions, about: Json) -> dict[str, 
         "generated": int(usage["output_tokens"]) if "output_tokens" in usage else None,
         "stop_condition": record.get("stop_condition") or ("is_truncated" if record.get("is_truncated") else None),
         "errors": [{"message": error["error_chain_repr"] if isinstance(error, Mapping) else error}] if error else [],
-        "timing": {"generation": {"duration": (took or 0) / 1000}, "start": timing.get("start_time"), **timing},
+        "timing": {"generation": {"duration": (milliseconds or 0) / 1000}, "start": timing.get("start_time"), **timing},
         "agent": {"model": about.get("model"), "sampling": about.get("sampling_args")} if about else None,
     }
 

@@ -198,22 +198,22 @@ def without(text: str, field: str) -> str:
     return " ".join(text[token.start : token.end] for token in tokens if field != shortened(token.name or "text"))
 
 
-def place_at(text: str, at: int) -> Place:
+def place_at(text: str, cursor: int) -> Place:
     """Find what is being typed at a cursor; it works on lines that cannot be parsed, too."""
-    head = text[:at]
+    head = text[:cursor]
     token = next((token for token in _tokens(head, lenient=True) if token.end == len(head)), None)
     if token is None:
-        return Place("name", "", at, at, negated=False, field=None, others=(), beside=text)
+        return Place("name", "", cursor, cursor, negated=False, field=None, others=(), beside=text)
     if token.operator is None:
         (word,) = token.values
         start = token.start + token.negated
         expects: Literal["name", "other"] = "other" if word.is_quoted else "name"
-        end = _end_of(text, at, r'[^\s",:<>=!]*')
+        end = _end_of(text, cursor, r'[^\s",:<>=!]*')
         return Place(expects, word.text, start, end, token.negated, None, (), text[: token.start] + text[end:])
     last = token.values[-1]
     others = tuple(value.text for value in token.values[:-1])
     is_open = last.is_quoted and re.fullmatch(_QUOTED, head[last.start : last.end], re.DOTALL) is None
-    end = _end_of(text, at, r'(?:[^"\\]|\\.)*"' if is_open else r'[^\s",]*')
+    end = _end_of(text, cursor, r'(?:[^"\\]|\\.)*"' if is_open else r'[^\s",]*')
     beside = text[: token.start] + text[end:]
     expected: Literal["value", "other"] = "other" if token.operator[0] in "<>" else "value"
     return Place(expected, last.text, last.start, end, token.negated, token.name, others, beside)
@@ -257,22 +257,22 @@ def _no_or(text: str, sides: Sequence[Token]) -> FilterError:
 
 def _tokens(text: str, *, lenient: bool = False) -> Iterator[Token]:
     """Split a line into terms; `lenient` accepts one that is not finished, as in a box that is being typed in."""
-    at = _after(_SPACE, text, 0)
-    while at < len(text):
-        token = _token(text, at, lenient=lenient)
+    start = _after(_SPACE, text, 0)
+    while start < len(text):
+        token = _token(text, start, lenient=lenient)
         if not lenient and token.end < len(text) and not text[token.end].isspace():
             message = f"{shortened(text[token.start :])}: put a space after the closing quote, or quote the whole value"
             raise FilterError(WHERE, message)
         yield token
-        at = _after(_SPACE, text, max(token.end, at + 1))
+        start = _after(_SPACE, text, max(token.end, start + 1))
 
 
 def _token(text: str, start: int, *, lenient: bool) -> Token:
     negated = text[start] == "-"
-    at = start + negated
-    match = _FIELD.match(text, at)
+    name_start = start + negated
+    match = _FIELD.match(text, name_start)
     if match is None:
-        word = _match_value(text, at, _WORD, lenient=lenient)
+        word = _match_value(text, name_start, _WORD, lenient=lenient)
         if not lenient and not word.is_quoted:
             _check_word_alone(text, start, word)
         return Token(start, word.end, negated, None, None, None, (word,))
@@ -291,18 +291,19 @@ def _token(text: str, start: int, *, lenient: bool) -> Token:
     return token
 
 
-def _match_value(text: str, at: int, pattern: re.Pattern[str], *, lenient: bool) -> Written:
-    match = pattern.match(text, at)
-    if text[at : at + 1] == '"':
+def _match_value(text: str, start: int, pattern: re.Pattern[str], *, lenient: bool) -> Written:
+    match = pattern.match(text, start)
+    if text[start : start + 1] == '"':
         if match is None and not lenient:
-            raise FilterError(WHERE, f"{shortened(text[at:])}: the opening quote has no closing quote")
+            raise FilterError(WHERE, f"{shortened(text[start:])}: the opening quote has no closing quote")
         end = match.end() if match else len(text)
-        return Written(_unquote(text[at:end]), at, end, is_quoted=True)
-    if not lenient and (single := _SINGLE.match(text, at)):
+        return Written(_unquote(text[start:end]), start, end, is_quoted=True)
+    if not lenient and (single := _SINGLE.match(text, start)):
         meant = terms.print_name(single[1])
         message = f"{shortened(single[0])}: use double quotes: did you mean {shortened(meant)}?"
         raise FilterError(WHERE, message, written=single[0], meant=meant)
-    return Written(match[0], at, match.end(), is_quoted=False) if match else Written("", at, at, is_quoted=False)
+    end = match.end() if match else start
+    return Written(text[start:end], start, end, is_quoted=False)
 
 
 def _check_word_alone(text: str, start: int, word: Written) -> None:
@@ -444,10 +445,10 @@ def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple
     return [(value.start, value.end, word) for value in token.values if value.text == wrong]
 
 
-def _after(pattern: re.Pattern[str], text: str, at: int) -> int:
-    match = pattern.match(text, at)
-    return match.end() if match else at
+def _after(pattern: re.Pattern[str], text: str, start: int) -> int:
+    match = pattern.match(text, start)
+    return match.end() if match else start
 
 
-def _end_of(text: str, at: int, rest: str) -> int:
-    return _after(re.compile(rest, re.DOTALL), text, at)
+def _end_of(text: str, start: int, rest: str) -> int:
+    return _after(re.compile(rest, re.DOTALL), text, start)

@@ -240,13 +240,13 @@ def check_known(filter: RolloutFilter, names_of_run: Mapping[str, Iterable[str]]
     Raises FilterError, which names the nearest known value.
     """
     for name, values in named_in(filter).items():
-        there = list(names_of_run.get(name, values))
+        known_names = list(names_of_run.get(name, values))
         for value in values:
-            if value not in there:
-                has_family = any(other.startswith(value) for other in there)
+            if value not in known_names:
+                has_family = any(other.startswith(value) for other in known_names)
                 is_family = has_family and [name, print_name(value)] == ["task", *values]
                 unknown = f"this run has no {FIELDS[name].label} {shortened(value)!r}"
-                raise misspelt(name, unknown, value, there, f"{value}*" if is_family else None)
+                raise misspelt(name, unknown, value, known_names, f"{value}*" if is_family else None)
 
 
 def _make_terms(parts: FilterParts) -> list[Term]:

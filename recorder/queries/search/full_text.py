@@ -152,8 +152,8 @@ def contains(text: str, run_id: int, within: Within | None = None, name: str = "
         # In an expression: rows that are read in order are looked up in the list; else the whole list would be sorted.
         return (col(EvaluationRow.id) + 0).in_(select(column("id")).select_from(table(hit_table, schema="temp")))
     words = _matches(literal(expression), literal(search_words.query(text, None if name == "text" else name)))
-    there = [] if within is None else [_between(*within)]
-    return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(words, *there, _is_ours()))
+    in_range = [] if within is None else [_between(*within)]
+    return col(EvaluationRow.id).in_(select(_TEXTS.c.rowid).where(words, *in_range, _is_ours()))
 
 
 def _is_ours() -> ColumnElement[bool]:
@@ -209,10 +209,10 @@ def _kept_hits(plan: _Plan, expression: str, run_id: int) -> str | None:
     digest = hashlib.sha256(expression.encode()).hexdigest()[:16]
     name = f"hits_{digest}_{run_id}_{source.created}_{source.version}"
     lists = "SELECT name FROM temp.sqlite_master WHERE type = 'table' AND name LIKE 'hits!_%' ESCAPE '!'"
-    there = set(ask(lists).scalars())
-    if name not in there:
+    names = set(ask(lists).scalars())
+    if name not in names:
         with _writing(plan.connection):
-            for earlier in there - set(plan.lists.values()):
+            for earlier in names - set(plan.lists.values()):
                 ask(f"DROP TABLE temp.{earlier}")
             ask(f"CREATE TEMP TABLE {name} (id INTEGER PRIMARY KEY)")
             collect = f"INSERT INTO temp.{name} SELECT rowid FROM search.texts WHERE texts MATCH ? AND {_OF_RUN}"  # noqa: S608 - a hash

@@ -30,26 +30,26 @@ class Hit(NamedTuple):
 
 def searches(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
     """Return (field, phrase) for all that a filter searches for."""
-    wanted = (term for term in filter.terms if term.field in SEARCHED and not term.negated)
-    return [(term.field, value) for term in wanted for value in term.values if isinstance(value, str)]
+    terms = (term for term in filter.terms if term.field in SEARCHED and not term.negated)
+    return [(term.field, value) for term in terms for value in term.values if isinstance(value, str)]
 
 
 def hits(db: Database, filter: RolloutFilter, ids: Sequence[int], *, seconds: float = 0.4) -> dict[int, Hit]:  # noqa: A002
     """Return hits by id, in those of the rollouts that it reads within `seconds`; empty without a search."""
-    wanted, until = searches(filter), time.monotonic() + seconds
+    phrases, until = searches(filter), time.monotonic() + seconds
     by_id: dict[int, Hit] = {}
     with Session(db) as session:
-        for begin in range(0, len(ids) if wanted else 0, _AT_ONCE):
+        for begin in range(0, len(ids) if phrases else 0, _AT_ONCE):
             if time.monotonic() > until:
                 break
             for row_id, *packed in session.execute(CONTENTS, {"ids": ids[begin : begin + _AT_ONCE]}):
-                hit = _hit(dict(zip(COLUMNS, parts_of(*packed), strict=True)), wanted)
+                hit = _hit(dict(zip(COLUMNS, parts_of(*packed), strict=True)), phrases)
                 by_id |= {row_id: hit} if hit else {}
     return by_id
 
 
-def _hit(parts: dict[str, str], wanted: list[tuple[str, str]]) -> Hit | None:
-    for field, phrase in wanted:
+def _hit(parts: dict[str, str], phrases: list[tuple[str, str]]) -> Hit | None:
+    for field, phrase in phrases:
         for column in ("assistant", "tool", "prompt", "other") if field == "text" else (field,):
             text = parts[column]
             if place := place_of(phrase, text):

@@ -108,8 +108,8 @@ class SearchIndex:
         """Do one step. Returns the number of rollouts added; None if there was nothing to read."""
         with self._reading() as db:
             places = _places(index, self._texts, db)
-            wanted = [run for run in _runs(db) if run_id in {None, run.id}]
-            steps = (_next(index, self._texts, db, run, places.get(run.id)) for run in wanted)
+            runs = [run for run in _runs(db) if run_id in {None, run.id}]
+            steps = (_next(index, self._texts, db, run, places.get(run.id)) for run in runs)
             result = next((step for step in steps if step), None)
         if result is None:
             return None
@@ -170,9 +170,9 @@ def _places(index: Connection, texts: Texts, db: Connection) -> dict[int, _Place
     columns = [INDEXED_RUN.c[field.name] for field in fields(_Place)]
     places = {row.run_id: _Place(*row) for row in index.execute(select(*columns))}
     runs = db.execute(select(col(Run.id), col(Run.uid), col(Run.changed)))
-    there = {(run_id, uid): changed for run_id, uid, changed in runs}
+    changes = {(run_id, uid): changed for run_id, uid, changed in runs}
     is_ours = source is not None and tuple(source) == (FORMAT, created)
-    if is_ours and all(there.get((place.run_id, place.uid), -2) >= place.changed for place in places.values()):
+    if is_ours and all(changes.get((place.run_id, place.uid), -2) >= place.changed for place in places.values()):
         return places
     texts.clear(index)
     index.execute(delete(INDEXED_RUN))
@@ -217,14 +217,14 @@ def _texts(
 ) -> tuple[_Texts, int | None]:
     """Return texts of rows that are not indexed yet, and the last one's id if the budget of characters ran out."""
     indexed = store.indexed_ids(index, [row.id for row in rows])
-    wanted = [row.id for row in rows if row.id not in indexed]
+    row_ids = [row.id for row in rows if row.id not in indexed]
     texts: _Texts = []
     size = 0
-    while wanted[len(texts) :]:
+    while row_ids[len(texts) :]:
         is_usual = texts and size <= len(texts) * _USUAL
-        some = wanted[len(texts) :][: _PAYLOADS if is_usual else 1]
-        payloads = {row_id: packed for row_id, *packed in db.execute(CONTENTS, {"ids": some})}
-        for row_id in some:
+        part = row_ids[len(texts) :][: _PAYLOADS if is_usual else 1]
+        payloads = {row_id: packed for row_id, *packed in db.execute(CONTENTS, {"ids": part})}
+        for row_id in part:
             texts.append((row_id, parts_of(*payloads[row_id])))
             size += sum(map(len, texts[-1][1]))
             if size > _CHARACTERS:

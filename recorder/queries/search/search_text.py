@@ -32,11 +32,11 @@ def parts_of(turns: int | None, error: str | None, content: bytes | None, start:
         column = prompt if index < first else assistant if message.get("role") == "assistant" else tool
         column += _of_message(message)
     for action in _dicts(unpacked.get("actions")):
-        sent, back = (other, other) if action.get("phase") == SCORING else (assistant, tool)
-        sent += _of_fields(action, "text", "action")
+        outgoing, incoming = (other, other) if action.get("phase") == SCORING else (assistant, tool)
+        outgoing += _of_fields(action, "text", "action")
         # The observation of a reset usually is the prompt, or a part of it.
         earlier = () if action.get("turn") else prompt
-        back += (text for text in _of_fields(action, "observation", "error") if text not in earlier)
+        incoming += (text for text in _of_fields(action, "observation", "error") if text not in earlier)
         if isinstance(call := action.get("generation"), dict):
             other += _strings(call.get("error"))
     # Most observations of an environment are messages, too.

@@ -73,8 +73,8 @@ def matches(
     ended, steps = col(_Row.status) != Status.RUNNING, in_range(col(_Row.step), filter.range("step"))
     rows = [col(_Row.run_id) == run_id, ended, steps]
     if span is not None:
-        there = select(col(_Row.group)).where(col(_Row.id).between(*span), col(_Row.run_id) + 0 == run_id)
-        rows = [col(_Row.group).in_(there), col(_Row.run_id) + 0 == run_id, *rows[1:]]
+        groups = select(col(_Row.group)).where(col(_Row.id).between(*span), col(_Row.run_id) + 0 == run_id)
+        rows = [col(_Row.group).in_(groups), col(_Row.run_id) + 0 == run_id, *rows[1:]]
     group, reward, completion = col(_Row.group), col(_Row.reward), col(_Row.completion_key)
     if name == "twins":
         rows.append(completion.is_not(None))

@@ -69,8 +69,8 @@ def condition_elsewhere(
         row, key = EvaluationRow, str(term.key)
         evals = select(col(StepStatistics.eval_name)).where(col(StepStatistics.run_id) == run_id)
         by_function = and_(number_in(col(row.rewards), key).is_not(None), literal(key).not_in(evals))
-        here = or_(col(row.eval_name) == key, by_function)
-        return and_(here, is_value(col(row.reward), value.loose() if isinstance(value, Range) else value))
+        of_key = or_(col(row.eval_name) == key, by_function)
+        return and_(of_key, is_value(col(row.reward), value.loose() if isinstance(value, Range) else value))
     if term.key is not None:
         field = FIELDS[term.field]
         return _has_value(getattr(EvaluationRow, field.among), term.key, value, is_exact=field.kind == Kind.ANY)
@@ -150,8 +150,8 @@ def is_solved(marks: Marks) -> ColumnElement[int | None]:
     for mark in marks:
         (term,) = parse_terms(f"{mark.column}:1")
         value = number_in(col(EvaluationRow.rewards), term.key) if term.key else column_of(term.field)
-        here = true() if mark.eval is None else col(EvaluationRow.eval_name) == mark.eval
-        won.append((and_(here, value.is_not(None)), case((value >= mark.at - ALIKE, 1), else_=0)))
+        in_eval = true() if mark.eval is None else col(EvaluationRow.eval_name) == mark.eval
+        won.append((and_(in_eval, value.is_not(None)), case((value >= mark.at - ALIKE, 1), else_=0)))
     return cast(case((col(EvaluationRow.reward).is_(None), None), *won), Integer)
 
 
