@@ -3,46 +3,35 @@
 import os
 import sqlite3
 import zipfile
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from itertools import accumulate, groupby
 from operator import itemgetter
 from pathlib import Path
 from shlex import quote
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import func, select
-from sqlmodel import col
-
-from logs_ui.recorder.api.run_record import ChangesJob
-from logs_ui.recorder.delivery.committer import Committer
-from logs_ui.recorder.delivery.outlet import Counts
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.importing import source_files
+from logs_ui.recorder.importing.batch_writer import BatchWriter
 from logs_ui.recorder.importing.formats import readers
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
-from logs_ui.recorder.importing.imported_rows import finite_number, row_of, step_of, whole_number
+from logs_ui.recorder.importing.imported import ImportedScalars, ImportOptions, Reader
+from logs_ui.recorder.importing.imported_rows import finite_number, row_of, step_of
+from logs_ui.recorder.importing.run_registry import RunRegistry
 from logs_ui.recorder.importing.source_files import SUFFIXES, FileError, Head, JsonLines, Place, RecordError, odd_lines
-from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.packing import RowDraft
-from logs_ui.recorder.snapshot import column, error_line, plain_settings, visible
+from logs_ui.recorder.snapshot import error_line, visible
 from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.spelling import misspelt, nearest
-from logs_ui.recorder.storage.address import absolute, database_address, shown
-from logs_ui.recorder.storage.changes import RowChange, RunChange, ScalarsChange
-from logs_ui.recorder.storage.clock import now_us
+from logs_ui.recorder.storage.address import absolute, database_address
+from logs_ui.recorder.storage.changes import RowChange, ScalarsChange
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
-from logs_ui.recorder.storage.dialects import whole_sum
 from logs_ui.recorder.storage.file_system import network_kind
-from logs_ui.recorder.storage.limits import Limits
-from logs_ui.recorder.storage.tables import Run, StepStatistics
 from logs_ui.recorder.storage.writes.row_writes import delete_rows
 from logs_ui.recorder.upkeep.small_transactions import Progress, unseen
-from logs_ui.recorder.vocabulary import Lack, RunState
+from logs_ui.recorder.vocabulary import RunState
 
 _BATCH, _BATCH_BYTES = 2_048, 32 << 20  # rows in a transaction; bytes of their text
 _GROUPS = 20_000  # whose generations are remembered; more would be unbounded
@@ -186,17 +175,6 @@ class _File:
         return self.last_state != self.state() and (self.lines is None or not self.lines.goes_on(self.source.file))
 
 
-@dataclass
-class _Run:
-    """Describes a run: what its files say of it, and what was stored before. Times are those of its rollouts, in µs."""
-
-    sources: list[tuple[Reader, str | None]]  # with its own id of the run; several if one name was given to all
-    file: Path
-    start: int
-    end: int
-    rollouts_before: int = 0
-
-
 class Importer:
     """Reads files and writes their rollouts. `take()` reads what is new since last time; `close()` ends the runs."""
 
@@ -212,7 +190,7 @@ class Importer:
         """
         self.result = Imported()
         self._paths = [Path(path).expanduser() for path in paths]
-        self._options, self._name, self._is_strict, self._progress = options, run, strict, progress
+        self._options, self._is_strict, self._progress = options, strict, progress
         self._is_followed = is_followed
         kinds = {reader.name: reader for reader in readers()}
         name = format or ("map" if options.mapping else None)
@@ -225,21 +203,15 @@ class Importer:
         self._files: dict[tuple[int, int], _File] = {}  # by device and inode: a rotated file keeps them
         self._ids: dict[str, _File] = {}
         self._unknown: dict[str, tuple[Path, str | None]] = {}  # files that no reader knows, and their faults, by name
-        self._uids: dict[tuple[str, str | None], str] = {}  # of runs, by format and the source's own id
-        self._runs: dict[str, _Run] = {}
         self._rewards, self._numbers = set[str](), set[str]()  # names of rewards, and of these and metrics
-        self._keys: OrderedDict[str, dict[str, int]] = OrderedDict()  # generations in a group, by the rollout's key
-        self._changes: list[Any] = []  # Change or RowDraft
-        self._bytes = 0
         source_files.find_files(self._paths, may_lack=is_followed)  # raises before a database is made
         self._address = absolute(database_address(db))
         writing_engine(self._address).dispose()  # raises if it cannot be written
         self._engine = reading_engine(self._address)  # kept: files may have thousands of runs
         self._is_remote = isinstance(self._address, Path) and network_kind(self._address) is not None
-        # Packing and SQL release the GIL, so the next records are read meanwhile. One batch waits at most.
-        self._thread = ThreadPoolExecutor(1, "logs-ui import")
-        self._pending: Future[None] | None = None
-        self._committer = Committer(self._address, Limits.from_environment(), spools_always=self._is_remote)
+        self._writer = BatchWriter(self._address, spools_always=self._is_remote)
+        stored_before = None if self._is_remote else self._engine
+        self._runs = RunRegistry(run, self._paths[0], stored_before, self._writer.append)
         # Where the sources' own keys were read, by hash of run and key; of many, it is a temporary file.
         self._places = sqlite3.connect("", isolation_level=None)
         self._places.execute("CREATE TABLE place (key INTEGER PRIMARY KEY, name TEXT)")
@@ -258,11 +230,12 @@ class Importer:
         ends = [0, *accumulate(file.state()[0] for file, _ in files)]
         for (file, reader), begin in zip(files, ends, strict=False):
             self._read_file(file, reader, begin, ends[-1])
-        self._flush(and_wait=True)
+        self._writer.flush(and_wait=True)
         self.result.notes += [
             note for reader in self._readers.values() for note in reader.notes if note not in self.result.notes
         ]
-        self._committer.tick(Counts())
+        self._writer.tick()
+        self._list_runs()
 
     def __enter__(self) -> Self:
         return self
@@ -276,23 +249,18 @@ class Importer:
         if error is not None:
             state = RunState.INTERRUPTED if isinstance(error, KeyboardInterrupt) else RunState.FAILED
         try:
-            for uid, run in self._runs.items():
-                end = {"state": state, "finished": run.end or run.start, "error": error and error_line(error)}
-                self._changes.append(RunChange(uid, self._describe_run(run) | end))
-            self._flush(and_wait=True)
+            self._list_runs()
+            self._runs.end(state, None if error is None else error_line(error))
         finally:
-            self._thread.shutdown()
             self._places.close()
-            self._committer.close(10.0)
-        if self._committer.dropped:
-            raise LogsUIError(
-                f"{self._committer.dropped:,} changes could not be written to {shown(self._address)}: "
-                f"{self._committer.trouble or 'the database refused them'}."
-            )
+            self._writer.close()
         if not self._is_remote:
-            self.result.new = sum(self._stored_of(uid)[2] - run.rollouts_before for uid, run in self._runs.items())
+            self.result.new = self._runs.count_new()
         self._engine.dispose()
         self.result.unused = self._hints_for_unused() if self.result.rollouts else {}
+
+    def _list_runs(self) -> None:
+        self.result.runs, self.result.names = [*self._runs.names], [*self._runs.names.values()]
 
     def _hints_for_unused(self) -> dict[str, str]:
         hints = {}
@@ -305,15 +273,6 @@ class Importer:
             else:
                 hints[name] = f"there are {', '.join(sorted(self._numbers)[:12]) or 'none'}"
         return hints
-
-    def _stored_of(self, uid: str) -> tuple[int | None, int | None, int]:
-        """Return when a stored run began and ended, if it did, and the number of its rollouts."""
-        count = select(func.coalesce(whole_sum(col(StepStatistics.rollouts)), 0)).where(
-            col(StepStatistics.run_id) == col(Run.id)
-        )
-        query = select(col(Run.created), col(Run.finished), count.scalar_subquery()).where(col(Run.uid) == uid)
-        with self._engine.connect() as connection:
-            return tuple(connection.execute(query).first() or (None, None, 0))
 
     def _open_file(self, source: source_files.SourceFile) -> _File | None:
         """Return how far a file was read; None if it was deleted meanwhile."""
@@ -400,8 +359,8 @@ class Importer:
             place = Place(*file.source, file.id, number)
             for outcome in self._changes_of(reader, record, place, state[1] // 1_000):
                 self._add_outcome(file, place, outcome)
-                if len(self._changes) >= _BATCH or self._bytes >= _BATCH_BYTES:
-                    self._flush()
+                if self._writer.is_full:
+                    self._writer.flush()
                     self._progress("importing", begin + (file.lines.offset if file.lines else 0), total)
         if file.lines is None or file.lines.number >= place.number:
             file.whole_counts = file.counts.copy()
@@ -432,7 +391,7 @@ class Importer:
             return
         gone = sorted(file.stale.difference(*(other.keys for other in self._files.values())))
         file.stale = set()
-        self._flush(and_wait=True)
+        self._writer.flush(and_wait=True)
         with disposed(writing_engine(self._address)) as engine, engine.begin() as connection:
             for uid, keys in groupby(gone, itemgetter(0)):
                 delete_rows(connection, uid, [key for _, key in keys])
@@ -441,16 +400,15 @@ class Importer:
         if isinstance(outcome, RecordError):
             self._leave_out(file, place._replace(number=0) if isinstance(outcome, FileError) else place, str(outcome))
             return
-        self._changes.append(outcome)
+        arrays = vars(outcome.tokens).values() if isinstance(outcome, RowDraft) and outcome.tokens else ()
+        size = sum(array.nbytes for array in arrays if array is not None)
+        self._writer.append(outcome, size + (len(outcome.content) if isinstance(outcome, RowDraft) else 0))
         if isinstance(outcome, RowDraft):
-            change, run = outcome.change, self._runs[outcome.change.run]
-            run.start = min(run.start, change.columns["created"])
-            run.end = max(run.end, change.columns["returned"])
+            change = outcome.change
+            self._runs.widen(change.run, change.columns["created"], change.columns["returned"])
             if self._options.rewards or self._options.weights:
                 self._rewards |= {*(change.columns.get("rewards") or ())}
                 self._numbers |= self._rewards | {*(change.columns["metrics"] or ())}
-            arrays = vars(outcome.tokens).values() if outcome.tokens else ()
-            self._bytes += len(outcome.content) + sum(array.nbytes for array in arrays if array is not None)
             if self._is_followed:
                 file.keys.add((change.run, change.uid))
             if self._is_first(file, place, change):
@@ -514,7 +472,7 @@ class Importer:
                 if isinstance(item, RecordError):
                     yield item
                     continue
-                uid = self._run_of(reader, item, place, written)
+                uid = self._runs.find_run(reader, item, place, written)
                 if isinstance(item, ImportedScalars):
                     numbers = {
                         name: value for name, value in item.values.items() if isinstance(value, int | float | None)
@@ -522,7 +480,7 @@ class Importer:
                     values = {shortened(name): finite_number(value) for name, value in numbers.items()}
                     yield ScalarsChange(uid, step_of(item), values)
                 else:
-                    yield row_of(item, uid, *self._place_in_group(uid, item), written, reader.name)
+                    yield row_of(item, uid, *self._runs.place_in_group(uid, item), written, reader.name)
         except Exception as error:  # noqa: BLE001 - a file may contain anything
             yield RecordError(_reason(error, reader))
 
@@ -536,90 +494,9 @@ class Importer:
         if len(self.result.bad) < _MOST_BAD and bad not in self.result.bad:
             self.result.bad.append(bad)
 
-    def _place_in_group(self, uid: str, rollout: ImportedRollout) -> tuple[str, int]:
-        """Return the group's name in the database, and the rollout's number in it: the same if it is read again."""
-        group_id = rollout.key if rollout.group is None else rollout.group
-        group = shortened(f"{uid}/{rollout.mode}/{rollout.step}/{group_id}")
-        if rollout.group is None or rollout.generation is not None:
-            return group, rollout.generation or 0
-        keys = self._keys.setdefault(group, {})
-        self._keys.move_to_end(group)
-        if len(self._keys) > _GROUPS:
-            self._keys.popitem(last=False)
-        return group, keys.setdefault(rollout.key, len(keys))
-
-    def _run_of(self, reader: Reader, item: ImportedRollout | ImportedScalars, place: Place, written: int) -> str:
-        """Return the uid of the run that a record belongs to; describe it when it is first seen."""
-        run_id = None if self._name else item.run
-        key = reader.name, run_id
-        if key not in self._uids:
-            identity = ("named", self._name) if self._name else (reader.name, run_id or f"file {place.id}")
-            uid = f"import-{blake2b(repr(identity).encode(errors='replace'), digest_size=6).hexdigest()}"
-            if uid not in self._runs:
-                start = whole_number(getattr(item, "created", None), 2**63) or written
-                run = self._runs[uid] = _Run([(reader, item.run)], place.file, start, 0)
-                if not self._is_remote:
-                    created, finished, run.rollouts_before = self._stored_of(uid)
-                    run.start, run.end = min(created or start, start), finished or 0
-                described = self._describe_run(run)
-                self._changes.append(RunChange(uid, described))
-                self.result.runs.append(uid)
-                self.result.names.append(described["name"])
-            else:
-                self._runs[uid].sources.append((reader, item.run))
-                self._changes.append(RunChange(uid, self._describe_run(self._runs[uid])))
-            self._uids[key] = uid
-        return self._uids[key]
-
-    def _describe_run(self, run: _Run) -> dict[str, Any]:
-        descriptions = [_description(reader, run_id) for reader, run_id in run.sources]
-        first, path = descriptions[0], self._paths[0].absolute()
-        lacks = dict.fromkeys(
-            lack for each in descriptions for lack in (*each.lacks, *map(str, each.ours.get("lacks") or ()))
-        )
-        imported: dict[str, Any] = {"format": run.sources[0][0].name, "path": str(path), "lacks": list(lacks)}
-        if first.ours and "lacks" not in first.ours:  # a recorded run was exported: its errors are the environment's
-            imported["is_ours"] = True
-        namesake = path if path.exists() else run.file.absolute().parent  # not a glob
-        return {
-            "name": column(self._name or first.name or namesake.name),
-            "created": run.start,
-            "heartbeat": now_us(),
-            "state": RunState.RUNNING,
-            "finished": None,
-            "error": None,
-            "model": column(first.model),
-            "num_generations": whole_number(first.num_generations),
-            "max_steps": whole_number(first.max_steps),
-            "config": masked(plain_settings({**first.config, "import": imported})),
-            "versions": plain_settings(first.versions),
-        }
-
-    def _flush(self, *, and_wait: bool = False) -> None:
-        """Have what was read stored, in one transaction, once the batch before it is."""
-        if self._pending is not None:
-            self._pending.result()
-        self._pending = self._thread.submit(self._store, self._changes) if self._changes else None
-        self._changes, self._bytes = [], 0
-        if and_wait and self._pending is not None:
-            self._pending.result()
-
-    def _store(self, changes: list[Any]) -> None:
-        parcel = self._committer.parcel()
-        parcel.add(ChangesJob(lambda: changes))
-        parcel.close()
-        parcel.write(Counts(), lambda _: None)
-
 
 def _list_names(names: Sequence[str]) -> str:
     return ", ".join(f"`{visible(name[:40])}`" for name in names[:8]) + (" ..." if len(names) > 8 else "")
-
-
-def _description(reader: Reader, run: str | None) -> ImportedRun:
-    try:
-        return reader.describe(run)
-    except Exception:  # noqa: BLE001 - a file may contain anything: it costs what it says of the run
-        return ImportedRun(run, lacks=[*Lack])
 
 
 def _reason(error: Exception, reader: Reader | None = None) -> str:

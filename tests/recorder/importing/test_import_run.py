@@ -25,7 +25,7 @@ import pytest
 import zstandard
 
 from logs_ui.recorder import LogsUIError, import_run, load_run, load_runs
-from logs_ui.recorder.importing import formats, source_files
+from logs_ui.recorder.importing import batch_writer, formats, source_files
 from logs_ui.recorder.importing import import_run as importing
 from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
@@ -425,14 +425,14 @@ def test_a_record_of_many_rollouts_is_stored_in_parts(
     many = [replace(one, key=str(i)) for i in range(30)]
     monkeypatch.setattr(_Plain, "rollouts", lambda *_: many)
     for name, value in limit.items():
-        monkeypatch.setattr(importing, name, value)
-    stored, sizes = importing.Importer._store, list[int]()
+        monkeypatch.setattr(batch_writer, name, value)
+    stored, sizes = batch_writer.BatchWriter._store, list[int]()
 
-    def store(importer: importing.Importer, changes: list[Any]) -> None:
+    def store(writer: batch_writer.BatchWriter, changes: list[Any]) -> None:
         sizes.append(len(changes))
-        stored(importer, changes)
+        stored(writer, changes)
 
-    monkeypatch.setattr(importing.Importer, "_store", store)
+    monkeypatch.setattr(batch_writer.BatchWriter, "_store", store)
     _, rows = _stored(_write(tmp_path / "a.jsonl", {"text": "one"}))
     assert len(rows) == 30
     assert max(sizes) <= 5
