@@ -117,8 +117,8 @@ class Curve(NamedTuple):
 @lru_cache(256)
 def curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
     """Builds a curve of at least one point. Cached, because pages of a run draw the same curves again and again."""
-    known = [value for _, value in points if value is not None]
-    low, high = bounded(min(known, default=0.0)), bounded(max(known, default=0.0))
+    numbers = [value for _, value in points if value is not None]
+    low, high = bounded(min(numbers, default=0.0)), bounded(max(numbers, default=0.0))
     span = (high - low) or 1.0
     start, wide = points[0][0], (points[-1][0] - points[0][0]) or 1
 
@@ -132,8 +132,8 @@ def curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
             " ".join([f"{100 * (step - start) / wide:.4g},{y(value or 0.0):.4g}" for step, value in it]) for it in parts
         ],
         zero=y(0.0) if low < 0 < high else None,
-        low=min(known, default=None),
-        high=max(known, default=None),
+        low=min(numbers, default=None),
+        high=max(numbers, default=None),
         first=points[0][1],
         last=points[-1][1],
         from_step=points[0][0],
@@ -150,7 +150,7 @@ def reward_chart(histogram: Histogram | None, chosen: Range) -> RewardChart | No
     most = max(histogram.counts) or 1
     share = 100 / len(histogram.counts)
     digits = 1 - math.floor(math.log10(histogram.width))  # the fewest with which an end stays in its bin
-    found = []
+    bins = []
     for index, count in enumerate(histogram.counts):
         low = histogram.low + index * histogram.width
         high = low + histogram.width
@@ -159,13 +159,13 @@ def reward_chart(histogram: Histogram | None, chosen: Range) -> RewardChart | No
         height = max(100 * count / most, 4) if count else 0
         label = f"{low:.3g} to {high:.3g}: {count:,}".replace("-", "\u2212")
         ends = None if index == 0 else round(low, digits), None if is_last else round(high, digits)
-        found.append(
+        bins.append(
             HistogramBin(
                 round(index * share, 2), round(share * 0.86, 2), round(height, 1), high <= 1e-9, inside, label, *ends
             )
         )
     begin, end = histogram.low, histogram.low + histogram.width * len(histogram.counts)
-    return RewardChart(found, begin, end, Scale(begin, end).at(0) if begin < 0 < end else None)
+    return RewardChart(bins, begin, end, Scale(begin, end).at(0) if begin < 0 < end else None)
 
 
 def stacked(values: Sequence[float | None], scale: Scale) -> list[tuple[float, float] | None]:
@@ -177,11 +177,11 @@ def stacked(values: Sequence[float | None], scale: Scale) -> list[tuple[float, f
     tallest = max(Counter(place for place in bins if place is not None).values(), default=0)
     rise = min(_DOT, _TALLEST / tallest) if tallest else _DOT
     standing: Counter[int] = Counter()
-    found: list[tuple[float, float] | None] = []
+    places: list[tuple[float, float] | None] = []
     for place in bins:
         if place is None:
-            found.append(None)
+            places.append(None)
             continue
-        found.append((place * _DOT, round(-_DOT / 2 - rise * standing[place], 2)))
+        places.append((place * _DOT, round(-_DOT / 2 - rise * standing[place], 2)))
         standing[place] += 1
-    return found
+    return places

@@ -48,21 +48,21 @@ _lock = threading.Lock()
 
 def diagnosed(db: Connection, run: Run) -> Diagnosed:
     """Returns the current diagnosis of a run."""
-    known = _of(db, run)
+    entry = _of(db, run)
     moment = version_of(db, run)
-    with known.lock:
-        if known.diagnosed is None or not known.holds(moment):
+    with entry.lock:
+        if entry.diagnosed is None or not entry.holds(moment):
             began = time.monotonic()
-            known.diagnosed, known.moment = known.diagnosis.now(db, run), moment
+            entry.diagnosed, entry.moment = entry.diagnosis.now(db, run), moment
             now = time.monotonic()
-            known.until = now + _REST * (now - began) if known.diagnosis.columns.sample is not None else 0.0
-        return known.diagnosed
+            entry.until = now + _REST * (now - began) if entry.diagnosis.columns.sample is not None else 0.0
+        return entry.diagnosed
 
 
 def cached_diagnosis(db: Connection, run: Run) -> Diagnosed | None:
     """Returns the cached diagnosis; None if there is none, or it is out of date."""
-    known = _known.get(db.engine, OrderedDict()).get(run.uid)
-    return known.diagnosed if known is not None and known.holds(version_of(db, run)) else None
+    entry = _known.get(db.engine, OrderedDict()).get(run.uid)
+    return entry.diagnosed if entry is not None and entry.holds(version_of(db, run)) else None
 
 
 def success_of(db: Connection, run: Run) -> Success:
@@ -95,14 +95,14 @@ def cached_outline(db: Connection, run: Run) -> tuple[Outline | None, bool]:
     return made, made is not None and version == version_of(db, run)
 
 
-def outline_of(known: Diagnosed) -> Outline:
+def outline_of(diagnosis: Diagnosed) -> Outline:
     """Returns the outline of a diagnosis."""
-    card = card_of_verdict(known.report)
-    return Outline(known.report.verdict, card.began if card else "", _solved_share(known))
+    card = card_of_verdict(diagnosis.report)
+    return Outline(diagnosis.report.verdict, card.began if card else "", _solved_share(diagnosis))
 
 
-def _solved_share(known: Diagnosed) -> float | None:
-    rows, success = known.rows, known.report.scale.success
+def _solved_share(diagnosis: Diagnosed) -> float | None:
+    rows, success = diagnosis.rows, diagnosis.report.scale.success
     has_reward = np.isfinite(rows.reward)
     recent = rows.where(has_reward & np.isin(rows.step, np.unique(rows.step[has_reward])[-RECENT_STEPS:]))
     return mean(success.outcomes(recent)) if success.is_defined else None
@@ -110,20 +110,20 @@ def _solved_share(known: Diagnosed) -> float | None:
 
 def is_diagnosed(db: Connection, run: Run) -> bool:
     """True if a diagnosis was made already, so that only later changes have to be read."""
-    known = _known.get(db.engine, OrderedDict()).get(run.uid)
-    return known is not None and known.diagnosed is not None
+    entry = _known.get(db.engine, OrderedDict()).get(run.uid)
+    return entry is not None and entry.diagnosed is not None
 
 
 def _of(db: Connection, run: Run) -> _Known:
     with _lock:
         of_database = _known.setdefault(db.engine, OrderedDict())
-        known = of_database.get(run.uid)
-        if known is None or known.diagnosis.columns.mode != queries.mode_of(db, id_of(run)):
-            known = of_database[run.uid] = _Known(Diagnosis(db, run))
+        entry = of_database.get(run.uid)
+        if entry is None or entry.diagnosis.columns.mode != queries.mode_of(db, id_of(run)):
+            entry = of_database[run.uid] = _Known(Diagnosis(db, run))
         of_database.move_to_end(run.uid)
         while len(of_database) > _RUNS:
             of_database.popitem(last=False)
-        return known
+        return entry
 
 
 def version_of(db: Connection, run: Run) -> tuple[object, ...]:
@@ -162,12 +162,12 @@ class ShortDiagnosis(NamedTuple):
         return (self.first is not None) + len(self.cards) + self.more
 
 
-def in_short(run: str, known: Diagnosed) -> ShortDiagnosis:
+def in_short(run: str, diagnosis: Diagnosed) -> ShortDiagnosis:
     """Returns the short diagnosis of the run with that uid."""
-    report = known.report
-    looked = looked_at(known.rows, report)
+    report = diagnosis.report
+    looked = looked_at(diagnosis.rows, report)
     first = card_of_verdict(report)
-    cards = [it for it in top_cards(report.cards) if it is not first]
+    cards = [card for card in top_cards(report.cards) if card is not first]
     return ShortDiagnosis(
         fall=make_fall(report.fall, report.scale.said, run, report.scope, looked.rollouts),
         looked=looked,
@@ -181,7 +181,7 @@ def in_short(run: str, known: Diagnosed) -> ShortDiagnosis:
 
 def card_of_verdict(report: Report) -> Card | None:
     """Returns the card whose title the verdict says; None if it says something else."""
-    return next((it for it in report.cards if it.id == report.verdict.card), None)
+    return next((card for card in report.cards if card.id == report.verdict.card), None)
 
 
 def looked_at(rows: Rows, report: Report) -> Coverage:
@@ -201,4 +201,4 @@ def top_cards(cards: tuple[Card, ...]) -> list[Card]:
 
 def parents(card: Card, cards: tuple[Card, ...]) -> list[Card]:
     """Returns the cards above this one that explain it."""
-    return [it for it in cards[: cards.index(card)] if card.id in it.explains]
+    return [parent for parent in cards[: cards.index(card)] if card.id in parent.explains]

@@ -46,32 +46,32 @@ class Differ:
 
     def _middle(self, a: str, b: str) -> Both:
         cut_a, cut_b = a[:_LIMIT], b[:_LIMIT]
-        one, other = _WORD.findall(cut_a), _WORD.findall(cut_b)
-        cost = len(one) * len(other)
+        words_a, words_b = _WORD.findall(cut_a), _WORD.findall(cut_b)
+        cost = len(words_a) * len(words_b)
         if cost > min(_MOST_PAIRS, self._left):
-            found: Both = (
+            both: Both = (
                 [Segment(cut_a, changed=True)] if cut_a else [],
                 [Segment(cut_b, changed=True)] if cut_b else [],
             )
         else:
             self._left -= cost
-            found = _by_word(one, other)
-        for segments, whole in zip(found, (a, b), strict=True):
+            both = _by_word(words_a, words_b)
+        for segments, whole in zip(both, (a, b), strict=True):
             if len(whole) > _LIMIT:
                 segments.append(Segment("", changed=True, skipped=len(whole) - _LIMIT))
-        return found
+        return both
 
 
-def _by_word(one: list[str], other: list[str]) -> Both:
-    matcher = SequenceMatcher(None, one, other, autojunk=False)
+def _by_word(words_a: list[str], words_b: list[str]) -> Both:
+    matcher = SequenceMatcher(None, words_a, words_b, autojunk=False)
     if matcher.ratio() < ALIKE:  # a word here and there is chance
-        return [Segment("".join(one), changed=True)], [Segment("".join(other), changed=True)]
+        return [Segment("".join(words_a), changed=True)], [Segment("".join(words_b), changed=True)]
     a: list[Segment] = []
     b: list[Segment] = []
     for what, i, j, k, m in matcher.get_opcodes():
         changed = what != "equal"
-        a += _marked("".join(one[i:j]), changed=changed)
-        b += _marked("".join(other[k:m]), changed=changed)
+        a += _marked("".join(words_a[i:j]), changed=changed)
+        b += _marked("".join(words_b[k:m]), changed=changed)
     return a, b
 
 

@@ -77,12 +77,12 @@ class FigureTable(NamedTuple):
     @property
     def has_steps(self) -> bool:
         """True if a line has a step since which its sides differ."""
-        return any(it.since for it in (*self.shown, *self.more))
+        return any(line.since for line in (*self.shown, *self.more))
 
     @property
     def clear(self) -> int:
         """Number of `more` that differ beyond chance."""
-        return sum(it.is_clear for it in self.more)
+        return sum(line.is_clear for line in self.more)
 
 
 def thinned(trend: Trend, most: int = _POINTS) -> Trend:
@@ -102,8 +102,8 @@ def line(
     """Builds a trend, with `others` on the same axes; None for fewer than two points."""
     if len(trend) < 2:
         return None
-    shown, beside = thinned(trend), [thinned(it) for it in others]
-    values = [value for each in (shown, *beside) for _, value in each] + ([limit] if limit is not None else [])
+    thinned_trend, beside = thinned(trend), [thinned(other) for other in others]
+    values = [value for each in (thinned_trend, *beside) for _, value in each] + ([limit] if limit is not None else [])
     low, high = min(values), max(values)
     steps = [step for each in (trend, *beside) for step, _ in each]
     first, wide = min(steps), (max(steps) - min(steps)) or 1
@@ -118,12 +118,12 @@ def line(
         return " ".join(f"{x(step)},{y(value)}" for step, value in of) if len(of) > 1 else ""
 
     return TrendLine(
-        points=points(shown),
+        points=points(thinned_trend),
         end=(x(trend[-1][0]), y(trend[-1][1])),
         since=None if since is None else x(max(since, first)),
         between=None if between is None else (x(between[0]), round(x(between[1]) - x(between[0]), 1)),
         limit=None if limit is None else y(limit),
         first=trend[0],
         last=trend[-1],
-        others=tuple(points(it) for it in beside),
+        others=tuple(points(other) for other in beside),
     )

@@ -81,7 +81,7 @@ def make_form(
     summary: RunSummary,
     chosen: RolloutFilter,
     mistake: FilterError | None,
-    given: Pairs,
+    pairs: Pairs,
     find: str = "",
 ) -> FilterForm:
     """Makes the forms of a filter; `given` are the URL's parameters, which differ from `chosen` if they are wrong. If a
@@ -89,7 +89,7 @@ def make_form(
     """
     facets = page_cache.facets(db, summary, chosen)
     tasks = _tasks_found(db, summary, chosen, find) if find else facets.tasks
-    written = dict(given) if mistake else {}
+    written = dict(pairs) if mistake else {}
     over: tuple[str, ...] = () if summary.state == RunState.RUNNING else (Status.RUNNING, Scored.AWAITING)
     statuses = {status.value: 0 for status in Status if status not in over} | dict(facets.statuses)
     scored = {scored.value: 0 for scored in Scored if scored not in over} | dict(facets.scored)
@@ -118,23 +118,23 @@ def make_form(
 
 def _tasks_found(db: Connection, summary: RunSummary, chosen: RolloutFilter, find: str) -> list[tuple[str, int]]:
     """Returns the chosen tasks, and the first that contain a text, each with the number of rollouts it would select."""
-    known = queries.known_values(db, id_of(summary.run), ["task"])["task"]
-    found = [task for task in known if find.casefold() in task.casefold()][: queries.MOST_TASKS]
-    named = sorted({*chosen.words("task"), *found})
-    counted = dict(page_cache.facets(db, summary, chosen.with_parts(tasks=named)).tasks) if named else {}
-    return [(task, counted[task]) for task in named if task in counted]
+    every_task = queries.known_values(db, id_of(summary.run), ["task"])["task"]
+    matches = [task for task in every_task if find.casefold() in task.casefold()][: queries.MOST_TASKS]
+    tasks = sorted({*chosen.words("task"), *matches})
+    counts = dict(page_cache.facets(db, summary, chosen.with_parts(tasks=tasks)).tasks) if tasks else {}
+    return [(task, counts[task]) for task in tasks if task in counts]
 
 
-def checked_filter(db: Connection, run: Run, given: Pairs, *, longest: float = LONGEST) -> RolloutFilter:
+def checked_filter(db: Connection, run: Run, pairs: Pairs, *, longest: float = LONGEST) -> RolloutFilter:
     """Reads the filter of a URL. An order by metadata is one of texts where the newest values are no numbers. Raises
     FilterError as `parse_filter` does, if the run has no such eval, task, tag, ..., and for a line that is too long.
     """
-    if (length := sum(len(it) for name, it in given if name == where.WHERE)) > longest:
+    if (length := sum(len(value) for name, value in pairs if name == where.WHERE)) > longest:
         message = (
             f"this filter has {length:,} characters, and an address at most {longest:,}: apply it in the filter's box"
         )
         raise FilterError(where.WHERE, message)
-    chosen = parse_filter([(name, in_full(db, run, it) if name == where.WHERE else it) for name, it in given])
+    chosen = parse_filter([(name, in_full(db, run, value) if name == where.WHERE else value) for name, value in pairs])
     queries.check_names(db, id_of(run), chosen)
     sort = chosen.sort
     if isinstance(sort, ByColumn) and sort.field.kind == Kind.ANY and not sort.is_text:
@@ -156,7 +156,7 @@ def in_full(db: Connection, run: Run, line: str) -> str:
 
 def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:
     """Returns the filter of wrong parameters without the wrong parts."""
-    pairs, field = given, known_mistake.field
+    pairs, field = pairs, known_mistake.field
     while True:
         rest = [
             (name, where.without(value, field) if name == where.WHERE else value)
@@ -171,11 +171,11 @@ def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:
             pairs, field = rest, mistake.field
 
 
-def mended(given: Pairs, mistake: FilterError) -> Pairs | None:
+def mended(pairs: Pairs, mistake: FilterError) -> Pairs | None:
     """Returns the parameters with the mistake corrected; None if no correction is known."""
     if mistake.meant is None:
         return None
-    return [_mended(pair, mistake, mistake.meant) for pair in given]
+    return [_mended(pair, mistake, mistake.meant) for pair in pairs]
 
 
 def _mended(pair: tuple[str, str], mistake: FilterError, meant: str) -> tuple[str, str]:

@@ -70,18 +70,18 @@ class Fall(NamedTuple):
     @property
     def thin_bars(self) -> list[tuple[Stair | None, float, float]]:
         """All in one line: the mean, as None, and the causes, each with position and width out of 100."""
-        kept = 100 * min(self.kept, 1)
-        widths = [kept, *((100 - kept) * (it.share or 0.0) for it in self.causes)]
+        mean_width = 100 * min(self.kept, 1)
+        widths = [mean_width, *((100 - mean_width) * (cause.share or 0.0) for cause in self.causes)]
         ends = accumulate(widths)
         bars = zip((None, *self.causes), ends, widths, strict=True)
-        return [(it, round(end - width, 2), round(width, 2)) for it, end, width in bars]
+        return [(cause, round(end - width, 2), round(width, 2)) for cause, end, width in bars]
 
     @property
     def causes(self) -> list[Stair]:
-        return [it for it in self.stairs if it.share is not None]
+        return [stair for stair in self.stairs if stair.share is not None]
 
 
-def make_fall(fall: Waterfall, said: str, run: str, where: str, rollouts: int) -> Fall:
+def make_fall(fall: Waterfall, source: str, run: str, where: str, rollouts: int) -> Fall:
     """Builds the chart of a waterfall of the rollouts that the filter `where` selects; `rollouts` of them have a loss.
     `said` is the source of the best reward, in words.
     """
@@ -94,9 +94,9 @@ def make_fall(fall: Waterfall, said: str, run: str, where: str, rollouts: int) -
         lost=fall.lost,
         above=fall.above,
         stairs=[
-            it._replace(reward=None) if fall.is_flat else it
-            for it in _stairs(fall, said, run, where, rollouts, ends, scale)
-            if it.share is not None or not fall.is_flat
+            stair._replace(reward=None) if fall.is_flat else stair
+            for stair in _stairs(fall, source, run, where, rollouts, ends, scale)
+            if stair.share is not None or not fall.is_flat
         ],
         zero=scale.at(0),
         kept=max(fall.mean, 0.0) / fall.best if fall.best > 0 and not fall.is_flat else 0.0,
@@ -105,11 +105,11 @@ def make_fall(fall: Waterfall, said: str, run: str, where: str, rollouts: int) -
 
 
 def _stairs(
-    fall: Waterfall, said: str, run: str, where: str, rollouts: int, ends: list[float], scale: Scale
+    fall: Waterfall, source: str, run: str, where: str, rollouts: int, ends: list[float], scale: Scale
 ) -> Iterator[Stair]:
     zero = scale.at(0)
     yield Stair(
-        "best", "Best reward", f"{said[:1].upper()}{said[1:]}.", "flag", fall.best, None, None,
+        "best", "Best reward", f"{source[:1].upper()}{source[1:]}.", "flag", fall.best, None, None,
         *_bar(zero, scale.at(fall.best)), None, scale.at(fall.best), None,
     )  # fmt: skip
     if fall.above > _UNSEEN * min(abs(fall.best), 1.0):

@@ -97,10 +97,10 @@ async def read_form(request: Request, most: int, message: str) -> urls.Pairs:
 async def _form(request: Request) -> Mapping[str, str]:
     message = f"A note has at most {NOTE_LENGTH:,} characters: shorten it."
     pairs = await read_form(request, _BODY_BYTES, message)
-    given = {name: value.replace("\r\n", "\n") for name, value in pairs}  # as forms end lines
-    if len(given.get("note", "")) > NOTE_LENGTH:
+    form = {name: value.replace("\r\n", "\n") for name, value in pairs}  # as forms end lines
+    if len(form.get("note", "")) > NOTE_LENGTH:
         raise HTTPException(413, message)
-    return given
+    return form
 
 
 def _notebook(request: Request) -> Notebook:
@@ -130,13 +130,13 @@ def annotate_rollout(
 ) -> Response:
     """Writes `star` (`1`, `0`), `tag` (to add), `untag` and `note` of a rollout; what the form does not name stays."""
     with source.reading_run(name) as (db, run):
-        found = queries.rollout(db, id_of(run), storable(row_id))
-    _write(notebook, Subject(run.uid, found.row.uid), form)
-    wanted = htmx.target(request)
-    if wanted is None:
+        rollout = queries.rollout(db, id_of(run), storable(row_id))
+    _write(notebook, Subject(run.uid, rollout.row.uid), form)
+    target = htmx.target(request)
+    if target is None:
         return _back(request, urls.rollout(run.uid, row_id), f"row-{row_id}")
     with source.reading() as db:
-        return _piece(request, of_rollout(db, notebook, run, found), wanted, form)
+        return _piece(request, of_rollout(db, notebook, run, rollout), target, form)
 
 
 @router.post("/runs/{name}/notes")
@@ -173,12 +173,12 @@ def _piece(request: Request, marks: Marks, wanted: str, form: Mapping[str, str])
     return htmx.fragment(request, "_note-said.html" if "note" in form else "_marks.html", page)
 
 
-def _back(request: Request, own: str, line: str) -> Response:
+def _back(request: Request, address: str, line: str) -> Response:
     """Redirects to the page with the form: to its line of a table, or to the notes panel, as without a referer."""
     came_from = urlsplit(request.headers.get("referer", ""))
     is_ours = came_from.netloc == request.headers.get("host") and came_from.path.startswith("/")
-    page, place = own, "notes"
+    page, place = address, "notes"
     if is_ours and not came_from.path.startswith("//"):
         page = came_from._replace(scheme="", netloc="", fragment="").geturl()
-        place = "notes" if came_from.path == own else line
+        place = "notes" if came_from.path == address else line
     return RedirectResponse(f"{page}#{place}", 303, headers={"Cache-Control": "no-store"})

@@ -58,19 +58,19 @@ def _split(part: str, content: Any) -> tuple[Any, list[Picture]]:
     if isinstance(content, str):
         return content, []
     # Each part is decoded once: an image may have megabytes.
-    own = [(it, _embedded(it)) for it in content] if isinstance(content, list) else []
-    images = [image for _, inside in own for image in inside][:_MOST] if own else _embedded(content)
-    found = [Picture("", None, *it[1:3], "", f"{part}-image-{i}", *it[::3]) for i, it in enumerate(images)]
-    parts = [it for it, inside in own if isinstance(it, dict) and not inside and not _is_picture(it)]
-    elsewhere = [it for it in parts if "image" in str(it.get("type"))]
-    for it in elsewhere[:_MOST]:
-        url = re.search(r'[a-z]+://[^"\s]+', written := safe_text.as_json(it))
+    images_of_part = [(piece, _embedded(piece)) for piece in content] if isinstance(content, list) else []
+    images = [image for _, inside in images_of_part for image in inside][:_MOST] if images_of_part else _embedded(content)
+    pictures = [Picture("", None, *image[1:3], "", f"{part}-image-{i}", *image[::3]) for i, image in enumerate(images)]
+    parts = [piece for piece, inside in images_of_part if isinstance(piece, dict) and not inside and not _is_picture(piece)]
+    elsewhere = [piece for piece in parts if "image" in str(piece.get("type"))]
+    for piece in elsewhere[:_MOST]:
+        url = re.search(r'[a-z]+://[^"\s]+', written := safe_text.as_json(piece))
         note = f"not loaded: {safe_text.label(url[0], 200)}" if url else "not recorded"
         if kind := re.search(r'(?:data:|_type": ")(image/[a-z+.-]{1,20})', written):
             note = f"an {kind[1]} of {len(written) * 3 / 4000:.1f} kB, not shown"
-        found.append(Picture("", None, 0, 0, note))
-    kept = [it for it, inside in own if not inside and it not in elsewhere] if own else content
-    return without_pictures(kept), [*found, *pictures_of(content, None)]
+        pictures.append(Picture("", None, 0, 0, note))
+    texts = [piece for piece, inside in images_of_part if not inside and piece not in elsewhere] if images_of_part else content
+    return without_pictures(texts), [*pictures, *pictures_of(content, None)]
 
 
 def _embedded(content: Any) -> list[tuple[str, int, int, bytes]]:
@@ -85,7 +85,7 @@ def _embedded(content: Any) -> list[tuple[str, int, int, bytes]]:
             return []
         return [(*size, data)] if (size := size_of(data)) else []
     inside = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
-    return list(itertools.islice((found for it in inside for found in _embedded(it)), _MOST))
+    return list(itertools.islice((image for value in inside for image in _embedded(value)), _MOST))
 
 
 def pictures_of(observation: Any, metadata: Any) -> list[Picture]:

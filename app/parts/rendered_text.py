@@ -66,10 +66,10 @@ def _reader() -> MarkdownIt:
 
 def _code(source: str, name: str, _: str) -> str:
     """Colours code by classes. Pygments escapes it. The fence's own words are not repeated."""
-    said = str(escape(source))
+    markup = str(escape(source))
     if name in _COLOURED and len(source) <= _MOST_CODE:
-        said = str(highlight(source, get_lexer_by_name(name), HtmlFormatter(nowrap=True, classprefix="code-")))
-    return f"<pre><code>{said}</code></pre>"
+        markup = str(highlight(source, get_lexer_by_name(name), HtmlFormatter(nowrap=True, classprefix="code-")))
+    return f"<pre><code>{markup}</code></pre>"
 
 
 def _read_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - as markdown-it calls it
@@ -94,9 +94,9 @@ def _formula(source: str, display: str) -> str:
 def _mathml(element: Element) -> str:
     """Writes an element. Its texts contain entities, and its attributes may contain texts of the LaTeX."""
     parts = [element.text, *(piece for child in element for piece in (child, child.tail))]
-    inside = "".join(_mathml(it) if isinstance(it, Element) else escape(html.unescape(it or "")) for it in parts)
-    given = [f' {name}="{escape(it)}"' for name, it in element.attrib.items() if _ATTRIBUTE.fullmatch(name)]
-    return f"<{element.tag}{''.join(given)}>{inside}</{element.tag}>"
+    inside = "".join(_mathml(part) if isinstance(part, Element) else escape(html.unescape(part or "")) for part in parts)
+    attributes = [f' {name}="{escape(value)}"' for name, value in element.attrib.items() if _ATTRIBUTE.fullmatch(name)]
+    return f"<{element.tag}{''.join(attributes)}>{inside}</{element.tag}>"
 
 
 def _link(address: Any) -> str:
@@ -104,5 +104,5 @@ def _link(address: Any) -> str:
     return f'<a href="{escape(address)}" rel="noreferrer noopener" target="_blank">{_address(address, "")}'
 
 
-def _address(address: Any, said: str) -> str:
-    return f'{escape(said)} <span class="address">{escape(address)}</span> '
+def _address(address: Any, text: str) -> str:
+    return f'{escape(text)} <span class="address">{escape(address)}</span> '

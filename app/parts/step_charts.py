@@ -100,10 +100,10 @@ class StepChart:
 
     def drawn(self, steps: Sequence[int]) -> list[tuple[StepLine, list[str]]]:
         """Returns the points of each line's unbroken parts, in a box of 100 by 40, for a browser without scripts."""
-        known = [value for line in self.lines for value in (*line.values, *(line.high or ())) if value is not None]
-        low, high = bounded(min(known, default=0.0)), bounded(max(known, default=1.0))
+        numbers = [value for line in self.lines for value in (*line.values, *(line.high or ())) if value is not None]
+        low, high = bounded(min(numbers, default=0.0)), bounded(max(numbers, default=1.0))
         span, wide = (high - low) or 1.0, (steps[-1] - steps[0]) or 1
-        found = []
+        lines = []
         for line in self.lines:
             pairs = [
                 pair
@@ -118,8 +118,8 @@ class StepChart:
                 )
                 for part in parts
             ]
-            found.append((line, points))
-        return found
+            lines.append((line, points))
+        return lines
 
 
 def spelt(values: Values) -> str:
@@ -172,29 +172,29 @@ class FunctionMean(NamedTuple):
 def function_means(steps: Sequence[Step]) -> list[FunctionMean]:
     """Computes the means over all rollouts of these steps."""
     scored = sum(step.scored for step in steps)
-    found = []
+    means = []
     for name in reward_functions(steps):
-        given = [step.rewards[name] for step in steps if name in step.rewards]
-        total, counted = (sum(part or 0.0 for part in parts) for parts in zip(*(it[1:3] for it in given), strict=True))
-        found.append(FunctionMean(name, mean(total, sum(it.number for it in given)), mean(counted, scored)))
-    return found
+        sums = [step.rewards[name] for step in steps if name in step.rewards]
+        total, counted = (sum(part or 0.0 for part in parts) for parts in zip(*(reward[1:3] for reward in sums), strict=True))
+        means.append(FunctionMean(name, mean(total, sum(reward.number for reward in sums)), mean(counted, scored)))
+    return means
 
 
 def reward_functions(steps: Iterable[Step]) -> list[str]:
     """Returns the names of those that returned a number, in the order of first appearance."""
-    return list(dict.fromkeys(name for step in steps for name, it in step.rewards.items() if it.number))
+    return list(dict.fromkeys(name for step in steps for name, reward in step.rewards.items() if reward.number))
 
 
 def smoothed(values: Values, counts: Sequence[int]) -> Values:
     """Computes an exponential moving average that is unbiased at its start; rollouts, not steps, have equal weights."""
-    found: Values = []
+    averages: Values = []
     total = weight = 0.0
     for value, count in zip(values, counts, strict=True):
         total, weight = total * _FORGETS, weight * _FORGETS
         if value is not None:
             total, weight = total + value * count, weight + count
-        found.append(None if value is None else total / weight)
-    return found
+        averages.append(None if value is None else total / weight)
+    return averages
 
 
 def _reward(steps: Sequence[Step], parts: Mapping[str, Sequence[Step]]) -> StepChart:

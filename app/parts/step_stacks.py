@@ -63,7 +63,7 @@ class Bins:
         """
         low, high = self.ends(place).values()
         steps = figures.steps(low, high)
-        label = ", ".join(f"{said} {name}" for name, said in cells if said not in {"", "0"})
+        label = ", ".join(f"{text} {name}" for name, text in cells if text not in {"", "0"})
         width, total, top = 100 / self.number, sum(max(value, 0.0) for value in values), 100.0
         pieces = []
         for kind, value in zip(kinds, values, strict=True):
@@ -71,5 +71,5 @@ class Bins:
                 height = 100 * value / total
                 top -= height
                 pieces.append(Piece(kind, round(top, 2), round(height, 2)))
-        said = [said for _, said in cells]
-        return StepStack(round(place * width, 3), round(width, 3), pieces, said, steps, f"{steps}: {label}", address)
+        texts = [texts for _, texts in cells]
+        return StepStack(round(place * width, 3), round(width, 3), pieces, texts, steps, f"{steps}: {label}", address)

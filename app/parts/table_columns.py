@@ -70,7 +70,7 @@ def _stored(column: rollout_columns.Column) -> Column:
     hint = column.meaning.replace("`", "")
     shown_as = "tokens" if name.endswith("_tokens") else _SHOWN_AS.get(kind, "count")
     field = FIELDS.get(key)
-    own = (
+    orders = (
         _orders(key, is_text=kind == Kind.TEXT)
         if field and field.kind in {*NUMERIC, FieldKind.NAME, FieldKind.WORD}
         else ()
@@ -80,7 +80,7 @@ def _stored(column: rollout_columns.Column) -> Column:
         column.title or name.replace("_", " ").capitalize(),
         style,
         column.width if column.title else 120,
-        _SORTS.get(key, own),
+        _SORTS.get(key, orders),
         hint[:1].upper() + hint[1:],
         shown_as,
         name,
@@ -155,8 +155,8 @@ def parse_columns(written: Iterable[str]) -> tuple[str, ...] | None:
     for key in sorted(keys):
         if key not in _BY_KEY and not (key.startswith(("rewards.", "metrics.", "metadata.")) and key.partition(".")[2]):
             raise misspelt("cols", f"there is no column {shortened(key)!r}", key, list(_BY_KEY))
-    found = tuple(sorted(keys, key=_order))
-    return found or None
+    columns = tuple(sorted(keys, key=_order))
+    return columns or None
 
 
 def print_columns(keys: Sequence[str]) -> str:
@@ -170,20 +170,20 @@ def make_columns(
     """Returns the columns of one run's table: those of the chosen keys, or the `usual` for None. Offered are also the
     reward functions, metrics and metadata that occur in its lines. An evaluation has no advantages.
     """
-    own = {
+    values = {
         f"{group}.{name}": value
         for row in lines
         for group in ("rewards", "metrics", "metadata")
         for name, value in (getattr(row, FIELDS[group].among) or {}).items()
     }
-    texts = {key for key, value in own.items() if isinstance(value, str | bool)}
+    texts = {key for key, value in values.items() if isinstance(value, str | bool)}
     absent = (set() if has_steps else {"step"}) | ({"advantage"} if is_evaluation else set())
-    shown = keys if keys is not None else tuple(key for key in usual if key not in absent)
-    every = sorted({*_BY_KEY, *own, *shown}, key=_order)
+    chosen = keys if keys is not None else tuple(key for key in usual if key not in absent)
+    every = sorted({*_BY_KEY, *values, *chosen}, key=_order)
     return Columns(
-        shown=[_ID, *(_column(key, texts) for key in shown)],
+        shown=[_ID, *(_column(key, texts) for key in chosen)],
         chosen=keys is not None,
-        offered=[(_column(key, texts), key in shown) for key in every],
+        offered=[(_column(key, texts), key in chosen) for key in every],
     )
 
 

@@ -195,9 +195,9 @@ def make_timeline(rollout: Rollout) -> list[Card]:
     waiting: list[Card] = []  # answers that the next message may say again
     turn = 0
     for index, message in enumerate(rollout.messages):
-        own = message.get("role") == "assistant" and index >= first
+        is_own = message.get("role") == "assistant" and index >= first
         card = _message(index, message)
-        if own:
+        if is_own:
             if turn == 0:
                 waiting += _answers(actions.pop(0, []))
             turn += 1
@@ -214,8 +214,8 @@ def make_timeline(rollout: Rollout) -> list[Card]:
             cards += _merged(card, waiting, turn or None)
         else:
             cards.append(card)
-    left = [it for number in sorted({*actions, *failures}) for it in (*failures[number], *actions[number])]
-    cards += [*waiting, *_answers(left)]
+    actions_left = [action_left for number in sorted({*actions, *failures}) for action_left in (*failures[number], *actions[number])]
+    cards += [*waiting, *_answers(actions_left)]
     return _with_anomaly(_with_tokens(_with_calls(cards), rollout), rollout)
 
 
@@ -223,11 +223,11 @@ def make_scoring(rollout: Rollout) -> list[Card]:
     """Builds a card for each call that a reward function made; its name is the function's."""
     cards = []
     for index, action in enumerate(action for action in rollout.actions if action.get("phase") == SCORING):
-        asked = action.get("action")
+        request = action.get("action")
         card = _answer(action, index, "scoring")
-        if card.answer and isinstance(asked, list) and all(isinstance(message, dict) for message in asked):
-            said = [(safe_text.label(it.get("role"), 40), safe_text.shown(it.get("content"))) for it in asked]
-            fields = [(role, Text(f"{card.anchor}-said-{i}", text)) for i, (role, text) in enumerate(said)]
+        if card.answer and isinstance(request, list) and all(isinstance(message, dict) for message in request):
+            messages = [(safe_text.label(part.get("role"), 40), safe_text.shown(part.get("content"))) for part in request]
+            fields = [(role, Text(f"{card.anchor}-said-{i}", text)) for i, (role, text) in enumerate(messages)]
             card = replace(card, role="model", answer=replace(card.answer, action=fields))
         anomaly = _RAISED_IN_SCORING if card.answer and card.answer.error else None
         cards.append(replace(card, name=safe_text.label(action.get("function") or "", 80), turn=None, anomaly=anomaly))
@@ -236,19 +236,19 @@ def make_scoring(rollout: Rollout) -> list[Card]:
 
 def texts(cards: Iterable[Card]) -> dict[str, str]:
     """Returns every text of a timeline by its name."""
-    found: list[Text | None] = []
+    pieces: list[Text | None] = []
     for card in cards:
-        found += [card.content, card.reasoning, *(value for call in card.calls for _, value in call.arguments)]
+        pieces += [card.content, card.reasoning, *(value for call in card.calls for _, value in call.arguments)]
         if card.answer:
-            found += [value for _, value in (*card.answer.action, *card.answer.observation)]
-            found += [card.answer.whole, card.answer.error]
-    return {piece.part: piece.value for piece in found if piece}
+            pieces += [value for _, value in (*card.answer.action, *card.answer.observation)]
+            pieces += [card.answer.whole, card.answer.error]
+    return {piece.part: piece.value for piece in pieces if piece}
 
 
 def _message(index: int, message: dict[str, Any]) -> Card:
     part = f"message-{index}"
-    said, pictures = split_content(part, message.get("content"))
-    content = safe_text.shown(said)
+    text, pictures = split_content(part, message.get("content"))
+    content = safe_text.shown(text)
     reasoning = safe_text.shown(message.get("reasoning_content"))
     if not reasoning and message.get("role") == "assistant":
         thought, content = split_reasoning(content)
@@ -300,7 +300,7 @@ def _was_sent(action: dict[str, Any]) -> bool:
 
 
 def _is_waited_for(action: dict[str, Any]) -> bool:
-    return any(isinstance(it := action.get(name), dict) and it.get("waiting") is True for name in _WAITED_IN)
+    return any(isinstance(value := action.get(name), dict) and value.get("waiting") is True for name in _WAITED_IN)
 
 
 def _is_failure(action: dict[str, Any]) -> bool:
@@ -316,7 +316,7 @@ def _model_call(action: dict[str, Any]) -> dict[str, Any]:
 
 def _is_parsed(actions: list[dict[str, Any]]) -> bool | None:
     """Returns False if a parser found no action in the answer: see `text_facts.py`; None without a parser."""
-    flags = [it["metadata"].get("parsed") for it in actions if isinstance(it.get("metadata"), dict)]
+    flags = [action["metadata"].get("parsed") for action in actions if isinstance(action.get("metadata"), dict)]
     return True if True in flags else False if False in flags else None
 
 
@@ -334,15 +334,15 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
     error = safe_text.shown(ended.get("error"))
     named = ("action", "observation", "metadata")
     recorded = {name: without_pictures(action[name]) for name in named if action.get(name)}
-    seen, sent = action.get("observation"), action.get("action")
-    tool, given = (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == CALL else ("", sent)
-    is_unread = isinstance(seen, list) and isinstance(it := action.get("metadata"), dict) and it.get("sent") == ""
-    unread = [("", Text(f"{part}-observation", safe_text.shown(seen)))] if is_unread else []  # an empty list, too
+    observation, sent = action.get("observation"), action.get("action")
+    tool, arguments = (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == CALL else ("", sent)
+    is_unread = isinstance(observation, list) and isinstance(metadata := action.get("metadata"), dict) and metadata.get("sent") == ""
+    unread = [("", Text(f"{part}-observation", safe_text.shown(observation)))] if is_unread else []  # an empty list, too
     answer = CallResult(
         turn=turn,
-        action=_fields(f"{part}-action", given or ("" if tool else action.get("text"))) if turn else [],
+        action=_fields(f"{part}-action", arguments or ("" if tool else action.get("text"))) if turn else [],
         tool=safe_text.label(tool, 80),
-        observation=_fields(f"{part}-observation", without_pictures(seen), beside=("done", "reward")) or unread,
+        observation=_fields(f"{part}-observation", without_pictures(observation), beside=("done", "reward")) or unread,
         whole=Text(f"{part}-whole", safe_text.as_json(recorded))
         if any(_is_more(value) for name, value in recorded.items() if name != "action" or not tool)
         else None,
@@ -352,10 +352,10 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
         error=Text(f"{part}-error", error) if error else None,
         is_waited_for=_is_waited_for(action),
         is_unread=is_unread,
-        pictures=pictures_of(seen, action.get("metadata")),
+        pictures=pictures_of(observation, action.get("metadata")),
         is_fallback=None if sent is not None and _is_parsed([action]) is None else _is_parsed([action]) is False,
-        exit_code=exit_code(seen),
-        failure=failure({"error": ended.get("error"), "observation": seen}) or "",
+        exit_code=exit_code(observation),
+        failure=failure({"error": ended.get("error"), "observation": observation}) or "",
     )
     return Card(part, "model" if failed else "environment", "", turn or None, None, answer=answer)
 
@@ -391,10 +391,10 @@ def _says_the_same(card: Card, answer: CallResult) -> bool:
 
 def _with_calls(cards: list[Card]) -> list[Card]:
     """Marks actions that equal a tool call of their turn, to show each once, and those that the message lacks."""
-    said = {card.turn: card for card in cards if card.role == "assistant"}
-    found = []
+    message_of_turn = {card.turn: card for card in cards if card.role == "assistant"}
+    marked = []
     for card in cards:
-        answer, message = card.answer, said.get(card.turn)
+        answer, message = card.answer, message_of_turn.get(card.turn)
         if answer and (answer.action or answer.tool) and card.turn and message and card.role == "environment":
             text = message.content.value.strip() if message.content else None  # it is sent if nothing was parsed of it
             is_text = text is not None and any(not name and text in value.value for name, value in answer.action)
@@ -406,13 +406,13 @@ def _with_calls(cards: list[Card]) -> list[Card]:
                 sent = [answer.tool, *values]
                 is_fallback = not is_called and not occurs(sent, " ".join(texts([message]).values()))
             card = replace(card, answer=replace(answer, is_called=is_called, is_fallback=is_fallback))  # noqa: PLW2901
-        found.append(card)
-    return found
+        marked.append(card)
+    return marked
 
 
 def _is_same(call: ToolCall, answer: CallResult) -> bool:
     """True if a tool call asks for the action: by name and arguments, or, where the action has no name, by values."""
-    called, sent = ({(name, it.value) for name, it in fields} for fields in (call.arguments, answer.action))
+    called, sent = ({(name, text.value) for name, text in fields} for fields in (call.arguments, answer.action))
     if {name for name, _ in sent} - {name for name, _ in called}:
         called, sent = ({("", value) for _, value in fields} for fields in (called, sent))
     return call.name == answer.tool and called == sent if answer.tool else bool(sent) and called >= sent
@@ -420,12 +420,12 @@ def _is_same(call: ToolCall, answer: CallResult) -> bool:
 
 def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
     """Adds the number of completion tokens to each turn, if the mask shows it."""
-    own = [index for index, card in enumerate(cards) if card.is_own]
+    answers = [index for index, card in enumerate(cards) if card.is_own]
     runs = _runs(rollout)
-    if not own or len(runs) != len(own):
+    if not answers or len(runs) != len(answers):
         return cards
     counted = list(cards)
-    for index, end, (sampled, inserted) in zip(own, [*own[1:], len(cards)], runs, strict=True):
+    for index, end, (sampled, inserted) in zip(answers, [*answers[1:], len(cards)], runs, strict=True):
         counted[index] = replace(cards[index], tokens=sampled)
         messages = [i for i in range(index + 1, end) if cards[i].content is not None]
         if inserted and len(messages) == 1:
@@ -467,9 +467,9 @@ def _with_anomaly(cards: list[Card], rollout: Rollout) -> list[Card]:
     reason = next((why for stop, why in _AT_THE_LAST_TURN.items() if stop == rollout.row.stop_reason), None)
     if rollout.row.no_room:
         reason = "no room for the tool's answer"
-    own = [index for index, card in enumerate(marked) if card.is_own]
-    if reason and own and not (marked[own[-1]].anomaly and rollout.row.stop_reason == StopReason.NO_ACTION):
-        marked[own[-1]] = replace(marked[own[-1]], anomaly=reason)
+    answers = [index for index, card in enumerate(marked) if card.is_own]
+    if reason and answers and not (marked[answers[-1]].anomaly and rollout.row.stop_reason == StopReason.NO_ACTION):
+        marked[answers[-1]] = replace(marked[answers[-1]], anomaly=reason)
     return marked
 
 

@@ -32,7 +32,7 @@ class Turn:
     def action(self) -> Action:
         """Returns the action as a comparable value: equal if both rollouts did the same."""
         answers = [card.answer for card in self.answers if card.answer and (card.answer.action or card.answer.tool)]
-        sent = [(it.tool, *_written(it.action)) for it in answers]
+        sent = [(answer.tool, *_written(answer.action)) for answer in answers]
         if sent:
             return ("sent", *(piece for action in sent for piece in action))
         if self.said is None:
@@ -45,13 +45,13 @@ class Turn:
     def line(self) -> "TurnLine":
         """Returns the turn in one line."""
         results = [card.answer for card in self.answers if card.answer]
-        sent = [(it.tool, it.action) for it in results if it.action or it.tool]
+        sent = [(result.tool, result.action) for result in results if result.action or result.tool]
         called = [(call.name, call.arguments) for call in self.said.calls] if self.said else []
         actions = sent or called
         content = self.said.content if self.said else None
-        codes = [it.exit_code for it in results if it.exit_code is not None]
-        failure = next((it.failure for it in results if it.failure), "")
-        rewards = [it.reward for it in results if it.reward is not None]
+        codes = [result.exit_code for result in results if result.exit_code is not None]
+        failure = next((result.failure for result in results if result.failure), "")
+        rewards = [result.reward for result in results if result.reward is not None]
         output = [text for card in self.answers for text in card.output]
         return TurnLine(
             number=self.number,
@@ -63,7 +63,7 @@ class Turn:
             exit_code=next((code for code in codes if code), codes[-1] if codes else None),
             failure=failure,
             size=sum(len(text.value) for text in output) if output else None,
-            seconds=sum(it.seconds or 0 for it in results) or None,
+            seconds=sum(result.seconds or 0 for result in results) or None,
             reward=sum(rewards) if rewards else None,
             pictures=images_of([card for card in (self.said, *self.answers) if card]),
         )
@@ -129,10 +129,10 @@ class Parted(NamedTuple):
 
 def parted(a: Sequence[Turn], b: Sequence[Turn]) -> Parted:
     """Splits two rollouts into the turns before, at and after the divergence."""
-    for place, (one, other) in enumerate(zip_longest(a, b)):
-        if one is None or other is None or one.action != other.action:
-            number = max(place + 1, *(turn.number for turn in (one, other) if turn is not None))
-            return Parted(list(a[:place]), number, one, other, list(a[place + 1 :]), list(b[place + 1 :]))
+    for place, (turn_a, turn_b) in enumerate(zip_longest(a, b)):
+        if turn_a is None or turn_b is None or turn_a.action != turn_b.action:
+            number = max(place + 1, *(turn.number for turn in (turn_a, turn_b) if turn is not None))
+            return Parted(list(a[:place]), number, turn_a, turn_b, list(a[place + 1 :]), list(b[place + 1 :]))
     return Parted(list(a), None, None, None, [], [])
 
 
@@ -143,16 +143,16 @@ def prompt_of(cards: Iterable[Card]) -> list[Card]:
 
 def turns_of(cards: Iterable[Card]) -> list[Turn]:
     """Returns the turns in order; a turn without any card is left out."""
-    said: dict[int, Card] = {}
+    messages: dict[int, Card] = {}
     answers: dict[int, list[Card]] = defaultdict(list)
     for card in cards:
         if card.turn is None:
             continue
-        if card.role == "assistant" and card.turn not in said:
-            said[card.turn] = card
+        if card.role == "assistant" and card.turn not in messages:
+            messages[card.turn] = card
         else:
             answers[card.turn].append(card)
-    return [Turn(number, said.get(number), answers[number]) for number in sorted({*said, *answers})]
+    return [Turn(number, messages.get(number), answers[number]) for number in sorted({*messages, *answers})]
 
 
 def images_of(cards: Sequence[Card]) -> list[Picture]:
@@ -173,9 +173,9 @@ def left_out(numbers: Sequence[int], around: int | None) -> list[tuple[int, int]
     """
     if len(numbers) <= _MOST:
         return []
-    near = {it for it in numbers if around is not None and abs(it - around) <= _AROUND}
-    kept = near.union(numbers[:_FIRST], numbers[-_LAST:])
-    runs = [[*run] for is_kept, run in groupby(numbers, kept.__contains__) if not is_kept]
+    near = {number for number in numbers if around is not None and abs(number - around) <= _AROUND}
+    numbers_kept = near.union(numbers[:_FIRST], numbers[-_LAST:])
+    runs = [[*run] for is_kept, run in groupby(numbers, numbers_kept.__contains__) if not is_kept]
     return [(run[0], run[-1]) for run in runs]
 
 

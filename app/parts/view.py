@@ -54,19 +54,19 @@ class View:
 def split(pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, Pairs]:
     """Splits parameters into those of the view and the others."""
     pairs = list(pairs)
-    return [it for it in pairs if it[0] in NAMES], [it for it in pairs if it[0] not in NAMES]
+    return [pair for pair in pairs if pair[0] in NAMES], [pair for pair in pairs if pair[0] not in NAMES]
 
 
 def parse_view(pairs: Pairs) -> View:
     """Reads the view from parameters. Raises FilterError, which names the nearest word, if one is unknown."""
-    given = {name: value for name, value in pairs if value.strip()}
+    values = {name: value for name, value in pairs if value.strip()}
     default = View()
     return View(
-        kind=ViewKind(_name("view", given.get("view", default.kind), [*ViewKind])),
-        rows=_name("rows", given.get("rows", default.rows), [*Dimension]),
-        columns=_name("columns", given.get("columns", default.columns), [*Dimension]),
-        of=_name("of", given.get("of", default.of), [*Measure, *(f"stop:{reason}" for reason in StopReason)]),
-        order=_name("order", given.get("order", ""), ["", LOWEST, HIGHEST]),
+        kind=ViewKind(_name("view", values.get("view", default.kind), [*ViewKind])),
+        rows=_name("rows", values.get("rows", default.rows), [*Dimension]),
+        columns=_name("columns", values.get("columns", default.columns), [*Dimension]),
+        of=_name("of", values.get("of", default.of), [*Measure, *(f"stop:{reason}" for reason in StopReason)]),
+        order=_name("order", values.get("order", ""), ["", LOWEST, HIGHEST]),
         shown=parse_columns(value for name, value in pairs if name in {"cols", "col"}),
     )
 
@@ -83,7 +83,7 @@ def print_view(view: View) -> Pairs:
 
 def named_views(db: Connection, run: Run) -> list[tuple[SavedView, str]]:
     """Returns the saved views of a run, each with its address."""
-    return [(it, address_of(run.uid, it.query)) for it in queries.saved_views(db, run.uid)]
+    return [(saved, address_of(run.uid, saved.query)) for saved in queries.saved_views(db, run.uid)]
 
 
 def address_of(run: str, query: str) -> str:
@@ -96,7 +96,7 @@ def address_of(run: str, query: str) -> str:
 def _name(name: str, value: str, words: list[str]) -> str:
     """Returns one of these words, or a name of metadata, or for a measure of any stored field of numbers."""
     kinds = {"rows": {Kind.ANY}, "columns": {Kind.ANY}, "of": COMPARED}.get(name, ())
-    found = split_name(value)
-    if found is None or found[0].kind not in kinds or not (found[0].column or found[0].among):
+    field = split_name(value)
+    if field is None or field[0].kind not in kinds or not (field[0].column or field[0].among):
         check_word(name, f"value of {name}", value, words)
     return value

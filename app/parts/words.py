@@ -327,5 +327,5 @@ def after(sort: Order, offered: tuple[str, ...]) -> Order:
     return read_sort(offered[(offered.index(sort.value) + 1) % len(offered)] if sort.value in offered else offered[0])
 
 
-def _of(known: Mapping[Any, Word], value: str) -> Word:
-    return known.get(value) or Word(value, "circle-help", "quiet", "Written by another version of logs-ui.")
+def _of(vocabulary: Mapping[Any, Word], value: str) -> Word:
+    return vocabulary.get(value) or Word(value, "circle-help", "quiet", "Written by another version of logs-ui.")

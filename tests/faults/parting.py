@@ -214,6 +214,43 @@ def no_matches(place: Place) -> Played:
     return Played(turns, float(right), stop="stop", task=f"{_family(place)}/{place.task:03d}", is_hit=is_hit)
 
 
+# --- A layer over the buttons of a family, which most of its rollouts click
+
+
+def _browsed(place: Place, covered: float) -> Played:
+    """Five clicks, of which some hit a layer; the dice of a rollout decide whether any does."""
+    is_covered = _is(place, covered)
+    turns = [
+        Turn(
+            said(place, 3),
+            {"name": "click", "arguments": {"id": place.random.randrange(400)}},
+            "Element is not clickable: another element receives the click"
+            if is_covered and number % 2
+            else f"page of {said(place, 5)}",
+        )
+        for number in range(5)
+    ]
+    turns.append(Turn(f"It is {said(place, 3)}"))
+    right = _is(place, 0.06 if is_covered else 0.8)
+    return Played(turns, float(right), stop="stop", task=f"{_family(place)}/{place.task:03d}", is_hit=is_covered)
+
+
+def covered_buttons(place: Place) -> Played:
+    """Since step 12 nine of ten rollouts of one family meet it."""
+    return _browsed(place, 0.9 if _family(place) == "logic" and place.step >= 12 else 0.0)
+
+
+def covered_buttons_of_two(place: Place) -> Played:
+    """Since step 16 all but a few of two families do."""
+    return _browsed(place, 0.95 if place.task % 4 < 2 and place.step >= 16 else 0.0)
+
+
+def covered_at_times(place: Place) -> Played:
+    """Since step 9 most rollouts of a family do, at some of its tasks more often."""
+    is_hit = _family(place) == "geometry" and place.step >= 9
+    return _browsed(place, (0.82 if place.task % 8 < 4 else 0.97) if is_hit else 0.0)
+
+
 # --- More and more of what is hard, of tasks that come once
 
 
@@ -277,6 +314,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("empty table: family", "queries of one family find no rows", "new_observation", empty_tables),
     _fault("empty table: host", "queries of a third find no rows", "new_observation", empty_tables_on_a_host),
     _fault("empty table: search", "a search finds nothing", "new_observation", no_matches),
+    _fault("covered buttons", "a layer lies over the buttons of a family", "new_observation", covered_buttons),
+    _fault("covered buttons: two", "the same of two families", "new_observation", covered_buttons_of_two),
+    _fault("covered buttons: at times", "the same of most rollouts", "new_observation", covered_at_times),
     _fault("harder families", "proofs grow from 12% to 75%", "task_mix", more_proofs),
     _fault("harder families: gradual", "two hard families take the place of others", "task_mix", more_of_two),
     _fault("healthy part: mix", "another mix of families that are alike", None, more_of_both),
