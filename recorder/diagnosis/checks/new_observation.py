@@ -30,6 +30,7 @@ from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 _SHARE, _RARER = 0.05, 10  # of the rollouts; times rarer before [ours]
 _LOOKED, _READ = 20, 32  # observations that are compared; rollouts of which texts are read
 _SAME_ACTIONS, _ALL = 0.8, 0.8  # of the answers follow kinds of actions of before; of the answers to these [ours]
+_COVERED = 0.75  # of the rollouts of the groups that have it [ours]
 _FIRST = 1  # percentile of the steps at which an observation occurs that counts as its first [ours]
 _NEAR = 2  # steps: observations that began together are one finding
 _DIGITS = re.compile(r"\w*\d\w*")
@@ -115,15 +116,18 @@ def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
 
 
 def _costly(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None) -> _Heard | None:
-    """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where a
-    group is all of one kind, more than the same tasks before (than all before, if no task recurs and all lose more
+    """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
+    groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all lose more
     since); else None.
     """
     is_last = run.all.step >= run.rows.steps[0]
     own = heard.own
     now, others = own[is_last], ~np.logical_or.reduce([it.own for it in begun])[is_last]
     found = compare(np.where(now | others, run.lost, np.nan), now, run.rows.group, run.rows.group)
-    within = found is not None and found.chance is not None
+    # Where hardly any rollout of its groups is without it, those few tell too little.
+    met = np.bincount(run.rows.group, now, len(run.rows.groups.size))[run.rows.group] > 0
+    tells = found is not None and found.chance is not None
+    within = tells and (_is_sure(found) or now[met].mean() < _COVERED)
     if not within:
         late, lost = run.all.step >= heard.since, np.maximum(losses(run.all, run.scale), 0.0)
         among, same = own | ~late, None if tasks is None else tasks.task
