@@ -117,8 +117,8 @@ def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
 
 def _costly(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None) -> _Heard | None:
     """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
-    groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all lose more
-    since); else None.
+    groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all
+    lose more since); else None.
     """
     is_last = run.all.step >= run.rows.steps[0]
     own = heard.own

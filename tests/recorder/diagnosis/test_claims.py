@@ -924,9 +924,9 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
     pairs = [[[it for it in group if of[id(it)] is side] for side in (True, False)] for group in case.groups]
     if not among.startswith("others"):
         since, quoted = case.card.since_step or 0, "".join(re.findall("\u201c(.*)\u201d", case.card.title))
-        own = {task(it) for it in case.run.rollouts if it.step >= since and hears(it, quoted)}
-        known = [mine for name, mine in tasks(case.run.rollouts).items() if name in own]
-        pairs = [[[it for it in mine if (it.step >= since) is side] for side in (True, False)] for mine in known]
+        heard = tasks(it for it in case.run.rollouts if it.step >= since and hears(it, quoted))
+        before = tasks(it for it in case.run.rollouts if it.step < since)
+        pairs = [[mine, before.get(name, [])] for name, mine in heard.items()]
     sums, whole = 0.0, 0.0
     for mine, others in pairs:
         if mine and others:
