@@ -99,8 +99,8 @@ def _database_trouble(request: Request, error: Exception) -> Response:
 
 def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # noqa: S101 - installed for these alone
-    known = {404: "There is no such page.", 405: "This address accepts GET requests only."}
-    return _answer(request, error.status_code, known.get(error.status_code, error.detail))
+    reasons = {404: "There is no such page.", 405: "This address accepts GET requests only."}
+    return _answer(request, error.status_code, reasons.get(error.status_code, error.detail))
 
 
 def _broken(request: Request, error: Exception) -> Response:

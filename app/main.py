@@ -138,8 +138,8 @@ class _Static(StaticFiles):
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
         scope: Scope = kwargs["scope"] if "scope" in kwargs else args[2]
-        kept = b"v=" in scope["query_string"]
-        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if kept else "no-cache"
+        is_versioned = b"v=" in scope["query_string"]
+        response.headers["Cache-Control"] = "public, max-age=31536000, immutable" if is_versioned else "no-cache"
         return response
 
 

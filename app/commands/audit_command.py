@@ -25,8 +25,8 @@ def audit(
 
     Exits with 3 if something differs, else with 0. docs/audit.md describes each check.
     """
-    with opened(run, db) as (engine, found):
-        result = audited(engine, found)
+    with opened(run, db) as (engine, recording):
+        result = audited(engine, recording)
     if as_json:
         typer.echo(json.dumps(result.as_dict(), indent=2, allow_nan=False))
     else:
@@ -35,16 +35,16 @@ def audit(
 
 
 def _show(result: Audited, db: str) -> None:
-    for number, it in enumerate(result.findings, 1):
-        out.print(Text(f"{number}. {it.title} [{it.id}]", "bold"), soft_wrap=True)
-        if it.evidence:
-            say_plainly(f"   {it.evidence}")
-        if path := matching(result.run, it.where):
+    for number, finding in enumerate(result.findings, 1):
+        out.print(Text(f"{number}. {finding.title} [{finding.id}]", "bold"), soft_wrap=True)
+        if finding.evidence:
+            say_plainly(f"   {finding.evidence}")
+        if path := matching(result.run, finding.where):
             say_plainly(f"   all: {SERVED}{path}")
-        for row in it.first:
+        for row in finding.first:
             say_plainly(f"   {SERVED}{rollout(result.run, row)}")
     if not result.findings:
-        is_compared = any(it.rows for it in result.checks)
+        is_compared = any(checked.rows for checked in result.checks)
         say_plainly("No rollout differs in what was compared." if is_compared else "Nothing could be compared.")
     say_plainly("")
     for checked in result.checks:
@@ -52,8 +52,8 @@ def _show(result: Audited, db: str) -> None:
     say_plainly(f"\n{NOT_SHOWN}\nWith links: logs-ui serve{db}, then {SERVED}{why(result.run, 'audit')}")
 
 
-def _outcome(looked: Checked) -> str:
-    if looked.lacking:
-        return f"not recorded ({looked.lacking})"
-    said = ", ".join(f"{it.rows:,} differ [{it.id}]" for it in looked.findings) or "none differs"
-    return " ".join(filter(None, [f"{looked.rows:,} rollouts compared, {said}.", looked.note]))
+def _outcome(checked: Checked) -> str:
+    if checked.lacking:
+        return f"not recorded ({checked.lacking})"
+    differences = ", ".join(f"{finding.rows:,} differ [{finding.id}]" for finding in checked.findings) or "none differs"
+    return " ".join(filter(None, [f"{checked.rows:,} rollouts compared, {differences}.", checked.note]))

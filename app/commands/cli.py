@@ -317,8 +317,8 @@ def _say_what_happened(address: Address, rewards: list[float]) -> None:
     went = f" went from {fmean(before):.2f} (first {plural(len(before), 'step')}) to" if before else ":"
     mean = _reward_over_the_last(rewards)
     out.print(f"Mean reward{went} {mean}. Every rollout is in {escape(shown(address))}", soft_wrap=True)
-    said = escape(f"from logs_ui.recorder import load_run; load_run(db={without_password(address)!r})")
-    out.print(f"In Python: [bold]{said}[/]", soft_wrap=True)
+    code = escape(f"from logs_ui.recorder import load_run; load_run(db={without_password(address)!r})")
+    out.print(f"In Python: [bold]{code}[/]", soft_wrap=True)
 
 
 if __name__ == "__main__":

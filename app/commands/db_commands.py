@@ -62,10 +62,10 @@ def ingest(
 
 
 def _say_stored(address: Address, taken: "TakenIn") -> None:
-    said = f"{plural(taken.rollouts, 'change')} of rollouts stored in {shown(address)}"
+    sentence = f"{plural(taken.rollouts, 'change')} of rollouts stored in {shown(address)}"
     if taken.refused:
-        said += f"; the database refused {taken.refused:,}"
-    terminal.say_plainly(said + ("." if taken.is_all else "; another process is storing the rest."))
+        sentence += f"; the database refused {taken.refused:,}"
+    terminal.say_plainly(sentence + ("." if taken.is_all else "; another process is storing the rest."))
 
 
 @db.command(short_help="Show the contents and the size of a database.")
@@ -76,26 +76,26 @@ def info(
     """Show where a database is, how large it is, how much is in it, and whether a run is being recorded now."""
     from logs_ui.recorder.upkeep.info import look_at
 
-    found = look_at(db)
+    facts = look_at(db)
     if as_json:
-        typer.echo(json.dumps(vars(found), indent=2))
+        typer.echo(json.dumps(vars(facts), indent=2))
     else:
-        terminal.facts(_lines(found, db_option(database_address(db))))
+        terminal.facts(_lines(facts, db_option(database_address(db))))
 
 
-def _lines(it: "Info", db: str) -> list[tuple[str, str]]:
-    behind = "" if it.schema >= it.known else f" (this logs-ui uses {it.known}; run: logs-ui db migrate{db})"
-    free = f"; {terminal.size(it.free)} are unused: logs-ui db vacuum{db}" if it.free > it.bytes * 0.05 else ""
-    pruned = f"; {it.pruned:,} of them pruned" if it.pruned else ""
+def _lines(facts: "Info", db: str) -> list[tuple[str, str]]:
+    behind = "" if facts.schema >= facts.known else f" (this logs-ui uses {facts.known}; run: logs-ui db migrate{db})"
+    free = f"; {terminal.size(facts.free)} are unused: logs-ui db vacuum{db}" if facts.free > facts.bytes * 0.05 else ""
+    pruned = f"; {facts.pruned:,} of them pruned" if facts.pruned else ""
     return [
-        ("database", it.where),
-        ("version", f"{it.engine}, schema {it.schema}{behind}"),
-        ("size", f"{terminal.size(it.bytes)}{free}"),
-        ("recording now", ", ".join(it.under_way) or "nothing"),
-        ("runs", f"{it.runs:,}"),
-        ("rollouts", f"{it.rollouts:,}{pruned}"),
-        ("images", f"{it.images:,}"),
-        ("shared prompts", f"{it.prompts:,}"),
+        ("database", facts.where),
+        ("version", f"{facts.engine}, schema {facts.schema}{behind}"),
+        ("size", f"{terminal.size(facts.bytes)}{free}"),
+        ("recording now", ", ".join(facts.under_way) or "nothing"),
+        ("runs", f"{facts.runs:,}"),
+        ("rollouts", f"{facts.rollouts:,}{pruned}"),
+        ("images", f"{facts.images:,}"),
+        ("shared prompts", f"{facts.prompts:,}"),
     ]
 
 
@@ -131,13 +131,13 @@ def vacuum(db: terminal.Database = None) -> None:
     from logs_ui.recorder.upkeep.vacuum import vacuum as vacuumed
 
     with terminal.interruptible(_VACUUM_STOPPED), terminal.working() as progress:
-        found = vacuumed(db, progress=progress)
-    if len(found.skipped) < found.tables:
-        terminal.out.print(f"{terminal.size(found.before)} before, {terminal.size(found.after)} now.")
-    if found.skipped:
-        names = ", ".join(found.skipped[:_SKIPPED]) + (", ..." if len(found.skipped) > _SKIPPED else "")
+        result = vacuumed(db, progress=progress)
+    if len(result.skipped) < result.tables:
+        terminal.out.print(f"{terminal.size(result.before)} before, {terminal.size(result.after)} now.")
+    if result.skipped:
+        names = ", ".join(result.skipped[:_SKIPPED]) + (", ..." if len(result.skipped) > _SKIPPED else "")
         raise LogsUIError(
-            f"{len(found.skipped)} of {found.tables} tables were skipped ({names}), because this user may not vacuum "
+            f"{len(result.skipped)} of {result.tables} tables were skipped ({names}), because this user may not vacuum "
             "them. Only their owner may, or since PostgreSQL 17 a user with the right MAINTAIN on them."
         )
 
@@ -156,10 +156,10 @@ def merge(
     from logs_ui.recorder.upkeep.merge import merge as merged
 
     with terminal.interruptible(_MERGE_STOPPED), terminal.working() as progress:
-        found = merged(others, into, run=run or (), progress=progress)
-    terminal.facts([(it.uid, _became(it)) for it in found])
-    said = f"{plural(len(found), 'run')} merged into {shown(database_address(into))}." if found else _NO_RUN
-    terminal.say_plainly(said)
+        copies = merged(others, into, run=run or (), progress=progress)
+    terminal.facts([(copy.uid, _became(copy)) for copy in copies])
+    sentence = f"{plural(len(copies), 'run')} merged into {shown(database_address(into))}." if copies else _NO_RUN
+    terminal.say_plainly(sentence)
 
 
 def _became(run: "MergedRun") -> str:
@@ -179,9 +179,9 @@ def recover(
     from logs_ui.recorder.upkeep.recover import recover as recovered
 
     with terminal.interruptible(_RECOVER_STOPPED), terminal.working() as progress:
-        found = recovered(old, new, progress)
-    terminal.facts([(it.name, _read_of(it)) for it in found])
-    is_all = all(it.is_sure and not it.missing for it in found)
+        tables = recovered(old, new, progress)
+    terminal.facts([(table.name, _read_of(table)) for table in tables])
+    is_all = all(table.is_sure and not table.missing for table in tables)
     terminal.say_plainly(
         f"{'Everything was' if is_all else 'What can be read is'} written to {shown(database_address(new))}."
     )
@@ -209,14 +209,14 @@ def migrate(
     made: list[bool] = []
     version = migrate_database(
         db,
-        applied=lambda it: terminal.say_plainly(
-            f"schema {it.number}: {it.what}" if it.number > 1 else f"added: {it.what}"
+        applied=lambda migration: terminal.say_plainly(
+            f"schema {migration.number}: {migration.what}" if migration.number > 1 else f"added: {migration.what}"
         ),
         made=lambda: made.append(True),
     )
     where = shown(database_address(db))
-    said = f"{where} had no tables of logs-ui. They are created" if made else f"{where} is up to date"
-    terminal.say_plainly(f"{said}: schema {version}.")
+    sentence = f"{where} had no tables of logs-ui. They are created" if made else f"{where} is up to date"
+    terminal.say_plainly(f"{sentence}: schema {version}.")
     if facts:
         with terminal.interruptible(_FACTS_STOPPED), terminal.working() as progress:
             filled = fill_facts(db, progress=progress)
@@ -235,13 +235,14 @@ def delete(
     """
     from logs_ui.recorder.upkeep.delete import delete_run
 
-    found = delete_run(run, db, dry_run=True)
-    said = f"; people starred, tagged or noted {found.said:,} of them" if found.said else ""
+    contents = delete_run(run, db, dry_run=True)
+    notes = f"; people starred, tagged or noted {contents.said:,} of them" if contents.said else ""
     terminal.say_plainly(
-        f"Run {found.run}: {plural(found.rollouts, 'rollout')}, {terminal.size(found.bytes)} of text and tokens{said}."
+        f"Run {contents.run}: {plural(contents.rollouts, 'rollout')}, {terminal.size(contents.bytes)} of text and "
+        f"tokens{notes}."
     )
-    prune = f"logs-ui prune --run {found.run}{db_option(database_address(db))}"
+    prune = f"logs-ui prune --run {contents.run}{db_option(database_address(db))}"
     if terminal.is_wanted(f"Delete it, with its figures? To keep these: {prune}", yes=yes):
         with terminal.interruptible(_DELETE_STOPPED), terminal.working() as progress:
-            delete_run(found.run, db, progress=progress)
-        terminal.say_plainly(f"Run {found.run} is deleted.")
+            delete_run(contents.run, db, progress=progress)
+        terminal.say_plainly(f"Run {contents.run} is deleted.")

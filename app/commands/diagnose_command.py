@@ -83,42 +83,46 @@ def diagnose(
     Exits with 3 if the verdict is a fault, a failure, or getting worse, else with 0; with 1 if a diagnostic failed.
     docs/diagnosis.md describes each diagnostic.
     """
-    own = _own(diagnostics or ())
-    known = all_limits(own)
+    own_checks = _own(diagnostics or ())
+    limits = all_limits(own_checks)
     written = {"max_reward": max_reward, "solved_at": solved_at, "solved_by": solved_by, "reference": reference}
     thresholds = Settings(thresholds=_thresholds(threshold or ()), muted=_reasons(mute or ()))
-    check_thresholds(thresholds, known)
-    with opened(run, db) as (engine, found):
-        names = queries.known_values(engine, found.id or 0, ("eval", "rewards"))
-        given, environments = _settings(written, names["rewards"])
-        given |= {} if steps is None else {"steps": steps}
-        asked = replace(thresholds, **given, environments=environments)
-        check_environments(asked, names["eval"])
-        of_project = muted_of(engine, found.project)
-        before = recorded_settings(found) if reset else settings_of(engine, found)
+    check_thresholds(thresholds, limits)
+    with opened(run, db) as (engine, recording):
+        names = queries.known_values(engine, recording.id or 0, ("eval", "rewards"))
+        values, environments = _settings(written, names["rewards"])
+        values |= {} if steps is None else {"steps": steps}
+        options = replace(thresholds, **values, environments=environments)
+        check_environments(options, names["eval"])
+        of_project = muted_of(engine, recording.project)
+        before = recorded_settings(recording) if reset else settings_of(engine, recording)
         settings = replace(
             before,
-            **given,
-            thresholds={**before.thresholds, **asked.thresholds},
-            muted={**before.muted, **asked.muted},
+            **values,
+            thresholds={**before.thresholds, **options.thresholds},
+            muted={**before.muted, **options.muted},
             environments={
-                name: {**before.environments.get(name, {}), **asked.environments.get(name, {})}
-                for name in {**before.environments, **asked.environments}
+                name: {**before.environments.get(name, {}), **options.environments.get(name, {})}
+                for name in {**before.environments, **options.environments}
             },
         )
-        report = Diagnosis(engine, found, whole=everything).now(engine, found, settings, own, against or ()).report
+        report = (
+            Diagnosis(engine, recording, whole=everything)
+            .now(engine, recording, settings, own_checks, against or ())
+            .report
+        )
     if save or reset:
         notebook = Notebook(database_address(db))
-        muted = {it: why for it, why in settings.muted.items() if of_project.get(it) != why}
-        whose, kept = found.uid, replace(settings, muted=muted)
+        muted = {name_muted: why for name_muted, why in settings.muted.items() if of_project.get(name_muted) != why}
+        subject, settings_to_store = recording.uid, replace(settings, muted=muted)
         if for_project:
-            if not found.project:
+            if not recording.project:
                 raise SettingsError("--for-project: this run has no project, see record(project=...).")
-            whose, kept = of_all(found.project), Settings(muted={**of_project, **asked.muted})
-        notebook.diagnosis(whose, kept if save else None)
+            subject, settings_to_store = of_all(recording.project), Settings(muted={**of_project, **options.muted})
+        notebook.diagnosis(subject, settings_to_store if save else None)
         owner = "project" if for_project else "run"
-        said = f"Stored with the {owner}, in {notebook.place}" if save else f"The {owner}'s settings are reset."
-        err.print(said, soft_wrap=True, markup=False)
+        sentence = f"Stored with the {owner}, in {notebook.place}" if save else f"The {owner}'s settings are reset."
+        err.print(sentence, soft_wrap=True, markup=False)
     if as_json:
         typer.echo(json.dumps(report.as_dict(), indent=2, allow_nan=False))
     else:
@@ -147,11 +151,11 @@ def _settings(
         for text in values or ():
             eval_name, equals, value = ("", "", text) if text in functions else text.partition("=")
             value = value if equals else text
-            given: Any = value.strip()
+            setting: Any = value.strip()
             if name not in {"solved_by", "reference"}:
                 with suppress(ValueError):  # Settings refuses what is no number
-                    given = float(given)
-            (of_evals.setdefault(eval_name.strip(), {}) if equals else of_run)[name] = given
+                    setting = float(setting)
+            (of_evals.setdefault(eval_name.strip(), {}) if equals else of_run)[name] = setting
     return of_run, of_evals
 
 
@@ -165,37 +169,37 @@ def _reasons(written: Sequence[str]) -> dict[str, str]:
 
 def _thresholds(written: Sequence[str]) -> dict[str, float]:
     """Reads thresholds that are written as ID=VALUE. Raises SettingsError."""
-    found = {}
-    for one in written:
-        name, equals, value = one.partition("=")
+    thresholds = {}
+    for text in written:
+        name, equals, value = text.partition("=")
         try:
-            found[name.strip()] = float(value)
+            thresholds[name.strip()] = float(value)
         except ValueError:
             what = "not a number" if equals else "not a threshold"
-            raise SettingsError(f"--threshold {one!r:.100} is {what}: write it as truncation=0.1.") from None
-    return found
+            raise SettingsError(f"--threshold {text!r:.100} is {what}: write it as truncation=0.1.") from None
+    return thresholds
 
 
 def _own(paths: Sequence[str]) -> list[Diagnostic]:
     """Imports the user's diagnostics by name. Raises LogsUIError."""
-    found: list[Diagnostic] = []
+    diagnostics: list[Diagnostic] = []
     for path in paths:
-        named = _named(path)
-        several = list(named) if isinstance(named, list | tuple) else [named]
-        if not all(isinstance(it, Diagnostic) for it in several):
+        value = _named(path)
+        several = list(value) if isinstance(value, list | tuple) else [value]
+        if not all(isinstance(diagnostic, Diagnostic) for diagnostic in several):
             raise LogsUIError(f"--diagnostics {path} is neither a Diagnostic nor a list of them.")
-        found += several
-    return found
+        diagnostics += several
+    return diagnostics
 
 
 def _named(path: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` would
     module, _, name = path.partition(":")
-    found = getattr(imported(module, "checks:SLOW"), name, None)
-    if found is None:
+    value = getattr(imported(module, "checks:SLOW"), name, None)
+    if value is None:
         raise LogsUIError(f"--diagnostics {path}: the module has no such name. Write it as module:name.")
-    return found
+    return value
 
 
 def _show(report: Report, database: Address) -> None:

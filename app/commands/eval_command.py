@@ -67,9 +67,9 @@ def evaluate(
     serve = escape(f"logs-ui serve{db_option(absolute(database_address(db)))}")
     out.print(f"Browse it with: [bold]{serve}[/]", soft_wrap=True)
     out.print(f"Its page: {SERVED}{escape(rollouts(report.run))}", soft_wrap=True)
-    code, said = _verdict(report, min_score, max_errors)
-    if said is not None:
-        say(visible(said), code)
+    code, reason = _verdict(report, min_score, max_errors)
+    if reason is not None:
+        say(visible(reason), code)
     raise typer.Exit(code)
 
 

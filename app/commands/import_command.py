@@ -78,7 +78,7 @@ def import_rollouts(
         raise LogsUIError(f"{suggest} has values that are nested too deeply for a mapping.")
     if not paths:
         raise LogsUIError("Name what to import: a file, a folder, or a glob in quotes.")
-    given = None if rewards is None else tuple(rewards.split(","))
+    reward_names = None if rewards is None else tuple(rewards.split(","))
     columns = (
         TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
         TextColumn("rollouts: {task.fields[rollouts]:,}"),
@@ -90,7 +90,7 @@ def import_rollouts(
         bar.update(task, completed=done, total=total, rollouts=importer.result.rollouts)
 
     parts = [weighted("--weights", part.strip()) for part in (weights or "").split(",") if part]
-    options = ImportOptions(given, {name: 1.0 if it is None else it for name, it in parts}, mapping)
+    options = ImportOptions(reward_names, {name: 1.0 if weight is None else weight for name, weight in parts}, mapping)
     if follow:
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     with (
@@ -110,53 +110,55 @@ def import_rollouts(
 
 def _follow(importer: "Importer", option: str) -> None:
     """Read what is new, once a second, until KeyboardInterrupt; print a line when rollouts came."""
-    found = importer.result
-    files = plural(sum(found.formats.values()), "file")
+    result = importer.result
+    files = plural(sum(result.formats.values()), "file")
     say_plainly(f"Following {files}; Ctrl-C ends it. Browse it with: logs-ui serve{option}")
     runs, rollouts, printed = 0, 0, 0.0
     with err.status("") as status:
         while True:
-            status.update(plural(found.rollouts, "rollout"))
+            status.update(plural(result.rollouts, "rollout"))
             began = time.monotonic()
-            if found.rollouts != rollouts and began - printed >= _LINES:
-                _say_runs(found, option, runs)
-                now, new = time.strftime("%H:%M:%S"), found.rollouts - rollouts
-                say_plainly(f"{now}  {plural(found.rollouts, 'rollout')}, {new:+,}")
-                runs, rollouts, printed = len(found.runs), found.rollouts, began
+            if result.rollouts != rollouts and began - printed >= _LINES:
+                _say_runs(result, option, runs)
+                now, new = time.strftime("%H:%M:%S"), result.rollouts - rollouts
+                say_plainly(f"{now}  {plural(result.rollouts, 'rollout')}, {new:+,}")
+                runs, rollouts, printed = len(result.runs), result.rollouts, began
                 sys.stdout.flush()  # it may be a file
             importer.take()
             # Files that are read anew each time may be large.
             time.sleep(max(_POLL, min(30.0, 4 * (time.monotonic() - began))))
 
 
-def _say(found: "Imported", option: str) -> None:
-    formats = ", ".join(f"{plural(count, 'file')} of {name}" for name, count in sorted(found.formats.items()))
-    new = "" if found.new in {None, found.rollouts} else f" ({f'{found.new:,}' if found.new else 'none'} of them new)"
-    say_plainly(f"Imported {plural(found.rollouts, 'rollout')}{new} from {formats or 'no file'}.")
-    for bad in found.bad:
+def _say(result: "Imported", option: str) -> None:
+    formats = ", ".join(f"{plural(count, 'file')} of {name}" for name, count in sorted(result.formats.items()))
+    new = (
+        "" if result.new in {None, result.rollouts} else f" ({f'{result.new:,}' if result.new else 'none'} of them new)"
+    )
+    say_plainly(f"Imported {plural(result.rollouts, 'rollout')}{new} from {formats or 'no file'}.")
+    for bad in result.bad:
         err.print(f"{bad.place()}: {visible(bad.reason)}", soft_wrap=True, markup=False)
-    if found.bad_count:
-        more = found.bad_count - len(found.bad)
+    if result.bad_count:
+        more = result.bad_count - len(result.bad)
         also = f" ({more:,} more than are shown)" if more else ""
-        faults = f"{plural(found.bad_count, 'fault')}{also}: what could not be read was left out."
+        faults = f"{plural(result.bad_count, 'fault')}{also}: what could not be read was left out."
         err.print(faults, soft_wrap=True, markup=False)
-    for line in found.notes:
+    for line in result.notes:
         err.print(line, soft_wrap=True, markup=False)
-    if found.replaced:
-        lost = f"{plural(found.replaced, 'record')} replaced others with the same key: {found.rollouts:,} are left."
+    if result.replaced:
+        lost = f"{plural(result.replaced, 'record')} replaced others with the same key: {result.rollouts:,} are left."
         err.print(lost, soft_wrap=True, markup=False)
-    if found.unknown:
-        others = f" and {len(found.unknown) - 3:,} more" if len(found.unknown) > 3 else ""
-        names = ", ".join(map(visible, found.unknown[:3])) + others
+    if result.unknown:
+        others = f" and {len(result.unknown) - 3:,} more" if len(result.unknown) > 3 else ""
+        names = ", ".join(map(visible, result.unknown[:3])) + others
         err.print(f"Not recognized: {names}. Import one alone to see what to do.", soft_wrap=True, markup=False)
-    for name, instead in found.unused.items():
+    for name, instead in result.unused.items():
         line = f"No rollout has a reward {visible(name)!r}: {visible(instead)}"
         err.print(line, soft_wrap=True, markup=False)
-    _say_runs(found, option, 0)
+    _say_runs(result, option, 0)
 
 
-def _say_runs(found: "Imported", option: str, first: int) -> None:
-    for uid, name in [*zip(found.runs, found.names, strict=True)][first:_SHOWN]:
+def _say_runs(result: "Imported", option: str, first: int) -> None:
+    for uid, name in [*zip(result.runs, result.names, strict=True)][first:_SHOWN]:
         called = f" ({visible(name)})" if name else ""
         say_plainly(
             f"Run {uid}{called}. Browse it with: logs-ui serve{option}   Diagnose it: logs-ui diagnose {uid}{option}"

@@ -64,26 +64,26 @@ def prune(
                 progress=progress,
             )
 
-    found = take(dry_run=True)
-    _show(found)
-    if not found.rollouts or dry_run:
+    preview = take(dry_run=True)
+    _show(preview)
+    if not preview.rollouts or dry_run:
         return
-    if terminal.is_wanted(f"Delete the text of {plural(found.rollouts, 'rollout')}?", yes=yes):
+    if terminal.is_wanted(f"Delete the text of {plural(preview.rollouts, 'rollout')}?", yes=yes):
         with terminal.interruptible(_STOPPED):
             _say(take(dry_run=False), db_option(database_address(db)))
 
 
-def _show(found: Pruned) -> None:
-    if not found.rollouts:
+def _show(preview: Pruned) -> None:
+    if not preview.rollouts:
         terminal.out.print("There is nothing to prune.")
     else:
-        total = f"{plural(found.rollouts, 'rollout')}, {terminal.size(found.bytes)} of text and tokens"
-        lines = [(uid, plural(count, "rollout")) for uid, count in list(found.runs.items())[:_SHOWN]]
-        more = len(found.runs) - len(lines)
+        total = f"{plural(preview.rollouts, 'rollout')}, {terminal.size(preview.bytes)} of text and tokens"
+        lines = [(uid, plural(count, "rollout")) for uid, count in list(preview.runs.items())[:_SHOWN]]
+        more = len(preview.runs) - len(lines)
         terminal.facts([*lines, *([(f"and {more:,} more runs", "")] if more else []), ("in all", total)])
-    if found.kept:
+    if preview.kept:
         terminal.out.print(
-            f"{plural(found.kept, 'further rollout')} match but are kept: people starred, tagged or noted them, or "
+            f"{plural(preview.kept, 'further rollout')} match but are kept: people starred, tagged or noted them, or "
             "starred their run. --keep nothing prunes them, too.",
             soft_wrap=True,
         )

@@ -73,8 +73,8 @@ def rescore(
     if output is not None and ending not in FORMATS:
         raise LogsUIError(f"The suffix of {output} names no format: use .csv, .parquet or .jsonl.")
     sys.path.insert(0, "")  # as `python -m` would
-    functions = [terminal.weighted("--reward", it) for it in reward]
-    kept = dict(terminal.weighted("--keep", it) for it in keep or ())
+    functions = [terminal.weighted("--reward", text) for text in reward]
+    weights_kept = dict(terminal.weighted("--keep", text) for text in keep or ())
     with terminal.working() as show:
         frame = rescored(
             run,
@@ -82,7 +82,7 @@ def rescore(
             db,
             where=where,
             weights=[1.0 if weight is None else weight for _, weight in functions],
-            keep=kept,
+            keep=weights_kept,
             prompts=_form(prompts),
             batch=batch,
             progress=partial(show, "rollouts"),
@@ -91,17 +91,17 @@ def rescore(
         rows: Any = frame.astype(object).where(frame.notna(), None).to_dict("records")
         write_table(ending, output, RESCORED_COLUMNS, rows)
     uid = str(frame["run"].iloc[0]) if len(frame) else run
-    found = compare(frame)
-    if found.new is None and len(frame) and set(frame["failed"]) == {PRUNED}:
+    comparison = compare(frame)
+    if comparison.new is None and len(frame) and set(frame["failed"]) == {PRUNED}:
         raise LogsUIError(f"All {len(frame):,} rollouts were pruned, so there are no messages to score.")
-    if found.new is None:
+    if comparison.new is None:
         raise LogsUIError(
             _NOTHING if len(frame) else f"No rollout of {run} matches {where!r}: there is nothing to score."
         )
     if as_json:
-        terminal.say_plainly(_json(uid, [name for name, _ in functions], found))
+        terminal.say_plainly(_json(uid, [name for name, _ in functions], comparison))
         return
-    _show(uid, found)
+    _show(uid, comparison)
     if output is not None:
         terminal.say_without_terminal(f"{len(frame):,} rollouts in {output}")
 
@@ -114,54 +114,57 @@ def _form(written: str | None) -> "PromptForm | None":
     raise LogsUIError(f"--prompts {written!r}: must be messages or text.")
 
 
-def _json(run: str, functions: list[str], found: "Comparison") -> str:
-    largest = [{**asdict(it), "change": it.change} for it in found.largest]
-    failures = [{"failed": said, "rollouts": count, "first": first} for said, count, first in found.failures]
-    said = {"run": run, "reward": functions, **asdict(found), "largest": largest, "failures": failures}
-    return orjson.dumps(said, option=orjson.OPT_INDENT_2).decode()
+def _json(run: str, functions: list[str], comparison: "Comparison") -> str:
+    largest = [{**asdict(change), "change": change.change} for change in comparison.largest]
+    failures = [{"failed": reason, "rollouts": count, "first": first} for reason, count, first in comparison.failures]
+    fields = {"run": run, "reward": functions, **asdict(comparison), "largest": largest, "failures": failures}
+    return orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode()
 
 
-def _show(run: str, found: "Comparison") -> None:
+def _show(run: str, comparison: "Comparison") -> None:
     screen = terminal.wide()
     figures = Table(box=None, show_header=False, pad_edge=False)
-    for name, value in _lines(found):
+    for name, value in _lines(comparison):
         figures.add_row(Text(name), Text(value))
     screen.print(figures)
-    if len(found.tasks) > 1:
-        screen.print(_by_task(found))
-    if found.largest:
-        screen.print(_largest(run, found))
-    for title, firsts in (("dead before, mixed after", found.woken), ("mixed before, dead after", found.dulled)):
+    if len(comparison.tasks) > 1:
+        screen.print(_by_task(comparison))
+    if comparison.largest:
+        screen.print(_largest(run, comparison))
+    for title, firsts in (
+        ("dead before, mixed after", comparison.woken),
+        ("mixed before, dead after", comparison.dulled),
+    ):
         for first in firsts[:_SHOWN]:
             terminal.out.print(f"{title}: {terminal.SERVED}{escape(urls.group(run, first))}", soft_wrap=True)
         if len(firsts) > _SHOWN:
             terminal.out.print(f"  and {len(firsts) - _SHOWN:,} more")
-    for said, count, first in found.failures[:_SHOWN]:
-        line = f"{count:,} failed, first rollout {first}: {safe_text.label(said, 300)}"
+    for reason, count, first in comparison.failures[:_SHOWN]:
+        line = f"{count:,} failed, first rollout {first}: {safe_text.label(reason, 300)}"
         terminal.out.print(f"[bold red]{escape(line)}[/]", soft_wrap=True)
 
 
-def _lines(found: "Comparison") -> list[tuple[str, str]]:
-    compared = found.compared
-    change = "" if found.old is None or found.new is None else f" ({found.new - found.old:+.3f})"
-    means = f"{terminal.figure(found.old)} -> {terminal.figure(found.new)}{change}"
+def _lines(comparison: "Comparison") -> list[tuple[str, str]]:
+    compared = comparison.compared
+    change = "" if comparison.old is None or comparison.new is None else f" ({comparison.new - comparison.old:+.3f})"
+    means = f"{terminal.figure(comparison.old)} -> {terminal.figure(comparison.new)}{change}"
     groups = {
-        "mixed with both": found.teach,
-        "dead with both": found.dead,
-        "dead before, mixed after": len(found.woken),
-        "mixed before, dead after": len(found.dulled),
+        "mixed with both": comparison.teach,
+        "dead with both": comparison.dead,
+        "dead before, mixed after": len(comparison.woken),
+        "mixed before, dead after": len(comparison.dulled),
     }
     lines = [
-        ("mean reward", f"{means} over {_of(compared, found.rollouts, 'rollouts')}"),
-        ("different reward", _of(found.changed, compared, "rollouts")),
-        ("crossed their group's mean", _of(found.turned, compared, "rollouts")),
+        ("mean reward", f"{means} over {_of(compared, comparison.rollouts, 'rollouts')}"),
+        ("different reward", _of(comparison.changed, compared, "rollouts")),
+        ("crossed their group's mean", _of(comparison.turned, compared, "rollouts")),
         ("groups", "; ".join(f"{count:,} {what}" for what, count in groups.items())),
-        ("different best rollout", _of(found.best_changed, found.teach, "groups mixed with both")),
-        ("pairs in the same order", _of(found.pairs_alike, found.pairs, "pairs that differ with both")),
+        ("different best rollout", _of(comparison.best_changed, comparison.teach, "groups mixed with both")),
+        ("pairs in the same order", _of(comparison.pairs_alike, comparison.pairs, "pairs that differ with both")),
     ]
-    if compared < found.rollouts:
-        failed = f"; a function failed for {found.failed:,}" if found.failed else ""
-        lines.append(("not compared", f"{found.lost:,} lose their reward, {found.gained:,} gain one{failed}"))
+    if compared < comparison.rollouts:
+        failed = f"; a function failed for {comparison.failed:,}" if comparison.failed else ""
+        lines.append(("not compared", f"{comparison.lost:,} lose their reward, {comparison.gained:,} gain one{failed}"))
     return lines
 
 
@@ -170,22 +173,29 @@ def _of(part: int, whole: int, what: str) -> str:
     return f"{part:,} of {whole:,} {what}{share}"
 
 
-def _by_task(found: "Comparison") -> Table:
+def _by_task(comparison: "Comparison") -> Table:
     table = terminal.table_of("task", ("rollouts", "old", "new", "change", "changed"))
-    for it in found.tasks[:20]:
-        change = "" if it.old is None or it.new is None else f"{it.new - it.old:+.3f}"
-        name = "none" if it.task is None else safe_text.label(it.task, 120)
+    for row in comparison.tasks[:20]:
+        change = "" if row.old is None or row.new is None else f"{row.new - row.old:+.3f}"
+        name = "none" if row.task is None else safe_text.label(row.task, 120)
         table.add_row(
-            Text(name), f"{it.rollouts:,}", terminal.figure(it.old), terminal.figure(it.new), change, f"{it.changed:,}"
+            Text(name),
+            f"{row.rollouts:,}",
+            terminal.figure(row.old),
+            terminal.figure(row.new),
+            change,
+            f"{row.changed:,}",
         )
-    if len(found.tasks) > 20:
-        table.add_row(Text(f"and {len(found.tasks) - 20:,} more"))
+    if len(comparison.tasks) > 20:
+        table.add_row(Text(f"and {len(comparison.tasks) - 20:,} more"))
     return table
 
 
-def _largest(run: str, found: "Comparison") -> Table:
+def _largest(run: str, comparison: "Comparison") -> Table:
     table = terminal.table_of("largest changes", ("step", "old", "new", "change"))
-    for it in found.largest:
-        address = Text(f"{terminal.SERVED}{urls.rollout(run, it.id)}", overflow="fold")
-        table.add_row(address, f"{it.step:,}", terminal.figure(it.old), terminal.figure(it.new), f"{it.change:+.3f}")
+    for row in comparison.largest:
+        address = Text(f"{terminal.SERVED}{urls.rollout(run, row.id)}", overflow="fold")
+        table.add_row(
+            address, f"{row.step:,}", terminal.figure(row.old), terminal.figure(row.new), f"{row.change:+.3f}"
+        )
     return table

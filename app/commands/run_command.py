@@ -60,8 +60,11 @@ def run(
     check_settings()
     address = database_address(db)
     refuse_hopeless(address)
-    given = {"LOGS_UI_DB": as_text(address) if db or "LOGS_UI_DB" in os.environ else None, "LOGS_UI_PROJECT": project}
-    os.environ.update({name: value for name, value in given.items() if value is not None})
+    variables = {
+        "LOGS_UI_DB": as_text(address) if db or "LOGS_UI_DB" in os.environ else None,
+        "LOGS_UI_PROJECT": project,
+    }
+    os.environ.update({name: value for name, value in variables.items() if value is not None})
     file, events = tempfile.mkstemp(prefix="logs-ui-run-")
     os.close(file)
     try:
@@ -88,11 +91,11 @@ def _stay_beside(events: str, served: "Address | None", port: int) -> None:
         os.close(writing)
         os.waitpid(starter, 0)
         with os.fdopen(reading) as pipe:
-            said = pipe.read()
-        if served and not said.startswith("http://"):
-            raise LogsUIError(said or "The dashboard did not start.")
+            answer = pipe.read()
+        if served and not answer.startswith("http://"):
+            raise LogsUIError(answer or "The dashboard did not start.")
         if served:
-            err.print(f"logs-ui: dashboard at {said}", soft_wrap=True, markup=False)
+            err.print(f"logs-ui: dashboard at {answer}", soft_wrap=True, markup=False)
         return
     try:
         os.setsid()

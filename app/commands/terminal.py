@@ -123,17 +123,17 @@ def weighted(option: str, written: str) -> tuple[str, float | None]:
 
 
 @contextmanager
-def interruptible(said: str) -> Iterator[None]:
+def interruptible(sentence: str) -> Iterator[None]:
     """Prints what Ctrl-C leaves behind."""
     try:
         yield
     except KeyboardInterrupt:
-        err.print(said, soft_wrap=True, markup=False)
+        err.print(sentence, soft_wrap=True, markup=False)
         raise
 
 
 def facts(lines: list[tuple[str, str]]) -> None:
     """Prints one line for each fact, in two columns."""
     width = max((len(what) for what, _ in lines), default=0)
-    for what, said in lines:
-        say_plainly(f"{what:<{width}}  {said}".rstrip())
+    for what, text in lines:
+        say_plainly(f"{what:<{width}}  {text}".rstrip())

@@ -129,7 +129,8 @@ def curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
     return Curve(
         name=name,
         lines=[
-            " ".join([f"{100 * (step - start) / wide:.4g},{y(value or 0.0):.4g}" for step, value in it]) for it in parts
+            " ".join([f"{100 * (step - start) / wide:.4g},{y(value or 0.0):.4g}" for step, value in part])
+            for part in parts
         ],
         zero=y(0.0) if low < 0 < high else None,
         low=min(numbers, default=None),

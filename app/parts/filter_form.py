@@ -84,7 +84,7 @@ def make_form(
     pairs: Pairs,
     find: str = "",
 ) -> FilterForm:
-    """Makes the forms of a filter; `given` are the URL's parameters, which differ from `chosen` if they are wrong. If a
+    """Makes the forms of a filter; `pairs` are the URL's parameters, which differ from `chosen` if they are wrong. If a
     run has too many tasks to list, those that contain `find` are offered.
     """
     facets = page_cache.facets(db, summary, chosen)

@@ -83,7 +83,7 @@ class Fall(NamedTuple):
 
 def make_fall(fall: Waterfall, source: str, run: str, where: str, rollouts: int) -> Fall:
     """Builds the chart of a waterfall of the rollouts that the filter `where` selects; `rollouts` of them have a loss.
-    `said` is the source of the best reward, in words.
+    `source` says in words where the best reward comes from.
     """
     changes = [fall.above, *(-share.cost for share in fall.shares)]
     ends = list(accumulate(changes, initial=1.0 if fall.is_flat else fall.best))

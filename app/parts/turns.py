@@ -157,9 +157,9 @@ def turns_of(cards: Iterable[Card]) -> list[Turn]:
 
 def images_of(cards: Sequence[Card]) -> list[Picture]:
     """Returns the images of cards; one that is in an observation and again in the message with it counts once."""
-    observed = [it for card in cards if card.answer for it in card.answer.pictures]
+    observed = [picture for card in cards if card.answer for picture in card.answer.pictures]
     contents = {picture.content for picture in observed}
-    return [*observed, *(it for card in cards for it in card.pictures if it.content not in contents)]
+    return [*observed, *(picture for card in cards for picture in card.pictures if picture.content not in contents)]
 
 
 def parting(a: Sequence[Turn], b: Sequence[Turn]) -> int | None:

@@ -48,8 +48,8 @@ class Background(ABC):
             return self._look()
         except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
             reason = str(error) or type(error).__name__
-            if (said := self._warning(reason)) is not None:
-                _log.warning("%s: %s", said, reason, exc_info=not isinstance(error, LogsUIError | OSError))
+            if (warning := self._warning(reason)) is not None:
+                _log.warning("%s: %s", warning, reason, exc_info=not isinstance(error, LogsUIError | OSError))
             self.trouble = reason
             return False
 
@@ -67,5 +67,7 @@ class Ingesting(Background):
         return True
 
     def _warning(self, reason: str) -> str | None:
-        known = reason == self.trouble
-        return None if known else f"The changes that wait in {self._ingester.folder} cannot be stored in the database"
+        is_known = reason == self.trouble
+        return (
+            None if is_known else f"The changes that wait in {self._ingester.folder} cannot be stored in the database"
+        )

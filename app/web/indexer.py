@@ -51,8 +51,8 @@ class Indexer(Background):
         return True
 
     def _warning(self, reason: str) -> str | None:  # noqa: ARG002 - any
-        said = "Texts cannot be indexed, so new rollouts cannot be searched"
-        return said if self.trouble is None else None
+        warning = "Texts cannot be indexed, so new rollouts cannot be searched"
+        return warning if self.trouble is None else None
 
     def _fill(self) -> None:
         """Fills the index with all final texts. While pages read, which share processor and interpreter with this

@@ -47,9 +47,9 @@ _known: "WeakKeyDictionary[Engine, OrderedDict[str, dict[Any, _CachedFigure]]]" 
 
 
 def figure(
-    db: Connection, summary: RunSummary, ask: Callable[..., Figure], chosen: RolloutFilter, **given: Any
+    db: Connection, summary: RunSummary, ask: Callable[..., Figure], chosen: RolloutFilter, **arguments: Any
 ) -> Figure:
-    """Returns `ask(db, run_id, chosen, **given)`, queried once for each state of the run.
+    """Returns `ask(db, run_id, chosen, **arguments)`, queried once for each state of the run.
 
     For a large run, a slow query runs again only after fifty times its own duration, a minute at most, however often
     the run changes, and then in the background. Without a suitable index it counts only a part of the run: see
@@ -62,12 +62,12 @@ def figure(
     is_large = summary.rollouts >= queries.MANY
     stands_still = _stands_still(summary, chosen)
     if not stands_still and not is_large:
-        return ask(db, id_of(run), chosen, **given)
+        return ask(db, id_of(run), chosen, **arguments)
     key = ask, chosen if chosen.sort == Sort.NEWEST else replace(chosen, sort=Sort.NEWEST)
 
     def answer(db: Connection, summary: RunSummary) -> Figure:
         span = window_of(db, summary, ask, chosen)
-        return ask(db, id_of(summary.run), chosen, **given, **({} if span is None else {"span": span}))
+        return ask(db, id_of(summary.run), chosen, **arguments, **({} if span is None else {"span": span}))
 
     return _known_or_asked(db, summary, key, answer, stands_still=stands_still)
 
@@ -156,24 +156,24 @@ def _asked(
     """Queries and caches; for a large run the answer is shown for a while even if the run changes."""
     figures = _figures(db.engine, summary.run)
     began = time.monotonic()
-    found = ask(db, summary)
+    figure = ask(db, summary)
     now = time.monotonic()
     rest = min(_REST * (now - began), _LONGEST_REST) if summary.rollouts >= queries.MANY else 0.0
     late = _LATE if rest and now - began > _QUICK else 0.0
     with _lock:
         while len(figures) >= _FIGURES and key not in figures:
             del figures[next(iter(figures))]
-        figures[key] = _CachedFigure(found, moment, now + rest, now + rest + late)
-    return found
+        figures[key] = _CachedFigure(figure, moment, now + rest, now + rest + late)
+    return figure
 
 
 def _figures(engine: Engine, run: Run) -> dict[Any, _CachedFigure]:
     with _lock:
-        known = _known.setdefault(engine, OrderedDict())
-        found = known.setdefault(run.uid, {})
-        while len(known) > _RUNS:
-            known.popitem(last=False)
-        return found
+        runs = _known.setdefault(engine, OrderedDict())
+        figures = runs.setdefault(run.uid, {})
+        while len(runs) > _RUNS:
+            runs.popitem(last=False)
+        return figures
 
 
 def is_long(summary: RunSummary, chosen: RolloutFilter) -> bool:

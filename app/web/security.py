@@ -83,13 +83,13 @@ class KnownHosts:
             await _unknown_host(Headers(scope=scope).get("host", ""))(scope, receive, send)
 
 
-def _unknown_host(given: str) -> Response:
+def _unknown_host(host: str) -> Response:
     """Answers in plain text: a page would need files that are refused too."""
-    name = _HOST.fullmatch(given)
-    said = f"with the host name {name[1]}" if name else "without a valid host name"
+    name = _HOST.fullmatch(host)
+    description = f"with the host name {name[1]}" if name else "without a valid host name"
     fix = f"logs-ui serve --allow-host {name[1]}" if name else "logs-ui serve --allow-host NAME"
     return PlainTextResponse(
-        f"This request came {said}, which the dashboard does not know: it may be another site's.\n"
+        f"This request came {description}, which the dashboard does not know: it may be another site's.\n"
         f"If the name is yours, start the dashboard with: {fix}\n",
         400,
         headers={"Cache-Control": "no-store"},
@@ -116,9 +116,9 @@ def _is_our_own(headers: Headers) -> bool:
     """True if the request comes from our own page. Browsers say so in Sec-Fetch-Site, except older ones, and all of
     them without TLS beyond loopback. Then the Origin header decides, which every browser sends with a form.
     """
-    said = headers.get("sec-fetch-site")
-    if said is not None:
-        return said in {"same-origin", "none"}
+    site = headers.get("sec-fetch-site")
+    if site is not None:
+        return site in {"same-origin", "none"}
     host = headers.get("host")
     return bool(host) and urlsplit(headers.get("origin", "")).netloc == host
 
@@ -142,16 +142,16 @@ class TokenRequired:
             await self.app(scope, receive, send)
             return
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        given = [value for name, value in query if name == "token"]
-        if given and self._right(given[-1]):
+        tokens = [value for name, value in query if name == "token"]
+        if tokens and self._right(tokens[-1]):
             await self._welcome(scope, query)(scope, receive, send)
         elif any(self._right(value) for value in self._from_cookies(Headers(scope=scope))):
             await self.app(scope, receive, send)
         else:
             await self.refuse(Request(scope))(scope, receive, send)
 
-    def _right(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode())
+    def _right(self, token: str) -> bool:
+        return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
 
     def _from_cookies(self, headers: Headers) -> list[str]:
         """Returns the values of our cookie. The header is not parsed as a whole: cookies of other sites on the same

@@ -47,8 +47,8 @@ def runs(chosen: RunFilter | None = None, *, after: Cursor | None = None, view: 
     order and groups of this request.
     """
     place = [("after", print_cursor(after))] if after else []
-    shown = _runs_view.get() if view is None else view
-    return with_query("/", [*run_filter(chosen or RunFilter()), *shown, *place])
+    view_pairs = _runs_view.get() if view is None else view
+    return with_query("/", [*run_filter(chosen or RunFilter()), *view_pairs, *place])
 
 
 def listing_runs(view: Pairs) -> None:
@@ -187,26 +187,30 @@ def live(run: str, chosen: RolloutFilter, since_id: int, seen: str) -> str:
     return with_query(f"/runs/{_segment(run)}/live", [*said(chosen), *shown(), *extra])
 
 
-def rollout(run: str, row: int, chosen: RolloutFilter | None = None, **own: str | int | Sequence[str]) -> str:
-    """Returns the address of one rollout, within a filter. `own` are the page's own parameters, such as `view`; what is
+def rollout(run: str, row: int, chosen: RolloutFilter | None = None, **parameters: str | int | Sequence[str]) -> str:
+    """Returns the address of one rollout, within a filter. `parameters` are the page's, such as `view`; what is
     empty, and the view "timeline", is left out.
     """
-    pairs = [(name, str(it) if isinstance(it, str | int) else ",".join(it)) for name, it in own.items() if it]
-    kept = [pair for pair in pairs if pair != ("view", "timeline")]
-    return with_query(f"/runs/{_segment(run)}/rollouts/{row}", [*(said(chosen) if chosen else ()), *kept])
+    pairs = [
+        (name, str(value) if isinstance(value, str | int) else ",".join(value))
+        for name, value in parameters.items()
+        if value
+    ]
+    shown_pairs = [pair for pair in pairs if pair != ("view", "timeline")]
+    return with_query(f"/runs/{_segment(run)}/rollouts/{row}", [*(said(chosen) if chosen else ()), *shown_pairs])
 
 
 def overview(run: str, *, mode: str = "", eval_name: str = "", search: str = "", seen: str = "") -> str:
     """Returns the address of a run's overview, for one series of rollouts, or filtered by `search`."""
-    found = (("mode", mode), ("eval", eval_name), ("q", search), ("seen", seen))
-    return with_query(f"/runs/{_segment(run)}/overview", [(name, value) for name, value in found if value])
+    parameters = (("mode", mode), ("eval", eval_name), ("q", search), ("seen", seen))
+    return with_query(f"/runs/{_segment(run)}/overview", [(name, value) for name, value in parameters if value])
 
 
-def why(run: str, *page: str, **given: Any) -> str:
-    """Returns the address of a run's diagnosis, or of one of its pages; `given` selects steps, task, ... None and ""
-    are left out.
+def why(run: str, *page: str, **parameters: Any) -> str:
+    """Returns the address of a run's diagnosis, or of one of its pages; `parameters` select steps, task, ... None and
+    "" are left out.
     """
-    pairs = [(name, str(value)) for name, value in given.items() if value not in {None, ""}]
+    pairs = [(name, str(value)) for name, value in parameters.items() if value not in {None, ""}]
     return with_query("/".join([f"/runs/{_segment(run)}/why", *page]), pairs)
 
 
@@ -274,11 +278,11 @@ def export(run: str, chosen: RolloutFilter, format: str) -> str:  # noqa: A002
     return with_query(f"/runs/{_segment(run)}/exports", [*said(chosen), *shown(), ("format", format)])
 
 
-def exported(run: str, job: str, said: Pairs, *, do: str = "") -> str:
+def exported(run: str, job: str, filter_parameters: Pairs, *, do: str = "") -> str:
     """Returns the address of an export's progress, or with "/cancel" that cancels it and returns to its rollouts;
-    `said` are the filter's parameters.
+    `filter_parameters` are the filter's.
     """
-    return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}{do}", [*said, *shown()])
+    return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}{do}", [*filter_parameters, *shown()])
 
 
 def text(run: str, row: int, part: str) -> str:
@@ -309,8 +313,12 @@ def run_filter(chosen: RunFilter) -> Pairs:
 
 def _of_groups(chosen: RolloutFilter | None, sort: str, kind: str, after: Cursor | None) -> Pairs:
     pairs = filter_pairs(chosen) if chosen else ()
-    own = (("sort", "" if sort == "newest" else sort), ("kind", kind), ("after", print_cursor(after) if after else ""))
-    return [*pairs, *((name, str(value)) for name, value in own if value)]
+    parameters = (
+        ("sort", "" if sort == "newest" else sort),
+        ("kind", kind),
+        ("after", print_cursor(after) if after else ""),
+    )
+    return [*pairs, *((name, str(value)) for name, value in parameters if value)]
 
 
 def print_cursor(cursor: Cursor) -> str:

@@ -123,9 +123,9 @@ def _conversation(dice: random.Random) -> Messages:
     environment.reset(task=task, seed=dice.randrange(10_000))
     messages = prompt(task)
     for _ in range(TURNS):
-        known = environment.state
+        state = environment.state
         a, b, c = (
-            dice.randint(known.low, known.high) if dice.random() < SKILL else dice.randint(1, 25) for _ in range(3)
+            dice.randint(state.low, state.high) if dice.random() < SKILL else dice.randint(1, 25) for _ in range(3)
         )
         habit = dice.choices(list(HABITS), weights=list(HABITS.values()))[0]
         messages.append({"role": "assistant", "content": habit.format(a=a, b=b, c=c)})

@@ -25,9 +25,9 @@ class Connection:
 
     def client(self, kind: Callable[..., Any], base_url: str) -> Any:
         """Returns a client that is not connected yet. A class of the user gets the arguments that it accepts."""
-        given = {"connect_timeout_s": self.timeout, "message_timeout_s": self.timeout}
-        taken = {name: value for name, value in given.items() if takes(kind, name)}
-        return kind(base_url=base_url, **taken, **({"headers": dict(self.headers)} if self.headers else {}))
+        options = {"connect_timeout_s": self.timeout, "message_timeout_s": self.timeout}
+        accepted = {name: value for name, value in options.items() if takes(kind, name)}
+        return kind(base_url=base_url, **accepted, **({"headers": dict(self.headers)} if self.headers else {}))
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
@@ -173,8 +173,8 @@ def _check_started(provider: Any, port: int | None, *, several: bool) -> None:
         raise ValueError("Each task's environment is started by itself: give provider as a class, not as an instance")
 
 
-def _refuse(given: Mapping[str, Any], why: str) -> None:
-    names = [name for name, value in given.items() if value is not None]
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    names = [name for name, value in options.items() if value is not None]
     if names:
         raise ValueError(f"{', '.join(names)}: {why}")
 

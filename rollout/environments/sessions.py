@@ -32,11 +32,11 @@ class SessionError(RuntimeError):
         self.is_full = any(words in message for words in _FULL)  # True if the server had no session left
 
 
-def _what_to_do(said: str, arguments: Mapping[str, Any]) -> str:
-    if "Failed to connect" in said or "Connection refused" in said:
+def _what_to_do(message: str, arguments: Mapping[str, Any]) -> str:
+    if "Failed to connect" in message or "Connection refused" in message:
         return ". Is its server running, at that address? base_url is the server's root, without a path"
-    named = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if name != "seed")
-    return f". It was reset with {named}" if named else ""
+    options = ", ".join(f"{name}={value!r}" for name, value in arguments.items() if name != "seed")
+    return f". It was reset with {options}" if options else ""
 
 
 class Session:
@@ -78,9 +78,9 @@ class Session:
         except TimeoutError as error:
             raise SessionError(f"The environment did not answer {name}() within {self._timeout:g} s") from error
         except Exception as error:
-            said = f"The environment's {name}() failed: {type(error).__name__}: {error}"
-            said += await _last_words(self._client)
-            raise SessionError(said + _what_to_do(said, arguments)) from error
+            message = f"The environment's {name}() failed: {type(error).__name__}: {error}"
+            message += await _last_words(self._client)
+            raise SessionError(message + _what_to_do(message, arguments)) from error
 
 
 @dataclass
@@ -189,10 +189,10 @@ class Sessions:
             self._kept.begin(self._kept.end(self._running.pop(other), free))
 
 
-def _end(kept: _Kept) -> None:
-    loop, kept.loop = kept.loop, None
+def _end(worker: _Kept) -> None:
+    loop, worker.loop = worker.loop, None
     if loop is not None:
-        loop.stop(kept.close(), _END_SECONDS)
+        loop.stop(worker.close(), _END_SECONDS)
 
 
 def _unwrapped(client: Any) -> Any:

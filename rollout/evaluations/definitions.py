@@ -22,29 +22,29 @@ def find_evaluation(path: str) -> Evaluation:
         module = imported(module_name, "evals.guess:guess")
     except NoModuleError as error:
         raise DefinitionError(str(error)) from error
-    found = {each: value for each, value in vars(module).items() if isinstance(value, Evaluation)}
-    if not found:
+    evaluations = {each: value for each, value in vars(module).items() if isinstance(value, Evaluation)}
+    if not evaluations:
         raise DefinitionError(f"{module_name} has no @evaluation")
-    names = ", ".join(found)
+    names = ", ".join(evaluations)
     if name:
-        if name not in found:
+        if name not in evaluations:
             raise DefinitionError(f"{module_name} has no evaluation {name}: it has {names}")
-        return found[name]
-    if len(set(map(id, found.values()))) > 1:
+        return evaluations[name]
+    if len(set(map(id, evaluations.values()))) > 1:
         raise DefinitionError(
-            f"{module_name} has several evaluations: {names}. Name one, such as {module_name}:{next(iter(found))}"
+            f"{module_name} has several evaluations: {names}. Name one, such as {module_name}:{next(iter(evaluations))}"
         )
-    return next(iter(found.values()))
+    return next(iter(evaluations.values()))
 
 
-def rollouts_of(path: str, given: Mapping[str, Any]) -> OpenEnvRollouts:
+def rollouts_of(path: str, arguments: Mapping[str, Any]) -> OpenEnvRollouts:
     """Returns the rollout function of an evaluation, with these arguments of `openenv_rollout_func`. Raises
     DefinitionError as `find_evaluation` does, and ValueError if an argument of the environment is among them.
     """
     parameters = inspect.signature(openenv_rollout_func).parameters
     wiring = [name for name in Wiring.__annotations__ if name in parameters and name != "sampling"]
-    odd = [name for name in wiring if given[name] is not parameters[name].default]
+    odd = [name for name in wiring if arguments[name] is not parameters[name].default]
     if odd:
         raise ValueError(f"With env_path, set {', '.join(odd)} in the @evaluation, not here")
     evaluation = find_evaluation(path)
-    return evaluation.rollouts(**{name: given[name] for name in ("model", "model_url", "api_key", "sampling")})
+    return evaluation.rollouts(**{name: arguments[name] for name in ("model", "model_url", "api_key", "sampling")})

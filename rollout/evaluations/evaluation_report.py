@@ -155,6 +155,6 @@ class Report(Figures):
             raise AssertionError(f"{self.name}: {short}")
 
     def __str__(self) -> str:
-        said = f"{self.name}: {self.mean:.3f} ± {self.stderr:.3f} over {len(self.samples)} rollouts"
+        summary = f"{self.name}: {self.mean:.3f} ± {self.stderr:.3f} over {len(self.samples)} rollouts"
         passed = "".join(f", pass@{k} {self.pass_at(k):.2f}" for k in sorted({1, self.per_prompt}))
-        return f"{said}{passed}{f', {len(self.errors)} failed' if self.errors else ''}"
+        return f"{summary}{passed}{f', {len(self.errors)} failed' if self.errors else ''}"

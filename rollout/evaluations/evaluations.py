@@ -261,12 +261,12 @@ class Evaluation:
             sampling=Sampling(**sampled),
             progress=progress,
         )
-        told = {"dataset_rows": len(rows), "samples": samples, "model_url": model_url, "sampling": sampled}
-        named = name or f"{self.name}: {model}"
+        config = {"dataset_rows": len(rows), "samples": samples, "model_url": model_url, "sampling": sampled}
+        run_name = name or f"{self.name}: {model}"
         try:
             offline.check()
             settings = self._diagnosis
-            with start_run(named, eval_name=self.name, model=model, config=told, diagnosis=settings, db=db) as run:
+            with start_run(run_name, eval_name=self.name, model=model, config=config, diagnosis=settings, db=db) as run:
                 report = Report(offline.play(run), self._passing, self.name, run.id, db, samples)
                 run.log(0, report.scalars)
         finally:
@@ -274,8 +274,8 @@ class Evaluation:
         return report
 
     def _sampling(self, changes: Sampling | Mapping[str, Any] | None, *, has_seed: bool) -> dict[str, Any]:
-        own = sampling_fields(self._wiring.get("sampling"), has_seed=has_seed)
-        return own | sampling_fields(changes, has_seed=has_seed)
+        defaults = sampling_fields(self._wiring.get("sampling"), has_seed=has_seed)
+        return defaults | sampling_fields(changes, has_seed=has_seed)
 
 
 class _Silence(NamedTuple):

@@ -52,8 +52,8 @@ class EvaluationRow:
     @property
     def answer(self) -> str:
         """Returns the text of the model's last answer; empty if it has none."""
-        said = [message.get("content") for message in self.messages if message.get("role") == "assistant"]
-        return str(said[-1] or "") if said else ""
+        answers = [message.get("content") for message in self.messages if message.get("role") == "assistant"]
+        return str(answers[-1] or "") if answers else ""
 
     def __getitem__(self, column: str) -> Any:
         if column not in self.columns:
@@ -93,8 +93,8 @@ class Scoring:
 
     def total(self, parts: Mapping[str, float | None]) -> float | None:
         """Returns the weighted sum of the scores; None if all of them are None."""
-        given = {name: value for name, value in parts.items() if value is not None}
-        return sum(value * (self.weights or {}).get(name, 1.0) for name, value in given.items()) if given else None
+        scores = {name: value for name, value in parts.items() if value is not None}
+        return sum(value * (self.weights or {}).get(name, 1.0) for name, value in scores.items()) if scores else None
 
     def remember(self, rollouts: Sequence[Rollout]) -> None:
         """Keeps the conversations of a batch, which is scored next: the trainer knows only their tokens."""
@@ -162,8 +162,8 @@ class Scoring:
     def _messages(self, i: int, prompt: Prompt, completion: Any, ids: list[int] | None) -> Sequence[Message]:
         if i < len(self._played) and self._played[i][0] == ids:
             return self._played[i][1]
-        said = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
-        return [*conversation(prompt), *said]
+        answer = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
+        return [*conversation(prompt), *answer]
 
 
 def task_name(*named: Any) -> str | None:

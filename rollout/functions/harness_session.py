@@ -97,10 +97,10 @@ class WatchedSession:
 
     def _begin(self, task: Any) -> None:
         """Makes a session, and gets its first messages."""
-        given = {"seed": self.assigned.seed}
+        options = {"seed": self.assigned.seed}
         if self.assigned.seed is None or not takes(self.factory.create, "seed"):
-            given = {}
-        making = self._thread.submit(lambda: self.factory.create(task=task, **given))
+            options = {}
+        making = self._thread.submit(lambda: self.factory.create(task=task, **options))
         try:
             self._session = self._result("create()", making)
             self._first = self._call("initial_messages()", self._session.initial_messages)
@@ -113,13 +113,13 @@ class WatchedSession:
         """Returns a tool's result, or what was wrong with the call."""
         from openenv.core.harness import ToolResult
 
-        said = f"There is no tool {name!r}; there are: {', '.join(self._known)}"
+        fault = f"There is no tool {name!r}; there are: {', '.join(self._known)}"
         if not self._known or name in self._known:
             try:
                 return self._call(f"call_tool({name!r})", lambda: self._session.call_tool(name, arguments))
             except (KeyError, TypeError, ValueError) as error:
-                said = f"{type(error).__name__}: {error}"
-        return ToolResult(data={"error": said}, error=said)
+                fault = f"{type(error).__name__}: {error}"
+        return ToolResult(data={"error": fault}, error=fault)
 
     def _call(self, name: str, call: Callable[[], T]) -> T:
         return self._result(name, self._thread.submit(call))

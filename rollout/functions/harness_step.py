@@ -60,9 +60,12 @@ class HarnessModelStep:
         answer = self._last = self.ask(context, self._sampling(sampling))
         self.trajectory.sample(answer)
         self.turns += 1
-        found = self._read(context, answer)
+        parsed = self._read(context, answer)
         # Ids of nine characters, which Mistral's templates require.
-        calls = [ToolCall(f"call{self._calls + i:05}", name, dict(given)) for i, (name, given) in enumerate(found, 1)]
+        calls = [
+            ToolCall(f"call{self._calls + i:05}", name, dict(arguments))
+            for i, (name, arguments) in enumerate(parsed, 1)
+        ]
         self._calls += len(calls)
         logprobs = (
             [math.nan] * len(answer.ids) if answer.logprobs is None else list(answer.logprobs)
@@ -71,13 +74,13 @@ class HarnessModelStep:
 
     def _news(self, messages: Sequence[Message]) -> list[Message]:
         """Returns the messages that the model has not seen yet, without its own answer."""
-        known = len(self._messages)
-        if list(messages[:known]) != self._messages:
+        seen_count = len(self._messages)
+        if list(messages[:seen_count]) != self._messages:
             raise ValueError(
                 "The harness changed messages that the model has seen already: what is trained on would not be what "
                 "was sampled. It may only append to them."
             )
-        news = list(messages[known:])
+        news = list(messages[seen_count:])
         self._messages += news
         if self._last is not None and news and news[0]["role"] == "assistant":
             del news[0]
@@ -90,18 +93,18 @@ class HarnessModelStep:
 
     def _hear(self, news: Sequence[Message], tools: Sequence[Any]) -> None:
         if self._last is None:
-            shown = [_schema(tool) for tool in tools] if self.tools_in_prompt else None
-            self.trajectory.prompt_ids = replace(self.chat, tools=shown).prompt_ids(news)
+            schemas = [_schema(tool) for tool in tools] if self.tools_in_prompt else None
+            self.trajectory.prompt_ids = replace(self.chat, tools=schemas).prompt_ids(news)
             return
         inserted = self.chat.inserted(self._last.ids, news)
         self.is_out_of_tokens = len(self.trajectory.completion_ids) + len(inserted) >= self.budget
         if not self.is_out_of_tokens:
             self.trajectory.insert(inserted)
 
-    def _sampling(self, given: Mapping[str, Any]) -> Sampling:
+    def _sampling(self, changes: Mapping[str, Any]) -> Sampling:
         room = self.budget - len(self.trajectory.completion_ids)
-        asked = Sampling(**{"max_tokens": room, **sampling_fields(given, has_seed=self.has_seed)})
-        return replace(asked, max_tokens=min(asked.max_tokens, room))
+        sampling = Sampling(**{"max_tokens": room, **sampling_fields(changes, has_seed=self.has_seed)})
+        return replace(sampling, max_tokens=min(sampling.max_tokens, room))
 
     def _read(self, context: Sequence[int], answer: Answer) -> Calls:
         """Returns the calls in an answer; empty if none can be read."""
@@ -119,15 +122,15 @@ def tool_calls(tokenizer: Any, context: Sequence[int], answer: Answer) -> Calls:
         # The newer templates have to see what the prompt wrote of the answer, such as an opening <think>.
         more = {"prefix": list(context)} if getattr(tokenizer, "response_template", None) else {}
         message = tokenizer.parse_response(list(answer.ids), **more)
-        found = [call["function"] for call in message.get("tool_calls") or ()]
+        calls = [call["function"] for call in message.get("tool_calls") or ()]
     else:
-        said = answer.text.rpartition("</think>")[2]
-        found = [orjson.loads(call) for call in _TOOL_CALL.findall(said)]
-    return [(call["name"], _arguments(call.get("arguments"))) for call in found]
+        text = answer.text.rpartition("</think>")[2]
+        calls = [orjson.loads(call) for call in _TOOL_CALL.findall(text)]
+    return [(call["name"], _arguments(call.get("arguments"))) for call in calls]
 
 
-def _arguments(given: Any) -> Mapping[str, Any]:
-    arguments: Mapping[str, Any] = orjson.loads(given) if isinstance(given, str) else given
+def _arguments(value: Any) -> Mapping[str, Any]:
+    arguments: Mapping[str, Any] = orjson.loads(value) if isinstance(value, str) else value
     return arguments or {}
 
 

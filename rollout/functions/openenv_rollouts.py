@@ -114,11 +114,11 @@ def openenv_rollout_func(
         ```
     """
     if env_path is not None:
-        given = dict(locals())
+        arguments = dict(locals())
         # Loaded by its name, and only here: an `@evaluation` is built on this file, not the other way round.
         definitions = import_module("logs_ui.rollout.evaluations.definitions")
-        found: OpenEnvRollouts = definitions.rollouts_of(env_path, given)
-        return found
+        rollouts: OpenEnvRollouts = definitions.rollouts_of(env_path, arguments)
+        return rollouts
     argument_checks.check_environment(provider=provider, environment_variables=environment_variables, headers=headers)
     argument_checks.check_seed(seed)
     names = argument_checks.task_names(tasks, task_var)

@@ -136,7 +136,7 @@ def text_rollout_func(
     check_seconds("timeout", timeout)
     rules = Rules(
         act=_action if processor is None else lambda text: processor.parse_agent_output(text)[1],
-        observe=lambda said: said,
+        observe=lambda text: text,
         max_turns=max_turns,
         on_unparsable=on_unparsable,
         unparsable_message=unparsable_message,
@@ -214,10 +214,10 @@ class _Client:
         return trace_env(client)
 
     async def reset(self, seed: Any = None) -> _Told:
-        told = await self._in_thread(lambda: self._told("reset", self._env.reset(seed)))
-        if told.done:
+        result = await self._in_thread(lambda: self._told("reset", self._env.reset(seed)))
+        if result.done:
             raise RuntimeError("The environment is not alive after its reset, so nothing can be played")
-        return told._replace(reward=None)
+        return result._replace(reward=None)
 
     async def step(self, action: str) -> _Told:
         return await self._in_thread(lambda: self._told("step", self._env.step(action)))
@@ -234,13 +234,13 @@ class _Client:
     def _make(self) -> None:
         self._env = self._env_factory()
 
-    def _told(self, name: str, said: Any) -> _Told:
-        if isinstance(said, tuple) and len(said) == 2:
-            self._env, said = said
-        if not isinstance(said, str):
-            raise TypeError(f"{name}() gives a text, or (env, text), not {type(said).__name__}")
+    def _told(self, name: str, text: Any) -> _Told:
+        if isinstance(text, tuple) and len(text) == 2:
+            self._env, text = text
+        if not isinstance(text, str):
+            raise TypeError(f"{name}() gives a text, or (env, text), not {type(text).__name__}")
         reward = self._env.reward
-        return _Told(said, None if reward is None else float(reward), not self._env.alive)
+        return _Told(text, None if reward is None else float(reward), not self._env.alive)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._thread.submit(call))
@@ -248,5 +248,5 @@ class _Client:
 
 def _action(text: str) -> str | None:
     """Returns the action; None while the model still thinks."""
-    _, ended, said = text.rpartition("</think>")
-    return None if not ended and "<think>" in said else said.strip()
+    _, ended, action = text.rpartition("</think>")
+    return None if not ended and "<think>" in action else action.strip()

@@ -118,8 +118,8 @@ class Server:
             raise self.error(f"cannot be reached ({cause})", "Is the server up, and the address right?") from error
         except APIStatusError as error:
             advice = {401: "Set api_key", 403: "Set api_key", 404: "Is the address right? It mostly ends with /v1"}
-            said = f"refused with status {error.status_code}: {_said(error)}"
-            raise self.error(said, advice.get(error.status_code, "")) from error
+            refusal = f"refused with status {error.status_code}: {_said(error)}"
+            raise self.error(refusal, advice.get(error.status_code, "")) from error
         except (OpenAIError, json.JSONDecodeError) as error:
             raise self.error(
                 f"sent a reply that is not a completion ({_line(error)})", "Is the address right?"
@@ -141,8 +141,8 @@ def _address(base_url: Any) -> SplitResult:
             URL(base_url)
             if parts.scheme in {"http", "https"} and parts.hostname and parts.port != 0:
                 return parts
-    shown = re.sub(r"//[^/]*@", "//", base_url) if isinstance(base_url, str) else base_url
-    raise ValueError(f"base_url must be an address such as http://127.0.0.1:8000/v1, not {shown!r}.")
+    text = re.sub(r"//[^/]*@", "//", base_url) if isinstance(base_url, str) else base_url
+    raise ValueError(f"base_url must be an address such as http://127.0.0.1:8000/v1, not {text!r}.")
 
 
 def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:

@@ -101,8 +101,8 @@ class ServerModel(Server):
             await self.close()
 
     def _check_tokenizer(self, returned: Sequence[int] | None, tokenizer: Any) -> None:
-        own = list(tokenizer(_PROBE, add_special_tokens=False)["input_ids"])
-        if returned is None or list(returned) != own:
+        ids = list(tokenizer(_PROBE, add_special_tokens=False)["input_ids"])
+        if returned is None or list(returned) != ids:
             raise self.error(
                 f"tokenises text differently from the trainer's tokenizer (serving {self.model!r})",
                 "Serve the model that is trained, with its own tokenizer",
@@ -125,7 +125,7 @@ class ServerModel(Server):
         values = (choice.get("logprobs") or {}).get("token_logprobs")
         if values is not None and len(values) != len(ids):
             raise self.error(f"returned {len(values)} log-probs for {len(ids)} token ids", "Update it")
-        return list(ids), None if values is None else [math.nan if one is None else float(one) for one in values]
+        return list(ids), None if values is None else [math.nan if value is None else float(value) for value in values]
 
 
 class ChatModel(Server):
@@ -143,15 +143,15 @@ class ChatModel(Server):
         """
         from openai import BadRequestError
 
-        given: dict[str, Any] = {"model": self.model, "messages": [dict(message) for message in messages]}
+        request_fields: dict[str, Any] = {"model": self.model, "messages": [dict(message) for message in messages]}
         async with self.explained():
             try:
-                completion = await self._complete(given, sampling)
+                completion = await self._complete(request_fields, sampling)
             except BadRequestError as error:
                 if "max_completion_tokens" not in str(error) or self._limit == "max_completion_tokens":
                     raise
                 self._limit = "max_completion_tokens"  # OpenAI's newer models take no other name
-                completion = await self._complete(given, sampling)
+                completion = await self._complete(request_fields, sampling)
         choice = self.first_choice(completion)
         if not isinstance(choice.get("message"), dict):
             raise self.error("returned no message")
@@ -164,10 +164,10 @@ class ChatModel(Server):
         finally:
             await self.close()
 
-    async def _complete(self, given: dict[str, Any], sampling: Sampling) -> Any:
-        asked = request(sampling, ids=False)
-        asked[self._limit] = asked.pop("max_tokens")
-        return await self.connected().chat.completions.create(**given, **asked)
+    async def _complete(self, request_fields: dict[str, Any], sampling: Sampling) -> Any:
+        options = request(sampling, ids=False)
+        options[self._limit] = options.pop("max_tokens")
+        return await self.connected().chat.completions.create(**request_fields, **options)
 
 
 def _is_neutral(sampling: Sampling) -> bool:

@@ -68,7 +68,7 @@ class Engine(ABC):
         ids, logprobs = ids[:limit], None if logprobs is None else logprobs[:limit]
         text = self._tokenizer.decode(ids, skip_special_tokens=True)
         whole = self._tokenizer.decode(ids) if stop else ""
-        ended = bool(ids) and (ids[-1] in self._ends or any(one in whole for one in stop))
+        ended = bool(ids) and (ids[-1] in self._ends or any(stop_text in whole for stop_text in stop))
         return Answer(ids, logprobs, "stop" if ended or (len(ids) < limit and not cut) else "length", text)
 
 
@@ -119,11 +119,13 @@ class _Transformers(Engine):
         """
         if not stop:
             return None
-        length = max(len(one.encode()) for one in stop) + 3  # tokens: of a byte at least, the first in a character
+        length = (
+            max(len(stop_text.encode()) for stop_text in stop) + 3
+        )  # tokens: of a byte at least, the first in a character
 
         def check(ids: Any) -> list[bool]:
             texts = self._tokenizer.batch_decode(ids[:, start:][:, -length:].tolist())
-            return [any(one in text for one in stop) for text in texts]
+            return [any(stop_text in text for stop_text in stop) for text in texts]
 
         return check
 
@@ -210,8 +212,8 @@ class _VLLM(Engine):
         """Sets `generation_kwargs`, which take precedence over all other settings, in both modes and all versions."""
         before = self._generation.generation_kwargs
         stop = {"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}
-        own = {**_set(sampling), **stop, "max_tokens": sampling.max_tokens}
-        self._generation.generation_kwargs = {**(before or {}), **own}
+        options = {**_set(sampling), **stop, "max_tokens": sampling.max_tokens}
+        self._generation.generation_kwargs = {**(before or {}), **options}
         try:
             yield
         finally:
@@ -231,8 +233,8 @@ def _set(sampling: Sampling) -> dict[str, float]:
 
 def _of_sampled(ids: Sequence[int], logprobs: Sequence[Any], tops: Sequence[Any]) -> list[float]:
     """Returns the (S,) log-probs of the sampled tokens, out of those of each token and its most probable rivals."""
-    found = (values[names.index(token)] for token, values, names in zip(ids, logprobs, tops, strict=True))
-    return [math.nan if value is None else value for value in found]  # TRL writes None for NaN
+    of_tokens = (values[names.index(token)] for token, values, names in zip(ids, logprobs, tops, strict=True))
+    return [math.nan if value is None else value for value in of_tokens]  # TRL writes None for NaN
 
 
 def _learnable(answer: Answer) -> Answer | GenerationError:
@@ -248,5 +250,7 @@ def _learnable(answer: Answer) -> Answer | GenerationError:
 def _end_ids(trainer: Any, tokenizer: Any) -> set[int]:
     """Returns all ids that end an answer."""
     configs = [getattr(trainer, "generation_config", None), getattr(trainer.model, "generation_config", None)]
-    given = [tokenizer.eos_token_id, *(getattr(config, "eos_token_id", None) for config in configs)]
-    return {int(one) for ids in given if ids is not None for one in (ids if isinstance(ids, list | tuple) else [ids])}
+    settings = [tokenizer.eos_token_id, *(getattr(config, "eos_token_id", None) for config in configs)]
+    return {
+        int(end) for ids in settings if ids is not None for end in (ids if isinstance(ids, list | tuple) else [ids])
+    }

@@ -123,8 +123,10 @@ class TrainerModel:
     def _answers(self, requests: list[_Request]) -> Sequence[Answer | GenerationError] | None:
         """Returns the answers; None once no rank has rows left."""
         kinds = frozenset(replace(request.sampling, max_tokens=0) for request in requests)
-        own = _Wanted(len(requests), max((request.sampling.max_tokens for request in requests), default=0), kinds)
-        everyones = self._engine.gather(own) if self._engine.in_step else [own]
+        rank_request = _Wanted(
+            len(requests), max((request.sampling.max_tokens for request in requests), default=0), kinds
+        )
+        everyones = self._engine.gather(rank_request) if self._engine.in_step else [rank_request]
         rows = max(wanted.rows for wanted in everyones)
         if rows == 0:
             return None

@@ -113,26 +113,26 @@ def sampling_fields(sampling: Sampling | Mapping[str, Any] | None, *, has_seed: 
     if sampling is None:
         return {}
     if isinstance(sampling, Sampling):
-        given = asdict(sampling)
+        values = asdict(sampling)
     elif isinstance(sampling, Mapping):
-        given = dict(sampling)
+        values = dict(sampling)
     else:
         raise TypeError(f"sampling must be a Sampling or its fields, not {sampling!r}")
-    known = [one.name for one in fields(Sampling)]
-    odd = [name for name in given if name not in known]
+    names = [field.name for field in fields(Sampling)]
+    odd = [name for name in values if name not in names]
     if odd:
-        raise ValueError(f"sampling has no {', '.join(map(str, odd))}; it has {', '.join(known)}")
-    if "stop" in given:
-        given["stop"] = stop_texts(given["stop"])
-    for name, value in given.items():
+        raise ValueError(f"sampling has no {', '.join(map(str, odd))}; it has {', '.join(names)}")
+    if "stop" in values:
+        values["stop"] = stop_texts(values["stop"])
+    for name, value in values.items():
         if name in _NUMBERS and (value is not None or name == "max_tokens") and not _NUMBERS[name][0](value):
             raise ValueError(f"sampling.{name} must be {_NUMBERS[name][1]}, not {value!r}")
-    if given.get("seed") is not None and not has_seed:
+    if values.get("seed") is not None and not has_seed:
         raise ValueError(
             "sampling.seed is for a model's server: the trainer's own model would give a group one answer. "
             "Set GRPOConfig(seed=...)"
         )
-    return given
+    return values
 
 
 def model_maker(model: Any, url: str | None, api_key: str | None) -> Callable[[Any, int], Model]:
@@ -167,7 +167,7 @@ def _of_batches(model: Model) -> Callable[[Any, int], Model]:
     return of_batch
 
 
-def _only_for_url(**given: Any) -> None:
-    names = [name for name, value in given.items() if value is not None]
+def _only_for_url(**options: Any) -> None:
+    names = [name for name, value in options.items() if value is not None]
     if names:
         raise ValueError(f"{' and '.join(names)}: only for a model's server, which model_url and model name together")

@@ -116,11 +116,13 @@ class Failures:
         self._batches = self._batches + 1 if len(errors) == len(rollouts) else 0
         if not errors:
             return
-        said = f"{len(errors)} of {len(rollouts)} rollouts failed and have no reward. The first: {one_line(errors[0])}"
+        message = (
+            f"{len(errors)} of {len(rollouts)} rollouts failed and have no reward. The first: {one_line(errors[0])}"
+        )
         no_model = self._batches and all(isinstance(error, GenerationError) for error in errors)
         if no_model or self._batches == _FAILED_BATCHES:
-            raise RuntimeError(said) from errors[0]
-        logger.warning("%s", said)
+            raise RuntimeError(message) from errors[0]
+        logger.warning("%s", message)
 
 
 def columns(rollouts: Sequence[Rollout], assignments: Sequence[Assignment], nothing: int) -> dict[str, Any]:

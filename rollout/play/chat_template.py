@@ -112,10 +112,10 @@ class Chat:
         except Exception as error:
             # A template raises what it likes: Jinja's errors, and those of Python under them.
             roles = ", ".join(str(message.get("role")) for message in messages)
-            said = " ".join(str(error).split()) or type(error).__name__
+            reason = " ".join(str(error).split()) or type(error).__name__
             raise ChatTemplateError(
-                f"The chat template refuses messages of these roles: {roles} ({said}). Give the environment's messages "
-                "a role that it takes, such as user, or set another template with tokenizer.chat_template."
+                f"The chat template refuses messages of these roles: {roles} ({reason}). Give the environment's "
+                "messages a role that it takes, such as user, or set another template with tokenizer.chat_template."
             ) from error
         return text
 

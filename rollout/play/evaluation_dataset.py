@@ -87,7 +87,7 @@ class PromptTasks(Rotation):
     def assign(self, trainer: Any, prompts: Sequence[Prompt]) -> list[Assignment]:
         """Does the same as `Rotation.assign`. Raises ValueError for a prompt that is not in the dataset."""
         assigned = super().assign(trainer, prompts)
-        return [self.named(one, prompt) for one, prompt in zip(assigned, prompts, strict=True)]
+        return [self.named(assignment, prompt) for assignment, prompt in zip(assigned, prompts, strict=True)]
 
     def named(self, assigned: Assignment, prompt: Prompt) -> Assignment:
         """Returns the assignment with the prompt's task. Raises as `assign`."""
@@ -126,7 +126,7 @@ def _check_columns(names: Any, where: str) -> None:
 
 def _check_prompt(prompt: Any, i: int) -> None:
     are_messages = isinstance(prompt, Sequence) and all(
-        isinstance(one, Mapping) and isinstance(one.get("role"), str) and len(one) > 1 for one in prompt
+        isinstance(message, Mapping) and isinstance(message.get("role"), str) and len(message) > 1 for message in prompt
     )
     if isinstance(prompt, str) or (are_messages and prompt):
         return

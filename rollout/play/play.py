@@ -85,7 +85,7 @@ class Episodes:
                 return await self._begin(row)
 
         begun = await asyncio.gather(*map(begin, range(rows)), return_exceptions=True)
-        errors = [one for one in begun if isinstance(one, BaseException)]
+        errors = [outcome for outcome in begun if isinstance(outcome, BaseException)]
         full = [error for error in errors if isinstance(error, SessionError) and error.is_full]
         if full:
             raise SessionError(
@@ -99,9 +99,9 @@ class Episodes:
 
     def release(self) -> None:
         """Releases the sessions that `begin` opened: it only checked that they are available."""
-        for one in self.begun.values():
-            if not isinstance(one, BaseException):
-                self.sessions.keep(one[0])
+        for outcome in self.begun.values():
+            if not isinstance(outcome, BaseException):
+                self.sessions.keep(outcome[0])
         self.begun = {}
 
     async def play(self, row: int) -> Rollout:
@@ -125,9 +125,9 @@ class Episodes:
             raise begun
         session, result = begun
         try:
-            prompt, said = self.prompts[row], self._messages(result.observation)
-            rollout.messages += [*as_messages(prompt), *said]
-            rollout.trajectory.prompt_ids = self.chat.prompt_ids(prompt, said)
+            prompt, messages = self.prompts[row], self._messages(result.observation)
+            rollout.messages += [*as_messages(prompt), *messages]
+            rollout.trajectory.prompt_ids = self.chat.prompt_ids(prompt, messages)
             ended = await self._take_turns(row, rollout, session)
             if ended is not None:
                 current_row().stop(ended)
@@ -153,20 +153,20 @@ class Episodes:
             if action is None and self.rules.on_unparsable == "noop":
                 action = self.rules.noop_action
             if action is None:
-                said = as_messages(self.rules.unparsable_message or TRY_AGAIN)
+                messages = as_messages(self.rules.unparsable_message or TRY_AGAIN)
             else:
                 result = await session.step(action)
                 trajectory.rewards.append(None if result.reward is None else float(result.reward))
                 if result.done:
                     return None
-                said = self._messages(result.observation)
+                messages = self._messages(result.observation)
             if rollout.turns == self.rules.max_turns:
                 return "turn_limit"
-            inserted = self.chat.inserted(answer.ids, said, plain=plain)
+            inserted = self.chat.inserted(answer.ids, messages, plain=plain)
             if len(trajectory.completion_ids) + len(inserted) >= self.budget:
                 return "length"
             trajectory.insert(inserted)
-            rollout.messages += said
+            rollout.messages += messages
 
     async def _begin(self, row: int) -> tuple[Session, Any]:
         """Returns a session and the result of its reset. A second one is tried, as nothing has counted yet."""
@@ -194,13 +194,13 @@ class Episodes:
     def _messages(self, observation: Any) -> Sequence[Message]:
         """Returns messages of the user's `observe`. Raises RuntimeError if it fails, TypeError for other results."""
         try:
-            said = None if self.rules.observe is None else self.rules.observe(observation)
+            messages = None if self.rules.observe is None else self.rules.observe(observation)
         except Exception as error:
             kind = type(observation).__name__
             raise RuntimeError(f"observe() raised {one_line(error)} for an observation of type {kind}") from error
-        if not (said is None or isinstance(said, str) or _are_messages(said)):
-            raise TypeError(f"observe() returns a text, a list of messages or None, not {said!r}")
-        return as_messages(said)
+        if not (messages is None or isinstance(messages, str) or _are_messages(messages)):
+            raise TypeError(f"observe() returns a text, a list of messages or None, not {messages!r}")
+        return as_messages(messages)
 
     def _action(self, text: str, rollout: Rollout) -> Any:
         """Returns the action in an answer; None if there is none or the user's function raises, as parsers do."""
@@ -214,8 +214,8 @@ class Episodes:
     def _total(self, rewards: list[float | None]) -> float | None:
         if callable(self.rules.reward):
             return self.rules.reward(rewards)
-        given = [reward for reward in rewards if reward is not None]
-        return sum(given if self.rules.reward == "sum" else given[-1:], start=0.0)
+        numbers = [reward for reward in rewards if reward is not None]
+        return sum(numbers if self.rules.reward == "sum" else numbers[-1:], start=0.0)
 
 
 def observation_text(observation: Any) -> str | None:
@@ -232,14 +232,16 @@ def observation_text(observation: Any) -> str | None:
         fields = observation
     if not isinstance(fields, Mapping):
         return None if fields is None else str(fields)
-    told = {name: value for name, value in fields.items() if name not in _OF_EVERY_OBSERVATION and value is not None}
-    if len(told) == 1 and isinstance(only := next(iter(told.values())), str):
+    own_fields = {
+        name: value for name, value in fields.items() if name not in _OF_EVERY_OBSERVATION and value is not None
+    }
+    if len(own_fields) == 1 and isinstance(only := next(iter(own_fields.values())), str):
         return only
-    return orjson.dumps(told, default=str, option=orjson.OPT_NON_STR_KEYS).decode() if told else None
+    return orjson.dumps(own_fields, default=str, option=orjson.OPT_NON_STR_KEYS).decode() if own_fields else None
 
 
-def _are_messages(said: Any) -> bool:
-    return isinstance(said, Sequence) and all(isinstance(message, Mapping) and "role" in message for message in said)
+def _are_messages(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(message, Mapping) and "role" in message for message in value)
 
 
 def prompt_alone(chat: Chat, prompt: Prompt) -> list[int]:
@@ -252,8 +254,8 @@ def prompt_alone(chat: Chat, prompt: Prompt) -> list[int]:
     return [chat.tokenizer.eos_token_id]
 
 
-def as_messages(said: str | Sequence[Message] | None) -> Sequence[Message]:
+def as_messages(content: str | Sequence[Message] | None) -> Sequence[Message]:
     """Returns messages; a text becomes a user message."""
-    if not said:
+    if not content:
         return []
-    return [{"role": "user", "content": said}] if isinstance(said, str) else said
+    return [{"role": "user", "content": content}] if isinstance(content, str) else content

@@ -87,8 +87,8 @@ def report(events: str) -> None:
         came.setdefault(kind, []).append(detail)
     kind, why = next((kind, why) for kind, why in _REASONS if kind in came or not kind)
     if why:
-        said = why.format(", ".join(dict.fromkeys(came.get(kind, ()))))
-        sys.stderr.write(f"logs-ui: nothing was recorded: {said}.\n")
+        reason = why.format(", ".join(dict.fromkeys(came.get(kind, ()))))
+        sys.stderr.write(f"logs-ui: nothing was recorded: {reason}.\n")
 
 
 class _AtTrl:
@@ -118,11 +118,11 @@ def _attach() -> None:
         record_every_trainer(eval_name=os.environ.get(EVAL_NAME) or None)
         sys.excepthook = _without_our_frames(sys.excepthook)
     except Exception as error:  # noqa: BLE001 - the program must run
-        said = " ".join(f"{type(error).__name__}: {error}".split())
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         is_missing = isinstance(error, ModuleNotFoundError) and error.name in {"logs_ui", "logs_ui.recorder"}
-        said = f"{sys.executable} has TRL, but no logs-ui: install it there" if is_missing else said
-        note(f"failed {said}")
-        sys.stderr.write(f"logs-ui: process {os.getpid()} is not recorded: {said}\n")
+        reason = f"{sys.executable} has TRL, but no logs-ui: install it there" if is_missing else reason
+        note(f"failed {reason}")
+        sys.stderr.write(f"logs-ui: process {os.getpid()} is not recorded: {reason}\n")
 
 
 def _without_our_frames(excepthook: Any) -> Any:
@@ -132,19 +132,19 @@ def _without_our_frames(excepthook: Any) -> Any:
     def hook(kind: Any, error: Any, _: Any) -> Any:
         waiting, seen = [error], set()
         while waiting:
-            one = waiting.pop()
-            if one is None or id(one) in seen:
+            exception = waiting.pop()
+            if exception is None or id(exception) in seen:
                 continue
-            seen.add(id(one))
-            frames, trace = [], one.__traceback__
+            seen.add(id(exception))
+            frames, trace = [], exception.__traceback__
             while trace is not None:
                 frames += [] if trace.tb_frame.f_code.co_filename.startswith(ours) else [trace]
                 trace = trace.tb_next
             for outer, inner in zip(frames, [*frames[1:], None], strict=True):
                 outer.tb_next = inner
-            one.__traceback__ = frames[0] if frames else None
-            waiting += [one.__cause__, one.__context__]
-            waiting += one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+            exception.__traceback__ = frames[0] if frames else None
+            waiting += [exception.__cause__, exception.__context__]
+            waiting += exception.exceptions if isinstance(exception, BaseExceptionGroup) else ()
         return excepthook(kind, error, error.__traceback__)
 
     return hook
