@@ -41,14 +41,14 @@ def database_address(db: "str | os.PathLike[str] | URL | None" = None) -> Addres
     """
     if db is not None and not isinstance(db, str | os.PathLike):
         return db
-    given = os.fspath(db) if db is not None else os.environ.get("LOGS_UI_DB") or None
-    if given is None:
+    text = os.fspath(db) if db is not None else os.environ.get("LOGS_UI_DB") or None
+    if text is None:
         return _own_file()
-    scheme, separator, rest = given.partition("://")
+    scheme, separator, rest = text.partition("://")
     if not separator:
-        if given.partition(":")[0] in _POSTGRES or given.partition("//")[0] in _POSTGRES:
+        if text.partition(":")[0] in _POSTGRES or text.partition("//")[0] in _POSTGRES:
             raise DatabaseError(_UNREADABLE)
-        return Path(given).expanduser()
+        return Path(text).expanduser()
     if scheme in _POSTGRES:
         return _postgres(f"{DRIVER}://{rest}")
     if scheme != "sqlite":
@@ -57,7 +57,7 @@ def database_address(db: "str | os.PathLike[str] | URL | None" = None) -> Addres
         )
     slash, path = rest[:1], rest[1:]
     if slash != "/" or not path:
-        raise DatabaseError(f"{given} lacks the path. Write sqlite:///runs.db, or sqlite:////folder/runs.db.")
+        raise DatabaseError(f"{text} lacks the path. Write sqlite:///runs.db, or sqlite:////folder/runs.db.")
     return Path(path).expanduser()
 
 
@@ -72,11 +72,11 @@ def needs_no_look(address: Address) -> bool:
             return False
     except OSError as error:
         return isinstance(error, FileNotFoundError)
-    found = "SELECT count(*) FROM sqlite_master AS it, pragma_table_info(it.name) WHERE it.type = 'table'"
-    found = f"SELECT version, ({found} AND it.name NOT LIKE 'sqlite%') FROM logs_ui_schema"  # noqa: S608 - no input
+    query = "SELECT count(*) FROM sqlite_master AS it, pragma_table_info(it.name) WHERE it.type = 'table'"
+    query = f"SELECT version, ({query} AND it.name NOT LIKE 'sqlite%') FROM logs_ui_schema"  # noqa: S608 - no input
     uri = f"{address.absolute().as_uri()}?immutable=1"  # leaves nothing beside the file
     with suppress(sqlite3.Error), closing(sqlite3.connect(uri, uri=True)) as connection:
-        return bool(connection.execute(found).fetchone() == (SCHEMA_VERSION, SCHEMA_COLUMNS))
+        return bool(connection.execute(query).fetchone() == (SCHEMA_VERSION, SCHEMA_COLUMNS))
     return False
 
 

@@ -191,7 +191,7 @@ class Batch:
     @classmethod
     def joined(cls, batches: Iterable["Batch"]) -> "Batch":
         """Merges batches, in their order, into one."""
-        return cls.merged(change for one in batches for change in one.changes())
+        return cls.merged(change for batch in batches for change in batch.changes())
 
     def changes(self) -> Iterator[Change]:
         """Yields all changes. A change comes after those that it refers to."""
@@ -212,7 +212,7 @@ class Batch:
 
     def without_payload(self) -> "Batch":
         """Returns the batch without payloads, images, tags and previews, to try again after the database refused it."""
-        kept = [
+        rows = [
             replace(
                 row,
                 content=None,
@@ -225,4 +225,4 @@ class Batch:
             )
             for row in self.rows
         ]
-        return replace(self, rows=kept)
+        return replace(self, rows=rows)

@@ -36,11 +36,11 @@ def network_kind(path: Path) -> str | None:
     that is unknown. The path need not exist. LOGS_UI_FILE_SYSTEM overrides it; the type is then `network`. Raises
     LogsUIError if LOGS_UI_FILE_SYSTEM is neither `local` nor `network`.
     """
-    said = os.environ.get(VARIABLE, "").strip().lower()
-    if said not in {"", "local", "network"}:
-        raise LogsUIError(f"{VARIABLE} is {said[:40]!r}: it takes local or network. Without it, the system decides.")
-    if said:
-        return said if said == "network" else None
+    choice = os.environ.get(VARIABLE, "").strip().lower()
+    if choice not in {"", "local", "network"}:
+        raise LogsUIError(f"{VARIABLE} is {choice[:40]!r}: it takes local or network. Without it, the system decides.")
+    if choice:
+        return choice if choice == "network" else None
     try:
         mounts = _MOUNTS.read_text(errors="surrogateescape")
     except OSError:  # not Linux
@@ -75,4 +75,4 @@ def _parsed(line: str) -> Mount | None:
     fields, kinds = before.split(" "), after.split(" ")
     if not separator or len(fields) < 6 or not kinds[0]:
         return None
-    return Mount(_OCTAL.sub(lambda found: chr(int(found[1], 8)), fields[4]), kinds[0])
+    return Mount(_OCTAL.sub(lambda match: chr(int(match[1], 8)), fields[4]), kinds[0])

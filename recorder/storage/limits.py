@@ -36,15 +36,15 @@ class Limits:
 
 
 def _number(name: str, default: float, *, least: float, most: float) -> float:
-    given = os.environ.get(name) or ""
-    if not given.strip():
+    text = os.environ.get(name) or ""
+    if not text.strip():
         return default
     try:
-        number = float(given)
+        number = float(text)
     except ValueError:
         number = float("nan")
     if not least <= number <= most:
         raise LogsUIError(
-            f"{name} is {given[:60]!r}, but must be a number from {least:g} to {most:,.0f}. The default is {default:g}."
+            f"{name} is {text[:60]!r}, but must be a number from {least:g} to {most:,.0f}. The default is {default:g}."
         )
     return number

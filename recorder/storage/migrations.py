@@ -32,10 +32,10 @@ class Migration:
         return max(self.oldest_reader, self.oldest_writer) < self.number
 
 
-def addition(name: str, it: Table | Column[object] | Index) -> Migration:
+def addition(name: str, item: Table | Column[object] | Index) -> Migration:
     """Returns the step that adds a table, a column or an index, without a number; not additive if it needs one."""
-    is_required = isinstance(it, Column) and not it.nullable and it.server_default is None
-    apply = partial(add_column, column=it) if isinstance(it, Column) else it.create
+    is_required = isinstance(item, Column) and not item.nullable and item.server_default is None
+    apply = partial(add_column, column=item) if isinstance(item, Column) else item.create
     return Migration(1, name, apply, oldest_reader=0, oldest_writer=int(is_required))
 
 

@@ -11,7 +11,7 @@ from logs_ui.recorder.storage import schema
 
 def without_missing(engine: sa.Engine, lacks: schema.Lacks) -> sa.Engine:
     """Lets a reading engine do without what its database lacks, and returns it."""
-    if any(not isinstance(it, sa.Index) for it in lacks.values()):
+    if any(not isinstance(item, sa.Index) for item in lacks.values()):
         base: Any = engine.dialect.statement_compiler
         engine.dialect.statement_compiler = type(base.__name__, (_Compiler, base), {"lacks": lacks})
     return engine

@@ -168,7 +168,7 @@ def unpack_tokens(blob: bytes | None, start: bytes | None = None) -> Tokens | No
 
 def unpacked_size(blob: bytes | None, start: bytes | None = None) -> int:
     """Return the size in bytes after unpacking, which may be a thousand times the packed size."""
-    return sum(zstandard.frame_content_size(it) for it in (blob, start) if it is not None)
+    return sum(zstandard.frame_content_size(part) for part in (blob, start) if part is not None)
 
 
 def _halves(ids: NDArray[np.int32]) -> bytes:

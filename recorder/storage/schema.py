@@ -62,24 +62,24 @@ def make(connection: Connection) -> None:
 
 def known() -> int:
     """Returns the newest schema that this program knows."""
-    return max([SCHEMA_VERSION, *(it.number for it in migrations.MIGRATIONS)])
+    return max([SCHEMA_VERSION, *(migration.number for migration in migrations.MIGRATIONS)])
 
 
 def check(address: Address, connection: Connection, *, purpose: Purpose) -> Lacks | None:
     """Returns what the schema lacks; None if there is none. Raises RefusedDatabaseError if it may not be used for this
     purpose.
     """
-    lacks, said = missing(connection), shown(address)
+    lacks, place = missing(connection), shown(address)
     if f"table {SchemaVersion.__tablename__}" in lacks:
         return None
-    required = [name for name, it in lacks.items() if not addition(name, it).is_additive]
+    required = [name for name, item in lacks.items() if not addition(name, item).is_additive]
     if of_stamp := [name for name in required if SchemaVersion.__tablename__ in name]:
-        raise _from_before(said, of_stamp[0])
+        raise _from_before(place, of_stamp[0])
     stamp = stamp_of(connection)
     if stamp.version > known():
         if known() < (stamp.oldest_reader if purpose == Purpose.READ else stamp.oldest_writer):
             raise RefusedDatabaseError(
-                f"{said} was written by a newer logs-ui (schema {stamp.version}, this one knows {known()}). "
+                f"{place} was written by a newer logs-ui (schema {stamp.version}, this one knows {known()}). "
                 f"{_upgrade(connection)}"
             )
     elif stamp.version < known():
@@ -87,11 +87,11 @@ def check(address: Address, connection: Connection, *, purpose: Purpose) -> Lack
         if purpose == Purpose.READ or (purpose == Purpose.RECORD and not are_additive):
             first = "" if are_additive else ", once no run is recorded into it any more"
             raise RefusedDatabaseError(
-                f"{said} has schema {stamp.version}, and this logs-ui works with {known()}. "
+                f"{place} has schema {stamp.version}, and this logs-ui works with {known()}. "
                 f"Bring it up to date{first}: logs-ui db migrate{db_option(address)}"
             )
     elif required:
-        raise _from_before(said, required[0])
+        raise _from_before(place, required[0])
     return lacks
 
 
@@ -106,7 +106,7 @@ def is_behind(connection: Connection) -> bool:
     return bool(pending(connection))
 
 
-def refuse_outgrown(said: str, connection: Connection) -> None:
+def refuse_outgrown(place: str, connection: Connection) -> None:
     """Checks in each transaction of a recorder that the database was not migrated meanwhile. Raises
     RefusedDatabaseError if this program must not write it any more.
     """
@@ -115,7 +115,7 @@ def refuse_outgrown(said: str, connection: Connection) -> None:
     version, oldest_writer = stamped.one()
     if oldest_writer > known():
         raise RefusedDatabaseError(
-            f"{said} was brought to schema {version} meanwhile, which takes a newer logs-ui to write (this one "
+            f"{place} was brought to schema {version} meanwhile, which takes a newer logs-ui to write (this one "
             f"knows {known()}). {_upgrade(connection)}"
         )
 
@@ -130,11 +130,11 @@ def missing(connection: Connection) -> Lacks:
     there = _columns(connection)
     names, declared = {name for name, _ in there}, Table.metadata.sorted_tables
     tables = [table for table in declared if table.name in names]
-    columns = [it for table in tables for it in table.columns if (table.name, it.name) not in there]
+    columns = [column for table in tables for column in table.columns if (table.name, column.name) not in there]
     return {
-        **{f"table {it.name}": it for it in declared if it.name not in names},
-        **{f"column {it.table.name}.{it.name}": it for it in columns},
-        **{f"index {it.name}": it for table in tables for it in table.indexes if it.name not in names},
+        **{f"table {table.name}": table for table in declared if table.name not in names},
+        **{f"column {column.table.name}.{column.name}": column for column in columns},
+        **{f"index {index.name}": index for table in tables for index in table.indexes if index.name not in names},
     }
 
 
@@ -151,7 +151,7 @@ def _columns(connection: Connection) -> set[tuple[str, str]]:
 def pending(connection: Connection) -> list[Migration]:
     """Returns the additions and migrations that are still to be applied, in order."""
     version = stamp_of(connection).version
-    additions = [addition(name, it) for name, it in missing(connection).items()]
+    additions = [addition(name, item) for name, item in missing(connection).items()]
     return [
         *(step for step in additions if step.is_additive),
         *(step for step in migrations.MIGRATIONS if step.number > version),
@@ -172,7 +172,7 @@ def migrate(engine: Engine, refuse: Callable[[Connection, Migration], None]) -> 
             if connection.dialect.name == "postgresql":
                 # Writers read this table in each transaction: those that have begun end first, others wait.
                 connection.exec_driver_sql(f"LOCK TABLE {SchemaVersion.__tablename__} IN ACCESS EXCLUSIVE MODE")
-            if step.what in {it.what for it in pending(connection)}:
+            if step.what in {pending_step.what for pending_step in pending(connection)}:
                 refuse(connection, step)
                 step.apply(connection)
                 if step.number > 1:
@@ -183,7 +183,7 @@ def migrate(engine: Engine, refuse: Callable[[Connection, Migration], None]) -> 
 
 
 def _release() -> str | None:
-    return next((it.version for it in importlib.metadata.distributions(name="logs-ui")), None)
+    return next((distribution.version for distribution in importlib.metadata.distributions(name="logs-ui")), None)
 
 
 def _upgrade(connection: Connection) -> str:
@@ -192,7 +192,7 @@ def _upgrade(connection: Connection) -> str:
     return "Upgrade with: pip install -U " + (f"'logs-ui>={release}'" if release else "logs-ui")
 
 
-def _from_before(said: str, lacking: str) -> RefusedDatabaseError:
+def _from_before(place: str, lacking: str) -> RefusedDatabaseError:
     return RefusedDatabaseError(
-        f"{said} was written by an earlier logs-ui, before 0.1.0: it lacks the {lacking}. Name {_ANOTHER}."
+        f"{place} was written by an earlier logs-ui, before 0.1.0: it lacks the {lacking}. Name {_ANOTHER}."
     )

@@ -114,7 +114,7 @@ def identity(db: Path) -> tuple[FileIdentity | None, ...]:
     return (
         file_identity(db, frozen=not os.access(db.parent, os.W_OK)),
         file_identity(log),
-        *(file_identity(file) if (file := it.readable(db)) else None for it in SIDECARS),
+        *(file_identity(file) if (file := sidecar.readable(db)) else None for sidecar in SIDECARS),
     )
 
 

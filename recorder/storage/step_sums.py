@@ -85,8 +85,8 @@ def _counts(rows: sa.CTE, name: str) -> Any:
     """Returns the number of rollouts by value, as a JSON object."""
     value = rows.c[name]
     counted = sa.select(value.label("value"), sa.func.count().label("number")).where(value.is_not(None)).group_by(value)
-    found = counted.subquery()
-    return sa.select(json_object(found.c.value, found.c.number)).scalar_subquery()
+    counts = counted.subquery()
+    return sa.select(json_object(counts.c.value, counts.c.number)).scalar_subquery()
 
 
 def _measures(rows: sa.CTE) -> sa.Select[Any]:
@@ -109,11 +109,11 @@ def _quantiles(rows: sa.CTE) -> sa.Select[Any]:
     place = (sa.func.row_number().over(order_by=rows.c.reward) - 1).label("place")
     last = (sa.func.count().over() - 1).label("last")
     ranked = sa.select(rows.c.reward, place, last).where(rows.c.reward.is_not(None)).subquery()
-    found = []
+    quantiles = []
     for share, name in ((0.1, "reward_p10"), (0.9, "reward_p90")):
         distance = sa.func.abs(ranked.c.place - share * ranked.c.last)
-        found.append(total(sa.case((distance < 1.0, product(ranked.c.reward, 1.0 - distance)))).label(name))
-    return sa.select(*found)
+        quantiles.append(total(sa.case((distance < 1.0, product(ranked.c.reward, 1.0 - distance)))).label(name))
+    return sa.select(*quantiles)
 
 
 def _groups(rows: sa.CTE) -> Any:
@@ -131,19 +131,19 @@ def _groups(rows: sa.CTE) -> Any:
 
 def _rewards(rows: sa.CTE) -> Any:
     """Returns a JSON object of RewardSums by the function's name."""
-    given, weights = json_each(rows.c.rewards, "given"), json_each(rows.c.reward_weights, "weights")
-    value, weight = number(given), sa.func.coalesce(number(weights), 1.0)
+    rewards, weights = json_each(rows.c.rewards, "given"), json_each(rows.c.reward_weights, "weights")
+    value, weight = number(rewards), sa.func.coalesce(number(weights), 1.0)
     counted = sa.case((rows.c.reward.is_not(None), product(value, weight)))
     of_function = (
         sa.select(
-            given.c.key.label("name"),
+            rewards.c.key.label("name"),
             json_array(
                 sa.func.count(value), _finite(total(value)), _finite(sa.func.coalesce(total(counted), 0.0))
             ).label("sums"),
         )
-        .select_from(rows.join(given, sa.true()).outerjoin(weights, weights.c.key == given.c.key))
-        .where(given.c.key.is_not(None))
-        .group_by(given.c.key)
+        .select_from(rows.join(rewards, sa.true()).outerjoin(weights, weights.c.key == rewards.c.key))
+        .where(rewards.c.key.is_not(None))
+        .group_by(rewards.c.key)
         .subquery()
     )
     return sa.select(json_object(of_function.c.name, of_function.c.sums)).scalar_subquery()

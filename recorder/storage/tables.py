@@ -88,8 +88,8 @@ class Run(Table, table=True):
     @property
     def imported(self) -> dict[str, Any]:
         """Return what is known of the files of an imported run: `format`, `path`, and what they lack; else nothing."""
-        found = self.config.get("import")
-        return found if isinstance(found, dict) and "format" in found else {}
+        source = self.config.get("import")
+        return source if isinstance(source, dict) and "format" in source else {}
 
     def lacks(self, what: Lack) -> bool:
         """Return True if the files of an imported run do not hold this."""

@@ -76,29 +76,29 @@ def delete_run(
     """
     address = database_address(db)
     with reading(address) as engine:
-        found = queries.find_run(engine, run)
+        doomed = queries.find_run(engine, run)
         rows = select(func.count(), func.sum(payload_bytes())).select_from(_row).outerjoin(tables.RolloutPayload)
         with engine.connect() as connection:
-            count, size = connection.execute(rows.where(col(_row.run_id) == found.id)).one()
-            gone = Deleted(found.uid, count, size or 0, len(set(connection.scalars(marked_rows(found.uid)))))
-        if found.uid in under_way(engine):
-            raise LogsUIError(f"Run {found.uid} is being recorded now. Wait for its end, or end it.")
-        _refuse_waiting(engine, address, found.uid)
+            count, size = connection.execute(rows.where(col(_row.run_id) == doomed.id)).one()
+            deleted = Deleted(doomed.uid, count, size or 0, len(set(connection.scalars(marked_rows(doomed.uid)))))
+        if doomed.uid in under_way(engine):
+            raise LogsUIError(f"Run {doomed.uid} is being recorded now. Wait for its end, or end it.")
+        _refuse_waiting(engine, address, doomed.uid)
         if dry_run:
-            return gone
+            return deleted
         with writing(address) as steady:
-            _figures(steady, found.id or 0)
-            _rollouts(steady, found.id or 0, gone.rollouts, progress)
+            _figures(steady, doomed.id or 0)
+            _rollouts(steady, doomed.id or 0, deleted.rollouts, progress)
             with steady.piece() as connection:
-                _itself(connection, found)
+                _itself(connection, doomed)
             sweep_starts(steady)
             sweep_images(engine, steady, progress)
         with disposed(sidecar_engine(NOTES, address)) as notes, notes.begin() as connection:
             for table in NotesTable.metadata.sorted_tables:
-                connection.execute(delete(table).where(table.c.run == found.uid))
+                connection.execute(delete(table).where(table.c.run == doomed.uid))
         # Filling the index empties it if one of its runs is gone: SQLite may give its rollouts' ids again.
         SearchIndex(address, engine.begin).fill(run_id=0)
-    return gone
+    return deleted
 
 
 def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
@@ -106,9 +106,12 @@ def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
     with db.connect() as connection:
         positions = row_writes.positions(connection)
     for file in spool_files(spool_folder(address)):
-        taken = positions.get(file.writer, NO_ENTRY)
-        with suppress(OSError, NotASpoolError, msgspec.DecodeError), file.path.open("rb") as opened:
-            if any(it.number > taken and uid in entries.decoded(it.data, entry_of).uids for it in frames(opened)):
+        position = positions.get(file.writer, NO_ENTRY)
+        with suppress(OSError, NotASpoolError, msgspec.DecodeError), file.path.open("rb") as stream:
+            if any(
+                frame.number > position and uid in entries.decoded(frame.data, entry_of).uids
+                for frame in frames(stream)
+            ):
                 raise LogsUIError(
                     f"Part of run {uid} still waits in {file.path}: storing it later would restore the run. Wait for "
                     f"the process that wrote it, or end it; then run: logs-ui db ingest{db_option(address)}"

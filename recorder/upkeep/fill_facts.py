@@ -28,14 +28,14 @@ def fill_facts(db: str | os.PathLike[str] | None = None, *, progress: Progress =
     address, filled, done = database_address(db), 0, 0
     with as_it_is(address) as engine, writing(address) as steady:
         # An imported run lacks what its format does not show.
-        own = [summary for summary in queries.all_runs(engine) if not summary.run.imported]
-        for run_id in (summary.run.id or 0 for summary in own):
+        summaries = [summary for summary in queries.all_runs(engine) if not summary.run.imported]
+        for run_id in (summary.run.id or 0 for summary in summaries):
             for rollouts in queries.rollouts(engine, run_id, RolloutFilter(), chunk=_AT_ONCE):
-                lacking = {it.row.id: lacked for it in rollouts if (lacked := _lacked(it))}
+                lacking = {rollout.row.id: lacked for rollout in rollouts if (lacked := _lacked(rollout))}
                 if lacking:
                     _write(steady, run_id, lacking)
                 filled, done = filled + len(lacking), done + len(rollouts)
-                progress("computing facts", done, sum(it.rollouts for it in own))
+                progress("computing facts", done, sum(summary.rollouts for summary in summaries))
     return filled
 
 
@@ -48,16 +48,16 @@ def _lacked(rollout: queries.Rollout) -> Facts:
     if "prompt_ids" in (rollout.metadata.get("notes") or {}):  # those of all turns: the key is of the first prompt
         unclear |= {"prompt_key"}
     with suppress(Exception):  # `edit=` may have stored anything
-        finishes = [(it.get("generation") or {}).get("finish") for it in actions]
-        found = facts(messages, actions, finishes, tokens)
-        sent = [it["action"] for it in actions if it["action"] is not None]
+        finishes = [(action.get("generation") or {}).get("finish") for action in actions]
+        computed = facts(messages, actions, finishes, tokens)
+        sent = [action["action"] for action in actions if action["action"] is not None]
         # Perhaps it could only act by tools, or its function said that the last answer ended it.
-        if all(map(tool_of, sent)) or found["tool_calls"] or row.stop_reason == StopReason.STOP:
+        if all(map(tool_of, sent)) or computed["tool_calls"] or row.stop_reason == StopReason.STOP:
             by_tools = call_facts(messages, actions, finishes, by_tools=True, keyed=False)
-            unclear |= {name for name, value in by_tools.items() if value != found[name]}
+            unclear |= {name for name, value in by_tools.items() if value != computed[name]}
         if messages and row.status != Status.RUNNING:
-            lacked = {name for name, value in found.items() if value is not None and getattr(row, name) is None}
-            return {name: found[name] for name in lacked - unclear}
+            lacked = {name for name, value in computed.items() if value is not None and getattr(row, name) is None}
+            return {name: computed[name] for name in lacked - unclear}
     return {}
 
 

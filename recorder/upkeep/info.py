@@ -82,7 +82,7 @@ def look_at(db: str | os.PathLike[str] | None = None) -> Info:
 
 def payload_bytes() -> ColumnElement[int]:
     """Return the stored size of a rollout's text and tokens, as SQL over RolloutPayload."""
-    sizes = [func.length(col(it)) for it in (RolloutPayload.content, RolloutPayload.tokens)]
+    sizes = [func.length(col(column)) for column in (RolloutPayload.content, RolloutPayload.tokens)]
     return func.coalesce(sizes[0], 0) + func.coalesce(sizes[1], 0)
 
 
@@ -96,6 +96,8 @@ def size_and_free(address: Address, connection: Connection) -> tuple[int, int]:
     """Return the bytes of a database, and how many of them are unused."""
     if not isinstance(address, Path):
         return connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one(), 0
-    page, free = (connection.exec_driver_sql(f"PRAGMA {it}").scalar_one() for it in ("page_size", "freelist_count"))
+    page, free = (
+        connection.exec_driver_sql(f"PRAGMA {pragma}").scalar_one() for pragma in ("page_size", "freelist_count")
+    )
     # stat() only: to open the file and close it again would drop the locks that this process holds on it.
     return sum(file.stat().st_size for file in (address, log_of(address)) if file.exists()), page * free

@@ -73,7 +73,7 @@ def check(db: str | os.PathLike[str] | None = None, *, thorough: bool = False) -
 
 
 def _pages(address: Address, engine: Engine, pragma: str) -> Iterator[Finding]:
-    for schema in ("main", *(it.schema for it in SIDECARS)) if isinstance(address, Path) else ():
+    for schema in ("main", *(sidecar.schema for sidecar in SIDECARS)) if isinstance(address, Path) else ():
         with engine.connect() as connection:
             problem = connection.exec_driver_sql(f"PRAGMA {schema}.{pragma}(1)").scalar_one()
         what = "pages" if schema == "main" else f"pages of {schema}"
@@ -94,8 +94,8 @@ def _references(address: Address, engine: Engine) -> Iterator[Finding]:
         broken["run"] += lacking or 0
     if tables := ", ".join(f"{count:,} of {table}" for table, count in broken.items() if count):
         copy = f"logs-ui db merge {shlex.quote(without_password(address))} --into NEW.db"
-        said = f"{tables} refer to something that is missing. Copy what is whole into a new database: {copy}"
-        yield Finding("references", is_whole=False, said=said)
+        sentence = f"{tables} refer to something that is missing. Copy what is whole into a new database: {copy}"
+        yield Finding("references", is_whole=False, said=sentence)
     else:
         yield Finding("references", is_whole=True, said="all there")
 
@@ -104,20 +104,20 @@ def _unused_prompts(address: Address, engine: Engine) -> Iterator[Finding]:
     with engine.connect() as connection:
         unused = connection.scalar(select(func.count()).select_from(PayloadStart).where(is_unused()))
     if unused:
-        said = (
+        sentence = (
             f"{unused:,} shared prompts are used by no rollout any more; logs-ui prune{db_option(address)} deletes them"
         )
-        yield Finding("prompts", is_whole=True, said=said)
+        yield Finding("prompts", is_whole=True, said=sentence)
 
 
 def _spool(address: Address, engine: Engine) -> Iterator[Finding]:
     folder = spool_folder(address)
     with engine.connect() as connection:
-        taken = row_writes.positions(connection)
+        positions = row_writes.positions(connection)
     for file in spool_files(folder):
         # A file of another version of logs-ui is not counted.
-        with suppress(OSError, NotASpoolError), file.path.open("rb") as opened:
-            if any(frame.number > taken.get(file.writer, NO_ENTRY) for frame in frames(opened)):
-                said = f"some entries wait in {folder}, unchecked. Store them with: "
-                yield Finding("spool", is_whole=True, said=f"{said}logs-ui db ingest{db_option(address)}")
+        with suppress(OSError, NotASpoolError), file.path.open("rb") as stream:
+            if any(frame.number > positions.get(file.writer, NO_ENTRY) for frame in frames(stream)):
+                waiting = f"some entries wait in {folder}, unchecked. Store them with: "
+                yield Finding("spool", is_whole=True, said=f"{waiting}logs-ui db ingest{db_option(address)}")
                 return

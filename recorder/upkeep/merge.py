@@ -140,15 +140,15 @@ class _Copy:
         """Copies the run's row, tokenizer and sources; returns True if the run existed."""
         uid = self._run.uid
         with self._source.connect() as connection:
-            (given,) = _read(connection, _raw(Run).where(col(Run.id) == self._run_id))
+            (source_row,) = _read(connection, _raw(Run).where(col(Run.id) == self._run_id))
             sources = SourcesChange(uid, tuple(_sources(connection, self._run_id)))
         tokenizer = None if self._run.tokenizer is None else queries.tokenizer_json(self._source, self._run.tokenizer)
         with self._steady.piece() as connection:
             was_there = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid)) is not None
             self._new_id = run_writes.run_ids(connection, [uid], self._run.heartbeat)[uid]
             run_writes.take_runs(connection, [self._new_id])  # before reading: what others write meanwhile stays
-            (there,) = _read(connection, _raw(Run).where(col(Run.id) == self._new_id))
-            described = _as_written(Run, _newer(given, there) if was_there else given)
+            (target_row,) = _read(connection, _raw(Run).where(col(Run.id) == self._new_id))
+            described = _as_written(Run, _newer(source_row, target_row) if was_there else source_row)
             run_writes.write_runs(connection, [RunChange(uid, described)])
             if tokenizer is not None:
                 change = TokenizerChange(self._run.tokenizer or "", tokenizer.decode())
@@ -164,25 +164,33 @@ class _Copy:
         while True:
             with self._source.connect() as connection:
                 following = query.where(col(row.id) > last).limit(min(self._steady.rows, _MOST))
-                found = _read(connection, following)
-            if not found:
+                rows = _read(connection, following)
+            if not rows:
                 return
-            yield found
-            last = found[-1]["id"]
+            yield rows
+            last = rows[-1]["id"]
 
     def _write(self, rows: list[Values], *, was_there: bool) -> int:
         row = EvaluationRow
         with self._source.connect() as connection:
-            tags = _tags(connection, [it["id"] for it in rows])
+            tags = _tags(connection, [values["id"] for values in rows])
             images = self._images_of(connection, rows) if self._has_images else {}
         with self._steady.piece() as connection:
             run_writes.take_runs(connection, [self._new_id])
-            existing = col(row.run_id) == self._new_id, col(row.uid).in_([it["uid"] for it in rows])
-            there = {it["uid"]: it for it in _read(connection, _raw(row).where(*existing))} if was_there else {}
-            news = [it for it in rows if _is_news(it, there.get(it["uid"]))]
+            existing = col(row.run_id) == self._new_id, col(row.uid).in_([values["uid"] for values in rows])
+            targets = (
+                {values["uid"]: values for values in _read(connection, _raw(row).where(*existing))} if was_there else {}
+            )
+            news = [values for values in rows if _is_news(values, targets.get(values["uid"]))]
             changes = [
-                _change(self._run.uid, it, there.get(it["uid"]), tags.get(it["id"], ()), images.get(it["id"], ()))
-                for it in news
+                _change(
+                    self._run.uid,
+                    values,
+                    targets.get(values["uid"]),
+                    tags.get(values["id"], ()),
+                    images.get(values["id"], ()),
+                )
+                for values in news
             ]
             if changes:
                 row_writes.write_starts(connection, _starts(news))
@@ -192,14 +200,14 @@ class _Copy:
 
     def _images_of(self, connection: Connection, rows: list[Values]) -> dict[int, tuple[StoredImage, ...]]:
         """Reads images that were not copied yet, by the row that refers to them first."""
-        found: dict[int, tuple[StoredImage, ...]] = {}
+        images_by_row: dict[int, tuple[StoredImage, ...]] = {}
         for row in rows:
-            wanted = hashes_in(unpacked(row["content"], row["before_content"])) - self._images
-            if wanted:
-                images = _read(connection, _raw(Image).where(col(Image.hash).in_(wanted)))
-                found[row["id"]] = tuple(StoredImage(**it) for it in images)
-                self._images |= wanted
-        return found
+            hashes = hashes_in(unpacked(row["content"], row["before_content"])) - self._images
+            if hashes:
+                images = _read(connection, _raw(Image).where(col(Image.hash).in_(hashes)))
+                images_by_row[row["id"]] = tuple(StoredImage(**image) for image in images)
+                self._images |= hashes
+        return images_by_row
 
     def _figures(self) -> None:
         """Copies scalars, and recomputes details of steps."""
@@ -217,46 +225,50 @@ class _Copy:
 def _refuse_unknown(addresses: Sequence[Address], names: Sequence[str]) -> None:
     """Raises RunNotFoundError if no source has a run of these names."""
     unknown: dict[str, RunNotFoundError] = {}
-    known: set[str] = set()
+    known_names: set[str] = set()
     for address in addresses if names else ():
         with reading(address) as engine:
             for name in names:
                 try:
                     queries.find_run(engine, name)
-                    known.add(name)
+                    known_names.add(name)
                 except RunNotFoundError as error:
                     unknown[name] = error
-    for name in unknown.keys() - known:
+    for name in unknown.keys() - known_names:
         raise unknown[name]
 
 
 def _wanted(engine: Engine, names: Sequence[str]) -> list[Run]:
     """Returns the runs to copy, oldest first: all, or those with these names that the source has."""
     if not names:
-        return [it.run for it in reversed(queries.all_runs(engine))]
-    found: dict[str, Run] = {}
+        return [summary.run for summary in reversed(queries.all_runs(engine))]
+    runs: dict[str, Run] = {}
     for name in names:
         with suppress(RunNotFoundError):
             run = queries.find_run(engine, name)
-            found[run.uid] = run
-    return list(found.values())
+            runs[run.uid] = run
+    return list(runs.values())
 
 
 def _raw(table: Any) -> Select[Any]:
     """Selects all columns, with JSON as text: a NULL differs from a JSON null."""
     columns = table.__table__.columns
-    found: Select[Any] = select(*(cast(it, Text).label(it.name) if isinstance(it.type, JSON) else it for it in columns))
-    return found
+    query: Select[Any] = select(
+        *(cast(column, Text).label(column.name) if isinstance(column.type, JSON) else column for column in columns)
+    )
+    return query
 
 
 def _read(connection: Connection, query: Select[Any]) -> list[Values]:
-    return [dict(it) for it in connection.execute(query).mappings()]
+    return [dict(row) for row in connection.execute(query).mappings()]
 
 
 @cache
 def _copied(table: Any) -> tuple[tuple[str, bool], ...]:
     """Returns the columns to copy, each with True if it is JSON."""
-    return tuple((it.name, isinstance(it.type, JSON)) for it in table.__table__.columns if it.name not in _OWN)
+    return tuple(
+        (column.name, isinstance(column.type, JSON)) for column in table.__table__.columns if column.name not in _OWN
+    )
 
 
 def _as_written(table: Any, values: Mapping[str, Any]) -> Values:
@@ -268,20 +280,20 @@ def _json(text: str | None) -> Any:
     return null() if text is None else orjson.Fragment(text)
 
 
-def _newer(given: Values, there: Values) -> Values:
+def _newer(source_row: Values, target_row: Values) -> Values:
     """Returns the description with the later heartbeat, with the higher of each count."""
-    found = dict(given if given["heartbeat"] >= there["heartbeat"] else there)
-    return {**found, **{name: max(given[name], there[name]) for name in _COUNTERS}}
+    newer = dict(source_row if source_row["heartbeat"] >= target_row["heartbeat"] else target_row)
+    return {**newer, **{name: max(source_row[name], target_row[name]) for name in _COUNTERS}}
 
 
-def _is_news(given: Values, there: Values | None) -> bool:
+def _is_news(source_row: Values, target_row: Values | None) -> bool:
     """True if a rollout differs from the existing one, and is not behind it."""
-    if there is None:
+    if target_row is None:
         return True
-    compared = there.keys() - {*_OWN, "pruned"}
-    if all(given[name] == there[name] for name in compared):
+    compared = target_row.keys() - {*_OWN, "pruned"}
+    if all(source_row[name] == target_row[name] for name in compared):
         return False
-    return _how_far(given) >= _how_far(there)
+    return _how_far(source_row) >= _how_far(target_row)
 
 
 def _how_far(row: Values) -> tuple[bool, ...]:
@@ -289,29 +301,31 @@ def _how_far(row: Values) -> tuple[bool, ...]:
 
 
 def _change(
-    run: str, given: Values, there: Values | None, tags: tuple[str, ...], images: tuple[StoredImage, ...]
+    run: str, source_row: Values, target_row: Values | None, tags: tuple[str, ...], images: tuple[StoredImage, ...]
 ) -> RowChange:
-    written = _as_written(EvaluationRow, given)
+    written = _as_written(EvaluationRow, source_row)
     identity = {name: written.pop(name) for name in _OF_ROW}
-    if there is not None and given["content"] is None:
-        written["pruned"] = there["pruned"]  # the existing text stays
+    if target_row is not None and source_row["content"] is None:
+        written["pruned"] = target_row["pruned"]  # the existing text stays
     starts = {
-        f"{name}_start": None if given[f"before_{name}"] is None else given[f"{name}_start"]
+        f"{name}_start": None if source_row[f"before_{name}"] is None else source_row[f"{name}_start"]
         for name in ("content", "tokens")
     }
-    return RowChange(run, given["uid"], identity, written, given["content"], given["tokens"], images, tags, **starts)
+    return RowChange(
+        run, source_row["uid"], identity, written, source_row["content"], source_row["tokens"], images, tags, **starts
+    )
 
 
 def _starts(rows: Sequence[Values]) -> list[StartChange]:
     """Returns the shared starts of payloads."""
-    found = {it[f"{name}_start"]: it[f"before_{name}"] for it in rows for name in ("content", "tokens")}
-    return [StartChange(start, data) for start, data in found.items() if data is not None]
+    starts = {row[f"{name}_start"]: row[f"before_{name}"] for row in rows for name in ("content", "tokens")}
+    return [StartChange(start, data) for start, data in starts.items() if data is not None]
 
 
 def _tags(connection: Connection, ids: list[int]) -> dict[int, tuple[str, ...]]:
     query = select(col(RowTag.row_id), col(RowTag.tag)).where(col(RowTag.row_id).in_(ids)).order_by(col(RowTag.row_id))
-    found = connection.execute(query).all()
-    return {row_id: tuple(tag for _, tag in tags) for row_id, tags in groupby(found, lambda it: it[0])}
+    pairs = connection.execute(query).all()
+    return {row_id: tuple(tag for _, tag in tags) for row_id, tags in groupby(pairs, lambda pair: pair[0])}
 
 
 def _sources(connection: Connection, run_id: int) -> Iterator[Source]:
@@ -329,27 +343,27 @@ def _scalars(db: Engine, run_id: int, uid: str) -> Iterator[list[ScalarsChange]]
     while True:
         following = query if last is None else query.where(tuple_(step, name) > tuple_(*last))
         with db.connect() as connection:
-            found = connection.execute(following.limit(_SCALARS)).all()
-        if not found:
+            scalars = connection.execute(following.limit(_SCALARS)).all()
+        if not scalars:
             return
         yield [
             ScalarsChange(uid, at, {name: value for _, name, value in figures})
-            for at, figures in groupby(found, lambda it: it[0])
+            for at, figures in groupby(scalars, lambda figure: figure[0])
         ]
-        last = found[-1][0], found[-1][1]
+        last = scalars[-1][0], scalars[-1][1]
 
 
 def _copy_notes(db: Engine, target: Address, uid: str) -> None:
     """Copies stars, tags and notes; the newer of two wins."""
     with db.connect() as connection:
-        said = {
+        rows_by_table = {
             table: _read(connection, select(*table.columns).where(table.c.run == uid))
             for table in NotesTable.metadata.sorted_tables
         }
-    if not any(said.values()):
+    if not any(rows_by_table.values()):
         return
     with disposed(sidecar_engine(NOTES, target)) as engine, engine.begin() as connection:
-        for table, rows in said.items():
+        for table, rows in rows_by_table.items():
             for row in rows:
                 same = and_(*(key == row[key.name] for key in table.primary_key))
                 changed = connection.scalar(select(table.c.changed).where(same))

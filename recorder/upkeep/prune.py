@@ -131,30 +131,30 @@ def prune(
             counts |= {each.run.uid: count} if count else {}
             size, kept = size + of_run, kept + spared
             progress("counting", number, len(runs))
-        found = Pruned(counts, size, kept)
+        result = Pruned(counts, size, kept)
         if dry_run:
-            return found
+            return result
         with small_transactions.writing(address) as steady:
             done = 0
             for each in runs:
                 while ids := each.following(steady.rows):
                     _take(steady, each.run_id, ids)
                     done += len(ids)
-                    progress("pruning", min(done, found.rollouts), found.rollouts)
+                    progress("pruning", min(done, result.rollouts), result.rollouts)
             prompts = sweep_starts(steady)
             images, image_bytes = sweep_images(engine, steady, progress)
-    return replace(found, prompt_bytes=prompts, images=images, image_bytes=image_bytes)
+    return replace(result, prompt_bytes=prompts, images=images, image_bytes=image_bytes)
 
 
 def _conditions(
     older_than: str | timedelta | None, every: int | None, unit: str, keep: str
 ) -> list[ColumnElement[bool]]:
     """Returns the conditions on age and sample; raises LogsUIError if an argument makes no sense."""
-    found = list[ColumnElement[bool]]()
+    conditions = list[ColumnElement[bool]]()
     if isinstance(older_than, timedelta):
-        found.append(col(_row.created) <= now_us() - older_than // timedelta(microseconds=1))
+        conditions.append(col(_row.created) <= now_us() - older_than // timedelta(microseconds=1))
     elif older_than is not None:
-        found.append(col(_row.created) <= read_time("older_than", older_than, None))
+        conditions.append(col(_row.created) <= read_time("older_than", older_than, None))
     if every is not None and every < 2:
         raise LogsUIError(f"keep_every must be at least 2, not {every}.")
     if unit not in set(Unit):
@@ -162,8 +162,8 @@ def _conditions(
     if keep not in set(Keep):
         raise LogsUIError(f"keep must be 'starred' or 'nothing', not {keep!r}.")
     if every is not None:
-        found.append((col(_row.step) if unit == Unit.STEPS else col(_row.id)) % every != 0)
-    return found
+        conditions.append((col(_row.step) if unit == Unit.STEPS else col(_row.id)) % every != 0)
+    return conditions
 
 
 class _Chosen:
@@ -200,7 +200,7 @@ class _Chosen:
         row_id = col(_row.id)
         query = select(row_id).join(_payload).where(*self._taken, not_(self.spared), row_id > self._last)
         with self._db.connect() as connection, planning(connection):
-            ids = [found or 0 for found in connection.scalars(query.order_by(row_id).limit(count))]
+            ids = [row_number or 0 for row_number in connection.scalars(query.order_by(row_id).limit(count))]
         self._last = ids[-1] if ids else self._last
         return ids
 
@@ -219,8 +219,8 @@ def _named(db: Engine, names: Iterable[str], where: RolloutFilter) -> list[Run]:
     RunNotFoundError, or FilterError if a named run, or every run, lacks a name of the filter.
     """
     chosen = [queries.find_run(db, name) for name in names]
-    runs = chosen or [it.run for it in reversed(queries.all_runs(db))]
-    found, lacking = [], None
+    runs = chosen or [summary.run for summary in reversed(queries.all_runs(db))]
+    complete, lacking = [], None
     for run in {run.uid: run for run in runs}.values():
         try:
             queries.check_names(db, run.id or 0, where)
@@ -229,7 +229,7 @@ def _named(db: Engine, names: Iterable[str], where: RolloutFilter) -> list[Run]:
                 raise
             lacking = error
         else:
-            found.append(run)
-    if lacking is not None and not found:
+            complete.append(run)
+    if lacking is not None and not complete:
         raise lacking
-    return found
+    return complete

@@ -106,8 +106,8 @@ def _read_tables(source: Path, damaged: Path, read: Path, progress: Progress) ->
             lost = f"{column} NOT IN (SELECT hash FROM {parent})"  # noqa: S608
             into.execute(f"UPDATE {table} SET {column} = NULL WHERE {lost}")  # noqa: S608
         orphans = Counter(table for table, *_ in into.execute("PRAGMA foreign_key_check"))
-        for it in recovered:
-            it.rows, it.missing = it.rows - orphans[it.name], it.missing + orphans[it.name]
+        for copy in recovered:
+            copy.rows, copy.missing = copy.rows - orphans[copy.name], copy.missing + orphans[copy.name]
     return recovered
 
 

@@ -45,7 +45,7 @@ def unpacked(content: bytes | None, start: bytes | None) -> bytes:
 
 def hashes_in(json: bytes) -> set[str]:
     """Returns everything that may be the hash of an image, anywhere in the text."""
-    return {found.decode() for found in _HASH.findall(json)}
+    return {match.decode() for match in _HASH.findall(json)}
 
 
 def _delete(steady: Steady, unused: set[str], changed: dict[int, int]) -> tuple[int, int]:
@@ -57,11 +57,11 @@ def _delete(steady: Steady, unused: set[str], changed: dict[int, int]) -> tuple[
             unused -= _named_since(connection, changed)
             hashes = sorted(unused)[:_DELETED]
             of_them = col(Image.hash).in_(hashes)
-            found = connection.execute(
+            totals = connection.execute(
                 select(func.count(), func.sum(func.length(col(Image.data)))).where(of_them)
             ).one()
             connection.execute(delete(Image).where(of_them))
-        count, size = count + found[0], size + (found[1] or 0)
+        count, size = count + totals[0], size + (totals[1] or 0)
         unused -= set(hashes)
     return count, size
 
@@ -72,7 +72,7 @@ def _changes(connection: Connection) -> dict[int, int]:
 
 def _named_since(connection: Connection, changed: dict[int, int]) -> set[str]:
     """Returns hashes in rollouts that were written after `changed`, which is updated."""
-    found: set[str] = set()
+    hashes: set[str] = set()
     for run, now in _changes(connection).items():
         before = changed.get(run, -1)
         if now > before:
@@ -80,9 +80,9 @@ def _named_since(connection: Connection, changed: dict[int, int]) -> set[str]:
                 col(EvaluationRow.run_id) == run, col(EvaluationRow.changed) > before
             )
             contents = with_contents(select().select_from(RolloutPayload).where(col(RolloutPayload.row_id).in_(rows)))
-            found |= _named_in(connection.execute(contents))
+            hashes |= _named_in(connection.execute(contents))
             changed[run] = now
-    return found
+    return hashes
 
 
 def _contents(db: Engine, progress: Progress) -> Iterator[Iterable[_Packed]]:
@@ -93,11 +93,11 @@ def _contents(db: Engine, progress: Progress) -> Iterator[Iterable[_Packed]]:
             if most < 0:
                 most = connection.scalar(select(func.max(col(RolloutPayload.row_id)))) or 0
             query = with_contents(select(row_id)).where(row_id > last).order_by(row_id).limit(_AT_ONCE)
-            found = connection.execute(query).all()
-        if not found:
+            rows = connection.execute(query).all()
+        if not rows:
             return
-        yield [packed for _, *packed in found]
-        last = found[-1][0]
+        yield [packed for _, *packed in rows]
+        last = rows[-1][0]
         progress("looking for images that are used", min(last, most), most)
 
 

@@ -165,15 +165,15 @@ def is_rows_fault(error: DBAPIError) -> bool:
 
 
 def _explained(url: URL, error: DBAPIError) -> str:
-    state, said = _state(error), _reason(error)
+    state, reason = _state(error), _reason(error)
     if state in _IN_WORDS:
-        return f"{shown(url)} {_IN_WORDS[state]}: {said}."
+        return f"{shown(url)} {_IN_WORDS[state]}: {reason}."
     for pattern, words in _BY_ITS_WORDS.items():
-        if re.search(pattern, said):
+        if re.search(pattern, reason):
             return f"{shown(url)} {words}."
     if is_trouble_of_the_server(error):
-        return f"{shown(url)} cannot be reached or used now: {said}."
-    return f"{shown(url)} cannot be used: {said}."
+        return f"{shown(url)} cannot be reached or used now: {reason}."
+    return f"{shown(url)} cannot be used: {reason}."
 
 
 def _reason(error: DBAPIError) -> str:
@@ -181,8 +181,8 @@ def _reason(error: DBAPIError) -> str:
     guesses. Of several attempts to connect, as to each address of a host, the last one counts.
     """
     primary = getattr(getattr(error.orig, "diag", None), "message_primary", None)
-    said = primary or str(error.orig).partition("\nMultiple connection attempts failed")[0]
-    lines = [line for line in said.splitlines() if line.strip() and not line.startswith("\t")]
+    message = primary or str(error.orig).partition("\nMultiple connection attempts failed")[0]
+    lines = [line for line in message.splitlines() if line.strip() and not line.startswith("\t")]
     reason = _ABOUT_THE_CONNECTION.sub("", " ".join(lines[-1].split())) if lines else type(error.orig).__name__
     return reason[:300].rstrip(".")
 

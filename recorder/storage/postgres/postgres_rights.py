@@ -31,7 +31,9 @@ def rights_of(engine: Engine) -> Rights:
     if engine.dialect.name == "sqlite":
         return Rights(notes=True, search=True)
     with engine.connect() as connection:
-        notes, search = (connection.scalar(text(_MAY_WRITE), {"name": it}) for it in ("notes.note", "search.texts"))
+        notes, search = (
+            connection.scalar(text(_MAY_WRITE), {"name": table}) for table in ("notes.note", "search.texts")
+        )
     return Rights(notes=bool(notes), search=bool(search))
 
 
@@ -92,6 +94,6 @@ def _migrate(url: URL) -> str:
 def _lacking(connection: Connection) -> list[tuple[str, str]]:
     """Returns names of tables and sequences, each with the rights that the user lacks on it."""
     tables = Table.metadata.sorted_tables
-    counters = [None if it.autoincrement_column is None else it.autoincrement_column.name for it in tables]
-    asked = {"tables": [it.name for it in tables], "columns": counters}
-    return [(name, rights) for name, rights in connection.execute(text(_LACKING), asked) if rights]
+    counters = [None if table.autoincrement_column is None else table.autoincrement_column.name for table in tables]
+    parameters = {"tables": [table.name for table in tables], "columns": counters}
+    return [(name, rights) for name, rights in connection.execute(text(_LACKING), parameters) if rights]

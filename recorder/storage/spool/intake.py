@@ -114,13 +114,13 @@ class Intake:
         refused = 0
 
         def write(attempt: Batch) -> Runs:
-            known = runs | self._known(connection, entry, attempt.uids - runs.keys(), heard)
-            self._write(connection, attempt, known, heard)
-            return known
+            ids = runs | self._known(connection, entry, attempt.uids - runs.keys(), heard)
+            self._write(connection, attempt, ids, heard)
+            return ids
 
         for single in entry.batch.split():
             attempts = (_tried(connection, partial(write, attempt)) for attempt in (single, single.without_payload()))
-            written = next((known for known in attempts if known is not None), None)
+            written = next((ids for ids in attempts if ids is not None), None)
             refused += written is None
             runs = written or runs
         self._finish(connection, entry, runs, refused)
@@ -128,11 +128,11 @@ class Intake:
 
     def _known(self, connection: Connection, entry: Entry, uids: set[str], heard: int | None) -> Runs:
         """Looks up run ids, locks the runs, and creates missing ones. A heartbeat does not re-create a deleted run."""
-        made = uids - {*entry.alive} | uids & entry.batch.uids
-        known = run_writes.run_ids(connection, made, heard)
-        known |= run_writes.known_runs(connection, uids - made)
-        run_writes.take_runs(connection, known.values())
-        return known
+        missing = uids - {*entry.alive} | uids & entry.batch.uids
+        ids = run_writes.run_ids(connection, missing, heard)
+        ids |= run_writes.known_runs(connection, uids - missing)
+        run_writes.take_runs(connection, ids.values())
+        return ids
 
     def _write(self, connection: Connection, batch: Batch, runs: Runs, heard: int | None) -> None:
         run_writes.write_runs(connection, batch.runs, heard)

@@ -114,8 +114,8 @@ def _life(pid: int) -> str | None:
 
 def _has_ended(life: str) -> bool:
     """Returns True if that process has surely ended. False if it runs on another machine or in another container."""
-    own = _life(os.getpid())
-    if own is None or own.split("/")[:2] != life.split("/")[:2]:
+    our_life = _life(os.getpid())
+    if our_life is None or our_life.split("/")[:2] != life.split("/")[:2]:
         return False
     pid = life.split("/")[2:3]
     return pid != [] and pid[0].isdecimal() and _life(int(pid[0])) != life

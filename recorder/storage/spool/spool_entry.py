@@ -68,9 +68,9 @@ def encoded(entry: Entry) -> tuple[bytes, int]:
     except Exception as error:  # noqa: BLE001 - whatever one row contains, the others must be kept
         guard.caught("encoding a batch for the spool", error)
     pieces = [(piece, _first_encodable(piece)) for piece in entry.batch.split()]
-    kept = [found for _, found in pieces if found is not None]
-    batch = Batch.joined(kept)
-    return _encode(replace(entry, batch=batch)), len(pieces) - len(kept)
+    encodable = [smaller for _, smaller in pieces if smaller is not None]
+    batch = Batch.joined(encodable)
+    return _encode(replace(entry, batch=batch)), len(pieces) - len(encodable)
 
 
 def decoded(data: bytes, entry_of: EntryOf) -> Entry:

@@ -49,9 +49,9 @@ def spool_files(folder: Path) -> list[SpoolFile]:
         paths = list(folder.iterdir())
     except OSError:
         return []
-    named = ((path, _NAME.fullmatch(path.name)) for path in paths)
-    found = [SpoolFile(path, match["writer"], int(match["part"])) for path, match in named if match]
-    return sorted(found, key=lambda file: (file.writer, file.part))
+    matches = ((path, _NAME.fullmatch(path.name)) for path in paths)
+    files = [SpoolFile(path, match["writer"], int(match["part"])) for path, match in matches if match]
+    return sorted(files, key=lambda file: (file.writer, file.part))
 
 
 class Spool:

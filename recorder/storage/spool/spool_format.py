@@ -65,11 +65,11 @@ def is_ended(file: BinaryIO, end: int) -> bool:
     return following is not None and not following.data
 
 
-def grouped(found: Iterable[Frame]) -> Iterator[list[Frame]]:
+def grouped(all_frames: Iterable[Frame]) -> Iterator[list[Frame]]:
     """Groups frames for one transaction each. Leaves out the end mark."""
     group: list[Frame] = []
     size = 0
-    for frame in found:
+    for frame in all_frames:
         if not frame.data:
             break
         group.append(frame)

@@ -246,8 +246,10 @@ def _fits(header: Header | None, headers: set[Header]) -> bool:
     if header is None or not headers:
         return not headers
     size, pages, *others = header
-    counts = sorted(it[1] for it in headers)
-    return any([it[0], *it[2:]] == [size, *others] for it in headers) and counts[0] <= pages <= counts[-1]
+    counts = sorted(earlier[1] for earlier in headers)
+    return (
+        any([earlier[0], *earlier[2:]] == [size, *others] for earlier in headers) and counts[0] <= pages <= counts[-1]
+    )
 
 
 def _set_aside(path: Path) -> Path:

@@ -120,8 +120,8 @@ def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
     def attach(connection: sqlite3.Connection) -> None:
         connection.execute(f"PRAGMA busy_timeout={_BUSY_TIMEOUT_MS}")
         connection.execute(f"ATTACH ? AS {sidecar.schema}", [path.absolute().as_uri()])
-        found = tables(connection, sidecar.schema)
-        if found and not found & sidecar.tables:
+        names = tables(connection, sidecar.schema)
+        if names and not names & sidecar.tables:
             raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Move it away.")
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -153,11 +153,11 @@ def is_rows_fault(error: Exception) -> bool:
     """True if the value of a row caused the error; never if the tables are not ours. The driver's own errors, such as a
     value that it cannot pass on, have no code.
     """
-    code, said = _result_code(error), str(getattr(error, "orig", error))
+    code, message = _result_code(error), str(getattr(error, "orig", error))
     if code < 0:
-        return "closed database" not in said
+        return "closed database" not in message
     if code == sqlite3.SQLITE_ERROR:  # such as a sum that overflows
-        return not any(words in said for words in _OF_TABLES)
+        return not any(words in message for words in _OF_TABLES)
     return code in _ROWS_FAULTS
 
 

@@ -40,17 +40,17 @@ class _Prepared(NamedTuple):
 def run(connection: Connection, values: Row, statement_of: StatementOf, *args: Any) -> CursorResult[Any]:
     """Runs `statement_of(*args)`. The values are passed to the driver unchanged."""
     sql, names, constants = _prepared(_kind(connection), statement_of, *args)
-    given = constants | values
-    return connection.exec_driver_sql(sql, tuple([given[name] for name in names]))
+    parameters = constants | values
+    return connection.exec_driver_sql(sql, tuple([parameters[name] for name in names]))
 
 
 def run_each(connection: Connection, rows: Iterable[Row], statement_of: StatementOf, *args: Any) -> None:
     """Runs `statement_of(*args)` once for each row of values."""
     sql, names, constants = _prepared(_kind(connection), statement_of, *args)
     parameters = itemgetter(*names)
-    given = [parameters(constants | values) for values in rows]
-    if given:
-        connection.exec_driver_sql(sql, given)
+    tuples = [parameters(constants | values) for values in rows]
+    if tuples:
+        connection.exec_driver_sql(sql, tuples)
 
 
 def run_many(connection: Connection, rows: Sequence[Row], statement_of: StatementOf, *args: Any) -> None:
@@ -62,13 +62,13 @@ def run_many(connection: Connection, rows: Sequence[Row], statement_of: Statemen
 
 
 def upsert(
-    connection: Connection, table: type[SQLModel], rows: list[Row], key: tuple[str, ...], kept: tuple[str, ...] = ()
+    connection: Connection, table: type[SQLModel], rows: list[Row], key: tuple[str, ...], fixed: tuple[str, ...] = ()
 ) -> None:
     """Inserts rows, which must all have the same columns in the same order. If a row with this `key` exists, its
-    columns are replaced, except `kept`.
+    columns are replaced, except `fixed`.
     """
     if rows:
-        upsert_values(connection, table, tuple(rows[0]), [list(row.values()) for row in rows], key, kept)
+        upsert_values(connection, table, tuple(rows[0]), [list(row.values()) for row in rows], key, fixed)
 
 
 def upsert_values(
@@ -77,14 +77,14 @@ def upsert_values(
     columns: tuple[str, ...],
     rows: list[list[Any]],
     key: tuple[str, ...],
-    kept: tuple[str, ...] = (),
+    fixed: tuple[str, ...] = (),
 ) -> None:
     """Upserts rows that are lists of values in the columns' order; the lists are changed."""
     kind = _kind(connection)
     for place, convert in _conversions(kind, table, columns):
         for row in rows:
             row[place] = convert(row[place])
-    _run_for(connection, _prepared(kind, _upsert, table, columns, key, kept).sql, rows)
+    _run_for(connection, _prepared(kind, _upsert, table, columns, key, fixed).sql, rows)
 
 
 def _run_for(connection: Connection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -121,11 +121,11 @@ def _conversions(
     """Returns converters by the place of a column: of JSON, and on SQLite of numbers that are no Python floats."""
     dialect = _dialects[kind]
     types = [table.metadata.tables[str(table.__tablename__)].columns[name].type for name in columns]
-    found = [of_type.dialect_impl(dialect).bind_processor(dialect) for of_type in types]
+    converters = [of_type.dialect_impl(dialect).bind_processor(dialect) for of_type in types]
     is_text = [isinstance(of_type, JSON) and dialect.name == "sqlite" for of_type in types]
     return [
         (place, _of_dicts(convert) if is_text[place] else convert)
-        for place, convert in enumerate(found)
+        for place, convert in enumerate(converters)
         if convert is not None
     ]
 
@@ -135,10 +135,10 @@ def _of_dicts(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda value: json_column(value) if type(value) is dict else convert(value)
 
 
-def _upsert(table: type[SQLModel], columns: tuple[str, ...], key: tuple[str, ...], kept: tuple[str, ...]) -> Insert:
+def _upsert(table: type[SQLModel], columns: tuple[str, ...], key: tuple[str, ...], fixed: tuple[str, ...]) -> Insert:
     # Not the model's table: SQLAlchemy would add its defaults, which the database adds itself.
     statement = insert(lightweight(str(table.__tablename__), *map(column, columns))).inline()
-    others = {name: statement.excluded[name] for name in columns if name not in {*key, *kept}}
+    others = {name: statement.excluded[name] for name in columns if name not in {*key, *fixed}}
     return statement.on_conflict_do_update(index_elements=key, set_=others)
 
 

@@ -31,8 +31,8 @@ def advance(connection: Connection, writer: str, number: EntryNumber) -> bool:
 def positions(connection: Connection) -> dict[str, EntryNumber]:
     """Returns the number of the last stored entry by writer."""
     at = tables.WriterPosition
-    found = select(col(at.writer), col(at.parcel), col(at.process), col(at.n))
-    return {writer: EntryNumber(*number) for writer, *number in connection.execute(found)}
+    query = select(col(at.writer), col(at.parcel), col(at.process), col(at.n))
+    return {writer: EntryNumber(*number) for writer, *number in connection.execute(query)}
 
 
 def write_starts(connection: Connection, changes: Iterable[StartChange]) -> None:
@@ -115,11 +115,11 @@ def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, 
     """
     began = sorted(changes, key=lambda change: change.identity["created"])
     for (identity, columns), alike in groupby(began, lambda change: (tuple(change.identity), tuple(change.columns))):
-        given = [(change.uid, {**change.identity, **change.columns}) for change in alike]
-        names = ("run_id", "uid", "changed", *given[0][1])
-        values = [[run_id, uid, changed, *columns.values()] for uid, columns in given]
-        kept = tuple(name for name in identity if name not in columns)
-        upsert_values(connection, tables.EvaluationRow, names, values, ("run_id", "uid"), kept)
+        rows = [(change.uid, {**change.identity, **change.columns}) for change in alike]
+        names = ("run_id", "uid", "changed", *rows[0][1])
+        values = [[run_id, uid, changed, *columns.values()] for uid, columns in rows]
+        fixed = tuple(name for name in identity if name not in columns)
+        upsert_values(connection, tables.EvaluationRow, names, values, ("run_id", "uid"), fixed)
 
 
 def _imported_again(connection: Connection, changes: list[RowChange], run_id: int) -> set[tuple[Any, ...]]:
@@ -132,10 +132,10 @@ def _imported_again(connection: Connection, changes: list[RowChange], run_id: in
         return set()
     stored = col(row.run_id) == run_id, col(row.uid).in_(uids)
     steps = connection.execute(select(*(col(getattr(row, name)) for name in OF_STEP)).where(*stored).distinct())
-    found = {tuple(step) for step in steps}
-    if found:
+    old_steps = {tuple(step) for step in steps}
+    if old_steps:
         connection.execute(delete(tag).where(col(tag.row_id).in_(select(col(row.id)).where(*stored))))
-    return found
+    return old_steps
 
 
 def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: int) -> None:
@@ -158,14 +158,14 @@ def _payload_upsert() -> Insert:
     row, payload = tables.EvaluationRow, tables.RolloutPayload
     of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
     names = ("content", "tokens")
-    given: dict[str, Any] = {name: bindparam(name) for part in names for name in (f"{part}_start", part)}
-    statement = insert(payload).inline().values(row_id=of_row.scalar_subquery(), **given)
+    parameters: dict[str, Any] = {name: bindparam(name) for part in names for name in (f"{part}_start", part)}
+    statement = insert(payload).inline().values(row_id=of_row.scalar_subquery(), **parameters)
     new = statement.excluded
-    kept: dict[str, Any] = {name: func.coalesce(new[name], getattr(payload, name)) for name in names}
+    updates: dict[str, Any] = {name: func.coalesce(new[name], getattr(payload, name)) for name in names}
     for name in names:
         start = f"{name}_start"
-        kept[start] = case((new[name].is_(None), getattr(payload, start)), else_=new[start])
-    return statement.on_conflict_do_update(index_elements=["row_id"], set_=kept)
+        updates[start] = case((new[name].is_(None), getattr(payload, start)), else_=new[start])
+    return statement.on_conflict_do_update(index_elements=["row_id"], set_=updates)
 
 
 def _tag_insert() -> Insert:

@@ -47,8 +47,8 @@ def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int 
             if change.resumes is not None:
                 others = select(col(Run.uid)).where(col(Run.output_dir) == change.resumes, col(Run.uid) != change.uid)
                 parent = connection.scalar(others.order_by(col(Run.id).desc()).limit(1))
-            described = {"uid": change.uid, "parent": parent, **change.columns}
-            upsert(connection, Run, [described], ("uid",), kept=("heartbeat",))
+            description = {"uid": change.uid, "parent": parent, **change.columns}
+            upsert(connection, Run, [description], ("uid",), fixed=("heartbeat",))
             columns = {}
         else:
             columns = {
@@ -69,8 +69,8 @@ def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int 
             counted = select(col(Run.unattributed_errors)).where(col(Run.uid) == change.uid).with_for_update()
             errors = Counter(connection.scalar(counted) or {}) + Counter(change.unattributed_errors)
             columns["unattributed_errors"] = dict(errors.most_common(_ERRORS))
-        given = literal(change.columns.get("heartbeat", 0), BigInteger())
-        columns["heartbeat"] = later(case((given < latest, given), else_=latest))
+        heartbeat = literal(change.columns.get("heartbeat", 0), BigInteger())
+        columns["heartbeat"] = later(case((heartbeat < latest, heartbeat), else_=latest))
         connection.execute(update(Run).where(col(Run.uid) == change.uid).values(**columns))
 
 
@@ -94,16 +94,16 @@ def run_ids(connection: Connection, uids: Iterable[str], heard: int | None) -> d
     for uid in sorted(wanted - ids.keys()):
         bare = {"uid": uid, "name": uid, "created": now, "heartbeat": now}
         connection.execute(insert(Run).values(**bare).on_conflict_do_nothing())
-        found = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid))
-        if found is not None:
-            ids[uid] = found
+        run_id = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid))
+        if run_id is not None:
+            ids[uid] = run_id
     return ids
 
 
 def known_runs(connection: Connection, uids: Iterable[str]) -> dict[str, int]:
     """Returns ids of the runs that exist, by uid."""
-    found = ((uid, run(connection, {"of_uid": uid}, _id_of_run).scalar()) for uid in uids)
-    return {uid: run_id for uid, run_id in found if run_id is not None}
+    ids = ((uid, run(connection, {"of_uid": uid}, _id_of_run).scalar()) for uid in uids)
+    return {uid: run_id for uid, run_id in ids if run_id is not None}
 
 
 def _id_of_run() -> Select[Any]:
