@@ -32,14 +32,14 @@ def tool_of(action: Any) -> str | None:
         value = action.get(key)
         if isinstance(value, dict):
             value = value.get("name")
-        if isinstance(value, str) and value and (key != "name" or any(it in action for it in ARGUMENTS)):
+        if isinstance(value, str) and value and (key != "name" or any(argument in action for argument in ARGUMENTS)):
             return value
     return None
 
 
 def bare(action: Mapping[str, Any]) -> dict[str, Any]:
     """Return the action without OpenEnv's metadata and without keys that are None."""
-    return {key: it for key, it in action.items() if key != "metadata" and it is not None}
+    return {key: value for key, value in action.items() if key != "metadata" and value is not None}
 
 
 def written_action(action: Any) -> str:
@@ -60,9 +60,15 @@ def written_action(action: Any) -> str:
     tool = tool_of(action)
     if tool is None:
         return _pairs(bare(action)) or "{}"
-    nested = next((it for key in TOOL_KEYS if isinstance(it := action.get(key), dict)), action)
-    given = next((it for key in ARGUMENTS if (it := _parsed(nested.get(key))) not in _EMPTY), None)
-    arguments = "" if given is None else _pairs(given) if isinstance(given, dict) else _value(given, is_alone=True)
+    nested = next((value for key in TOOL_KEYS if isinstance(value := action.get(key), dict)), action)
+    arguments_value = next((value for key in ARGUMENTS if (value := _parsed(nested.get(key))) not in _EMPTY), None)
+    arguments = (
+        ""
+        if arguments_value is None
+        else _pairs(arguments_value)
+        if isinstance(arguments_value, dict)
+        else _value(arguments_value, is_alone=True)
+    )
     return f"{tool}  {arguments}".rstrip()
 
 
@@ -107,14 +113,14 @@ def observation_key(observation: Any) -> str | None:
     if len(written) > _BEGINNING and len(beginning) > 1:
         beginning.pop()  # a part of a word
     words = list[str]()
-    for it in beginning:
-        word = it if it.isalpha() else it.strip(_MARKS)
+    for piece in beginning:
+        word = piece if piece.isalpha() else piece.strip(_MARKS)
         if word.isalpha() or word == "0":
             words.append(word)
             if len(words) == _WORDS:
                 break
-    known = " ".join(words) if words or not beginning else f"#{' '.join(beginning).translate(_DIGITS)}"
-    return b2a_base64(zlib.crc32(known.encode(errors="replace")).to_bytes(4)[1:], newline=False).decode()
+    key_text = " ".join(words) if words or not beginning else f"#{' '.join(beginning).translate(_DIGITS)}"
+    return b2a_base64(zlib.crc32(key_text.encode(errors="replace")).to_bytes(4)[1:], newline=False).decode()
 
 
 def observed_text(observation: Any, depth: int = _DEEP) -> str | None:
@@ -123,8 +129,8 @@ def observed_text(observation: Any, depth: int = _DEEP) -> str | None:
         return observation
     parts = observation if isinstance(observation, list) else ()
     if isinstance(observation, dict):
-        parts = [it for name, it in observation.items() if name != "metadata"]
-    texts = [text for it in parts if depth and (text := observed_text(it, depth - 1)) is not None]
+        parts = [part for name, part in observation.items() if name != "metadata"]
+    texts = [text for part in parts if depth and (text := observed_text(part, depth - 1)) is not None]
     return " ".join(texts) if texts else None
 
 
@@ -133,8 +139,8 @@ def split_reasoning(answer: str) -> tuple[str | None, str]:
     instead. Text before the tag is not reasoning, and stays in the answer.
     """
     head, ended, rest = answer.partition(_THINK_END)
-    said, begun, thought = head.partition(_THINK)
-    if not ended and (said.strip() or not begun):
+    before_tag, begun, thought = head.partition(_THINK)
+    if not ended and (before_tag.strip() or not begun):
         return None, answer
-    before = said if begun and said.strip() else ""
+    before = before_tag if begun and before_tag.strip() else ""
     return (thought if begun else head).strip(), before + rest.lstrip()

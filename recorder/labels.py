@@ -26,18 +26,18 @@ def tag_of(written: str) -> str:
 
 def tags_in(metadata: Any) -> tuple[str, ...]:
     """Return each tag once, in their order. Other values, which a user's `edit` may have stored there, are left out."""
-    found = metadata.get("tags") if isinstance(metadata, dict) else None
-    if not isinstance(found, list):
+    values = metadata.get("tags") if isinstance(metadata, dict) else None
+    if not isinstance(values, list):
         return ()
-    return tuple(dict.fromkeys(tag for one in found if isinstance(one, str) and (tag := tag_of(one))))
+    return tuple(dict.fromkeys(tag for value in values if isinstance(value, str) and (tag := tag_of(value))))
 
 
 def metrics_in(metadata: Any) -> dict[str, float | None] | None:
     """Return the metrics that are numbers, None for one that is not finite; None if there are none at all."""
-    found = metadata.get("metrics") if isinstance(metadata, dict) else None
-    if not isinstance(found, dict):
+    metrics = metadata.get("metrics") if isinstance(metadata, dict) else None
+    if not isinstance(metrics, dict):
         return None
-    numbers = {column(name) or "": _finite(value) for name, value in found.items() if _is_number(value)}
+    numbers = {column(name) or "": _finite(value) for name, value in metrics.items() if _is_number(value)}
     return numbers or None
 
 
@@ -48,12 +48,12 @@ def attributes_in(metadata: Any) -> dict[str, str | float] | None:
     if not isinstance(metadata, dict):
         return None
     others = {name: value for name, value in metadata.items() if name not in _NO_ATTRIBUTES}
-    found: dict[str, str | float] = {}
+    attributes: dict[str, str | float] = {}
     for source in (metadata.get("dataset"), metadata.get("notes"), others):
         for name, value in _flat(source, ""):
-            if name not in found and len(found) < _MOST_ATTRIBUTES:
-                found[name] = value
-    return found or None
+            if name not in attributes and len(attributes) < _MOST_ATTRIBUTES:
+                attributes[name] = value
+    return attributes or None
 
 
 def attribute_text(value: str | float | None) -> str | None:

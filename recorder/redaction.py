@@ -81,31 +81,31 @@ def _without_urls_secrets(text: str) -> str:
     return _PARAMETER.sub(_parameter, text) if "=" in text else text
 
 
-def _assigned(found: re.Match[str]) -> str:
-    before = found.string[max(0, found.start() - _LONGEST) : found.start()]
-    return _hidden(found, 1) if _is_secret(_BETWEEN_NAMES.split(before)[-1]) else found[0]
+def _assigned(match: re.Match[str]) -> str:
+    before = match.string[max(0, match.start() - _LONGEST) : match.start()]
+    return _hidden(match, 1) if _is_secret(_BETWEEN_NAMES.split(before)[-1]) else match[0]
 
 
-def _variable(found: re.Match[str]) -> str:
-    return _hidden(found, 2) if _is_secret(found[1]) or _IN_SHELL.search(found[1]) else found[0]
+def _variable(match: re.Match[str]) -> str:
+    return _hidden(match, 2) if _is_secret(match[1]) or _IN_SHELL.search(match[1]) else match[0]
 
 
-def _bare(found: re.Match[str]) -> str:
+def _bare(match: re.Match[str]) -> str:
     """Hide a value without quotes, as in "password=hunter2", unless it is code: a name, an attribute, or a call."""
-    name, value = found.groups()
+    name, value = match.groups()
     is_code = (
-        name.lower() == value.lower() or _ATTRIBUTE.match(value) or found.string.startswith(("(", "["), found.end())
+        name.lower() == value.lower() or _ATTRIBUTE.match(value) or match.string.startswith(("(", "["), match.end())
     )
-    return found[0] if is_code or not _is_secret(name) else _hidden(found, 2)
+    return match[0] if is_code or not _is_secret(name) else _hidden(match, 2)
 
 
-def _parameter(found: re.Match[str]) -> str:
-    return _hidden(found, 2) if _is_secret(found[1]) or _IN_URL.search(found[1]) else found[0]
+def _parameter(match: re.Match[str]) -> str:
+    return _hidden(match, 2) if _is_secret(match[1]) or _IN_URL.search(match[1]) else match[0]
 
 
-def _hidden(found: re.Match[str], group: int) -> str:
+def _hidden(match: re.Match[str], group: int) -> str:
     """Return the match with `***` in place of the group, which is its last part."""
-    return found[0][: found.start(group) - found.start()] + _MASK
+    return match[0][: match.start(group) - match.start()] + _MASK
 
 
 def _may_hide(name: str, item: Any) -> bool:

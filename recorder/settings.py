@@ -81,31 +81,31 @@ class Settings:
             )
         if not isinstance(self.muted, Mapping) or not all(str(reason).strip() for reason in self.muted.values()):
             raise SettingsError(f"muted must be a dict of reasons by diagnostic, not {self.muted!r:.80}.")
-        object.__setattr__(self, "muted", {str(name): shortened(str(it)) for name, it in self.muted.items()})
+        object.__setattr__(self, "muted", {str(name): shortened(str(reason)) for name, reason in self.muted.items()})
         if not isinstance(self.environments, Mapping):
             raise SettingsError(f"environments must be a dict of settings by eval, not {self.environments!r:.80}.")
-        checked = {str(name): self._of_one(str(name), given) for name, given in self.environments.items()}
+        checked = {str(name): self._of_one(str(name), changes) for name, changes in self.environments.items()}
         object.__setattr__(self, "environments", checked)
 
     def of_environment(self, name: str) -> "Settings":
         """Return the settings that apply to the rollouts of one eval."""
         return self._with(self.environments.get(name, {}))
 
-    def _with(self, own: Mapping[str, Any]) -> "Settings":
-        together = {} if own.keys().isdisjoint(_SOLVED) else dict.fromkeys(_SOLVED)  # they define solved together
-        return replace(self, **{**together, **own}, environments={})
+    def _with(self, changes: Mapping[str, Any]) -> "Settings":
+        together = {} if changes.keys().isdisjoint(_SOLVED) else dict.fromkeys(_SOLVED)  # they define solved together
+        return replace(self, **{**together, **changes}, environments={})
 
-    def _of_one(self, name: str, given: Any) -> dict[str, Any]:
+    def _of_one(self, name: str, changes: Any) -> dict[str, Any]:
         """Check the settings of one environment, together with the run's."""
-        if not isinstance(given, Mapping) or not given.keys() <= set(_PER_ENVIRONMENT):
+        if not isinstance(changes, Mapping) or not changes.keys() <= set(_PER_ENVIRONMENT):
             raise SettingsError(
-                f"environments[{name!r:.80}] must be a dict of {', '.join(_PER_ENVIRONMENT)}, not {given!r:.80}."
+                f"environments[{name!r:.80}] must be a dict of {', '.join(_PER_ENVIRONMENT)}, not {changes!r:.80}."
             )
         try:
-            own = self._with(given)
+            settings = self._with(changes)
         except SettingsError as error:
             raise SettingsError(f"environments[{name!r:.80}]: {error}") from None
-        return {key: getattr(own, key) for key in given}
+        return {key: getattr(settings, key) for key in changes}
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values by name, as JSON values."""
@@ -114,29 +114,29 @@ class Settings:
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":
         """Make settings from values by name; unknown names are left out. Raises SettingsError, see `Settings`."""
-        return cls(**{it.name: values[it.name] for it in fields(cls) if it.name in values})
+        return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
 
-def check_thresholds(settings: Settings, known: Mapping[str, Limits | None]) -> None:
+def check_thresholds(settings: Settings, limits: Mapping[str, Limits | None]) -> None:
     """Check the thresholds of settings; `known` has least and greatest value by id, None for any number. Raises
     SettingsError if a diagnostic is unknown, also one that is muted (the message names the nearest), or a threshold is
     out of its range.
     """
     for name in settings.muted:
-        if name not in known:
-            raise unknown_diagnostic(name, known)
+        if name not in limits:
+            raise unknown_diagnostic(name, limits)
     for name, value in settings.thresholds.items():
-        if name not in known:
-            raise unknown_diagnostic(name, known)
-        least, most = known[name] or (-math.inf, math.inf)
+        if name not in limits:
+            raise unknown_diagnostic(name, limits)
+        least, most = limits[name] or (-math.inf, math.inf)
         if not least <= value <= most:
             span = f"from {least:g} to {most:g}" if math.isfinite(most) else f"from {least:g} on"
             raise SettingsError(f"The threshold of {name} must be a number {span}, not {value:g}.")
 
 
-def unknown_diagnostic(name: str, known: Iterable[str]) -> SettingsError:
+def unknown_diagnostic(name: str, ids: Iterable[str]) -> SettingsError:
     """Return the error for an unknown diagnostic, which names the nearest known one."""
-    names = sorted(known)
+    names = sorted(ids)
     near = nearest(name, names)
     meant = f"did you mean {near!r}?" if near else f"choose from {', '.join(names)}."
     return SettingsError(f"There is no diagnostic {shortened(name)!r}: {meant}")

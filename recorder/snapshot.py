@@ -78,8 +78,8 @@ def plain(value: Any) -> Any:
 
 def plain_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Copy a run's settings as `plain` does; NaN and infinities, which JSON lacks, become text."""
-    found: dict[str, Any] = json.loads(json.dumps(plain(dict(values))), parse_constant=str)
-    return found
+    settings: dict[str, Any] = json.loads(json.dumps(plain(dict(values))), parse_constant=str)
+    return settings
 
 
 def _copy(json: bytes) -> bytes:
@@ -200,18 +200,18 @@ class _Conversion:
             raise _TooLargeError
 
 
-def _size(value: Any, known: dict[int, int]) -> int:
+def _size(value: Any, sizes: dict[int, int]) -> int:
     """Return how many values orjson would write. Each container is counted once; `known` has their sizes by id."""
     if not isinstance(value, _CONTAINERS):
         return 1
-    if id(value) not in known:
-        known[id(value)] = _WRITTEN  # if it occurs again before it is counted, it contains itself
+    if id(value) not in sizes:
+        sizes[id(value)] = _WRITTEN  # if it occurs again before it is counted, it contains itself
         inside = dict.values(value) if isinstance(value, dict) else value
         size = 1 + len(value)
         if not _SCALARS.issuperset(map(type, inside)):
-            size += sum([_size(v, known) for v in inside if isinstance(v, _CONTAINERS)])
-        known[id(value)] = size
-    return known[id(value)]
+            size += sum([_size(v, sizes) for v in inside if isinstance(v, _CONTAINERS)])
+        sizes[id(value)] = size
+    return sizes[id(value)]
 
 
 class _Copy:

@@ -9,30 +9,30 @@ _LONGEST_SHOWN = 80  # characters of a value in a message; nearest() takes time 
 _MOST_LISTED = 12
 
 
-def check_word(field: str, kind: str, word: str, known: Sequence[str]) -> None:
+def check_word(field: str, kind: str, word: str, words: Sequence[str]) -> None:
     """Raise FilterError, with the nearest known word, for an unknown one; `kind` names what it should be."""
-    if word not in known:
-        raise misspelt(field, f"unknown {kind} {shortened(word)!r}", word, known)
+    if word not in words:
+        raise misspelt(field, f"unknown {kind} {shortened(word)!r}", word, words)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
+def nearest(word: str, words: Iterable[str]) -> str | None:
     """Return the known word that `word` is most probably a misspelling of; None if none is similar."""
-    by_lower = {name.lower()[:_LONGEST_SHOWN]: name for name in known}
+    by_lower = {name.lower()[:_LONGEST_SHOWN]: name for name in words}
     word = word.lower()[:_LONGEST_SHOWN]
     longer = [name for name in by_lower if name.startswith(word)]
-    found = longer if len(longer) == 1 else difflib.get_close_matches(word, by_lower, n=1, cutoff=0.5)
-    return by_lower[found[0]] if found else None
+    matches = longer if len(longer) == 1 else difflib.get_close_matches(word, by_lower, n=1, cutoff=0.5)
+    return by_lower[matches[0]] if matches else None
 
 
-def misspelt(field: str, what: str, word: str, known: Sequence[str], meant: str | None = None) -> FilterError:
+def misspelt(field: str, what: str, word: str, words: Sequence[str], meant: str | None = None) -> FilterError:
     """Return an error that says `what` is wrong; it names what was `meant`, the nearest known word, or some of them."""
-    near = meant or nearest(word, known)
+    near = meant or nearest(word, words)
     if near is not None:
         return FilterError(field, f"{what}: did you mean {near!r}?", written=word, meant=near)
-    if not known:
+    if not words:
         return FilterError(field, f"{what}: there are none yet")
-    more = ", ..." if len(known) > _MOST_LISTED else ""
-    listed = ", ".join(shortened(name) for name in known[:_MOST_LISTED] if name)
+    more = ", ..." if len(words) > _MOST_LISTED else ""
+    listed = ", ".join(shortened(name) for name in words[:_MOST_LISTED] if name)
     return FilterError(field, f"{what}: choose from {listed}{more}")
 
 

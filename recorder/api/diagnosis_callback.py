@@ -109,10 +109,10 @@ class DiagnosisCallback:
         for name, value in numbers.items():
             if value is not None and not value > 0:
                 raise SettingsError(f"{name} must be above 0, not {value!r}.")
-        known = all_limits(diagnostics)
-        check_thresholds(settings or Settings(), known)
+        limits = all_limits(diagnostics)
+        check_thresholds(settings or Settings(), limits)
         self._every_steps, self._every_seconds = every_steps, every_seconds
-        self._stops, self._stop_on = bool(stop_on), _predicate(stop_on, known)
+        self._stops, self._stop_on = bool(stop_on), _predicate(stop_on, limits)
         headers = dict(webhook_headers or {})
         self._webhook = None if webhook is None else Webhook(webhook, headers, webhook_timeout)
         self._quiet_steps, self._settings, self._diagnostics = quiet_steps, settings, tuple(diagnostics)
@@ -133,13 +133,13 @@ class DiagnosisCallback:
                 if (by_steps or by_time) and (watch := self._watching(state)) is not None:
                     self._last_step, self._last_time = step, now
                     watch.request()
-        found = self._watch.stopped_by if self._watch is not None else None
-        if self._stops and first_rank_says(found is not None):
+        card = self._watch.stopped_by if self._watch is not None else None
+        if self._stops and first_rank_says(card is not None):
             control.should_training_stop = True
-            if found is not None and not self._stopped:
+            if card is not None and not self._stopped:
                 self._stopped = True
                 with guard("reporting why training stops"):
-                    self._report_stop(found, state)
+                    self._report_stop(card, state)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:  # noqa: ARG002
         """Diagnose a last time; wait for it, 20 seconds at most."""
@@ -260,12 +260,12 @@ class _Watch:
             logger.warning("logs-ui: %s The training goes on.", what)
 
 
-def _predicate(stop_on: StopOn, known: Collection[str]) -> Callable[[Card], bool]:
+def _predicate(stop_on: StopOn, all_ids: Collection[str]) -> Callable[[Card], bool]:
     """Return `stop_on` as a function; raise a SettingsError if it names an unknown diagnostic."""
     if callable(stop_on):
         return stop_on
     ids = {stop_on} if isinstance(stop_on, str) else set(stop_on)
     for name in ids:
-        if name not in known:
-            raise unknown_diagnostic(name, known)
+        if name not in all_ids:
+            raise unknown_diagnostic(name, all_ids)
     return lambda card: card.id in ids

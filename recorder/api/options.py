@@ -62,8 +62,10 @@ def takes_record_options(function: F) -> F:
     """
     is_class = isinstance(function, type)  # whose `__new__` may say nothing of its options
     signature = inspect.signature(function.__init__ if is_class else function)
-    named = [it for it in signature.parameters.values() if it.kind is not inspect.Parameter.VAR_KEYWORD]
-    parameters = named[1:] if is_class else named
+    own_parameters = [
+        parameter for parameter in signature.parameters.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    parameters = own_parameters[1:] if is_class else own_parameters
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
         for name, annotation in typing.get_type_hints(RecordOptions).items()
@@ -71,8 +73,8 @@ def takes_record_options(function: F) -> F:
     function.__signature__ = signature.replace(parameters=[*parameters, *shared])  # type: ignore[attr-defined]
     if function.__doc__ and RecordOptions.__doc__:  # python -OO has none
         before, _, after = function.__doc__.partition("        **options:")
-        described = RecordOptions.__doc__.partition("Attributes:\n")[2].partition("\n\n")[0]
-        function.__doc__ = before + described + "\n" + after.partition("\n")[2]
+        description = RecordOptions.__doc__.partition("Attributes:\n")[2].partition("\n\n")[0]
+        function.__doc__ = before + description + "\n" + after.partition("\n")[2]
     return function
 
 
@@ -124,9 +126,13 @@ def check_names(function: Callable[..., Any], options: RecordOptions) -> None:
     """Raise a TypeError for an option that `RecordOptions` lacks; it names the one that is spelt most alike."""
     for name in options:
         if name not in RecordOptions.__annotations__:
-            known = [it.name for it in inspect.signature(function).parameters.values() if it.kind is it.KEYWORD_ONLY]
-            near = nearest(name, known)
-            hint = f"did you mean {near!r}?" if near else f"choose from {', '.join(known)}"
+            names = [
+                parameter.name
+                for parameter in inspect.signature(function).parameters.values()
+                if parameter.kind is parameter.KEYWORD_ONLY
+            ]
+            near = nearest(name, names)
+            hint = f"did you mean {near!r}?" if near else f"choose from {', '.join(names)}"
             raise TypeError(f"{function.__name__}() has no option {name!r}: {hint}")
 
 
@@ -141,5 +147,5 @@ def settings_to_keep(settings: Settings | None) -> dict[str, Any] | None:
     # Imported here: only a training that was given settings pays for loading the diagnostics, which check them.
     from logs_ui.recorder.diagnosis.run_checks import DIAGNOSTICS
 
-    check_thresholds(settings, {it.id: it.limits for it in DIAGNOSTICS})
+    check_thresholds(settings, {diagnostic.id: diagnostic.limits for diagnostic in DIAGNOSTICS})
     return settings.as_dict()

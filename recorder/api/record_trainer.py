@@ -176,8 +176,8 @@ class LogsUICallback:
         **options: Unpack[RecordOptions],
     ) -> None:
         writer_for(checked_options(type(self), options).address)
-        given = {"task": task, "parse": parse, "announce": announce and None, **options}
-        self._options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        all_options = {"task": task, "parse": parse, "announce": announce and None, **options}
+        self._options: dict[str, Any] = {name: value for name, value in all_options.items() if value is not None}
         trl.at_start(_record_by_callback)
         install()
 

@@ -101,14 +101,14 @@ def _record(run: OpenRun, trace: Any, group: str, number: int) -> None:
             row.failed(f"{trace.errors[-1].type}: {trace.errors[-1].message}")
         elif reason := "timeout" if trace.is_timeout else _STOPS.get(trace.stop_condition):
             row.stop(reason)
-        given = [branch for branch in trace.branches if any(branch.sampled_mask)]
-        if len(given) == 1:  # several are several samples: the row has the longest chain of its calls
-            ids, mask, logprobs = given[0].token_ids, given[0].sampled_mask, given[0].logprobs
+        branches = [branch for branch in trace.branches if any(branch.sampled_mask)]
+        if len(branches) == 1:  # several are several samples: the row has the longest chain of its calls
+            ids, mask, logprobs = branches[0].token_ids, branches[0].sampled_mask, branches[0].logprobs
             start = mask.index(True)
-            row.tokens(ids[:start], ids[start:], logprobs=logprobs[start:], mask=[int(one) for one in mask[start:]])
+            row.tokens(ids[:start], ids[start:], logprobs=logprobs[start:], mask=[int(flag) for flag in mask[start:]])
     if trace.rewards:
         rewards = {name: reward and reward.score for name, reward in trace.rewards.items()}
-        row.score(rewards=rewards, weights={name: it.weight for name, it in trace.rewards.items() if it})
+        row.score(rewards=rewards, weights={name: scored.weight for name, scored in trace.rewards.items() if scored})
 
 
 def _record_calls(row: OpenRollout, trace: Any) -> None:
@@ -152,7 +152,7 @@ def _reply(nodes: Any, node: Any, message: dict[str, Any], call: Any) -> dict[st
     """Return a sampled node as the choice of a chat completion, with vLLM's ids if the trace has them."""
     choice = {"index": 0, "message": message, "finish_reason": call and call.finish_reason}
     if sampled := sum(node.mask):
-        ids = [token for one in (*_above(nodes, node), node) for token in one.token_ids]
+        ids = [token for part in (*_above(nodes, node), node) for token in part.token_ids]
         logprobs = {"tokens": ids[-sampled:], "token_logprobs": list(node.logprobs)}
         choice |= {"prompt_token_ids": ids[:-sampled], "token_ids": ids[-sampled:], "logprobs": logprobs}
     usage = call and call.usage
@@ -165,7 +165,7 @@ def _message(node: Any) -> dict[str, Any]:
     message = {"content": None, **node.message.model_dump(mode="json", exclude_none=True, exclude={"provider_state"})}
     calls = message.pop("tool_calls", None) or []
     made = [
-        {"id": it["id"], "type": "function", "function": {key: it[key] for key in ("name", "arguments")}}
-        for it in calls
+        {"id": call["id"], "type": "function", "function": {key: call[key] for key in ("name", "arguments")}}
+        for call in calls
     ]
     return message | ({"tool_calls": made} if made else {})

@@ -67,12 +67,12 @@ def _row(index: object, here: Strand) -> int:
         row = NO_ROW
     if row >= 0 and (tree.rows is None or row < tree.rows):
         return row
-    shown = repr(index)[:_SHOWN] if isinstance(index, int | float | str) else f"a {type(index).__name__}"
+    text = repr(index)[:_SHOWN] if isinstance(index, int | float | str) else f"a {type(index).__name__}"
     possible = "from 0" if tree.rows is None else f"0 to {tree.rows - 1}"
     guard.caught(
         "entering the scope of a row",
         LogsUIError(
-            f"row_scope() got {shown}, which is not the index of a row, so its calls are unattributed. "
+            f"row_scope() got {text}, which is not the index of a row, so its calls are unattributed. "
             f"Pass the prompt's index in the list that the rollout function got, {possible}"
         ),
     )

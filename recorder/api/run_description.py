@@ -86,11 +86,11 @@ def _taken(address: Address) -> set[str]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the installed packages that rollouts depend on."""
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for package in _PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
-            found[package] = importlib.metadata.version(package)
-    return found
+            by_package[package] = importlib.metadata.version(package)
+    return by_package
 
 
 def git(folder: Path) -> dict[str, Any]:

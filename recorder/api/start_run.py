@@ -350,10 +350,10 @@ class OpenRollout(CurrentRow):
             if not self._is_open_for("turn"):
                 return
             log = self._call.collector
-            said, counted, limit = _converted(str, text), _converted(int, tokens), _converted(int, max_tokens)
-            if said is not None:
+            answer_text, counted, limit = _converted(str, text), _converted(int, tokens), _converted(int, max_tokens)
+            if answer_text is not None:
                 begun = log.begin(self._strand, "generation", seam="turn")
-                answer = Answer(None, None, _converted(str, finish), text=said, completion_tokens=counted)
+                answer = Answer(None, None, _converted(str, finish), text=answer_text, completion_tokens=counted)
                 sampling = {} if limit is None else {"max_tokens": limit}
                 log.add(Generation(begun.order, begun.began, 0.0, [answer], sampling, "turn", self._strand))
             if any(value is not None for value in (action, observation, reward, done, error)):
@@ -364,7 +364,7 @@ class OpenRollout(CurrentRow):
                         EnvironmentCall(
                             begun.order, begun.began, _converted(float, seconds) or 0.0, begun.client, "step",
                             begun.sent or b"null", heard, _converted(float, reward), _converted(bool, done), None,
-                            _converted(lambda it: one_line(str(it)), error), self._strand, None, images,
+                            _converted(lambda value: one_line(str(value)), error), self._strand, None, images,
                         )
                     )  # fmt: skip
             self._store_if_received()
@@ -418,9 +418,9 @@ class OpenRollout(CurrentRow):
             columns: dict[str, Any] = {} if advantage is None else {"advantage": finite(_converted(float, advantage))}
             total, scores = _converted(float, reward), _converted(_numbers, rewards)
             if total is not None or scores is not None:
-                given = _converted(_numbers, weights) or {}
-                known = {name: weight for name, weight in given.items() if weight is not None}
-                columns |= {**reward_columns(total, scores, known), "scored": now_us()}
+                numbers = _converted(_numbers, weights) or {}
+                known_weights = {name: weight for name, weight in numbers.items() if weight is not None}
+                columns |= {**reward_columns(total, scores, known_weights), "scored": now_us()}
             if not self._call.settled:
                 self._is_open_for("score")
             self._writer.put(ColumnsJob(self._call, [columns]))
@@ -490,9 +490,9 @@ class OpenRollout(CurrentRow):
                 self._writer.put(FinishedJob(self._call, self._output, self._metadata, self._end_columns, now_us()))
             else:
                 self._writer.put(FailedJob.of(self._call, error))
-                told = {name: value for name, value in self._end_columns.items() if name == "staleness"}
-                if told:
-                    self._writer.put(ColumnsJob(self._call, [told]))
+                columns = {name: value for name, value in self._end_columns.items() if name == "staleness"}
+                if columns:
+                    self._writer.put(ColumnsJob(self._call, [columns]))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -549,7 +549,7 @@ def _converted(convert: Callable[[Any], T], value: Any) -> T | None:
 
 
 def _name_of(value: object) -> str | None:
-    return _converted(lambda it: shortened(str(it)), value)
+    return _converted(lambda text: shortened(str(text)), value)
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float | None]:

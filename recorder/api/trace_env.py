@@ -142,8 +142,8 @@ class _Environment(_StandIn, wrapt.ObjectProxy):  # type: ignore[type-arg]
 
     def _self_recorded(self, name: str) -> Any:
         value = getattr(self.__wrapped__, name)
-        known, recorded = self._self_methods.get(name, (None, None))
-        if type(value) is MethodType and value == known:
+        original, recorded = self._self_methods.get(name, (None, None))
+        if type(value) is MethodType and value == original:
             return recorded
         if not callable(value) or (name.endswith("_async") and not inspect.iscoroutinefunction(value)):
             return value  # a vector environment's step_async only begins what step_wait() ends
@@ -293,9 +293,9 @@ def _step_answer(result: Any) -> Answer:
     return _named_answer(result)
 
 
-def _either(one: Any, other: Any) -> Any:
+def _either(a: Any, b: Any) -> Any:
     """Return `one or other`; element by element for a vector environment."""
-    return one or other if isinstance(one, bool) and isinstance(other, bool) else np.logical_or(one, other)
+    return a or b if isinstance(a, bool) and isinstance(b, bool) else np.logical_or(a, b)
 
 
 def _info(info: Mapping[Any, Any], truncated: Any) -> dict[Any, Any] | None:
@@ -331,7 +331,7 @@ _METHODS = {"reset": _reset, "step": _step, "reset_async": _reset, "step_async":
 
 def _global(module: str, name: str) -> Any:
     """Return what a module has under a qualified name; None without it."""
-    found: Any = sys.modules.get(module)
+    value: Any = sys.modules.get(module)
     for step in name.split("."):
-        found = getattr(found, step, None)
-    return found
+        value = getattr(value, step, None)
+    return value

@@ -67,10 +67,10 @@ class Generation(Struct, frozen=True, array_like=True):
     @property
     def size(self) -> int:
         """Return bytes of its tokens. Contexts repeat what is before them: they grow with the square of the turns."""
-        kept = self.sequences
-        if type(kept) is TokenBatch:
-            return kept.size
-        return sum([sequence.size for sequence in kept]) + len(self.asked or b"")
+        sequences = self.sequences
+        if type(sequences) is TokenBatch:
+            return sequences.size
+        return sum([sequence.size for sequence in sequences]) + len(self.asked or b"")
 
 
 class EnvironmentCall(Struct, frozen=True, array_like=True):
@@ -187,23 +187,23 @@ class CallRecords(Struct, array_like=True, eq=False):
 
     def share_strands(self) -> "CallRecords":
         """Give decoded calls of one strand the same object again: attribution compares strands by identity."""
-        known: dict[int, Strand] = {}
+        strands: dict[int, Strand] = {}
         for call in self.calls:
             if call.strand is not None:
-                strand = _shared(call.strand, known)
+                strand = _shared(call.strand, strands)
                 if strand is not call.strand:
                     force_setattr(call, "strand", strand)
         return self
 
 
-def _shared(strand: Strand, known: dict[int, Strand]) -> Strand:
+def _shared(strand: Strand, strands: dict[int, Strand]) -> Strand:
     """Return the strand of the same number in `known`; add it, and the strands above it, if it is not there."""
-    while (found := known.get(strand.number)) is None:
-        known[strand.number] = strand
+    while (known_strand := strands.get(strand.number)) is None:
+        strands[strand.number] = strand
         if strand.parent is None:
             return strand
-        strand.parent = _shared(strand.parent, known)
-    return found
+        strand.parent = _shared(strand.parent, strands)
+    return known_strand
 
 
 class Collector:
@@ -273,7 +273,9 @@ class Collector:
                 force_setattr(call, "began", call.began + shift)
             self.records.keep(call, call.size)
         self._orders = itertools.count(1 + max([call.order for call in records.calls], default=-1))
-        self._client_numbers = itertools.count(1 + max([it.client for it in records.environment_calls], default=-1))
+        self._client_numbers = itertools.count(
+            1 + max([environment_call.client for environment_call in records.environment_calls], default=-1)
+        )
 
     def forget(self, begun: Begun) -> None:
         """End a call of which nothing is recorded."""
@@ -330,10 +332,10 @@ class Collector:
         return _ChildsCollector(self.model, _children.forked())
 
     def _number(self, client: object) -> int:
-        known = self._clients.get(id(client))
-        if known is None:
-            known = self._clients.setdefault(id(client), (next(self._client_numbers), client))
-        return known[0]
+        entry = self._clients.get(id(client))
+        if entry is None:
+            entry = self._clients.setdefault(id(client), (next(self._client_numbers), client))
+        return entry[0]
 
 
 class _ChildsCollector(Collector):

@@ -162,8 +162,8 @@ def method_call(
     """
 
     def sent() -> Any:
-        given = {"args": list(args), **kwargs} if args else kwargs  # TRL passes everything by name
-        return given if kind == "reset" else {"name": name, "arguments": given}
+        arguments = {"args": list(args), **kwargs} if args else kwargs  # TRL passes everything by name
+        return arguments if kind == "reset" else {"name": name, "arguments": arguments}
 
     def read(result: Any) -> Answer:
         return Answer(None, reward=result) if kind == "reward" else Answer(result)

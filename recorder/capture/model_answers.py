@@ -50,12 +50,12 @@ def finish_of(sampled: Several[int] | Ids, ends: Container[int], limit: int | No
 
 def end_tokens(*sources: Any) -> frozenset[int]:
     """Return the end tokens of models (by their generation config), tokenizers and processors. None has none."""
-    found: set[int] = set()
+    ids: set[int] = set()
     for source in sources:
         inner = getattr(source, "generation_config", None) or getattr(source, "tokenizer", source)
         eos = getattr(inner, "eos_token_id", None)
-        found.update(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
-    return frozenset(found)
+        ids.update(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
+    return frozenset(ids)
 
 
 class TokenBatch(Struct, eq=False, dict=True):
@@ -121,9 +121,9 @@ class TokenBatch(Struct, eq=False, dict=True):
         ends = np.zeros(answers.shape, np.bool_)
         for end in self.ends:  # there are few: np.isin() takes three times as long
             ends |= answers == end
-        kept = np.ones(answers.shape, bool) if self.pad is None else answers != self.pad
+        is_text = np.ones(answers.shape, bool) if self.pad is None else answers != self.pad
         # An added column of True makes argmax find the end of a row that has no end token, or no padding.
         to_end = np.column_stack([ends, np.ones(count, bool)]).argmax(1) + 1
-        to_padding = length - np.column_stack([kept[:, ::-1], np.ones(count, bool)]).argmax(1)
+        to_padding = length - np.column_stack([is_text[:, ::-1], np.ones(count, bool)]).argmax(1)
         ended: NDArray[np.bool_] = np.any(ends, axis=1)
         return np.where(ended, to_end, to_padding).tolist(), ended.tolist()

@@ -56,10 +56,10 @@ class Images:
         self._has_references = False
 
     @classmethod
-    def received(cls, found: Sequence[StoredImage]) -> "Images":
+    def received(cls, stored: Sequence[StoredImage]) -> "Images":
         """Return the images of an observation that has references to them already."""
         images = cls()
-        images._found, images._has_references = {image.hash: image for image in found}, True
+        images._found, images._has_references = {image.hash: image for image in stored}, True
         return images
 
     def __bool__(self) -> bool:
@@ -100,11 +100,11 @@ class Images:
                 return self._kept(self._pending[int(name.partition(":")[2])].stored())
             return {key: self._referred(item) for key, item in value.items()}
         if isinstance(value, str):
-            found = _of_text(value)
-            return value if found is None else self._kept(found)
+            image = _of_text(value)
+            return value if image is None else self._kept(image)
         if isinstance(value, list) and value and not isinstance(value[0], int | float):
-            found = _of_lists(value)
-            return [self._referred(item) for item in value] if found is None else self._kept(found)
+            image = _of_lists(value)
+            return [self._referred(item) for item in value] if image is None else self._kept(image)
         return value
 
     def _kept(self, image: StoredImage | Dropped) -> dict[str, Any]:
@@ -286,17 +286,17 @@ class _Pending:
         with self._lock:
             if self._stored is None:
                 self._stored = self._encoded()
-                kept = len(self._stored.data) if isinstance(self._stored, StoredImage) else 0
+                size = len(self._stored.data) if isinstance(self._stored, StoredImage) else 0
                 self._data = b""
-                _budget.add(kept - self._size)
-                self._size = kept
+                _budget.add(size - self._size)
+                self._size = size
             return self._stored
 
     def _encoded(self) -> StoredImage | Dropped:
         if self._shape is None:
-            found = _of_bytes(self._data)
-            assert found is not None  # noqa: S101 - its header was read before
-            return found
+            image = _of_bytes(self._data)
+            assert image is not None  # noqa: S101 - its header was read before
+            return image
         height, width, _ = self._shape
         return _stored(png(np.frombuffer(self._data, np.uint8).reshape(self._shape)), "image/png", width, height)
 

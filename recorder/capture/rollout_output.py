@@ -70,7 +70,7 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
         """Return row `i`'s other fields, and `notes` on arrays that `tokens` leaves out. As in TRL, a list has one
         value a row; others are every row's.
         """
-        found = {
+        fields = {
             name: value[i] if name in self.lists else value
             for name, value in self._parsed.items()
             if name not in self.lists or i < len(value)
@@ -80,7 +80,7 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
         odd = {
             name: f"{count} values for {ids} ids: left out" for name, count in counts.items() if count not in {0, ids}
         }
-        return found | {"notes": odd} if odd else found
+        return fields | {"notes": odd} if odd else fields
 
     @cached_property
     def numbers(self) -> dict[str, list[float | None]]:

@@ -58,14 +58,14 @@ def kept() -> str:
 def read(parts: Iterable[Part]) -> list[Source]:
     """Read the texts of the parts, without secrets, and cut to the length that is stored. Raises what `kept` raises."""
     has_text = kept() != "none"
-    found = []
+    sources = []
     for part in parts:
         text = None
         if has_text:
             with guard("reading the source of a run's functions"):
                 text = source_text(part.thing)
-        found.append(Source(part.kind, column(part.name) or "", storable(text) if text else None, part.weight))
-    return found
+        sources.append(Source(part.kind, column(part.name) or "", storable(text) if text else None, part.weight))
+    return sources
 
 
 def source_text(thing: Any) -> str | None:
@@ -90,11 +90,11 @@ def changes(folder: Path) -> list[Source]:
 
     Raises what `kept` and `git_output` raise.
     """
-    found = [Source(SourceKind.CHANGED_FILES, "", storable(git_output(folder, "diff", "HEAD", "--numstat")))]
+    sources = [Source(SourceKind.CHANGED_FILES, "", storable(git_output(folder, "diff", "HEAD", "--numstat")))]
     if kept() == "all":
         arguments = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
-        found.append(Source(SourceKind.CHANGES, "", storable(git_output(folder, *arguments))))
-    return [source for source in found if source.text]
+        sources.append(Source(SourceKind.CHANGES, "", storable(git_output(folder, *arguments))))
+    return [source for source in sources if source.text]
 
 
 def git_output(folder: Path, *arguments: str) -> str:

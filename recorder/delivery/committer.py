@@ -84,7 +84,9 @@ def entry_of(left: Entry) -> Entry:
         with guard("encoding what was recorded"):
             changes += [] if job is None else list(changes_of(job))
     batch, lost = _packed(changes)
-    failures = [replace(it, run=max(batch.uids), dropped=it.dropped + lost) for it in left.failures if batch.uids]
+    failures = [
+        replace(failure, run=max(batch.uids), dropped=failure.dropped + lost) for failure in left.failures if batch.uids
+    ]
     return replace(left, batch=batch, failures=tuple(failures), frames=())
 
 

@@ -187,9 +187,9 @@ class Writer:
         """Releases, in a forked child, what is the parent's: connections, files, the helper process. Returns what must
         be kept referenced, and never be used.
         """
-        kept = self._outlet.abandon()
+        remains = self._outlet.abandon()
         self._reset()
-        return kept
+        return remains
 
     def _work(self) -> None:
         while not self.given_up:

@@ -18,35 +18,35 @@ def recorded(logger: Any, config: Any) -> Any:
     log = logger.log
 
     @functools.wraps(log)
-    def logged(**given: Any) -> None:
+    def logged(**arguments: Any) -> None:
         with guard("recording trajectories of SkyRL"):
-            trainer, mode = config.trainer, "eval" if given["wandb_key"].endswith("eval") else "train"
-            about = {"name": trainer.run_name, "model": trainer.policy.model.path, "tokenizer": given["tokenizer"]}
+            trainer, mode = config.trainer, "eval" if arguments["wandb_key"].endswith("eval") else "train"
+            about = {"name": trainer.run_name, "model": trainer.policy.model.path, "tokenizer": arguments["tokenizer"]}
             run = run_of("skyrl", lambda: {**about, "config": vars(config)})
-            run.log(given["global_step"] or 0, given["generator_output"].get("rollout_metrics") or {})
-            record_samples(run, given["global_step"] or 0, mode, _samples(config, mode, given))
-        log(**given)
+            run.log(arguments["global_step"] or 0, arguments["generator_output"].get("rollout_metrics") or {})
+            record_samples(run, arguments["global_step"] or 0, mode, _samples(config, mode, arguments))
+        log(**arguments)
 
     logger.log = logged
     return logger
 
 
-def _samples(config: Any, mode: str, given: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    begin, output, prompts = "eval_" if mode == "eval" else "", given["generator_output"], given["prompts"]
-    copies, sampling = (getattr(config.generator, begin + it) for it in ("n_samples_per_prompt", "sampling_params"))
-    columns = {**output, "rollout_metrics": None, "num_turns": given.get("num_turns_list")}
+def _samples(config: Any, mode: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    begin, output, prompts = "eval_" if mode == "eval" else "", arguments["generator_output"], arguments["prompts"]
+    copies, sampling = (getattr(config.generator, begin + name) for name in ("n_samples_per_prompt", "sampling_params"))
+    columns = {**output, "rollout_metrics": None, "num_turns": arguments.get("num_turns_list")}
     # Prompts are those of the last batch if several were sampled, and of trajectories where the samples are steps.
     is_exact = len(prompts) == len(output["response_ids"]) and not config.trainer.algorithm.dynamic_sampling.type
     for i in range(len(output["response_ids"])):
-        it = {name: values[i] for name, values in columns.items() if values}
-        if not it.get("is_last_step", True):  # its tokens are in the prompt of the trajectory's next step
+        sample = {name: values[i] for name, values in columns.items() if values}
+        if not sample.get("is_last_step", True):  # its tokens are in the prompt of the trajectory's next step
             continue
-        ids, trajectory = it["prompt_token_ids"], it.get("trajectory_ids")
-        counted = {"num_turns": it.get("num_turns"), "generation_time": it.get("trajectory_generation_times")}
+        ids, trajectory = sample["prompt_token_ids"], sample.get("trajectory_ids")
+        counted = {"num_turns": sample.get("num_turns"), "generation_time": sample.get("trajectory_generation_times")}
         yield {
-            "prompt": prompts[i] if is_exact else given["tokenizer"].decode(ids), "ids": (ids, it["response_ids"]),
-            "mask": it["loss_masks"], "finish": it.get("stop_reasons"), "logprobs": it.get("rollout_logprobs"),
-            "rewards": {"reward": np.sum(it["rewards"])}, "sampling": vars(sampling),
-            "group": trajectory.instance_id if trajectory else i // copies,
-            "extra": {**counted, **(it.get("env_metrics") or {})},
+            "prompt": prompts[i] if is_exact else arguments["tokenizer"].decode(ids),
+            "ids": (ids, sample["response_ids"]), "mask": sample["loss_masks"], "finish": sample.get("stop_reasons"),
+            "logprobs": sample.get("rollout_logprobs"), "rewards": {"reward": np.sum(sample["rewards"])},
+            "sampling": vars(sampling), "group": trajectory.instance_id if trajectory else i // copies,
+            "extra": {**counted, **(sample.get("env_metrics") or {})},
         }  # fmt: skip

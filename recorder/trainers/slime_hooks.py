@@ -30,8 +30,8 @@ def log_eval(step: int, args: Any, data: Mapping[str, Any], metrics: Any = None)
     """Records the samples of an evaluation, by dataset. Returns False: the trainer's own logging goes on."""
     with guard("recording an evaluation of slime"):
         _run(args).log(step, metrics or {})
-        for name, found in data.items():
-            record_samples(_run(args), step, "eval", _samples(args, found.get("samples") or (), name))
+        for name, result in data.items():
+            record_samples(_run(args), step, "eval", _samples(args, result.get("samples") or (), name))
     return False
 
 
@@ -51,22 +51,25 @@ def _tokenizer(file: Path) -> Any:
 def _samples(args: Any, samples: Sequence[Any], eval_name: str | None = None) -> Iterator[dict[str, Any]]:
     has, prefix = vars(args), "eval_" if eval_name else "rollout_"
     key = (eval_name and has.get("eval_reward_key")) or has.get("reward_key") or "reward"
-    versions = [[int(it) for it in sample.weight_versions or () if str(it).isdigit()] for sample in samples]
+    versions = [
+        [int(version) for version in sample.weight_versions or () if str(version).isdigit()] for sample in samples
+    ]
     newest = max(map(max, filter(None, versions)), default=0)  # the hook is not told the trainer's own version
-    for it, made in zip(samples, versions, strict=True):
+    for sample, made in zip(samples, versions, strict=True):
         with guard("recording a sample of slime"):
-            given = dict(it.reward) if isinstance(it.reward, Mapping) else {key: it.reward}
-            counts = {**vars(it.spec_info), **vars(it.prefix_cache_info), "remove_sample": it.remove_sample}
-            given["non_generation_time"] = it.non_generation_time
-            begin = len(it.tokens) - it.response_length
-            dataset = (it.metadata or {}) | {
-                name: value for name in _DATASET if (value := getattr(it, name, None)) is not None
+            extra = dict(sample.reward) if isinstance(sample.reward, Mapping) else {key: sample.reward}
+            counts = {**vars(sample.spec_info), **vars(sample.prefix_cache_info), "remove_sample": sample.remove_sample}
+            extra["non_generation_time"] = sample.non_generation_time
+            begin = len(sample.tokens) - sample.response_length
+            dataset = (sample.metadata or {}) | {
+                name: value for name in _DATASET if (value := getattr(sample, name, None)) is not None
             }
             yield {
-                "prompt": it.prompt, "ids": (it.tokens[:begin], it.tokens[begin:]), "mask": it.loss_mask,
-                "logprobs": it.rollout_log_probs, "text": it.response, "finish": _FINISHES.get(it.status.value),
-                "rewards": {key: given.pop(key, None)}, "group": it.group_index, "eval_name": eval_name,
+                "prompt": sample.prompt, "ids": (sample.tokens[:begin], sample.tokens[begin:]),
+                "mask": sample.loss_mask, "logprobs": sample.rollout_log_probs, "text": sample.response,
+                "finish": _FINISHES.get(sample.status.value),
+                "rewards": {key: extra.pop(key, None)}, "group": sample.group_index, "eval_name": eval_name,
                 "policy_step": min(made, default=None), "staleness": newest - min(made) if made else None,
                 "sampling": {ours: has.get(prefix + theirs) for ours, theirs in _SAMPLING.items()},
-                "extra": {**given, **{name: count for name, count in counts.items() if count}, "dataset": dataset},
+                "extra": {**extra, **{name: count for name, count in counts.items() if count}, "dataset": dataset},
             }  # fmt: skip

@@ -34,11 +34,11 @@ def end_run(trainer: str, error: BaseException | None = None) -> None:
 def record_samples(run: OpenRun, step: int, mode: str, samples: Iterable[dict[str, Any]]) -> None:
     """Record the samples of a step: arguments of `_record`. A `group` is unique in the step; None takes the prompt."""
     numbers: Counter[str] = Counter()
-    for it in samples:
-        name = hash(repr(it["prompt"])) if it.get("group") is None else it["group"]
-        group = f"{step}/{it.get('eval_name') or ''}/{name}"
+    for sample in samples:
+        name = hash(repr(sample["prompt"])) if sample.get("group") is None else sample["group"]
+        group = f"{step}/{sample.get('eval_name') or ''}/{name}"
         with guard("recording a sample"):
-            _record(run, **{"generation": numbers[group], **it, "step": step, "mode": mode, "group": group})
+            _record(run, **{"generation": numbers[group], **sample, "step": step, "mode": mode, "group": group})
         numbers[group] += 1
 
 
@@ -54,8 +54,10 @@ def _record(
     why the last one ended, as SGLang and vLLM say it. `text` serves if the ids or the tokenizer are not known. `calls`
     are the model's and its tools': when each began, its seconds, what was sent to a tool, and its answer.
     """
-    metrics = {name: float(it) for name, it in extra.items() if isinstance(it, int | float | np.number | np.bool_)}
-    metadata = {name: it for name, it in extra.items() if name not in metrics and it is not None}
+    metrics = {
+        name: float(value) for name, value in extra.items() if isinstance(value, int | float | np.number | np.bool_)
+    }
+    metadata = {name: value for name, value in extra.items() if name not in metrics and value is not None}
     with run.rollout(prompt, task=metadata.get("dataset", {}).get("task"), metadata=metadata, **about) as row:
         turns: list[Any] = [None]
         if ids is not None:
@@ -71,8 +73,8 @@ def _record(
                 log.add(EnvironmentCall(begun.order, begun.began + began, seconds, -1, "tool", *made, strand))
             else:
                 begun, turn = log.begin(strand, "generation", seam="trainer"), turns.pop(0) if turns else sampled[:0]
-                given = [Sequence(None, turn, "stop" if turns else finish, text=text)], dict(sampling or {})
-                log.add(Generation(begun.order, begun.began + began, seconds, *given, "trainer", strand))
+                answers = [Sequence(None, turn, "stop" if turns else finish, text=text)], dict(sampling or {})
+                log.add(Generation(begun.order, begun.began + began, seconds, *answers, "trainer", strand))
         for name, value in metrics.items():
             row.metric(name, value)
         if finish == "error":

@@ -35,23 +35,23 @@ def _logged(original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, 
     return original(trainer, batch, *args, **kwargs)
 
 
-def _sample(trainer: Any, it: dict[str, Any]) -> dict[str, Any]:
-    rollout, ids = trainer.config.actor_rollout_ref.rollout, (it.pop("prompts"), it.pop("responses"))
-    made, prompt, mask = it.pop("min_global_steps", None), it.pop("raw_prompt", None), it.pop("loss_mask")
-    trained = [advantage for advantage, is_ours in zip(it.pop("advantages", ()), mask, strict=False) if is_ours]
-    dataset = {name: it.pop(name) for name in _DATASET if it.get(name) is not None}
-    is_ours = isinstance(extras := it.get("extras"), dict) and "logs_ui" in extras  # from `verl_agent_loop`
-    seen: dict[str, Any] = it.pop("extras")["logs_ui"] if is_ours else {"calls": [], "limit": None}
+def _sample(trainer: Any, fields: dict[str, Any]) -> dict[str, Any]:
+    rollout, ids = trainer.config.actor_rollout_ref.rollout, (fields.pop("prompts"), fields.pop("responses"))
+    made, prompt, mask = fields.pop("min_global_steps", None), fields.pop("raw_prompt", None), fields.pop("loss_mask")
+    trained = [advantage for advantage, is_ours in zip(fields.pop("advantages", ()), mask, strict=False) if is_ours]
+    dataset = {name: fields.pop(name) for name in _DATASET if fields.get(name) is not None}
+    is_ours = isinstance(extras := fields.get("extras"), dict) and "logs_ui" in extras  # from `verl_agent_loop`
+    seen: dict[str, Any] = fields.pop("extras")["logs_ui"] if is_ours else {"calls": [], "limit": None}
     return {
         "prompt": trainer.tokenizer.decode(ids[0]) if prompt is None else prompt, "ids": ids, "mask": mask,
-        "logprobs": it.pop("rollout_log_probs", None), "rewards": {"score": sum(it.pop("rm_scores"))},
+        "logprobs": fields.pop("rollout_log_probs", None), "rewards": {"score": sum(fields.pop("rm_scores"))},
         "advantage": sum(trained) / len(trained) if trained else None, "eval_name": dataset.get("data_source"),
-        "finish": _finish(ids[1], rollout.response_length, trainer.tokenizer), "group": it.get("uid"),
+        "finish": _finish(ids[1], rollout.response_length, trainer.tokenizer), "group": fields.get("uid"),
         "sampling": {ours: rollout.get(theirs) for ours, theirs in _SAMPLING.items()}, "policy_step": made,
         "calls": sorted(seen["calls"], key=lambda call: call[0]), "stop": seen["limit"],
         "staleness": None if made is None else max(trainer.global_steps - 1 - made, 0),
-        **({"generation": it.pop("session")} if "session" in it else {}),
-        "extra": {name: value for name, value in it.items() if name not in _LEFT_OUT} | {"dataset": dataset},
+        **({"generation": fields.pop("session")} if "session" in fields else {}),
+        "extra": {name: value for name, value in fields.items() if name not in _LEFT_OUT} | {"dataset": dataset},
     }  # fmt: skip
 
 
@@ -67,10 +67,10 @@ def _sent(batch: Any) -> Iterator[dict[str, Any]]:
     width, others = batch.batch["prompts"].shape[1], batch.non_tensor_batch
     names = {"loss_mask": "response_mask", "rm_scores": "token_level_scores"}
     tensors = {name: batch.batch.get(names.get(name, name)) for name in _TENSORS[1:]}
-    for i, kept in enumerate(batch.batch["attention_mask"].bool()):
-        it = {name: tensor[i][kept[width:]].tolist() for name, tensor in tensors.items() if tensor is not None}
-        prompt = batch.batch["prompts"][i][kept[:width]].tolist()
-        yield {**{name: values[i] for name, values in others.items()}, **it, "prompts": prompt}
+    for i, is_kept in enumerate(batch.batch["attention_mask"].bool()):
+        fields = {name: tensor[i][is_kept[width:]].tolist() for name, tensor in tensors.items() if tensor is not None}
+        prompt = batch.batch["prompts"][i][is_kept[:width]].tolist()
+        yield {**{name: values[i] for name, values in others.items()}, **fields, "prompts": prompt}
 
 
 def _queued(batch: Any) -> Iterator[dict[str, Any]]:
@@ -80,11 +80,11 @@ def _queued(batch: Any) -> Iterator[dict[str, Any]]:
     fields = {name: data.get(name) for name in set(data.keys())}  # data[name] would be a list of a tensordict's own
     columns = {name: column.unbind() if name in _TENSORS else column.tolist() for name, column in fields.items()}
     for i, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
-        it = {name: column[i].tolist() if name in _TENSORS else column[i] for name, column in columns.items()}
-        more, (uid, session, output) = it.pop("extra_fields", None) or {}, key.rsplit("_", 2)
-        it |= {**more, **(more.get("reward_extra_info") or {}), "min_global_steps": tag.get("min_global_steps")}
+        sample = {name: column[i].tolist() if name in _TENSORS else column[i] for name, column in columns.items()}
+        more, (uid, session, output) = sample.pop("extra_fields", None) or {}, key.rsplit("_", 2)
+        sample |= {**more, **(more.get("reward_extra_info") or {}), "min_global_steps": tag.get("min_global_steps")}
         if not tag.get("is_padding"):  # a session may have several outputs
-            yield {**it, "uid": uid, "session": int(session), "output": int(output)}
+            yield {**sample, "uid": uid, "session": int(session), "output": int(output)}
 
 
 def _fitted(original: Callable[..., Any], trainer: Any, *args: Any, **kwargs: Any) -> Any:

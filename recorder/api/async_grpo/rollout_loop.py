@@ -186,8 +186,12 @@ class _Recorded:
             return current_strand()
         if kind == "reward":
             # It was played in the environment, and only waits for its reward.
-            played = (one for one in self._under_way.copy() if one.environment is environment and one.is_generated)
-            return next((one.strand for one in played), None)
+            played = (
+                candidate
+                for candidate in self._under_way.copy()
+                if candidate.environment is environment and candidate.is_generated
+            )
+            return next((candidate.strand for candidate in played), None)
         rollout = next((rollout for rollout in self._opening if rollout.environment is None), None)
         if rollout is None:
             return None
@@ -279,7 +283,11 @@ class _Recorded:
 
     async def _generate_one_turn(self, prompt_ids: list[int], *args: Any, **kwargs: Any) -> Any:
         strand = generating_strand()
-        playing = (one for one in self._under_way.copy() if strand is not None and one.strand.tree is strand.tree)
+        playing = (
+            candidate
+            for candidate in self._under_way.copy()
+            if strand is not None and candidate.strand.tree is strand.tree
+        )
         rollout = next(playing, None)
         if rollout is None or strand is None:
             return await super()._generate_one_turn(prompt_ids, *args, **kwargs)  # type: ignore[misc]

@@ -84,13 +84,13 @@ def _tool_calls(deltas: list[Json]) -> list[Json]:
 
 def _by_index(events: list[Json], name: str) -> list[tuple[int, list[Json]]]:
     """Collect the pieces in a list of each event by their index, and sort them by it."""
-    found: dict[int, list[Json]] = {}
+    pieces_by_index: dict[int, list[Json]] = {}
     for event in events:
         pieces = event.get(name)
         for piece in pieces if isinstance(pieces, list) else []:
             if isinstance(piece, dict) and isinstance(index := piece.get("index", 0), int):
-                found.setdefault(index, []).append(piece)
-    return sorted(found.items())
+                pieces_by_index.setdefault(index, []).append(piece)
+    return sorted(pieces_by_index.items())
 
 
 def _inner(pieces: Iterable[Json], name: str) -> Iterator[Json]:

@@ -136,8 +136,8 @@ class Exchange:
     def raised(self, error: BaseException) -> None:
         """Record that there is no reply."""
         question = self._question
-        known = {"sampling": question.sampling, "request_id": question.request_id, "asked": question.first}
-        self._record(lambda: structs.replace(unanswered(self._begun, error), **known))
+        columns = {"sampling": question.sampling, "request_id": question.request_id, "asked": question.first}
+        self._record(lambda: structs.replace(unanswered(self._begun, error), **columns))
 
     def _hear(self, part: bytes) -> None:
         with guard("listening to a server's reply"):

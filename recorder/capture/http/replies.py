@@ -70,8 +70,8 @@ class Request:
         """Prepend the conversation up to an answer, without the `instructions` that were given for that answer."""
         before, now = (orjson.loads(messages or b"[]") for messages in (last.messages, self.prompts[0].messages))
         answer = {"role": "assistant", "content": last.text} if last.reply is None else orjson.loads(last.reply)
-        own = self.instructions or 0
-        self.prompts[0] = Prompt(None, snapshot([*now[:own], *before[instructions:], answer, *now[own:]]))
+        count = self.instructions or 0
+        self.prompts[0] = Prompt(None, snapshot([*now[:count], *before[instructions:], answer, *now[count:]]))
 
     def prompt(self, index: int) -> Prompt | None:
         """Return the prompt of the reply's sequence `index`; None if there is no such prompt."""
@@ -162,8 +162,8 @@ def _texts_or_ids(sent: Json) -> list[Prompt]:
     """Read one prompt or several, each a text or ids."""
     prompt = sent.get("prompt")
     several = _list(prompt) if not isinstance(_nth(_list(prompt), 0), int) else []
-    asked = [one for one in several or [prompt] if one and isinstance(one, str | list)]
-    return [Prompt(None, snapshot(one)) if isinstance(one, str) else Prompt(_ids(one), None) for one in asked]
+    asked = [entry for entry in several or [prompt] if entry and isinstance(entry, str | list)]
+    return [Prompt(None, snapshot(entry)) if isinstance(entry, str) else Prompt(_ids(entry), None) for entry in asked]
 
 
 def _tokens(sent: Json) -> list[Prompt]:
@@ -188,7 +188,7 @@ def _trl_prompts(sent: Json) -> list[Prompt]:
 
 
 def _trl_conversations(sent: Json) -> list[Prompt]:
-    return [Prompt(None, snapshot(one)) for one in _list(sent.get("messages")) if isinstance(one, list)]
+    return [Prompt(None, snapshot(messages)) for messages in _list(sent.get("messages")) if isinstance(messages, list)]
 
 
 def _choices(question: Request, reply: Json) -> list[Sequence]:
@@ -232,14 +232,14 @@ def _answer(message: object) -> tuple[str | None, bytes | None]:
     """Return an assistant's text, and JSON of its message if that has more than the text."""
     if not isinstance(message, dict):
         return None, None
-    kept = {key: value for key, value in message.items() if key != "parsed" and value not in (None, [], {})}
-    if "reasoning" in kept:  # vLLM's name for it since 0.12
-        kept.setdefault("reasoning_content", kept.pop("reasoning"))
-    content = kept.get("content")
+    fields = {key: value for key, value in message.items() if key != "parsed" and value not in (None, [], {})}
+    if "reasoning" in fields:  # vLLM's name for it since 0.12
+        fields.setdefault("reasoning_content", fields.pop("reasoning"))
+    content = fields.get("content")
     answer_text = text(content) if isinstance(content, str) else None
-    if not set(kept) - {"role", "content"} and (content is None or answer_text is not None):
+    if not set(fields) - {"role", "content"} and (content is None or answer_text is not None):
         return answer_text or "", None
-    return answer_text, snapshot({"role": "assistant", "content": None, **kept})
+    return answer_text, snapshot({"role": "assistant", "content": None, **fields})
 
 
 def _chosen(logprobs: object) -> tuple[list[Any], list[Any]]:

@@ -35,8 +35,8 @@ def _message(item: Json, *, are_answer: bool) -> Json:
         thoughts = "\n".join(text for part in parts if (text := _text(part)) is not None) if parts else None
         return {"role": "assistant", "content": None, "reasoning_content": thoughts or None}
     if kind in {"function_call", "custom_tool_call"}:
-        form, given = ("function", "arguments") if kind == "function_call" else ("custom", "input")
-        call = {"id": item.get("call_id"), "type": form, form: {"name": item.get("name"), given: item.get(given)}}
+        form, field = ("function", "arguments") if kind == "function_call" else ("custom", "input")
+        call = {"id": item.get("call_id"), "type": form, form: {"name": item.get("name"), field: item.get(field)}}
         return {"role": "assistant", "content": None, "tool_calls": [call]}
     if kind.endswith("_output") and not are_answer:
         return {"role": "tool", "tool_call_id": item.get("call_id"), "content": _content(item.get("output"))}
@@ -59,11 +59,11 @@ def _content(parts: Any) -> Any:
     """Return a text if all parts are texts, else the parts, in which texts are named as in chat completions."""
     if not isinstance(parts, list):
         return parts
-    shown = [part for part in parts if _kind(part) != "refusal"]
-    texts = [text for part in shown if (text := _text(part)) is not None]
-    if len(texts) == len(shown):
+    shown_parts = [part for part in parts if _kind(part) != "refusal"]
+    texts = [text for part in shown_parts if (text := _text(part)) is not None]
+    if len(texts) == len(shown_parts):
         return "".join(texts) if texts else None
-    return [part if (text := _text(part)) is None else {"type": "text", "text": text} for part in shown]
+    return [part if (text := _text(part)) is None else {"type": "text", "text": text} for part in shown_parts]
 
 
 def _text(part: Any) -> str | None:

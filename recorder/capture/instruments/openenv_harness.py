@@ -162,11 +162,13 @@ def _record_turn(strand: Strand, turn: Any) -> None:
     begun = log.begin(strand, "generation", seam="openenv")
     with answered(begun):
         request = asked("/chat/completions", turn.request)
-        (said,) = (request.sequences(turn.response) if request else [])[:1] or [Sequence(None, None, None)]
+        (sequence,) = (request.sequences(turn.response) if request else [])[:1] or [Sequence(None, None, None)]
         context, sampled = (np.array(row, np.int32) for row in (turn.prompt_token_ids, turn.completion_token_ids))
-        said = replace(said, context=context, sampled=sampled, logprobs=np.array(turn.per_token_logps, np.float32))
+        sequence = replace(
+            sequence, context=context, sampled=sampled, logprobs=np.array(turn.per_token_logps, np.float32)
+        )
         sampling = request.sampling if request else {}
-        log.add(Generation(begun.order, begun.began, 0.0, [said], sampling, "openenv", strand))
+        log.add(Generation(begun.order, begun.began, 0.0, [sequence], sampling, "openenv", strand))
 
 
 @patch

@@ -57,11 +57,11 @@ def _each_sequence(settings: dict[str, Any], output: dict[Any, Any], /, *_: Any,
     ends, limit = _ends(settings["eos_token_id"]), settings["max_new_tokens"]
     return [
         Sequence(
-            np.array(one.prompt_ids, np.int32),
-            np.array(ids := one.generated_tokens, np.int32),
+            np.array(answer.prompt_ids, np.int32),
+            np.array(ids := answer.generated_tokens, np.int32),
             finish_of(ids, ends, limit),
         )
-        for one in output.values()
+        for answer in output.values()
     ]
 
 
@@ -102,12 +102,12 @@ def _array(tensor: Any) -> NDArray[Any]:
 def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Resolve settings as `generate` does: a keyword, else the call's generation config, else the model's."""
     config = kwargs.get("generation_config") or (args[1] if len(args) > 1 else None)
-    found: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
     for name in (*_SAMPLING, "eos_token_id", "pad_token_id"):
-        own = getattr(model, "generation_config", None)
-        values = (kwargs.get(name), getattr(config, name, None), getattr(own, name, None))
-        found[name] = next((value for value in values if value is not None), None)
-    return found
+        model_config = getattr(model, "generation_config", None)
+        values = (kwargs.get(name), getattr(config, name, None), getattr(model_config, name, None))
+        settings[name] = next((value for value in values if value is not None), None)
+    return settings
 
 
 def _ends(eos: Any) -> tuple[int, ...]:

@@ -458,7 +458,7 @@ def rewards_returned(trainer: Any, returned: dict[int, Any]) -> None:
     listener = _listeners.get(trainer)
     rows = _batches[trainer].rows
     if listener is not None and returned and all(len(values) == len(rows) for values in returned.values()):
-        by_function = [[math.nan if it is None else it for it in returned[i]] for i in sorted(returned)]
+        by_function = [[math.nan if reward is None else reward for reward in returned[i]] for i in sorted(returned)]
         values = np.array(by_function, np.float32).T.astype(np.float64)  # trl's tensor has 32 bits
         _report_rewards(listener, trainer, values, returned, rows)
 

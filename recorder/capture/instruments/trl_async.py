@@ -137,7 +137,7 @@ def _with_callback(get_train_dataloader: Method, trainer: Any, /, *args: Any, **
         if listener is not None and trainer not in _heard:
             _heard.add(trainer)
             trainer.add_callback(reporting_callback(listener.logged))
-            known, settings = trainer.args, masked(plain_settings(trainer.args.to_dict()))
-            columns = columns_of_arguments(known, known.max_steps, known.num_generations)
+            arguments, settings = trainer.args, masked(plain_settings(trainer.args.to_dict()))
+            columns = columns_of_arguments(arguments, arguments.max_steps, arguments.num_generations)
             listener.described({"config": settings, **columns})
     return get_train_dataloader(trainer, *args, **kwargs)

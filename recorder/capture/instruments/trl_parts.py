@@ -27,14 +27,14 @@ def parts(trainer: Any) -> list[Part]:
     rewards = zip(getattr(trainer, "reward_funcs", ()), names, weights, strict=False)
     makers = getattr(trainer, "environment_factories", None) or {}
     rollout_func = getattr(trainer, "rollout_func", None)
-    found = [_reward_part(function, name, weight) for function, name, weight in rewards]
+    run_parts = [_reward_part(function, name, weight) for function, name, weight in rewards]
     if rollout_func is not None:
         name = getattr(rollout_func, "__name__", type(rollout_func).__name__)
-        found.append(Part(SourceKind.ROLLOUT, name, rollout_func))
-    found += [
+        run_parts.append(Part(SourceKind.ROLLOUT, name, rollout_func))
+    run_parts += [
         Part(SourceKind.ENVIRONMENT, str(name or getattr(make, "__name__", "")), make) for name, make in makers.items()
     ]
-    return [*found, *_template_parts(trainer), *_dataset_part(getattr(trainer, "train_dataset", None))]
+    return [*run_parts, *_template_parts(trainer), *_dataset_part(getattr(trainer, "train_dataset", None))]
 
 
 def distinct(names: Iterable[str]) -> list[str]:
@@ -79,5 +79,5 @@ def _dataset_part(dataset: Any) -> list[Part]:
         "rows": len(dataset) if hasattr(dataset, "__len__") else None,
         "columns": ", ".join(getattr(dataset, "column_names", None) or ()) or None,
     }
-    known = [f"{name}: {value}" for name, value in facts.items() if value is not None]
-    return [Part(SourceKind.DATASET, "", "\n".join(known))] if known else []
+    lines = [f"{name}: {value}" for name, value in facts.items() if value is not None]
+    return [Part(SourceKind.DATASET, "", "\n".join(lines))] if lines else []

@@ -123,9 +123,9 @@ def _text_of(completion: Any) -> str:
     """Return the text of a completion; of messages all that the model said."""
     if isinstance(completion, str):
         return completion
-    said = [message for message in completion if message.get("role", "assistant") == "assistant"]
-    parts = [part for message in said for name, part in message.items() if part and name not in _UNSAID]
-    texts = [one["text"] for part in parts if isinstance(part, list) for one in part if one.get("text")]
+    answers = [message for message in completion if message.get("role", "assistant") == "assistant"]
+    parts = [part for message in answers for name, part in message.items() if part and name not in _UNSAID]
+    texts = [piece["text"] for part in parts if isinstance(part, list) for piece in part if piece.get("text")]
     return "".join(map(str, texts or parts))
 
 

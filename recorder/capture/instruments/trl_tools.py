@@ -28,16 +28,18 @@ the call is not part of a rollout."""
 @contextmanager
 def recorded_tools(trainer: Any) -> Iterator[None]:
     """Records the tool calls of the trainer in the block, each in its row."""
-    kept = {name: vars(trainer)[name] for name in _DICTS if name in vars(trainer)}
+    originals = {name: vars(trainer)[name] for name in _DICTS if name in vars(trainer)}
     with guard("preparing to record tools"):
-        for name, tools in kept.items():
+        for name, tools in originals.items():
             is_by_row = isinstance(tools, list)
-            recorded = [_Tools(it, row) for row, it in enumerate(tools)] if is_by_row else _Tools(tools, None)
+            recorded = (
+                [_Tools(functions, row) for row, functions in enumerate(tools)] if is_by_row else _Tools(tools, None)
+            )
             setattr(trainer, name, recorded)
     try:
         yield
     finally:
-        for name, tools in kept.items():
+        for name, tools in originals.items():
             setattr(trainer, name, tools)
 
 

@@ -67,10 +67,10 @@ def _generated(arguments: Mapping[str, Any], output: Any, heard: Finishes) -> Se
     }
     ends = end_tokens(getattr(generation, "model", None), getattr(generation, "processing_class", None))
     by_ids = functools.partial(finish_of, ends=ends, limit=parameters["max_tokens"])
-    given = arguments["prompts"]
-    if shared and all(isinstance(prompt, list) and isinstance(prompt[0], int) for prompt in given):
+    requests = arguments["prompts"]
+    if shared and all(isinstance(prompt, list) and isinstance(prompt[0], int) for prompt in requests):
         # The server got the first prompt of each group only. Rows are told apart by the prompts that they train on.
-        prompts = given
+        prompts = requests
     return Seen(_sequences(prompts, completions, logprobs, tops, heard, by_ids), sampling_of(parameters))
 
 
@@ -107,6 +107,6 @@ def _of_sampled(sampled: Any, logprobs: Any, tops: Any) -> NDArray[np.float32]:
     the most probable tokens, whose ids are `tops`. NaN where TRL has None, which it makes of vLLM's NaN.
     """
     if tops is not None:
-        found = zip(sampled, logprobs, tops, strict=True)
-        logprobs = [values[ids.index(token)] if token in ids else None for token, values, ids in found]
+        tokens = zip(sampled, logprobs, tops, strict=True)
+        logprobs = [values[ids.index(token)] if token in ids else None for token, values, ids in tokens]
     return np.array(logprobs, np.float32)

@@ -115,8 +115,8 @@ def tell(finishes: Callable[[], Finishes]) -> None:
 
 def sampling_of(parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the sampling parameters that are set."""
-    found = {name: parameters.get(name) for name in _SAMPLING}
-    return {name: plain(value) for name, value in found.items() if value is not None and value != []}
+    values = {name: parameters.get(name) for name in _SAMPLING}
+    return {name: plain(value) for name, value in values.items() if value is not None and value != []}
 
 
 def array_of(ids: Any) -> Ids | None:
@@ -149,8 +149,8 @@ def _sampled_logprobs(answer: Any) -> NDArray[np.float32] | None:
     if answer.logprobs is None:
         return None
     pairs = zip(answer.token_ids, answer.logprobs, strict=True)
-    found = (position.get(token) for token, position in pairs)
-    return np.array([np.nan if entry is None else entry.logprob for entry in found], np.float32)
+    entries = (position.get(token) for token, position in pairs)
+    return np.array([np.nan if entry is None else entry.logprob for entry in entries], np.float32)
 
 
 def _sampling(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,5 +161,5 @@ def _sampling(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if parameters is None:
         parameters = arguments["self"].get_default_sampling_params()
     several = parameters if isinstance(parameters, Seq) else [parameters]
-    every = [sampling_of({name: getattr(one, name, None) for name in _SAMPLING}) for one in several]
-    return {name: value for name, value in every[0].items() if all(one.get(name) == value for one in every)}
+    every = [sampling_of({name: getattr(sampling, name, None) for name in _SAMPLING}) for sampling in several]
+    return {name: value for name, value in every[0].items() if all(sampling.get(name) == value for sampling in every)}

@@ -290,8 +290,8 @@ class HelperClient:
         self._failures, self._gave_up = 0, True
         lost = parcel.count + parcel.lost
         times = self._ended_at[1]
-        said = (
+        message = (
             f"{lost} recorded changes were given up: the helper process ended {times} times while it was writing them"
         )
-        guard.caught("writing what was recorded", LogsUIError(said))
+        guard.caught("writing what was recorded", LogsUIError(message))
         parcel.done(lost)

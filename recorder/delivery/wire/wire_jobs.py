@@ -48,7 +48,7 @@ class BatchJob(Struct, array_like=True, tag="batch"):
         return len(self.entry)
 
     def changes(self) -> Iterable[Change]:
-        return entries.decoded(self.entry, lambda it: it).batch.changes()
+        return entries.decoded(self.entry, lambda entry: entry).batch.changes()
 
     def without_payload(self) -> "BatchJob":
         """Return itself."""
@@ -136,7 +136,7 @@ class Wire:
             case StrandTree() | Collector():
                 return None
             case Images():
-                return [[it.hash, it.media_type, it.width, it.height, it.data] for it in value.found]
+                return [[image.hash, image.media_type, image.width, image.height, image.data] for image in value.found]
             case TokenizerSource():
                 return value.hash
             case Path():
