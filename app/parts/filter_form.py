@@ -154,9 +154,9 @@ def in_full(db: Connection, run: Run, line: str) -> str:
     return queries.in_full(db, id_of(run), where.with_findings(line, opens))
 
 
-def repaired(given: Pairs, known_mistake: FilterError) -> RolloutFilter:
+def repaired(parameters: Pairs, known_mistake: FilterError) -> RolloutFilter:
     """Returns the filter of wrong parameters without the wrong parts."""
-    pairs, field = pairs, known_mistake.field
+    pairs, field = parameters, known_mistake.field
     while True:
         rest = [
             (name, where.without(value, field) if name == where.WHERE else value)

@@ -58,10 +58,10 @@ def _split(part: str, content: Any) -> tuple[Any, list[Picture]]:
     if isinstance(content, str):
         return content, []
     # Each part is decoded once: an image may have megabytes.
-    images_of_part = [(piece, _embedded(piece)) for piece in content] if isinstance(content, list) else []
-    images = [image for _, inside in images_of_part for image in inside][:_MOST] if images_of_part else _embedded(content)
+    pairs = [(piece, _embedded(piece)) for piece in content] if isinstance(content, list) else []
+    images = [image for _, inside in pairs for image in inside][:_MOST] if pairs else _embedded(content)
     pictures = [Picture("", None, *image[1:3], "", f"{part}-image-{i}", *image[::3]) for i, image in enumerate(images)]
-    parts = [piece for piece, inside in images_of_part if isinstance(piece, dict) and not inside and not _is_picture(piece)]
+    parts = [piece for piece, inside in pairs if isinstance(piece, dict) and not inside and not _is_picture(piece)]
     elsewhere = [piece for piece in parts if "image" in str(piece.get("type"))]
     for piece in elsewhere[:_MOST]:
         url = re.search(r'[a-z]+://[^"\s]+', written := safe_text.as_json(piece))
@@ -69,7 +69,7 @@ def _split(part: str, content: Any) -> tuple[Any, list[Picture]]:
         if kind := re.search(r'(?:data:|_type": ")(image/[a-z+.-]{1,20})', written):
             note = f"an {kind[1]} of {len(written) * 3 / 4000:.1f} kB, not shown"
         pictures.append(Picture("", None, 0, 0, note))
-    texts = [piece for piece, inside in images_of_part if not inside and piece not in elsewhere] if images_of_part else content
+    texts = [piece for piece, inside in pairs if not inside and piece not in elsewhere] if pairs else content
     return without_pictures(texts), [*pictures, *pictures_of(content, None)]
 
 

@@ -94,7 +94,9 @@ def _formula(source: str, display: str) -> str:
 def _mathml(element: Element) -> str:
     """Writes an element. Its texts contain entities, and its attributes may contain texts of the LaTeX."""
     parts = [element.text, *(piece for child in element for piece in (child, child.tail))]
-    inside = "".join(_mathml(part) if isinstance(part, Element) else escape(html.unescape(part or "")) for part in parts)
+    inside = "".join(
+        _mathml(part) if isinstance(part, Element) else escape(html.unescape(part or "")) for part in parts
+    )
     attributes = [f' {name}="{escape(value)}"' for name, value in element.attrib.items() if _ATTRIBUTE.fullmatch(name)]
     return f"<{element.tag}{''.join(attributes)}>{inside}</{element.tag}>"
 

@@ -175,7 +175,9 @@ def function_means(steps: Sequence[Step]) -> list[FunctionMean]:
     means = []
     for name in reward_functions(steps):
         sums = [step.rewards[name] for step in steps if name in step.rewards]
-        total, counted = (sum(part or 0.0 for part in parts) for parts in zip(*(reward[1:3] for reward in sums), strict=True))
+        total, counted = (
+            sum(part or 0.0 for part in parts) for parts in zip(*(reward[1:3] for reward in sums), strict=True)
+        )
         means.append(FunctionMean(name, mean(total, sum(reward.number for reward in sums)), mean(counted, scored)))
     return means
 

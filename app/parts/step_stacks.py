@@ -71,5 +71,5 @@ class Bins:
                 height = 100 * value / total
                 top -= height
                 pieces.append(Piece(kind, round(top, 2), round(height, 2)))
-        texts = [texts for _, texts in cells]
+        texts = [text for _, text in cells]
         return StepStack(round(place * width, 3), round(width, 3), pieces, texts, steps, f"{steps}: {label}", address)

@@ -214,8 +214,8 @@ def make_timeline(rollout: Rollout) -> list[Card]:
             cards += _merged(card, waiting, turn or None)
         else:
             cards.append(card)
-    actions_left = [action_left for number in sorted({*actions, *failures}) for action_left in (*failures[number], *actions[number])]
-    cards += [*waiting, *_answers(actions_left)]
+    rest = [action for number in sorted({*actions, *failures}) for action in (*failures[number], *actions[number])]
+    cards += [*waiting, *_answers(rest)]
     return _with_anomaly(_with_tokens(_with_calls(cards), rollout), rollout)
 
 
@@ -226,7 +226,9 @@ def make_scoring(rollout: Rollout) -> list[Card]:
         request = action.get("action")
         card = _answer(action, index, "scoring")
         if card.answer and isinstance(request, list) and all(isinstance(message, dict) for message in request):
-            messages = [(safe_text.label(part.get("role"), 40), safe_text.shown(part.get("content"))) for part in request]
+            messages = [
+                (safe_text.label(part.get("role"), 40), safe_text.shown(part.get("content"))) for part in request
+            ]
             fields = [(role, Text(f"{card.anchor}-said-{i}", text)) for i, (role, text) in enumerate(messages)]
             card = replace(card, role="model", answer=replace(card.answer, action=fields))
         anomaly = _RAISED_IN_SCORING if card.answer and card.answer.error else None
@@ -335,9 +337,17 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
     named = ("action", "observation", "metadata")
     recorded = {name: without_pictures(action[name]) for name in named if action.get(name)}
     observation, sent = action.get("observation"), action.get("action")
-    tool, arguments = (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == CALL else ("", sent)
-    is_unread = isinstance(observation, list) and isinstance(metadata := action.get("metadata"), dict) and metadata.get("sent") == ""
-    unread = [("", Text(f"{part}-observation", safe_text.shown(observation)))] if is_unread else []  # an empty list, too
+    tool, arguments = (
+        (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == CALL else ("", sent)
+    )
+    is_unread = (
+        isinstance(observation, list)
+        and isinstance(metadata := action.get("metadata"), dict)
+        and metadata.get("sent") == ""
+    )
+    unread = (
+        [("", Text(f"{part}-observation", safe_text.shown(observation)))] if is_unread else []
+    )  # an empty list, too
     answer = CallResult(
         turn=turn,
         action=_fields(f"{part}-action", arguments or ("" if tool else action.get("text"))) if turn else [],
@@ -391,10 +401,10 @@ def _says_the_same(card: Card, answer: CallResult) -> bool:
 
 def _with_calls(cards: list[Card]) -> list[Card]:
     """Marks actions that equal a tool call of their turn, to show each once, and those that the message lacks."""
-    message_of_turn = {card.turn: card for card in cards if card.role == "assistant"}
+    messages = {card.turn: card for card in cards if card.role == "assistant"}
     marked = []
     for card in cards:
-        answer, message = card.answer, message_of_turn.get(card.turn)
+        answer, message = card.answer, messages.get(card.turn)
         if answer and (answer.action or answer.tool) and card.turn and message and card.role == "environment":
             text = message.content.value.strip() if message.content else None  # it is sent if nothing was parsed of it
             is_text = text is not None and any(not name and text in value.value for name, value in answer.action)
