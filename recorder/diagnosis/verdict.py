@@ -5,21 +5,24 @@ A reward near the run's own 99th percentile is none: that may be far below what 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Run
+from logs_ui.recorder.diagnosis.change_point import change
 from logs_ui.recorder.diagnosis.largest_differences import name_changed_habit, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, list_other_mixes, outcome_of
 from logs_ui.recorder.diagnosis.report import Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import LITTLE
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
 _SURE, _FALL = 0.05, 0.01  # probability by chance below which a rise is told, and a fall, which is an alarm
+_AT_ANY, _FAR = 0.001, 0.1  # the same of a fall at whatever step; of the range of values, that it must be [ours]
 _LEFT = 0.1  # of the loss: findings that cost no more do not make a run sick that improves
 _FADED = 0.8  # of a finding's figure in the first steps: it is no fault of a run that improves [ours]
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
@@ -43,6 +46,7 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
         return Verdict("no_reward", "No rollout of these steps has a reward")
     return (
         _fallen(run, outcome, _FALL / units)
+        or _fallen_since(run, outcome, _AT_ANY / units)
         or _without_signal(run, outcome)
         or _lower(outcome)
         or _reached(run, outcome)
@@ -177,6 +181,25 @@ def _fallen(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
         return Verdict("worse", f"The reward falls{where}, while the outcome rises: {paid.values}, {outcome.course}")
     unknown, habit = where or ", cause unknown", name_changed_habit(run)  # the outcome may be known of some only
     return Verdict("worse", f"Getting worse{unknown}: {paid.course}; {habit and f'{habit}; '}{outcome.now}")
+
+
+def _fallen_since(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
+    """Return the verdict on an outcome that fell at some step to about the first steps' level, as where it had risen
+    before: the first steps and the last show nothing of that. None if it did not, or has risen again since.
+    """
+    rows, jump = run.all, change(run.all.by_step(outcome.column))
+    if jump is None or jump.after >= jump.before or outcome.level is None:
+        return None
+    since, is_known = int(rows.steps[jump.place]), np.isfinite(outcome.column)
+    strata = rows.task if tasks_recur(rows) else None
+    fall = compare(outcome.column, rows.step >= since, rows.group, strata)
+    if fall is None or fall.chance is None or fall.chance >= chance or outcome.level > (jump.before + jump.after) / 2:
+        return None
+    if -fall.value < _FAR * float(np.ptp(outcome.column[is_known])):
+        return None
+    steps = f"steps {rows.steps[0]}\u2013{rows.steps[jump.place - 1]} against {since}\u2013{rows.steps[-1]}"
+    fallen = replace(outcome, change=fall, steps=steps + ", same tasks, weighted alike" * (strata is not None))
+    return Verdict("worse", f"Getting worse since step {since:,}, cause unknown: {fallen.course}")
 
 
 def _most_fallen(run: Run, paid: _Measure) -> str:
