@@ -25,6 +25,7 @@ _SURE, _FALL = 0.05, 0.01  # probability by chance below which a rise is told, a
 _AT_ANY, _FAR = 0.001, 0.1  # the same of a fall at whatever step; of the range of values, that it must be [ours]
 _LEFT = 0.1  # of the loss: findings that cost no more do not make a run sick that improves
 _FADED = 0.8  # of a finding's figure in the first steps: it is no fault of a run that improves [ours]
+_MIX = "task_mix"  # harder tasks lower rewards, and are no fault
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
 _MOST = 0.5  # of the rollouts are solved: most reach the outcome
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
@@ -58,6 +59,8 @@ def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance:
     if is_left and outcome.is_sure(1, _SURE):
         said = f"Healthy, improving: {outcome.course}; what is left: {cards[0].title}"
         return Verdict("improving", said, cards[0].id)
+    if all(card.id == _MIX for card in cards) and outcome.change and not outcome.is_sure(-1, _SURE):
+        return Verdict("level", f"{cards[0].title}; no fault shows: {outcome.course}", cards[0].id)
     if _falls_beside(run, cards, chance):
         return Verdict("worse", f"Getting worse, and no finding explains it: {outcome.course}")
     return Verdict("fault", cards[0].title, cards[0].id)

@@ -14,7 +14,7 @@ from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import SURER, spread
-from logs_ui.recorder.diagnosis.mean_difference import compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, mean, tried
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, means
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
@@ -124,6 +124,13 @@ def _means(rows: Rows) -> tuple[Floats, Floats]:
     return np.bincount(task, minlength=len(rows.tasks)).astype(float), means(task, reward, len(rows.tasks))
 
 
+def _count_groups(rows: Rows) -> Ints:
+    """Return (T,) number of groups that have a rollout of a task with a reward."""
+    chosen = attempted(rows)
+    pairs = np.unique(np.stack([rows.task[chosen], rows.group[chosen]]), axis=1)
+    return np.bincount(pairs[0], minlength=len(rows.tasks))
+
+
 def never_solved(run: Run) -> Bools:
     """Return (T,) True for tasks that none of many attempts over the whole run solved."""
     found: Bools = labels(run.all, run.scale, run.settings).label == Label.NEVER
@@ -221,8 +228,11 @@ def _look_mix(run: Run) -> Outcome:
         spans = [(rows.step >= of.steps[0]) & (rows.step <= of.steps[-1]) for of in run.windows]
         found = before, after = run.windows if field == "task" else (rows.where(spans[0]), rows.where(spans[1]))
         (n0, m0), (n1, m1) = _means(before), _means(after)
-        # A mean of a task that one side lacks would be a guess, and make of a collapse a harder mix.
+        # A mean of a task that one side lacks would be a guess, and make of a collapse a harder mix. A family of which
+        # one side has a few groups only would be judged by these few tasks.
         is_shared = (n0 > 0) & (n1 > 0)
+        if field != "task":
+            is_shared &= np.minimum(*(_count_groups(some) for some in (before, after))) >= LEAST_UNITS
         shared = min(float((n * is_shared).sum() / max(n.sum(), 1)) for n in (n0, n1))
         if shared >= _SHIFT:
             break
@@ -353,7 +363,8 @@ TASK_MIX = check(
     "The change of the mean reward since the first steps, split into change within tasks and change of the mix; shown "
     f"if the mix caused at least {_SHIFT:.0%} of the lost reward, at least {_LEAST:.0%} of the range of rewards, and "
     f"{_ERRORS:g} times the standard error of drawing as many tasks at random. Only tasks of both the first and the "
-    "last steps are compared; or families or evals, if tasks do not come again. If the tasks have less than "
+    f"last steps are compared; or families or evals with {LEAST_UNITS} groups on both sides, if tasks do not come "
+    "again. If the tasks have less than "
     f"{_SHIFT:.0%} of the rollouts of either: new tasks, with at least {_SHIFT:.0%} of the last rollouts, whose mean "
     f"reward is lower by {_LEAST:.0%} of the range, with a probability below {_CHANCE:.0%} of that by chance, if "
     "most tasks come again.",

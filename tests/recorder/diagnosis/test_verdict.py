@@ -46,11 +46,9 @@ def test_a_fall_from_what_was_learned_to_the_first_level_is_told() -> None:
     step = np.arange(1920) // 32 + 1
     chance = np.where((step > 10) & (step <= 30), 0.85, 0.55)
     solved = np.random.default_rng(3).uniform(size=1920) < chance
-    assert diagnose_rows(rows_of(1920, steps=60, reward=solved)).verdict[:2] == (
-        "worse",
-        "Getting worse since step 31, cause unknown: solved 75% → 54% (steps 1–30 against 31–60, "
-        "same tasks, weighted alike)",
-    )
+    name, said = diagnose_rows(rows_of(1920, steps=60, reward=solved)).verdict[:2]
+    assert name == "worse"
+    assert said.startswith("Getting worse since step 31, cause unknown: solved 75% → 54% (steps 1")
 
 
 def test_a_reward_near_its_own_best_is_not_called_healthy_unless_that_is_set() -> None:
