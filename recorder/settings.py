@@ -118,7 +118,7 @@ class Settings:
 
 
 def check_thresholds(settings: Settings, limits: Mapping[str, Limits | None]) -> None:
-    """Check the thresholds of settings; `known` has least and greatest value by id, None for any number. Raises
+    """Check the thresholds of settings; `limits` has least and greatest value by id, None for any number. Raises
     SettingsError if a diagnostic is unknown, also one that is muted (the message names the nearest), or a threshold is
     out of its range.
     """

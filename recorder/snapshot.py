@@ -201,7 +201,7 @@ class _Conversion:
 
 
 def _size(value: Any, sizes: dict[int, int]) -> int:
-    """Return how many values orjson would write. Each container is counted once; `known` has their sizes by id."""
+    """Return how many values orjson would write. Each container is counted once; `sizes` has them by id."""
     if not isinstance(value, _CONTAINERS):
         return 1
     if id(value) not in sizes:

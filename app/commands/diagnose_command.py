@@ -83,7 +83,7 @@ def diagnose(
     Exits with 3 if the verdict is a fault, a failure, or getting worse, else with 0; with 1 if a diagnostic failed.
     docs/diagnosis.md describes each diagnostic.
     """
-    own_checks = _own(diagnostics or ())
+    own_checks = _import_diagnostics(diagnostics or ())
     limits = all_limits(own_checks)
     written = {"max_reward": max_reward, "solved_at": solved_at, "solved_by": solved_by, "reference": reference}
     thresholds = Settings(thresholds=_thresholds(threshold or ()), muted=_reasons(mute or ()))
@@ -180,11 +180,11 @@ def _thresholds(written: Sequence[str]) -> dict[str, float]:
     return thresholds
 
 
-def _own(paths: Sequence[str]) -> list[Diagnostic]:
+def _import_diagnostics(paths: Sequence[str]) -> list[Diagnostic]:
     """Imports the user's diagnostics by name. Raises LogsUIError."""
     diagnostics: list[Diagnostic] = []
     for path in paths:
-        value = _named(path)
+        value = _import_name(path)
         several = list(value) if isinstance(value, list | tuple) else [value]
         if not all(isinstance(diagnostic, Diagnostic) for diagnostic in several):
             raise LogsUIError(f"--diagnostics {path} is neither a Diagnostic nor a list of them.")
@@ -192,7 +192,7 @@ def _own(paths: Sequence[str]) -> list[Diagnostic]:
     return diagnostics
 
 
-def _named(path: str) -> Any:
+def _import_name(path: str) -> Any:
     if "" not in sys.path:
         sys.path.insert(0, "")  # as `python -m` would
     module, _, name = path.partition(":")

@@ -110,7 +110,7 @@ def labels(text: str) -> list[tuple[int, str]]:
     ]
 
 
-def shown(value: Any) -> str:
+def as_text(value: Any) -> str:
     """Formats any value as text: strings as they are, text parts of a message joined, everything else as JSON."""
     if isinstance(value, str):
         return value

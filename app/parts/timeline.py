@@ -227,7 +227,7 @@ def make_scoring(rollout: Rollout) -> list[Card]:
         card = _answer(action, index, "scoring")
         if card.answer and isinstance(request, list) and all(isinstance(message, dict) for message in request):
             messages = [
-                (safe_text.label(part.get("role"), 40), safe_text.shown(part.get("content"))) for part in request
+                (safe_text.label(part.get("role"), 40), safe_text.as_text(part.get("content"))) for part in request
             ]
             fields = [(role, Text(f"{card.anchor}-said-{i}", text)) for i, (role, text) in enumerate(messages)]
             card = replace(card, role="model", answer=replace(card.answer, action=fields))
@@ -250,8 +250,8 @@ def texts(cards: Iterable[Card]) -> dict[str, str]:
 def _message(index: int, message: dict[str, Any]) -> Card:
     part = f"message-{index}"
     text, pictures = split_content(part, message.get("content"))
-    content = safe_text.shown(text)
-    reasoning = safe_text.shown(message.get("reasoning_content"))
+    content = safe_text.as_text(text)
+    reasoning = safe_text.as_text(message.get("reasoning_content"))
     if not reasoning and message.get("role") == "assistant":
         thought, content = split_reasoning(content)
         reasoning = thought or ""
@@ -283,9 +283,9 @@ def _fields(part: str, value: Any, beside: tuple[str, ...] = ()) -> Fields:
     if value in _EMPTY:
         return []
     if not isinstance(value, dict):
-        return [("", Text(part, safe_text.shown(value)))]
+        return [("", Text(part, safe_text.as_text(value)))]
     return [
-        (safe_text.label(name, 80), Text(f"{part}-{index}", safe_text.shown(item)))
+        (safe_text.label(name, 80), Text(f"{part}-{index}", safe_text.as_text(item)))
         for index, (name, item) in enumerate(value.items())
         if item not in _EMPTY and name not in beside
     ]
@@ -325,7 +325,7 @@ def _is_parsed(actions: list[dict[str, Any]]) -> bool | None:
 def _timing(actions: list[dict[str, Any]]) -> dict[str, Any]:
     """Returns duration and finish reason of the model call before these actions."""
     call = next(filter(None, map(_model_call, actions)), {})
-    return {"seconds": _float(call.get("seconds")), "finish": safe_text.shown(call.get("finish"))}
+    return {"seconds": _float(call.get("seconds")), "finish": safe_text.as_text(call.get("finish"))}
 
 
 def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
@@ -333,7 +333,7 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
     failed = _is_failure(action)
     part = f"{'failure' if failed else kind}-{turn}-{index}"
     ended = _model_call(action) if failed else action
-    error = safe_text.shown(ended.get("error"))
+    error = safe_text.as_text(ended.get("error"))
     named = ("action", "observation", "metadata")
     recorded = {name: without_pictures(action[name]) for name in named if action.get(name)}
     observation, sent = action.get("observation"), action.get("action")
@@ -346,7 +346,7 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
         and metadata.get("sent") == ""
     )
     unread = (
-        [("", Text(f"{part}-observation", safe_text.shown(observation)))] if is_unread else []
+        [("", Text(f"{part}-observation", safe_text.as_text(observation)))] if is_unread else []
     )  # an empty list, too
     answer = CallResult(
         turn=turn,

@@ -40,7 +40,7 @@ def until_diagnosed(request: Request, db: Connection, run: Run, page: str, tab: 
     if summary.rollouts < _QUICK:
         return None
     is_large = summary.rollouts >= queries.LARGE
-    return _shown(request, summary, page, "why", tab, in_part=is_large)
+    return _render_waiting(request, summary, page, "why", tab, in_part=is_large)
 
 
 def until_counted(request: Request, db: Connection, run: Run, part: str, ask: Callable[..., Any]) -> Response | None:
@@ -52,7 +52,7 @@ def until_counted(request: Request, db: Connection, run: Run, part: str, ask: Ca
     summary = queries.run_summary(db, id_of(run))
     if summary.rollouts < queries.LARGE or page_cache.knows(db, run, ask):
         return None
-    return _shown(request, summary, f"{part}/{part}.html", part)
+    return _render_waiting(request, summary, f"{part}/{part}.html", part)
 
 
 def _is_for_people(request: Request) -> bool:
@@ -61,7 +61,7 @@ def _is_for_people(request: Request) -> bool:
     return is_browser and htmx.target(request) is None and WAIT not in request.query_params
 
 
-def _shown(
+def _render_waiting(
     request: Request, summary: RunSummary, page: str, part: str, tab: str = "", *, in_part: bool = False
 ) -> Response:
     whole = urls.with_query(request.url.path, [*request.query_params.multi_items(), (WAIT, "1")])

@@ -14,7 +14,7 @@ _PATIENCE = 30.0  # seconds after a failure
 
 
 class Background(ABC):
-    """A thread that calls `_look` until it is stopped; `start()` starts it."""
+    """A thread that calls `_do_work` until it is stopped; `start()` starts it."""
 
     def __init__(self, name: str, *, pause: float) -> None:
         """Prepares the thread; `pause` is in seconds, between two calls."""
@@ -32,7 +32,7 @@ class Background(ABC):
         self._thread.join()
 
     @abstractmethod
-    def _look(self) -> bool:
+    def _do_work(self) -> bool:
         """Does the work that is due; returns False if it cannot be done now."""
 
     @abstractmethod
@@ -45,7 +45,7 @@ class Background(ABC):
 
     def _try(self) -> bool:
         try:
-            return self._look()
+            return self._do_work()
         except Exception as error:  # noqa: BLE001 - the thread must outlive it: pages wait for what it does
             reason = str(error) or type(error).__name__
             if (warning := self._warning(reason)) is not None:
@@ -61,7 +61,7 @@ class Ingesting(Background):
         super().__init__("logs-ui-ingest", pause=1.0)
         self._ingester = Ingester(address, entry_of)
 
-    def _look(self) -> bool:
+    def _do_work(self) -> bool:
         self._ingester.take_in(self._stop.is_set)
         self.trouble = None
         return True

@@ -33,7 +33,7 @@ class Indexer(Background):
             with suppress(LogsUIError, OSError):
                 self._index.settle()
 
-    def _look(self) -> bool:
+    def _do_work(self) -> bool:
         """Fills the index, if there is a database."""
         try:
             if not self._source.exists():

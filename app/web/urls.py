@@ -98,12 +98,12 @@ def at(path: str) -> str:
 
 def with_default_columns(run: str, chosen: RolloutFilter) -> str:
     """Returns the address of the same rollouts with the default columns; forgets those that were chosen."""
-    view = [pair for pair in shown() if pair[0] != "cols"]
-    return with_query(f"/runs/{_segment(run)}", [*said(chosen), *view, ("choose", "1")])
+    view = [pair for pair in view_parameters() if pair[0] != "cols"]
+    return with_query(f"/runs/{_segment(run)}", [*filter_parameters(chosen), *view, ("choose", "1")])
 
 
 @lru_cache(maxsize=256)
-def said(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
+def filter_parameters(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
     """Returns filter and order as names and values of a form. Cached: a page has a hundred addresses with the same."""
     return tuple(print_filter(chosen))
 
@@ -113,7 +113,7 @@ def showing(view: Pairs) -> None:
     _view.set(tuple(view))
 
 
-def shown() -> Pairs:
+def view_parameters() -> Pairs:
     """Returns the view of this request."""
     return list(_view.get())
 
@@ -125,15 +125,15 @@ def rollouts(
     """Returns the address of a run's rollouts, from a cursor on if given, or at the row with the id `at`; `find`
     searches the names of its tasks, and `view` replaces this request's view.
     """
-    pairs = [*said(chosen)] if chosen else []
+    pairs = [*filter_parameters(chosen)] if chosen else []
     place = [("after", print_cursor(after))] if after else [("at", str(at))] if at else []
     place += [("find", find)] if find else []
-    return with_query(f"/runs/{_segment(run)}", [*pairs, *(shown() if view is None else view), *place])
+    return with_query(f"/runs/{_segment(run)}", [*pairs, *(view_parameters() if view is None else view), *place])
 
 
 def rollouts_said(run: str, pairs: Pairs) -> str:
     """Returns the address of the rollouts of a filter given as parameters, valid or not."""
-    return with_query(f"/runs/{_segment(run)}", [*pairs, *shown()])
+    return with_query(f"/runs/{_segment(run)}", [*pairs, *view_parameters()])
 
 
 def rollouts_where(run: str, **parts: Any) -> str:
@@ -184,7 +184,7 @@ def of_rewards(run: str, chosen: RolloutFilter, low: float | None, high: float |
 def live(run: str, chosen: RolloutFilter, since_id: int, seen: str) -> str:
     """Returns the address of the table's live updates."""
     extra = [("newest", str(since_id)), ("seen", seen)]
-    return with_query(f"/runs/{_segment(run)}/live", [*said(chosen), *shown(), *extra])
+    return with_query(f"/runs/{_segment(run)}/live", [*filter_parameters(chosen), *view_parameters(), *extra])
 
 
 def rollout(run: str, row: int, chosen: RolloutFilter | None = None, **parameters: str | int | Sequence[str]) -> str:
@@ -197,7 +197,9 @@ def rollout(run: str, row: int, chosen: RolloutFilter | None = None, **parameter
         if value
     ]
     shown_pairs = [pair for pair in pairs if pair != ("view", "timeline")]
-    return with_query(f"/runs/{_segment(run)}/rollouts/{row}", [*(said(chosen) if chosen else ()), *shown_pairs])
+    return with_query(
+        f"/runs/{_segment(run)}/rollouts/{row}", [*(filter_parameters(chosen) if chosen else ()), *shown_pairs]
+    )
 
 
 def overview(run: str, *, mode: str = "", eval_name: str = "", search: str = "", seen: str = "") -> str:
@@ -269,20 +271,22 @@ def group(run: str, row: int, chosen: RolloutFilter | None = None, *, seen: str 
 
 def compare_rollouts(run: str, a: int, b: int, chosen: RolloutFilter | None = None) -> str:
     """Returns the address that compares two rollouts, `a` of this run, `b` of any; within a filter of this run."""
-    pairs = said(chosen) if chosen else ()
+    pairs = filter_parameters(chosen) if chosen else ()
     return with_query(f"/runs/{_segment(run)}/compare", [*pairs, ("a", str(a)), ("b", str(b))])
 
 
 def export(run: str, chosen: RolloutFilter, format: str) -> str:  # noqa: A002
     """Returns the address that starts an export; it knows the way back."""
-    return with_query(f"/runs/{_segment(run)}/exports", [*said(chosen), *shown(), ("format", format)])
+    return with_query(
+        f"/runs/{_segment(run)}/exports", [*filter_parameters(chosen), *view_parameters(), ("format", format)]
+    )
 
 
-def exported(run: str, job: str, filter_parameters: Pairs, *, do: str = "") -> str:
+def exported(run: str, job: str, parameters: Pairs, *, do: str = "") -> str:
     """Returns the address of an export's progress, or with "/cancel" that cancels it and returns to its rollouts;
-    `filter_parameters` are the filter's.
+    `parameters` are those of the filter.
     """
-    return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}{do}", [*filter_parameters, *shown()])
+    return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}{do}", [*parameters, *view_parameters()])
 
 
 def text(run: str, row: int, part: str) -> str:

@@ -221,10 +221,10 @@ class _Watch:
             is_last = self._ending.is_set()
             began = time.monotonic()
             with guard("diagnosing the run"):
-                self._look()
+                self._diagnose()
             self._ending.wait(_REST * (time.monotonic() - began))
 
-    def _look(self) -> None:
+    def _diagnose(self) -> None:
         try:
             report = self._report()
         except LogsUIError as error:  # such as: no row is written yet

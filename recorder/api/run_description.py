@@ -56,7 +56,7 @@ def name_run(address: Address) -> RunName:
     if wanted is None:
         return RunName(time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + _letters(), launch)  # sorts by time
     with guard("naming the run"):
-        taken = _taken(address)
+        taken = _uids_in_use(address)
         names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
         return RunName(next(name for name in names if name not in taken), launch)
     return RunName(f"{wanted}.{launch}", launch)  # the database could not be read: the name may be taken
@@ -67,7 +67,7 @@ def join_run(uid: str) -> RunName:
     return RunName(uid, _letters() + _letters())
 
 
-def _taken(address: Address) -> set[str]:
+def _uids_in_use(address: Address) -> set[str]:
     """Return the uids of the runs in the database. Reading waits for no writer."""
     from sqlalchemy import select  # only a run that is named by LOGS_UI_RUN reads
     from sqlmodel import col

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.api.run_description import RunName, git, project_of, versions
-from logs_ui.recorder.capture.source_code import Part, changes, read
+from logs_ui.recorder.capture.source_code import Part, changes, read_sources
 from logs_ui.recorder.delivery.writer import LATE, Writer
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.rollout_call import TokenizerSource
@@ -83,7 +83,7 @@ class RunRecord:
         if tokenizer is not None:  # after the run: `db delete` removes a tokenizer that no run refers to
             self.put(TokenizerChange(tokenizer.hash, tokenizer.json), len(tokenizer.json))
         if parts:
-            self._writer.put(ChangesJob(lambda: [SourcesChange(self.uid, tuple(read(parts)))], _SOURCES_BYTES))
+            self._writer.put(ChangesJob(lambda: [SourcesChange(self.uid, tuple(read_sources(parts)))], _SOURCES_BYTES))
         if announce:
             name = "" if described["name"] == self.uid else f" ({visible(one_line(str(described['name'])))})"
             command = f"logs-ui serve{db_option(self._writer.address)}"

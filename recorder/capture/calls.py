@@ -197,7 +197,7 @@ class CallRecords(Struct, array_like=True, eq=False):
 
 
 def _shared(strand: Strand, strands: dict[int, Strand]) -> Strand:
-    """Return the strand of the same number in `known`; add it, and the strands above it, if it is not there."""
+    """Return the strand of the same number in `strands`; add it, and the strands above it, if it is not there."""
     while (known_strand := strands.get(strand.number)) is None:
         strands[strand.number] = strand
         if strand.parent is None:

@@ -66,7 +66,7 @@ class Images:
         return bool(self._pending)
 
     @property
-    def found(self) -> list[StoredImage]:
+    def stored_images(self) -> list[StoredImage]:
         """Return the images that the observation refers to. Call `json` first."""
         return [*self._found.values()]
 
@@ -97,17 +97,17 @@ class Images:
         if isinstance(value, dict):
             name = value.get("$image")
             if self._name and isinstance(name, str) and name.startswith(f"{self._name}:"):
-                return self._kept(self._pending[int(name.partition(":")[2])].stored())
+                return self._keep(self._pending[int(name.partition(":")[2])].stored())
             return {key: self._referred(item) for key, item in value.items()}
         if isinstance(value, str):
             image = _of_text(value)
-            return value if image is None else self._kept(image)
+            return value if image is None else self._keep(image)
         if isinstance(value, list) and value and not isinstance(value[0], int | float):
             image = _of_lists(value)
-            return [self._referred(item) for item in value] if image is None else self._kept(image)
+            return [self._referred(item) for item in value] if image is None else self._keep(image)
         return value
 
-    def _kept(self, image: StoredImage | Dropped) -> dict[str, Any]:
+    def _keep(self, image: StoredImage | Dropped) -> dict[str, Any]:
         if not isinstance(image, StoredImage):
             return image
         self._found[image.hash] = image

@@ -46,7 +46,7 @@ class Part:
     weight: float | None = None  # weight of a reward function
 
 
-def kept() -> str:
+def code_setting() -> str:
     """Return the value of LOGS_UI_CODE. Raises LogsUIError if it is not one of the possible values."""
     setting = os.environ.get(CODE_VARIABLE) or "all"
     if setting not in _KEPT:
@@ -55,9 +55,11 @@ def kept() -> str:
     return setting
 
 
-def read(parts: Iterable[Part]) -> list[Source]:
-    """Read the texts of the parts, without secrets, and cut to the length that is stored. Raises what `kept` raises."""
-    has_text = kept() != "none"
+def read_sources(parts: Iterable[Part]) -> list[Source]:
+    """Read the texts of the parts, without secrets, and cut to the length that is stored. Raises what `code_setting`
+    raises.
+    """
+    has_text = code_setting() != "none"
     sources = []
     for part in parts:
         text = None
@@ -88,10 +90,10 @@ def storable(text: str) -> str:
 def changes(folder: Path) -> list[Source]:
     """Return how tracked files differ from the commit: names with lines added and removed, and the diff itself.
 
-    Raises what `kept` and `git_output` raise.
+    Raises what `code_setting` and `git_output` raise.
     """
     sources = [Source(SourceKind.CHANGED_FILES, "", storable(git_output(folder, "diff", "HEAD", "--numstat")))]
-    if kept() == "all":
+    if code_setting() == "all":
         arguments = ("diff", "HEAD", "--no-color", "--no-ext-diff", "--no-textconv")
         sources.append(Source(SourceKind.CHANGES, "", storable(git_output(folder, *arguments))))
     return [source for source in sources if source.text]

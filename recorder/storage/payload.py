@@ -207,9 +207,9 @@ def _was_met(key: int) -> bool:
 def _begun(start: bytes | None) -> bytes:
     if start is None:
         return b""
-    return _known(start) if unpacked_size(start) <= _KEPT_BYTES else zstandard.decompress(start)
+    return _unpack_start(start) if unpacked_size(start) <= _KEPT_BYTES else zstandard.decompress(start)
 
 
 @lru_cache(_KEPT)
-def _known(start: bytes) -> bytes:
+def _unpack_start(start: bytes) -> bytes:
     return zstandard.decompress(start)

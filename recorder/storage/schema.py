@@ -54,13 +54,13 @@ class Stamp:
 def make(connection: Connection) -> None:
     """Creates all tables of the newest schema, in a database that has none of them."""
     Table.metadata.create_all(connection)
-    stamp = {"version": known(), "oldest_reader": 1, "oldest_writer": 1, "created": time.time_ns() // 1000}
+    stamp = {"version": newest_schema(), "oldest_reader": 1, "oldest_writer": 1, "created": time.time_ns() // 1000}
     for migration in migrations.MIGRATIONS:
         stamp |= {"oldest_reader": migration.oldest_reader, "oldest_writer": migration.oldest_writer}
     connection.execute(insert(SchemaVersion).values(**stamp, release=_release()))
 
 
-def known() -> int:
+def newest_schema() -> int:
     """Returns the newest schema that this program knows."""
     return max([SCHEMA_VERSION, *(migration.number for migration in migrations.MIGRATIONS)])
 
@@ -76,18 +76,18 @@ def check(address: Address, connection: Connection, *, purpose: Purpose) -> Lack
     if of_stamp := [name for name in required if SchemaVersion.__tablename__ in name]:
         raise _from_before(place, of_stamp[0])
     stamp = stamp_of(connection)
-    if stamp.version > known():
-        if known() < (stamp.oldest_reader if purpose == Purpose.READ else stamp.oldest_writer):
+    if stamp.version > newest_schema():
+        if newest_schema() < (stamp.oldest_reader if purpose == Purpose.READ else stamp.oldest_writer):
             raise RefusedDatabaseError(
-                f"{place} was written by a newer logs-ui (schema {stamp.version}, this one knows {known()}). "
+                f"{place} was written by a newer logs-ui (schema {stamp.version}, this one knows {newest_schema()}). "
                 f"{_upgrade(connection)}"
             )
-    elif stamp.version < known():
+    elif stamp.version < newest_schema():
         are_additive = all(step.is_additive for step in pending(connection))
         if purpose == Purpose.READ or (purpose == Purpose.RECORD and not are_additive):
             first = "" if are_additive else ", once no run is recorded into it any more"
             raise RefusedDatabaseError(
-                f"{place} has schema {stamp.version}, and this logs-ui works with {known()}. "
+                f"{place} has schema {stamp.version}, and this logs-ui works with {newest_schema()}. "
                 f"Bring it up to date{first}: logs-ui db migrate{db_option(address)}"
             )
     elif required:
@@ -113,10 +113,10 @@ def refuse_outgrown(place: str, connection: Connection) -> None:
     # As text: compiling and caching a statement costs more than SQLite's work does, and this runs in each transaction.
     stamped = connection.exec_driver_sql(f"SELECT version, oldest_writer FROM {SchemaVersion.__tablename__}")  # noqa: S608
     version, oldest_writer = stamped.one()
-    if oldest_writer > known():
+    if oldest_writer > newest_schema():
         raise RefusedDatabaseError(
             f"{place} was brought to schema {version} meanwhile, which takes a newer logs-ui to write (this one "
-            f"knows {known()}). {_upgrade(connection)}"
+            f"knows {newest_schema()}). {_upgrade(connection)}"
         )
 
 

@@ -140,14 +140,14 @@ class _Copy:
         """Copies the run's row, tokenizer and sources; returns True if the run existed."""
         uid = self._run.uid
         with self._source.connect() as connection:
-            (source_row,) = _read(connection, _raw(Run).where(col(Run.id) == self._run_id))
+            (source_row,) = _read_rows(connection, _raw(Run).where(col(Run.id) == self._run_id))
             sources = SourcesChange(uid, tuple(_sources(connection, self._run_id)))
         tokenizer = None if self._run.tokenizer is None else queries.tokenizer_json(self._source, self._run.tokenizer)
         with self._steady.piece() as connection:
             was_there = connection.scalar(select(col(Run.id)).where(col(Run.uid) == uid)) is not None
             self._new_id = run_writes.run_ids(connection, [uid], self._run.heartbeat)[uid]
             run_writes.take_runs(connection, [self._new_id])  # before reading: what others write meanwhile stays
-            (target_row,) = _read(connection, _raw(Run).where(col(Run.id) == self._new_id))
+            (target_row,) = _read_rows(connection, _raw(Run).where(col(Run.id) == self._new_id))
             described = _as_written(Run, _newer(source_row, target_row) if was_there else source_row)
             run_writes.write_runs(connection, [RunChange(uid, described)])
             if tokenizer is not None:
@@ -164,7 +164,7 @@ class _Copy:
         while True:
             with self._source.connect() as connection:
                 following = query.where(col(row.id) > last).limit(min(self._steady.rows, _MOST))
-                rows = _read(connection, following)
+                rows = _read_rows(connection, following)
             if not rows:
                 return
             yield rows
@@ -179,7 +179,9 @@ class _Copy:
             run_writes.take_runs(connection, [self._new_id])
             existing = col(row.run_id) == self._new_id, col(row.uid).in_([values["uid"] for values in rows])
             targets = (
-                {values["uid"]: values for values in _read(connection, _raw(row).where(*existing))} if was_there else {}
+                {values["uid"]: values for values in _read_rows(connection, _raw(row).where(*existing))}
+                if was_there
+                else {}
             )
             news = [values for values in rows if _is_news(values, targets.get(values["uid"]))]
             changes = [
@@ -204,7 +206,7 @@ class _Copy:
         for row in rows:
             hashes = hashes_in(unpacked(row["content"], row["before_content"])) - self._images
             if hashes:
-                images = _read(connection, _raw(Image).where(col(Image.hash).in_(hashes)))
+                images = _read_rows(connection, _raw(Image).where(col(Image.hash).in_(hashes)))
                 images_by_row[row["id"]] = tuple(StoredImage(**image) for image in images)
                 self._images |= hashes
         return images_by_row
@@ -259,7 +261,7 @@ def _raw(table: Any) -> Select[Any]:
     return query
 
 
-def _read(connection: Connection, query: Select[Any]) -> list[Values]:
+def _read_rows(connection: Connection, query: Select[Any]) -> list[Values]:
     return [dict(row) for row in connection.execute(query).mappings()]
 
 
@@ -357,7 +359,7 @@ def _copy_notes(db: Engine, target: Address, uid: str) -> None:
     """Copies stars, tags and notes; the newer of two wins."""
     with db.connect() as connection:
         rows_by_table = {
-            table: _read(connection, select(*table.columns).where(table.c.run == uid))
+            table: _read_rows(connection, select(*table.columns).where(table.c.run == uid))
             for table in NotesTable.metadata.sorted_tables
         }
     if not any(rows_by_table.values()):

@@ -121,7 +121,7 @@ def prune(
     chosen, rule = chosen_rows(where, db=db), _conditions(older_than, keep_every, of, keep)
     address = database_address(db)
     with small_transactions.reading(address) as engine:
-        runs = [_Chosen(engine, each, chosen, rule, keep) for each in _named(engine, names, chosen)]
+        runs = [_Chosen(engine, each, chosen, rule, keep) for each in _find_runs(engine, names, chosen)]
         if any(term.field in SEARCHED for term in chosen.terms):
             for each in runs:
                 catch_up(address, engine, each.run_id, partial(progress, "indexing texts"))
@@ -214,7 +214,7 @@ def _take(steady: small_transactions.Steady, run_id: int, ids: Sequence[int]) ->
         connection.execute(delete(_payload).where(col(_payload.row_id).in_(ids)))
 
 
-def _named(db: Engine, names: Iterable[str], where: RolloutFilter) -> list[Run]:
+def _find_runs(db: Engine, names: Iterable[str], where: RolloutFilter) -> list[Run]:
     """Returns the runs to prune: those that are named, or all, if they have all names of the filter. Raises
     RunNotFoundError, or FilterError if a named run, or every run, lacks a name of the filter.
     """

@@ -123,7 +123,7 @@ def _refuse_foreign(source: Path, db: sqlite3.Connection) -> None:
         raise RefusedDatabaseError(f"{source} is no database of logs-ui.")
     with suppress(sqlite3.Error):  # the page of its version may be what is damaged
         for (oldest,) in db.execute("SELECT oldest_reader FROM logs_ui_schema").fetchall():
-            if isinstance(oldest, int) and oldest > schema.known():
+            if isinstance(oldest, int) and oldest > schema.newest_schema():
                 raise RefusedDatabaseError(f"{source} was written by a newer logs-ui. Recover it with that one.")
 
 

@@ -79,7 +79,7 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
             lease.renew()
 
     with errors_in_plain_words(address), ExitStack() as stack:
-        while not stack.enter_context(lease.held()):
+        while not stack.enter_context(lease.hold()):
             if time.monotonic() > deadline:
                 raise _is_busy(address)
             time.sleep(_POLL)

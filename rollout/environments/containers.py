@@ -71,7 +71,9 @@ def hub_starter(name: str, *, image: str | None, port: int | None, provider: Any
         if image is not None:
             options["docker_image"] = image
         with _starting:
-            client = AutoEnv.from_env(name, container_provider=_made(provider), env_vars=dict(variables), **options)
+            client = AutoEnv.from_env(
+                name, container_provider=_make_provider(provider), env_vars=dict(variables), **options
+            )
         if variables and getattr(client, "_provider", None) is None:
             raise RuntimeError(
                 f"{name} runs in its Hugging Face Space, which accepts no environment variables: "
@@ -100,11 +102,11 @@ def _docker_or(provider: Any) -> Any:
     """Returns an instance of the given provider, or of openenv's for Docker."""
     from openenv.core.containers.runtime import LocalDockerProvider
 
-    made = LocalDockerProvider() if provider is None else _made(provider)
+    made = LocalDockerProvider() if provider is None else _make_provider(provider)
     return _OneAtATime(made) if isinstance(made, LocalDockerProvider) else made
 
 
-def _made(provider: Any) -> Any:
+def _make_provider(provider: Any) -> Any:
     return provider() if isinstance(provider, type) else provider
 
 

@@ -100,7 +100,7 @@ class Offline:
         rotation = self.rollouts.rotation
         groups = [rotation.of("eval", i) for i in range(len(self.rows))]
         if isinstance(rotation, PromptTasks):
-            groups = [rotation.named(group, row["prompt"]) for group, row in zip(groups, self.rows, strict=True)]
+            groups = [rotation.with_task(group, row["prompt"]) for group, row in zip(groups, self.rows, strict=True)]
         assignments = [group for group in groups for _ in range(self.samples)]
         episodes = self.rollouts.episodes(prompts, assignments, model=model, chat=chat, budget=_WITHOUT_END)
         return replace(episodes, sampling=self.sampling)

@@ -60,7 +60,7 @@ class HarnessModelStep:
         answer = self._last = self.ask(context, self._sampling(sampling))
         self.trajectory.sample(answer)
         self.turns += 1
-        parsed = self._read(context, answer)
+        parsed = self._parse_calls(context, answer)
         # Ids of nine characters, which Mistral's templates require.
         calls = [
             ToolCall(f"call{self._calls + i:05}", name, dict(arguments))
@@ -106,7 +106,7 @@ class HarnessModelStep:
         sampling = Sampling(**{"max_tokens": room, **sampling_fields(changes, has_seed=self.has_seed)})
         return replace(sampling, max_tokens=min(sampling.max_tokens, room))
 
-    def _read(self, context: Sequence[int], answer: Answer) -> Calls:
+    def _parse_calls(self, context: Sequence[int], answer: Answer) -> Calls:
         """Returns the calls in an answer; empty if none can be read."""
         try:
             calls = tool_calls(self.chat.tokenizer, context, answer) if self.act is None else self.act(answer.text)

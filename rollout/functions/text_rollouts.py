@@ -184,7 +184,7 @@ class TextRollouts(OpenEnvRollouts):
         return super().episodes(prompts, assignments, model=model, chat=chat, budget=budget)
 
 
-class _Told(NamedTuple):
+class _Result(NamedTuple):
     """Holds the result of a reset or a step. The reward is that of the episode so far."""
 
     observation: str
@@ -213,14 +213,14 @@ class _Client:
             raise
         return trace_env(client)
 
-    async def reset(self, seed: Any = None) -> _Told:
-        result = await self._in_thread(lambda: self._told("reset", self._env.reset(seed)))
+    async def reset(self, seed: Any = None) -> _Result:
+        result = await self._in_thread(lambda: self._read_result("reset", self._env.reset(seed)))
         if result.done:
             raise RuntimeError("The environment is not alive after its reset, so nothing can be played")
         return result._replace(reward=None)
 
-    async def step(self, action: str) -> _Told:
-        return await self._in_thread(lambda: self._told("step", self._env.step(action)))
+    async def step(self, action: str) -> _Result:
+        return await self._in_thread(lambda: self._read_result("step", self._env.step(action)))
 
     async def close(self) -> None:
         """Closes the environment once a hanging call has returned, however late: the caller may stop waiting."""
@@ -234,13 +234,13 @@ class _Client:
     def _make(self) -> None:
         self._env = self._env_factory()
 
-    def _told(self, name: str, text: Any) -> _Told:
+    def _read_result(self, name: str, text: Any) -> _Result:
         if isinstance(text, tuple) and len(text) == 2:
             self._env, text = text
         if not isinstance(text, str):
             raise TypeError(f"{name}() gives a text, or (env, text), not {type(text).__name__}")
         reward = self._env.reward
-        return _Told(text, None if reward is None else float(reward), not self._env.alive)
+        return _Result(text, None if reward is None else float(reward), not self._env.alive)
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._thread.submit(call))

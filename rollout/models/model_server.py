@@ -118,7 +118,7 @@ class Server:
             raise self.error(f"cannot be reached ({cause})", "Is the server up, and the address right?") from error
         except APIStatusError as error:
             advice = {401: "Set api_key", 403: "Set api_key", 404: "Is the address right? It mostly ends with /v1"}
-            refusal = f"refused with status {error.status_code}: {_said(error)}"
+            refusal = f"refused with status {error.status_code}: {_server_message(error)}"
             raise self.error(refusal, advice.get(error.status_code, "")) from error
         except (OpenAIError, json.JSONDecodeError) as error:
             raise self.error(
@@ -163,7 +163,7 @@ def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None} | {"extra_body": body}
 
 
-def _said(error: Any) -> str:
+def _server_message(error: Any) -> str:
     """Returns the server's own words of a refusal, wherever it put them."""
     body = error.body if isinstance(error.body, dict) else {}
     inner = body.get("error") if isinstance(body.get("error"), dict) else body

@@ -87,9 +87,9 @@ class PromptTasks(Rotation):
     def assign(self, trainer: Any, prompts: Sequence[Prompt]) -> list[Assignment]:
         """Does the same as `Rotation.assign`. Raises ValueError for a prompt that is not in the dataset."""
         assigned = super().assign(trainer, prompts)
-        return [self.named(assignment, prompt) for assignment, prompt in zip(assigned, prompts, strict=True)]
+        return [self.with_task(assignment, prompt) for assignment, prompt in zip(assigned, prompts, strict=True)]
 
-    def named(self, assigned: Assignment, prompt: Prompt) -> Assignment:
+    def with_task(self, assigned: Assignment, prompt: Prompt) -> Assignment:
         """Returns the assignment with the prompt's task. Raises as `assign`."""
         key = _key(prompt)
         if key not in self._tasks:

@@ -218,4 +218,4 @@ def _unified(before: list[str], after: list[str]) -> list[DiffLine]:
 
 
 def _written(value: Any) -> str:
-    return text.as_json(value) if value is None else text.shown(figures.tidy(value))
+    return text.as_json(value) if value is None else text.as_text(figures.tidy(value))

@@ -83,5 +83,5 @@ def _found(values: dict[str, Any], search: str) -> list[ConfigEntry]:
 
 
 def _setting(name: str, value: Any) -> ConfigEntry:
-    written = safe_text.as_json(value) if value is None else safe_text.shown(value)
+    written = safe_text.as_json(value) if value is None else safe_text.as_text(value)
     return ConfigEntry(name, written, isinstance(value, dict | list) and len(written) > _SHORT_VALUE)

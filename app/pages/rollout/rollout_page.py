@@ -370,13 +370,13 @@ def _seen(row: EvaluationRow, summary: RunSummary) -> str:
 
 def _metadata_text(found: Rollout, name: str) -> Text | None:
     value = found.metadata.get(name)
-    return Text(name, safe_text.shown(value)) if value else None
+    return Text(name, safe_text.as_text(value)) if value else None
 
 
 def _panel(db: Connection, run: Run, found: Rollout, part: str) -> Text | None:
     """Returns a text that stands in no message; None if there is none of that name."""
     if part == "handed" and _is_parsed(found):
-        return Text(part, safe_text.shown(Rebuilding(db, run).handed_text(found)))
+        return Text(part, safe_text.as_text(Rebuilding(db, run).handed_text(found)))
     return _metadata(found) if part == "metadata" else _metadata_text(found, part) if part in _OWN_PANEL else None
 
 
@@ -395,7 +395,7 @@ def _evidence(found: Rollout) -> tuple[str, str] | None:
 
 def _named(value: Any) -> list[tuple[str, str]]:
     """Returns names and values. The value may be anything, since the user's `edit` function may have written it."""
-    return [(str(name), safe_text.shown(it)) for name, it in value.items()] if isinstance(value, dict) else []
+    return [(str(name), safe_text.as_text(it)) for name, it in value.items()] if isinstance(value, dict) else []
 
 
 def _metadata(found: Rollout) -> Text | None:

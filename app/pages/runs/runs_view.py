@@ -23,7 +23,7 @@ _LONGEST = 40  # characters of an argument under a run's name
 
 def spelt(value: Any) -> str:
     """Writes an argument as its author would: `1e-06`, `["a"]`."""
-    return "none" if value is None else safe_text.shown(figures.tidy(value))
+    return "none" if value is None else safe_text.as_text(figures.tidy(value))
 
 
 class RunLine(NamedTuple):

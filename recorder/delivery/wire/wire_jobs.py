@@ -136,7 +136,10 @@ class Wire:
             case StrandTree() | Collector():
                 return None
             case Images():
-                return [[image.hash, image.media_type, image.width, image.height, image.data] for image in value.found]
+                return [
+                    [image.hash, image.media_type, image.width, image.height, image.data]
+                    for image in value.stored_images
+                ]
             case TokenizerSource():
                 return value.hash
             case Path():

@@ -104,17 +104,17 @@ class Intake:
         return entry.made if self.silence is None else clock.now(connection) - self.silence()
 
     def _write_together(self, connection: Connection, entry: Entry, heard: int | None) -> tuple[Runs, int]:
-        runs = self._known(connection, entry, entry.uids, heard)
+        runs = self._find_or_create_runs(connection, entry, entry.uids, heard)
         self._write(connection, entry.batch, runs, heard)
         self._finish(connection, entry, runs, 0)
         return runs, 0
 
     def _write_one_by_one(self, connection: Connection, entry: Entry, heard: int | None) -> tuple[Runs, int]:
-        runs = _tried(connection, lambda: self._known(connection, entry, entry.uids, heard)) or {}
+        runs = _tried(connection, lambda: self._find_or_create_runs(connection, entry, entry.uids, heard)) or {}
         refused = 0
 
         def write(attempt: Batch) -> Runs:
-            ids = runs | self._known(connection, entry, attempt.uids - runs.keys(), heard)
+            ids = runs | self._find_or_create_runs(connection, entry, attempt.uids - runs.keys(), heard)
             self._write(connection, attempt, ids, heard)
             return ids
 
@@ -126,7 +126,7 @@ class Intake:
         self._finish(connection, entry, runs, refused)
         return runs, refused
 
-    def _known(self, connection: Connection, entry: Entry, uids: set[str], heard: int | None) -> Runs:
+    def _find_or_create_runs(self, connection: Connection, entry: Entry, uids: set[str], heard: int | None) -> Runs:
         """Looks up run ids, locks the runs, and creates missing ones. A heartbeat does not re-create a deleted run."""
         missing = uids - {*entry.alive} | uids & entry.batch.uids
         ids = run_writes.run_ids(connection, missing, heard)

@@ -26,20 +26,20 @@ class Lease:
         self._holder = f"{_life(os.getpid()) or socket.gethostname()} {secrets.token_hex(8)}"
 
     @contextmanager
-    def held(self) -> Iterator[bool]:
+    def hold(self) -> Iterator[bool]:
         """Yields True while it holds the lease, False if another process does. Raises OSError."""
         is_held = self._make() or (self._take_over() and self._make())
         try:
             yield is_held
         finally:
-            if is_held and self._read() == self._holder:
+            if is_held and self._read_holder() == self._holder:
                 with suppress(OSError):  # some entries may wait in the folder
                     self._path.unlink()
                     self._path.parent.rmdir()
 
     def renew(self) -> bool:
         """Renews the lease. Returns False if another process has taken it over."""
-        if self._read() != self._holder:
+        if self._read_holder() != self._holder:
             return False
         with suppress(OSError):
             os.utime(self._path)
@@ -63,7 +63,7 @@ class Lease:
 
     def _take_over(self) -> bool:
         """Returns True if the holder was dead and its file has been removed."""
-        holder = self._read()
+        holder = self._read_holder()
         if holder is None or not self._is_dead(holder):
             return False
         aside = self._path.with_name(f"{self._path.name}-{secrets.token_hex(8)}")
@@ -92,7 +92,7 @@ class Lease:
             with suppress(OSError):
                 probe.unlink()
 
-    def _read(self) -> str | None:
+    def _read_holder(self) -> str | None:
         try:
             return self._path.read_text()
         except OSError:

@@ -81,7 +81,7 @@ class Ingester:
         if not any(map(self._may_hold_more, files)):
             return TakenIn()
         lease = Lease(self.folder / "ingester")
-        with errors_in_plain_words(self.address), lease.held() as is_held:
+        with errors_in_plain_words(self.address), lease.hold() as is_held:
             if not is_held:
                 return TakenIn(is_all=False)
             with disposed(writing_engine(self.address, _PATIENCE, self.is_hurried)) as engine:

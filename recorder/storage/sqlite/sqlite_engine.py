@@ -58,7 +58,7 @@ _OF_TABLES = ("no such table", "no such column", "has no column named")
 
 def refuse_hopeless(path: Path, purpose: Purpose) -> None:
     try:
-        _look(path, purpose=purpose, busy_timeout_ms=0)
+        _check_file(path, purpose=purpose, busy_timeout_ms=0)
     except RefusedDatabaseError:
         raise
     except DatabaseError:
@@ -71,7 +71,9 @@ def writing_engine(path: Path, patience: float) -> Engine:
     """
     busy_ms = round(patience * 1000)
     with suppress(NoDatabaseError):
-        _look(path, purpose=Purpose.RECORD, busy_timeout_ms=busy_ms)  # first: to set the journal mode writes the file
+        _check_file(
+            path, purpose=Purpose.RECORD, busy_timeout_ms=busy_ms
+        )  # first: to set the journal mode writes the file
     with errors_in_plain_words(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         place = Place(path)
@@ -91,7 +93,7 @@ def writing_engine(path: Path, patience: float) -> Engine:
 
 
 def migrating_engine(path: Path) -> Engine:
-    _look(path, purpose=Purpose.MIGRATE)
+    _check_file(path, purpose=Purpose.MIGRATE)
     return _engine(path.absolute().as_uri(), (f"busy_timeout={_BUSY_TIMEOUT_MS}", *_WRITE_PRAGMAS), immediate=True)
 
 
@@ -100,7 +102,7 @@ def reading_engine(path: Path) -> Engine:
     the sidecars attached that exist now: `sidecars.identity()` changes when they do.
     """
     place = Place(path)
-    lacks = _look(path, purpose=Purpose.READ)
+    lacks = _check_file(path, purpose=Purpose.READ)
     with errors_in_plain_words(path):
 
         def attach(connection: sqlite3.Connection) -> None:
@@ -247,7 +249,7 @@ def _read_mode(path: Path) -> str:
     return "mode=ro"
 
 
-def _look(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> Lacks:
+def _check_file(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> Lacks:
     """Checks that the file has our tables, of a known schema; returns what these lack. A foreign file stays as it was,
     to the byte, and nothing is left beside it, not even the -shm file of a reading connection: without a -wal file
     nobody writes, and `immutable` reads any database without locks or files of its own. Raises what `database.py`

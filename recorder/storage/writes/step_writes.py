@@ -41,7 +41,7 @@ def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int],
     for uid, run_id in runs.items():
         every, pause = (0, 0) if uid in ended else (_DETAILS_EVERY, _DETAILS_PAUSE)
         asked = {"of_run": run_id, "now": now, "every": every, "pause": pause}
-        stale = [{**_named(run_id, step), "now": now} for step in run(connection, asked, _stale_steps)]
+        stale = [{**_step_parameters(run_id, step), "now": now} for step in run(connection, asked, _stale_steps)]
         run_each(connection, stale, _details_upsert)
         run_each(connection, stale, _details_are_fresh)
 
@@ -58,10 +58,10 @@ def write_statistics(
             of_step = [col(getattr(table, name)) == value for name, value in zip(step_sums.OF_STEP, step, strict=True)]
             connection.execute(delete(table).where(col(table.run_id) == run_id, *of_step))
         steps.add(step)
-    run_each(connection, (_named(run_id, step) for step in steps), _statistics_upsert)
+    run_each(connection, (_step_parameters(run_id, step) for step in steps), _statistics_upsert)
 
 
-def _named(run_id: int, step: Sequence[Any]) -> dict[str, Any]:
+def _step_parameters(run_id: int, step: Sequence[Any]) -> dict[str, Any]:
     """Returns the parameters of `step_sums`."""
     return {"of_run": run_id, **{f"of_{name}": value for name, value in zip(step_sums.OF_STEP, step, strict=True)}}
 

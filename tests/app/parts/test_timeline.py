@@ -212,7 +212,7 @@ def test_a_list_of_which_the_model_was_sent_nothing_is_shown_beside_the_empty_me
     answer = shown[1].answer
     assert answer is not None
     assert (answer.is_unread, answer.shown_as) == (True, "tool")
-    assert [value.value for _, value in answer.observation] == [safe_text.shown(seen)]
+    assert [value.value for _, value in answer.observation] == [safe_text.as_text(seen)]
     page = flat(make_templates().get_template("rollout/_output.html").render(card=shown[1], run=None, row=ROW, show=()))
     assert "the model was sent an empty message" in page
     entry["metadata"] = None

@@ -126,7 +126,9 @@ def test_a_thing_that_breaks_when_it_is_looked_at_costs_only_its_own_source(monk
             raise RuntimeError(name)
 
     monkeypatch.delenv(RAISE_VARIABLE, raising=False)
-    found = source_code.read([Part(SourceKind.REWARD, "bad", Poison()), Part(SourceKind.REWARD, "good", solved, 0.5)])
+    found = source_code.read_sources(
+        [Part(SourceKind.REWARD, "bad", Poison()), Part(SourceKind.REWARD, "good", solved, 0.5)]
+    )
     assert [(source.name, source.text is None, source.weight) for source in found] == [
         ("bad", True, None),
         ("good", False, 0.5),
@@ -137,12 +139,14 @@ def test_the_variable_says_what_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_pat
     folder = repository(tmp_path)
     (folder / "train.py").write_text("changed\n")
     monkeypatch.setenv(CODE_VARIABLE, "none")
-    assert source_code.read([Part(SourceKind.REWARD, "solved", solved)]) == [Source(SourceKind.REWARD, "solved", None)]
+    assert source_code.read_sources([Part(SourceKind.REWARD, "solved", solved)]) == [
+        Source(SourceKind.REWARD, "solved", None)
+    ]
     monkeypatch.setenv(CODE_VARIABLE, "sources")
     assert [source.kind for source in source_code.changes(folder)] == [SourceKind.CHANGED_FILES]
     monkeypatch.setenv(CODE_VARIABLE, "al")
     with pytest.raises(LogsUIError, match=r"LOGS_UI_CODE is 'al'.*all, sources, none"):
-        source_code.read([])
+        source_code.read_sources([])
 
 
 def test_changes_of_tracked_files_are_kept_without_secrets(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ OWN = _life(os.getpid()) or ""
 
 def test_one_holds_it_at_a_time(tmp_path: Path) -> None:
     path = tmp_path / "lease"
-    with Lease(path).held() as first:
-        with Lease(path).held() as second:
+    with Lease(path).hold() as first:
+        with Lease(path).hold() as second:
             assert (first, second) == (True, False)
         assert path.exists(), "who did not get it leaves it alone"
     assert not tmp_path.exists(), "the folder goes with it"
-    with Lease(path).held() as third:
+    with Lease(path).hold() as third:
         assert third
 
 
@@ -42,7 +42,7 @@ def test_a_dead_holders_is_taken_over(tmp_path: Path, holder: str, age: float, *
     path.write_text(holder)
     then = path.stat().st_mtime - age
     os.utime(path, (then, then))
-    with Lease(path).held() as held:
+    with Lease(path).hold() as held:
         assert held == is_taken
     assert [file.read_text() for file in tmp_path.glob("*")] == ([] if is_taken else [holder])
 
@@ -50,7 +50,7 @@ def test_a_dead_holders_is_taken_over(tmp_path: Path, holder: str, age: float, *
 def test_it_lives_as_long_as_it_is_renewed_and_whoever_lost_it_learns_of_it(tmp_path: Path) -> None:
     path = tmp_path / "lease"
     lease = Lease(path)
-    with lease.held() as held:
+    with lease.hold() as held:
         assert held
         os.utime(path, (1, 1))
         assert lease.renew()
@@ -74,9 +74,9 @@ def test_of_two_who_find_it_dead_one_gets_it(tmp_path: Path, monkeypatch: pytest
         overtaking.__enter__()
         return dead
 
-    overtaking = faster.held()
+    overtaking = faster.hold()
     monkeypatch.setattr(slower, "_is_dead", looks_and_is_overtaken)
-    with slower.held() as held:
+    with slower.hold() as held:
         assert not held
         assert faster.renew()
     overtaking.__exit__(None, None, None)

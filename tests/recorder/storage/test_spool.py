@@ -497,7 +497,7 @@ def test_a_dead_process_of_another_machine_is_told_by_its_silence(db: Path) -> N
 @pytest.mark.usefixtures("network")
 def test_of_two_that_take_in_one_waits(db: Path) -> None:
     record(begun(db), "a", range(3))
-    with Lease(spool_folder(db) / "ingester").held():
+    with Lease(spool_folder(db) / "ingester").hold():
         assert not Ingester(db, entry_of).take_in().is_all
         assert not db.exists()
     assert Ingester(db, entry_of).take_in().is_all

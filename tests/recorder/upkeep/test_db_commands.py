@@ -507,7 +507,7 @@ def test_on_a_network_file_system_a_command_waits_for_who_takes_in(db: Path) -> 
         lambda: merge([db], db.with_name("b.db")),
     ]
     spool_folder(db.with_name("b.db")).mkdir()
-    with Lease(spool_folder(db) / "ingester").held(), Lease(spool_folder(db.with_name("b.db")) / "ingester").held():
+    with Lease(spool_folder(db) / "ingester").hold(), Lease(spool_folder(db.with_name("b.db")) / "ingester").hold():
         for command in commands:
             with pytest.raises(LogsUIError, match=r"Another process has been writing .* for a long time"):
                 command()
@@ -521,7 +521,7 @@ def test_on_a_network_file_system_a_command_is_alone_or_stops(db: Path) -> None:
 
     def taken_over(what: str, _done: int, _total: int) -> None:
         if what == "pruning":
-            with Lease(path).held() as is_held:
+            with Lease(path).hold() as is_held:
                 assert not is_held
             path.write_text("another")
 
