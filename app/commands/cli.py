@@ -28,7 +28,7 @@ from logs_ui.app.commands.terminal import Database, RunName, err, out, progress_
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import DatabaseError, LogsUIError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.queries.run_totals import RECENT_STEPS
-from logs_ui.recorder.storage.address import Address, as_text, database_address, shown, without_password
+from logs_ui.recorder.storage.address import Address, as_text, database_address, masked_address, without_password
 from logs_ui.recorder.storage.database import reading_engine, refuse_hopeless, writing_engine
 from logs_ui.recorder.storage.schema import Purpose
 
@@ -296,7 +296,7 @@ def _train_demo(address: Address, steps: int | None) -> None:
             _say_how_to_browse(address)
             raise
     if not flush():
-        raise LogsUIError(f"Not everything could be written to {shown(address)}; the lines above say why.")
+        raise LogsUIError(f"Not everything could be written to {masked_address(address)}; the lines above say why.")
     _say_what_happened(address, rewards)
 
 
@@ -316,7 +316,7 @@ def _say_what_happened(address: Address, rewards: list[float]) -> None:
     before = rewards[:-RECENT_STEPS][:RECENT_STEPS]
     went = f" went from {fmean(before):.2f} (first {plural(len(before), 'step')}) to" if before else ":"
     mean = _reward_over_the_last(rewards)
-    out.print(f"Mean reward{went} {mean}. Every rollout is in {escape(shown(address))}", soft_wrap=True)
+    out.print(f"Mean reward{went} {mean}. Every rollout is in {escape(masked_address(address))}", soft_wrap=True)
     code = escape(f"from logs_ui.recorder import load_run; load_run(db={without_password(address)!r})")
     out.print(f"In Python: [bold]{code}[/]", soft_wrap=True)
 

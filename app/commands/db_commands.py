@@ -10,7 +10,7 @@ from rich.text import Text
 from logs_ui.app.commands import terminal
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.storage.address import Address, database_address, db_option, shown
+from logs_ui.recorder.storage.address import Address, database_address, db_option, masked_address
 
 if TYPE_CHECKING:
     from logs_ui.recorder.storage.spool.spool_ingest import TakenIn
@@ -50,7 +50,7 @@ def ingest(
     ingester = Ingester(address, entry_of)
     taken = ingester.take_in()
     if taken.is_all and not taken.entries:
-        terminal.say_plainly(f"Nothing waits for {shown(address)} in {ingester.folder}.")
+        terminal.say_plainly(f"Nothing waits for {masked_address(address)} in {ingester.folder}.")
     else:
         _say_stored(address, taken)
     if watch:
@@ -62,7 +62,7 @@ def ingest(
 
 
 def _say_stored(address: Address, taken: "TakenIn") -> None:
-    sentence = f"{plural(taken.rollouts, 'change')} of rollouts stored in {shown(address)}"
+    sentence = f"{plural(taken.rollouts, 'change')} of rollouts stored in {masked_address(address)}"
     if taken.refused:
         sentence += f"; the database refused {taken.refused:,}"
     terminal.say_plainly(sentence + ("." if taken.is_all else "; another process is storing the rest."))
@@ -158,7 +158,9 @@ def merge(
     with terminal.interruptible(_MERGE_STOPPED), terminal.working() as progress:
         copies = merged(others, into, run=run or (), progress=progress)
     terminal.facts([(copy.uid, _became(copy)) for copy in copies])
-    sentence = f"{plural(len(copies), 'run')} merged into {shown(database_address(into))}." if copies else _NO_RUN
+    sentence = (
+        f"{plural(len(copies), 'run')} merged into {masked_address(database_address(into))}." if copies else _NO_RUN
+    )
     terminal.say_plainly(sentence)
 
 
@@ -183,7 +185,7 @@ def recover(
     terminal.facts([(table.name, _read_of(table)) for table in tables])
     is_all = all(table.is_sure and not table.missing for table in tables)
     terminal.say_plainly(
-        f"{'Everything was' if is_all else 'What can be read is'} written to {shown(database_address(new))}."
+        f"{'Everything was' if is_all else 'What can be read is'} written to {masked_address(database_address(new))}."
     )
     raise typer.Exit(0 if is_all else _INCOMPLETE)
 
@@ -214,7 +216,7 @@ def migrate(
         ),
         made=lambda: made.append(True),
     )
-    where = shown(database_address(db))
+    where = masked_address(database_address(db))
     sentence = f"{where} had no tables of logs-ui. They are created" if made else f"{where} is up to date"
     terminal.say_plainly(f"{sentence}: schema {version}.")
     if facts:

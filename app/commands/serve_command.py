@@ -18,7 +18,7 @@ from fastapi import FastAPI
 
 from logs_ui.app.main import LOOPBACK, create_app
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.storage.address import Address, shown
+from logs_ui.recorder.storage.address import Address, masked_address
 
 _START_SECONDS = 60.0
 
@@ -139,5 +139,5 @@ def _announce(url: str, db: Address, prefix: str) -> None:
         else "\n  It does not exist yet. The pages update as soon as a training writes to it."
     )
     behind = f"  All links begin with {prefix}, for the proxy.\n" if prefix else ""
-    sys.stdout.write(f"logs-ui shows {shown(db)}{later}\n  {url}\n{behind}Stop it with Ctrl-C.\n")
+    sys.stdout.write(f"logs-ui shows {masked_address(db)}{later}\n  {url}\n{behind}Stop it with Ctrl-C.\n")
     sys.stdout.flush()

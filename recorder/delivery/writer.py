@@ -30,7 +30,7 @@ from logs_ui.recorder.delivery.outlet import Counts, Handover, Outlet
 from logs_ui.recorder.delivery.wire.wire_jobs import Wire
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.storage.address import Address, absolute, db_option, needs_no_look, shown
+from logs_ui.recorder.storage.address import Address, absolute, db_option, masked_address, needs_no_look
 from logs_ui.recorder.storage.file_system import network_kind
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.portable import on_fork
@@ -69,7 +69,7 @@ class Writer:
 
     def _reset(self) -> None:
         """Sets the state without a thread: at the start, and in a forked child."""
-        self._queue = JobQueue(self._limits, shown(self.address))
+        self._queue = JobQueue(self._limits, masked_address(self.address))
         self._outlet: Outlet = self._new_outlet()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -179,7 +179,7 @@ class Writer:
                 "Each process appends to a file of its own beside it; the dashboard, load_run() or `logs-ui db ingest` "
                 "stores these files in the database. To avoid this, use a path on a local disk, or a PostgreSQL "
                 "database (db= or LOGS_UI_DB).",
-                shown(self.address),
+                masked_address(self.address),
                 self._network,
             )
 

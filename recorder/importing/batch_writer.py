@@ -7,7 +7,7 @@ from logs_ui.recorder.api.run_record import ChangesJob
 from logs_ui.recorder.delivery.committer import Committer
 from logs_ui.recorder.delivery.outlet import Counts
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.storage.address import Address, shown
+from logs_ui.recorder.storage.address import Address, masked_address
 from logs_ui.recorder.storage.limits import Limits
 
 _BATCH, _BATCH_BYTES = 2_048, 32 << 20  # changes in a transaction; bytes of their text
@@ -63,6 +63,6 @@ class BatchWriter:
             self._committer.close(10.0)
         if self._committer.dropped:
             raise LogsUIError(
-                f"{self._committer.dropped:,} changes could not be written to {shown(self._address)}: "
+                f"{self._committer.dropped:,} changes could not be written to {masked_address(self._address)}: "
                 f"{self._committer.trouble or 'the database refused them'}."
             )

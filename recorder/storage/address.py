@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Address: TypeAlias = "Path | URL"
 """The path of an SQLite file, which need not exist, or the URL of a PostgreSQL database. The URL may contain a
-password: print it with `shown`.
+password: print it with `masked_address`.
 """
 
 SCHEMA_VERSION = 1
@@ -85,7 +85,7 @@ def absolute(address: Address) -> Address:
     return address.absolute() if isinstance(address, Path) else address
 
 
-def shown(address: Address) -> str:
+def masked_address(address: Address) -> str:
     """Return the address as text for people, with `***` for a password."""
     if isinstance(address, Path):
         return str(address)
@@ -140,5 +140,5 @@ def _postgres(text: str) -> "URL":
     if "@" in (url.host or ""):  # the end of the password
         raise DatabaseError(_UNREADABLE)
     if not url.database and "dbname" not in url.query and "service" not in url.query:
-        raise DatabaseError(f"{shown(url)} names no database. Write postgresql://user@host/database.")
+        raise DatabaseError(f"{masked_address(url)} names no database. Write postgresql://user@host/database.")
     return url

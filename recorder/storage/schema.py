@@ -16,7 +16,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.storage import migrations
-from logs_ui.recorder.storage.address import SCHEMA_VERSION, Address, db_option, shown
+from logs_ui.recorder.storage.address import SCHEMA_VERSION, Address, db_option, masked_address
 from logs_ui.recorder.storage.migrations import Migration, addition
 from logs_ui.recorder.storage.tables import SchemaVersion, Table
 
@@ -69,7 +69,7 @@ def check(address: Address, connection: Connection, *, purpose: Purpose) -> Lack
     """Returns what the schema lacks; None if there is none. Raises RefusedDatabaseError if it may not be used for this
     purpose.
     """
-    lacks, place = missing(connection), shown(address)
+    lacks, place = missing(connection), masked_address(address)
     if f"table {SchemaVersion.__tablename__}" in lacks:
         return None
     required = [name for name, item in lacks.items() if not addition(name, item).is_additive]

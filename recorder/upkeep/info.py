@@ -11,7 +11,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.delivery.committer import take_in_before_reading
 from logs_ui.recorder.storage import schema
-from logs_ui.recorder.storage.address import Address, database_address, shown
+from logs_ui.recorder.storage.address import Address, database_address, masked_address
 from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 from logs_ui.recorder.storage.tables import Image, PayloadStart, RolloutPayload, Run, StepStatistics
@@ -65,7 +65,7 @@ def look_at(db: str | os.PathLike[str] | None = None) -> Info:
         version = sqlite3.sqlite_version_info if isinstance(address, Path) else connection.dialect.server_version_info
         size, free = size_and_free(address, connection)
         return Info(
-            where=shown(address),
+            where=masked_address(address),
             engine=f"{program} {'.'.join(map(str, version or ()))}",
             schema=schema.stamp_of(connection).version,
             known=schema.newest_schema(),

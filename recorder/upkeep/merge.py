@@ -16,7 +16,7 @@ from sqlmodel import col
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import LogsUIError, RunNotFoundError
 from logs_ui.recorder.queries.payloads import with_payloads
-from logs_ui.recorder.storage.address import Address, absolute, database_address, shown
+from logs_ui.recorder.storage.address import Address, absolute, database_address, masked_address
 from logs_ui.recorder.storage.changes import (
     Batch,
     RowChange,
@@ -93,7 +93,7 @@ def merge(
     addresses = [absolute(database_address(source)) for source in sources]
     for address in addresses:
         if _place(address) == _place(target):
-            raise LogsUIError(f"{shown(address)} is the database to merge into. Name others.")
+            raise LogsUIError(f"{masked_address(address)} is the database to merge into. Name others.")
     _refuse_unknown(addresses, run)
     merged: dict[str, MergedRun] = {}
     for address in addresses:
@@ -375,4 +375,4 @@ def _copy_notes(db: Engine, target: Address, uid: str) -> None:
 
 
 def _place(address: Address) -> str:
-    return os.path.realpath(address) if isinstance(address, os.PathLike) else shown(address)
+    return os.path.realpath(address) if isinstance(address, os.PathLike) else masked_address(address)

@@ -13,7 +13,7 @@ from sqlmodel import col
 from logs_ui.recorder.delivery.committer import entry_of, take_in_before_reading
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
-from logs_ui.recorder.storage.address import Address, shown
+from logs_ui.recorder.storage.address import Address, masked_address
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, reading_engine, writing_engine
 from logs_ui.recorder.storage.dialects import server_clock
@@ -52,7 +52,7 @@ def _take_in(address: Address) -> None:
 
 def _is_busy(address: Address) -> LogsUIError:
     return LogsUIError(
-        f"Another process has been writing {shown(address)} for a long time. Try again when it has ended."
+        f"Another process has been writing {masked_address(address)} for a long time. Try again when it has ended."
     )
 
 
@@ -71,7 +71,8 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
     def still() -> None:
         if not lease.renew():
             raise LogsUIError(
-                f"Another process writes {shown(address)} now, because this one was stopped for too long. Try again."
+                f"Another process writes {masked_address(address)} now, because this one was stopped for too long. "
+                "Try again."
             )
 
     def renew() -> None:
@@ -135,7 +136,9 @@ def refuse_under_way(db: Engine | Connection, address: Address, what: str) -> No
     uids = under_way(db)
     if uids:
         runs = f"run {uids[0]} is" if len(uids) == 1 else f"{len(uids)} runs are, as {uids[0]},"
-        raise LogsUIError(f"{shown(address)} cannot be {what} while {runs} being recorded into it. Wait for its end.")
+        raise LogsUIError(
+            f"{masked_address(address)} cannot be {what} while {runs} being recorded into it. Wait for its end."
+        )
 
 
 class Steady:

@@ -14,7 +14,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage import clock
-from logs_ui.recorder.storage.address import Address, database_address, shown
+from logs_ui.recorder.storage.address import Address, database_address, masked_address
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, writing_engine
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.search_tables import POSTGRES_METADATA
@@ -98,8 +98,9 @@ def _refuse_without_space(path: Path, used: int) -> None:
     free, needed = shutil.disk_usage(path.parent).free, int(2 * used * _SPARE)
     if free < needed:
         raise LogsUIError(
-            f"Vacuuming {shown(path)} needs {needed / 1e6:,.0f} MB of free disk space, but only {free / 1e6:,.0f} MB "
-            "are free. Free some, or skip the vacuum: new rollouts reuse the space of pruned ones."
+            f"Vacuuming {masked_address(path)} needs {needed / 1e6:,.0f} MB of free disk space, but only "
+            f"{free / 1e6:,.0f} MB are free. Free some, or skip the vacuum: new rollouts reuse the space of pruned "
+            "ones."
         )
 
 

@@ -23,7 +23,7 @@ from logs_ui.recorder.labels import tag_of
 from logs_ui.recorder.queries import DIED, ListedRun, RunCounts, RunFilter
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
 from logs_ui.recorder.queries.notebook import Subject
-from logs_ui.recorder.storage.address import Address, shown
+from logs_ui.recorder.storage.address import Address, masked_address
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
 
@@ -181,7 +181,7 @@ def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, p
         lines = _lines(db, view, arguments, newest.runs)
         following = urls.runs(chosen, after=newest.next) if newest.next else None
     return RunsPage(
-        database=shown(address),
+        database=masked_address(address),
         exists=True,
         chosen=chosen,
         counts=counts,
@@ -202,7 +202,7 @@ def _empty(address: Address, chosen: RunFilter, view: RunsView) -> RunsPage:
     seen = "empty" if exists else "missing"
     nothing = RunCounts(0, 0)
     live = RunsLive(0, 0, "")
-    return RunsPage(shown(address), exists, chosen, nothing, view, [], {}, None, True, live, seen, [], 0)
+    return RunsPage(masked_address(address), exists, chosen, nothing, view, [], {}, None, True, live, seen, [], 0)
 
 
 def _lines(db: Connection, view: RunsView, arguments: list[str], found: Sequence[ListedRun]) -> list[RunLine]:

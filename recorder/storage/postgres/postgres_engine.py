@@ -14,7 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from logs_ui.recorder.errors import DatabaseError, NoDatabaseError, RefusedDatabaseError
 from logs_ui.recorder.snapshot import json_column
 from logs_ui.recorder.storage import schema
-from logs_ui.recorder.storage.address import shown
+from logs_ui.recorder.storage.address import masked_address
 from logs_ui.recorder.storage.missing_columns import without_missing
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.postgres.postgres_rights import refuse_who_may_not_migrate, refuse_who_may_not_record
@@ -118,7 +118,7 @@ def checked_engine(url: URL, purpose: Purpose) -> Engine:
     with _disposed_if_it_fails(url, engine), engine.connect() as connection:
         lacks = _check_schema(url, connection, purpose=purpose)
         if lacks is None:
-            raise NoDatabaseError(f"{shown(url)} has no tables of logs-ui yet. {what_to_do_first(url)}")
+            raise NoDatabaseError(f"{masked_address(url)} has no tables of logs-ui yet. {what_to_do_first(url)}")
         return without_missing(engine, lacks) if purpose == Purpose.READ else engine
 
 
@@ -167,13 +167,13 @@ def is_rows_fault(error: DBAPIError) -> bool:
 def _explained(url: URL, error: DBAPIError) -> str:
     state, reason = _state(error), _reason(error)
     if state in _IN_WORDS:
-        return f"{shown(url)} {_IN_WORDS[state]}: {reason}."
+        return f"{masked_address(url)} {_IN_WORDS[state]}: {reason}."
     for pattern, words in _BY_ITS_WORDS.items():
         if re.search(pattern, reason):
-            return f"{shown(url)} {words}."
+            return f"{masked_address(url)} {words}."
     if is_trouble_of_the_server(error):
-        return f"{shown(url)} cannot be reached or used now: {reason}."
-    return f"{shown(url)} cannot be used: {reason}."
+        return f"{masked_address(url)} cannot be reached or used now: {reason}."
+    return f"{masked_address(url)} cannot be used: {reason}."
 
 
 def _reason(error: DBAPIError) -> str:
@@ -259,6 +259,6 @@ def _check_schema(url: URL, connection: Connection, *, purpose: Purpose) -> Lack
     number = connection.dialect.server_version_info or (0,)
     if number < (_OLDEST,):
         raise RefusedDatabaseError(
-            f"{shown(url)} is PostgreSQL {'.'.join(map(str, number))}: {_OLDEST} or later is needed."
+            f"{masked_address(url)} is PostgreSQL {'.'.join(map(str, number))}: {_OLDEST} or later is needed."
         )
     return schema.check(url, connection, purpose=purpose)

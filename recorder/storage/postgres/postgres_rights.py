@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy import URL, Connection, Engine, text
 
 from logs_ui.recorder.errors import RefusedDatabaseError
-from logs_ui.recorder.storage.address import db_option, shown
+from logs_ui.recorder.storage.address import db_option, masked_address
 from logs_ui.recorder.storage.tables import SchemaVersion, Table
 
 _MAY_WRITE = """
@@ -66,15 +66,15 @@ def refuse_who_may_not_record(url: URL, connection: Connection) -> None:
     if connection.scalar(text("SELECT to_regclass(:name)"), _OF_SCHEMA) is None:
         if not connection.scalar(text(_MAY_MAKE)):
             raise RefusedDatabaseError(
-                f"{shown(url)} has no tables of logs-ui yet, and {user} may not create them. "
+                f"{masked_address(url)} has no tables of logs-ui yet, and {user} may not create them. "
                 f"Its owner can: {_migrate(url)}, and then in psql: {granted}"
             )
     elif lacking := _lacking(connection):
         (first, rights), more = lacking[0], len(lacking) - 1
         others = f", and rights on {more} more" if more else ""
         raise RefusedDatabaseError(
-            f"{shown(url)} cannot be recorded into by {user}, who lacks {rights} on {first}{others}. Name another "
-            f"user, or let its owner run in psql: {granted}"
+            f"{masked_address(url)} cannot be recorded into by {user}, who lacks {rights} on {first}{others}. Name "
+            f"another user, or let its owner run in psql: {granted}"
         )
 
 
@@ -82,8 +82,8 @@ def refuse_who_may_not_migrate(url: URL, connection: Connection) -> None:
     """Raises RefusedDatabaseError unless the user may change tables, before a recorder migrates the database."""
     if not connection.scalar(text(_MAY_CHANGE), _OF_SCHEMA):
         raise RefusedDatabaseError(
-            f"{shown(url)} is of an earlier schema than this logs-ui records, and this user may not change tables. Its "
-            f"owner can: {_migrate(url)}"
+            f"{masked_address(url)} is of an earlier schema than this logs-ui records, and this user may not change "
+            f"tables. Its owner can: {_migrate(url)}"
         )
 
 

@@ -19,7 +19,7 @@ from sqlalchemy import Engine
 
 from logs_ui.recorder.errors import DatabaseError, RefusedDatabaseError
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.storage.address import Address, shown
+from logs_ui.recorder.storage.address import Address, masked_address
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.spool import spool_entry as entries
@@ -315,7 +315,7 @@ class Storage:
         self._since, self._pause, self._next_try = None, _PAUSE, 0.0
         if self.trouble is not None:
             self.trouble = None
-            logger.warning("logs-ui: %s can be written again.", shown(self._address))
+            logger.warning("logs-ui: %s can be written again.", masked_address(self._address))
 
     def _say_unwritable_once(self, error: Exception) -> None:
         if self._said_unwritable or not self._limits.spool_bytes:

@@ -14,7 +14,7 @@ from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import error_line
 from logs_ui.recorder.storage import clock, schema
-from logs_ui.recorder.storage.address import Address, shown
+from logs_ui.recorder.storage.address import Address, masked_address
 from logs_ui.recorder.storage.changes import Batch
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import errors_in_plain_words, is_rows_fault
@@ -72,7 +72,7 @@ class Intake:
         """
         try:
             with self._engine().begin() as connection:
-                schema.refuse_outgrown(shown(self._address), connection)
+                schema.refuse_outgrown(masked_address(self._address), connection)
                 fresh = [entry for entry in entries if row_writes.advance(connection, self._writer, entry.number)]
                 if not fresh:
                     self.running = self.running or any(entry.batch.uids for entry in entries)
@@ -91,7 +91,9 @@ class Intake:
                 with errors_in_plain_words(self._address):
                     raise
             except type(error):  # there is no plain wording for this error
-                raise DatabaseError(f"{shown(self._address)} cannot be written now: {error_line(error)}.") from error
+                raise DatabaseError(
+                    f"{masked_address(self._address)} cannot be written now: {error_line(error)}."
+                ) from error
         self.running = running
         return refused
 

@@ -25,8 +25,8 @@ from logs_ui.recorder.storage.address import (
     SCHEMA_VERSION,
     as_text,
     database_address,
+    masked_address,
     needs_no_look,
-    shown,
 )
 from logs_ui.recorder.storage.database import (
     disposed,
@@ -98,8 +98,10 @@ def test_a_postgresql_server_is_named_by_its_url_and_its_password_never_shown(sc
     address = database_address(f"{scheme}://ann:s%40cret@host:5433/runs?sslmode=require&sslpassword=hush")
     assert database_address(address) == database_address(as_text(address)) == address
     assert "s%40cret" in as_text(address)
-    assert shown(address) == "postgresql://ann:***@host:5433/runs?sslmode=require&sslpassword=***"
-    assert shown(database_address(f"{scheme}://host/runs?password=hush")) == "postgresql://host/runs?password=***"
+    assert masked_address(address) == "postgresql://ann:***@host:5433/runs?sslmode=require&sslpassword=***"
+    assert (
+        masked_address(database_address(f"{scheme}://host/runs?password=hush")) == "postgresql://host/runs?password=***"
+    )
 
 
 @pytest.mark.parametrize(

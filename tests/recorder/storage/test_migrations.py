@@ -23,7 +23,7 @@ from logs_ui.recorder.delivery import writer
 from logs_ui.recorder.errors import LogsUIError, RefusedDatabaseError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.storage import migrations, schema
-from logs_ui.recorder.storage.address import Address, as_text, db_option, shown
+from logs_ui.recorder.storage.address import Address, as_text, db_option, masked_address
 from logs_ui.recorder.storage.database import (
     disposed,
     migrating_engine,
@@ -145,7 +145,7 @@ def test_a_recorder_stops_with_one_line_where_its_database_has_outgrown_it(
         rollout(run, 1.0)
         assert not flush(10)
     (line,) = [it for it in caplog.messages if "schema" in it]
-    assert f"{shown(made)} was brought to schema 2 meanwhile, which takes a newer logs-ui to write" in line
+    assert f"{masked_address(made)} was brought to schema 2 meanwhile, which takes a newer logs-ui to write" in line
     assert f"pip install -U 'logs-ui>={version('logs-ui')}' Your training goes on; recording has stopped." in line
     with pytest.raises(RefusedDatabaseError, match=r"newer logs-ui \(schema 2, this one knows 1\)\. Upgrade"):
         reading_engine(made)
@@ -159,7 +159,7 @@ def test_a_newer_recorder_brings_up_to_date_what_stops_nobody_and_a_reader_names
         with pytest.raises(RefusedDatabaseError) as caught:
             reading_engine(made)
         command = f"Bring it up to date: logs-ui db migrate{db_option(made)}"
-        assert str(caught.value) == f"{shown(made)} has schema 1, and this logs-ui works with 2. {command}"
+        assert str(caught.value) == f"{masked_address(made)} has schema 1, and this logs-ui works with 2. {command}"
         writing_engine(made).dispose()
         reading_engine(made).dispose()
     assert stamp(made) == (2, 1, 1)
@@ -365,7 +365,7 @@ def test_migrate_adds_it_on_request_and_says_so(filled: Address) -> None:
         "added: column logs_ui_schema.release",
         "added: column run.project",
         "added: index row_by_change",
-        *[f"{shown(filled)} is up to date: schema 1."] * 2,
+        *[f"{masked_address(filled)} is up to date: schema 1."] * 2,
     ]
 
 

@@ -23,7 +23,7 @@ from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.errors import RefusedDatabaseError, RunNotFoundError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage import clock, migrations
-from logs_ui.recorder.storage.address import Address, as_text, shown
+from logs_ui.recorder.storage.address import Address, as_text, masked_address
 from logs_ui.recorder.storage.changes import Source, SourcesChange
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
@@ -349,7 +349,7 @@ def test_info_says_what_there_is(stock: Path, address: Address) -> None:
     prune(as_text(address), run="one")
     found = look_at(as_text(address))
     assert (found.runs, found.rollouts, found.pruned, found.images) == (2, 48, 24, 0)
-    assert found.where == shown(address)
+    assert found.where == masked_address(address)
     assert found.engine.startswith("SQLite 3." if isinstance(address, Path) else "PostgreSQL 1")
     assert found.under_way == []
     assert found.bytes > 24_000
