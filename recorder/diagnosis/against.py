@@ -42,8 +42,8 @@ class RunGroups(NamedTuple):
         """Return the groups of a run; `success` is that of the run that is compared with the references."""
         task = np.full(len(rows.groups.size), "", object)
         task[rows.group] = np.array([*rows.tasks, ""], object)[rows.task]
-        columns = {name: it for name, it in list_columns(rows, success).items() if name != _OF_MACHINES}
-        of_groups = {name: rows.group_means(it) for name, it in columns.items() if np.isfinite(it).any()}
+        columns = {name: values for name, values in list_columns(rows, success).items() if name != _OF_MACHINES}
+        of_groups = {name: rows.group_means(values) for name, values in columns.items() if np.isfinite(values).any()}
         return cls(rows.groups.step, task, of_groups)
 
 
@@ -93,17 +93,18 @@ class Against:
         if not self.figures:
             return "not compared, as the runs have no figure in common that varies"
         within = f"steps {self.steps[0]:,} to {self.steps[1]:,}"
-        left = [it for it in self.figures if it.since_step is not None]
+        left = [figure for figure in self.figures if figure.since_step is not None]
         if self.id == "not_judged":
             return f"no verdict, which needs {LEAST_REFERENCES} references; means over the last third of {within}"
         if not left:
             return f"within what they do ({within}, {len(self.figures)} figure{'s' * (len(self.figures) > 1)})"
-        said, step = "", None
-        for it in left[:_NAMED]:
+        sentence, step = "", None
+        for departure in left[:_NAMED]:
             begins = "differs from them from" if step is None else "; from"
-            begins += f" step {it.since_step:,} on: "
-            said, step = said + (", " if it.since_step == step else begins) + it.said, it.since_step
-        return said + f"; and {len(left) - _NAMED} more" * (len(left) > _NAMED) + f" ({within})"
+            begins += f" step {departure.since_step:,} on: "
+            begins = ", " if departure.since_step == step else begins
+            sentence, step = sentence + begins + departure.said, departure.since_step
+        return sentence + f"; and {len(left) - _NAMED} more" * (len(left) > _NAMED) + f" ({within})"
 
     @property
     def notes(self) -> str:
@@ -127,12 +128,12 @@ class _Flat(NamedTuple):
 
     @classmethod
     def of(cls, runs: Sequence[RunGroups]) -> "_Flat":
-        run = np.repeat(np.arange(len(runs)), [len(it.step) for it in runs])
-        step = np.concatenate([it.step for it in runs])
-        among = np.all([(step >= it.step.min()) & (step <= it.step.max()) for it in runs if len(it.step)], axis=0)
-        task = np.unique(np.concatenate([it.task for it in runs]).astype(str), return_inverse=True)[1]
-        names = [name for name in runs[0].means if all(name in it.means for it in runs)]
-        columns = {name: np.concatenate([it.means[name] for it in runs])[among] for name in names}
+        run = np.repeat(np.arange(len(runs)), [len(run.step) for run in runs])
+        step = np.concatenate([run.step for run in runs])
+        among = np.all([(step >= run.step.min()) & (step <= run.step.max()) for run in runs if len(run.step)], axis=0)
+        task = np.unique(np.concatenate([run.task for run in runs]).astype(str), return_inverse=True)[1]
+        names = [name for name in runs[0].means if all(name in run.means for run in runs)]
+        columns = {name: np.concatenate([run.means[name] for run in runs])[among] for name in names}
         return cls(run[among], step[among], task[among], columns, len(runs))
 
     def compare(self, name: str, since: int) -> ComparedFigure:
@@ -148,18 +149,22 @@ class _Flat(NamedTuple):
         steps, place = np.unique(self.step, return_inverse=True)
         of_each = means(self.run * len(steps) + place, values, self.size * len(steps)).reshape(self.size, -1)
         differences = zip(steps.tolist(), (of_each[0] - of_each[1:].mean(axis=0)).tolist(), strict=True)
-        trend = tuple(it for it in differences if np.isfinite(it[1]) and abs(it[0] - since) <= near)
+        trend = tuple(
+            difference
+            for difference in differences
+            if np.isfinite(difference[1]) and abs(difference[0] - since) <= near
+        )
         if since > steps[0] and (point := change(trend)) is not None:
             since = trend[point.place][0]
-        found = self.compare(name, since)
-        is_outside = found.value < min(found.references) or found.value > max(found.references)
-        return replace(found, since_step=since) if is_outside else None
+        departure = self.compare(name, since)
+        is_outside = departure.value < min(departure.references) or departure.value > max(departure.references)
+        return replace(departure, since_step=since) if is_outside else None
 
     def without_tasks(self, values: Floats) -> Floats:
         """Return (N,) values less what their task adds in the references, where these have it often enough."""
-        known = np.isfinite(values) & (self.run > 0)
-        often = np.bincount(self.task[known], minlength=int(self.task.max()) + 1) >= LEAST_UNITS
-        adds = means(self.task[known], values[known], len(often)) - values[known].mean()
+        is_known = np.isfinite(values) & (self.run > 0)
+        often = np.bincount(self.task[is_known], minlength=int(self.task.max()) + 1) >= LEAST_UNITS
+        adds = means(self.task[is_known], values[is_known], len(often)) - values[is_known].mean()
         return values - np.where(often, adds, 0.0)[self.task]
 
 
@@ -176,9 +181,9 @@ def compare_runs(run: RunGroups, references: Mapping[str, RunGroups]) -> Against
     first, last = int(flat.step.min()), int(flat.step.max())
     parts = int(min(_PARTS, last - first + 1, sizes.min() // LEAST_UNITS))
     place, shape = flat.run * parts + (flat.step - first) * parts // (last - first + 1), (flat.size, parts)
-    names = dict.fromkeys(name for it in (run, *references.values()) for name in it.means)
+    names = dict.fromkeys(name for reference in (run, *references.values()) for name in reference.means)
     tested, lacking, equal = dict[str, tuple[float, int, Floats]](), list[str](), set[bytes]()
-    for name in sorted(names, key=lambda it: it not in _FIRST):
+    for name in sorted(names, key=lambda name: name not in _FIRST):
         values = flat.columns.get(name, np.full(len(place), np.nan))
         groups = np.bincount(place[np.isfinite(values)], minlength=flat.size * parts)
         if groups.min() < 2:
@@ -198,9 +203,11 @@ def compare_runs(run: RunGroups, references: Mapping[str, RunGroups]) -> Against
         left = flat.find_departure(name, adjusted, begins, _SIDE * (last - first + 1) // parts) if is_sure else None
         figures.append((chance, left or flat.compare(name, last - (last - first) // 3)))
     if is_judged:
-        figures.sort(key=lambda it: (it[1].since_step is None, it[1].since_step, it[0]))
-    judged = "left" if any(it.since_step is not None for _, it in figures) else "within"
-    return Against(judged if is_judged else "not_judged", runs, [first, last], [it for _, it in figures], lacking)
+        figures.sort(key=lambda pair: (pair[1].since_step is None, pair[1].since_step, pair[0]))
+    judged = "left" if any(compared.since_step is not None for _, compared in figures) else "within"
+    return Against(
+        judged if is_judged else "not_judged", runs, [first, last], [compared for _, compared in figures], lacking
+    )
 
 
 def _surest(mean: Floats, variance: Floats, groups: Ints) -> tuple[float, int]:
@@ -209,15 +216,15 @@ def _surest(mean: Floats, variance: Floats, groups: Ints) -> tuple[float, int]:
     """
     parts = np.arange(mean.shape[1])
     starts, cuts = parts[: max(len(parts) - 1, 1)], parts[_SIDE:-_SIDE]  # a cut's own part is on neither side
-    levels = [(parts >= it) / (parts >= it).sum() for it in starts]
-    changes = [(abs(parts - it) <= _SIDE) * np.sign(parts - it) / _SIDE for it in cuts]
-    found = [
+    levels = [(parts >= start) / (parts >= start).sum() for start in starts]
+    changes = [(abs(parts - cut) <= _SIDE) * np.sign(parts - cut) / _SIDE for cut in cuts]
+    chances = [
         (float(chance) * looks * 2, int(part))  # of two tests
         for weights, places, looks, pooled in ((levels, starts, _LOOKS, 0), (changes, cuts, len(cuts), _POOLED))
         if len(places)
         for chance, part in zip(_chances(np.array(weights), mean, variance, groups, pooled), places, strict=True)
     ]
-    return min(found)
+    return min(chances)
 
 
 def _chances(weights: Floats, mean: Floats, variance: Floats, groups: Ints, pooled: int) -> list[float]:
@@ -233,4 +240,4 @@ def _chances(weights: Floats, mean: Floats, variance: Floats, groups: Ints, pool
     least = (gap / (groups.min(axis=0) @ (weights != 0).T)) ** 2 / 2
     error = np.sqrt(np.maximum.reduce([between, within, least]) * (1 + 1 / count))
     t = gap / np.where(gap > SAME**2, error, np.inf)
-    return [student_tail(float(it), max(count - 1, 1) * max(pooled, 1)) for it in t]
+    return [student_tail(float(value), max(count - 1, 1) * max(pooled, 1)) for value in t]

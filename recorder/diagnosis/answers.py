@@ -44,7 +44,7 @@ def rank_of(name: str) -> int | None:
     (0, 1, None)
     """
     bare = name.rpartition(".")[2]
-    return next((rank for rank, it in enumerate(_NAMES) if it.fullmatch(bare)), None)
+    return next((rank for rank, pattern in enumerate(_NAMES) if pattern.fullmatch(bare)), None)
 
 
 def reference_of(metadata: Mapping[str, Any], column: str | None = None) -> Told | None:
@@ -57,10 +57,10 @@ def reference_of(metadata: Mapping[str, Any], column: str | None = None) -> Told
         column: column that has it; None takes the one that is named most like a reference.
     """
     dataset = metadata.get("dataset")
-    known = dict(_values(dataset if isinstance(dataset, dict) else metadata))
-    ranks = {name: rank for name in known if (rank := rank_of(name)) is not None}
+    columns = dict(_values(dataset if isinstance(dataset, dict) else metadata))
+    ranks = {name: rank for name in columns if (rank := rank_of(name)) is not None}
     name = column or min(ranks, key=ranks.__getitem__, default="")
-    return Told(known[name], name) if name in known else None
+    return Told(columns[name], name) if name in columns else None
 
 
 def _values(source: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -88,19 +88,19 @@ def final_answer(messages: Sequence[Mapping[str, Any]], turns: int | None = None
 def _marked(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield position, answer and place for each kind of mark that the text has."""
     for mark, end in _MARKS.items():
-        before, found, rest = text.rpartition(mark)
+        before, separator, rest = text.rpartition(mark)
         stop = rest.find(end) if end in rest else len(rest)
         if mark == _BOXED:  # which may hold braces of its own
-            depths = accumulate((it == "{") - (it == "}") for it in rest[:_LONGEST])
+            depths = accumulate((character == "{") - (character == "}") for character in rest[:_LONGEST])
             stop = next((at for at, depth in enumerate(depths) if depth < 0), 0)
-        if found and (answer := rest[:stop].strip()):
+        if separator and (answer := rest[:stop].strip()):
             yield len(before), answer[:_LONGEST], f"after the last {mark}"
 
 
 def last_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of the model's last message without its reasoning; "" without any."""
-    said = [it.get("content") for it in messages if it.get("role") == "assistant"]
-    content = said[-1] if said else None
+    contents = [message.get("content") for message in messages if message.get("role") == "assistant"]
+    content = contents[-1] if contents else None
     parts = content if isinstance(content, list) else [{"text": content}]
-    texts = [it["text"] for it in parts if isinstance(it, dict) and isinstance(it.get("text"), str)]
+    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
     return split_reasoning("".join(texts))[1]

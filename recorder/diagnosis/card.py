@@ -126,8 +126,8 @@ class Run:
     @property
     def imported(self) -> Mapping[str, Any] | None:
         """Return what is known about the files of an imported run; None for a recorded one."""
-        found = self.config.get("import")
-        return found if isinstance(found, dict) and "format" in found else None
+        files = self.config.get("import")
+        return files if isinstance(files, dict) and "format" in files else None
 
     def lacking(self, what: Lack) -> str | None:
         """Return a sentence's part for `Diagnostic.missing` if the run's files do not hold this; else None."""
@@ -136,8 +136,8 @@ class Run:
 
     def recent(self, trend: Trend) -> Trend:
         """Return the finite points of the last steps; the latest one before if nothing was logged at those."""
-        known = tuple(point for point in trend if math.isfinite(point[1]))
-        return tuple(point for point in known if point[0] >= self.rows.steps[0]) or known[-1:]
+        points = tuple(point for point in trend if math.isfinite(point[1]))
+        return tuple(point for point in points if point[0] >= self.rows.steps[0]) or points[-1:]
 
     def cost_of(self, cause: str) -> float:
         """Return the reward per rollout that the waterfall counts under a cause; 0 if it has none."""
@@ -320,18 +320,18 @@ def needs(what: str, has: Callable[[Run], Any], lack: Lack | None = None) -> Cal
 
 def finite(scalars: Mapping[str, Trend]) -> dict[str, Trend]:
     """Return the finite points of each curve; without any, the curve is left out."""
-    points = {name: tuple(it for it in trend if math.isfinite(it[1])) for name, trend in scalars.items()}
+    points = {name: tuple(point for point in trend if math.isfinite(point[1])) for name, trend in scalars.items()}
     return {name: trend for name, trend in points.items() if trend}
 
 
 def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:
     """Return the first step of the last unbroken run of bad values; None if the last value is good."""
-    found = None
+    first = None
     for step, value in reversed(trend):
         if not is_bad(value):
             break
-        found = step
-    return found
+        first = step
+    return first
 
 
 def quiet(share: float, what: str, limit: float, why: str = "they do as well as the others") -> Below:
@@ -340,12 +340,12 @@ def quiet(share: float, what: str, limit: float, why: str = "they do as well as 
     return Below(f"{exact_percent(share)} {what} (threshold {exact_percent(limit)}){reason}.")
 
 
-def too_few(known: Bools, what: str) -> NotJudged | None:
+def too_few(is_known: Bools, what: str) -> NotJudged | None:
     """Return the outcome if fewer than 16 of the rollouts, and not all of them, have what a check looks at."""
-    count = int(known.sum())
-    if count >= min(_ENOUGH, len(known)):
+    count = int(is_known.sum())
+    if count >= min(_ENOUGH, len(is_known)):
         return None
-    return NotJudged(f"Only {count:,} of {len(known):,} rollouts have {what}.")
+    return NotJudged(f"Only {count:,} of {len(is_known):,} rollouts have {what}.")
 
 
 def uncovered(run: Run) -> NotJudged | None:

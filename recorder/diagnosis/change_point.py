@@ -81,12 +81,12 @@ class Ramp:
     top: float  # its last value
 
 
-def fit_ramp(trend: Trend, limit: float, found: Change) -> Ramp | None:
+def fit_ramp(trend: Trend, limit: float, jump_point: Change) -> Ramp | None:
     """Return the ramp of a trend that has a change to higher values; None if two levels fit as well."""
     steps, values = (np.array(column, float) for column in zip(*trend, strict=True))
     count, size = len(steps), float(np.abs(values).max())
     values, limit = values / size, limit / size  # squares of huge values would overflow
-    levels = np.where(np.arange(count) < found.place, found.before, found.after) / size
+    levels = np.where(np.arange(count) < jump_point.place, jump_point.before, jump_point.after) / size
     jump = float(((values - levels) ** 2).sum())
     lines = _lines(steps, values)
     if not jump > 0 or not len(lines.begin):
@@ -104,8 +104,8 @@ def fit_ramp(trend: Trend, limit: float, found: Change) -> Ramp | None:
     passes = lines.begin + to_limit
     top = float(values[-1] - rest[-1])
     to_half = max(top / 2 - lines.level[best], 0.0) / lines.slope[best]
-    told = (passes[best], passes[near].min(), passes[near].max(), lines.begin[best] + to_half)
-    found_at = [int(steps[min(int(np.searchsorted(steps, it)), count - 1)]) for it in told]
+    marks = (passes[best], passes[near].min(), passes[near].max(), lines.begin[best] + to_half)
+    found_at = [int(steps[min(int(np.searchsorted(steps, mark)), count - 1)]) for mark in marks]
     return Ramp(found_at[0], found_at[1], found_at[2], found_at[3], top * size)
 
 
@@ -129,12 +129,12 @@ def _lines(steps: Floats, values: Floats) -> _Lines:
     count, mean = len(steps), float(values.mean())
     places = np.arange(0, count, -(-count // _PLACES))
     ends = np.unique([*places, count - 1])
-    first, last = (it.reshape(-1) for it in np.meshgrid(places, ends, indexing="ij"))
+    first, last = (column.reshape(-1) for column in np.meshgrid(places, ends, indexing="ij"))
     is_rise = first <= last - np.where(last < count - 1, _SLOW, 2)
     first, last = first[is_rise], last[is_rise]
     x, y = steps - steps[0], values - mean
     ones, xs, squared, ys, products = (
-        np.concatenate([[0.0], np.cumsum(it)]) for it in (np.ones(count), x, x * x, y, x * y)
+        np.concatenate([[0.0], np.cumsum(column)]) for column in (np.ones(count), x, x * x, y, x * y)
     )
     begin, width = x[first], x[last] - x[first]
 
@@ -151,7 +151,7 @@ def _lines(steps: Floats, values: Floats) -> _Lines:
     squares = np.maximum(float(y @ y) - slope * both, 0.0)  # rounding makes it negative where all is on the line
     is_up = slope > 0
     level = mean - slope * line / count
-    return _Lines(*(it[is_up] for it in (steps[first], steps[last], slope, level, squares)))
+    return _Lines(*(column[is_up] for column in (steps[first], steps[last], slope, level, squares)))
 
 
 def above(trend: Trend, limit: float) -> dict[str, Any]:
@@ -171,18 +171,18 @@ def _begin(trend: Trend, limit: float) -> dict[str, Any]:
     they are not above it at the end, or are too few to tell.
     """
     rest = tuple(point for point in trend if math.isfinite(point[1]))
-    while found := change(rest):
-        after = rest[found.place :]
+    while jump := change(rest):
+        after = rest[jump.place :]
         later = change(after)
         has_recovered = later is not None and later.after <= limit + SAME and later.after < later.before
         if later is not None and has_recovered:
             rest = after[later.place :]
-        elif found.after <= found.before:
+        elif jump.after <= jump.before:
             rest = after
-        elif (ramp := fit_ramp(rest, limit, found)) is not None and ramp.top > limit - SAME:
+        elif (ramp := fit_ramp(rest, limit, jump)) is not None and ramp.top > limit - SAME:
             return {"since_step": ramp.passes, "since_range": (ramp.first, ramp.last), "half_step": ramp.half}
-        elif found.after > limit - SAME:
-            return {"since_step": rest[found.place][0], "since_range": (rest[found.first][0], rest[found.last][0])}
+        elif jump.after > limit - SAME:
+            return {"since_step": rest[jump.place][0], "since_range": (rest[jump.first][0], rest[jump.last][0])}
         else:
             rest = after
     # A rare fault may have begun late, without a change that is sure: then no step is told.

@@ -100,11 +100,11 @@ class Rise:
 
 def shift(values: Floats, late: Bools, groups: Ints, *, chance: float = CHANCE) -> Rise:
     """Return the change between the means of the finite values, with groups as the independent units."""
-    found = compare(values, late, groups)
-    if found is None:
+    difference = compare(values, late, groups)
+    if difference is None:
         return Rise(float("nan"), float("nan"), 0.0, is_sure=False)
-    is_sure = found.chance is not None and found.chance < chance
-    return Rise(found.others, found.chosen, found.value, is_sure=is_sure)
+    is_sure = difference.chance is not None and difference.chance < chance
+    return Rise(difference.others, difference.chosen, difference.value, is_sure=is_sure)
 
 
 def rise(run: Run, values: Callable[[Rows], Floats], *, chance: float = CHANCE) -> Rise:

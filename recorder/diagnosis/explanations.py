@@ -75,7 +75,7 @@ def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
     place = {card.id: number for number, card in enumerate(cards)}
     all_behind = {card.id: _explaining(card, cards, lost) for card in cards}
     behind = {
-        name: [it for it in others if name not in all_behind[it] or place[it] < place[name]]
+        name: [other for other in others if name not in all_behind[other] or place[other] < place[name]]
         for name, others in all_behind.items()
     }
     cost = {card.id: card.cost or 0.0 for card in cards}
@@ -89,20 +89,25 @@ def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
                 places[name] = (max(before, -cost[name]), depth + 1)
         return places[name]
 
-    kept = [replace(card, explains=tuple(name for name in behind if card.id in behind[name])) for card in cards]
+    linked = [replace(card, explains=tuple(name for name in behind if card.id in behind[name])) for card in cards]
     least = _TENTH * float(lost.mean()) if len(lost) else 0.0
     return tuple(
         sorted(
-            kept, key=lambda card: (not (card.is_setup and cost[card.id] >= least), *place_of(card.id), -cost[card.id])
+            linked,
+            key=lambda card: (not (card.is_setup and cost[card.id] >= least), *place_of(card.id), -cost[card.id]),
         )
     )
 
 
 def _explaining(card: Card, cards: Sequence[Card], lost: Floats) -> list[str]:
     """Return the ids of those cards that may explain this one and whose rollouts hold enough of its loss."""
-    own = {it.id: np.ones(len(lost), bool) if it.own is None else it.own for it in cards}
-    able = {it.id: own[card.id] & own[it.id] for it in cards if card.id in it.explains and card.id != it.id}
-    total = lost[own[card.id]].sum()
+    affected = {card.id: np.ones(len(lost), bool) if card.own is None else card.own for card in cards}
+    able = {
+        other.id: affected[card.id] & affected[other.id]
+        for other in cards
+        if card.id in other.explains and card.id != other.id
+    }
+    total = lost[affected[card.id]].sum()
     if card.needs is not None:
         return [name for name, shared in able.items() if lost[shared].sum() >= card.needs * total]
     together = np.logical_or.reduce([np.zeros(len(lost), bool), *able.values()])

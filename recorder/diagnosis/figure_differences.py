@@ -64,36 +64,36 @@ def list_differences(rows: Rows, *sources: Compared | None) -> tuple[str, tuple[
     """Return what is compared, and the difference of each figure that varies, clear ones first, then the surest; `rows`
     are those of the columns. Of equal figures, as a reward function and what is solved, one is listed.
     """
-    known = [it for it in sources if it is not None]
-    every = [(figure, it, source) for source in known for figure, it in source.differences.items()]
-    untested = [1.0] * sum(it.untested for it in known)
-    limit = chance_limit([it.chance or 0.0 for _, it, _ in every] + untested)
-    found: list[FigureDifference] = []
-    for figure, it, source in sorted(every, key=lambda it: (-abs(it[1].t), it[0] not in _KEPT)):
-        is_clear = (it.chance or 0.0) <= limit and abs(it.value) > SAME
+    compared = [source for source in sources if source is not None]
+    every = [(figure, difference, source) for source in compared for figure, difference in source.differences.items()]
+    untested = [1.0] * sum(source.untested for source in compared)
+    limit = chance_limit([difference.chance or 0.0 for _, difference, _ in every] + untested)
+    lines: list[FigureDifference] = []
+    for figure, difference, source in sorted(every, key=lambda entry: (-abs(entry[1].t), entry[0] not in _KEPT)):
+        is_clear = (difference.chance or 0.0) <= limit and abs(difference.value) > SAME
         trend, others = _trends(rows, source, figure)
         if len({value for _, value in (*trend, *others)}) < 2:
             continue
-        if any((trend, others) == (other.trend, other.trend_of_others) for other in found):
+        if any((trend, others) == (other.trend, other.trend_of_others) for other in lines):
             continue
         is_share = source.is_share if source.place else figure.endswith(_SHARE) and figure not in rows.values
         bare = figure.removesuffix(_SHARE) if is_share and not source.place else figure
-        found.append(
+        lines.append(
             FigureDifference(
-                figure if bare in rows.values and not source.place else bare, it.others, it.chosen,
-                it.error, is_clear, is_share,
+                figure if bare in rows.values and not source.place else bare, difference.others, difference.chosen,
+                difference.error, is_clear, is_share,
                 parted_at(trend, others) if is_clear else None, trend, others, source.place,
             )
         )  # fmt: skip
-    return known[0].said if known else "", tuple(sorted(found, key=lambda it: not it.is_clear))
+    return compared[0].said if compared else "", tuple(sorted(lines, key=lambda line: not line.is_clear))
 
 
 def parted_at(trend: Trend, others: Trend = ()) -> int | None:
     """Return the step from which two trends differ more than before, or, without another, at which one changed most;
     None if no step stands out.
     """
-    known = dict(others)
-    gaps = tuple((step, value - known[step]) for step, value in trend if step in known) if others else trend
+    of_others = dict(others)
+    gaps = tuple((step, value - of_others[step]) for step, value in trend if step in of_others) if others else trend
     point = change(gaps)
     return None if point is None or (others and abs(point.after) <= abs(point.before)) else gaps[point.place][0]
 

@@ -76,7 +76,7 @@ def time_sides(run: Run) -> Sides | None:
     if sides is None:
         return None
     before, after = sides
-    rows, (first, last) = run.all, (f"{it.steps[0]}\u2013{it.steps[-1]}" for it in sides)
+    rows, (first, last) = run.all, (f"{side.steps[0]}\u2013{side.steps[-1]}" for side in sides)
     late = rows.step >= after.steps[0]
     among = (rows.step <= before.steps[-1]) | late
     if not tasks_recur(rows):
@@ -112,7 +112,7 @@ def list_columns(rows: Rows, success: Success) -> dict[str, Floats]:
     """Return (N,) values of how rollouts end, what reward functions give, and the other figures, by name."""
     cause, has_ended = causes(rows), judged(rows)
     ways = enumerate(CAUSES[:-1])  # to end that cost reward by themselves
-    ends = {f"{it.name} (share)": np.where(has_ended, cause == place, np.nan) for place, it in ways}
+    ends = {f"{ending.name} (share)": np.where(has_ended, cause == place, np.nan) for place, ending in ways}
     if success.is_defined:
         ends["solved (share)"] = success.outcomes(rows)
     return {"reward": rows.reward, **rows.values, **ends, **list_figures(rows)}
@@ -127,31 +127,36 @@ def compare_families(run: Run) -> Compared | None:
         return None
     sizes = np.bincount(grouped.task[grouped.task >= 0], minlength=len(grouped.tasks))
     values = success.outcomes(run.all) if success.is_defined else run.all.reward
-    columns = {grouped.tasks[it]: np.where(grouped.task == it, values, np.nan) for it in np.argsort(-sizes)[:_LOOKED]}
-    found = _compared(columns, sides.late, run.all.group, sides.strata, sides.among)
-    return Compared(sides.said, columns, *found, place="family", is_share=success.is_defined)
+    columns = {
+        grouped.tasks[family]: np.where(grouped.task == family, values, np.nan)
+        for family in np.argsort(-sizes)[:_LOOKED]
+    }
+    compared_columns = _compared(columns, sides.late, run.all.group, sides.strata, sides.among)
+    return Compared(sides.said, columns, *compared_columns, place="family", is_share=success.is_defined)
 
 
 def compare_within_groups(run: Run) -> Compared | None:
     """Compare rollouts of low reward with better ones of the same groups; None without any."""
     low, better = _low_and_better(run, np.isfinite(run.rows.reward))
-    outcomes = {"reward", "solved (share)", *(it.column.removeprefix("rewards.") for it in run.scale.success.marks)}
+    outcomes = {"reward", "solved (share)", *(mark.column.removeprefix("rewards.") for mark in run.scale.success.marks)}
     every = list_columns(run.rows, run.scale.success)
-    columns = {name: it for name, it in every.items() if name not in outcomes}
-    found = _compared(columns, low, run.rows.group, run.rows.group, low | better)
+    columns = {name: values for name, values in every.items() if name not in outcomes}
+    compared_columns = _compared(columns, low, run.rows.group, run.rows.group, low | better)
     is_defined = run.scale.success.is_defined
-    said = "unsolved against solved" if is_defined else "below against above the mean of the group"
-    within = {name: _within(it, low, better, run.rows) for name, it in columns.items() if name in found[0]}
+    words = "unsolved against solved" if is_defined else "below against above the mean of the group"
+    within = {
+        name: _within(values, low, better, run.rows) for name, values in columns.items() if name in compared_columns[0]
+    }
     sides = dict.fromkeys(columns, (low, better))
-    return Compared(f"{said}, within groups", within, *found, sides) if found[0] else None
+    return Compared(f"{words}, within groups", within, *compared_columns, sides) if compared_columns[0] else None
 
 
 def _within(values: Floats, low: Bools, better: Bools, rows: Rows) -> Floats:
     """Return (N,) values with the differences between groups taken out; NaN where a group lacks one of the sides."""
     means_of_low, means_of_better = (rows.group_means(np.where(side, values, np.nan)) for side in (low, better))
     has_both = np.isfinite(means_of_low) & np.isfinite(means_of_better)
-    known = np.where((low | better) & has_both[rows.group], values, np.nan)
-    return within_groups(known, rows) + (np.nanmean(known) if np.isfinite(known).any() else 0.0)
+    comparable = np.where((low | better) & has_both[rows.group], values, np.nan)
+    return within_groups(comparable, rows) + (np.nanmean(comparable) if np.isfinite(comparable).any() else 0.0)
 
 
 def compare_places(run: Run) -> list[Compared]:
@@ -160,35 +165,41 @@ def compare_places(run: Run) -> list[Compared]:
     """
     success, rows = run.scale.success, run.rows
     values = success.outcomes(rows) if success.is_defined else rows.reward
-    found = []
+    comparisons = []
     for (placed, units, _), field in (
         (evals_of(run), "eval"),
-        *((it, "family") for it in families_of(run)),
+        *((family, "family") for family in families_of(run)),
         (tasks_of(run), "task"),
-        *((it, it[2]) for it in columns_of(rows, run.labels)),
+        *((column, column[2]) for column in columns_of(rows, run.labels)),
     ):
-        known = np.isfinite(values) & (placed.task >= 0)
-        compared, places = _compare_each(placed.task[known], values[known], units[known], len(placed.tasks))
-        judged = {placed.tasks[it]: (it, each) for it, each in compared.items() if each.chance is not None}
-        own = {name: known & (placed.task == place) for name, (place, _) in judged.items()}
-        found.append(
+        is_known = np.isfinite(values) & (placed.task >= 0)
+        compared, places = _compare_each(placed.task[is_known], values[is_known], units[is_known], len(placed.tasks))
+        judged = {placed.tasks[code]: (code, each) for code, each in compared.items() if each.chance is not None}
+        rollouts_of = {name: is_known & (placed.task == place) for name, (place, _) in judged.items()}
+        comparisons.append(
             Compared(
                 "", dict.fromkeys(judged, values),
-                {name: it for name, (_, it) in judged.items()}, limit=-1.0,
-                sides={name: (mine, known & ~mine) for name, mine in own.items()}, place=field,
+                {name: difference for name, (_, difference) in judged.items()}, limit=-1.0,
+                sides={name: (mine, is_known & ~mine) for name, mine in rollouts_of.items()}, place=field,
                 is_share=success.is_defined,
                 untested=places - len(judged),
             )
         )  # fmt: skip
-    return found
+    return comparisons
 
 
-def _over_time(it: Compared | None) -> tuple[str, str]:
-    if it is None:
+def _over_time(compared: Compared | None) -> tuple[str, str]:
+    if compared is None:
         return "", ""
-    found, count = _most_different(it.columns, it.differences, it.limit), len(it.differences)
-    said = "; ".join(f"{name} {_written(it.others, name)} \u2192 {_written(it.chosen, name)}" for name, it in found)
-    return said and f"Over time ({it.said}): {said}.", f"{count} figures over time ({it.said})" if count else ""
+    largest = _most_different(compared.columns, compared.differences, compared.limit)
+    count, changes = (
+        len(compared.differences),
+        "; ".join(
+            f"{name} {_written(change.others, name)} \u2192 {_written(change.chosen, name)}" for name, change in largest
+        ),
+    )
+    figures = f"{count} figures over time ({compared.said})" if count else ""
+    return changes and f"Over time ({compared.said}): {changes}.", figures
 
 
 def name_changed_habit(run: Run) -> str:
@@ -198,20 +209,23 @@ def name_changed_habit(run: Run) -> str:
     sides, rows = time_sides(run), run.all
     if sides is None:
         return ""
-    columns = {it.name: it.values(rows) for it in FEATURES if it.is_habit}
-    found, _ = find_largest(columns, sides.late, rows.group, sides.strata, sides.among, least=_HABIT)
-    name, it = max(found, key=lambda it: abs(it[1].value) / max(it[1][:2]), default=("", None))
-    return f"{name} {figure(it.others)} \u2192 {figure(it.chosen)}" if it else ""
+    columns = {feature.name: feature.values(rows) for feature in FEATURES if feature.is_habit}
+    largest, _ = find_largest(columns, sides.late, rows.group, sides.strata, sides.among, least=_HABIT)
+    name, change = max(largest, key=lambda pair: abs(pair[1].value) / max(pair[1][:2]), default=("", None))
+    return f"{name} {figure(change.others)} \u2192 {figure(change.chosen)}" if change else ""
 
 
 def _within_groups(run: Run, low: Bools) -> tuple[str, str]:
     """Compare these rollouts with better ones of the same groups."""
     rows, (low, better) = run.rows, _low_and_better(run, low)
-    found, count = find_largest(list_figures(rows), low, rows.group, rows.group, low | better)
-    said = "; ".join(f"{name} {figure(it.chosen)}, in better ones {figure(it.others)}" for name, it in found)
-    groups = max((min(it.groups) for _, it in found), default=0)
-    said = said and f"In low rollouts of {groups} groups: {said}."
-    return said, f"{count} figures within groups" if count else ""
+    largest, count = find_largest(list_figures(rows), low, rows.group, rows.group, low | better)
+    sentence = "; ".join(
+        f"{name} {figure(difference.chosen)}, in better ones {figure(difference.others)}"
+        for name, difference in largest
+    )
+    groups = max((min(difference.groups) for _, difference in largest), default=0)
+    sentence = sentence and f"In low rollouts of {groups} groups: {sentence}."
+    return sentence, f"{count} figures within groups" if count else ""
 
 
 def _low_and_better(run: Run, low: Bools) -> tuple[Bools, Bools]:
@@ -235,10 +249,12 @@ def _by_task(run: Run) -> tuple[str, str]:
 def _by_column(run: Run) -> tuple[str, str]:
     """Compare each rank, and each value of a dataset's column, with all others; tell of the surest of these columns."""
     columns = columns_of(run.rows, run.labels)
-    compared = [_by_place(run, *it, columns=len(columns)) for it in columns]
-    named = [it for it in compared if it[0]]
-    count = sum(bool(it[1]) for it in compared)
-    return min(named, key=lambda it: it[2])[0] if named else "", f"{count} columns of the dataset" if count else ""
+    compared = [_by_place(run, *column, columns=len(columns)) for column in columns]
+    named = [outcome for outcome in compared if outcome[0]]
+    count = sum(bool(outcome[1]) for outcome in compared)
+    return min(named, key=lambda outcome: outcome[2])[
+        0
+    ] if named else "", f"{count} columns of the dataset" if count else ""
 
 
 def _by_place(run: Run, rows: Rows, units: Ints, what: str, columns: int = 1) -> tuple[str, str, float]:
@@ -252,19 +268,21 @@ def _by_place(run: Run, rows: Rows, units: Ints, what: str, columns: int = 1) ->
     compared, places = _compare_each(task, reward, units[ended], len(rows.tasks))
     if not compared:
         return "", "", 1.0
-    chances = [1.0 if it.chance is None else it.chance * columns for it in compared.values()]
+    chances = [1.0 if difference.chance is None else difference.chance * columns for difference in compared.values()]
     limit = chance_limit(chances + [1.0] * (places - len(chances)))
-    found = [
+    lowest = [
         place
-        for place, it in compared.items()
-        if it.chance is not None and it.chance * columns <= limit and -it.value >= _LOW * spread(run)
+        for place, difference in compared.items()
+        if difference.chance is not None
+        and difference.chance * columns <= limit
+        and -difference.value >= _LOW * spread(run)
     ][:_PLACES]
-    if not found:
+    if not lowest:
         return "", f"{len(compared)} {what}" + ("" if places == len(compared) else f" of {places}"), 1.0
-    others = means((~np.isin(task, found)).astype(int), reward, 2)[1]
-    said = listed([f"{rows.tasks[place]} ({name} {figure(sign * compared[place].chosen)})" for place in found])
+    others = means((~np.isin(task, lowest)).astype(int), reward, 2)[1]
+    names = listed([f"{rows.tasks[place]} ({name} {figure(sign * compared[place].chosen)})" for place in lowest])
     elsewhere = "" if np.isnan(others) else f"; elsewhere it is {figure(sign * float(others))}"
-    return f"By {what}, rollouts that ended normally lose most in {said}{elsewhere}.", "", min(chances)
+    return f"By {what}, rollouts that ended normally lose most in {names}{elsewhere}.", "", min(chances)
 
 
 def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[dict[int, Difference], int]:
@@ -277,40 +295,40 @@ def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[
     lost = np.bincount(task, float(values.mean()) - values, count)
     worst = places[np.argsort(-lost[places], kind="stable")][:_LOOKED]
     each = {place: compare(values, task == place, units) for place in worst.tolist()}
-    return {place: it for place, it in each.items() if it is not None}, len(places)
+    return {place: difference for place, difference in each.items() if difference is not None}, len(places)
 
 
 def find_largest(
     columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools, least: float = _LEAST
 ) -> tuple[list[tuple[str, Difference]], int]:
     """Return the differences that are surest, and the number of columns that could be compared."""
-    known, limit = _compared(columns, chosen, units, strata, among)
-    return _most_different(columns, known, limit, least), len(known)
+    every, limit = _compared(columns, chosen, units, strata, among)
+    return _most_different(columns, every, limit, least), len(every)
 
 
 def _compared(
     columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools
 ) -> tuple[dict[str, Difference], float]:
     """Return the difference of each column that can be judged, and the limit of their `chance`."""
-    every = {name: compare(np.where(among, it, np.nan), chosen, units, strata) for name, it in columns.items()}
-    known = {name: it for name, it in every.items() if it is not None and it.chance is not None}
-    return known, chance_limit([it.chance or 0.0 for it in known.values()])
+    every = {name: compare(np.where(among, values, np.nan), chosen, units, strata) for name, values in columns.items()}
+    judged = {name: each for name, each in every.items() if each is not None and each.chance is not None}
+    return judged, chance_limit([each.chance or 0.0 for each in judged.values()])
 
 
 def _most_different(
-    columns: Mapping[str, Floats], known: Mapping[str, Difference], limit: float, least: float = _LEAST
+    columns: Mapping[str, Floats], every: Mapping[str, Difference], limit: float, least: float = _LEAST
 ) -> list[tuple[str, Difference]]:
     """Return those differences beyond chance that are large, the surest first; of equal columns, one."""
-    found = {
-        name: it
-        for name, it in known.items()
-        if (it.chance or 0.0) <= limit
-        and abs(it.value) >= max(least * max(abs(it.chosen), abs(it.others)), _POINT * ("share" in name))
+    large = {
+        name: each
+        for name, each in every.items()
+        if (each.chance or 0.0) <= limit
+        and abs(each.value) >= max(least * max(abs(each.chosen), abs(each.others)), _POINT * ("share" in name))
     }
     named: list[tuple[str, Difference]] = []
-    for name, it in sorted(found.items(), key=lambda it: -abs(it[1].t)):
+    for name, difference in sorted(large.items(), key=lambda pair: -abs(pair[1].t)):
         if not any(np.array_equal(columns[name], columns[other], equal_nan=True) for other, _ in named):
-            named.append((name, it))
+            named.append((name, difference))
     return named[:_NAMED]
 
 
@@ -329,40 +347,42 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     if run.scale.is_flat or fall.lost <= LITTLE * abs(fall.best) or cost < _SHARE * fall.lost:
         return None, 0.0
     low = judged(rows) & has_cause(rows, LossCause.WRONG_ANSWER) & (run.lost > SAME)
-    every, told = np.ones(len(rows), bool), {name for it in cards for name in it.explains}
-    causes = [it for it in cards if it.cost is not None and it.id not in told]
-    owned = [every if it.own is None else it.own for it in causes]
+    every, explained_ids = np.ones(len(rows), bool), {name for card in cards for name in card.explains}
+    causes = [card for card in cards if card.cost is not None and card.id not in explained_ids]
+    owned = [every if cause.own is None else cause.own for cause in causes]
     explained = np.logical_or.reduce([~every, *owned])
     left = cost * float(run.lost[low & ~explained].sum()) / max(float(run.lost[low].sum()), SAME)
-    held = max((float(run.lost[it & judged(rows)].sum()) for it in owned), default=0.0) / int(judged(rows).sum())
+    most_of_one = max((float(run.lost[rollouts & judged(rows)].sum()) for rollouts in owned), default=0.0) / int(
+        judged(rows).sum()
+    )
     is_mix = len(rows.present) > 1 or len(run.scale.units) > 1  # each may have functions of its own
     functions = [] if is_mix else _shortfalls(run, low)
     most = f", mostly in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""
     parts = ", ".join(f"{name} {figure(less)}" for name, less in functions)
-    said = [f"Compared with the best 1% of rollouts, averaged over all and weighted: {parts} less."] * (
+    sentences = [f"Compared with the best 1% of rollouts, averaged over all and weighted: {parts} less."] * (
         len(functions) > 1
     )
     name = functions[0][0] if functions else "the reward"
     values = run.all.values.get(name, run.all.reward)
     trend = run.all.by_step(np.where(has_cause(run.all, LossCause.WRONG_ANSWER), values, np.nan))
-    said += [*_change(trend, name), *differences(run, low, over_time)]
-    said += compare_last_answers(run, *_low_and_better(run, low))
-    if left < cost - SAME and all(it.own is not None for it in causes):
-        said.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this lost reward.")
+    sentences += [*_change(trend, name), *differences(run, low, over_time)]
+    sentences += compare_last_answers(run, *_low_and_better(run, low))
+    if left < cost - SAME and all(cause.own is not None for cause in causes):
+        sentences.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this lost reward.")
     is_unknown = (rows.stop_reason[low] == StopReason.NOT_RECORDED).mean() > _UNKNOWN
     ended = "Rollouts score low, and how most of them ended is not recorded" if is_unknown else _ENDED
     card = Card(
         id=SCORED_LOW,
         title=f"{ended}{most}: {percent(cost / (fall.lost + fall.above))} of the lost reward",
         cost=cost,
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         suggestion="Compare the best with the worst rollout of a group: its page shows where they diverge.",
         where=f"cause:{LossCause.WRONG_ANSWER} {run.scale.below}",
         is_part=True,
         trend=trend,
         own=low,
     )
-    return card, left if left > held else 0.0
+    return card, left if left > most_of_one else 0.0
 
 
 def _shortfalls(run: Run, low: Bools) -> list[tuple[str, float]]:
@@ -371,19 +391,19 @@ def _shortfalls(run: Run, low: Bools) -> list[tuple[str, float]]:
     """
     reward = np.nan_to_num(run.all.reward, nan=-np.inf)
     is_best = reward >= np.percentile(reward, _BEST)
-    found = []
+    shortfalls = []
     for name, part in run.rows.parts.items():
         more = float(np.nan_to_num(run.all.parts[name][is_best]).mean()) - float(np.nan_to_num(part[low]).mean())
-        found.append((name, more * float(low.mean())))
-    least = _LITTLE * max((less for _, less in found), default=0.0)
-    return sorted(((name, less) for name, less in found if less > least), key=lambda it: -it[1])[:_FUNCTIONS]
+        shortfalls.append((name, more * float(low.mean())))
+    least = _LITTLE * max((less for _, less in shortfalls), default=0.0)
+    return sorted(((name, less) for name, less in shortfalls if less > least), key=lambda pair: -pair[1])[:_FUNCTIONS]
 
 
 def _change(trend: Trend, name: str) -> Iterator[str]:
     """Say since when these rollouts get less, if they do."""
-    found = change(trend)
-    if found is not None and found.after < found.before:
-        first, last, step = (trend[place][0] for place in (found.first, found.last, found.place))
+    point = change(trend)
+    if point is not None and point.after < point.before:
+        first, last, step = (trend[place][0] for place in (point.first, point.last, point.place))
         between = f" (between steps {first} and {last})" if first < last else ""
-        fell = f"{name} fell from {figure(found.before)} to {figure(found.after)}"
+        fell = f"{name} fell from {figure(point.before)} to {figure(point.after)}"
         yield f"Of rollouts that ended normally, {fell} at step {step}{between}."

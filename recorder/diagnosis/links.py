@@ -10,9 +10,9 @@ from logs_ui.recorder.queries.filters.terms import print_key, print_name
 _MOST = 100  # ranges: more would be too long for an address
 
 
-def ids(found: Ints) -> str:
+def ids(rollouts: Ints) -> str:
     """Return the filter for exactly these rollouts; "" for none."""
-    ordered = np.unique(found)
+    ordered = np.unique(rollouts)
     if not len(ordered):
         return ""
     ends = np.flatnonzero(np.diff(ordered) != 1)
@@ -21,16 +21,16 @@ def ids(found: Ints) -> str:
     return f"id:{','.join(ranges)}"
 
 
-def exactly(found: Ints) -> str:
+def exactly(rollouts: Ints) -> str:
     """Return the filter that lists these rollouts; "" for none, and for more than an address holds."""
-    listed = ids(found)
+    listed = ids(rollouts)
     return listed if listed.count(",") < _MOST else ""
 
 
-def selecting(found: Ints, chosen: Bools, filters: Mapping[str, Bools]) -> str:
+def selecting(rollouts: Ints, chosen: Bools, filters: Mapping[str, Bools]) -> str:
     """Return the first of the filters that selects exactly the chosen rollouts, else the one that lists them."""
-    alone = next((where for where, own in filters.items() if (own == chosen).all()), None)
-    return alone or ids(found[chosen])
+    alone = next((where for where, selected in filters.items() if (selected == chosen).all()), None)
+    return alone or ids(rollouts[chosen])
 
 
 def tasks(names: Iterable[str], field: str = "task") -> str:

@@ -79,10 +79,10 @@ def compare(values: Floats, chosen: Bools, units: Ints, strata: Ints | None = No
         >>> round(found.chosen, 2), round(found.others, 2), found.groups, round(found.chance, 2)
         (0.67, 0.17, (6, 6), 0.09)
     """
-    known = np.isfinite(values)
-    x, is_chosen = values[known], chosen[known]
-    unit = np.unique(units[known], return_inverse=True)[1]
-    stratum = np.zeros(len(x), np.int64) if strata is None else np.unique(strata[known], return_inverse=True)[1]
+    is_known = np.isfinite(values)
+    x, is_chosen = values[is_known], chosen[is_known]
+    unit = np.unique(units[is_known], return_inverse=True)[1]
+    stratum = np.zeros(len(x), np.int64) if strata is None else np.unique(strata[is_known], return_inverse=True)[1]
     sizes = np.bincount(stratum)
     weight = is_chosen - (np.bincount(stratum, is_chosen) / np.maximum(sizes, 1))[stratum]
     total = float(weight @ weight)
@@ -99,15 +99,15 @@ def compare(values: Floats, chosen: Bools, units: Ints, strata: Ints | None = No
         return found._replace(chance=1.0)
     centred = x / scale - (np.bincount(stratum, x / scale) / np.maximum(sizes, 1))[stratum]
     scores = np.bincount(unit, weight * (centred - weight * (a - b)))
-    own = np.bincount(unit, weight**2) / total
+    leverage = np.bincount(unit, weight**2) / total
     # Of a stratum with several units, each one also shifts the mean.
     spans = distinct(stratum, unit, count=len(sizes)) > 1
     shift = np.bincount(unit, np.where(spans[stratum], 1 / sizes[stratum], 0.0))
-    variance = float(np.sum(scores**2 / (1 - np.clip(own + shift, 0, 0.9)))) / total**2
+    variance = float(np.sum(scores**2 / (1 - np.clip(leverage + shift, 0, 0.9)))) / total**2
     # A side that shows no spread has at least that of a share with half an event more.
     least = (a - b) ** 2 * sum(0.5 * (n + 0.5) / (n + 1) ** 2 / n for n in sides)
     t = (a - b) / math.sqrt(max(variance, least))
-    free = max(1.0, (1 - float(own @ np.clip(shift, 0, 1))) / float(own @ own) - 1)
+    free = max(1.0, (1 - float(leverage @ np.clip(shift, 0, 1))) / float(leverage @ leverage) - 1)
     return found._replace(t=t, chance=student_tail(t, free))
 
 

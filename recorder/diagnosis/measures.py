@@ -21,14 +21,14 @@ _FLAT = 1e-9  # a standard deviation of rounding noise
 
 def mean(values: Floats) -> float | None:
     """Return the mean of the finite values; None without any."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else None
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else None
 
 
 def extent(values: Floats) -> float:
     """Return the highest minus the lowest finite value; 0 without any."""
-    known = values[np.isfinite(values)]
-    return float(np.ptp(known)) if len(known) else 0.0
+    finite = values[np.isfinite(values)]
+    return float(np.ptp(finite)) if len(finite) else 0.0
 
 
 def unsolved_groups(rows: Rows, scale: Scale) -> Bools:
@@ -103,11 +103,11 @@ def find_empty(rows: Rows) -> Floats:
 def duplicated(rows: Rows) -> Floats:
     """Return (N,) 1 for a completion that duplicates another of its group, else 0; NaN where it cannot be told."""
     key, count = rows.facts["completion_key"], len(rows)
-    known = ~np.isnan(key)
-    pairs = np.unique(np.stack([rows.group[known].astype(float), key[known]], 1), axis=0, return_inverse=True)[1]
-    is_told = known & (np.bincount(rows.group[known], minlength=len(rows.groups.size))[rows.group] > 1)
+    is_known = ~np.isnan(key)
+    pairs = np.unique(np.stack([rows.group[is_known].astype(float), key[is_known]], 1), axis=0, return_inverse=True)[1]
+    is_told = is_known & (np.bincount(rows.group[is_known], minlength=len(rows.groups.size))[rows.group] > 1)
     repeats = np.zeros(count)
-    repeats[known] = np.bincount(pairs.reshape(-1))[pairs.reshape(-1)] > 1
+    repeats[is_known] = np.bincount(pairs.reshape(-1))[pairs.reshape(-1)] > 1
     return np.where(is_told, repeats, np.nan)
 
 
@@ -121,25 +121,25 @@ def best(every: Rows, name: str) -> float:
     return highest if highest > 0 or extent(values) > 0 else every.weights.get(name, 1.0)
 
 
-def correlation(rows: Rows, one: Floats, other: Floats) -> float:
+def correlation(rows: Rows, first: Floats, other: Floats) -> float:
     """Return Pearson's r of two columns within groups; NaN if either does not vary, or for fewer than 8 rollouts."""
-    known = np.isfinite(one) & np.isfinite(other)
-    if known.sum() < FEW:
+    is_known = np.isfinite(first) & np.isfinite(other)
+    if is_known.sum() < FEW:
         return float("nan")
-    a, b = (within_groups(np.where(known, values, np.nan), rows)[known] for values in (one, other))
+    a, b = (within_groups(np.where(is_known, values, np.nan), rows)[is_known] for values in (first, other))
     squares = float(np.mean(a**2)), float(np.mean(b**2))
     if min(squares) <= _FLAT**2:
         return float("nan")
     return float(np.clip(np.mean(a * b) / np.sqrt(squares[0] * squares[1]), -1, 1))
 
 
-def correlations_by_step(rows: Rows, one: Floats, other: Floats) -> tuple[tuple[int, float], ...]:
+def correlations_by_step(rows: Rows, first: Floats, other: Floats) -> tuple[tuple[int, float], ...]:
     """Return (step, r) as `correlation` has it, computed from sums: a step holds whole groups."""
-    known = np.isfinite(one) & np.isfinite(other)
-    own = rows.where(known)
-    a, b = (within_groups(values[known], own) for values in (one, other))
-    squares, others, both = (own.by_step(it) for it in (a**2, b**2, a * b))
-    counts = np.bincount(np.searchsorted(own.steps, own.step))
+    is_known = np.isfinite(first) & np.isfinite(other)
+    comparable = rows.where(is_known)
+    a, b = (within_groups(values[is_known], comparable) for values in (first, other))
+    squares, others, both = (comparable.by_step(products) for products in (a**2, b**2, a * b))
+    counts = np.bincount(np.searchsorted(comparable.steps, comparable.step))
     return tuple(
         (step, float(product / np.sqrt(x * y)))
         for (step, x), (_, y), (_, product), count in zip(squares, others, both, counts, strict=True)
@@ -176,4 +176,4 @@ FEATURES = (
 
 def list_figures(rows: Rows) -> dict[str, Floats]:
     """Return (N,) values of each figure that is compared, by name."""
-    return {it.name: it.values(rows) for it in FEATURES}
+    return {feature.name: feature.values(rows) for feature in FEATURES}

@@ -39,7 +39,7 @@ def outcome_of(run: Run) -> Outcome:
         name = "solved" if whole >= _WHOLE else f"solved (of the {percent(whole)} that can count)"
         return Outcome(name, success.outcomes(rows), is_share=True)
     if named:
-        function = max(named, key=lambda it: rows.weights.get(it, 1.0))
+        function = max(named, key=lambda name: rows.weights.get(name, 1.0))
         return Outcome(f"mean {function}", rows.values[function], is_share=False)
     return Outcome(REWARD, rows.reward, is_share=False)
 
@@ -59,7 +59,7 @@ def list_other_mixes(run: Run, sides: Sides) -> Iterator[Mix]:
     rows, late = run.all.where(sides.among), sides.late[sides.among]
     for places, _, name in columns_of(rows, run.read_labels(rows)):
         counts = (np.bincount(places.task[of] + 1, minlength=len(places.tasks) + 1) for of in (~late, late))
-        first, last = (it / it.sum() for it in counts)
+        first, last = (count / count.sum() for count in counts)
         if float(np.abs(first - last).sum()) / 2 < _MOVED:  # total variation
             continue
         shared = min(float(first[last > 0].sum()), float(last[first > 0].sum()))

@@ -23,8 +23,9 @@ Places = tuple[Rows, Ints, str]
 """Rollouts with places as their tasks, the (N,) codes of what is independent there, and the name of such places."""
 
 
-def place_of(run: Run, own: Bools, where: str = "") -> str:
-    """Return a sentence on where a finding's rollouts are; "" if they are everywhere. `own` is (N,) True for those.
+def place_of(run: Run, affected: Bools, where: str = "") -> str:
+    """Return a sentence on where a finding's rollouts are; "" if they are everywhere. `affected` is (N,) True
+    for those.
 
     Places are named if each has more than the rest beyond chance, corrected for all that are compared, and the rest
     has hardly any. The coarsest are tried last, and after them ranks and the dataset's columns. What the finding's
@@ -32,27 +33,31 @@ def place_of(run: Run, own: Bools, where: str = "") -> str:
     """
     kinds = [] if "family:" in where or "eval:" in where else [*families_of(run), evals_of(run)]
     kinds = kinds if "task:" in where or not kinds else [tasks_of(run), *kinds]
-    if sentence := next(filter(None, (_sentence(*it, own) for it in kinds)), ""):
+    if sentence := next(filter(None, (_sentence(*kind, affected) for kind in kinds)), ""):
         return sentence
     columns = columns_of(run.rows, run.labels)
-    return next(filter(None, (_sentence(*it, own, columns=len(columns)) for it in columns)), "")
+    return next(filter(None, (_sentence(*column, affected, columns=len(columns)) for column in columns)), "")
 
 
-def _sentence(rows: Rows, units: Ints, what: str, own: Bools, columns: int = 1) -> str:
+def _sentence(rows: Rows, units: Ints, what: str, affected: Bools, columns: int = 1) -> str:
     """Return the sentence if the finding is in some of `rows.tasks`; `columns`: as many kinds of places are tried."""
-    known = rows.task >= 0
-    task, chosen = rows.task[known], own[known]
-    places = np.flatnonzero(distinct(task, units[known], count=len(rows.tasks)) >= LEAST_UNITS)
+    has_task = rows.task >= 0
+    task, chosen = rows.task[has_task], affected[has_task]
+    places = np.flatnonzero(distinct(task, units[has_task], count=len(rows.tasks)) >= LEAST_UNITS)
     often = np.bincount(task[chosen], minlength=len(rows.tasks))
     looked = places[np.argsort(-often[places], kind="stable")][:_NAMED].tolist()
-    if often[looked].sum() < _NEARLY_ALL * own.sum():
+    if often[looked].sum() < _NEARLY_ALL * affected.sum():
         return ""
-    compared = [(place, compare(chosen.astype(float), task == place, units[known])) for place in looked]
-    sure = [(place, it, it.chance * columns) for place, it in compared if it is not None and it.chance is not None]
+    compared = [(place, compare(chosen.astype(float), task == place, units[has_task])) for place in looked]
+    sure = [
+        (place, difference, difference.chance * columns)
+        for place, difference in compared
+        if difference is not None and difference.chance is not None
+    ]
     limit = chance_limit([chance for *_, chance in sure] + [1.0] * (len(places) - len(looked)))
-    named = [place for place, it, chance in sure if chance <= limit and it.value > 0]
+    named = [place for place, difference, chance in sure if chance <= limit and difference.value > 0]
     inside = np.isin(task, named)
-    if not named or inside.all() or chosen[inside].sum() < _NEARLY_ALL * own.sum():
+    if not named or inside.all() or chosen[inside].sum() < _NEARLY_ALL * affected.sum():
         return ""
     share, rest = float(chosen[inside].mean()), float(chosen[~inside].mean())
     if rest > _RARER * share:
@@ -85,11 +90,11 @@ def columns_of(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> list[P
     """
     places = list[Places]()
     for name, values in labels.items():
-        names = sorted({it for it in values if it is not None})
+        names = sorted({value for value in values if value is not None})
         if not 2 <= len(names) <= _VALUES:
             continue
-        number = {it: place for place, it in enumerate(names)}
-        codes = np.array([-1 if it is None else number[it] for it in values], np.int64)
+        number = {value_name: place for place, value_name in enumerate(names)}
+        codes = np.array([-1 if value is None else number[value] for value in values], np.int64)
         is_of_group, is_of_task = (
             bool((distinct(units[units >= 0], codes[units >= 0], count=int(units.max()) + 1) <= 1).all())
             for units in (rows.group, rows.task)

@@ -38,10 +38,10 @@ def is_unfilled(label: str, value: str | None) -> bool | None:
 
 def prompt_of(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the text that comes before the model's first answer; of a long one, both ends."""
-    before = takewhile(lambda it: it.get("role") != "assistant", messages)
-    contents = (it.get("content") for it in before)
-    parts = chain.from_iterable(it if isinstance(it, list) else [{"text": it}] for it in contents)
-    text = "\n".join(it["text"] for it in parts if isinstance(it, dict) and isinstance(it.get("text"), str))
+    before = takewhile(lambda message: message.get("role") != "assistant", messages)
+    contents = (message.get("content") for message in before)
+    parts = chain.from_iterable(content if isinstance(content, list) else [{"text": content}] for content in contents)
+    text = "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
     return text if len(text) <= 2 * _LONG else f"{text[:_LONG]}\n\n{text[-_LONG:]}"
 
 
@@ -53,13 +53,13 @@ def list_fields(prompt: str) -> list[tuple[str, str | None]]:
     [('Table', 'None'), ('Unit', 'km'), ('text', ''), ('Context', ''), ('Answer', None)]
     """
     lines = [line for line in _FENCED.sub("", prompt).splitlines() if line.strip()]
-    found = [_labelled(line) for line in lines]
+    labelled = [_labelled(line) for line in lines]
     fields = list[tuple[str, str | None]]()
-    for place, it in enumerate(found):
-        if it is not None:
-            label, value = it
+    for place, pair in enumerate(labelled):
+        if pair is not None:
+            label, value = pair
             if value is None and place + 1 < len(lines):
-                value = lines[place + 1].removeprefix(f"</{label}>") if found[place + 1] is None else ""
+                value = lines[place + 1].removeprefix(f"</{label}>") if labelled[place + 1] is None else ""
             fields.append((label, value and value.strip(_MARKS)))
     return fields
 

@@ -147,13 +147,13 @@ class Report:
 
     def opens(self, name: str) -> str:
         """Return the filter that `finding:NAME` stands for. Raises FilterError if there is no such finding."""
-        cards = {it.id: it for it in (*self.cards, *([self.scored_low] if self.scored_low else []))}
+        cards = {card.id: card for card in (*self.cards, *([self.scored_low] if self.scored_low else []))}
         if name in cards:
             return cards[name].where
-        for it in self.checked:
-            if it.id == name:
-                needs = "needs " * (it.state == "not_recorded")
-                raise FilterError(FINDING, f"{name} is no finding of this run: {needs}{it.said}")
+        for check in self.checked:
+            if check.id == name:
+                needs = "needs " * (check.state == "not_recorded")
+                raise FilterError(FINDING, f"{name} is no finding of this run: {needs}{check.said}")
         raise misspelt(FINDING, f"this run has no finding {shortened(name)!r}", name, list(cards))
 
     def where_of(self, card: Card) -> str:
@@ -163,7 +163,7 @@ class Report:
     @property
     def missing(self) -> tuple[Checked, ...]:
         """Return the diagnostics that lack data; each `said` is what it needs."""
-        return tuple(it for it in self.checked if it.state == "not_recorded")
+        return tuple(check for check in self.checked if check.state == "not_recorded")
 
     @property
     def headline(self) -> Card | None:
@@ -174,7 +174,7 @@ class Report:
         causes = [card for card in self.cards if card.cost is not None]
         causes = [card for card in causes if explaining(causes, card) is None]
         most = max(causes, key=lambda card: card.cost or 0.0, default=None)
-        cost, rest = (it.cost or 0.0 if it else 0.0 for it in (most, self.scored_low))
+        cost, rest = (each.cost or 0.0 if each else 0.0 for each in (most, self.scored_low))
         if self.unexplained > max(cost, rest / 2):
             return self.scored_low
         return most or next(iter(self.cards), None)
@@ -187,8 +187,13 @@ class Report:
     @property
     def basis(self) -> str:
         """Return how many of the checks could judge, and what most of the others lack, as recorded."""
-        of, judged = len(self.cards) + len(self.checked), [it for it in self.checked if not it.state.startswith("not_")]
-        needs = Counter(re.split(r",? (?:as|which|that|of|in|one) ", it.said)[0] for it in self.missing).most_common(1)
+        of, judged = (
+            len(self.cards) + len(self.checked),
+            [check for check in self.checked if not check.state.startswith("not_")],
+        )
+        needs = Counter(
+            re.split(r",? (?:as|which|that|of|in|one) ", check.said)[0] for check in self.missing
+        ).most_common(1)
         more = f"; {needs[0][1]} more need{'s' * (needs[0][1] == 1)} {needs[0][0]}" if needs else ""
         return f"{len(self.cards) + len(judged)} of {of} checks judged{more}"
 
@@ -204,7 +209,8 @@ class Report:
             "warming_up": self.warming_up,
             "verdict": {"id": self.verdict.id, "said": self.verdict.said},
             "environments": [
-                {"eval": name, "verdict": {"id": it.id, "said": it.said}} for name, it in self.environments
+                {"eval": name, "verdict": {"id": verdict.id, "said": verdict.said}}
+                for name, verdict in self.environments
             ],
             "mean": _finite(fall.mean) if self.steps else None,
             "best": None if fall.is_flat else _finite(fall.best),
@@ -215,17 +221,19 @@ class Report:
             "steps": list(self.steps) if self.steps else None,
             "waterfall": [
                 {
-                    "id": it.cause.id,
-                    "name": it.cause.name,
-                    "cost": None if fall.is_flat else it.cost,
-                    "rollouts": it.rollouts,
-                    "where": " ".join(filter(None, [it.where, self.scope])),
+                    "id": share.cause.id,
+                    "name": share.cause.name,
+                    "cost": None if fall.is_flat else share.cost,
+                    "rollouts": share.rollouts,
+                    "where": " ".join(filter(None, [share.where, self.scope])),
                 }
-                for it in fall.shares
+                for share in fall.shares
             ],
-            "missing": [{"id": it.id, "name": it.name, "what": it.said} for it in self.missing],
-            "checked": [{name: getattr(it, name) for name in ("id", "name", "state", "said")} for it in self.checked],
-            "failed": [vars(it) for it in self.failed],
+            "missing": [{"id": check.id, "name": check.name, "what": check.said} for check in self.missing],
+            "checked": [
+                {name: getattr(check, name) for name in ("id", "name", "state", "said")} for check in self.checked
+            ],
+            "failed": [vars(failure) for failure in self.failed],
             "scored_low": card_values(self.scored_low) if self.scored_low else None,
             "sample": self.sample,
             "unattributed_calls": self.unattributed,
@@ -306,8 +314,8 @@ def _unfound(report: Report) -> Iterator[Line]:
     if report.checked or report.failed:
         yield Line()
     for state, (words, join, write) in _UNFOUND.items():
-        if found := [write(it) for it in report.checked if it.state == state]:
-            yield Line(f"{words}: {visible(join.join(found).rstrip('.'))}.", "dim")
+        if texts := [write(check) for check in report.checked if check.state == state]:
+            yield Line(f"{words}: {visible(join.join(texts).rstrip('.'))}.", "dim")
 
 
 def unattributed_said(calls: int) -> str:
@@ -318,7 +326,7 @@ def unattributed_said(calls: int) -> str:
 
 def explaining(cards: Iterable[Card], card: Card) -> str | None:
     """Return the id of the first card that explains this one; None if none does."""
-    return next((it.id for it in cards if card.id in it.explains), None)
+    return next((other.id for other in cards if card.id in other.explains), None)
 
 
 def card_lines(report: Report, card: Card) -> list[Line]:
@@ -328,12 +336,12 @@ def card_lines(report: Report, card: Card) -> list[Line]:
     overlap = lost and ("in the bars above" if card.is_part else "not in the bars above")
     share = f"{percent(card.share)} of rollouts" if card.share else "in the evaluations"
     caused = behind and f"may be caused by {behind}"
-    found = [Line(" · ".join(filter(None, (lost or share, card.began, overlap, caused))), "dim")]
-    found += [Line(visible(one)) for one in card.evidence]
-    found.append(Line(f"→ {visible(card.suggestion)}", "green"))
+    lines = [Line(" · ".join(filter(None, (lost or share, card.began, overlap, caused))), "dim")]
+    lines += [Line(visible(sentence)) for sentence in card.evidence]
+    lines.append(Line(f"→ {visible(card.suggestion)}", "green"))
     if card.where:
-        found.append(Line(visible(report.where_of(card)), "cyan", is_copied=True))
-    return found
+        lines.append(Line(visible(report.where_of(card)), "cyan", is_copied=True))
+    return lines
 
 
 def card_values(card: Card) -> dict[str, Any]:
@@ -369,23 +377,23 @@ def _headline(report: Report) -> Iterator[Line]:
         yield Line(f"Costs most: {visible(most.title)}.", "bold")
 
 
-def _against(it: Against) -> Iterator[Line]:
-    count = len(it.references)
-    yield Line(f"Against {count} reference{'s' * (count != 1)}: {visible(it.said)}.", "bold")
-    for each in it.figures if it.id == "not_judged" else ():
+def _against(against: Against) -> Iterator[Line]:
+    count = len(against.references)
+    yield Line(f"Against {count} reference{'s' * (count != 1)}: {visible(against.said)}.", "bold")
+    for each in against.figures if against.id == "not_judged" else ():
         yield Line(f"{each.difference:>9}  {visible(each.said)}", "", 2, is_copied=True)
-    if it.notes:
-        yield Line(visible(it.notes), "dim")
+    if against.notes:
+        yield Line(visible(against.notes), "dim")
 
 
 def _waterfall(report: Report) -> Iterator[Line]:
     shares = report.fall.shares
     name = max(len(share.cause.name) for share in shares)
-    costs = [percent(it.cost) if report.fall.is_flat else f"\N{MINUS SIGN}{figure(it.cost)}" for it in shares]
+    costs = [percent(share.cost) if report.fall.is_flat else f"\N{MINUS SIGN}{figure(share.cost)}" for share in shares]
     counts = [f"{share.rollouts:,} rollouts" for share in shares]
     yield Line("Rollouts, by what ended them:" if report.fall.is_flat else "Reward lost per rollout, by cause:")
     for share, cost, count in zip(shares, costs, counts, strict=True):
-        bar = "█" * max(1, round(_BAR * share.cost / max(it.cost for it in shares)))
+        bar = "█" * max(1, round(_BAR * share.cost / max(share.cost for share in shares)))
         figures = f"{cost:>{max(map(len, costs))}}  {count:>{max(map(len, counts))}}"
         yield Line(f"{share.cause.name:<{name}}  {bar:<{_BAR}}  {figures}", indent=2, is_copied=True)
 

@@ -80,15 +80,15 @@ class Rows:
 
     def where(self, chosen: Bools) -> "Rows":
         """Return the chosen rollouts; groups get new numbers."""
-        own: dict[str, Any] = {}
+        columns: dict[str, Any] = {}
         for column in fields(self):
             value = getattr(self, column.name)
             if isinstance(value, np.ndarray):
-                own[column.name] = value[chosen]
+                columns[column.name] = value[chosen]
             elif column.name in {"parts", "values", "facts"}:
-                own[column.name] = {name: values[chosen] for name, values in value.items()}
-        own["group"] = np.unique(own["group"], return_inverse=True)[1]
-        return replace(self, **own)
+                columns[column.name] = {name: values[chosen] for name, values in value.items()}
+        columns["group"] = np.unique(columns["group"], return_inverse=True)[1]
+        return replace(self, **columns)
 
     @property
     def present(self) -> list[str]:
@@ -109,10 +109,10 @@ class Rows:
             for name, values in self.values.items()
             if np.isfinite(values[chosen]).any() or not np.isfinite(values).any()
         ]
-        own: dict[str, Any] = {
+        columns: dict[str, Any] = {
             column: {name: getattr(rows, column)[name] for name in apply} for column in ("parts", "values")
         }
-        return replace(rows, **own)
+        return replace(rows, **columns)
 
     @cached_property
     def steps(self) -> Ints:
@@ -151,10 +151,10 @@ class Rows:
 
     def by_step(self, values: Floats | Bools) -> tuple[tuple[int, float], ...]:
         """Return (step, mean of the values that are not NaN); steps without any are left out."""
-        known = ~np.isnan(values)
-        place = np.searchsorted(self.steps, self.step[known])
+        is_known = ~np.isnan(values)
+        place = np.searchsorted(self.steps, self.step[is_known])
         counts = np.bincount(place, minlength=len(self.steps))
-        sums = np.bincount(place, weights=values[known], minlength=len(self.steps))
+        sums = np.bincount(place, weights=values[is_known], minlength=len(self.steps))
         return tuple((int(s), float(t / n)) for s, t, n in zip(self.steps, sums, counts, strict=True) if n)
 
 
@@ -184,18 +184,18 @@ class Groups:
 
 def means(codes: Ints, values: Floats | Bools, count: int) -> Floats:
     """Return (count,) mean of the finite values of each code, 0 to count - 1; NaN without any."""
-    known = np.isfinite(values)
-    sums = np.bincount(codes[known], values[known], count)
+    is_known = np.isfinite(values)
+    sums = np.bincount(codes[is_known], values[is_known], count)
     with np.errstate(invalid="ignore"):
-        return sums / np.bincount(codes[known], minlength=count)
+        return sums / np.bincount(codes[is_known], minlength=count)
 
 
 def ends(codes: Ints, values: Floats, count: int) -> tuple[Floats, Floats]:
     """Return the (count,) lowest and highest finite value of each code; infinity and -infinity without any."""
-    known = np.isfinite(values)
+    is_known = np.isfinite(values)
     low, high = np.full(count, np.inf), np.full(count, -np.inf)
-    np.minimum.at(low, codes[known], values[known])
-    np.maximum.at(high, codes[known], values[known])
+    np.minimum.at(low, codes[is_known], values[is_known])
+    np.maximum.at(high, codes[is_known], values[is_known])
     return low, high
 
 

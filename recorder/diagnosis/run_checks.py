@@ -63,10 +63,11 @@ _LONG = 2_000  # characters of a filter: one of so many names becomes a list of 
 
 def _discovered() -> tuple[Diagnostic, ...]:
     """Return the diagnostics that the modules of `checks/` define, as a rollout lives."""
-    names = [it.name for it in pkgutil.iter_modules(checks.__path__)]
+    names = [module.name for module in pkgutil.iter_modules(checks.__path__)]
     modules = [importlib.import_module(f"{checks.__name__}.{name}") for name in names]
-    found = {it.id: it for module in modules for it in vars(module).values() if isinstance(it, Diagnostic)}
-    return tuple(sorted(found.values(), key=lambda it: list(EXPLAINS).index(it.id)))
+    every = [value for module in modules for value in vars(module).values() if isinstance(value, Diagnostic)]
+    by_id = {diagnostic.id: diagnostic for diagnostic in every}
+    return tuple(sorted(by_id.values(), key=lambda diagnostic: list(EXPLAINS).index(diagnostic.id)))
 
 
 DIAGNOSTICS = _discovered()
@@ -135,18 +136,20 @@ def diagnose_rows(
         early = TOO_EARLY if error is None else verdict(run, (), error)
         return Report((), run.fall, scale, steps, scope, warming_up=True, attributed=attributed, verdict=early)
     least = _CHEAP * max(run.fall.lost, spread(run))
-    outcomes = [judge(it, run) for it in diagnostics]
+    outcomes = [judge(diagnostic, run) for diagnostic in diagnostics]
     costly = [
         replace(card, explains=(*card.explains, *EXPLAINS.get(card.id, ())))
         for card in outcomes
         if isinstance(card, Card) and (card.cost or 0.0) > least and card.id not in settings.muted
     ]
-    kept = {card.id for card in costly}
-    names = {it.id: it.name for it in diagnostics}
+    listed_ids = {card.id for card in costly}
+    names = {diagnostic.id: diagnostic.name for diagnostic in diagnostics}
     checked = tuple(
-        _unlisted(it, names[it.id], settings) if isinstance(it, Card) else it for it in outcomes if it.id not in kept
+        _unlisted(outcome, names[outcome.id], settings) if isinstance(outcome, Card) else outcome
+        for outcome in outcomes
+        if outcome.id not in listed_ids
     )
-    cards = tuple(_shown(card, run, within, scope) for card in order_cards(costly, run.lost))
+    cards = tuple(_make_shown(card, run, within, scope) for card in order_cards(costly, run.lost))
     over_time = compare_over_time(run) if in_full else None
     rest, unexplained = scored_low(run, cards, over_time) if in_full else (None, 0.0)
     of_each = partial(
@@ -158,7 +161,7 @@ def diagnose_rows(
     return Report(
         cards, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
         verdict=of_all(verdict(run, cards, error, units), environments),
-        scored_low=rest and _shown(rest, run, within, scope), unexplained=unexplained,
+        scored_low=rest and _make_shown(rest, run, within, scope), unexplained=unexplained,
         environments=environments, contrasts=_contrasts(run, over_time) if in_full else (),
         within=within,
     )  # fmt: skip
@@ -172,7 +175,7 @@ def _contrasts(run: Run, over_time: Compared | None) -> tuple[Contrast, ...]:
         Contrast("groups", *list_differences(run.rows, compare_within_groups(run))),
         Contrast("places", *list_differences(run.rows, *places)),
     )
-    return tuple(it for it in tables if it.lines)
+    return tuple(table for table in tables if table.lines)
 
 
 def _environments(
@@ -192,24 +195,26 @@ def _unlisted(card: Card, name: str, settings: Settings) -> Checked:
     return Checked(card.id, name, "muted", f"{card.title} ({reason}).", card.where)
 
 
-def judge(it: Diagnostic, run: Run) -> Card | Checked:
+def judge(diagnostic: Diagnostic, run: Run) -> Card | Checked:
     """Return what one diagnostic finds, or why it finds nothing."""
-    lacks = it.missing(run)
+    lacks = diagnostic.missing(run)
     if lacks is not None:
-        return Checked(it.id, it.name, "not_recorded", lacks)
-    found = it.look(run)
-    if isinstance(found, Card):
-        return found
-    if it.needs_calls and (unknown := uncovered(run)) is not None:
-        found = unknown
-    if isinstance(found, NotJudged):
-        if found.for_lack is not None and (lacks := run.lacking(found.for_lack)) is not None:
-            return Checked(it.id, it.name, "not_recorded", lacks)
-        return Checked(it.id, it.name, "not_judged", found.said)
-    return Checked(it.id, it.name, "below", *((found.said, found.where) if found else ("No finding.",)))
+        return Checked(diagnostic.id, diagnostic.name, "not_recorded", lacks)
+    outcome = diagnostic.look(run)
+    if isinstance(outcome, Card):
+        return outcome
+    if diagnostic.needs_calls and (unknown := uncovered(run)) is not None:
+        outcome = unknown
+    if isinstance(outcome, NotJudged):
+        if outcome.for_lack is not None and (lacks := run.lacking(outcome.for_lack)) is not None:
+            return Checked(diagnostic.id, diagnostic.name, "not_recorded", lacks)
+        return Checked(diagnostic.id, diagnostic.name, "not_judged", outcome.said)
+    return Checked(
+        diagnostic.id, diagnostic.name, "below", *((outcome.said, outcome.where) if outcome else ("No finding.",))
+    )
 
 
-def _shown(card: Card, run: Run, within: str, scope: str) -> Card:
+def _make_shown(card: Card, run: Run, within: str, scope: str) -> Card:
     """Return a card as reports have it: no cost above that of all causes, and none for what is no loss."""
     if card.own is not None and len(card.where) > _LONG:
         where = ids(run.rows.id[card.own])
@@ -218,13 +223,13 @@ def _shown(card: Card, run: Run, within: str, scope: str) -> Card:
     else:  # A card whose filter names steps is about those steps, not about the last ones.
         where = " ".join(filter(None, [card.where, within if "step:" in card.where else scope]))
     cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, run.fall.lost + run.fall.above)
-    own = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
+    share = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
     place = "" if card.own is None or not card.own.any() else place_of(run, card.own, card.where)
     return replace(
         card,
         where=where,
         cost=cost,
-        share=own if card.share is None else card.share,
+        share=share if card.share is None else card.share,
         evidence=(*card.evidence, place) if place else card.evidence,
         by_user=card.id not in _OURS,
         suggestion=IN_EVALUATION.get(card.id, card.suggestion) if run.rows.is_evaluation else card.suggestion,
@@ -235,42 +240,42 @@ def all_limits(own: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
     """Return the allowed range of each diagnostic's threshold by id, for the built-in ones and the user's. Raises
     SettingsError if two diagnostics have the same id, TypeError if an item is not a Diagnostic.
     """
-    for it in own:
-        if not isinstance(it, Diagnostic):
-            raise TypeError(f"diagnostics takes Diagnostic(...), not a {type(it).__name__}")
-    ids = [it.id for it in (*DIAGNOSTICS, *own)]
+    for diagnostic in own:
+        if not isinstance(diagnostic, Diagnostic):
+            raise TypeError(f"diagnostics takes Diagnostic(...), not a {type(diagnostic).__name__}")
+    ids = [diagnostic.id for diagnostic in (*DIAGNOSTICS, *own)]
     for name in ids:
         if ids.count(name) > 1:
             raise SettingsError(f"Two diagnostics are called {name!r}: give yours another id.")
-    return {it.id: it.limits for it in (*DIAGNOSTICS, *own)}
+    return {diagnostic.id: diagnostic.limits for diagnostic in (*DIAGNOSTICS, *own)}
 
 
-def guarded(it: Diagnostic, failed: list[Failed]) -> Diagnostic:
+def guarded(diagnostic: Diagnostic, failed: list[Failed]) -> Diagnostic:
     """Return a diagnostic that never raises: if it does, or returns something else than a card, `failed` gets it."""
 
     def tried(make: Callable[[], T]) -> T | None:
         try:
             return make()
         except Exception as error:  # noqa: BLE001 - of any kind, as the user's code may raise it
-            failed.append(Failed(it.id, it.name, error_line(error)))
+            failed.append(Failed(diagnostic.id, diagnostic.name, error_line(error)))
             return None
 
     def look(run: Run) -> Outcome:
-        if any(each.id == it.id for each in failed):
+        if any(each.id == diagnostic.id for each in failed):
             return None
-        return tried(lambda: _checked(it, it.look(run)))
+        return tried(lambda: _checked(diagnostic, diagnostic.look(run)))
 
-    return replace(it, missing=lambda run: tried(lambda: it.missing(run)), look=look)
+    return replace(diagnostic, missing=lambda run: tried(lambda: diagnostic.missing(run)), look=look)
 
 
-def _checked(it: Diagnostic, card: Outcome) -> Outcome:
+def _checked(diagnostic: Diagnostic, card: Outcome) -> Outcome:
     """Return the outcome if it is valid; else raise TypeError or ValueError, or FilterError because of its filter."""
     if card is None or isinstance(card, Below | NotJudged):
         return card
     if not isinstance(card, Card):
         raise TypeError(f"it returned a {type(card).__name__}, not a Card or None")
-    if card.id != it.id:
-        raise ValueError(f"its card has the id {card.id!r}: give it the diagnostic's, {it.id!r}")
+    if card.id != diagnostic.id:
+        raise ValueError(f"its card has the id {card.id!r}: give it the diagnostic's, {diagnostic.id!r}")
     if isinstance(card.evidence, str):
         raise TypeError("its card's evidence is one text: give a tuple of sentences")
     if card.cost is None or not np.isfinite(card.cost):

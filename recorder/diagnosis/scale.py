@@ -66,26 +66,26 @@ class Scale:
     def of(cls, rows: Rows, settings: Settings) -> "Scale":
         """Return the scale of a run; `rows` are the rollouts of all its steps."""
         success = Success.of(rows, settings)
-        best, said, is_flat = _best(rows.reward[np.isfinite(rows.reward)], settings, "the run's")
+        best, source, is_flat = _best(rows.reward[np.isfinite(rows.reward)], settings, "the run's")
         units = _units(rows, settings)
-        if len({it.best for it in units}) < 2:
+        if len({unit.best for unit in units}) < 2:
             if units and settings.environments:
-                best, said, is_flat = units[0].best, ", ".join(dict.fromkeys(it.said for it in units)), False
-            return cls(best, success, said, is_flat)
-        each = ", ".join(f"{it.name} {figure(it.best)}{' (a guess)' if it.is_guess else ''}" for it in units)
-        found = cls(best, success, f"by environment: {each}", units=units)
-        return replace(found, best=float(found.bests(rows).mean()))
+                best, source, is_flat = units[0].best, ", ".join(dict.fromkeys(unit.said for unit in units)), False
+            return cls(best, success, source, is_flat)
+        each = ", ".join(f"{unit.name} {figure(unit.best)}{' (a guess)' if unit.is_guess else ''}" for unit in units)
+        scale = cls(best, success, f"by environment: {each}", units=units)
+        return replace(scale, best=float(scale.bests(rows).mean()))
 
     def bests(self, rows: Rows) -> Floats:
         """Return (N,) the best reward of each rollout's environment; of several parts that score it, the least."""
-        found = np.full(len(rows), np.inf)
+        best = np.full(len(rows), np.inf)
         for unit in self.units:
-            found = np.where(unit.holds(rows), np.minimum(found, unit.best), found)
-        return np.where(np.isinf(found), self.best, found)
+            best = np.where(unit.holds(rows), np.minimum(best, unit.best), best)
+        return np.where(np.isinf(best), self.best, best)
 
     def narrowed(self, rows: Rows) -> "Scale":
         """Return the scale of these rollouts alone, which may be of one environment of several."""
-        units, success = tuple(it for it in self.units if it.holds(rows).any()), self.success.narrowed(rows)
+        units, success = tuple(unit for unit in self.units if unit.holds(rows).any()), self.success.narrowed(rows)
         if len(units) == 1:
             return Scale(units[0].best, success, units[0].said)
         best = float(self.bests(rows).mean()) if units and len(rows) else self.best
@@ -98,7 +98,7 @@ class Scale:
             return ""
         if not self.units:
             return f"-reward>={self.best:.9g}"
-        return " ".join(f"-reward_in.{print_key(it.name)}>={it.best:.9g}" for it in self.units)
+        return " ".join(f"-reward_in.{print_key(unit.name)}>={unit.best:.9g}" for unit in self.units)
 
 
 def _best(rewards: Floats, settings: Settings, whose: str) -> tuple[float, str, bool]:
@@ -109,31 +109,34 @@ def _best(rewards: Floats, settings: Settings, whose: str) -> tuple[float, str, 
         return best, "as set" if more == 0 else f"as set, though {percent(more)} of rollouts got more", False
     if not len(rewards):
         return 1.0, "no rollout has a reward", True
-    best, said = float(np.percentile(rewards, _PERCENTILE)), f"{whose} 99th percentile"
+    best, source = float(np.percentile(rewards, _PERCENTILE)), f"{whose} 99th percentile"
     if best - float(rewards.min()) <= SAME:
-        best, said = float(rewards.max()), f"{whose} highest, which less than 1% of rollouts got"
+        best, source = float(rewards.max()), f"{whose} highest, which less than 1% of rollouts got"
     if best - float(rewards.min()) <= SAME:
         return best + 1.0, "all rewards are equal", True
-    return best, said, False
+    return best, source, False
 
 
 def _units(rows: Rows, settings: Settings) -> tuple[Unit, ...]:
     """Return the environments, each with its best reward; none for more than filters can name."""
     evals = rows.present
     parts = _parts(rows) if len(evals) == 1 else []
-    found = []
+    units = []
     for name in parts or evals:
         unit = Unit(name, evals[0] if parts else name, np.nan, "")
-        holds, own = unit.holds(rows), settings.of_environment(unit.eval)
-        best, said, is_flat = _best(rows.reward[holds & np.isfinite(rows.reward)], own, "its")
-        if own.max_reward is None and (unpaid := _unpaid(rows, holds)) > 0:
-            best, said, is_flat = best - is_flat + unpaid, "what its functions give", False
+        holds, of_unit = unit.holds(rows), settings.of_environment(unit.eval)
+        best, source, is_flat = _best(rows.reward[holds & np.isfinite(rows.reward)], of_unit, "its")
+        if of_unit.max_reward is None and (unpaid := _unpaid(rows, holds)) > 0:
+            best, source, is_flat = best - is_flat + unpaid, "what its functions give", False
         if is_flat and best > 1:  # all have the same reward above 0
-            best, said, is_flat = best - 1, "its only reward", False
-        found.append(replace(unit, best=best, said=said, is_guess=is_flat))
-    least = min((it.best for it in found if not it.is_guess), default=np.nan)
-    told = [replace(it, best=least, said="the least of the other environments'") if it.is_guess else it for it in found]
-    return tuple(told) if len(found) <= _MOST and not np.isnan(least) else ()
+            best, source, is_flat = best - 1, "its only reward", False
+        units.append(replace(unit, best=best, said=source, is_guess=is_flat))
+    least = min((each.best for each in units if not each.is_guess), default=np.nan)
+    with_least = [
+        replace(each, best=least, said="the least of the other environments'") if each.is_guess else each
+        for each in units
+    ]
+    return tuple(with_least) if len(units) <= _MOST and not np.isnan(least) else ()
 
 
 def _unpaid(rows: Rows, holds: Bools) -> float:
@@ -165,4 +168,4 @@ def _parts(rows: Rows) -> list[str]:
         return []
     often = np.array([np.isfinite(rows.values[name]).sum() for name in names])
     only = (sets & (sets.sum(axis=0) == 1)) * often
-    return [names[int(own.argmax())] for own in only] if only.any(axis=1).all() else []
+    return [names[int(of_set.argmax())] for of_set in only] if only.any(axis=1).all() else []

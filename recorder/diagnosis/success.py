@@ -81,25 +81,32 @@ class Success:
         """
         if len(rows.present) < 2:
             return cls._of_all(rows, settings.of_environment(next(iter(rows.present), "")))
-        found, by_eval = cls._of_all(rows, settings), dict[str, Success]()
+        whole, by_eval = cls._of_all(rows, settings), dict[str, Success]()
         for name in rows.present:
-            here, own = rows.where(rows.in_eval(name)), settings.of_environment(name)
-            is_told = name not in settings.environments and _covers(found, here)
-            by_eval[name] = found if is_told else cls._of_all(here, own)
+            here, of_eval = rows.where(rows.in_eval(name)), settings.of_environment(name)
+            is_told = name not in settings.environments and _covers(whole, here)
+            by_eval[name] = whole if is_told else cls._of_all(here, of_eval)
         each = list(dict.fromkeys(by_eval.values()))
         if len(each) < 2:
             return each[0]
-        limited = (_limited(mark, name, rows, by_eval) for name, it in by_eval.items() for mark in it.marks)
+        limited = (
+            _limited(mark, name, rows, by_eval) for name, definition in by_eval.items() for mark in definition.marks
+        )
         marks = tuple(dict.fromkeys(limited))
-        names = {it: ", ".join(name for name, own in by_eval.items() if own == it) for it in each}
-        said = "; ".join(f"{names[it]}: {'not defined' if it == cls() else it.said}" for it in each)
-        return cls(marks, said, tuple(by_eval.items()))
+        names = {
+            definition: ", ".join(name for name, of_eval in by_eval.items() if of_eval == definition)
+            for definition in each
+        }
+        source = "; ".join(
+            f"{names[definition]}: {'not defined' if definition == cls() else definition.said}" for definition in each
+        )
+        return cls(marks, source, tuple(by_eval.items()))
 
     def narrowed(self, rows: Rows) -> "Success":
         """Return the definition for the evals of these rollouts alone."""
         present = rows.present if self.by_eval else []
-        own = list(dict.fromkeys(it for name, it in self.by_eval if name in present))
-        return own[0] if len(own) == 1 else self
+        definitions = list(dict.fromkeys(definition for name, definition in self.by_eval if name in present))
+        return definitions[0] if len(definitions) == 1 else self
 
     @classmethod
     def _of_all(cls, rows: Rows, settings: Settings) -> "Success":
@@ -113,9 +120,11 @@ class Success:
             return cls((Mark(_key(by), at),), f"{by} \u2265 {figure(at)}, {source}")
         if at is not None:
             return cls((Mark("reward", at),), f"reward \u2265 {figure(at)}, as set")
-        found = _by_functions(rows, _upper) or _by_environment(rows)
-        found = found or _by_functions(rows, lambda name, values: _top(name, values) if is_outcome(name) else None)
-        return found or cls()
+        definition = _by_functions(rows, _upper) or _by_environment(rows)
+        definition = definition or _by_functions(
+            rows, lambda name, values: _top(name, values) if is_outcome(name) else None
+        )
+        return definition or cls()
 
     @property
     def is_defined(self) -> bool:
@@ -132,11 +141,11 @@ class Success:
 
     def known(self, rows: Rows) -> Bools:
         """Return (N,) True for rollouts that count as solved or not: where functions decide, those that one scored."""
-        found = np.zeros(len(rows), bool) if self.marks else np.ones(len(rows), bool)
+        is_known = np.zeros(len(rows), bool) if self.marks else np.ones(len(rows), bool)
         for mark, values in self._deciding(rows):
             by_function = mark.column.startswith("rewards.")
-            found |= _in_eval(rows, mark) & (np.isfinite(values) | (not by_function))
-        return found
+            is_known |= _in_eval(rows, mark) & (np.isfinite(values) | (not by_function))
+        return is_known
 
     def is_decided_by(self, function: str) -> bool:
         """Return True if what a function gives decides of any rollout."""
@@ -144,12 +153,12 @@ class Success:
 
     def solved(self, rows: Rows) -> Bools:
         """Return (N,) True for solved rollouts; all False if success is not defined."""
-        found, is_open = np.zeros(len(rows), bool), np.ones(len(rows), bool)
+        is_solved, is_open = np.zeros(len(rows), bool), np.ones(len(rows), bool)
         for mark, values in self._deciding(rows):
             decided = is_open & np.isfinite(values) & _in_eval(rows, mark)
-            found |= decided & (values >= mark.at - SAME)
+            is_solved |= decided & (values >= mark.at - SAME)
             is_open &= ~decided
-        return found
+        return is_solved
 
     def _deciding(self, rows: Rows) -> list[tuple[Mark, Floats]]:
         """Return each mark with the (N,) values of its column; of a column that these rollouts lack, without any."""
@@ -164,14 +173,14 @@ class Success:
 def _covers(success: Success, rows: Rows) -> bool:
     """Return True if any of these rollouts has a value that decides, or none has a reward yet."""
     decide = {mark.column for mark in success.marks}
-    known = (np.isfinite(values).any() for name, values in _columns(rows).items() if name in decide)
-    return any(known) or not np.isfinite(rows.reward).any()
+    has_value = (np.isfinite(values).any() for name, values in _columns(rows).items() if name in decide)
+    return any(has_value) or not np.isfinite(rows.reward).any()
 
 
 def _limited(mark: Mark, name: str, rows: Rows, by_eval: Mapping[str, Success]) -> Mark:
     """Return the mark of an eval, for its rollouts alone unless no other definition could use it for the others."""
-    others = [other for other, it in by_eval.items() if mark not in it.marks]
-    values = _columns(rows)[mark.column][np.isin(rows.eval, [rows.evals.index(it) for it in others])]
+    others = [other for other, definition in by_eval.items() if mark not in definition.marks]
+    values = _columns(rows)[mark.column][np.isin(rows.eval, [rows.evals.index(other) for other in others])]
     is_own = mark.column.startswith("rewards.") and not np.isfinite(values).any()
     return mark if is_own else mark._replace(eval=name)
 
@@ -185,16 +194,16 @@ def _key(function: str) -> str:
 
 
 def _columns(rows: Rows) -> Mapping[str, Floats]:
-    own = {"reward": rows.reward, "env_reward_last": rows.env_reward_last}
+    columns = {"reward": rows.reward, "env_reward_last": rows.env_reward_last}
     if (reported := rows.facts.get("env_success")) is not None:
-        own["env_success"] = reported
-    return own | {_key(name): values for name, values in rows.values.items()}
+        columns["env_success"] = reported
+    return columns | {_key(name): values for name, values in rows.values.items()}
 
 
 def levels(values: Floats) -> Floats:
     """Return the distinct finite values, in order; those that rounding tells apart are one."""
-    found: Floats = np.unique(np.round(values[np.isfinite(values)], 6))
-    return found
+    distinct_values: Floats = np.unique(np.round(values[np.isfinite(values)], 6))
+    return distinct_values
 
 
 def _upper(name: str, values: Floats) -> float | None:
@@ -215,8 +224,8 @@ def _top(_: str, values: Floats) -> float | None:
     each = levels(values)
     if len(each) < 2 or each[-1] <= 0 or not (each[-1] == 1 or len(each) <= _LEVELS):
         return None
-    known = values[np.isfinite(values)]
-    return float(each[-1]) if (known >= each[-1] - SAME).mean() >= _TOP else None
+    finite = values[np.isfinite(values)]
+    return float(each[-1]) if (finite >= each[-1] - SAME).mean() >= _TOP else None
 
 
 def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Success | None:
@@ -224,22 +233,23 @@ def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Su
 
     A function that counts is named like an outcome, or has the largest range of those that score the same rollouts.
     """
-    given = {name: values for name, values in rows.values.items() if rows.weights.get(name, 1.0) >= 0}
-    given = given if rows.values else {"reward": rows.reward}
-    known = {name: np.isfinite(values) for name, values in given.items()}
-    worth = {name: _worth(rows, name, values) for name, values in given.items()}
+    counted = {name: values for name, values in rows.values.items() if rows.weights.get(name, 1.0) >= 0}
+    counted = counted if rows.values else {"reward": rows.reward}
+    is_known = {name: np.isfinite(values) for name, values in counted.items()}
+    worth = {name: _worth(rows, name, values) for name, values in counted.items()}
 
     def counts(name: str) -> bool:
         return is_outcome(name) or (
-            not is_form(name) and all(worth[name] >= worth[it] for it in given if (known[name] & known[it]).any())
+            not is_form(name)
+            and all(worth[name] >= worth[other] for other in counted if (is_known[name] & is_known[other]).any())
         )
 
     covered, marks, names = np.zeros(len(rows), bool), list[Mark](), list[str]()
-    for name in sorted(filter(counts, given), key=lambda it: (not is_outcome(it), -worth[it], it)):
-        at = mark(name, given[name])
-        if at is None or (known[name] & covered).sum() > _SHARED * known[name].sum():
+    for name in sorted(filter(counts, counted), key=lambda name: (not is_outcome(name), -worth[name], name)):
+        at = mark(name, counted[name])
+        if at is None or (is_known[name] & covered).sum() > _SHARED * is_known[name].sum():
             continue
-        covered |= known[name]
+        covered |= is_known[name]
         marks.append(Mark(_key(name) if rows.values else name, at))
         names.append(f"{name} > 0" if at == ABOVE_0 else f"{name} \u2265 {figure(at)}")
     by_each = ", by the function that scores the rollout" if len(names) > 1 else ""
@@ -248,8 +258,8 @@ def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Su
 
 def _worth(rows: Rows, name: str, values: Floats) -> float:
     """Return the most that a function can change the reward; of one with a single value, its value's size."""
-    known = values[np.isfinite(values)]
-    extent = float(np.ptp(known)) or float(abs(known[0])) if len(known) else 0.0
+    finite = values[np.isfinite(values)]
+    extent = float(np.ptp(finite)) or float(abs(finite[0])) if len(finite) else 0.0
     return extent * abs(rows.weights.get(name, 1.0))
 
 

@@ -35,16 +35,18 @@ _ADVICE = {
 _UNNAMED, _BROKEN, _WHOLE, _CALL, _TEXT, _REASONING, _NOTHING = _ADVICE
 
 
-def describe_last_answers(run: Run, own: Bools, otherwise: str, of_text: str | None = None) -> tuple[list[str], str]:
+def describe_last_answers(
+    run: Run, affected: Bools, otherwise: str, of_text: str | None = None
+) -> tuple[list[str], str]:
     """Return sentences on what the last answers of rollouts hold, and what to do about the kind that most of them are.
 
     Args:
         run: the run that is judged.
-        own: (N,) True for these rollouts of the last steps; 200 of them are read.
+        affected: (N,) True for these rollouts of the last steps; 200 of them are read.
         otherwise: the advice if no text is recorded, or no kind holds most of them.
         of_text: the advice if most are text without a call; None: to show one in the prompt.
     """
-    ends = _read_ends(run, own)
+    ends = _read_ends(run, affected)
     kinds = Counter(kind for kind, _ in ends).most_common()
     if not kinds:
         return [], otherwise
@@ -72,10 +74,13 @@ def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:
     return [f"Of {sizes[0]} low rollouts that were read, {mine} end with {most}; of {sizes[1]} better ones, {others}."]
 
 
-def _read_ends(run: Run, own: Bools) -> list[tuple[str, str]]:
+def _read_ends(run: Run, affected: Bools) -> list[tuple[str, str]]:
     """Return the kind and the text of each last answer."""
-    read = run.sample(np.isin(run.all.id, run.rows.id[own]), _READ)
-    ends = ([it for it in rollout.messages if it.get("role") == "assistant"][-1:] for rollout in read.values())
+    read = run.sample(np.isin(run.all.id, run.rows.id[affected]), _READ)
+    ends = (
+        [message for message in rollout.messages if message.get("role") == "assistant"][-1:]
+        for rollout in read.values()
+    )
     return [_end(*last) for last in ends if last]
 
 
@@ -83,14 +88,14 @@ def _end(message: Mapping[str, Any]) -> tuple[str, str]:
     """Return the kind and the text, without its reasoning, of an answer."""
     text, calls = last_text([message]), message.get("tool_calls")
     if calls:
-        functions = [it.get("function") for it in calls if isinstance(it, dict)]
-        return _worst(_kind_of_call(it) for it in functions), text
+        functions = [call.get("function") for call in calls if isinstance(call, dict)]
+        return _worst(_kind_of_call(function) for function in functions), text
     if not text.strip():
         content = message.get("content")
         is_cut = isinstance(content, str) and bool(content.strip())
         return _REASONING if is_cut or message.get("reasoning_content") else _NOTHING, text
-    if calls := [it.strip() for it in _TAGGED.findall(text)]:
-        return _worst(_kind_of_json(it) if it[:1] in {"{", "["} else _CALL for it in calls), text
+    if calls := [call.strip() for call in _TAGGED.findall(text)]:
+        return _worst(_kind_of_json(call) if call[:1] in {"{", "["} else _CALL for call in calls), text
     return _CALL if _OTHER.search(text) else _TEXT, text
 
 

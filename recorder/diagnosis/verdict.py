@@ -55,10 +55,10 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
 
 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
-    is_left = all((it.cost is not None and it.cost <= _LEFT * run.fall.lost) or _fades(run, it) for it in cards)
+    is_left = all((card.cost is not None and card.cost <= _LEFT * run.fall.lost) or _fades(run, card) for card in cards)
     if is_left and outcome.is_sure(1, _SURE):
-        said = f"Healthy, improving: {outcome.course}; what is left: {cards[0].title}"
-        return Verdict("improving", said, cards[0].id)
+        sentence = f"Healthy, improving: {outcome.course}; what is left: {cards[0].title}"
+        return Verdict("improving", sentence, cards[0].id)
     if all(card.id == _MIX for card in cards) and outcome.change and not outcome.is_sure(-1, _SURE):
         return Verdict("level", f"{cards[0].title}; no fault shows: {outcome.course}", cards[0].id)
     if _falls_beside(run, cards, chance):
@@ -71,7 +71,7 @@ def _fades(run: Run, card: Card) -> bool:
     sides = run.windows
     if sides is None or card.limit is None or card.is_setup:
         return False
-    first, last = (set(it.steps.tolist()) for it in sides)
+    first, last = (set(side.steps.tolist()) for side in sides)
     before, after = (mean(np.array([value for step, value in card.trend if step in of])) for of in (first, last))
     return before is not None and after is not None and after <= _FADED * before
 
@@ -81,7 +81,7 @@ def of_all(whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdi
     the whole run has none, else that on the whole run.
     """
     hidden = set() if whole.is_ill else {"worse"} if whole.is_healthy else {"worse", "fault"}
-    return next((Verdict(it.id, f"{name}: {it.said}") for name, it in environments if it.id in hidden), whole)
+    return next((Verdict(each.id, f"{name}: {each.said}") for name, each in environments if each.id in hidden), whole)
 
 
 @dataclass(frozen=True)
@@ -122,9 +122,9 @@ class _Measure:
 
 def _measured(run: Run, name: str, values: Floats, *, is_share: bool = False) -> _Measure:
     """Measure (N,) values of all steps."""
-    sides, known = time_sides(run), values[np.isfinite(values)]
+    sides, finite = time_sides(run), values[np.isfinite(values)]
     change = sides and compare(np.where(sides.among, values, np.nan), sides.late, run.all.group, sides.strata)
-    extent = float(np.ptp(np.percentile(known, (1, 99)))) if len(known) else 0.0
+    extent = float(np.ptp(np.percentile(finite, (1, 99)))) if len(finite) else 0.0
     level = mean(values[run.all.step >= run.rows.steps[0]])
     return _Measure(name, level, change, sides.said if sides else "", max(_LEAST * extent, SAME), is_share, values)
 
@@ -211,7 +211,11 @@ def _most_fallen(run: Run, paid: _Measure) -> str:
     """
     parts = {name: _measured(run, name, values) for name, values in run.all.parts.items()}
     shares = {name: float(np.isfinite(values).mean()) for name, values in run.all.parts.items()}
-    falls = {name: -it.change.value * shares[name] for name, it in parts.items() if it.change and it.is_sure(-1, _SURE)}
+    falls = {
+        name: -part.change.value * shares[name]
+        for name, part in parts.items()
+        if part.change and part.is_sure(-1, _SURE)
+    }
     most = max(falls, key=falls.__getitem__, default=None)
     is_most = most is not None and paid.change is not None and falls[most] >= -paid.change.value / 2
     return f", mostly in {most}" if is_most and len(parts) > 1 else ""
@@ -231,8 +235,8 @@ def _without_signal(run: Run, outcome: _Measure) -> Verdict | None:
 
 def _lower(outcome: _Measure) -> Verdict | None:
     """Return the verdict on a fall that is too likely by chance for an alarm, and too unlikely for a healthy run."""
-    said = f"No cause found; a fall that may be chance: {outcome.course}"
-    return Verdict("level", said) if outcome.is_sure(-1, _SURE) else None
+    sentence = f"No cause found; a fall that may be chance: {outcome.course}"
+    return Verdict("level", sentence) if outcome.is_sure(-1, _SURE) else None
 
 
 def _is_high(run: Run, outcome: _Measure) -> bool:
@@ -253,8 +257,8 @@ def _reached(run: Run, outcome: _Measure) -> Verdict:
     if _is_high(run, outcome):
         if paid.is_sure(1, _SURE):
             return Verdict("reached", f"Healthy, the reward rises: {outcome.now}, {paid.course}")
-        said = f"Healthy, no clear change: {outcome.course}" if is_judged else f"Healthy: {outcome.now}"
-        return Verdict("reached", said)
+        sentence = f"Healthy, no clear change: {outcome.course}" if is_judged else f"Healthy: {outcome.now}"
+        return Verdict("reached", sentence)
     if is_judged:
         return Verdict("level", f"No cause found; no clear change: {outcome.course}")
     few = "; too few groups to tell a trend" if outcome.steps and not run.rows.is_evaluation else ""

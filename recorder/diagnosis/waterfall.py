@@ -133,8 +133,8 @@ def has_cause(rows: Rows, *ids: LossCause) -> Bools:
 def losses(rows: Rows, scale: Scale) -> Floats:
     """Return (N,) best reward minus the rollout's; negative above the best."""
     reward, best = rows.reward, scale.bests(rows)
-    given = np.where(np.isnan(reward), np.minimum(best, 0.0), np.nan_to_num(reward, neginf=0.0))
-    return best - np.where(reward == np.inf, best, given)
+    rewards = np.where(np.isnan(reward), np.minimum(best, 0.0), np.nan_to_num(reward, neginf=0.0))
+    return best - np.where(reward == np.inf, best, rewards)
 
 
 def judged(rows: Rows) -> Bools:
@@ -155,9 +155,9 @@ def waterfall(rows: Rows, scale: Scale) -> Waterfall:
     is_low = (short > SAME * np.maximum(abs(scale.bests(rows)), 1)) | np.isnan(rows.reward)
     count = np.bincount(cause[is_low], minlength=len(CAUSES))
     shares = [
-        Share(*it, f"cause:{it[0].id} {scale.below}".rstrip())
-        for it in zip(CAUSES, cost.tolist(), count.tolist(), strict=True)
-        if it[2] > 0
+        Share(cause_of, cost_of, rollouts, f"cause:{cause_of.id} {scale.below}".rstrip())
+        for cause_of, cost_of, rollouts in zip(CAUSES, cost.tolist(), count.tolist(), strict=True)
+        if rollouts > 0
     ]
     lost, best = float(losses(rows, scale).mean()), float(scale.bests(rows).mean())
     return Waterfall(

@@ -52,9 +52,9 @@ def _used_all(rows: Rows, limit: float | None) -> Bools:
 
 
 def _missing(run: Run) -> str | None:
-    known = ~np.isnan(run.rows.facts["truncated_turns"]) | (run.rows.stop_reason == StopReason.LENGTH)
+    is_told = ~np.isnan(run.rows.facts["truncated_turns"]) | (run.rows.stop_reason == StopReason.LENGTH)
     counted = _limit(run) is not None and np.isfinite(run.rows.completion_tokens).any()
-    return None if known.any() or counted else "why generations ended"
+    return None if is_told.any() or counted else "why generations ended"
 
 
 def _look_truncation(run: Run) -> Outcome:
@@ -68,11 +68,11 @@ def _look_truncation(run: Run) -> Outcome:
     ended = rows.truncated | _used_all(rows, length)
     rewards = [figure(mean(rows.reward[of])) for of in (cut, ~cut)] if np.isfinite(rows.reward).any() else []
     lengths_said, advice = _limits_said(rows.where(cut), length)
-    said = ["Mean reward: truncated {}, not truncated {}.".format(*rewards)] if rewards else []
-    said.append(lengths_said)
-    said += [] if (ended | ~cut).all() else [f"In {(ended & cut).sum()} of {cut.sum()} it was the last one."]
+    evidence = ["Mean reward: truncated {}, not truncated {}.".format(*rewards)] if rewards else []
+    evidence.append(lengths_said)
+    evidence += [] if (ended | ~cut).all() else [f"In {(ended & cut).sum()} of {cut.sum()} it was the last one."]
     if guessed := float((cut & ~_cut(rows, None)).sum() / cut.sum()):
-        said += [f"For {percent(guessed)} of them no stop reason is recorded. The bars count those under others."]
+        evidence += [f"For {percent(guessed)} of them no stop reason is recorded. The bars count those under others."]
     where = {"truncated_turns>0": rows.facts["truncated_turns"] > 0, "stop:length": rows.stop_reason == "length"}
     where |= {f"completion_tokens:{length:g} truncated_turns:none": _used_all(rows, length)} if length else {}
     ends = "are truncated at the token limit" if (ended | ~cut).all() else "have a truncated generation"
@@ -80,7 +80,7 @@ def _look_truncation(run: Run) -> Outcome:
         id="truncation",
         title=f"{percent(share)} of rollouts {ends}",
         cost=max(part, whole),
-        evidence=tuple(said),
+        evidence=tuple(evidence),
         suggestion=f"{advice}.",
         where=links.selecting(rows.id, cut, where),
         is_part=part >= whole,
@@ -96,30 +96,32 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
     """
     tokens, limits = cut.facts["cut_tokens"], cut.facts["cut_limit"]
     tokens = np.where(np.isnan(tokens) & ~(cut.turns > 1), cut.completion_tokens, tokens)
-    known, allowed = tokens[np.isfinite(tokens)], limits[np.isfinite(limits)]
+    recorded, allowed = tokens[np.isfinite(tokens)], limits[np.isfinite(limits)]
     ends = f"; max_completion_length is {figure(length)}." if length else "."
     unknown = "Find what cuts them: the calls' max_tokens, the server's context length or max_completion_length"
-    if not len(known):
+    if not len(recorded):
         return f"The length and the limit of truncated generations are not recorded{ends}", unknown
-    some = "" if len(known) == len(tokens) else f" of the {len(known)} of {len(tokens)} whose length is recorded"
-    said = f"Truncated generations have {_span(known)} tokens ("
-    said += f"all{some or ' of them'})" if np.ptp(known) == 0 else f"median {figure(float(np.median(known)))}{some})"
-    if (known == length).mean() >= _NEARLY_ALL:
+    some = "" if len(recorded) == len(tokens) else f" of the {len(recorded)} of {len(tokens)} whose length is recorded"
+    sentence = f"Truncated generations have {_span(recorded)} tokens ("
+    sentence += (
+        f"all{some or ' of them'})" if np.ptp(recorded) == 0 else f"median {figure(float(np.median(recorded)))}{some})"
+    )
+    if (recorded == length).mean() >= _NEARLY_ALL:
         advice = (
             f"Raise max_completion_length (now {figure(length)}), or reward completions that finish within the limit"
         )
-        return f"{said}{ends}", advice
+        return f"{sentence}{ends}", advice
     if not len(allowed):
-        return f"{said}. Their limit is not recorded{ends}", unknown
+        return f"{sentence}. Their limit is not recorded{ends}", unknown
     if (tokens < limits).sum() > len(allowed) / 2:
-        said += f", fewer than their calls allowed (max_tokens {_span(allowed)}){ends}"
-        return said, "Find what cuts them: the server's context length, or another limit than the calls' max_tokens"
+        sentence += f", fewer than their calls allowed (max_tokens {_span(allowed)}){ends}"
+        return sentence, "Find what cuts them: the server's context length, or another limit than the calls' max_tokens"
     advice = f"Raise the calls' max_tokens (now {_span(allowed)})"
     if length and allowed.max() < length:
         advice += ", which is below the trainer's max_completion_length"
     else:
         advice += ", or reward completions that finish within the limit"
-    return f"{said}. Their calls allowed {_span(allowed)} (max_tokens){ends}", advice
+    return f"{sentence}. Their calls allowed {_span(allowed)} (max_tokens){ends}", advice
 
 
 def _span(values: Floats) -> str:
@@ -157,19 +159,19 @@ def _look_length(run: Run) -> Outcome:
         name, r, share, _ = bonus
     if run.windows is None and not is_alone:
         return NotJudged("The run has a single step.")
-    known = correlation(run.rows)
-    if not np.isfinite(known):
+    of_reward = correlation(run.rows)
+    if not np.isfinite(of_reward):
         return NotJudged("The reward or the length does not vary within groups.")
     grown = rise(run, lengths)
     of_function = "" if name is None else f", {name}: r = {figure(r)}"
     calm = Below(
-        f"Reward and tokens per turn: r = {figure(known)} within groups{of_function} (threshold "
+        f"Reward and tokens per turn: r = {figure(of_reward)} within groups{of_function} (threshold "
         f"{run.threshold('length', _R):g}); mean tokens per turn {figure(grown.before)} \u2192 {figure(grown.after)}."
     )
     changes = [rise(run, given_by(name)) for name in run.all.values]
     # Shorter answers alone may well be an improvement.
     follow = grown.value * r > 0 and grown.is_sure and abs(grown.value) > _GROWN * max(grown.before, 1)
-    follow = follow and (r > 0 or any(it.is_sure and it.value < 0 for it in changes))
+    follow = follow and (r > 0 or any(change.is_sure and change.value < 0 for change in changes))
     if not abs(r) >= limit or not (follow or is_alone):
         return find_growth(run) or calm
     paid, tokens = run.all.reward if name is None else run.all.parts[name], lengths(run.rows)
@@ -216,7 +218,7 @@ def _holds(run: Run, limit: float) -> bool:
     """
     if len(run.all.steps) < _PARTS:
         return False
-    parts = (run.all.where(np.isin(run.all.step, own)) for own in np.array_split(run.all.steps, _PARTS))
+    parts = (run.all.where(np.isin(run.all.step, steps)) for steps in np.array_split(run.all.steps, _PARTS))
     if not all(correlation(part) >= limit for part in parts) or not _among_alike(run.all) >= _ALIKE:
         return False
     gain = rise(run, lambda rows: rows.reward)
@@ -232,7 +234,7 @@ def _learns_more(run: Run, limit: float) -> bool:
     """Return True if a function rises that does not follow length."""
     others = [name for name in run.all.values if not correlation(run.all, run.all.values[name]) >= limit]
     rises = (rise(run, given_by(name)) for name in others)
-    return any(it.is_sure and it.value > 0 for it in rises)
+    return any(gain.is_sure and gain.value > 0 for gain in rises)
 
 
 def _paid_beside(run: Run, limit: float) -> tuple[str, float, float, float] | None:
@@ -243,12 +245,12 @@ def _paid_beside(run: Run, limit: float) -> tuple[str, float, float, float] | No
     share, solved = shares(run.rows), rise(run, run.scale.success.outcomes)
     if not _grows_much(run) or (solved.is_sure and solved.value > 0) or _learns_more(run, limit):
         return None
-    found = []
+    bonuses = []
     for name, part in run.rows.parts.items():
         r, gain = correlation(run.rows, part), rise(run, given_by(name, run.rows.weights.get(name, 1.0)))
         if r >= limit and gain.is_sure and gain.value > 0:
-            found.append((name, r, share.get(name, 0.0), gain.value))
-    return max(found, key=lambda bonus: bonus[3], default=None)
+            bonuses.append((name, r, share.get(name, 0.0), gain.value))
+    return max(bonuses, key=lambda bonus: bonus[3], default=None)
 
 
 def _among_alike(rows: Rows) -> float:
@@ -256,33 +258,33 @@ def _among_alike(rows: Rows) -> float:
 
     The range goes from the 1st to the 99th percentile. NaN if the reward says only right or wrong.
     """
-    known = rows.reward[np.isfinite(rows.reward)]
-    if not len(known):
+    rewards = rows.reward[np.isfinite(rows.reward)]
+    if not len(rewards):
         return float("nan")
-    low, high = np.percentile(known, (1, 99)).tolist()
+    low, high = np.percentile(rewards, (1, 99)).tolist()
     place = np.searchsorted(np.linspace(low, high, _QUARTERS + 1)[1:-1], rows.reward)
     return correlation(replace(rows, group=_QUARTERS * rows.group + place))
 
 
 def _look_no_room(run: Run) -> Outcome:
-    own, limit = run.rows.facts["no_room"] == 1, run.threshold("no_room", _CUT)
-    share = float(own.mean())
-    if share <= limit or contrast.is_fine(run, own):
+    affected, limit = run.rows.facts["no_room"] == 1, run.threshold("no_room", _CUT)
+    share = float(affected.mean())
+    if share <= limit or contrast.is_fine(run, affected):
         return quiet(share, "of rollouts end because a tool's answer had no room", limit)
     length = run.config.get("max_completion_length")
     most = f", of max_completion_length={length} tokens," if isinstance(length, int) else ""
     return Card(
         id="no_room",
         title=f"{percent(share)} of rollouts end because a tool's answer had no room",
-        cost=contrast.cost(run, own),
+        cost=contrast.cost(run, affected),
         evidence=(
-            f"In {own.sum()} of {len(own)} rollouts the last answer is whole and calls a tool.",
+            f"In {affected.sum()} of {len(affected)} rollouts the last answer is whole and calls a tool.",
             f"The completion{most} had no room for what the tool answered.",
         ),
         suggestion="Raise max_completion_length, or shorten what the tool answers.",
         where="no_room:1",
         **above(run.all.by_step(run.all.facts["no_room"] == 1), limit),
-        own=own,
+        own=affected,
     )
 
 

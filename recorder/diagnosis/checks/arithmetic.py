@@ -3,7 +3,7 @@
 from logs_ui.recorder.diagnosis.card import NotJudged, Outcome, Run, check
 
 
-def _look(run: Run) -> Outcome:
+def _check(run: Run) -> Outcome:
     return NotJudged("The audit needs a recorded run.") if run.read_arithmetic is None else run.read_arithmetic(run)
 
 
@@ -14,6 +14,6 @@ DIAGNOSTIC = check(
     "of them is computed again. Prompts that a group mixes have a check of their own; advantages that follow from the "
     "rewards in no way that was tried are no finding here, for a trainer may have a way of its own.",
     lambda _: None,
-    _look,
+    _check,
     source="each has its own, see docs/audit.md",
 )

@@ -36,19 +36,19 @@ def against(rows: Rows, name: str) -> Against | None:
     None if there is too little to compare, or if the environment rates all rollouts equally.
     """
     both = (_compared(rows, name, theirs) for theirs in (rows.env_reward_sum, rows.env_reward_last))
-    return min((it for it in both if it is not None), key=lambda it: it.share, default=None)
+    return min((each for each in both if each is not None), key=lambda each: each.share, default=None)
 
 
 def _compared(rows: Rows, name: str, theirs: Floats) -> Against | None:
     ours = rows.values[name]
-    known = np.isfinite(ours) & np.isfinite(theirs)
-    if known.sum() < _FEW or np.ptp(theirs[known]) <= SAME:
+    is_known = np.isfinite(ours) & np.isfinite(theirs)
+    if is_known.sum() < _FEW or np.ptp(theirs[is_known]) <= SAME:
         return None
-    if np.isin(ours[known], (0.0, 1.0)).all() and np.isin(theirs[known], (0.0, 1.0)).all():
-        odd = known & (ours != theirs)
-        share = float(odd.sum() / known.sum())
-        return Against(name, theirs, odd, odd & (theirs > ours), int(known.sum()), share, is_pairs=False)
-    odd, opposite, pairs = _opposite(np.where(known, ours, np.nan), theirs, rows)
+    if np.isin(ours[is_known], (0.0, 1.0)).all() and np.isin(theirs[is_known], (0.0, 1.0)).all():
+        odd = is_known & (ours != theirs)
+        share = float(odd.sum() / is_known.sum())
+        return Against(name, theirs, odd, odd & (theirs > ours), int(is_known.sum()), share, is_pairs=False)
+    odd, opposite, pairs = _opposite(np.where(is_known, ours, np.nan), theirs, rows)
     return Against(name, theirs, odd, odd, pairs, opposite / pairs, is_pairs=True) if pairs >= _FEW else None
 
 
@@ -74,10 +74,10 @@ def _look_disagreement(run: Run) -> Outcome:
     """
     rows, limit = run.rows, run.threshold("disagreement", _SHARE)
     weighty = [name for name in rows.values if abs(rows.weights.get(name, 1.0)) > SAME]
-    found = [it for name in weighty if (it := against(rows, name)) is not None]
-    if not found:
+    every = [compared for name in weighty if (compared := against(rows, name)) is not None]
+    if not every:
         return NotJudged("Too few rollouts have both rewards, or the environment gives all of them the same.")
-    best = min(found, key=lambda it: it.share)
+    best = min(every, key=lambda compared: compared.share)
     calm = Below(
         f"{best.name} and the environment disagree on {exact_percent(best.share)} of {best.compared:,} "
         f"{'pairs' if best.is_pairs else 'rollouts'} (threshold {exact_percent(limit)}).",
@@ -85,11 +85,11 @@ def _look_disagreement(run: Run) -> Outcome:
     )
     if best.share <= limit:
         return calm
-    bad = [it for it in found if len(weighty) == 1 or it.withheld.sum() > limit * it.compared or it.is_pairs]
-    worst = max(bad, key=lambda it: (not it.is_pairs, _cost(run, it)), default=None)
+    bad = [each for each in every if len(weighty) == 1 or each.withheld.sum() > limit * each.compared or each.is_pairs]
+    worst = max(bad, key=lambda each: (not each.is_pairs, _cost(run, each)), default=None)
     if worst is None:
         return calm
-    theirs, ours = (figure(float(it[worst.odd].mean())) for it in (worst.theirs, rows.values[worst.name]))
+    theirs, ours = (figure(float(values[worst.odd].mean())) for values in (worst.theirs, rows.values[worst.name]))
     what = "pairs of rollouts within groups" if worst.is_pairs else "rollouts"
     return Card(
         id="disagreement",
@@ -106,14 +106,18 @@ def _look_disagreement(run: Run) -> Outcome:
     )
 
 
-def _cost(run: Run, it: Against) -> float:
+def _cost(run: Run, against: Against) -> float:
     """Return the reward that the function withheld from these rollouts; at least their share of the loss, because wrong
     rewards are learned, too.
     """
     rows = run.rows
-    short = np.maximum(it.theirs - rows.values[it.name], 0.0)[it.withheld] if not it.is_pairs else np.zeros(1)
-    withheld = float(short.sum()) * abs(rows.weights.get(it.name, 1.0)) / len(rows)
-    return max(withheld, run.fall.lost * it.share)
+    short = (
+        np.maximum(against.theirs - rows.values[against.name], 0.0)[against.withheld]
+        if not against.is_pairs
+        else np.zeros(1)
+    )
+    withheld = float(short.sum()) * abs(rows.weights.get(against.name, 1.0)) / len(rows)
+    return max(withheld, run.fall.lost * against.share)
 
 
 def twins(rows: Rows) -> tuple[Bools, Ints]:
@@ -125,67 +129,67 @@ def twins(rows: Rows) -> tuple[Bools, Ints]:
     """
     prompt, completion = rows.facts["prompt_key"], rows.facts["completion_key"]
     judged = np.isfinite(rows.env_reward_sum) | ~(rows.facts["env_steps"] > 0)
-    known = np.isfinite(prompt) & np.isfinite(completion) & judged
+    is_known = np.isfinite(prompt) & np.isfinite(completion) & judged
     heard = [np.nan_to_num(rows.env_reward_sum, nan=-1e9), np.nan_to_num(rows.env_reward_last, nan=-1e9)]
-    keys = np.stack([column[known] for column in (rows.task.astype(float), prompt, completion, *heard)], 1)
+    keys = np.stack([column[is_known] for column in (rows.task.astype(float), prompt, completion, *heard)], 1)
     if not len(keys):
-        return known, np.empty(0, np.int64)
-    return known, np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        return is_known, np.empty(0, np.int64)
+    return is_known, np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def spreads(values: Floats, same: Ints) -> Floats:
     """Return (M,) highest minus lowest value of the completion; NaN without a value or a duplicate with one."""
-    known, count = np.isfinite(values), int(same.max(initial=-1)) + 1
+    is_known, count = np.isfinite(values), int(same.max(initial=-1)) + 1
     low, high = ends(same, values, count)
-    has_twin = known & (np.bincount(same[known], minlength=count)[same] > 1)
+    has_twin = is_known & (np.bincount(same[is_known], minlength=count)[same] > 1)
     return np.where(has_twin, (high - low)[same], np.nan)
 
 
 def _look_inconsistent(run: Run) -> Outcome:
     rows = run.rows
-    known, same = twins(rows)
-    if not known.any():
+    is_known, same = twins(rows)
+    if not is_known.any():
         return NotJudged("The environment's rewards are not recorded, and they may differ for the same completion.")
-    found: dict[str, Bools] = {}
+    odd_of: dict[str, Bools] = {}
     compared, differing = np.zeros(len(same), bool), np.zeros(len(same), bool)
     lost = 0.0
     for name, values in rows.values.items():
-        spread = spreads(values[known], same)
+        spread = spreads(values[is_known], same)
         compared |= np.isfinite(spread)
         differing |= np.isfinite(spread) & (spread > SAME)
         differs = np.isfinite(spread) & (spread > _OF_RANGE * max(extent(values), 1e-6))
         if differs.sum() > max(run.threshold("inconsistent", _DIFFERING) * max(int(compared.sum()), 1), 2):
-            found[name] = differs
+            odd_of[name] = differs
             lost += float(spread[differs].sum()) * abs(rows.weights.get(name, 1.0)) / len(rows)
     if not compared.any():
         return NotJudged("No prompt got the same completion twice, so there is nothing to compare.")
-    if not found:
+    if not odd_of:
         return Below(
             f"{int(compared.sum()):,} rollouts have a duplicate; {int(differing.sum()):,} of these were scored "
             "differently.",
-            exactly(rows.id[known][differing]),
+            exactly(rows.id[is_known][differing]),
         )
-    odd = np.logical_or.reduce(list(found.values()))
+    odd = np.logical_or.reduce(list(odd_of.values()))
     share = float(odd.sum() / compared.sum())
-    name = max(found, key=lambda name: int(found[name].sum()))
-    place = np.flatnonzero(known)[np.flatnonzero(odd & (same == same[np.flatnonzero(found[name])[0]]))]
-    given = np.unique(rows.values[name][place][np.isfinite(rows.values[name][place])])
-    told = (
+    name = max(odd_of, key=lambda name: int(odd_of[name].sum()))
+    place = np.flatnonzero(is_known)[np.flatnonzero(odd & (same == same[np.flatnonzero(odd_of[name])[0]]))]
+    paid = np.unique(rows.values[name][place][np.isfinite(rows.values[name][place])])
+    sentence = (
         f"{int(compared.sum())} rollouts have a duplicate (same prompt, task and completion tokens); for "
         f"{int(odd.sum())} of them the values differ."
     )
     return Card(
         id="inconsistent",
-        title=f"{listed(sorted(found))} score{'s' if len(found) == 1 else ''} the same completion differently in "
+        title=f"{listed(sorted(odd_of))} score{'s' if len(odd_of) == 1 else ''} the same completion differently in "
         f"{percent(share)} of cases",
         cost=lost,
         evidence=(
-            told,
-            f"One completion received {len(given)} values from {name}, {figure(given[0])} to {figure(given[-1])}.",
+            sentence,
+            f"One completion received {len(paid)} values from {name}, {figure(paid[0])} to {figure(paid[-1])}.",
         ),
         suggestion="Make the reward function deterministic (no randomness, time or shared state), or sample its judge "
         "at temperature 0.",
-        where=ids(rows.id[known][odd]),
+        where=ids(rows.id[is_known][odd]),
         share=float(odd.sum()) / len(rows),
         is_loss=False,
     )

@@ -62,12 +62,12 @@ def _fit_rise(values: Floats) -> tuple[float, float]:
     return slope * (len(values) - 1), student_tail(slope / error, free)
 
 
-def _look(run: Run) -> Outcome:
+def _check(run: Run) -> Outcome:
     least = run.threshold("evaluation_gap", _GROWS) * spread(run)
-    judged = [it for it in _list_evaluations(run) if len(it.steps) >= _ROUNDS]
+    judged = [evaluation for evaluation in _list_evaluations(run) if len(evaluation.steps) >= _ROUNDS]
     if not judged:
         return NotJudged(f"Fewer than {_ROUNDS} evaluations with training between them.")
-    worst = max(judged, key=lambda it: _fit_rise(it.gaps)[0])
+    worst = max(judged, key=lambda evaluation: _fit_rise(evaluation.gaps)[0])
     (gap, chance), (trained, _), (evaluated, _) = map(_fit_rise, (worst.gaps, worst.trained, worst.means))
     if gap <= least or chance >= _CHANCE or evaluated > max(_FOLLOWS * trained, 0.0):
         size = f"from {figure(float(worst.gaps[0]))} to {figure(float(worst.gaps[-1]))}"
@@ -109,8 +109,8 @@ def _advise(best: int, *, rises: bool, recurs: bool) -> str:
     keep = f"eep the checkpoint of step {best:,}"
     if rises and recurs:
         return f"K{keep}. Train on more tasks, on each of them fewer times, or with a larger beta."
-    given = "prompts, tools, sampling settings, reward functions"
-    return f"Compare what the evaluation is given with what the training is: {given}. If it is alike, k{keep}."
+    inputs = "prompts, tools, sampling settings, reward functions"
+    return f"Compare what the evaluation is given with what the training is: {inputs}. If it is alike, k{keep}."
 
 
 EVALUATION_GAP = check(
@@ -121,5 +121,5 @@ EVALUATION_GAP = check(
     f"line whose slope has a probability by chance below {_CHANCE:g}, while the evaluation does not rise by "
     f"{_FOLLOWS:.0%} of what the training does.",
     needs("an evaluation during the training", lambda run: [len(trend) for trend in run.evaluations.values()]),
-    _look,
+    _check,
 )

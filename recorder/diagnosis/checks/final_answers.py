@@ -59,7 +59,7 @@ class _Answers:
 
     def is_another(self, references: set[str]) -> Bools:
         """Return (M) True for an answer that is not the rollout's reference, but that of another task."""
-        return np.array([it in references for it in self.given], bool) & ~self.equal
+        return np.array([answer in references for answer in self.given], bool) & ~self.equal
 
     @property
     def is_other_number(self) -> Bools:
@@ -68,21 +68,24 @@ class _Answers:
         return np.array([all(map(_NUMBER.fullmatch, pair)) for pair in pairs], bool) & ~self.equal
 
 
-def _read(run: Run, rows: Rows, column: str) -> _Answers:
+def _read_answers(run: Run, rows: Rows, column: str) -> _Answers:
     """Read the answers of some rollouts; those that give none are left out."""
     references = dict(zip(rows.id.tolist(), run.read_labels(rows)[column], strict=True))
-    ends = {row: final_answer(it.messages) for row, it in run.read_texts(rows.id.tolist()).items()}
-    written = {row: bare(it.text, is_line=it.place == LAST_LINE) for row, it in ends.items() if it is not None}
-    given = {row: plain(it) for row, it in written.items()}
-    some = rows.where(np.array([bool(given.get(it)) and references[it] is not None for it in rows.id.tolist()], bool))
+    ends = {row: final_answer(texts.messages) for row, texts in run.read_texts(rows.id.tolist()).items()}
+    written = {row: bare(end.text, is_line=end.place == LAST_LINE) for row, end in ends.items() if end is not None}
+    plain_answers = {row: plain(text) for row, text in written.items()}
+    some = rows.where(
+        np.array([bool(plain_answers.get(row)) and references[row] is not None for row in rows.id.tolist()], bool)
+    )
     of = some.id.tolist()
     return _Answers(
-        column, some, [written[it] for it in of], [given[it] for it in of], [plain(references[it] or "") for it in of],
+        column, some, [written[row] for row in of], [plain_answers[row] for row in of],
+        [plain(references[row] or "") for row in of],
         run.scale.success.solved(some),
     )  # fmt: skip
 
 
-def _look(run: Run) -> Outcome:
+def _check(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return NotJudged("What counts as solved is not defined: set solved_at.")
     column = reference_column(run.rows, run.labels, run.settings.reference)
@@ -93,34 +96,34 @@ def _look(run: Run) -> Outcome:
         return card
     chosen = np.unique(run.rows.group)
     chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, _GROUPS).astype(int))]
-    answers = _read(run, run.rows.where(np.isin(run.rows.group, chosen)), column)
-    references = {plain(it) for it in run.labels[column] if it is not None}
+    answers = _read_answers(run, run.rows.where(np.isin(run.rows.group, chosen)), column)
+    references = {plain(reference) for reference in run.labels[column] if reference is not None}
     name = answers.name
     if len(answers.given) < _ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
-    found = _refused(run, answers) or _contradicted(run, answers, references) or _shuffled(run, answers)
+    card_of_answers = _refused(run, answers) or _contradicted(run, answers, references) or _shuffled(run, answers)
     equal = percent(float(answers.equal.mean()))
     calm = f"Of {len(answers.given):,} final answers that were read, {equal} equal their reference ({name})."
-    return found or _one_answer(run, answers) or Below(calm)
+    return card_of_answers or _one_answer(run, answers) or Below(calm)
 
 
 def _empty_references(run: Run, column: str) -> Card | None:
     """Return the card if rollouts whose reference is empty or missing are never solved, and others are."""
-    own, won = _lack_reference(run, run.rows, run.labels[column]), run.scale.success.solved(run.rows)
-    groups = min(len(np.unique(run.rows.group[of])) for of in (own, ~own))
-    if groups < _ENOUGH or own.mean() < _EMPTY or won[own].mean() > _COUNT or won[~own].mean() < _EQUAL:
+    affected, won = _lack_reference(run, run.rows, run.labels[column]), run.scale.success.solved(run.rows)
+    groups = min(len(np.unique(run.rows.group[of])) for of in (affected, ~affected))
+    if groups < _ENOUGH or affected.mean() < _EMPTY or won[affected].mean() > _COUNT or won[~affected].mean() < _EQUAL:
         return None
-    name, share = column.removeprefix("metadata."), percent(float(own.mean()))
+    name, share = column.removeprefix("metadata."), percent(float(affected.mean()))
     every = _lack_reference(run, run.all, run.read_labels(run.all)[column])
     return Card(
         id="final_answers",
-        title=f"{share} of rollouts have an empty reference: {won[own].sum()} of {own.sum():,} are solved",
-        cost=contrast.cost(run, own),
-        evidence=(f"Of those with a reference ({name}), {percent(float(won[~own].mean()))} are solved.",),
+        title=f"{share} of rollouts have an empty reference: {won[affected].sum()} of {affected.sum():,} are solved",
+        cost=contrast.cost(run, affected),
+        evidence=(f"Of those with a reference ({name}), {percent(float(won[~affected].mean()))} are solved.",),
         suggestion="Look at these rows of the dataset: what was read as the reference is empty.",
-        where=ids(run.rows.id[own]),
+        where=ids(run.rows.id[affected]),
         **above(run.all.by_step(every), _EMPTY),
-        own=own,
+        own=affected,
         is_setup=True,
         is_loss=False,
     )
@@ -131,30 +134,30 @@ def _lack_reference(run: Run, rows: Rows, references: Sequence[str | None]) -> B
     those that have one: tasks of another kind, such as those with tests, may need none.
     """
     success = run.scale.success
-    lacks = np.array([not (it or "").strip() for it in references], bool)
+    lacks = np.array([not (reference or "").strip() for reference in references], bool)
     of_functions = [values for name, values in rows.values.items() if success.is_decided_by(name)]
-    deciding = [np.isfinite(it) for it in of_functions if np.isfinite(it[~lacks]).any()]
+    deciding = [np.isfinite(values) for values in of_functions if np.isfinite(values[~lacks]).any()]
     return lacks & success.known(rows) & (np.logical_or.reduce(deciding) if of_functions else True)
 
 
 def _refused(run: Run, answers: _Answers) -> Card | None:
     """Return the card if right answers that are written in one way never count, and most others do."""
-    equal, kinds = answers.equal, [kind_of(it) for it in answers.written]
+    equal, kinds = answers.equal, [kind_of(text) for text in answers.written]
     for kind in dict.fromkeys(kinds):
-        is_kind = np.array([it == kind for it in kinds], bool)
+        is_kind = np.array([each == kind for each in kinds], bool)
         mine, others = equal & is_kind, equal & ~is_kind
         groups = min(len(np.unique(answers.rows.group[of])) for of in (mine, others))
         if groups < _ENOUGH or mine.sum() < _FORM * equal.sum() or answers.solved[mine].mean() > _COUNT:
             continue
         if (counted := float(answers.solved[others].mean())) >= _OTHERS:
-            shown = dict.fromkeys(it for it, own in zip(answers.written, mine, strict=True) if own)
+            examples = dict.fromkeys(text for text, is_one in zip(answers.written, mine, strict=True) if is_one)
             return Card(
                 id="final_answers",
                 title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count where the answer {kind}",
                 cost=contrast.spread(run) * float((mine & ~answers.solved).mean()),
                 evidence=(
                     _read_said(answers),
-                    f"Such answers: {listed(list(shown))}.",
+                    f"Such answers: {listed(list(examples))}.",
                     f"Of the right answers that are written otherwise, {percent(counted)} count.",
                 ),
                 suggestion="Let the reward function read this form, or ask for another one in the prompt.",
@@ -178,26 +181,26 @@ def _contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | N
         "answers that contradict their reference count as right": (paid, wrong, _WRONG, paid),
         "answers that equal their reference do not count as right": (missed, equal, _MISSED, _unpaid(answers)),
     }
-    found = [
-        (f"{own.sum():,} of {of.sum():,} {title}", own)
-        for title, (own, of, limit, by_group) in titles.items()
-        if own.sum() >= limit * of.sum() and len(np.unique(answers.rows.group[by_group])) >= _ENOUGH
+    findings = [
+        (f"{affected.sum():,} of {of.sum():,} {title}", affected)
+        for title, (affected, of, limit, by_group) in titles.items()
+        if affected.sum() >= limit * of.sum() and len(np.unique(answers.rows.group[by_group])) >= _ENOUGH
     ]
-    if not found:
+    if not findings:
         return None
-    own = np.logical_or.reduce([it for _, it in found])
+    affected = np.logical_or.reduce([rollouts for _, rollouts in findings])
     return Card(
         id="final_answers",
-        title=found[0][0],
+        title=findings[0][0],
         cost=contrast.spread(run) * float((paid | missed).mean()),
         evidence=(
             _read_said(answers),
-            *(f"{title}." for title, _ in found[1:]),
+            *(f"{title}." for title, _ in findings[1:]),
             f"{equal.sum():,} equal their reference; {wrong.sum():,} are another number, or another task's reference.",
         ),
         suggestion="Check that a reward is computed with the reference of its own task, and returned in the order of "
         "the completions.",
-        **_extent(run, answers, own),
+        **_extent(run, answers, affected),
         is_setup=True,
         is_loss=False,
     )
@@ -206,48 +209,54 @@ def _contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | N
 def _unpaid(answers: _Answers) -> Bools:
     """Return (M) True in groups of which most answers equal their reference, and none counts as right."""
     groups, group = np.unique(answers.rows.group, return_inverse=True)
-    equal, solved = (np.bincount(group, it, len(groups)) for it in (answers.equal, answers.solved))
+    equal, solved = (np.bincount(group, column, len(groups)) for column in (answers.equal, answers.solved))
     return np.asarray(((solved == 0) & (equal > np.bincount(group) / 2))[group], bool)
 
 
 def _shuffled(run: Run, answers: _Answers) -> Card | None:
     """Return the card if groups without a right answer agree on the reference of another task."""
     group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
-    unsolved = [it for it in range(int(group.max()) + 1) if not (answers.solved | answers.equal)[group == it].any()]
+    unsolved = [
+        number for number in range(int(group.max()) + 1) if not (answers.solved | answers.equal)[group == number].any()
+    ]
     agreed = dict[int, str]()
-    for it in unsolved:
-        mine = np.flatnonzero(group == it)
+    for number in unsolved:
+        mine = np.flatnonzero(group == number)
         answer, count = Counter(answers.given[row] for row in mine).most_common(1)[0]
         if len(mine) > 1 and count > _AGREE * len(mine):
-            agreed[it] = answer
+            agreed[number] = answer
     if len(agreed) < max(_ENOUGH, _AGREE * len(unsolved)):
         return None
-    references = {plain(it) for it in set(run.read_labels(run.all)[answers.column]) if it is not None}
-    swapped = [it for it, answer in agreed.items() if answer in references]
+    references = {
+        plain(reference) for reference in set(run.read_labels(run.all)[answers.column]) if reference is not None
+    }
+    swapped = [number for number, answer in agreed.items() if answer in references]
     is_agreed = np.array([answers.given[row] == agreed.get(int(group[row])) for row in range(len(group))], bool)
     others = ~answers.equal & ~is_agreed
     by_chance = float(answers.is_another(references)[others].mean()) if others.any() else 0.0
-    is_varied = len({agreed[it] for it in swapped}) > len(swapped) / 2  # and not one answer to all
+    is_varied = len({agreed[number] for number in swapped}) > len(swapped) / 2  # and not one answer to all
     chance = _tail(len(swapped), len(agreed), by_chance)
     if len(swapped) < max(_ENOUGH, _AGREE * len(unsolved)) or chance > _CHANCE or not is_varied:
         return None
-    own = np.isin(group, swapped)
-    shown = [f"{agreed[it]} (not {answers.reference[int(np.argmax(group == it))]})" for it in swapped[:3]]
+    affected = np.isin(group, swapped)
+    examples = [
+        f"{agreed[number]} (not {answers.reference[int(np.argmax(group == number))]})" for number in swapped[:3]
+    ]
     title = (
         f"In {len(swapped):,} of {len(unsolved):,} groups without a right answer, most give another task's reference"
     )
     return Card(
         id="final_answers",
         title=title,
-        cost=contrast.spread(run) * float(own.mean()),
+        cost=contrast.spread(run) * float(affected.mean()),
         evidence=(
             _read_said(answers),
-            f"Answers of these groups: {listed(shown)}.",
+            f"Answers of these groups: {listed(examples)}.",
             f"Of other wrong answers, {percent(by_chance)} are another task's reference.",
         ),
         suggestion="Check the dataset: references may stand beside other tasks than their own, as after a shuffle or a "
         "join of one column.",
-        **_extent(run, answers, own),
+        **_extent(run, answers, affected),
         is_setup=True,
         is_loss=False,
     )
@@ -265,16 +274,18 @@ def _one_answer(run: Run, answers: _Answers) -> Card | None:
     if share < max(_SAME, 2 * asked):
         return None
     places = np.unique(np.linspace(0, len(run.all) - 1, _SPREAD).astype(int))
-    spread = _read(run, run.all.where(np.isin(np.arange(len(run.all)), places)), answers.column)
-    given = np.array([it == answer for it in spread.given], bool)
-    early = given[: max(len(given) // 5, 1)]
+    spread = _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), answers.column)
+    is_answer = np.array([text == answer for text in spread.given], bool)
+    early = is_answer[: max(len(is_answer) // 5, 1)]
     first = float(early.mean())
-    own = np.array([it == answer for it in answers.given], bool)
+    affected = np.array([text == answer for text in answers.given], bool)
     lost = run.lost[np.isin(run.rows.id, answers.rows.id)]
-    cost = max(float(lost[own].mean()) - (float(lost[~own].mean()) if (~own).any() else 0.0), 0.0) * share
+    cost = (
+        max(float(lost[affected].mean()) - (float(lost[~affected].mean()) if (~affected).any() else 0.0), 0.0) * share
+    )
     if share < 2 * first or cost <= 0:
         return None
-    solved = percent(float(answers.solved[own].mean()))
+    solved = percent(float(answers.solved[affected].mean()))
     return Card(
         id="final_answers",
         title=f"{percent(share)} of the answers are \u201c{answer[:40]}\u201d, whatever is asked",
@@ -286,16 +297,16 @@ def _one_answer(run: Run, answers: _Answers) -> Card | None:
         ),
         suggestion="Take a checkpoint from before; a lower learning rate or a KL penalty keeps answers varied. Read "
         "some of them: a prompt may suggest this answer.",
-        **_extent(run, answers, own),
-        **above(spread.rows.by_step(given), max(2 * first, _SAME / 2)),
+        **_extent(run, answers, affected),
+        **above(spread.rows.by_step(is_answer), max(2 * first, _SAME / 2)),
     )
 
 
-def _extent(run: Run, answers: _Answers, own: Bools) -> dict[str, Any]:
+def _extent(run: Run, answers: _Answers, affected: Bools) -> dict[str, Any]:
     """Return the fields of a card about some of the rollouts that were read: these alone, if all were read."""
-    chosen = answers.rows.id[own]
+    chosen = answers.rows.id[affected]
     is_all = len(np.unique(run.rows.group)) <= _GROUPS
-    extent = {"own": np.isin(run.rows.id, chosen)} if is_all else {"share": float(own.mean())}
+    extent = {"own": np.isin(run.rows.id, chosen)} if is_all else {"share": float(affected.mean())}
     return {"where": ids(chosen), **extent}
 
 
@@ -322,6 +333,6 @@ DIAGNOSTIC = check(
     f"{_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference it is, and at "
     "least twice its share in the first fifth of the run.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
-    _look,
+    _check,
     limits=None,
 )

@@ -33,11 +33,11 @@ def is_penalty(rows: Rows, name: str) -> bool:
     above what short answers get.
     """
     paid, tokens = rows.parts[name], lengths(rows)
-    known = np.isfinite(paid) & np.isfinite(tokens)
-    if is_outcome(name) or not known.any():
+    is_known = np.isfinite(paid) & np.isfinite(tokens)
+    if is_outcome(name) or not is_known.any():
         return False
-    short = paid[known & (tokens <= np.percentile(tokens[known], _SHORT))]
-    return float(paid[known].max()) <= max(0.0, float(np.median(short))) + SAME
+    short = paid[is_known & (tokens <= np.percentile(tokens[is_known], _SHORT))]
+    return float(paid[is_known].max()) <= max(0.0, float(np.median(short))) + SAME
 
 
 class _Charge(NamedTuple):
@@ -55,16 +55,16 @@ def find_growth(run: Run) -> Card | None:
     if not (grown.is_sure and grown.after >= TIMES * grown.before > 0) or not _grows_when_alike(run):
         return None
     gained, tokens = _over_time(run, outcome.values), lengths(run.rows)
-    known = np.isfinite(run.rows.reward) & np.isfinite(tokens)
+    is_known = np.isfinite(run.rows.reward) & np.isfinite(tokens)
     r = correlation(run.rows, run.rows.reward, tokens)
     if gained is None or gained.chance is None or (gained.value > 0 and gained.chance < _MAYBE):
         return None
-    if not r <= _ERRORS / np.sqrt(known.sum()):
+    if not r <= _ERRORS / np.sqrt(is_known.sum()):
         return None
     charge, whole = _find_charge(run), _LITTLE * spread(run)
     is_loss = charge is not None and charge.more > whole
     unsolved = _unsolved_longer(run)
-    own = tokens >= TIMES * grown.before
+    affected = tokens >= TIMES * grown.before
     least = int(np.ceil(TIMES * grown.before))
     is_alone = np.array_equal(tokens, run.rows.completion_tokens, equal_nan=True)
     return Card(
@@ -74,9 +74,9 @@ def find_growth(run: Run) -> Card | None:
         cost=charge.more if charge is not None and is_loss else whole,
         evidence=_list_evidence(run, outcome, gained, r, charge, unsolved),
         suggestion=_advise(run, charge, is_longer=unsolved is not None),
-        where=f"completion_tokens>={least}" if is_alone else links.ids(run.rows.id[own]),
+        where=f"completion_tokens>={least}" if is_alone else links.ids(run.rows.id[affected]),
         **above(run.all.by_step(lengths(run.all)), _BEGUN * grown.before),
-        own=own,
+        own=affected,
         is_loss=is_loss,
     )
 
@@ -85,18 +85,18 @@ def _list_evidence(
     run: Run, outcome: Outcome, gained: Difference, r: float, charge: _Charge | None, unsolved: Difference | None
 ) -> tuple[str, ...]:
     sides = time_sides(run)
-    before, after = (percent(it) if outcome.is_share else figure(it) for it in (gained.others, gained.chosen))
+    before, after = (percent(value) if outcome.is_share else figure(value) for value in (gained.others, gained.chosen))
     among = " at the same tasks" if sides is not None and sides.strata is not None else ""
     name = f"{outcome.name[0].upper()}{outcome.name[1:]}{among}"
     maybe = "; the difference may be chance" if before != after else ""
-    said = [f"{name}, first to last steps: {before} \u2192 {after}{maybe}."]
-    said.append(f"Correlation of reward and tokens within groups: r = {figure(r)}.")
+    sentences = [f"{name}, first to last steps: {before} \u2192 {after}{maybe}."]
+    sentences.append(f"Correlation of reward and tokens within groups: r = {figure(r)}.")
     if charge is not None:
-        said.append(f"{charge.name} takes {figure(charge.more)} more from the reward than at first.")
+        sentences.append(f"{charge.name} takes {figure(charge.more)} more from the reward than at first.")
     if unsolved is not None:
         longer, others = figure(unsolved.chosen), figure(unsolved.others)
-        said.append(f"Within groups, unsolved answers have {longer} tokens per turn, solved ones {others}.")
-    return tuple(said)
+        sentences.append(f"Within groups, unsolved answers have {longer} tokens per turn, solved ones {others}.")
+    return tuple(sentences)
 
 
 def _over_time(run: Run, values: Floats, strata: Ints | None = None) -> Difference | None:
@@ -120,23 +120,23 @@ def _grows_when_alike(run: Run) -> bool:
     first = acts[sides.among & ~sides.late]
     if first.sum() >= _MOST * len(first):
         tokens = np.where(acts, tokens, np.nan)
-    found = [_over_time(run, tokens)]
+    growths = [_over_time(run, tokens)]
     for mix in list_other_mixes(run, sides):
         within = None if mix.strata is None else _over_time(run, tokens, mix.strata)
         if within is None and mix.is_difficulty:
             return False
-        found += [] if within is None or within.chance is None else [within]
-    return all(it is not None and it.chosen >= TIMES * it.others for it in found)
+        growths += [] if within is None or within.chance is None else [within]
+    return all(growth is not None and growth.chosen >= TIMES * growth.others for growth in growths)
 
 
 def _find_charge(run: Run) -> _Charge | None:
     """Return the penalty of length that takes most of what it did not take at first; None if there is none."""
-    tokens, found = lengths(run.rows), list[_Charge]()
+    tokens, charges = lengths(run.rows), list[_Charge]()
     for name, part in run.rows.parts.items():
         if correlation(run.rows, part, tokens) <= _CHARGES and is_penalty(run.all, name):
             change: Rise = rise(run, given_by(name, run.rows.weights.get(name, 1.0)))
-            found += [_Charge(name, -change.value)] if change.is_sure and change.value < 0 else []
-    return max(found, key=lambda it: it.more, default=None)
+            charges += [_Charge(name, -change.value)] if change.is_sure and change.value < 0 else []
+    return max(charges, key=lambda charge: charge.more, default=None)
 
 
 def _unsolved_longer(run: Run) -> Difference | None:
@@ -145,9 +145,9 @@ def _unsolved_longer(run: Run) -> Difference | None:
     if not success.is_defined:
         return None
     tokens = np.where(success.known(rows), lengths(rows), np.nan)
-    found = compare(tokens, ~success.solved(rows), rows.group, rows.group)
-    is_sure = found is not None and found.chance is not None and found.chance < CHANCE
-    return found if found is not None and is_sure and found.value > 0 else None
+    difference = compare(tokens, ~success.solved(rows), rows.group, rows.group)
+    is_sure = difference is not None and difference.chance is not None and difference.chance < CHANCE
+    return difference if difference is not None and is_sure and difference.value > 0 else None
 
 
 def _advise(run: Run, charge: _Charge | None, *, is_longer: bool) -> str:

@@ -32,18 +32,18 @@ def _errors(run: Run, rows: Rows) -> tuple[Bools, Bools, Bools]:
     return ended, erred, erred & (errors >= rows.facts["env_steps"]) & ~run.scale.success.solved(rows)
 
 
-def _look(run: Run) -> Outcome:
+def _check(run: Run) -> Outcome:
     rows, limit = run.rows, run.threshold("infrastructure", _SHARE)
     ended, erred, whole = _errors(run, rows)
     # A single error that the policy recovers from is no fault.
     is_worse = not erred.all() and contrast.gap(run, erred) > 0
-    told = erred if is_worse else whole
+    has_error = erred if is_worse else whole
     is_known = run.imported is None or "is_ours" in run.imported  # other files do not say whose an error is
-    bad, of_whom = ended | told, "an environment error" if is_known else "an error"
+    bad, of_whom = ended | has_error, "an environment error" if is_known else "an error"
     share = float(bad.mean())
-    known = rows.task >= 0
-    tried = np.bincount(rows.task[known], minlength=len(rows.tasks))
-    failing = (tried >= _ATTEMPTS) & (means(rows.task[known], bad[known], len(rows.tasks)) >= _OF_TASK)
+    has_task = rows.task >= 0
+    tried = np.bincount(rows.task[has_task], minlength=len(rows.tasks))
+    failing = (tried >= _ATTEMPTS) & (means(rows.task[has_task], bad[has_task], len(rows.tasks)) >= _OF_TASK)
     dead = [rows.tasks[task] for task in np.flatnonzero(failing).tolist()]
     if bad.sum() < _FEW or (share <= limit and not dead):
         return quiet(share, f"of rollouts failed with {of_whom}", limit, "one rollout may be an accident")
@@ -51,12 +51,12 @@ def _look(run: Run) -> Outcome:
     return Card(
         id="infrastructure",
         title=f"{percent(share)} of rollouts failed with {of_whom}",
-        cost=run.cost_of("infrastructure") + contrast.cost(run, told),
+        cost=run.cost_of("infrastructure") + contrast.cost(run, has_error),
         evidence=(
             *_kinds(rows.error[ended].tolist()),
             *_tasks(rows, bad, dead),
-            *_received(whole, told),
-            *_read(run, told),
+            *_received(whole, has_error),
+            *_read_errors(run, has_error),
         ),
         suggestion="Read the errors: imported files do not say whether the policy or the environment is at fault."
         if not is_known
@@ -65,7 +65,7 @@ def _look(run: Run) -> Outcome:
         where=links.selecting(
             rows.id, bad, {"cause:infrastructure": ended & judged(rows), "env_errors>0": rows.facts["env_errors"] > 0}
         ),
-        is_part=not told.any(),
+        is_part=not has_error.any(),
         **above(run.all.by_step(all_ended | (all_erred if is_worse else all_whole)), limit),
         own=bad,
         is_setup=is_known  # else the model may call it wrongly
@@ -78,48 +78,48 @@ def _kinds(errors: list[str | None]) -> list[str]:
     kinds: dict[str, Counter[str]] = {}
     for line in (error[:_LONGEST] for error in errors if error):
         kinds.setdefault(kind_of(line), Counter())[line] += 1
-    said = []
+    sentences = []
     for texts in sorted(kinds.values(), key=Counter.total, reverse=True)[:3]:
         name, _, message = texts.most_common(1)[0][0].partition(":")
         text = f"{', such as' if len(texts) > 1 else ''}: {message.strip().rstrip('.')}" if message else ""
-        said.append(f"{name} \u00d7{texts.total():,}{text}.")
-    return said
+        sentences.append(f"{name} \u00d7{texts.total():,}{text}.")
+    return sentences
 
 
 def _tasks(rows: Rows, bad: Bools, dead: list[str]) -> list[str]:
     """Name the most affected tasks, those in `dead` first, with how many of their rollouts failed."""
-    tried, found = (Counter(rows.tasks[it] for it in codes if it >= 0) for codes in (rows.task, rows.task[bad]))
-    order = sorted(found, key=lambda name: (name not in dead, -found[name]))
-    worst = [f"{name} ({found[name]:,} of {tried[name]:,})" for name in order]
+    tried, failed = (Counter(rows.tasks[code] for code in codes if code >= 0) for codes in (rows.task, rows.task[bad]))
+    order = sorted(failed, key=lambda name: (name not in dead, -failed[name]))
+    worst = [f"{name} ({failed[name]:,} of {tried[name]:,})" for name in order]
     return [f"Affected tasks: {listed(worst)}."] if worst else []
 
 
-def _received(whole: Bools, told: Bools) -> list[str]:
+def _received(whole: Bools, has_error: Bools) -> list[str]:
     """Describe the errors that the model received."""
-    every, some = int(whole.sum()), int((told & ~whole).sum())
-    said = [f"In {every} rollouts all calls failed."] if every else []
+    every, some = int(whole.sum()), int((has_error & ~whole).sum())
+    sentences = [f"In {every} rollouts all calls failed."] if every else []
     if some:
-        said.append(
+        sentences.append(
             f"In {some} rollouts some calls raised, and rollouts with an error do worse than the others. Lost reward "
             "by cause counts them under what ended them, so costs overlap."
         )
-    return said
+    return sentences
 
 
-def _read(run: Run, told: Bools) -> list[str]:
+def _read_errors(run: Run, has_error: Bools) -> list[str]:
     """Name the errors of calls, at any depth, in some of the rollouts that received them."""
-    read = run.sample(np.isin(run.all.id, run.rows.id[told]), _READ)
-    kinds = _kinds([error for it in read.values() for error in _errors_in(it.actions)])
+    read = run.sample(np.isin(run.all.id, run.rows.id[has_error]), _READ)
+    kinds = _kinds([error for texts in read.values() for error in _errors_in(texts.actions)])
     return [f"In {len(read)} of those with failed calls that were read: {' '.join(kinds)}"] if kinds else []
 
 
 def _errors_in(entries: Iterable[Any]) -> Iterator[str]:
     """Yield the errors that `env_errors` counts, and those of calls that a call made."""
-    for it in entries:
-        if isinstance(it, dict):
-            if it.get("error") is not None and it.get("observation") is None:
-                yield str(it["error"])
-            metadata = it.get("metadata")
+    for entry in entries:
+        if isinstance(entry, dict):
+            if entry.get("error") is not None and entry.get("observation") is None:
+                yield str(entry["error"])
+            metadata = entry.get("metadata")
             made = metadata.get("calls") if isinstance(metadata, dict) else None
             yield from _errors_in(made if isinstance(made, list) else ())
 
@@ -132,7 +132,7 @@ DIAGNOSTIC = check(
     f"{_SHARE:.0%}; or at least {_OF_TASK:.0%} of a task's rollouts, from {_ATTEMPTS} on. Rollouts in which any call "
     "raised count, too, if they do worse than the others.",
     needs("a rollout", lambda run: len(run.rows), Lack.ERRORS),
-    _look,
+    _check,
     source="prime-rl; by task: ours",
     needs_calls=True,
 )

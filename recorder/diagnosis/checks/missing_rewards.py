@@ -23,8 +23,8 @@ _NEARLY_ALL = 0.9  # of the rollouts that a function scored before it stopped [o
 
 def invalid(rows: Rows) -> Bools:
     """Return (N,) True for scored rollouts without a reward: no function gave a number, or one gave an infinity."""
-    found: Bools = rows.scored & (rows.status == Status.OK) & np.isnan(rows.reward)
-    return found
+    is_invalid: Bools = rows.scored & (rows.status == Status.OK) & np.isnan(rows.reward)
+    return is_invalid
 
 
 def unanswered(rows: Rows, name: str) -> Bools:
@@ -42,29 +42,33 @@ def unanswered(rows: Rows, name: str) -> Bools:
     mixed = has_missing & (np.bincount(pair[answered], minlength=len(pairs)) > 0)
     task = pairs % many
     some, all_of = (np.bincount(task[those], minlength=many) for those in (mixed, has_missing))
-    found: Bools = missing & (mixed | ((some > 0) & (some >= _MOSTLY * all_of))[task])[pair]
-    return found
+    is_unanswered: Bools = missing & (mixed | ((some > 0) & (some >= _MOSTLY * all_of))[task])[pair]
+    return is_unanswered
 
 
 def _others_rows(rows: Rows, name: str) -> Bools:
     """Return (N,) True for rollouts of another function, which scores next to none of this one's rollouts."""
     answered = np.isfinite(rows.values[name])
-    found = np.zeros(len(rows), bool)
-    for known in (np.isfinite(values) for other, values in rows.values.items() if other != name):
-        if (known & answered).sum() <= _OF_ONE * answered.sum():
-            found |= known
-    return found
+    is_others = np.zeros(len(rows), bool)
+    for has_number in (np.isfinite(values) for other, values in rows.values.items() if other != name):
+        if (has_number & answered).sum() <= _OF_ONE * answered.sum():
+            is_others |= has_number
+    return is_others
 
 
 def _look_invalid(run: Run) -> Outcome:
     bad = invalid(run.rows)
     unscored = {name: unanswered(run.rows, name) for name in run.rows.values}
-    gaps = {name: own for name, own in unscored.items() if own.mean() > _OF_ONE or (own & run.rows.odd).any()}
-    found = [_declined(run, bad)] if bad.any() else []
-    found += [_answers_for_some(run, gaps)] if gaps else []
-    found += _stopped(run)
-    if found:
-        return max(found, key=lambda card: card.cost or 0.0)
+    gaps = {
+        name: affected
+        for name, affected in unscored.items()
+        if affected.mean() > _OF_ONE or (affected & run.rows.odd).any()
+    }
+    cards = [_declined(run, bad)] if bad.any() else []
+    cards += [_answers_for_some(run, gaps)] if gaps else []
+    cards += _stopped(run)
+    if cards:
+        return max(cards, key=lambda card: card.cost or 0.0)
     silent = [name for name, values in run.all.parts.items() if not np.isfinite(values).any()]
     if not silent:
         most = max(unscored, key=lambda name: float(unscored[name].mean()), default=None)
@@ -81,15 +85,15 @@ def _declined(run: Run, bad: Bools) -> Card:
     share = float(bad.mean())
     names = [name for name, values in rows.parts.items() if np.isnan(values[bad]).all()]
     tasks = sorted({rows.tasks[task] for task in np.unique(rows.task[bad]) if task >= 0})
-    said = [f"{int(bad.sum())} rollouts, {int((bad & rows.odd).sum())} of them because of NaN or an infinity."]
-    said += [f"No number from {listed(names)}."] if names else []
-    said += [f"Tasks: {listed(tasks)}."] if tasks else []
+    sentences = [f"{int(bad.sum())} rollouts, {int((bad & rows.odd).sum())} of them because of NaN or an infinity."]
+    sentences += [f"No number from {listed(names)}."] if names else []
+    sentences += [f"Tasks: {listed(tasks)}."] if tasks else []
     part = run.cost_of("invalid_reward")
     return Card(
         id="invalid_reward",
         title=f"The reward functions returned no number for {percent(share)} of rollouts",
         cost=part if part > 0 else share * contrast.spread(run),
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         suggestion="Return a number for these rollouts."
         + " If every function returns None, TRL 1.16 does not learn from the rollout, and TRL 0.29 counts it as 0."
         * (run.imported is None),
@@ -104,27 +108,27 @@ def _declined(run: Run, bad: Bools) -> Card:
 
 def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
     rows, names = run.rows, list(gaps)
-    own = np.logical_or.reduce(list(gaps.values()))
-    share = float(own.mean())
+    affected = np.logical_or.reduce(list(gaps.values()))
+    share = float(affected.mean())
     of_all = np.logical_or.reduce([unanswered(run.all, name) for name in names])
     worth = sum(float(gaps[name].mean()) * (mean(rows.parts[name]) or 0.0) for name in names)
-    odd = int((own & rows.odd).sum())
-    said = [
+    odd = int((affected & rows.odd).sum())
+    sentences = [
         f"{name}: no number for {of_it.sum()} rollouts; elsewhere it adds {figure(mean(rows.parts[name]) or 0.0)} on "
         "average."
         for name, of_it in gaps.items()
     ]
-    is_all = len(names) == 1 and np.array_equal(own, np.isnan(rows.values[names[0]]))
+    is_all = len(names) == 1 and np.array_equal(affected, np.isnan(rows.values[names[0]]))
     return Card(
         id="invalid_reward",
         title=f"{listed(names)} gave no reward to {percent(share)} of rollouts, but scored others of the same prompts",
-        cost=max(share * contrast.gap(run, own), worth),
-        evidence=(*said, f"{odd} of these rollouts have NaN of a function.") if odd else tuple(said),
+        cost=max(share * contrast.gap(run, affected), worth),
+        evidence=(*sentences, f"{odd} of these rollouts have NaN of a function.") if odd else tuple(sentences),
         suggestion="Look for exceptions or timeouts that the function hides: TRL leaves None and NaN out of the sum, "
         "so these rollouts are compared with others that received more rewards.",
-        where=f"{rewards(names[0])}:none" if is_all else ids(rows.id[own]),
+        where=f"{rewards(names[0])}:none" if is_all else ids(rows.id[affected]),
         **above(run.all.by_step(of_all), _OF_ONE),
-        own=own,
+        own=affected,
         is_setup=True,
         is_loss=False,
     )
@@ -139,15 +143,15 @@ def _stopped(run: Run) -> Iterator[Card]:
     parts = _parts(run.all) if silent else {}
     for name in silent:
         has_number = np.isfinite(run.all.values[name])
-        stopped, own = dict[str, int](), np.zeros(len(run.all), bool)
+        stopped, affected = dict[str, int](), np.zeros(len(run.all), bool)
         for place, of in parts.items():  # the largest first: what is in one that stopped says nothing new
-            since = of & is_last & ~own
+            since = of & is_last & ~affected
             end = _last_scored(run.all, of, has_number) if since.any() else None
             if end is not None:
                 stopped[place] = end
-                own |= of & run.all.scored & (run.all.step > end)
+                affected |= of & run.all.scored & (run.all.step > end)
         if stopped:
-            yield _make_stopped(run, name, list(stopped), min(stopped.values()) + 1, own)
+            yield _make_stopped(run, name, list(stopped), min(stopped.values()) + 1, affected)
 
 
 def _parts(rows: Rows) -> dict[str, Bools]:
@@ -169,20 +173,20 @@ def _last_scored(rows: Rows, of: Bools, has_number: Bools) -> int | None:
     return end if groups >= LEAST_UNITS and has_number[until].mean() >= _NEARLY_ALL else None
 
 
-def _make_stopped(run: Run, name: str, places: list[str], begins: int, own: Bools) -> Card:
-    of, added = own[run.all.step >= run.rows.steps[0]], mean(run.all.parts[name]) or 0.0
-    where = "".join(f" of {it}" for it in [listed(places)] if it)
+def _make_stopped(run: Run, name: str, places: list[str], begins: int, affected: Bools) -> Card:
+    of, added = affected[run.all.step >= run.rows.steps[0]], mean(run.all.parts[name]) or 0.0
+    where = "".join(f" of {names}" for names in [listed(places)] if names)
     return Card(
         id="invalid_reward",
         title=f"{name} stopped: no number for {percent(float(of.mean()))} of rollouts",
         cost=float(of.mean()) * max(added, 0.0),
         evidence=(
-            f"{name}: no number for all {own.sum():,} scored rollouts{where} since step {begins:,}.",
+            f"{name}: no number for all {affected.sum():,} scored rollouts{where} since step {begins:,}.",
             f"Where it gave one, it added {figure(added)} on average.",
         ),
         suggestion="Look for exceptions or timeouts that the function hides, and for rows that lack what it needs.",
         where=f"{rewards(name)}:none" if np.array_equal(of, np.isnan(run.rows.values[name])) else ids(run.rows.id[of]),
-        **above(run.all.by_step(own), _OF_ONE),
+        **above(run.all.by_step(affected), _OF_ONE),
         own=of,
         is_setup=True,
         is_loss=False,

@@ -80,15 +80,15 @@ def bare(answer: str, *, is_line: bool = False) -> str:
 
 
 def _values(text: str) -> list[Fraction]:
-    found = (it.replace(",", "").replace(" ", "") for it in _VALUES.findall(_FRACTION.sub(r"\1/\2", text)))
-    return [Fraction(it) for it in found if not re.search(r"/0*$", it)]
+    numbers = (number.replace(",", "").replace(" ", "") for number in _VALUES.findall(_FRACTION.sub(r"\1/\2", text)))
+    return [Fraction(number) for number in numbers if not re.search(r"/0*$", number)]
 
 
 def _squeezed(text: str) -> str:
     return "".join(filter(str.isalnum, text.casefold()))
 
 
-def _look(run: Run) -> Outcome:
+def _check(run: Run) -> Outcome:
     success, limit = run.scale.success, run.threshold("never_matches", _NEVER)
     if not success.is_defined:
         return NotJudged("What counts as solved is not defined: set solved_at.")
@@ -100,17 +100,21 @@ def _look(run: Run) -> Outcome:
         meant = run.settings.reference or "like a reference answer"
         return NotJudged(f"No column of the dataset is named {meant}.", Lack.TASKS)
     references = run.read_labels(run.all)[column]
-    kinds = {it: kind_of(it) for it in set(references) if it is not None and it.strip()}
-    rows, kind = run.all, np.array([kinds.get(it or "") for it in references], object)
-    known, units = tried(rows, run.scale) & (kind != None), _units(rows)  # noqa: E711 - of each
+    kinds = {
+        reference: kind_of(reference) for reference in set(references) if reference is not None and reference.strip()
+    }
+    rows, kind = run.all, np.array([kinds.get(reference or "") for reference in references], object)
+    is_known, units = tried(rows, run.scale) & (kind != None), _units(rows)  # noqa: E711 - of each
     won = success.solved(rows)
-    named = {it: known & (kind == it) for it in KINDS}
+    named = {name: is_known & (kind == name) for name in KINDS}
     for name, mine in named.items():
-        others = known & ~mine
+        others = is_known & ~mine
         tasks, rest = np.unique(units[mine]), np.unique(units[others])
         if len(tasks) < _TASKS or mine.sum() < _ROLLOUTS or won[mine].mean() > limit:
             continue
-        chance = float(unsolved[rest].mean()) ** len(tasks) * sum(it.any() for it in named.values()) if len(rest) else 1
+        chance = (
+            float(unsolved[rest].mean()) ** len(tasks) * sum(some.any() for some in named.values()) if len(rest) else 1
+        )
         if chance <= _CHANCE and won[others].mean() >= _OTHERS:
             return _card(run, column, references, name, mine, others)
     return Below(f"No kind of reference, as {column.removeprefix('metadata.')} has it, is never matched.")
@@ -124,62 +128,62 @@ def _units(rows: Rows) -> Ints:
 def _unsolved(run: Run) -> Bools:
     """Return (U,) True for tasks, or groups, that were tried and never solved."""
     rows = run.all
-    units, known = _units(rows), np.isfinite(rows.reward)
+    units, is_known = _units(rows), np.isfinite(rows.reward)
     count = int(units.max(initial=-1)) + 1
-    wins = np.bincount(units[known], run.scale.success.solved(rows)[known], count)
-    return np.asarray((np.bincount(units[known], minlength=count) > 0) & (wins == 0), bool)
+    wins = np.bincount(units[is_known], run.scale.success.solved(rows)[is_known], count)
+    return np.asarray((np.bincount(units[is_known], minlength=count) > 0) & (wins == 0), bool)
 
 
 def reference_column(rows: Rows, labels: Mapping[str, Sequence[str | None]], chosen: str | None = None) -> str | None:
     """Return the name of the column that most rollouts have of those that are named like a reference answer, or of
     the chosen one alone, and that is the same within each group; None if there is none.
     """
-    found = dict[str, tuple[int, int]]()
+    candidates = dict[str, tuple[int, int]]()
     for name, values in labels.items():
-        codes = np.unique([it or "" for it in values], return_inverse=True)[1]
-        known = sum(it is not None for it in values)
+        codes = np.unique([value or "" for value in values], return_inverse=True)[1]
+        count = sum(value is not None for value in values)
         bare = name.removeprefix("metadata.")
         is_named = rank_of(bare) is not None if chosen is None else bare == chosen
         is_alike = (distinct(rows.group, codes, count=len(rows.groups.size)) <= 1).all()
-        if is_named and is_alike and 2 * known >= len(rows):
-            found[name] = known, -(rank_of(bare) or 0)
-    return max(found, key=found.__getitem__, default=None)
+        if is_named and is_alike and 2 * count >= len(rows):
+            candidates[name] = count, -(rank_of(bare) or 0)
+    return max(candidates, key=candidates.__getitem__, default=None)
 
 
 def _card(run: Run, column: str, references: Sequence[str | None], name: str, mine: Bools, others: Bools) -> Outcome:
     rows, won = run.all, run.scale.success.solved(run.all)
     is_last = rows.step >= run.rows.steps[0]
-    own, rest = mine[is_last], others[is_last]
-    if not own.any():
+    affected, rest = mine[is_last], others[is_last]
+    if not affected.any():
         return Below(f"No reference of the last steps {name}; none that does was ever matched.")
     (read, holding), (read_others, holding_others) = (
-        _read(run, references, it & ~won & is_last) for it in (mine, others)
+        _count_holding(run, references, side & ~won & is_last) for side in (mine, others)
     )
-    tasks, shown = len(np.unique(_units(rows)[mine])), list(dict.fromkeys(np.array(references, object)[mine]))[:3]
+    tasks, examples = len(np.unique(_units(rows)[mine])), list(dict.fromkeys(np.array(references, object)[mine]))[:3]
     title = (
         f"{won[mine].sum():,} of {mine.sum():,} answers to the {tasks:,} tasks whose reference {name} count as right"
     )
-    said = f"Of other tasks {percent(float(won[others].mean()))} do ({run.scale.success.said})."
+    sentence = f"Of other tasks {percent(float(won[others].mean()))} do ({run.scale.success.said})."
     texts = f"Of {read:,} of their answers that were read, {holding:,} end with the reference, in some form"
     texts += f"; of {read_others:,} to other tasks that do not count, {holding_others:,}" * (read_others > 0)
     by_chance = holding_others / max(read_others, 1)
     if read and holding < max(_HOLD, 2 * by_chance) * read:
-        return Below(f"{title}. {said} {texts}: the tasks may just be hard.")
-    extra = max(float(run.lost[own].mean() - run.lost[rest].mean()), 0.0) if rest.any() else 0.0
+        return Below(f"{title}. {sentence} {texts}: the tasks may just be hard.")
+    extra = max(float(run.lost[affected].mean() - run.lost[rest].mean()), 0.0) if rest.any() else 0.0
     return Card(
         id="never_matches",
         title=title,
-        cost=extra * float(own.mean()),
-        evidence=(said, f"References, as {column} has them: {listed(shown)}.", *([f"{texts}."] if read else [])),
+        cost=extra * float(affected.mean()),
+        evidence=(sentence, f"References, as {column} has them: {listed(examples)}.", *([f"{texts}."] if read else [])),
         suggestion="Call the reward function by hand with a right answer to one of these tasks: it may read references "
         "of this form otherwise than answers.",
-        where=links.ids(run.rows.id[own]),
-        own=own,
+        where=links.ids(run.rows.id[affected]),
+        own=affected,
         is_setup=read > 0,
     )
 
 
-def _read(run: Run, references: Sequence[str | None], of: Bools) -> tuple[int, int]:
+def _count_holding(run: Run, references: Sequence[str | None], of: Bools) -> tuple[int, int]:
     """Return how many answers of some rollouts were read, and how many end with their reference."""
     read, reference = run.sample(of, _READ), dict(zip(run.all.id.tolist(), references, strict=True))
     answers = {row: text for row, texts in read.items() if (text := last_text(texts.messages))}
@@ -196,5 +200,5 @@ DIAGNOSTIC = check(
     f"label, gold. Silent if under {_HOLD:.0%} of their answers end with the reference in any form, or hardly more "
     "than of those to other tasks that do not count.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
-    _look,
+    _check,
 )

@@ -49,46 +49,57 @@ class _Heard(NamedTuple):
     within: bool = True  # compared within groups; else with the same tasks, or families of tasks, before
 
 
-def _look(run: Run) -> Outcome:
+def _check(run: Run) -> Outcome:
     rows, limit = run.all, run.threshold("new_observation", _SHARE)
     if len(rows.steps) < 2:
         return NotJudged("The run has a single step.")
     tasks = rows if tasks_recur(rows) else with_families(rows)
     same = rows.eval if tasks is None else tasks.task
     compared, candidates = 0, list[_Heard]()
-    for key, own in _often(rows, run.rows, limit):
+    for key, has_observation in _often(rows, run.rows, limit):
         compared += 1
         # Of what only some tasks hear, the share by step may not show the step: then it begins where it first occurs,
         # and chance is that of any of the steps.
-        jump, first = above(rows.by_step(own), limit)["since_step"], int(np.percentile(rows.step[own], _FIRST))
-        heard = _begin(rows, same, key, own, jump) or _begin(rows, same, key, own, first, len(rows.steps))
+        jump, first = (
+            above(rows.by_step(has_observation), limit)["since_step"],
+            int(np.percentile(rows.step[has_observation], _FIRST)),
+        )
+        heard = _begin(rows, same, key, has_observation, jump) or _begin(
+            rows, same, key, has_observation, first, len(rows.steps)
+        )
         candidates += [heard] if heard else []
-    most = chance_limit([it.chance for it in candidates] + [1.0] * (compared - len(candidates)))
-    begun = [it for it in candidates if it.chance <= most]
-    costly = [heard for it in begun if (heard := _costly(run, it, begun, tasks)) is not None]
+    most = chance_limit([candidate.chance for candidate in candidates] + [1.0] * (compared - len(candidates)))
+    begun = [candidate for candidate in candidates if candidate.chance <= most]
+    costly = [heard for each in begun if (heard := _costly(run, each, begun, tasks)) is not None]
     if not costly:
         return uncovered(run) or Below(
             f"None of {compared} frequent observations began during the run and costs reward."
         )
-    worst = max(costly, key=lambda it: it.cost * it.own.sum())
-    alike = [it for it in costly if abs(it.since - worst.since) <= _NEAR]
-    whole = worst._replace(own=np.logical_or.reduce([it.own for it in alike]))
+    worst = max(costly, key=lambda heard: heard.cost * heard.own.sum())
+    alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
+    whole = worst._replace(own=np.logical_or.reduce([heard.own for heard in alike]))
     return _card(run, _costly(run, whole, begun, tasks) or worst, alike, limit)
 
 
-def _begin(rows: Rows, same: Ints, key: int, own: Bools, since: int | None, tried: int = 1) -> _Heard | None:
+def _begin(
+    rows: Rows, same: Ints, key: int, has_observation: Bools, since: int | None, tried: int = 1
+) -> _Heard | None:
     """Return an observation that began at a step; None if that may be chance, or it was not far rarer before among the
     tasks (or evals) with the (N,) codes `same`. `tried` is the number of steps of which this one was chosen.
     """
     if since is None or since <= rows.steps[0]:
         return None
     late = rows.step >= since
-    known = np.isin(same, same[~late])  # other tasks have other observations
-    found = compare(np.where(known, own, np.nan), late, rows.group)
-    if found is None or found.chance is None or 2 * (own & late & known).sum() < (own & late).sum():
+    is_comparable = np.isin(same, same[~late])  # other tasks have other observations
+    difference = compare(np.where(is_comparable, has_observation, np.nan), late, rows.group)
+    if (
+        difference is None
+        or difference.chance is None
+        or 2 * (has_observation & late & is_comparable).sum() < (has_observation & late).sum()
+    ):
         return None
-    is_rarer = _RARER * own[~late & known].mean() <= own[late & known].mean()
-    return _Heard(key, own, since, found.chance * tried) if is_rarer else None
+    is_rarer = _RARER * has_observation[~late & is_comparable].mean() <= has_observation[late & is_comparable].mean()
+    return _Heard(key, has_observation, since, difference.chance * tried) if is_rarer else None
 
 
 def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
@@ -96,8 +107,11 @@ def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
     rollouts that have it. A key is odd if they are most of what a rollout hears.
     """
     # What `edit` made of them is left out.
-    texts = [it if it and it.isascii() and len(it) % KEY == 0 else "" for it in rows.facts["observation_keys"].tolist()]
-    at = np.repeat(np.arange(len(rows)), [len(it) // KEY for it in texts])
+    texts = [
+        keys if keys and keys.isascii() and len(keys) % KEY == 0 else ""
+        for keys in rows.facts["observation_keys"].tolist()
+    ]
+    at = np.repeat(np.arange(len(rows)), [len(text) // KEY for text in texts])
     pairs, times = np.unique(at << 32 | np.frombuffer("".join(texts).encode(), "<u4"), return_counts=True)
     pairs = np.concatenate([pairs, pairs[times > 1] | 1 << 62])
     del texts, times  # a run has a million pairs
@@ -110,9 +124,9 @@ def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
     )
     frequent = np.flatnonzero((of_last > limit) & (_RARER * of_first <= of_last))
     for place in frequent[np.argsort(-of_last[frequent], kind="stable")][:_LOOKED].tolist():
-        own = np.zeros(len(rows), bool)
-        own[at[code == place]] = True
-        yield int(kinds[place]), own
+        has_observation = np.zeros(len(rows), bool)
+        has_observation[at[code == place]] = True
+        yield int(kinds[place]), has_observation
 
 
 def _costly(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None) -> _Heard | None:
@@ -121,24 +135,24 @@ def _costly(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None
     lose more since); else None.
     """
     is_last = run.all.step >= run.rows.steps[0]
-    own = heard.own
-    now, others = own[is_last], ~np.logical_or.reduce([it.own for it in begun])[is_last]
-    found = compare(np.where(now | others, run.lost, np.nan), now, run.rows.group, run.rows.group)
+    has_observation = heard.own
+    now, others = has_observation[is_last], ~np.logical_or.reduce([other.own for other in begun])[is_last]
+    loss = compare(np.where(now | others, run.lost, np.nan), now, run.rows.group, run.rows.group)
     # Where hardly any rollout of its groups is without it, those few tell too little.
     met = np.bincount(run.rows.group, now, len(run.rows.groups.size))[run.rows.group] > 0
-    tells = found is not None and found.chance is not None
-    within = tells and (_is_sure(found) or now[met].mean() < _COVERED)
+    tells = loss is not None and loss.chance is not None
+    within = tells and (_is_sure(loss) or now[met].mean() < _COVERED)
     if not within:
         late, lost = run.all.step >= heard.since, np.maximum(losses(run.all, run.scale), 0.0)
-        among, same = own | ~late, None if tasks is None else tasks.task
+        among, same = has_observation | ~late, None if tasks is None else tasks.task
         if same is not None:
-            among &= np.isin(same, np.unique(same[own & late])) & (same >= 0)
+            among &= np.isin(same, np.unique(same[has_observation & late])) & (same >= 0)
         elif not _is_sure(compare(lost, late, run.all.group)):
             return None
-        found = compare(np.where(among, lost, np.nan), late, run.all.group, same)
-    if found is None or not _is_sure(found):
+        loss = compare(np.where(among, lost, np.nan), late, run.all.group, same)
+    if loss is None or not _is_sure(loss):
         return None
-    return heard._replace(cost=found.value, within=within)
+    return heard._replace(cost=loss.value, within=within)
 
 
 def _is_sure(loss: Difference | None) -> bool:
@@ -146,51 +160,51 @@ def _is_sure(loss: Difference | None) -> bool:
 
 
 def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Outcome:
-    rows, keys = run.all, {it.key >> 1 for it in alike}
-    own = np.logical_or.reduce([it.own for it in alike])
+    rows, keys = run.all, {observation.key >> 1 for observation in alike}
+    affected = np.logical_or.reduce([observation.own for observation in alike])
     is_last = rows.step >= run.rows.steps[0]
-    before = ~own & (rows.step < worst.since)
-    same = before & np.isin(rows.task, np.unique(rows.task[own]))
+    before = ~affected & (rows.step < worst.since)
+    same = before & np.isin(rows.task, np.unique(rows.task[affected]))
     now, earlier = (
-        list(run.sample(of, _READ).values()) for of in (own & is_last, same if same.sum() >= _READ else before)
+        list(run.sample(of, _READ).values()) for of in (affected & is_last, same if same.sum() >= _READ else before)
     )
     answers = _Answers.of(now, earlier, keys)
     if not answers.got:
         return NotJudged("The texts of its rollouts cannot be read.")
-    mine, rest = float(own[is_last].mean()), float(own[rows.step < worst.since].mean())
+    mine, rest = float(affected[is_last].mean()), float(affected[rows.step < worst.since].mean())
     named = _quoted(now, worst.key >> 1) + (f" (or one of {len(keys) - 1} more)" if len(keys) > 1 else "")
-    what = "is most of what" if all(it.key & 1 for it in alike) else "is answered to"
+    what = "is most of what" if all(observation.key & 1 for observation in alike) else "is answered to"
     title = f"{named} {what} {percent(mine)} of rollouts{' hear' * what.startswith('is most')}"
     title += f", {percent(rest)} before step {worst.since:,}"
-    if answers.known < _SAME_ACTIONS:
+    if answers.share_known < _SAME_ACTIONS:
         return Below(f"{title}; it follows actions that were not taken before.")
     got, calls, got_before, calls_before = answers.counts
     if 2 * got_before * calls > got * calls_before:
-        return Below(f"{title}; {answers.said}")
+        return Below(f"{title}; {answers.sentence}")
     is_setup = got >= _ALL * calls
-    if not is_setup and looping(run.rows)[own[is_last]].mean() >= _ALL:
+    if not is_setup and looping(run.rows)[affected[is_last]].mean() >= _ALL:
         return Below(f"{title}; these repeat their actions.")
-    weighed = np.where(run.rows.dropped == None, run.rows.advantage, np.nan)[own[is_last]]  # noqa: E711 - of each
+    weighed = np.where(run.rows.dropped == None, run.rows.advantage, np.nan)[affected[is_last]]  # noqa: E711 - of each
     advantage, trained = mean(weighed), float((np.abs(weighed) > SAME).mean())
     paid = [
         f"{percent(trained)} of them are trained on; their mean advantage is {figure(round(advantage or 0.0, 9))}."
     ] * (trained > 0)
     before = "the same tasks before" if tasks_recur(rows) or with_families(rows) is not None else "all rollouts before"
     than = "others of their groups" if worst.within else before
-    begun = above(rows.by_step(own), limit)
-    if begun["since_step"] != worst.since:  # see `_look`
+    begun = above(rows.by_step(affected), limit)
+    if begun["since_step"] != worst.since:  # see `_check`
         begun |= {"since_step": worst.since, "since_range": None, "half_step": None}
     return Card(
         id="new_observation",
         title=title,
         cost=mine * worst.cost,
-        evidence=(answers.said, f"They lose {figure(worst.cost)} more than {than}.", *paid),
+        evidence=(answers.sentence, f"They lose {figure(worst.cost)} more than {than}.", *paid),
         suggestion="Fix what answers so, or end such rollouts with an error and mask them; the policy is not at fault."
         if is_setup
         else "Read it: other calls of the same kind are answered otherwise, so find what these have in common.",
-        where=links.ids(rows.id[own & is_last]),
+        where=links.ids(rows.id[affected & is_last]),
         **begun,
-        own=own[is_last],
+        own=affected[is_last],
         is_setup=is_setup,
     )
 
@@ -206,29 +220,32 @@ class _Answers(NamedTuple):
 
     @classmethod
     def of(cls, now: Sequence[Texts], earlier: Sequence[Texts], keys: set[int]) -> "_Answers":
-        entries = [[it for one in some for it in _first_sent(one.actions)] for some in (now, earlier)]
-        names = kind_names([it["action"] for some in entries for it in some])
+        entries = [[entry for texts in some for entry in _first_sent(texts.actions)] for some in (now, earlier)]
+        names = kind_names([entry["action"] for some in entries for entry in some])
         counts, left = list[Counter[str]](), iter(names)
         for some in entries:
             named = list(zip(some, left, strict=False))  # the list first: it ends without taking a name
-            got = Counter(name for it, name in named if _key(it.get("observation")) in keys)
+            got = Counter(name for entry, name in named if _key(entry.get("observation")) in keys)
             counts += [got, Counter(name for _, name in named)]
         return cls(counts[0], counts[1], counts[2], counts[3], (len(now), len(earlier)))
 
     @property
-    def known(self) -> float:
+    def share_known(self) -> float:
         """Return the share of these answers that follow kinds of actions which were taken before, 0 to 1."""
-        return sum(n for it, n in self.got.items() if self.calls_before[it]) / self.got.total()
+        return sum(n for kind, n in self.got.items() if self.calls_before[kind]) / self.got.total()
 
     @property
     def counts(self) -> list[int]:
         """Return the four sums over the kinds of actions that get them."""
-        return [sum(it[name] for name in self.got) for it in (self.got, self.calls, self.got_before, self.calls_before)]
+        return [
+            sum(counter[name] for name in self.got)
+            for counter in (self.got, self.calls, self.got_before, self.calls_before)
+        ]
 
     @property
-    def said(self) -> str:
+    def sentence(self) -> str:
         got, calls, got_before, before = self.counts
-        kinds = listed([name for name, _ in sorted(self.got.items(), key=lambda it: (-it[1], it[0]))])
+        kinds = listed([name for name, _ in sorted(self.got.items(), key=lambda pair: (-pair[1], pair[0]))])
         return (
             f"In {self.rollouts[0]} of them that were read, {got:,} of {calls:,} answers to {kinds} are so (equal "
             f"actions count once); in {self.rollouts[1]} rollouts before, {got_before:,} of {before:,}."
@@ -237,12 +254,12 @@ class _Answers(NamedTuple):
 
 def _first_sent(actions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Return the actions of a rollout without those that repeat one: they say more of the policy."""
-    found: dict[str, Mapping[str, Any]] = {}
+    entries: dict[str, Mapping[str, Any]] = {}
     for entry in actions:
         action = entry.get("action") or (None if entry.get("observation") is None else _RESET)
         if action is not None:
-            found.setdefault(as_text(action), {**entry, "action": action})
-    return list(found.values())
+            entries.setdefault(as_text(action), {**entry, "action": action})
+    return list(entries.values())
 
 
 def _key(observation: Any) -> int | None:
@@ -255,10 +272,10 @@ def _quoted(read: Sequence[Texts], key: int) -> str:
     """Return the first observation of that key, in quotation marks: as far as all of them that were read begin alike
     but for numbers; words for one without text.
     """
-    every = (it.get("observation") for one in read for it in one.actions)
-    heard = [" ".join((observed_text(it) or "").split()) for it in every if _key(it) == key]
+    every = (action.get("observation") for texts in read for action in texts.actions)
+    heard = [" ".join((observed_text(each) or "").split()) for each in every if _key(each) == key]
     text = next(iter(heard), "")
-    words = [_DIGITS.sub("0", it).split() for it in heard]
+    words = [_DIGITS.sub("0", line).split() for line in heard]
     alike = len(list(takewhile(lambda same: len(set(same)) == 1, zip(*words, strict=False))))
     if 0 < alike < len(text.split()):
         text = " ".join(text.split()[:alike]) + _MORE
@@ -273,6 +290,6 @@ DIAGNOSTIC = check(
     f"groups (than the same tasks before, if whole groups have it), with a probability below {SURER:.1%} of that "
     "by chance. Silent if it follows kinds of actions that were not taken before, or repeated ones.",
     lambda run: None if any(run.all.facts["observation_keys"].tolist()) else "observations",
-    _look,
+    _check,
     needs_calls=True,
 )

@@ -49,11 +49,11 @@ def _failures(rows: Rows, fallback: Fallback | None) -> Floats:
     if fallback is not None:
         failures = np.fmax(failures, fallback.sent(rows))
     cut = np.maximum(cut, rows.stop_reason == StopReason.LENGTH)
-    known: Floats = np.maximum(failures - cut, 0.0)
+    without_action: Floats = np.maximum(failures - cut, 0.0)
     without = rows.stop_reason == StopReason.NO_ACTION
-    ended = np.isnan(known) & (rows.stop_reason != StopReason.NOT_RECORDED) & without.any()
-    known[ended] = without[ended]
-    return known
+    ended = np.isnan(without_action) & (rows.stop_reason != StopReason.NOT_RECORDED) & without.any()
+    without_action[ended] = without[ended]
+    return without_action
 
 
 def _unparsed_end(rows: Rows) -> Bools:
@@ -66,13 +66,13 @@ def _unparsed_end(rows: Rows) -> Bools:
 def _look_unparsed(run: Run) -> Outcome:
     rows, limit, fallback = run.rows, run.threshold("parse_failures", _SHARE), fallback_of(run.rows)
     failures, ended = _failures(rows, fallback), _unparsed_end(rows)
-    known = ~np.isnan(failures)
-    share = float(failures[known].sum() / max(np.fmax(rows.turns[known], 1).sum(), 1))
+    is_known = ~np.isnan(failures)
+    share = float(failures[is_known].sum() / max(np.fmax(rows.turns[is_known], 1).sum(), 1))
     bad, ends = (failures > 0) | ended, float(ended.mean())
     part, whole = run.cost_of("parse_failure"), contrast.cost(run, bad)
     is_costly = part > 0 and part >= _TENTH * run.fall.lost and "parse_failures" not in run.settings.thresholds
     if (max(share, ends) <= limit and not is_costly) or contrast.is_fine(run, bad):
-        return too_few(known, "answers in which an action was looked for") or quiet(
+        return too_few(is_known, "answers in which an action was looked for") or quiet(
             share, "of answers that are not truncated have no action", limit
         )
     streaks = percent(float((rows.facts["parse_streak"] >= _STREAK).mean()))
@@ -83,7 +83,7 @@ def _look_unparsed(run: Run) -> Outcome:
     where = {"parse_failures>0": rows.facts["parse_failures"] > 0, "stop:no_action": rows.stop_reason == "no_action"}
     if share <= limit:
         title, trend = f"{percent(ends)} of rollouts end with an answer without an action", _unparsed_end(run.all)
-    elif fallback is not None and np.nansum(sent := fallback.sent(rows)) > failures[known].sum() / 2:
+    elif fallback is not None and np.nansum(sent := fallback.sent(rows)) > failures[is_known].sum() / 2:
         lacking = float(np.nansum(rows.facts["unsaid_actions"]) / np.nansum(rows.turns))
         title = f"In {percent(lacking)} of turns the answer lacks the action that was sent, such as `{fallback.action}`"
         more = f"{percent(fallback.occurring)} of all actions occur in the answer before them."
@@ -182,27 +182,27 @@ def _look_idle(run: Run) -> Outcome:
 def _look_empty(run: Run) -> Outcome:
     rows, limit, every = run.rows, run.threshold("empty_answers", _EMPTY), find_empty(run.all)
     empty = every[run.all.step >= rows.steps[0]]
-    own = empty == 1
-    share = float(own.mean())
+    affected = empty == 1
+    share = float(affected.mean())
     if (lacking := too_few(np.isfinite(empty), "answers whose text is recorded")) is not None:
         return lacking
-    cost = contrast.cost(run, own)
+    cost = contrast.cost(run, affected)
     if share <= limit or cost == 0:
         return quiet(share, "of rollouts have no text in any answer", limit)
-    rewards = [figure(mean(rows.reward[some])) for some in (own, ~own)]
+    rewards = [figure(mean(rows.reward[some])) for some in (affected, ~affected)]
     return Card(
         id="empty_answers",
         title=f"{percent(share)} of rollouts say nothing: their answers are empty",
         cost=cost,
         evidence=(
-            f"{int(own.sum())} of {len(rows)} rollouts have neither text nor a tool call.",
+            f"{int(affected.sum())} of {len(rows)} rollouts have neither text nor a tool call.",
             f"Mean reward: empty {rewards[0]}, others {rewards[1]}.",
         ),
         suggestion="Open one with its tokens. If it ends at once, look at the end-of-turn token and the chat template; "
         "if it holds tokens, at what strips its text.",
-        where=links.ids(rows.id[own]),
+        where=links.ids(rows.id[affected]),
         **above(run.all.by_step(every), limit),
-        own=own,
+        own=affected,
     )
 
 
@@ -213,8 +213,8 @@ def _look_format(run: Run) -> Outcome:
     cards = [card for name in forms if (card := _find_lost_form(run, name)) is not None]
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
-    said = [f"{name} {exact_percent(mean(_mark_lacking(run, name)) or 0.0)}" for name in forms]
-    return Below(f"Share of rollouts without: {', '.join(said[:3])} (threshold {_LOST:.0%}, if it grew and costs).")
+    shares = [f"{name} {exact_percent(mean(_mark_lacking(run, name)) or 0.0)}" for name in forms]
+    return Below(f"Share of rollouts without: {', '.join(shares[:3])} (threshold {_LOST:.0%}, if it grew and costs).")
 
 
 def _is_form(run: Run, name: str) -> bool:
@@ -236,13 +236,13 @@ def _mark_lacking(run: Run, name: str) -> Floats:
 def _find_lost_form(run: Run, name: str) -> Card | None:
     """Return a card if rollouts lose a form that most had, and what other functions pay with it."""
     rows, limit, every = run.rows, run.threshold("lost_format", _LOST), _mark_lacking(run, name)
-    own = every[run.all.step >= rows.steps[0]] == 1
-    share, fields = float(own.mean()), above(run.all.by_step(every), limit)
+    affected = every[run.all.step >= rows.steps[0]] == 1
+    share, fields = float(affected.mean()), above(run.all.by_step(every), limit)
     first = fields["since_step"]
     if share <= limit or first is None or first <= run.all.steps[0]:
         return None
     before = float(np.nanmean(every[run.all.step < first]))
-    rest = compare(rows.reward - np.nan_to_num(rows.parts[name]), own, rows.group, rows.group)
+    rest = compare(rows.reward - np.nan_to_num(rows.parts[name]), affected, rows.group, rows.group)
     if before > min(1 - _HAD, share / 2) or rest is None or rest.chance is None or rest.chance > contrast.SURER:
         return None
     if rest.value >= 0:
@@ -252,12 +252,12 @@ def _find_lost_form(run: Run, name: str) -> Card | None:
     return Card(
         id="lost_format",
         title=f"{percent(share)} of rollouts lose a form: {name} is {low}, as for {percent(before)} before",
-        cost=contrast.cost(run, own),
+        cost=contrast.cost(run, affected),
         evidence=(f"Within groups, other functions pay {paid}.",),
         suggestion=f"Compare a rollout with {name} at {low} with one of its group that has the form: if its answer is "
         "right and is not read, the parser is too strict; if not, show the form in the prompt, or pay more for it.",
         where=f"{links.rewards(name)}<={float(np.nanmin(run.all.values[name])) + SAME:.9g}",
-        own=own,
+        own=affected,
         **fields,
     )
 

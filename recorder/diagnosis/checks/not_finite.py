@@ -10,10 +10,12 @@ _IN_A_ROW = 3  # logged steps: fp16 skips single steps whose gradient overflows,
 _FROM_FIRST = 10  # the same of a figure that never was finite: fp16 begins with several such steps [ours]
 
 
-def _look(run: Run) -> Outcome:
+def _check(run: Run) -> Outcome:
     curves = {name: run.scalars.get(name, ()) for name in (*_ALWAYS, *_SOME)}
     last = {name: max((step for step, _ in curve), default=-1) for name, curve in curves.items()}
-    gaps = {it: run.not_finite[it] for it in curves if run.not_finite.get(it) and (curves[it] or it in _ALWAYS)}
+    gaps = {
+        name: run.not_finite[name] for name in curves if run.not_finite.get(name) and (curves[name] or name in _ALWAYS)
+    }
     lasting = {name: [step for step in steps if step > last[name]] for name, steps in gaps.items()}
     least = {name: _FROM_FIRST if step < 0 else _IN_A_ROW for name, step in last.items()}
     broken = {name: steps for name, steps in lasting.items() if len(steps) >= least[name]}
@@ -59,6 +61,6 @@ NOT_FINITE = check(
     lambda run: (
         None if any(map(run.scalars.get, (*_ALWAYS, *_SOME))) or any(map(run.not_finite.get, _ALWAYS)) else _LACK
     ),
-    _look,
+    _check,
     limits=None,
 )

@@ -64,29 +64,29 @@ def follows(run: Run) -> Follows | NotJudged:
     if run.scale.success.solved(rows).mean() >= _SOLVED:
         return NotJudged("Most rollouts are solved.")
     limit, share = run.threshold("proxy", R), shares(rows)
-    known = list_figures(rows)
+    figures = list_figures(rows)
     forms = {name: values for name, values in rows.values.items() if is_form(name)}
-    found = [_closest(rows, None, 1.0, limit, known | (forms if any(map(is_outcome, rows.values)) else {}))]
+    candidates = [_closest(rows, None, 1.0, limit, figures | (forms if any(map(is_outcome, rows.values)) else {}))]
     names = [name for name in share if share[name] >= _SHARE and not is_form(name)]
     names = [name for name in names if _is_graded(rows, rows.parts[name])]
-    of_functions = [_closest(rows, name, share[name], limit, known) for name in names]
-    found += [it for it in of_functions if not _is_meant(run, it)]
-    return max(found, key=lambda it: (it.is_whole, it.function is None, abs(it.r)))
+    of_functions = [_closest(rows, name, share[name], limit, figures) for name in names]
+    candidates += [follows for follows in of_functions if not _is_meant(run, follows)]
+    return max(candidates, key=lambda each: (each.is_whole, each.function is None, abs(each.r)))
 
 
-def _closest(rows: Rows, function: str | None, share: float, limit: float, known: Mapping[str, Floats]) -> Follows:
+def _closest(rows: Rows, function: str | None, share: float, limit: float, figures: Mapping[str, Floats]) -> Follows:
     paid, is_odd = rows.reward if function is None else rows.parts[function], rows.group % 2 > 0
-    r = {name: float(np.nan_to_num(correlation(rows, paid, values))) for name, values in known.items()}
+    r = {name: float(np.nan_to_num(correlation(rows, paid, values))) for name, values in figures.items()}
     name = max(r, key=lambda name: abs(r[name]))
-    halves = [correlation(rows.where(own), paid[own], known[name][own]) for own in (is_odd, ~is_odd)]
+    halves = [correlation(rows.where(half), paid[half], figures[name][half]) for half in (is_odd, ~is_odd)]
     is_whole = abs(r[name]) >= limit and bool(np.nan_to_num(np.abs(halves)).min() >= limit - _SLACK)
     return Follows(function, name, r[name], is_whole, share, len(rows), len(rows.groups.size))
 
 
-def _is_meant(run: Run, found: Follows) -> bool:
+def _is_meant(run: Run, closest: Follows) -> bool:
     """Return True for a penalty of length: it follows length by design."""
-    is_length = found.figure in {TOKENS, SAMPLED} and found.r < 0
-    return is_length and found.function is not None and is_penalty(run.all, found.function)
+    is_length = closest.figure in {TOKENS, SAMPLED} and closest.r < 0
+    return is_length and closest.function is not None and is_penalty(run.all, closest.function)
 
 
 def _is_graded(rows: Rows, values: Floats) -> bool:
@@ -97,28 +97,28 @@ def _is_graded(rows: Rows, values: Floats) -> bool:
     return bool((kinds > 1).any()) and float((kinds >= _GRADED).sum()) >= _HALF * float((kinds > 1).sum())
 
 
-def _look(run: Run) -> Outcome:
-    found, limit = follows(run), run.threshold("proxy", R)
-    if not isinstance(found, Follows):
-        return found
-    name, share, r = found.function or "The reward", found.share, figure(found.r)
-    if found.is_whole and found.figure == TOKENS:
+def _check(run: Run) -> Outcome:
+    closest, limit = follows(run), run.threshold("proxy", R)
+    if not isinstance(closest, Follows):
+        return closest
+    name, share, r = closest.function or "The reward", closest.share, figure(closest.r)
+    if closest.is_whole and closest.figure == TOKENS:
         return NotJudged("It follows tokens per turn: see the check on length.")
-    if not found.is_whole:
-        return Below(f"{name} follows {found.figure} most closely: r = {r} within groups (threshold {limit:g}).")
+    if not closest.is_whole:
+        return Below(f"{name} follows {closest.figure} most closely: r = {r} within groups (threshold {limit:g}).")
     every = compared(run.all)
-    paid = every.reward if found.function is None else every.parts[found.function]
-    values = (list_figures(every) | dict(every.values))[found.figure]
+    paid = every.reward if closest.function is None else every.parts[closest.function]
+    values = (list_figures(every) | dict(every.values))[closest.figure]
     return Card(
         id="proxy",
-        title=f"{name} follows {found.figure} alone (r = {r} within groups)",
-        cost=run.fall.lost * abs(found.r) * share,
+        title=f"{name} follows {closest.figure} alone (r = {r} within groups)",
+        cost=run.fall.lost * abs(closest.r) * share,
         evidence=(
-            f"{found.rollouts} rollouts in {found.groups} groups were compared, without truncated and failed ones.",
-            *([f"It explains {part_of(share)} of the reward variance within groups."] if found.function else []),
+            f"{closest.rollouts} rollouts in {closest.groups} groups were compared, without truncated and failed ones.",
+            *([f"It explains {part_of(share)} of the reward variance within groups."] if closest.function else []),
         ),
-        suggestion=f"Compare two completions that differ in quality but not in {found.figure}. If the better one does "
-        f"not get the higher reward, the policy learns {found.figure}.",
+        suggestion=f"Compare two completions that differ in quality but not in {closest.figure}. If the better one "
+        f"does not get the higher reward, the policy learns {closest.figure}.",
         where="",
         **above(tuple((step, abs(value)) for step, value in correlations_by_step(every, paid, values)), limit),
         is_setup=True,
@@ -136,5 +136,5 @@ DIAGNOSTIC = check(
     f"for a reward that is the environment's own, and if {_SOLVED:.0%} are solved. Tokens per turn are left to the "
     "check on length.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
-    _look,
+    _check,
 )

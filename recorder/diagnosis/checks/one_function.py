@@ -44,16 +44,16 @@ def _look_constant(run: Run) -> Outcome:
 def _find_constant(run: Run, name: str) -> Card | str | None:
     """Return the card on a function that gives all last rollouts one value; a sentence's part if that is no fault."""
     values, weight, every = run.rows.values[name], run.rows.weights.get(name, 1.0), run.all.values[name]
-    known = np.isfinite(values)
-    if known.sum() < _ROLLOUTS or extent(values) > SAME:
+    is_known = np.isfinite(values)
+    if is_known.sum() < _ROLLOUTS or extent(values) > SAME:
         return None
-    value, part = float(values[known][0]), float(run.rows.parts[name][known][0])
+    value, part = float(values[is_known][0]), float(run.rows.parts[name][is_known][0])
     differs = np.abs(every - value) > SAME
-    said = f"{name} gives {figure(value)} to every rollout{'' if known.all() else ' that it scores'}"
+    title = f"{name} gives {figure(value)} to every rollout{'' if is_known.all() else ' that it scores'}"
     if differs.any() and part >= np.nanmax(run.all.parts[name]) - SAME:
-        return f"{said}, its best"
+        return f"{title}, its best"
     if not differs.any() and (part > SAME or weight < 0 or is_penalty(name)):
-        return said
+        return title
     room = best(run.all, name) - part if weight else 0.0
     others = [other for other, parts in run.rows.parts.items() if other != name and extent(parts) > SAME]
     evidence = [f"Functions that differ between rollouts: {listed(others) or 'none'}."]
@@ -69,7 +69,7 @@ def _find_constant(run: Run, name: str) -> Card | str | None:
             "templates may end the prompt with it, and no reward function is given that."
         )
     return _make_card(
-        run, name, differs, said, *evidence,
+        run, name, differs, title, *evidence,
         cost=room if differs.any() else min(room, _UNKNOWN * spread(run)),
         suggestion=suggestion,
         is_loss=bool(differs.any()),
@@ -104,7 +104,7 @@ def _make_card(
     """Return the card on a function that tells nothing since the last of all rollouts that `differs`, which is (N,) of
     all steps; a sentence's part if that may be chance.
     """
-    rows, known = run.all, np.isfinite(run.rows.values[name])
+    rows, is_known = run.all, np.isfinite(run.rows.values[name])
     first = int(rows.steps[rows.steps > rows.step[differs].max(initial=-1)][0])
     scored, has = (
         np.bincount(rows.group[some], minlength=len(rows.groups.size)) > 0
@@ -126,10 +126,10 @@ def _make_card(
             *evidence,
         ),
         suggestion=suggestion,
-        where="" if known.all() else f"-{links.rewards(name)}:none",
+        where="" if is_known.all() else f"-{links.rewards(name)}:none",
         trend=rows.by_step(differs),
         since_step=first,
-        own=None if known.all() else known,
+        own=None if is_known.all() else is_known,
         explains=_TELLS if is_loss else (),
         is_loss=is_loss,
     )
@@ -153,8 +153,8 @@ def _has_lowest(run: Run, rows: Rows, name: str) -> Bools:
 
 def _judge(run: Run, name: str) -> Card | None:
     rows, limit = run.all, run.threshold("new_value", _SHARE)
-    own, has = (_has_lowest(run, some, name) for some in (run.rows, rows))
-    parts, share = rows.parts[name], float(own.mean())
+    affected, has = (_has_lowest(run, some, name) for some in (run.rows, rows))
+    parts, share = rows.parts[name], float(affected.mean())
     fields = above(rows.by_step(np.where(np.isfinite(parts), has, np.nan)), limit)
     late = rows.step >= (fields["since_step"] or 0)
     grew = fields.get("half_step") is not None  # bit by bit, as what is learned does
@@ -162,7 +162,7 @@ def _judge(run: Run, name: str) -> Card | None:
         return None
     low, rest = float(parts[has][0]), shift(np.where(has, np.nan, parts), late, rows.group)
     has_fallen = rest.value < -_MOVED * (rest.before - low)
-    if has_fallen or _differs_within_groups(run, name, own):  # the policy may have learned to fail
+    if has_fallen or _differs_within_groups(run, name, affected):  # the policy may have learned to fail
         return None
     weight = rows.weights.get(name, 1.0)
     most = low / weight + SAME
@@ -171,45 +171,47 @@ def _judge(run: Run, name: str) -> Card | None:
     return Card(
         id="new_value",
         title=f"{name} gives exactly {value} to {percent(share)} of rollouts, and hardly ever did before",
-        cost=share * (float(np.nanmean(run.rows.parts[name][~own])) - low),
+        cost=share * (float(np.nanmean(run.rows.parts[name][~affected])) - low),
         evidence=(
             f"Before step {fields['since_step']}: {counts[0]} rollouts; since then: {counts[1]}.",
             f"Its other values have not fallen: mean {means[0]} before, {means[1]} since.",
             "The rollouts that get it are like others of their groups: no other figure differs clearly.",
-            *_tell_position(run.rows, own),
+            *_tell_position(run.rows, affected),
         ),
         suggestion=f"Look into {name}'s log for calls that failed (a rate limit, a timeout, an answer that could not "
         f"be read), and let it try again, or return None, in place of {value}.",
-        where=links.selecting(run.rows.id, own, {f"{links.rewards(name)}<={most:.9g}": run.rows.values[name] <= most}),
-        own=own,
+        where=links.selecting(
+            run.rows.id, affected, {f"{links.rewards(name)}<={most:.9g}": run.rows.values[name] <= most}
+        ),
+        own=affected,
         is_setup=True,
         **fields,
     )
 
 
-def _tell_position(rows: Rows, own: Bools) -> Iterator[str]:
+def _tell_position(rows: Rows, affected: Bools) -> Iterator[str]:
     """Say whether the rollouts are in one half of the steps' batches, in the order in which they were recorded."""
     step = np.searchsorted(rows.steps, rows.step)
     place = np.arange(len(rows)) - np.searchsorted(step, step)
     is_late = 2 * place >= np.bincount(step)[step]
-    halves = compare(own.astype(float), is_late, rows.group)
+    halves = compare(affected.astype(float), is_late, rows.group)
     is_sure = halves is not None and halves.chance is not None and halves.chance < CHANCE
     if halves is not None and is_sure and min(halves[:2]) <= _RARER * max(halves[:2]):
         first, second = percent(halves.others), percent(halves.chosen)
         yield f"By place in the batch: {first} of each step's first half, {second} of its second."
 
 
-def _differs_within_groups(run: Run, name: str, own: Bools) -> bool:
+def _differs_within_groups(run: Run, name: str, affected: Bools) -> bool:
     """Return True if these rollouts differ from others of their groups in what they did or in what other functions
     gave, or if most have no others in their groups: then they may have earned it.
     """
     rows = run.rows
-    mixed = distinct(rows.group, own.astype(float), count=len(rows.groups.size)) > 1
-    if mixed[rows.group][own].mean() < _MIXED:
+    mixed = distinct(rows.group, affected.astype(float), count=len(rows.groups.size)) > 1
+    if mixed[rows.group][affected].mean() < _MIXED:
         return True
     every = {**list_figures(rows), **rows.values}
     figures = {other: values for other, values in every.items() if other not in {name, "seconds"}}
-    return bool(find_largest(figures, own, rows.group, rows.group, np.isfinite(rows.reward))[0])
+    return bool(find_largest(figures, affected, rows.group, rows.group, np.isfinite(rows.reward))[0])
 
 
 CONSTANT_FUNCTION = check(

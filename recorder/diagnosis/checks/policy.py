@@ -35,10 +35,10 @@ def _recent(run: Run, name: str) -> list[float]:
 
     A learning rate that was never logged is taken from the trainer's arguments.
     """
-    trend, given = run.current.get(name, ()), run.config.get(name)
+    trend, argument = run.current.get(name, ()), run.config.get(name)
     recent = [value for _, value in run.recent(trend)]
-    if not recent and name == "learning_rate" and isinstance(given, int | float):
-        return [float(given)]
+    if not recent and name == "learning_rate" and isinstance(argument, int | float):
+        return [float(argument)]
     if name == "kl" and (np.isfinite([value for _, value in trend]).sum() <= FIRST_KL or not run.config.get("beta", 1)):
         return []  # with a weight of 0 the trainer does not compute it
     return recent
@@ -50,26 +50,32 @@ def _look_no_update(run: Run) -> Outcome:
         return NotJudged("No group has rewards of more than one rollout.")
     if not (spread[np.isfinite(spread)] > SAME).any():
         return NotJudged("Rewards do not vary within any group: there is nothing to learn.")
-    found = {name: values for name in STANDSTILL if (values := _recent(run, name))}
-    stopped = [name for name, values in found.items() if max(np.abs(values)) <= STANDSTILL[name]]
+    recent = {name: values for name in STANDSTILL if (values := _recent(run, name))}
+    stopped = [name for name, values in recent.items() if max(np.abs(values)) <= STANDSTILL[name]]
     if not stopped:
-        logged = {it: values for it, values in found.items() if run.current.get(it)}
+        logged = {figure_name: values for figure_name, values in recent.items() if run.current.get(figure_name)}
         if not logged:
             return NotJudged("The trainer logged no learning_rate, grad_norm or kl.")
-        most = ", ".join(f"{it} {figure(max(np.abs(values)))}" for it, values in logged.items())
+        most = ", ".join(f"{figure_name} {figure(max(np.abs(values)))}" for figure_name, values in logged.items())
         return Below(f"Largest values over the last steps: {most}.")
     name = stopped[0]
     trend: Trend = run.current.get(name, ())
-    said = [f"{it} is at most {figure(max(np.abs(found[it])))} over the last steps." for it in stopped]
+    sentences = [
+        f"{figure_name} is at most {figure(max(np.abs(recent[figure_name])))} over the last steps."
+        for figure_name in stopped
+    ]
     clip = run.current.get("clip_ratio/region_mean", run.current.get("clip_ratio", ()))
     clipped = [value for step, value in clip if step >= run.rows.steps[0]]
     if clipped and max(clipped) == 0:
-        said.append("No token was clipped.")
+        sentences.append("No token was clipped.")
     return Card(
         id="no_update",
-        title=f"The policy is not updated: {name} is {figure(max(np.abs(found[name])))}",
+        title=f"The policy is not updated: {name} is {figure(max(np.abs(recent[name])))}",
         cost=run.fall.lost,
-        evidence=(*said, f"Rewards differ in {int((spread > SAME).sum())} of {len(spread)} groups: there is a signal."),
+        evidence=(
+            *sentences,
+            f"Rewards differ in {int((spread > SAME).sum())} of {len(spread)} groups: there is a signal.",
+        ),
         suggestion="Check the learning rate and its schedule, frozen parameters, and masks that leave no tokens.",
         where="",
         trend=trend,
@@ -80,12 +86,14 @@ def _look_no_update(run: Run) -> Outcome:
 
 def _look_mismatch(run: Run) -> Outcome:
     outcomes = [make(run) for make in (_logged, _by_ratio, _by_entropy, _by_kl)]
-    found = next((it for kind in (Card, Below, NotJudged) for it in outcomes if isinstance(it, kind)), None)
-    if not isinstance(found, Card | Below) and any(
+    first = next(
+        (outcome for kind in (Card, Below, NotJudged) for outcome in outcomes if isinstance(outcome, kind)), None
+    )
+    if not isinstance(first, Card | Below) and any(
         name in run.scalars and name not in run.current for name in (*_NAMES, "entropy")
     ):
         return NotJudged("What the trainer logged at the last steps is NaN or infinite.")
-    return found
+    return first
 
 
 def _logged(run: Run) -> Outcome:
@@ -95,10 +103,10 @@ def _logged(run: Run) -> Outcome:
     if not mean > limit:
         calm = f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token (threshold {figure(limit)})."
         return Below(calm) if np.isfinite(mean) else None
-    said = [f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token."]
+    sentences = [f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token."]
     ratios = run.recent(run.current.get(f"{_RATIO}min", ()))
-    said += [f"Smallest importance-sampling ratio: {figure(min(value for _, value in ratios))}."] if ratios else []
-    return _card(run, f"{figure(mean)} nats per token", said, above(whole, limit))
+    sentences += [f"Smallest importance-sampling ratio: {figure(min(value for _, value in ratios))}."] if ratios else []
+    return _card(run, f"{figure(mean)} nats per token", sentences, above(whole, limit))
 
 
 def _by_ratio(run: Run) -> Outcome:
@@ -108,9 +116,9 @@ def _by_ratio(run: Run) -> Outcome:
     if not mean < _LEAST_RATIO:
         calm = f"Mean importance-sampling ratio: {figure(mean)} (threshold {_LEAST_RATIO:g})."
         return Below(calm) if np.isfinite(mean) else None
-    said = [f"If both agree it is 1. The loss is weighted by it: {percent(1 - mean)} of the gradient is lost."]
+    sentences = [f"If both agree it is 1. The loss is weighted by it: {percent(1 - mean)} of the gradient is lost."]
     title = f"the mean importance-sampling ratio is {figure(mean)}"
-    return _card(run, title, said, below(whole, _LEAST_RATIO))
+    return _card(run, title, sentences, below(whole, _LEAST_RATIO))
 
 
 def _by_entropy(run: Run) -> Outcome:
@@ -132,16 +140,21 @@ def _by_entropy(run: Run) -> Outcome:
     mean = _mean(recent)
     between = float(np.std([value for _, value in recent])) / np.sqrt(len(recent))
     error = max(between, _error(run.all.where(np.isin(run.all.step, [step for step, _ in recent]))))
-    nll, own = figure(entropy + mean), figure(entropy)
+    nll, of_trainer = figure(entropy + mean), figure(entropy)
     if not (abs(mean) > limit and abs(mean) > _ERRORS * error and np.isfinite(mean)):
-        return Below(f"Sampler NLL {nll} vs trainer entropy {own} nats per token (threshold: {figure(limit)} apart).")
-    said = [
-        f"The sampler's mean of -log p is {nll} nats per token; the trainer's entropy over the same tokens is {own}."
+        return Below(
+            f"Sampler NLL {nll} vs trainer entropy {of_trainer} nats per token (threshold: {figure(limit)} apart)."
+        )
+    sentences = [
+        (
+            f"The sampler's mean of -log p is {nll} nats per token; the trainer's entropy over the same tokens is "
+            f"{of_trainer}."
+        )
     ]
-    said += ["For on-policy samples the two are equal in expectation."]
-    title = f"sampler NLL {nll} vs trainer entropy {own} nats per token"
+    sentences += ["For on-policy samples the two are equal in expectation."]
+    title = f"sampler NLL {nll} vs trainer entropy {of_trainer} nats per token"
     begun = above(tuple((step, abs(value)) for step, value in whole), limit)
-    return _card(run, title, said, {**begun, "trend": whole, "limit": None})
+    return _card(run, title, sentences, {**begun, "trend": whole, "limit": None})
 
 
 def _by_kl(run: Run) -> Outcome:
@@ -159,42 +172,48 @@ def _by_kl(run: Run) -> Outcome:
         return Below(f"Mean KL to the reference: {figure(first)}, then {figure(last)} (threshold {_KL:g}).")
     compared = compare_over_time(run)
     # Those that never vary say nothing.
-    known = {name: it for name, it in (compared.differences if compared else {}).items() if it.chance != 1.0}
-    if compared is None or min((min(it.groups) for it in known.values()), default=0) < _GROUPS:
+    differences = {
+        name: difference
+        for name, difference in (compared.differences if compared else {}).items()
+        if difference.chance != 1.0
+    }
+    if compared is None or min((min(difference.groups) for difference in differences.values()), default=0) < _GROUPS:
         return NotJudged(f"The KL to the reference grew, and it takes {_GROUPS} groups to tell that nothing else did.")
-    differ = [name for name, it in known.items() if (it.chance or 0.0) <= max(compared.limit, SURER)]
+    differ = [
+        name for name, difference in differences.items() if (difference.chance or 0.0) <= max(compared.limit, SURER)
+    ]
     if differ:
         return Below(f"The KL to the reference grew to {figure(last)}, and {differ[0]} changed with it.")
-    said = f"No change beyond chance from {compared.said}: {listed(list(known))}."
+    sentence = f"No change beyond chance from {compared.said}: {listed(list(differences))}."
     title = f"the KL to the reference grew from {figure(first)} to {figure(last)}, and nothing that is sampled changed"
     advice = "Check that the sampler gets the weights of each step: their synchronisation, adapters, the model's name."
-    return _card(run, title, [said], above(trend, _KL), advice)
+    return _card(run, title, [sentence], above(trend, _KL), advice)
 
 
 def _surprise(rows: Rows) -> Trend:
     """Return the mean of -log p over each step's sampled tokens; steps without any are left out."""
     surprise, tokens = -rows.facts["mean_logprob"], rows.completion_tokens
-    known = np.isfinite(surprise) & (tokens > 0)
-    sums = rows.by_step(np.where(known, surprise * tokens, np.nan))
-    counts = rows.by_step(np.where(known, tokens, np.nan))
+    is_known = np.isfinite(surprise) & (tokens > 0)
+    sums = rows.by_step(np.where(is_known, surprise * tokens, np.nan))
+    counts = rows.by_step(np.where(is_known, tokens, np.nan))
     return tuple((step, total / count) for (step, total), (_, count) in zip(sums, counts, strict=True))
 
 
 def _error(rows: Rows) -> float:
     """Return the standard error of the mean over tokens, clustered by rollout (ratio estimator, Cochran 1977)."""
     surprise, tokens = -rows.facts["mean_logprob"], rows.completion_tokens
-    known = np.isfinite(surprise) & (tokens > 0)
-    surprise, tokens = surprise[known], tokens[known]
+    is_known = np.isfinite(surprise) & (tokens > 0)
+    surprise, tokens = surprise[is_known], tokens[is_known]
     mean = np.average(surprise, weights=tokens)
     return float(np.sqrt(np.sum((tokens * (surprise - mean)) ** 2)) / np.sum(tokens))
 
 
-def _card(run: Run, title: str, said: list[str], begun: dict[str, Any], advice: str = _ADVICE) -> Card:
+def _card(run: Run, title: str, sentences: list[str], begun: dict[str, Any], advice: str = _ADVICE) -> Card:
     return Card(
         id="mismatch",
         title=f"Trainer/sampler mismatch: {title}",
         cost=run.fall.lost,
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         suggestion=advice,
         where="",
         **begun,
@@ -226,7 +245,9 @@ def reuse(run: Run) -> int:
     """Return the optimizer steps that one batch of rollouts is used for, by the trainer's arguments; 1 by default."""
     config = run.config
     names = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
-    batches, times, accumulated = (it if isinstance(it := config.get(name), int) and it > 0 else 1 for name in names)
+    batches, times, accumulated = (
+        number if isinstance(number := config.get(name), int) and number > 0 else 1 for name in names
+    )
     return max(batches * times // accumulated, 1)
 
 
@@ -240,14 +261,14 @@ def _look_staleness(run: Run) -> Outcome:
         return quiet(share, f"of rollouts are {figure(limit)}+ policy versions old", _SHARE)
     gone = int(sum(value is not None for value in run.rows.dropped))
     trend = run.all.by_step(lag(run.all) + ahead)
-    said = [f"Lag in versions: mean {figure(float(behind.mean()))}, maximum {figure(float(behind.max()))}."]
-    said += [f"Each batch is used for {reuse(run)} steps, which adds {figure(ahead)} on average."] if ahead else []
-    said += [f"{gone} of {len(run.rows)} were dropped as too old or too large."] if gone else []
+    sentences = [f"Lag in versions: mean {figure(float(behind.mean()))}, maximum {figure(float(behind.max()))}."]
+    sentences += [f"Each batch is used for {reuse(run)} steps, which adds {figure(ahead)} on average."] if ahead else []
+    sentences += [f"{gone} of {len(run.rows)} were dropped as too old or too large."] if gone else []
     return Card(
         id="staleness",
         title=f"{percent(share)} of rollouts are {figure(limit)}+ policy versions old when they are trained on",
         cost=run.fall.lost * share,
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         suggestion="Sample with the newest weights, generate fewer rollouts ahead, or limit the staleness.",
         where="" if ahead >= limit else f"lag>={limit - ahead:g}",
         **above(trend, limit),

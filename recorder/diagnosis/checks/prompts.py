@@ -40,9 +40,9 @@ def _look_cut(run: Run) -> Outcome:
     others = tokens[~cut & np.isfinite(tokens)]
     of = f"of {len(np.unique(rows.task[cut])):,} tasks" if (rows.task[cut] >= 0).all() else "of any task"
     rest = f"; the longest other one has {figure(float(others.max()))}" if len(others) else ""
-    rewards = [figure(mean(rows.reward[it])) for it in (cut, ~cut)]
-    said = [f"{cut.sum():,} of {np.isfinite(tokens).sum():,} prompts, {of}, have exactly {count} tokens{rest}."]
-    said += ["Mean reward: cut {}, others {}.".format(*rewards)] if not cut.all() else []
+    rewards = [figure(mean(rows.reward[some])) for some in (cut, ~cut)]
+    sentences = [f"{cut.sum():,} of {np.isfinite(tokens).sum():,} prompts, {of}, have exactly {count} tokens{rest}."]
+    sentences += ["Mean reward: cut {}, others {}.".format(*rewards)] if not cut.all() else []
     shorten = "or shorten what the prompt holds."
     return Card(
         id="cut_prompts",
@@ -50,7 +50,7 @@ def _look_cut(run: Run) -> Outcome:
         if is_limit
         else f"{percent(share)} of prompts have exactly {count} tokens, none has more: they seem to be cut",
         cost=contrast.cost(run, cut),
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         suggestion=f"Raise max_prompt_length (now {count}), {shorten}"
         if is_limit
         else f"Find what cuts them, such as a limit of the server or of the tokenizer; raise it, {shorten}",
@@ -66,9 +66,9 @@ def _is_natural(rows: Rows, least: float) -> bool:
     one is half as frequent as the longest.
     """
     tokens = _tokens(rows)
-    known = np.isfinite(tokens)
-    lengths, code = np.unique(tokens[known], return_inverse=True)
-    tasks = distinct(code.reshape(-1), rows.task[known], count=len(lengths))
+    is_known = np.isfinite(tokens)
+    lengths, code = np.unique(tokens[is_known], return_inverse=True)
+    tasks = distinct(code.reshape(-1), rows.task[is_known], count=len(lengths))
     near = tasks[:-1][lengths[:-1] >= least]
     return 1 < len(lengths) <= _LENGTHS or int(near.max(initial=0)) >= max(2, _AS_OFTEN * int(tasks[-1]))
 
@@ -89,7 +89,7 @@ def _look_unfilled(run: Run) -> Outcome:
     groups, first = np.unique(run.rows.group, return_index=True)
     read = run.sample(np.isin(run.all.id, run.rows.id[first]), _READ)
     group_of = dict(zip(run.rows.id.tolist(), run.rows.group.tolist(), strict=True))
-    prompts = {group_of[row]: list_fields(prompt_of(it.messages)) for row, it in read.items()}
+    prompts = {group_of[row]: list_fields(prompt_of(texts.messages)) for row, texts in read.items()}
     if len(prompts) < min(LEAST_UNITS, len(groups)):
         return NotJudged("Too few texts of prompts are stored.")
     lacks, has = defaultdict[tuple[str, str, str], set[int]](set), defaultdict[str, set[int]](set)
@@ -100,29 +100,31 @@ def _look_unfilled(run: Run) -> Outcome:
                 (lacks[label, value or "", "" if value else following] if is_so else has[label]).add(group)
     seen = replace(run, rows=run.rows.where(is_read := np.isin(run.rows.group, list(prompts))))
     group, limit = run.rows.group[is_read], run.threshold("unfilled_prompts", _SHARE)
-    found = list[Card]()
+    cards = list[Card]()
     for (label, value, following), groups_of in lacks.items():
         chosen = np.isin(group, list(groups_of))
-        filled = {it for it in has[label] - groups_of if not following or following in labels[it]}
+        filled = {other for other in has[label] - groups_of if not following or following in labels[other]}
         has_others = len(filled) >= LEAST_UNITS
         if chosen.mean() > limit and (value or has_others) and _is_worse(seen, chosen, value, has_others=has_others):
-            found.append(_unfilled_card(seen, chosen, label, value, (len(prompts), len(groups_of), len(filled))))
-    best = max(found, key=lambda card: card.cost or 0.0, default=None)
+            cards.append(_unfilled_card(seen, chosen, label, value, (len(prompts), len(groups_of), len(filled))))
+    best = max(cards, key=lambda card: card.cost or 0.0, default=None)
     if best is None:
         return Below(f"Of {len(prompts):,} prompts that were read, none lacks a value at a cost.")
-    own = np.isin(run.rows.id, seen.rows.id[best.own])
-    whole = own if len(groups) <= _READ else _extended(run, own, is_read)
-    return replace(best, where=links.ids(run.rows.id[own if whole is None else whole]), own=whole)
+    affected = np.isin(run.rows.id, seen.rows.id[best.own])
+    whole = affected if len(groups) <= _READ else _extended(run, affected, is_read)
+    return replace(best, where=links.ids(run.rows.id[affected if whole is None else whole]), own=whole)
 
 
-def _extended(run: Run, own: Bools, is_read: Bools) -> Bools | None:
+def _extended(run: Run, affected: Bools, is_read: Bools) -> Bools | None:
     """Return (N,) True for rollouts of the families or evals of which all that were read are so, whether read or not;
     None if others are so, too.
     """
     for rows, _, _ in [*families_of(run), evals_of(run)]:
-        of_place = [np.bincount(rows.task[it] + 1, minlength=len(rows.tasks) + 1) for it in (own, is_read & ~own)]
+        of_place = [
+            np.bincount(rows.task[some] + 1, minlength=len(rows.tasks) + 1) for some in (affected, is_read & ~affected)
+        ]
         whole: Bools = ((of_place[0] > 0) & (of_place[1] == 0))[rows.task + 1]
-        if whole[own].all():
+        if whole[affected].all():
             return whole
     return None
 
@@ -142,17 +144,17 @@ def _is_worse(run: Run, chosen: Bools, value: str, *, has_others: bool) -> bool:
 
 def _unfilled_card(run: Run, chosen: Bools, label: str, value: str, counts: tuple[int, int, int]) -> Card:
     share, (read, lacking, filled) = float(chosen.mean()), counts
-    rewards = [figure(mean(run.rows.reward[it])) for it in (chosen, ~chosen)]
-    said = [f"Of {read:,} prompts that were read, each of another group, {lacking:,} say so."]
-    said += [f"{filled:,} of the others have a value there."] if filled else []
-    said += ["Mean reward: with it {}, others {}.".format(*rewards)] if not chosen.all() else []
-    shown = f"{label}: {value}".strip()
+    rewards = [figure(mean(run.rows.reward[some])) for some in (chosen, ~chosen)]
+    sentences = [f"Of {read:,} prompts that were read, each of another group, {lacking:,} say so."]
+    sentences += [f"{filled:,} of the others have a value there."] if filled else []
+    sentences += ["Mean reward: with it {}, others {}.".format(*rewards)] if not chosen.all() else []
+    line = f"{label}: {value}".strip()
     return Card(
         id="unfilled_prompts",
         title=f"In {percent(share)} of rollouts the prompt says {value or 'nothing'} where a value belongs "
-        f"(\u201c{shown}\u201d)",
+        f"(\u201c{line}\u201d)",
         cost=contrast.cost(run, chosen),
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         suggestion="Compare the names in the prompt's template with the dataset's columns, and look at rows of these "
         "tasks: the column may have another name, or be empty.",
         where="",

@@ -39,18 +39,20 @@ def charged(run: Run) -> Bools:
 
 
 def _look_loops(run: Run) -> Outcome:
-    loops, said = charged(run), list[str]()
+    loops, sentences = charged(run), list[str]()
     if not loops.any():
-        known, limit = ~np.isnan(run.rows.facts["action_tail"]), run.threshold("loops", _LOOPING)
-        found = float(looping(run.rows).mean())
-        return too_few(known, "recorded actions") or quiet(found, "of rollouts repeat their actions", limit)
+        is_known, limit = ~np.isnan(run.rows.facts["action_tail"]), run.threshold("loops", _LOOPING)
+        share = float(looping(run.rows).mean())
+        return too_few(is_known, "recorded actions") or quiet(share, "of rollouts repeat their actions", limit)
     kinds = loop_kinds(run.rows)
     at_end, around = kinds.values()
     if at_end.any():
         most = figure(float(run.rows.facts["action_tail"][at_end].max()))
-        said.append(f"Same action {LOOP}+ times in a row at the end: {at_end.sum()} of {len(loops)}, longest {most}.")
+        sentences.append(
+            f"Same action {LOOP}+ times in a row at the end: {at_end.sum()} of {len(loops)}, longest {most}."
+        )
     if around.any():
-        said.append(
+        sentences.append(
             f"More than {REPEATS:.0%} of actions taken before at the same observation, or going round the same few: "
             f"{around.sum()} of {len(loops)}, mean {percent(float(run.rows.facts['repeats'][around].mean()))}."
         )
@@ -58,7 +60,7 @@ def _look_loops(run: Run) -> Outcome:
         id="loops",
         title=f"{percent(float(loops.mean()))} of rollouts repeat the same actions",
         cost=contrast.cost(run, loops),
-        evidence=(*said, _paid(run, loops)),
+        evidence=(*sentences, _paid(run, loops)),
         suggestion="Say in the observation that nothing changed, penalise repeats, or end the episode after N of them.",
         where=links.selecting(run.rows.id, loops, kinds),
         **above(run.all.by_step(looping(run.all)), run.threshold("loops", _LOOPING)),
@@ -81,20 +83,20 @@ def _look_turns(run: Run) -> Outcome:
     share = float(ended.mean())
     cost = _cost(run, ended)
     if share <= limit or cost <= 0 or contrast.is_fine(run, ended):
-        known = too_few(rows.stop_reason != StopReason.NOT_RECORDED, "a recorded end")
+        lacking = too_few(rows.stop_reason != StopReason.NOT_RECORDED, "a recorded end")
         why = ["their lost reward is counted under loops"] if cost <= 0 else []
-        return known or quiet(share, "of rollouts run out of turns", limit, *why)
+        return lacking or quiet(share, "of rollouts run out of turns", limit, *why)
     turns, alone = mean(rows.turns[ended]), percent(float((ended & ~looping(rows)).sum() / ended.sum()))
     # If solvable tasks end in time, the others run out of turns because they are unsolvable.
     others = ~np.isin(rows.task, np.flatnonzero(never_solved(run)))
     is_of_hopeless = bool(others.any()) and float(ended[others].mean()) <= limit
-    said = [] if turns is None else [f"They have {figure(turns)} turns on average."]
-    said += [f"{alone} of them did not repeat their actions.", *_tasks(rows, ended)]
+    sentences = [] if turns is None else [f"They have {figure(turns)} turns on average."]
+    sentences += [f"{alone} of them did not repeat their actions.", *_tasks(rows, ended)]
     return Card(
         id="turn_limit",
         title=f"{percent(share)} of rollouts run out of turns",
         cost=cost,
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         suggestion="Allow more turns, or make the task smaller: nothing after the last turn can be rewarded.",
         where="stop:turn_limit",
         is_part=True,
@@ -106,15 +108,15 @@ def _look_turns(run: Run) -> Outcome:
 
 def _cost(run: Run, ended: Bools) -> float:
     """Return their part of the waterfall, without what the card on loops counts already."""
-    known = judged(run.rows)
-    own = ended & has_cause(run.rows, LossCause.LOOP) & known & ~charged(run)
-    return float(run.lost[own].sum() / max(int(known.sum()), 1))
+    is_judged = judged(run.rows)
+    affected = ended & has_cause(run.rows, LossCause.LOOP) & is_judged & ~charged(run)
+    return float(run.lost[affected].sum() / max(int(is_judged.sum()), 1))
 
 
 def _tasks(rows: Rows, ended: Bools) -> list[str]:
     """Name the tasks that run out of turns most often, if there are several tasks."""
-    known = rows.task >= 0
-    share = means(rows.task[known], ended[known], len(rows.tasks))
+    has_task = rows.task >= 0
+    share = means(rows.task[has_task], ended[has_task], len(rows.tasks))
     if np.isfinite(share).sum() < 2:
         return []
     worst = [t for t in np.argsort(-np.nan_to_num(share), kind="stable")[:3].tolist() if np.isfinite(share[t])]
@@ -132,8 +134,8 @@ def _signs(rows: Rows) -> dict[str, Bools]:
 
 def repeating(rows: Rows) -> Bools:
     """Return (N,) True for rollouts that repeat their own text."""
-    found: Bools = np.logical_or.reduce(list(_signs(rows).values()))
-    return found
+    is_repeating: Bools = np.logical_or.reduce(list(_signs(rows).values()))
+    return is_repeating
 
 
 def _look_degenerate(run: Run) -> Outcome:
@@ -141,8 +143,8 @@ def _look_degenerate(run: Run) -> Outcome:
     bad = repeating(rows)
     share = float(bad.mean())
     if share <= limit or contrast.is_fine(run, bad):
-        known = ~np.isnan(rows.facts["compression"])
-        return too_few(known, "recorded texts") or quiet(share, "of rollouts repeat their own text", limit)
+        is_known = ~np.isnan(rows.facts["compression"])
+        return too_few(is_known, "recorded texts") or quiet(share, "of rollouts repeat their own text", limit)
     compression, repeats = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
     evidence = [f"Median compression ratio: {figure(float(np.nanmedian(compression)))}."]
     if (~np.isnan(repeats)).any():
@@ -161,9 +163,9 @@ def _look_degenerate(run: Run) -> Outcome:
 
 def alike(rows: Rows) -> Floats:
     """Return (G,) share of a group's completions that duplicate another one; NaN for a single one, or if not known."""
-    known, count = ~np.isnan(rows.facts["completion_key"]), len(rows.groups.size)
-    sizes = np.bincount(rows.group[known], minlength=count)
-    kinds = distinct(rows.group[known], rows.facts["completion_key"][known], count=count)
+    is_known, count = ~np.isnan(rows.facts["completion_key"]), len(rows.groups.size)
+    sizes = np.bincount(rows.group[is_known], minlength=count)
+    kinds = distinct(rows.group[is_known], rows.facts["completion_key"][is_known], count=count)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(sizes > 1, (sizes - kinds) / (sizes - 1), np.nan)
 
@@ -172,26 +174,28 @@ def _look_diversity(run: Run) -> Outcome:
     twins, chosen = duplicated(run.rows), _chosen(run)
     sampled = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
     trends = [trend for trend in (logged(run.current), sampled) if trend]
-    trend = next((it for it in trends if (found := entropy(it)) and found.is_collapsed), trends[-1] if trends else ())
+    trend = next(
+        (trend for trend in trends if (fall := entropy(trend)) and fall.is_collapsed), trends[-1] if trends else ()
+    )
     fallen, share = entropy(trend), mean(twins)
-    said = [] if share is None else [f"{percent(share)} of completions duplicate another of their group."]
+    sentences = [] if share is None else [f"{percent(share)} of completions duplicate another of their group."]
     source = "the sampler's mean of -log p" if trend is sampled else "logged by the trainer"
     if fallen is not None or trend:
-        said.append(f"Entropy ({source}): {fallen.said if fallen else f'{figure(trend[-1][1])} nats per token'}.")
+        sentences.append(f"Entropy ({source}): {fallen.said if fallen else f'{figure(trend[-1][1])} nats per token'}.")
     if not chosen.any():
         if fallen is not None and fallen.is_collapsed:
             begun = below(trend, fallen.limit)
             if not _is_well(run, begun):
                 return _collapsed(run, fallen, source, begun)
-            said.append("The mean reward still rises, or is near the best.")
-        return Below(" ".join(said)) if said else NotJudged("No group has two completions to compare.")
+            sentences.append("The mean reward still rises, or is near the best.")
+        return Below(" ".join(sentences)) if sentences else NotJudged("No group has two completions to compare.")
     temperature = run.config.get("temperature")
-    said += [f"Temperature: {figure(temperature)}."] if isinstance(temperature, int | float) else []
+    sentences += [f"Temperature: {figure(temperature)}."] if isinstance(temperature, int | float) else []
     return Card(
         id="diversity",
         title=f"{percent(share or 0.0)} of completions duplicate another in their group",
         cost=float(run.lost[chosen[run.rows.group]].sum()) / len(run.rows),
-        evidence=tuple(said),
+        evidence=tuple(sentences),
         suggestion="Sample at temperature 1: duplicates teach nothing."
         if isinstance(temperature, int | float) and temperature < 1
         else "Add an entropy bonus or a KL term, or return to an earlier checkpoint.",
@@ -203,10 +207,10 @@ def _look_diversity(run: Run) -> Outcome:
     )
 
 
-def _collapsed(run: Run, found: Entropy, source: str, begun: dict[str, Any]) -> Card:
+def _collapsed(run: Run, fall: Entropy, source: str, begun: dict[str, Any]) -> Card:
     return Card(
         id="diversity",
-        title=f"Entropy collapsed: {found.said}",
+        title=f"Entropy collapsed: {fall.said}",
         cost=run.fall.lost,
         evidence=(f"It is {source}.", "The policy samples almost only its likeliest tokens: it no longer explores."),
         suggestion="Add an entropy bonus or a KL term, lower the learning rate, or return to an earlier checkpoint.",
@@ -234,19 +238,19 @@ def _chosen(run: Run) -> Bools:
     near-deterministic policy, it is every group with zero variance or duplicate completions.
     """
     twins, is_dead = alike(run.rows), dead(run.rows.groups)
-    known, same = ~np.isnan(twins), twins >= _ALIKE
+    is_known, same = ~np.isnan(twins), twins >= _ALIKE
     limit = run.threshold("diversity", _HALF)
-    is_alike = known.any() and float(twins[known].mean()) >= limit
-    if known.any() and _is_cold(run):
+    is_alike = is_known.any() and float(twins[is_known].mean()) >= limit
+    if is_known.any() and _is_cold(run):
         chosen, is_enough = is_dead, is_alike
     # If the policy samples almost only its likeliest tokens, duplicates follow from that.
     elif is_alike and (surprise := mean(-run.rows.facts["mean_logprob"])) is not None and surprise < FLOOR:
         chosen = is_dead | same
         failed = chosen & unsolved_groups(run.rows, run.scale)
-        is_enough = failed.sum() >= _FAILED * known.sum()
+        is_enough = failed.sum() >= _FAILED * is_known.sum()
     else:
         chosen = is_dead & same
-        is_enough = known.any() and same.sum() / known.sum() >= limit and is_dead[same].mean() >= _DEAD
+        is_enough = is_known.any() and same.sum() / is_known.sum() >= limit and is_dead[same].mean() >= _DEAD
     return chosen & is_enough
 
 

@@ -26,8 +26,8 @@ _BESIDE = ("turn_limit", "hacking", "forgotten")  # what learning one function i
 def _look_functions(run: Run) -> Outcome:
     units, share = _units(run), dict[str, float]()
     for unit in units:
-        if (found := _outweighed(unit) or _drowned(unit) or _overruled(unit) or _cancelled(unit)) is not None:
-            return found if unit is run else _of_whole(run, unit, found)
+        if (card := _outweighed(unit) or _drowned(unit) or _overruled(unit) or _cancelled(unit)) is not None:
+            return card if unit is run else _of_whole(run, unit, card)
         share |= shares(unit.rows)
     if not share:
         return NotJudged("The reward does not vary within groups.")
@@ -42,7 +42,7 @@ def _units(run: Run) -> list[Run]:
     what one gives says nothing about another's. Sets of under 5% of the groups of the largest are left out.
     """
     rows, count = run.all, len(run.all.groups.size)
-    applies = np.array([np.bincount(rows.group, np.isfinite(it), count) > 0 for it in rows.parts.values()])
+    applies = np.array([np.bincount(rows.group, np.isfinite(part), count) > 0 for part in rows.parts.values()])
     kinds, kind, sizes = np.unique(applies, axis=1, return_inverse=True, return_counts=True)
     large = np.flatnonzero((sizes >= _RARE * sizes.max()) & kinds.any(axis=0))
     if len(large) < 2:
@@ -68,11 +68,11 @@ def _of_whole(run: Run, unit: Run, card: Card) -> Card:
 def _outweighed(run: Run) -> Card | None:
     """Return a card if one function has nearly all of the variance, and another one that matters nearly none."""
     last = _pair(run, run.rows)
-    found = last or _pair_of_all(run)
-    if found is None:
+    pair = last or _pair_of_all(run)
+    if pair is None:
         return None
     over = "" if last else " over the whole run"
-    first, starved, share = found
+    first, starved, share = pair
     room, same = _room(run, starved), _only_value(run, starved)
     check = f"Check why {starved} gives {figure(same or 0.0)} to every rollout, such as a parser that never matches."
     return Card(
@@ -94,7 +94,11 @@ def _outweighed(run: Run) -> Card | None:
 def _drowned(run: Run) -> Card | None:
     """Return a card if the functions that define success have nearly none of the variance, though it varies."""
     share, marks = shares(run.rows), {mark.column for mark in run.scale.success.marks}
-    outcomes = [it for it in share if links.rewards(it) in marks and abs(run.rows.weights.get(it, 1.0)) > SAME]
+    outcomes = [
+        function
+        for function in share
+        if links.rewards(function) in marks and abs(run.rows.weights.get(function, 1.0)) > SAME
+    ]
     won = run.scale.success.solved(run.rows)
     varies = (means(run.rows.group, won, len(run.rows.groups.size)) % 1 > 0).mean() if outcomes else 0.0
     total = sum(share[name] for name in outcomes)
@@ -207,12 +211,12 @@ def _pair(run: Run, rows: Rows) -> tuple[str, str, dict[str, float]] | None:
 
 def _pair_of_all(run: Run) -> tuple[str, str, dict[str, float]] | None:
     """Find the pair over all steps, if in the last ones the first function is exhausted and the other still low."""
-    found = _pair(run, run.all)
-    if found is None:
+    pair = _pair(run, run.all)
+    if pair is None:
         return None
-    first, starved, _ = found
+    first, starved, _ = pair
     is_spent = _room(run, first) <= _LEAST * best(run.all, first)
-    return found if is_spent and _is_low(run, starved) and not _grows(run, starved) else None
+    return pair if is_spent and _is_low(run, starved) and not _grows(run, starved) else None
 
 
 def _grows(run: Run, name: str) -> bool:
@@ -252,8 +256,8 @@ def _is_low(run: Run, name: str) -> bool:
 
 def _room(run: Run, name: str) -> float:
     """Return what is left to gain by the function: the most that it can add less the mean that it adds."""
-    known = mean(run.rows.parts[name])
-    return 0.0 if known is None else best(run.all, name) - known
+    added = mean(run.rows.parts[name])
+    return 0.0 if added is None else best(run.all, name) - added
 
 
 def cancels(rows: Rows) -> Bools:
@@ -268,7 +272,7 @@ def cancels(rows: Rows) -> Bools:
 
 def _cancelled(run: Run) -> Card | None:
     cancelled = cancels(run.rows)
-    own, equal = cancelled[run.rows.group], dead(run.rows.groups)[run.rows.group]
+    affected, equal = cancelled[run.rows.group], dead(run.rows.groups)[run.rows.group]
     share = float(cancelled.mean()) if len(cancelled) else 0.0
     if share <= _LEAST:
         return None
@@ -278,8 +282,8 @@ def _cancelled(run: Run) -> Card | None:
         cost=run.fall.lost * share,
         evidence=(f"In {cancelled.sum()} groups they differ between rollouts, but their sum does not.",),
         suggestion="Change the weights so that they no longer cancel.",
-        where=links.selecting(run.rows.id, own, {"spread:0": equal}),
-        own=own,
+        where=links.selecting(run.rows.id, affected, {"spread:0": equal}),
+        own=affected,
         explains=("constant_reward",),
     )
 
@@ -331,11 +335,11 @@ def _look_hacking(run: Run) -> Outcome:
     if name in light:
         how = "which has little weight"
         weight = figure(run.all.weights.get(name, 1.0))
-        said = f"Its weight is {weight}: it can make {percent(light[name])} of the difference in reward."
+        sentence = f"Its weight is {weight}: it can make {percent(light[name])} of the difference in reward."
     else:
         how = f"and {payer} rises instead"
         first, last = figure(gains[payer].before), figure(gains[payer].after)
-        said = f"{payer} added {first} to the reward at first, and {last} at last."
+        sentence = f"{payer} added {first} to the reward at first, and {last} at last."
     course = (
         f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: {name} "
         f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
@@ -345,7 +349,7 @@ def _look_hacking(run: Run) -> Outcome:
         id="hacking",
         title=f"Suspected reward hacking: the reward rises while {name} falls, {how}",
         cost=max(run.fall.lost, 0.0) * min(fallen[name], 1.0) + gain.value,
-        evidence=(course, said),
+        evidence=(course, sentence),
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
         "weight, or fix the function that rewards them.",
         where=f"{links.rewards(name)}<={fall.after:.6g}",

@@ -31,8 +31,8 @@ def _look_constant(run: Run) -> Outcome:
         return Below(f"Rewards range from {figure(float(rewards.min()))} to {figure(float(rewards.max()))}.")
     if not unsolved_groups(rows, run.scale).any():
         return Below(f"Every rollout gets the reward {figure(float(rewards[0]))}, and all are solved.")
-    known = rows.env_reward_sum[np.isfinite(rows.env_reward_sum)]
-    better = float(np.mean(known > known.min() + SAME)) if len(known) else None
+    heard = rows.env_reward_sum[np.isfinite(rows.env_reward_sum)]
+    better = float(np.mean(heard > heard.min() + SAME)) if len(heard) else None
     if better == 0 and abs(rewards[0]) <= SAME:
         return NotJudged("All rewards are 0, and the environment rewards no rollout either: all may have failed.")
     reward = run.all.reward
@@ -76,10 +76,10 @@ def follows_prompt(rows: Rows) -> bool:
         return False
     task = np.full(len(groups.size), -1)
     task[rows.group] = rows.task
-    given, tasks = np.round(groups.mean[is_dead], 6), task[is_dead]
-    kinds = distinct(tasks[tasks >= 0], given[tasks >= 0], count=len(rows.tasks) + 1)  # the last of no task
+    rewards, tasks = np.round(groups.mean[is_dead], 6), task[is_dead]
+    kinds = distinct(tasks[tasks >= 0], rewards[tasks >= 0], count=len(rows.tasks) + 1)  # the last of no task
     is_told = (mean(duplicated(rows)) or 0.0) < _MOST and float(np.mean((kinds > 1)[tasks])) < _MOST
-    return bool(is_told and len(np.unique(given)) >= _GRADED)
+    return bool(is_told and len(np.unique(rewards)) >= _GRADED)
 
 
 def _look_dead(run: Run) -> Outcome:
@@ -154,7 +154,7 @@ def _look_cliff(run: Run) -> Outcome:
     if not sound or not now < limit * float(np.median(sound)):
         since, sound = last, [value for _, value in trend[-_TRAIL - _LAST : -_LAST]]
     before = float(np.median(sound))
-    told = (
+    course = (
         f"Median std over the {len(sound)} steps before step {since}: {figure(before)}. Mean over the last {_LAST}: "
         f"{figure(now)}."
     )
@@ -162,7 +162,7 @@ def _look_cliff(run: Run) -> Outcome:
         id="signal_cliff",
         title=f"The reward std within groups fell from {figure(before)} to {figure(now)}",
         cost=run.fall.lost * (1 - now / before),
-        evidence=(told,),
+        evidence=(course,),
         suggestion="Check what the rollouts of a group have in common now; return to an earlier checkpoint.",
         where=f"step:{last}..{trend[-1][0]}",
         own=run.rows.step >= last,

@@ -43,38 +43,38 @@ _SHIFT, _LEAST, _ERRORS, _CHANCE = 0.5, 0.05, 2.5, 0.01  # for the mix of tasks
 def _look_forgotten(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return _UNDEFINED
-    rows, what, found = run.all, "tasks", labels(run.all, run.scale, run.settings)
+    rows, what, labelled = run.all, "tasks", labels(run.all, run.scale, run.settings)
     if (grouped := with_families(rows)) is not None:
         whole = labels(grouped, run.scale, run.settings)
         lost = np.isin(grouped.task, np.flatnonzero(whole.label == Label.FORGOTTEN))
-        alone = np.isin(rows.task, np.flatnonzero(found.label == Label.FORGOTTEN))
+        alone = np.isin(rows.task, np.flatnonzero(labelled.label == Label.FORGOTTEN))
         # Of a family that regressed as a whole, few tasks may have attempts enough to be sure of each.
         still = (
             tried(rows, run.scale) & lost & (grouped.step >= whole.since[grouped.task]) & run.scale.success.solved(rows)
         )
         is_whole = len(np.unique(rows.task[still])) <= len(np.unique(rows.task[lost])) / 2
         if not tasks_recur(rows) or (lost.any() and is_whole and lost.sum() > (alone & ~lost).sum()):
-            rows, what, found = grouped, "task families", whole
+            rows, what, labelled = grouped, "task families", whole
     often = int((np.bincount(rows.task[tried(rows, run.scale)]) >= ATTEMPTS).sum())
     if often == 0:
         return NotJudged(f"No task has {ATTEMPTS} attempts yet.", Lack.TASKS)
     is_last = rows.step >= run.rows.steps[0]
-    starts = np.where(found.label == Label.FORGOTTEN, found.since, -1)
+    starts = np.where(labelled.label == Label.FORGOTTEN, labelled.since, -1)
     if grouped is not None and not np.isin(rows.task, np.flatnonzero(starts >= 0))[is_last].any():
         partly = _find_partly_fallen(run, grouped)
         if (partly >= 0).any():
             rows, what, starts = grouped, "task families", partly
     gone = np.flatnonzero(starts >= 0)
     of = tried(rows, run.scale) & np.isin(rows.task, gone)
-    own = np.isin(rows.task, gone)[is_last]
-    if not own.any():
+    affected = np.isin(rows.task, gone)[is_last]
+    if not affected.any():
         return Below(f"None of {often:,} {what} with {ATTEMPTS} or more attempts regressed.")
     is_late = rows.step >= starts[rows.task]
     won, loss = run.scale.success.solved(rows), losses(rows, run.scale)
     before, since = of & ~is_late, of & is_late
     share = float(won[since].mean())
     names, first = [rows.tasks[task] for task in gone.tolist()], int(starts[gone].min())
-    told = (
+    sentence = (
         f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
         f"{since.sum()} since. Solved: {run.scale.success.said}."
     )
@@ -82,14 +82,14 @@ def _look_forgotten(run: Run) -> Outcome:
         id="forgotten",
         title=f"{len(gone)} of {len(rows.tasks):,} {what} regressed: {percent(share)} of attempts solve "
         f"{'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
-        cost=max(float((run.lost[own] - loss[before].mean()).sum()), 0.0) / len(run.rows),
-        evidence=(told,),
+        cost=max(float((run.lost[affected] - loss[before].mean()).sum()), 0.0) / len(run.rows),
+        evidence=(sentence,),
         suggestion="Return to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these "
         "tasks more often.",
         where=links.tasks(names, "task" if what == "tasks" else "family"),
         trend=rows.where(of).by_step(won[of]),
         since_step=first,
-        own=own,
+        own=affected,
     )
 
 
@@ -133,8 +133,8 @@ def _count_groups(rows: Rows) -> Ints:
 
 def never_solved(run: Run) -> Bools:
     """Return (T,) True for tasks that none of many attempts over the whole run solved."""
-    found: Bools = labels(run.all, run.scale, run.settings).label == Label.NEVER
-    return found
+    is_never: Bools = labels(run.all, run.scale, run.settings).label == Label.NEVER
+    return is_never
 
 
 def _look_never(run: Run) -> Outcome:
@@ -143,14 +143,14 @@ def _look_never(run: Run) -> Outcome:
     rows = run.rows
     unsolved = never_solved(run)
     hopeless = are_beyond_chance(run.all, run.scale, unsolved)
-    own = np.isin(rows.task, np.flatnonzero(hopeless))
+    affected = np.isin(rows.task, np.flatnonzero(hopeless))
     heard = run.all.env_reward_sum
     is_out_of_reach = np.isfinite(heard).any() and extent(heard) <= SAME  # the environment rewards no rollout either
     least = int(run.threshold("never_solved", ATTEMPTS))
     often = int((np.bincount(run.all.task[tried(run.all, run.scale)]) >= least).sum())
     if not often:
         return NotJudged(f"No task has {least} attempts yet.", Lack.TASKS)
-    if not own.any():
+    if not affected.any():
         why = "do not occur in the last steps" if hopeless.any() else "may be hard tasks that had too few attempts"
         rest = f", and {why}" if unsolved.any() else ""
         return Below(f"Of {often:,} tasks with {least}+ attempts, {unsolved.sum():,} were never solved{rest}.")
@@ -158,8 +158,8 @@ def _look_never(run: Run) -> Outcome:
         return NotJudged("No task is solved at all: the cause may be other than the tasks.")
     if follows_prompt(rows):
         return NotJudged("The reward depends on the prompt alone: no completion could have changed it.")
-    others = float(run.lost[~own].mean()) if (~own).any() else 0.0
-    cost = float(max(run.lost[own].mean() - others, 0.0) * own.mean())
+    others = float(run.lost[~affected].mean()) if (~affected).any() else 0.0
+    cost = float(max(run.lost[affected].mean() - others, 0.0) * affected.mean())
     cost = run.cost_of(LossCause.WRONG_ANSWER) if hopeless.all() else cost
     names = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
     judged = f"{often:,} tasks" + ("" if often == len(rows.tasks) else f" with {least}+ attempts")
@@ -170,14 +170,17 @@ def _look_never(run: Run) -> Outcome:
         cost=cost,
         evidence=(
             f"{listed(names)}: none of {attempts} attempts over the whole run solved it ({run.scale.success.said}).",
-            f"{int(own.sum())} attempts are in the last steps: {percent(float(own.mean()))} of their rollouts.",
+            (
+                f"{int(affected.sum())} attempts are in the last steps: {percent(float(affected.mean()))} of their "
+                "rollouts."
+            ),
             *(agreed := _name_agreed(run, hopeless)),
         ),
         suggestion="Verify these references by hand first: the model may be right."
         if agreed
         else "Drop them, start with easier tasks (curriculum), or verify by hand that they are solvable.",
         where=links.tasks(names),
-        own=own,
+        own=affected,
     )
 
 
@@ -188,23 +191,25 @@ def _name_agreed(run: Run, hopeless: Bools) -> list[str]:
     """
     column = reference_column(run.rows, run.labels, run.settings.reference)
     of = np.isin(run.all.task, np.flatnonzero(hopeless)[:_TASKS_READ])
-    told = {row: final_answer(texts.messages) for row, texts in (run.sample(of, _READ) if column else {}).items()}
-    written = {row: it.text[:_LENGTH] for row, it in told.items() if it is not None and it.place != LAST_LINE}
+    finals = {row: final_answer(texts.messages) for row, texts in (run.sample(of, _READ) if column else {}).items()}
+    written = {
+        row: final.text[:_LENGTH] for row, final in finals.items() if final is not None and final.place != LAST_LINE
+    }
     rows = run.all.where(np.isin(run.all.id, list(written)))
     if not len(rows):
         return []
-    given, references = defaultdict(list), defaultdict(set)
-    known = run.read_labels(rows).get(column or "", [None] * len(rows))
-    for row, task, reference in zip(rows.id.tolist(), rows.task.tolist(), known, strict=True):
-        given[task].append(written[row])
+    answers_of, references = defaultdict(list), defaultdict(set)
+    columns = run.read_labels(rows).get(column or "", [None] * len(rows))
+    for row, task, reference in zip(rows.id.tolist(), rows.task.tolist(), columns, strict=True):
+        answers_of[task].append(written[row])
         references[task].add(reference)
-    often = [task for task, answers in given.items() if len(answers) >= _ANSWERS and len(references[task]) == 1]
+    often = [task for task, answers in answers_of.items() if len(answers) >= _ANSWERS and len(references[task]) == 1]
     agreed: dict[int, tuple[str, int, str]] = {}
     for task in often:
-        answer, count = Counter(map(plain, given[task])).most_common(1)[0]
+        answer, count = Counter(map(plain, answers_of[task])).most_common(1)[0]
         (reference,) = references[task]
-        if reference and len(answer) > 1 and count >= _AGREE * len(given[task]):
-            first = next(it for it in given[task] if plain(it) == answer)
+        if reference and len(answer) > 1 and count >= _AGREE * len(answers_of[task]):
+            first = next(final for final in answers_of[task] if plain(final) == answer)
             if not holds(first, reference) and not holds(reference, first):
                 agreed[task] = first, count, reference[-_LENGTH:]
     if len({answer for answer, *_ in agreed.values()}) < 2 or 2 * len(agreed) < len(often):
@@ -212,8 +217,8 @@ def _name_agreed(run: Run, hopeless: Bools) -> list[str]:
     task, (answer, count, reference) = next(iter(agreed.items()))
     return [(
         f"{len(often)} of them have {_ANSWERS} or more marked answers that were read; in {len(agreed)} most agree on "
-        f"one that is not the reference. {rows.tasks[task]}: {answer} in {count} of {len(given[task])}, the reference "
-        f"is {reference}."
+        f"one that is not the reference. {rows.tasks[task]}: {answer} in {count} of {len(answers_of[task])}, the "
+        f"reference is {reference}."
     )]  # fmt: skip
 
 
@@ -226,7 +231,7 @@ def _look_mix(run: Run) -> Outcome:
         return NotJudged("The run has a single step.")
     for field, rows in _mixed(run.all):
         spans = [(rows.step >= of.steps[0]) & (rows.step <= of.steps[-1]) for of in run.windows]
-        found = before, after = run.windows if field == "task" else (rows.where(spans[0]), rows.where(spans[1]))
+        sides = before, after = run.windows if field == "task" else (rows.where(spans[0]), rows.where(spans[1]))
         (n0, m0), (n1, m1) = _means(before), _means(after)
         # A mean of a task that one side lacks would be a guess, and make of a collapse a harder mix. A family of which
         # one side has a few groups only would be judged by these few tasks.
@@ -240,12 +245,12 @@ def _look_mix(run: Run) -> Outcome:
         before, after = run.windows
         (n0, _), (n1, _) = _means(before), _means(after)
         return _look_others(run, before, after, (n0 > 0) & (n1 > 0))
-    n0, n1, m0, m1 = (np.where(is_shared, it, 0.0) for it in (n0, n1, m0, m1))
+    n0, n1, m0, m1 = (np.where(is_shared, column, 0.0) for column in (n0, n1, m0, m1))
     w0, w1 = n0 / n0.sum(), n1 / n1.sum()
     mix, within = float(((w1 - w0) * (m0 + m1) / 2).sum()), float(((m1 - m0) * (w0 + w1) / 2).sum())
     mean = (m0 + m1) / 2
     between = float(np.average((mean - np.average(mean, weights=n0 + n1)) ** 2, weights=n0 + n1))
-    draws = (len(np.unique(rows.group[np.isin(rows.task, np.flatnonzero(is_shared))])) for rows in found)  # of a task
+    draws = (len(np.unique(rows.group[np.isin(rows.task, np.flatnonzero(is_shared))])) for rows in sides)  # of a task
     chance = _ERRORS * np.sqrt(between * sum(1 / max(number, 1) for number in draws))
     limit = run.threshold("task_mix", _SHIFT)
     if -mix <= max(_LEAST * spread(run), chance) or -mix < limit * (abs(mix) + abs(min(within, 0))):
@@ -253,7 +258,7 @@ def _look_mix(run: Run) -> Outcome:
     of_both = "" if shared > 1 - SAME else f" among tasks of both, which have {percent(shared)} of the rollouts"
     grown = np.flatnonzero(w1 > w0)
     more = grown[np.argsort((w0 - w1)[grown] * (np.average(mean, weights=w0) - mean[grown]))][:3]
-    said = [f"{rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]
+    changes = [f"{rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]
     course = (
         f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: "
         f"within-task change {figure(within)}, task-mix change {figure(mix)}."
@@ -262,7 +267,7 @@ def _look_mix(run: Run) -> Outcome:
         id="task_mix",
         title=f"The task mix became harder: it lowers the mean reward by {figure(-mix)}{of_both}",
         cost=-mix * shared,
-        evidence=(course, f"More frequent{of_both}: {', '.join(said)}."),
+        evidence=(course, f"More frequent{of_both}: {', '.join(changes)}."),
         suggestion="Compare task by task: only the mean within tasks tells whether the policy changed.",
         where=links.tasks([rows.tasks[t] for t in more], field),
         **below(
@@ -288,13 +293,13 @@ def _mixed(rows: Rows) -> Iterator[tuple[str, Rows]]:
 def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outcome:
     """Tell of other tasks in place of the first ones; nothing shows if these are harder, or the policy is worse."""
     rows, early, late = run.all, run.all.step <= before.steps[-1], run.all.step >= after.steps[0]
-    own = (early | late) & attempted(rows)
-    same = own & np.append(is_shared, False)[rows.task]
-    apart, alike = (compare(rows.reward[of], late[of], rows.group[of]) for of in (own & ~same, same))
+    chosen = (early | late) & attempted(rows)
+    same = chosen & np.append(is_shared, False)[rows.task]
+    apart, alike = (compare(rows.reward[of], late[of], rows.group[of]) for of in (chosen & ~same, same))
     has_fallen = alike is not None and alike.chance is not None and alike.chance <= _CHANCE and alike.value < 0
     # If the same tasks lost half as much, too, the new ones do not explain it.
     has_fallen = has_fallen or (alike is not None and apart is not None and alike.value <= apart.value / 2)
-    new = float((own & late & ~same).sum() / max((own & late).sum(), 1))
+    new = float((chosen & late & ~same).sum() / max((chosen & late).sum(), 1))
     is_new = tasks_recur(rows) and new >= run.threshold("task_mix", _SHIFT) and not has_fallen
     if not is_new or apart is None or apart.chance is None:
         return NotJudged(
@@ -307,9 +312,9 @@ def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outco
             f"{percent(new)} of the last rollouts are of tasks that the first steps lack; their mean reward is "
             f"{figure(apart.chosen)}, of those in their place {figure(apart.others)}."
         )
-    names = [rows.tasks[task] for task in np.unique(rows.task[own & late & ~same]).tolist()]
+    names = [rows.tasks[task] for task in np.unique(rows.task[chosen & late & ~same]).tolist()]
     trend = rows.by_step(np.where(attempted(rows), rows.reward, np.nan))
-    told = (
+    sentence = (
         f"Mean reward {figure(apart.chosen)} in {apart.groups[0]} groups of tasks that the first steps lack, "
         f"{figure(apart.others)} in {apart.groups[1]} groups of the tasks in whose place they came."
     )
@@ -318,14 +323,14 @@ def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outco
         title=f"{percent(new)} of the last rollouts are of new tasks: mean reward lower by {figure(-apart.value)}",
         cost=-apart.value * new,
         evidence=(
-            told,
+            sentence,
             "Whether the new tasks are harder or the policy became worse, these steps do not show.",
             f"New: {listed(names)}.",
         ),
         suggestion="Evaluate one checkpoint on the tasks of the first steps and on those of the last.",
         where=links.tasks(names),
         **below(trend, (apart.chosen + apart.others) / 2),
-        own=np.isin(run.rows.task, np.unique(rows.task[own & late & ~same])),
+        own=np.isin(run.rows.task, np.unique(rows.task[chosen & late & ~same])),
     )
 
 

@@ -33,8 +33,8 @@ def mixed(rows: Rows) -> Bools:
 def _vary(rows: Rows, *columns: Floats | Ints) -> Bools:
     """Return (G,) True for groups with different values of the columns. Rollouts that raised have no ids: left out."""
     returned = rows.status == Status.OK
-    known = (np.nan_to_num(column[returned], nan=-1.0) for column in (rows.group, *columns))
-    return distinct(*known, count=len(rows.groups.size)) > 1
+    codes = (np.nan_to_num(column[returned], nan=-1.0) for column in (rows.group, *columns))
+    return distinct(*codes, count=len(rows.groups.size)) > 1
 
 
 def unseeded(rows: Rows) -> Bools:
@@ -44,15 +44,15 @@ def unseeded(rows: Rows) -> Bools:
     """
     keys, (_, is_known), is_mixed = rows.facts["prompt_key"], rows.asked, mixed(rows)[rows.group]
     returned = rows.status == Status.OK
-    found: Bools = _vary(rows, keys)[rows.group] & is_known & ~is_mixed & returned
+    is_unseeded: Bools = _vary(rows, keys)[rows.group] & is_known & ~is_mixed & returned
     odd = is_mixed & returned & ~is_known
     tasks = rows.task[odd]
     if odd.any() and np.isfinite((keys + rows.facts["env_steps"])[odd]).all():
         prompt: Ints = np.unique(keys[odd], return_inverse=True)[1].reshape(-1)
         is_one_task = distinct(rows.group[odd], tasks, count=len(rows.groups.size)).max() == 1
         is_one_task |= all(rows.tasks[task].startswith(UNNAMED) for task in np.unique(tasks[tasks >= 0]))
-        found |= odd & is_one_task & (distinct(prompt, tasks, count=int(prompt.max()) + 1).max() == 1)
-    return found
+        is_unseeded |= odd & is_one_task & (distinct(prompt, tasks, count=int(prompt.max()) + 1).max() == 1)
+    return is_unseeded
 
 
 def swapped(rows: Rows) -> Bools:
@@ -63,23 +63,23 @@ def swapped(rows: Rows) -> Bools:
     if the whole run has fewer prompts than tasks: prompts do not identify tasks then.
     """
     prompt, _ = rows.asked
-    known = np.isfinite(prompt) & (rows.task >= 0)
-    found = np.zeros(len(rows), bool)
-    if not known.any():
-        return found
-    key: Ints = np.unique(prompt[known], return_inverse=True)[1].reshape(-1)
-    task: Ints = np.unique(rows.task[known], return_inverse=True)[1].reshape(-1)
-    step: Ints = np.unique(rows.step[known], return_inverse=True)[1].reshape(-1)
+    is_known = np.isfinite(prompt) & (rows.task >= 0)
+    is_swapped = np.zeros(len(rows), bool)
+    if not is_known.any():
+        return is_swapped
+    key: Ints = np.unique(prompt[is_known], return_inverse=True)[1].reshape(-1)
+    task: Ints = np.unique(rows.task[is_known], return_inverse=True)[1].reshape(-1)
+    step: Ints = np.unique(rows.step[is_known], return_inverse=True)[1].reshape(-1)
     prompts, tasks, steps = (int(code.max()) + 1 for code in (key, task, step))
     if prompts >= tasks:
         is_shared = distinct(key, task, count=prompts)[key] > 1
         has_others = distinct(task, key, count=tasks)[task] > 1
         is_short = (distinct(step, key, count=steps) < distinct(step, task, count=steps))[step]
-        found[known] = is_shared & has_others & is_short
-    return found
+        is_swapped[is_known] = is_shared & has_others & is_short
+    return is_swapped
 
 
-def _look(run: Run) -> Outcome:
+def _check(run: Run) -> Outcome:
     rows = run.rows
     odd = mixed(rows)[rows.group] & ~unseeded(rows)
     other = swapped(run.all)[run.all.step >= rows.steps[0]] & ~odd
@@ -91,9 +91,11 @@ def _look(run: Run) -> Outcome:
             return NotJudged("No group has two rollouts.")
         return quiet(share, "of rollouts are grouped with another prompt", run.threshold("wiring", 0.0))
     groups, sizes = np.unique(rows.group[odd]), np.bincount(rows.group)
-    said = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
+    sentences = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
     if other.any():
-        said.append(f"{other.sum()} rollouts answer a prompt that several tasks share: at most one of them asked it.")
+        sentences.append(
+            f"{other.sum()} rollouts answer a prompt that several tasks share: at most one of them asked it."
+        )
     mixed_title = f"{percent(len(groups) / len(sizes))} of groups mix different prompts"
     keys = rows.facts["prompt_key"]
     # The filter on prompts finds the groups only if those that mix tasks are exactly those that mix prompts.
@@ -103,7 +105,7 @@ def _look(run: Run) -> Outcome:
         id="wiring",
         title=mixed_title if odd.any() else f"{percent(share)} of rollouts answer a prompt that several tasks share",
         cost=run.fall.lost * share,
-        evidence=(*said, "Advantages compare a completion with its group: here with answers to other questions."),
+        evidence=(*sentences, "Advantages compare a completion with its group: here with answers to other questions."),
         suggestion="Return rows in the order of the prompts: each prompt is already repeated num_generations times.",
         where="prompts>1" if by_prompt else ids(rows.id[odd | other]),
         is_loss=False,
@@ -161,7 +163,7 @@ DIAGNOSTIC = check(
     f"{_SWAPPED:.0%} of rollouts share their prompt with another task, although their own task has other prompts, too, "
     "at steps that have fewer prompts than tasks (a dataset may contain a question twice).",
     _missing,
-    _look,
+    _check,
     source="TRL repeats each prompt num_generations times already",
 )
 FIRST_PROMPTS = check(

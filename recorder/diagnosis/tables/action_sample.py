@@ -72,15 +72,15 @@ class Sample:
 
 def sampled(played: Sequence[Played]) -> Sample:
     """Return the summary of these rollouts."""
-    moves = [[entry for entry in it.actions if entry["action"] is not None] for it in played]
+    moves = [[entry for entry in rollout.actions if entry["action"] is not None] for rollout in played]
     named = iter(kind_names([entry["action"] for of_one in moves for entry in of_one]))
     kinds: dict[str, ActionKind] = {}
     errors: dict[str, Seen] = {}
     repeated: dict[str, Seen] = {}
-    for it, entries in zip(played, moves, strict=True):
+    for rollout, entries in zip(played, moves, strict=True):
         names = [next(named) for _ in entries]
-        _add_actions(kinds, errors, it, entries, names)
-        _add_observations(repeated, it)
+        _add_actions(kinds, errors, rollout, entries, names)
+        _add_observations(repeated, rollout)
     return Sample(
         rollouts=len(played),
         actions=sum(map(len, moves)),
@@ -93,7 +93,7 @@ def sampled(played: Sequence[Played]) -> Sample:
 def _add_actions(
     kinds: dict[str, ActionKind],
     errors: dict[str, Seen],
-    it: Played,
+    rollout: Played,
     entries: Sequence[Mapping[str, Any]],
     names: Sequence[str],
 ) -> None:
@@ -102,31 +102,31 @@ def _add_actions(
         kind = kinds.setdefault(name, ActionKind(name))
         kind.times += 1
         kind.values[written_action(entry["action"])[:SHOWN]] += 1
-        _once(kind.rollouts, it.id)
+        _once(kind.rollouts, rollout.id)
         if (error := failure(entry)) is not None:
             kind.failed += 1
-            _once(kind.failed_in, it.id)
-            _see(errors, error, it.id, kind_of(error)).after[name] += 1
+            _once(kind.failed_in, rollout.id)
+            _see(errors, error, rollout.id, kind_of(error)).after[name] += 1
     for _, same in groupby(zip(texts, names, strict=True)):
         run = list(same)
         if len(run) >= LOOP:
-            _once(kinds[run[0][1]].looped_in, it.id)
+            _once(kinds[run[0][1]].looped_in, rollout.id)
     if names:
-        kinds[names[0]].first_in.append(it.id)
-        kinds[names[-1]].last_in.append(it.id)
-        kinds[names[-1]].last_rewards += [] if it.reward is None else [it.reward]
+        kinds[names[0]].first_in.append(rollout.id)
+        kinds[names[-1]].last_in.append(rollout.id)
+        kinds[names[-1]].last_rewards += [] if rollout.reward is None else [rollout.reward]
 
 
-def _add_observations(repeated: dict[str, Seen], it: Played) -> None:
+def _add_observations(repeated: dict[str, Seen], rollout: Played) -> None:
     seen: set[str] = set()
-    for text in (as_text(entry["observation"]) for entry in it.actions if entry["observation"] is not None):
+    for text in (as_text(entry["observation"]) for entry in rollout.actions if entry["observation"] is not None):
         if text in seen:
-            _see(repeated, text[:SHOWN], it.id)
+            _see(repeated, text[:SHOWN], rollout.id)
         seen.add(text)
 
 
-def _see(found: dict[str, Seen], text: str, rollout: int, kind: str = "") -> Seen:
-    seen = found.setdefault(kind or text, Seen(text))
+def _see(by_kind: dict[str, Seen], text: str, rollout: int, kind: str = "") -> Seen:
+    seen = by_kind.setdefault(kind or text, Seen(text))
     seen.times += 1
     _once(seen.rollouts, rollout)
     return seen
@@ -149,8 +149,8 @@ def failure(entry: Mapping[str, Any]) -> str | None:
     if not isinstance(observation, Mapping):
         return None
     for key in _ERROR_KEYS:
-        if said := observation.get(key):
-            message = said.get("message") or said.get("error_type") if isinstance(said, Mapping) else said
+        if value := observation.get(key):
+            message = value.get("message") or value.get("error_type") if isinstance(value, Mapping) else value
             return _first_line(key if message is True or not message else message)
     return next((f"{key} {code}" for key, code in _exit_codes(observation) if code), None)
 
@@ -196,7 +196,7 @@ def kind_names(actions: Sequence[Any]) -> list[str]:
         if not names[place]:
             by_shape[_shape(action)].append(place)
     for shape, places in by_shape.items():
-        for place, name in zip(places, _named(shape, [_bare(actions[place]) for place in places]), strict=True):
+        for place, name in zip(places, _name_actions(shape, [_bare(actions[place]) for place in places]), strict=True):
             names[place] = name
     return names
 
@@ -209,7 +209,7 @@ def _shape(action: Any) -> tuple[str, ...]:
     return (type(action).__name__, *(sorted(map(str, bare(action))) if isinstance(action, Mapping) else ()))
 
 
-def _named(shape: tuple[str, ...], actions: list[Any]) -> Iterable[str]:
+def _name_actions(shape: tuple[str, ...], actions: list[Any]) -> Iterable[str]:
     if not isinstance(actions[0], Mapping):
         return _values(actions)
     keys = shape[1:]
@@ -223,12 +223,12 @@ def _named(shape: tuple[str, ...], actions: list[Any]) -> Iterable[str]:
 
 def _telling(keys: Sequence[str], actions: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the key whose short texts divide actions of one shape into the fewest kinds; None without one."""
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for key in keys:
         values = [action[key] for action in actions]
         if all(isinstance(value, str) and len(value) <= _SHORT for value in values):
-            found[key] = len(set(values))
-    several = {key: count for key, count in found.items() if 1 < count <= _FEW and 2 * count <= len(actions)}
+            counts[key] = len(set(values))
+    several = {key: count for key, count in counts.items() if 1 < count <= _FEW and 2 * count <= len(actions)}
     return min(several, key=lambda key: several[key]) if several else None
 
 
@@ -237,10 +237,10 @@ def _values(values: Sequence[Any]) -> list[str]:
     texts = [as_text(value) for value in values]
     if len(set(texts)) <= _FEW:
         return [text[:SHOWN] for text in texts]
-    found = []
+    names = []
     for value, text in zip(values, texts, strict=True):
         word = _WORD.match(text)
         of_type = f"{_SOME}number" if isinstance(value, int | float) else f"{_SOME}{type(value).__name__}"
         first = f"{word[1][:_SHORT]}{_MORE}" if word else text[:_SHORT]
-        found.append(first if isinstance(value, str) else of_type)
-    return found
+        names.append(first if isinstance(value, str) else of_type)
+    return names

@@ -96,17 +96,17 @@ def fallback_of(rows: Rows) -> Fallback | None:
     None if there is none, or if it is sent only once, as the last action: the loop ends the episode with it then.
     """
     unsaid, steps = rows.facts["unsaid_actions"], rows.facts["env_steps"]
-    names, codes = np.unique([str(it or "") for it in rows.facts["unsaid_action"]], return_inverse=True)
-    sums, said = np.bincount(codes, np.nan_to_num(unsaid)), float(np.nansum(steps - unsaid))
-    if not said or not sums.any():
+    names, codes = np.unique([str(action or "") for action in rows.facts["unsaid_action"]], return_inverse=True)
+    sums, occurring = np.bincount(codes, np.nan_to_num(unsaid)), float(np.nansum(steps - unsaid))
+    if not occurring or not sums.any():
         return None
     top = int(np.argmax(sums))
-    others = said / (said + float(sums.sum() - sums[top]))
-    found = Fallback(str(names[top]), others, said / (said + float(sums.sum())))
+    others = occurring / (occurring + float(sums.sum() - sums[top]))
+    fallback = Fallback(str(names[top]), others, occurring / (occurring + float(sums.sum())))
     mine = (codes == top) & (unsaid > 0)
-    closing = mine & (unsaid == 1) & (rows.facts["last_action"] == found.action)
+    closing = mine & (unsaid == 1) & (rows.facts["last_action"] == fallback.action)
     is_one = sums[top] >= _MOST * sums.sum() and closing.sum() < OCCUR * mine.sum()
-    return found if is_one and found.others >= OCCUR else None
+    return fallback if is_one and fallback.others >= OCCUR else None
 
 
 def loop_kinds(rows: Rows) -> dict[str, Bools]:
@@ -127,7 +127,7 @@ def looping(rows: Rows) -> Bools:
 
 def habits(rows: Rows) -> list[HabitFound]:
     """Return the habits for which anything is recorded."""
-    found, fallback = [], fallback_of(rows)
+    occurring, fallback = [], fallback_of(rows)
     for habit in HABITS:
         values = rows.facts[habit.column]
         if habit.id == "unparsed" and fallback is not None:
@@ -137,12 +137,12 @@ def habits(rows: Rows) -> list[HabitFound]:
         if habit.id == "loops":
             kinds, values = loop_kinds(rows), np.where(np.isnan(values), np.nan, looping(rows))
             habit = replace(habit, where=selecting(rows.id, looping(rows), kinds))  # noqa: PLW2901
-        known = ~np.isnan(values)
-        has = known & habit.has(values)
-        if known.any() and not (habit.id == "no_tool" and has[known].all()):
-            rewards = mean(rows.reward[has]), mean(rows.reward[known & ~has])
-            found.append(HabitFound(habit, int(has.sum()), int(known.sum()), *rewards))
-    return found
+        is_known = ~np.isnan(values)
+        has = is_known & habit.has(values)
+        if is_known.any() and not (habit.id == "no_tool" and has[is_known].all()):
+            rewards = mean(rows.reward[has]), mean(rows.reward[is_known & ~has])
+            occurring.append(HabitFound(habit, int(has.sum()), int(is_known.sum()), *rewards))
+    return occurring
 
 
 def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
@@ -156,8 +156,8 @@ def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
         for of in (has | True, has & scale.success.known(rows), has & scale.success.solved(rows))
     ]
     mean_of = means(code, rows.reward, len(places))
-    found = [
-        Tally(name, int(n), None if np.isnan(it) else float(it), int(scored), int(wins) if is_told else None)
-        for name, it, n, scored, wins in zip(places, mean_of, *counts, strict=True)
+    counted = [
+        Tally(name, int(n), None if np.isnan(average) else float(average), int(scored), int(wins) if is_told else None)
+        for name, average, n, scored, wins in zip(places, mean_of, *counts, strict=True)
     ]
-    return sorted(found, key=lambda it: -it.rollouts)
+    return sorted(counted, key=lambda tally: -tally.rollouts)

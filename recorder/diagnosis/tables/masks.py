@@ -28,17 +28,17 @@ class Mask:
 
 def masks(rows: Rows, trained: Bools, config: Mapping[str, Any], scalars: Mapping[str, Trend]) -> tuple[Mask, ...]:
     """Return the masks that are enabled; `trained` is (N,) True for rollouts that count as trained on."""
-    found = [_importance_sampling(rows, trained, config, scalars)]
+    candidates = [_importance_sampling(rows, trained, config, scalars)]
     threshold = config.get("off_policy_mask_threshold")
     if threshold is not None:
         what = f"masked rollouts of negative advantage as off-policy (threshold {threshold})"
         count = int((trained & (rows.advantage < 0)).sum())
-        found.append(Mask("off_policy_mask_threshold", what, count, where="advantage<0"))
+        candidates.append(Mask("off_policy_mask_threshold", what, count, where="advantage<0"))
     unseen = trained & np.asarray(rows.stop_reason == StopReason.NOT_RECORDED, bool)
     if config.get("mask_truncated_completions") is True and unseen.any():
         what = "masked rollouts without a recorded stop reason as truncated"
-        found.append(Mask("mask_truncated_completions", what, int(unseen.sum()), where="stop:not_recorded"))
-    return tuple(mask for mask in found if mask is not None)
+        candidates.append(Mask("mask_truncated_completions", what, int(unseen.sum()), where="stop:not_recorded"))
+    return tuple(mask for mask in candidates if mask is not None)
 
 
 def _importance_sampling(
@@ -61,16 +61,18 @@ def _importance_sampling(
         "vllm_importance_sampling_mode",
         f"dropped {what} by importance sampling ({mode}, above {cap})",
         int(left.sum()),
-        _said(ratios, rows, clean),
+        _describe_ratios(ratios, rows, clean),
         "" if (left == trained).all() else exactly(rows.id[left]) or None,
     )
 
 
-def _said(ratios: Mapping[int, float], rows: Rows, clean: list[int]) -> str:
+def _describe_ratios(ratios: Mapping[int, float], rows: Rows, clean: list[int]) -> str:
     """Describe the logged ratios: TRL logs 0 for one that it dropped."""
     here = [step for step in rows.steps.tolist() if step in ratios]
     if not here:
         return f"The trainer logged no {RATIO}, which would be 0 where something was dropped."
     dropped = sum(ratios[step] == 0 for step in here)
-    kept = f"; at {len(set(clean) & set(here))} nothing was" if clean else ""
-    return f"The trainer's {RATIO} is 0 at {dropped} of {len(here)} steps: something was dropped there{kept}."
+    nothing_dropped = f"; at {len(set(clean) & set(here))} nothing was" if clean else ""
+    return (
+        f"The trainer's {RATIO} is 0 at {dropped} of {len(here)} steps: something was dropped there{nothing_dropped}."
+    )

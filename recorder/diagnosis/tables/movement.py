@@ -35,8 +35,10 @@ class Signal:
     @property
     def clause(self) -> str:
         """Return the problem as a clause, for use after a colon."""
-        said = self.said.partition(":")[0].rstrip(".")
-        return f"{self.name} {said.removeprefix('It ')}" if said.startswith("It ") else f"{self.name}: {said}"
+        sentence = self.said.partition(":")[0].rstrip(".")
+        return (
+            f"{self.name} {sentence.removeprefix('It ')}" if sentence.startswith("It ") else f"{self.name}: {sentence}"
+        )
 
     @property
     def last(self) -> float | None:
@@ -59,22 +61,26 @@ def signals(scalars: Mapping[str, Trend], config: Mapping[str, Any], first: int 
         "entropy": _entropy,
     }
     last = max((step for step, _ in scalars.get(_ALWAYS, ())), default=0)
-    known = {**scalars, "entropy": logged(scalars)}
-    return tuple(_signal(name, known.get(name, ()), make, last, config) for name, make in makers.items())
+    curves = {**scalars, "entropy": logged(scalars)}
+    return tuple(_signal(name, curves.get(name, ()), make, last, config) for name, make in makers.items())
 
 
 def _signal(
     name: str, trend: Trend, make: Callable[[Trend], tuple[str, bool]], last: int, config: Mapping[str, Any]
 ) -> Signal:
-    given = config.get(name)
+    configured = config.get(name)
     if not trend and name == "kl" and config.get("beta") == 0:
         return Signal(name, "Not logged: beta is 0, so the trainer computes no KL penalty.")
     if not trend:
-        said = f"Not logged; the configured value is {figure(given)}." if isinstance(given, float) else "Not logged."
-        return Signal(name, said)
+        sentence = (
+            f"Not logged; the configured value is {figure(configured)}."
+            if isinstance(configured, float)
+            else "Not logged."
+        )
+        return Signal(name, sentence)
     if trend[-1][0] < last:
-        said = f"Not finite, or not logged, after step {trend[-1][0]:,}; {_ALWAYS} was logged up to step {last:,}."
-        return Signal(name, said, True, trend)
+        sentence = f"Not finite, or not logged, after step {trend[-1][0]:,}; {_ALWAYS} was logged up to step {last:,}."
+        return Signal(name, sentence, True, trend)
     return Signal(name, *make(trend), trend)
 
 
@@ -94,9 +100,9 @@ def _standstill(trend: Trend, limit: float, first: int) -> tuple[str, bool]:
     if begun is not None:
         is_bad = max(_recent(trend, first)) <= limit
         value = max(abs(value) for step, value in trend if step >= begun)
-        said = "is 0" if value == 0 else f"is at most {figure(value)}"
+        clause = "is 0" if value == 0 else f"is at most {figure(value)}"
         when = f"at {_all(trend)}" if begun == trend[0][0] else f"since step {begun:,}"
-        return f"It {said} {when}{': the policy is not updated' if is_bad else ''}.", is_bad
+        return f"It {clause} {when}{': the policy is not updated' if is_bad else ''}.", is_bad
     still = sum(abs(value) <= limit for _, value in trend)
     if still:
         return f"At {still} of {len(trend)} logged steps it was at most {figure(limit)}; now it is above.", False
@@ -108,11 +114,11 @@ def _standstill(trend: Trend, limit: float, first: int) -> tuple[str, bool]:
 def _clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:
     highest = max(value for _, value in trend)
     if highest == 0:
-        said = f"No token was clipped at {_all(trend).replace('all', 'any of')}"
+        clause = f"No token was clipped at {_all(trend).replace('all', 'any of')}"
         # If each batch is used once, the updated policy is the one that sampled it.
         batches, accumulated = config.get("steps_per_generation"), config.get("gradient_accumulation_steps")
         is_once = config.get("num_iterations") == 1 and batches is not None and batches == accumulated
-        return f"{said}{': each batch is trained on once' if is_once else ''}.", False
+        return f"{clause}{': each batch is trained on once' if is_once else ''}.", False
     step = next(step for step, value in trend if value == highest)
     return f"At most {percent(highest)} of tokens were clipped, at step {step:,}.", False
 
@@ -126,12 +132,12 @@ def _grown(trend: Trend) -> tuple[str, bool]:
 
 
 def _entropy(trend: Trend) -> tuple[str, bool]:
-    found = entropy(trend)
-    if found is None:
+    fall = entropy(trend)
+    if fall is None:
         return _grown(trend)
-    step = below(trend, found.limit)["since_step"]
+    step = below(trend, fall.limit)["since_step"]
     when = "" if step is None else f" at step {step:,}"
-    return f"{found.said}{f': collapsed{when}' if found.is_collapsed else ''}.", found.is_collapsed
+    return f"{fall.said}{f': collapsed{when}' if fall.is_collapsed else ''}.", fall.is_collapsed
 
 
 def _all(trend: Trend) -> str:

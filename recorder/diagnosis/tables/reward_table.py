@@ -33,12 +33,12 @@ def functions(rows: Rows, every: Rows) -> list[Function]:
     """Return all reward functions of the run, the largest variance share first: means and shares over `rows`, best
     values and trends over all of its rollouts.
     """
-    share, found = shares(rows), []
+    share, table = shares(rows), []
     earlier = every.steps[every.steps < min(rows.steps, default=0)][-len(rows.steps) :]
     is_earlier = np.isin(every.step, earlier)
     for name, part in rows.parts.items():
         weight, counted, most = rows.weights.get(name, 1.0), mean(part), best(every, name)
-        found.append(
+        table.append(
             Function(
                 name=name,
                 weight=weight,
@@ -52,7 +52,7 @@ def functions(rows: Rows, every: Rows) -> list[Function]:
                 trend=every.by_step(every.values[name]),
             )
         )
-    return sorted(found, key=lambda it: (-(it.share or 0.0), -abs(it.weight), it.name))
+    return sorted(table, key=lambda function: (-(function.share or 0.0), -abs(function.weight), function.name))
 
 
 def shares_by(place: Ints, rows: Rows) -> dict[str, Floats]:
@@ -89,10 +89,10 @@ def correlations(rows: Rows) -> dict[tuple[str, str], float]:
     """
     columns: dict[str, Floats] = {key(name): values for name, values in rows.values.items()}
     columns |= {REWARD: rows.reward, ENVIRONMENT: rows.env_reward_sum, LENGTH: lengths(rows)}
-    found: dict[tuple[str, str], float] = {}
-    for one, other in combinations(columns, 2):
-        found[one, other] = found[other, one] = correlation(rows, columns[one], columns[other])
-    return found
+    by_pair: dict[tuple[str, str], float] = {}
+    for first, other in combinations(columns, 2):
+        by_pair[first, other] = by_pair[other, first] = correlation(rows, columns[first], columns[other])
+    return by_pair
 
 
 def key(function: str) -> str:

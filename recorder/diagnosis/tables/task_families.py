@@ -24,17 +24,17 @@ def families(tasks: Sequence[str]) -> list[str] | None:
         if min(map(len, parts), default=1) < 2:
             continue
         for depth in range(max(map(len, parts)) - 1, 0, -1):
-            found = [separator.join([*it[: min(depth, len(it) - 1)], ""]) for it in parts]
-            if 2 <= len(set(found)) <= min(_MOST, len(tasks) / _SEVERAL):
-                return found
+            names = [separator.join([*part[: min(depth, len(part) - 1)], ""]) for part in parts]
+            if 2 <= len(set(names)) <= min(_MOST, len(tasks) / _SEVERAL):
+                return names
     return None
 
 
 def tasks_recur(rows: Rows) -> bool:
     """Return True if most rollouts with a task are of tasks that come in more than two groups."""
-    known = rows.task >= 0
-    groups = distinct(rows.task[known], rows.group[known], count=len(rows.tasks))
-    return bool(known.any()) and float((groups > 2)[rows.task[known]].mean()) > _OFTEN
+    has_task = rows.task >= 0
+    groups = distinct(rows.task[has_task], rows.group[has_task], count=len(rows.tasks))
+    return bool(has_task.any()) and float((groups > 2)[rows.task[has_task]].mean()) > _OFTEN
 
 
 def by_family(rows: Rows) -> Rows | None:
@@ -51,5 +51,5 @@ def with_families(rows: Rows) -> Rows | None:
         return None
     names = list(dict.fromkeys(named))
     place = {name: number for number, name in enumerate(names)}
-    codes = np.array([*(place[it] for it in named), -1], np.int64)  # the last one for rollouts without a task
+    codes = np.array([*(place[family] for family in named), -1], np.int64)  # the last one for rollouts without a task
     return replace(rows, task=codes[rows.task], tasks=names)

@@ -134,8 +134,8 @@ def labels(rows: Rows, scale: Scale, settings: Settings | None = None) -> Labels
     """
     thresholds = settings.thresholds if settings else {}
     attempts, fallen = thresholds.get("never_solved", ATTEMPTS), thresholds.get("forgotten", FALLEN)
-    own, has_reward = tried(rows, scale), attempted(rows)
-    task, step, won = rows.task[own], rows.step[own], scale.success.solved(rows)[own]
+    is_tried, has_reward = tried(rows, scale), attempted(rows)
+    task, step, won = rows.task[is_tried], rows.step[is_tried], scale.success.solved(rows)[is_tried]
     number = len(rows.tasks)
     tries, wins = _count(task, number), _count(task[won], number)
     last_solved = np.full(number, -1, np.int64)
@@ -158,37 +158,39 @@ def find_falls(rows: Rows, scale: Scale, may_be_lost: Bools, fallen: float) -> t
     and (T,) the shares of its attempts that solved it before and since. Only the (T,) tasks that `may_be_lost` are
     judged.
     """
-    own, number = tried(rows, scale), len(rows.tasks)
-    task, step, won = rows.task[own], rows.step[own], scale.success.solved(rows)[own]
+    is_tried, number = tried(rows, scale), len(rows.tasks)
+    task, step, won = rows.task[is_tried], rows.step[is_tried], scale.success.solved(rows)[is_tried]
     since, before, after = np.full(number, -1, np.int64), np.full(number, np.nan), np.full(number, np.nan)
     limit = FORGOTTEN_CHANCE / max(int((_count(task, number) >= ATTEMPTS).sum()), 1)
-    for one, effect in _effects(rows, scale, may_be_lost).items():
-        found = _regression(step[task == one], won[task == one], effect, fallen, limit)
-        if found is not None:
-            since[one], before[one], after[one] = found
+    for index, effect in _effects(rows, scale, may_be_lost).items():
+        fall = _regression(step[task == index], won[task == index], effect, fallen, limit)
+        if fall is not None:
+            since[index], before[index], after[index] = fall
     return since, before, after
 
 
 def _effects(rows: Rows, scale: Scale, chosen: Bools) -> dict[int, float]:
     """Return Kish's design effect for each of the (T,) chosen tasks: so many attempts of a group count as one."""
-    own, alike = tried(rows, scale), alikeness(rows, scale) if chosen.any() else 0.0
-    sizes = {one: np.bincount(rows.group[own & (rows.task == one)]) for one in np.flatnonzero(chosen).tolist()}
-    return {one: 1 + (float(of[of > 0].mean()) - 1) * alike for one, of in sizes.items()}
+    is_tried, alike = tried(rows, scale), alikeness(rows, scale) if chosen.any() else 0.0
+    sizes = {
+        index: np.bincount(rows.group[is_tried & (rows.task == index)]) for index in np.flatnonzero(chosen).tolist()
+    }
+    return {index: 1 + (float(of[of > 0].mean()) - 1) * alike for index, of in sizes.items()}
 
 
 def are_beyond_chance(rows: Rows, scale: Scale, unsolved: Bools) -> Bools:
     """Return (T,) True for those of the `unsolved` tasks that chance leaves unsolved in less than UNSOLVED_CHANCE, if
     they are as hard as the hardest tenth of the tasks that were solved; for all of them, if fewer than LEAST were.
     """
-    own, number = tried(rows, scale), len(rows.tasks)
-    tries, wins = (_count(rows.task[own & of], number) for of in (True, scale.success.solved(rows)))
+    is_tried, number = tried(rows, scale), len(rows.tasks)
+    tries, wins = (_count(rows.task[is_tried & of], number) for of in (True, scale.success.solved(rows)))
     has_won = (tries >= ATTEMPTS) & (wins > 0)
     if has_won.sum() < LEAST:
         return unsolved
-    rarely, found = float(np.percentile(wins[has_won] / tries[has_won], 10)), np.zeros(number, bool)
-    for one, effect in _effects(rows, scale, unsolved).items():
-        found[one] = (1 - rarely) ** (tries[one] / effect) <= UNSOLVED_CHANCE
-    return found
+    rarely, is_beyond = float(np.percentile(wins[has_won] / tries[has_won], 10)), np.zeros(number, bool)
+    for index, effect in _effects(rows, scale, unsolved).items():
+        is_beyond[index] = (1 - rarely) ** (tries[index] / effect) <= UNSOLVED_CHANCE
+    return is_beyond
 
 
 def _regression(step: Ints, won: Bools, effect: float, fallen: float, limit: float) -> tuple[int, float, float] | None:
@@ -207,7 +209,7 @@ def _regression(step: Ints, won: Bools, effect: float, fallen: float, limit: flo
         return None
     gain = np.where(is_fall, _likelihood(won_of, of) + _likelihood(won_since, rest), -np.inf)
     at = int(np.argmax(gain))
-    figures_of = (float(it[at]) / effect for it in (of, rest, won_since))
+    figures_of = (float(counts[at]) / effect for counts in (of, rest, won_since))
     if chance_of_few(float(wins[-1]) / effect, *figures_of) * is_fall.sum() >= limit:
         return None
     return int(steps[at + 1]), float(won_of[at] / of[at]), float(won_since[at] / rest[at])
@@ -217,8 +219,8 @@ def _likelihood(wins: NDArray[Any], tries: NDArray[Any]) -> Floats:
     """Return the log-likelihood of so many successes at their own share."""
     share = wins / tries
     with np.errstate(divide="ignore", invalid="ignore"):
-        found: Floats = np.nan_to_num(wins * np.log(share)) + np.nan_to_num((tries - wins) * np.log1p(-share))
-    return found
+        likelihood: Floats = np.nan_to_num(wins * np.log(share)) + np.nan_to_num((tries - wins) * np.log1p(-share))
+    return likelihood
 
 
 def chance_of_few(won: float, before: float, since: float, won_since: float) -> float:
@@ -241,8 +243,8 @@ def alikeness(rows: Rows, scale: Scale) -> float:
 
     It is the intraclass correlation of being solved (Fisher 1925), over all tasks; 1 if it cannot be computed.
     """
-    own = tried(rows, scale)
-    group, task, won = rows.group[own], rows.task[own], scale.success.solved(rows)[own].astype(float)
+    is_tried = tried(rows, scale)
+    group, task, won = rows.group[is_tried], rows.task[is_tried], scale.success.solved(rows)[is_tried].astype(float)
     sizes = np.bincount(group)
     several = sizes[group] > 1
     of_group, of_task = (means(code, won, int(code.max(initial=-1)) + 1) for code in (group, task))
@@ -253,10 +255,10 @@ def alikeness(rows: Rows, scale: Scale) -> float:
 
 def figures(rows: Rows, scale: Scale, k: int) -> Figures:
     """Return the figures of all tasks over the steps of `rows`."""
-    has_reward, own, number = attempted(rows), tried(rows, scale), len(rows.tasks)
+    has_reward, is_tried, number = attempted(rows), tried(rows, scale), len(rows.tasks)
     task, attempts = rows.task[has_reward], _count(rows.task[has_reward], number)
     unknown = 0.0 if scale.success.is_defined else np.nan  # added to a figure
-    share = means(rows.task[own], scale.success.solved(rows)[own], number) + unknown
+    share = means(rows.task[is_tried], scale.success.solved(rows)[is_tried], number) + unknown
     pass_1, pass_k = _pass(rows, scale, 1) + unknown, _pass(rows, scale, k) + unknown
     best = np.fmax(pass_k, _reached(rows, scale))
     reach = np.select(
@@ -279,16 +281,16 @@ def cells(rows: Rows, scale: Scale, tasks: Ints, columns: Columns) -> Cells:
     """Return the figures of the tasks with these indices, in this order."""
     place = np.full(len(rows.tasks) + 1, -1, np.int64)  # the last one for rollouts without a task
     place[tasks] = np.arange(len(tasks))
-    own = place[rows.task] >= 0
-    column = np.searchsorted(columns.first, rows.step[own], side="right") - 1
+    chosen = place[rows.task] >= 0
+    column = np.searchsorted(columns.first, rows.step[chosen], side="right") - 1
     shape = len(tasks), len(columns.first)
-    cell, reward, size = place[rows.task[own]] * shape[1] + column, rows.reward[own], shape[0] * shape[1]
+    cell, reward, size = place[rows.task[chosen]] * shape[1] + column, rows.reward[chosen], shape[0] * shape[1]
     return Cells(
         rollouts=_count(cell, size).reshape(shape),
         attempts=_count(cell[np.isfinite(reward)], size).reshape(shape),
         mean=means(cell, reward, size).reshape(shape),
-        solved=_count(cell[scale.success.solved(rows)[own]], size).reshape(shape),
-        judged=_count(cell[(tried(rows, scale) & scale.success.is_defined)[own]], size).reshape(shape),
+        solved=_count(cell[scale.success.solved(rows)[chosen]], size).reshape(shape),
+        judged=_count(cell[(tried(rows, scale) & scale.success.is_defined)[chosen]], size).reshape(shape),
     )
 
 
@@ -306,24 +308,24 @@ def pass_at(scored: int, solved: int, k: int) -> float:
 
 def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
     """Return (T,) pass@k, mean over a task's groups; NaN if none has k attempts."""
-    own = tried(rows, scale)
-    group, number = rows.group[own], len(rows.groups.size)
-    scored, wins = _count(group, number), _count(group[scale.success.solved(rows)[own]], number)
+    is_tried = tried(rows, scale)
+    group, number = rows.group[is_tried], len(rows.groups.size)
+    scored, wins = _count(group, number), _count(group[scale.success.solved(rows)[is_tried]], number)
     task = np.zeros(number, np.int64)
-    task[group] = rows.task[own]
+    task[group] = rows.task[is_tried]
     enough = scored >= max(k, 1)
     most = int(scored.max(initial=0)) + 1
-    found, place = np.unique(scored[enough] * most + wins[enough], return_inverse=True)
-    chances = np.array([pass_at(*divmod(both, most), max(k, 1)) for both in found.tolist()], float)
+    kinds, place = np.unique(scored[enough] * most + wins[enough], return_inverse=True)
+    chances = np.array([pass_at(*divmod(both, most), max(k, 1)) for both in kinds.tolist()], float)
     return means(task[enough], chances[place], len(rows.tasks))
 
 
 def _reached(rows: Rows, scale: Scale) -> Floats:
     """Return (T,) share of a task's groups, of any size, with a success; NaN without any."""
-    own, group, number = tried(rows, scale), rows.group, len(rows.groups.size)
+    is_tried, group, number = tried(rows, scale), rows.group, len(rows.groups.size)
     task = np.full(number, -1, np.int64)
-    task[group[own]] = rows.task[own]
-    has_any = _count(group[own & scale.success.solved(rows)], number) > 0
+    task[group[is_tried]] = rows.task[is_tried]
+    has_any = _count(group[is_tried & scale.success.solved(rows)], number) > 0
     return means(task[task >= 0], has_any[task >= 0], len(rows.tasks))
 
 

@@ -63,7 +63,7 @@ def outcomes(rows: Rows, *, success: Success, is_running: bool, config: Mapping[
     lacks = np.isnan(rows.advantage)
     masks = config.get("mask_truncated_completions") is True
     is_alike = (dead(rows.groups)[rows.group]) & (np.abs(rows.advantage) < _NOISE)
-    found: dict[Outcome, Any] = {
+    tests_of: dict[Outcome, Any] = {
         Outcome.STALE: rows.dropped == "stale",
         Outcome.OVERSIZE: rows.dropped == "oversize",
         Outcome.ERRORED: lacks & (rows.status != Status.OK) & ~rows.scored,
@@ -79,13 +79,13 @@ def outcomes(rows: Rows, *, success: Success, is_running: bool, config: Mapping[
         Outcome.FAILED_GROUP: is_alike,
         Outcome.NO_ADVANTAGE: rows.advantage == 0,
     }
-    tests = [np.asarray(test, bool) for test in found.values()]
-    return np.select(tests, [OUTCOMES.index(it) for it in found], default=OUTCOMES.index(Outcome.TRAINED))
+    tests = [np.asarray(test, bool) for test in tests_of.values()]
+    return np.select(tests, [OUTCOMES.index(outcome) for outcome in tests_of], default=OUTCOMES.index(Outcome.TRAINED))
 
 
-def counts(found: Ints, weights: Floats | None = None) -> dict[Outcome, float]:
+def counts(codes: Ints, weights: Floats | None = None) -> dict[Outcome, float]:
     """Return the number of rollouts of each outcome, or the sum of their weights; NaN counts as 0."""
-    sums = np.bincount(found, None if weights is None else np.nan_to_num(weights), len(OUTCOMES))
+    sums = np.bincount(codes, None if weights is None else np.nan_to_num(weights), len(OUTCOMES))
     return dict(zip(OUTCOMES, sums.tolist(), strict=True))
 
 
@@ -99,31 +99,31 @@ class Tokens:
     inserted: int  # tokens that the environment inserted; they are never trained on, and not part of the others
 
     @classmethod
-    def of(cls, rows: Rows, found: Ints) -> "Tokens":
-        sums = counts(found, rows.completion_tokens)
-        unknown = sum(sums[it] for it in (Outcome.STALE, Outcome.OVERSIZE, Outcome.NOT_RECORDED))
+    def of(cls, rows: Rows, codes: Ints) -> "Tokens":
+        sums = counts(codes, rows.completion_tokens)
+        unknown = sum(sums[outcome] for outcome in (Outcome.STALE, Outcome.OVERSIZE, Outcome.NOT_RECORDED))
         inserted = np.nansum(rows.env_tokens, initial=0)
         return cls(int(sums[Outcome.TRAINED]), int(sum(sums.values())), int(unknown), int(inserted))
 
 
-def where(outcome: Outcome, rows: Rows, found: Ints, *, success: Success) -> str:
+def where(outcome: Outcome, rows: Rows, codes: Ints, *, success: Success) -> str:
     """Return the filter that selects exactly an outcome's rollouts among those of a training; "" if there is none.
-    `found` is the result of `outcomes` for the same rows.
+    `codes` is the result of `outcomes` for the same rows.
     """
-    mine, known = found == OUTCOMES.index(outcome), counts(found)
+    mine, numbers = codes == OUTCOMES.index(outcome), counts(codes)
     test = _trained(rows) if outcome == Outcome.TRAINED else _WHERE.get(outcome, "")
-    before = [_LEFT_OUT[name] for name in takewhile(lambda it: it != outcome, _LEFT_OUT) if known[name]]
+    before = [_LEFT_OUT[name] for name in takewhile(lambda name: name != outcome, _LEFT_OUT) if numbers[name]]
     if outcome in _LACKING:
         # A filter on `aborted` would also select rollouts that were still running when the run crashed; `scored:no`
         # selects rollouts that were never scored, too, unless they are awaited.
         chosen = rows.status == (Status.ERROR if outcome == Outcome.ERRORED else Status.OK)
-        chosen &= np.isnan(rows.reward) & ~(rows.scored if outcome == Outcome.AWAITED else found == _AWAITED)
+        chosen &= np.isnan(rows.reward) & ~(rows.scored if outcome == Outcome.AWAITED else codes == _AWAITED)
         chosen = np.isfinite(rows.reward) if outcome == Outcome.NOT_RECORDED else chosen
         gone = [Outcome.STALE, Outcome.OVERSIZE, *([] if outcome == Outcome.ERRORED else [Outcome.FILTERED])]
         chosen &= np.isnan(rows.advantage) & ~np.isin(rows.dropped, gone)
-        before = before[: sum(known[it] > 0 for it in gone)]
+        before = before[: sum(numbers[name] > 0 for name in gone)]
         return " ".join([_LACKING[outcome], *before]) if (chosen == mine).all() else exactly(rows.id[mine])
-    if outcome == Outcome.FILTERED and known[Outcome.ERRORED]:
+    if outcome == Outcome.FILTERED and numbers[Outcome.ERRORED]:
         chosen, test = (rows.dropped == "filtered") & (rows.status == Status.OK), f"{test} status:ok"
         test = test if (chosen == mine).all() else ""
     if not test or (outcome in {Outcome.PASSED_GROUP, Outcome.FAILED_GROUP} and not success.where):
