@@ -45,7 +45,9 @@ def audit(
     if run.lacks(Lack.GROUPS):
         mixed_ids = frozenset()
     elif mixed_ids is None:
-        mixed_ids = frozenset().union(*(find_mixed(RunColumns(run.id or 0, it, whole=True).refresh(db)) for it in Mode))
+        mixed_ids = frozenset().union(
+            *(find_mixed(RunColumns(run.id or 0, mode, whole=True).refresh(db)) for mode in Mode)
+        )
     gathering = Gathering(_sources(db, run))
     for chunk in queries.rollouts(db, run.id or 0, chosen):
         gathering.add(chunk)
@@ -87,11 +89,11 @@ def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
     compared = (
         f"The newest {count:,} training rollouts were audited; logs-ui audit {audited.run} audits all, evaluations too."
     )
-    findings = [it for it in audited.findings if it.id not in _OTHERWISE]
-    if not any(it.rows for it in audited.checks):
+    findings = [finding for finding in audited.findings if finding.id not in _OTHERWISE]
+    if not any(check.rows for check in audited.checks):
         return NotJudged("Nothing of what an audit compares is recorded.")
     if not findings:
-        other = any(it.id == "advantage" for it in audited.findings)
+        other = any(finding.id == "advantage" for finding in audited.findings)
         why = "Advantages follow from the rewards in no way that was tried" if other else "No rollout differs"
         return NotJudged(f"{why}. {compared}") if other else Below(f"{why}. {compared}")
     first, *others = findings
@@ -99,7 +101,7 @@ def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
         id="arithmetic",
         title=first.title,
         cost=max(diagnosed.fall.lost, contrast.spread(diagnosed)) or 1.0,
-        evidence=tuple(filter(None, [first.evidence, *(f"{it.title}." for it in others), compared])),
+        evidence=tuple(filter(None, [first.evidence, *(f"{other.title}." for other in others), compared])),
         suggestion="Fix this first: other findings may follow from it. docs/audit.md says what each check compares.",
         where=first.where,
         is_setup=True,
@@ -120,8 +122,8 @@ def _sources(db: Database, run: Run) -> Sources:
     """Return the run's tokenizer, and the tools of environments that TRL calls: public methods of their classes."""
     source = queries.tokenizer_json(db, run.tokenizer) if run.tokenizer else None
     sources = queries.run_sources(db, [run.id or 0]).get(run.id or 0, [])
-    environments = [it.hash for it in sources if it.kind == SourceKind.ENVIRONMENT and it.hash]
-    is_own = all(it.kind != SourceKind.ROLLOUT for it in sources) and len(environments) == 1
+    environments = [source.hash for source in sources if source.kind == SourceKind.ENVIRONMENT and source.hash]
+    is_own = all(source.kind != SourceKind.ROLLOUT for source in sources) and len(environments) == 1
     texts = queries.source_texts(db, environments).values() if is_own else ()
     tools = {name for text in texts for name in _METHOD.findall(text)} - _NO_TOOLS
     tokenizer = None if source is None else Tokenizer.from_buffer(source)

@@ -26,11 +26,11 @@ def chosen_rows(
             with opened_database(db) as engine:
                 queries.load_sets(engine, where or "")
             return parse_where(where or "")
-        with opened(run, db) as (engine, found):
+        with opened(run, db) as (engine, stored_run):
 
             def opens(name: str) -> str:
                 from logs_ui.recorder.analysis.diagnose import Diagnosis  # which nothing else here needs
 
-                return Diagnosis(engine, found).now(engine, found).report.opens(name)
+                return Diagnosis(engine, stored_run).now(engine, stored_run).report.opens(name)
 
-            return parse_where(queries.in_full(engine, found.id or 0, with_findings(where or "", opens)))
+            return parse_where(queries.in_full(engine, stored_run.id or 0, with_findings(where or "", opens)))

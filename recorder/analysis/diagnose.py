@@ -73,10 +73,10 @@ def diagnose(
         '50% of rollouts are truncated at the token limit'
     """
     check_thresholds(settings or Settings(), all_limits(diagnostics))
-    with opened(run, db) as (engine, found):
+    with opened(run, db) as (engine, stored_run):
         if settings is not None and settings.environments:
-            check_environments(settings, queries.known_values(engine, found.id or 0, ("eval",))["eval"])
-        return Diagnosis(engine, found, whole=whole).now(engine, found, settings, diagnostics, against).report
+            check_environments(settings, queries.known_values(engine, stored_run.id or 0, ("eval",))["eval"])
+        return Diagnosis(engine, stored_run, whole=whole).now(engine, stored_run, settings, diagnostics, against).report
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Diagnosis:
             error=run.error if state == RunState.FAILED else None,
             within=f"mode:{self.columns.mode}" if len(modes) > 1 else "",
             in_full=in_full,
-            diagnostics=(*DIAGNOSTICS, *(guarded(it, failed) for it in diagnostics)),
+            diagnostics=(*DIAGNOSTICS, *(guarded(diagnostic, failed) for diagnostic in diagnostics)),
             read_labels=partial(labels_of, db, run.id or 0),
             read_texts=partial(texts_of, db, run.id or 0),
             read_arithmetic=partial(self._audit.judge, db, run),
@@ -143,14 +143,14 @@ def settings_of(db: Database, run: Run) -> Settings:
 
     Settings that cannot be read count as not set.
     """
-    saved = _read(queries.saved_settings(db, run.uid))
-    own = recorded_settings(run) if saved is None else saved
-    return replace(own, muted={**muted_of(db, run.project), **own.muted})
+    saved = _parse_settings(queries.saved_settings(db, run.uid))
+    of_run = recorded_settings(run) if saved is None else saved
+    return replace(of_run, muted={**muted_of(db, run.project), **of_run.muted})
 
 
 def muted_of(db: Database, project: str | None) -> Mapping[str, str]:
     """Return what is muted for all runs of a project: the reasons by id."""
-    saved = _read(queries.saved_settings(db, of_all(project))) if project else None
+    saved = _parse_settings(queries.saved_settings(db, of_all(project))) if project else None
     return {} if saved is None else saved.muted
 
 
@@ -161,10 +161,10 @@ def of_all(project: str) -> str:
 
 def recorded_settings(run: Run) -> Settings:
     """Return the settings that the run was recorded with, else the defaults; saved ones are ignored."""
-    return _read(run.diagnosis) or Settings()
+    return _parse_settings(run.diagnosis) or Settings()
 
 
-def _read(values: Mapping[str, Any] | None) -> Settings | None:
+def _parse_settings(values: Mapping[str, Any] | None) -> Settings | None:
     """Return the settings; None if there are none, or they cannot be read."""
     if values is not None:
         with suppress(SettingsError, TypeError):
@@ -175,4 +175,6 @@ def _read(values: Mapping[str, Any] | None) -> Settings | None:
 def _scalars(db: Database, run_id: int) -> dict[str, Trend]:
     """Return what the trainer logged, by name; NaN where that was NaN or infinite, which no database stores."""
     curves = queries.scalar_curves(db, run_id, _ALL_POINTS)
-    return {it.name: tuple((step, nan if value is None else value) for step, value in it.points) for it in curves}
+    return {
+        curve.name: tuple((step, nan if value is None else value) for step, value in curve.points) for curve in curves
+    }

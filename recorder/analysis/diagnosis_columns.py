@@ -101,8 +101,8 @@ class RunColumns:
             last = session.scalar(select(func.max(col(_Row.changed))).where(col(_Row.run_id) == self._run_id))
             self._changed = before if last is None else last
             if self._changed != before:
-                for found in _read(session, self._run_id, self.mode, before, self.sample):
-                    self.add(found)
+                for part in _read_parts(session, self._run_id, self.mode, before, self.sample):
+                    self.add(part)
                     is_new = True
         if is_new or self._rows is None:
             self._rows = self.made()
@@ -113,17 +113,17 @@ class RunColumns:
         self._columns = {name: values[rows] for name, values in self._columns.items()}
         self._values = {name: values[rows] for name, values in self._values.items()}
 
-    def add(self, found: Sequence[Sequence[Any]]) -> None:
+    def add(self, rows: Sequence[Sequence[Any]]) -> None:
         """Add values of _NAMES; they replace those of the same rollouts."""
-        values = dict(zip(_NAMES, zip(*found, strict=True) if found else [()] * len(_NAMES), strict=True))
+        values = dict(zip(_NAMES, zip(*rows, strict=True) if rows else [()] * len(_NAMES), strict=True))
         new = {name: self._column(name, values[name]) for name in self._columns}
-        given = _by_function(values["rewards"])
-        kept = ~np.isin(self._columns["id"], new["id"])
-        number = int(kept.sum())
-        for name in self._values.keys() | given.keys():
-            before = self._values[name][kept] if name in self._values else np.full(number, np.nan)
-            self._values[name] = np.concatenate([before, given.get(name, np.full(len(found), np.nan))])
-        self._columns = {name: np.concatenate([self._columns[name][kept], new[name]]) for name in new}
+        by_function = _by_function(values["rewards"])
+        unchanged = ~np.isin(self._columns["id"], new["id"])
+        number = int(unchanged.sum())
+        for name in self._values.keys() | by_function.keys():
+            before = self._values[name][unchanged] if name in self._values else np.full(number, np.nan)
+            self._values[name] = np.concatenate([before, by_function.get(name, np.full(len(rows), np.nan))])
+        self._columns = {name: np.concatenate([self._columns[name][unchanged], new[name]]) for name in new}
         order = np.lexsort((self._columns["id"], self._columns["step"]))
         if (np.diff(order) != 1).any():
             self._take(order)
@@ -139,36 +139,38 @@ class RunColumns:
         elif _KINDS[name] is object:  # most texts repeat: each distinct one is stored once
             stored: dict[Any, Any] = {}
             values = [stored.setdefault(value, value) for value in values]
-        found: NDArray[Any] = np.array(values, _KINDS[name])
-        return _bounded(found) if name in _NUMBERS else found
+        column: NDArray[Any] = np.array(values, _KINDS[name])
+        return _bounded(column) if name in _NUMBERS else column
 
     def made(self) -> Rows:
         """Return what was added so far."""
-        own: Mapping[str, Any] = self._columns
+        columns: Mapping[str, Any] = self._columns
         values = dict(sorted(self._values.items()))
         weighed: list[dict[str, float]] = [orjson.loads(text) or {} for text in self._codes["reward_weights"]]
         # Weights may differ by row. The last place is for rows without weights, whose code is -1.
         factors = {name: np.array([*(of.get(name, 1.0) for of in weighed), 1.0]) for name in values}
         latest = {name: weight for of in weighed for name, weight in of.items()}
         return Rows(
-            **{name: own[name] for name in (*_WHOLE, *_WORDS, *_NUMBERS, "task", "scored")},
-            group=np.unique(own["group"], return_inverse=True)[1],
-            eval=own["eval_name"],
-            odd=own["odd_rewards"],
-            parts={name: _bounded(given * factors[name][own["reward_weights"]]) for name, given in values.items()},
+            **{name: columns[name] for name in (*_WHOLE, *_WORDS, *_NUMBERS, "task", "scored")},
+            group=np.unique(columns["group"], return_inverse=True)[1],
+            eval=columns["eval_name"],
+            odd=columns["odd_rewards"],
+            parts={
+                name: _bounded(numbers * factors[name][columns["reward_weights"]]) for name, numbers in values.items()
+            },
             values=values,
             weights={name: latest.get(name, 1.0) for name in values},
-            facts={name: own[name] for name in (*_FACTS, *TEXTS)},
+            facts={name: columns[name] for name in (*_FACTS, *TEXTS)},
             tasks=list(self._codes["task"]),
             evals=list(self._codes["eval_name"]),
             is_evaluation=self.mode != Mode.TRAIN,
         )
 
 
-def columns_of(found: Sequence[EvaluationRow]) -> Rows:
+def columns_of(rows: Sequence[EvaluationRow]) -> Rows:
     """Return some stored rollouts of one run as columns, ordered by step and id."""
     columns = RunColumns(0, Mode.TRAIN)
-    columns.add([[_json_text(getattr(row, n)) if n in _JSON else getattr(row, n) for n in _NAMES] for row in found])
+    columns.add([[_json_text(getattr(row, n)) if n in _JSON else getattr(row, n) for n in _NAMES] for row in rows])
     return columns.made()
 
 
@@ -190,14 +192,18 @@ def labels_of(db: Database, run_id: int, rows: Rows) -> dict[str, list[str | Non
             if (field := f"metadata.{name}") not in labels:
                 labels[field] = [None] * len(kinds)
             labels[field][number] = attribute_text(value)
-    return {name: [values[it] for it in kind] for name, values in labels.items()}
+    return {name: [values[number_of_kind] for number_of_kind in kind] for name, values in labels.items()}
 
 
 def texts_of(db: Database, run_id: int, ids: Sequence[int]) -> dict[int, Texts]:
     """Return the texts of rollouts, as `Run.read_texts` has them."""
     with Session(db) as session:
-        found = read_rollouts(session, run_id, col(EvaluationRow.id).in_(ids))
-    return {it.row.id or 0: Texts(it.messages, it.own_actions) for it in found if it.messages or it.actions}
+        rollouts = read_rollouts(session, run_id, col(EvaluationRow.id).in_(ids))
+    return {
+        rollout.row.id or 0: Texts(rollout.messages, rollout.own_actions)
+        for rollout in rollouts
+        if rollout.messages or rollout.actions
+    }
 
 
 def _json_text(value: Any) -> str | None:
@@ -207,8 +213,8 @@ def _json_text(value: Any) -> str | None:
 def _by_function(rewards: Sequence[str | None]) -> dict[str, Floats]:
     """Return (N,) values of each reward function, by name."""
     values: dict[str, Floats] = {}
-    for place, given in enumerate(rewards):
-        for name, value in (orjson.loads(given) or {} if given else {}).items():
+    for place, text in enumerate(rewards):
+        for name, value in (orjson.loads(text) or {} if text else {}).items():
             if name not in values:
                 values[name] = np.full(len(rewards), np.nan)
             if value is not None:
@@ -237,7 +243,9 @@ def _sample(db: Database, run_id: int, mode: Mode) -> Sample | None:
     return Sample(recent, 2 ** math.ceil(math.log2(left / (SAMPLED // 2))), all_of_it)
 
 
-def _read(session: Session, run_id: int, mode: Mode, after: int, sample: Sample | None) -> Iterator[Sequence[Any]]:
+def _read_parts(
+    session: Session, run_id: int, mode: Mode, after: int, sample: Sample | None
+) -> Iterator[Sequence[Any]]:
     """Yield the values of _NAMES of rows that have changed since, part by part."""
     row = EvaluationRow
     # JSON is read as text: most values repeat, and each distinct text is parsed once.
@@ -255,5 +263,5 @@ def _read(session: Session, run_id: int, mode: Mode, after: int, sample: Sample 
         parts = [[col(row.step) >= sample.recent], *([col(row.step).in_(steps)] for steps in some)]
     for part in parts:
         cursor = session.connection().execute(select(*wanted).where(*chosen, *part)).cursor
-        while found := cursor.fetchmany(_ROWS_AT_ONCE):
-            yield found
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            yield rows

@@ -118,11 +118,11 @@ def load_run(
         [{'task': 'sum', 'reward': 1.0, 'turns': 1}]
     """
     chosen, wanted = chosen_rows(where, run, db), _chosen_columns(columns)
-    with opened(run, db, chosen) as (engine, found):
+    with opened(run, db, chosen) as (engine, stored_run):
         if not PAYLOAD.isdisjoint(wanted):
-            frame = frame_of(COLUMNS, (row for chunk in chunks(engine, found, chosen) for row in chunk))
+            frame = frame_of(COLUMNS, (row for chunk in chunks(engine, stored_run, chosen) for row in chunk))
         else:
-            frame = _headers(engine, found, chosen, {*wanted, "created"})
+            frame = _headers(engine, stored_run, chosen, {*wanted, "created"})
     if not frame["created"].is_monotonic_increasing:
         # They are read by id. Rows of several threads and processes are not written in the order in which they began.
         frame = frame.sort_values("created", kind="stable", ignore_index=True)
@@ -181,8 +181,8 @@ def load_scalars(run: str = "latest", db: str | os.PathLike[str] | None = None) 
     """
     import pandas as pd
 
-    with opened(run, db) as (engine, found):
-        logged = queries.scalars(engine, found.id or 0)
+    with opened(run, db) as (engine, stored_run):
+        logged = queries.scalars(engine, stored_run.id or 0)
     by_name: dict[str, dict[int, float | None]] = {}
     for scalar in logged:
         by_name.setdefault(scalar.name, {})[scalar.step] = scalar.value
@@ -222,8 +222,10 @@ def chunks(engine: Engine, run: Run, chosen: RolloutFilter) -> Iterator[Rows]:
     """Yield the chosen rollouts in chunks; no chunk is kept while the next one is read."""
 
     def values(chunk: list[Rollout]) -> Rows:
-        said = queries.annotations(engine, run, [rollout.row for rollout in chunk])
-        return [_values(run, it, said.get(it.row.id or 0, queries.NOTHING)) for it in chunk]
+        annotations = queries.annotations(engine, run, [rollout.row for rollout in chunk])
+        return [
+            _values(run, rollout_of, annotations.get(rollout_of.row.id or 0, queries.NOTHING)) for rollout_of in chunk
+        ]
 
     return map(values, queries.rollouts(engine, run.id or 0, chosen))
 
@@ -233,7 +235,7 @@ def _of_run(run: Run) -> dict[str, str | None]:
     return {"run": run.uid, "project": run.project}
 
 
-def _values(run: Run, rollout: Rollout, said: Annotation) -> dict[str, Any]:
+def _values(run: Run, rollout: Rollout, annotation: Annotation) -> dict[str, Any]:
     """Return a rollout's values by column: Python's own, numpy arrays, and times in µs."""
     values: dict[str, Any] = {name: getattr(rollout.row, name) for name in _STORED}
     values |= {name: getattr(rollout, name) for name in ("messages", "actions", "sampling", "metadata")}
@@ -243,8 +245,8 @@ def _values(run: Run, rollout: Rollout, said: Annotation) -> dict[str, Any]:
             # A copy: what was unpacked is read-only, and sums of float16 overflow.
             values[column.name] = None if array is None else array.astype(ARRAYS[column.kind])
     # The tags of a pruned rollout are only in its annotation.
-    tags = sorted({*tags_in(rollout.metadata), *said.all_tags})
-    values |= {**_of_run(run), "tags": tags, "starred": said.starred, "note": said.note}
+    tags = sorted({*tags_in(rollout.metadata), *annotation.all_tags})
+    values |= {**_of_run(run), "tags": tags, "starred": annotation.starred, "note": annotation.note}
     return {column.name: values[column.name] for column in COLUMNS}
 
 
@@ -262,28 +264,30 @@ def _headers(engine: Engine, run: Run, chosen: RolloutFilter, wanted: Collection
     columns = tuple(column for column in COLUMNS if column.name in wanted)
     parts: dict[str, list[Any]] = {column.name: [] for column in columns}
     ids: list[int] = []
-    for found in queries.headers(engine, run.id or 0, chosen, [name for name in _STORED if name in parts]):
-        ids += found["id"]
-        known = {**found, **{name: [value] * len(found["id"]) for name, value in _of_run(run).items()}}
+    for chunk in queries.headers(engine, run.id or 0, chosen, [name for name in _STORED if name in parts]):
+        ids += chunk["id"]
+        values = {**chunk, **{name: [value] * len(chunk["id"]) for name, value in _of_run(run).items()}}
         for column in columns:
             if column.name not in _OF_PEOPLE:
-                parts[column.name].append(_part(known[column.name], column.kind))
+                parts[column.name].append(_part(values[column.name], column.kind))
     if not _OF_PEOPLE.isdisjoint(wanted):
         annotated = queries.annotations_between(engine, run, ids[0], ids[-1]) if ids else {}
         each = [annotated.get(row_id, queries.NOTHING) for row_id in ids]
-        said: dict[str, list[Any]] = {
-            "tags": [[] if it is queries.NOTHING else list(it.all_tags) for it in each],
-            "starred": [it.starred for it in each],
-            "note": [it.note for it in each],
+        of_people: dict[str, list[Any]] = {
+            "tags": [[] if annotation is queries.NOTHING else list(annotation.all_tags) for annotation in each],
+            "starred": [annotation.starred for annotation in each],
+            "note": [annotation.note for annotation in each],
         }
-        parts |= {it.name: [_part(said[it.name], it.kind)] for it in columns if it.name in _OF_PEOPLE}
+        parts |= {
+            column.name: [_part(of_people[column.name], column.kind)] for column in columns if column.name in _OF_PEOPLE
+        }
     return _frame(columns, parts)
 
 
 def _run_values(summary: RunSummary) -> dict[str, Any]:
     counted = {name: getattr(summary, name) for name in ("state", "rollouts", "steps", "reward")}
-    known = {column.name: getattr(summary.run, column.name, None) for column in RUN_COLUMNS}
-    return known | counted | {"run": summary.run.uid}
+    stored = {column.name: getattr(summary.run, column.name, None) for column in RUN_COLUMNS}
+    return stored | counted | {"run": summary.run.uid}
 
 
 def frame_of(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> "pd.DataFrame":
@@ -292,7 +296,7 @@ def frame_of(columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> "pd
     for row in rows:
         for name, value in row.items():
             values[name].append(value)
-    return _frame(columns, {it.name: [_part(values.pop(it.name), it.kind)] for it in columns})
+    return _frame(columns, {column.name: [_part(values.pop(column.name), column.kind)] for column in columns})
 
 
 @cache

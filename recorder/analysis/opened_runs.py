@@ -28,12 +28,12 @@ def opened(
     if not isinstance(run, str) or not run:  # as from a variable that was never set
         raise RunNotFoundError(f"{run!r} names no run. Give a run's id, the beginning of one, a name, or 'latest'.")
     with opened_database(db) as engine:
-        found = queries.find_run(engine, run)
-        queries.check_names(engine, found.id or 0, chosen)
+        stored_run = queries.find_run(engine, run)
+        queries.check_names(engine, stored_run.id or 0, chosen)
         if any(term.field in SEARCHED for term in chosen.terms):
             with waiting("indexing texts") as show:
-                catch_up(database_address(db), engine, found.id or 0, show)
-        yield engine, found
+                catch_up(database_address(db), engine, stored_run.id or 0, show)
+        yield engine, stored_run
 
 
 @contextmanager

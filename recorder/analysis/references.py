@@ -20,25 +20,28 @@ def compare_with(db: Database, run: Run, rows: Rows, success: Success, names: Se
     """Compare a run, of which `rows` are read, with the runs of these names; None without any. Raises
     RunNotFoundError.
     """
-    found = {it.uid: it for it in (queries.find_run(db, name) for name in names)}
-    if run.uid in found:
+    others = {other.uid: other for other in (queries.find_run(db, name) for name in names)}
+    if run.uid in others:
         raise RunNotFoundError(f"{run.uid} cannot be compared with itself: name other runs.")
     mode = queries.mode_of(db, run.id or 0)
-    references = {uid: RunGroups.of(RunColumns(it.id or 0, mode).refresh(db), success) for uid, it in found.items()}
+    references = {
+        uid: RunGroups.of(RunColumns(other.id or 0, mode).refresh(db), success) for uid, other in others.items()
+    }
     if not references:
         return None
     against = compare_runs(RunGroups.of(rows, success), references)
-    return replace(against, differing=_differing(db, [run, *found.values()]))
+    return replace(against, differing=_differing(db, [run, *others.values()]))
 
 
 def _differing(db: Database, runs: Sequence[Run]) -> list[str]:
     """Return the names of the arguments that differ; also of the sources, such as a dataset, if all runs have some."""
-    stored = queries.run_sources(db, [it.id or 0 for it in runs])
-    parts = [dict[str, Any](it.config) for it in runs]
+    stored = queries.run_sources(db, [run.id or 0 for run in runs])
+    parts = [dict[str, Any](run.config) for run in runs]
     if len(stored) == len(runs):
         for part, run in zip(parts, runs, strict=True):
             part |= {
-                f"{it.kind} {it.name}".replace("_", " ", 1).strip(): (it.hash, it.weight) for it in stored[run.id or 0]
+                f"{source.kind} {source.name}".replace("_", " ", 1).strip(): (source.hash, source.weight)
+                for source in stored[run.id or 0]
             }
     names = sorted({name for part in parts for name in part} - _OF_A_RUN)
     return [name for name in names if any(part.get(name) != parts[0].get(name) for part in parts)]

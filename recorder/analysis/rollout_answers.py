@@ -27,8 +27,8 @@ def read_answers(
     db: Database, rows: Sequence[EvaluationRow], settings: Settings, *, seconds: float = 0.15
 ) -> dict[int, Answer]:
     """Return answers by id, of those of the rollouts that it reads within `seconds`, and that have a payload."""
-    known, until = {row.id or 0: row for row in rows}, time.monotonic() + seconds
-    ids, found = list(known), dict[int, Answer]()
+    by_id, until = {row.id or 0: row for row in rows}, time.monotonic() + seconds
+    ids, answers = list(by_id), dict[int, Answer]()
     with Session(db) as session:
         for begin in range(0, len(ids), _AT_ONCE):
             if time.monotonic() > until:
@@ -38,5 +38,5 @@ def read_answers(
                 with suppress(Exception):
                     content = unpack_content(*packed)
                     if content:  # a rollout that runs has none yet, and one that was pruned has none any more
-                        found[row_id] = answer_of(settings, known[row_id], content)
-    return found
+                        answers[row_id] = answer_of(settings, by_id[row_id], content)
+    return answers

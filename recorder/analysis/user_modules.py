@@ -37,18 +37,18 @@ def named_function(path: str) -> Any:
     module = imported(module_name, "rewards:accuracy")
     if not name:
         raise NoModuleError(f"{path} names no function: write it as {module_name}:function.")
-    found = module
+    value = module
     for part in name.split("."):
-        found = getattr(found, part, None)
-    if not callable(found):
-        said = "nothing of that name" if found is None else f"a {type(found).__name__} of that name"
-        raise NoModuleError(f"{module_name} has {said}: {name} should be a function.")
-    return found
+        value = getattr(value, part, None)
+    if not callable(value):
+        what = "nothing of that name" if value is None else f"a {type(value).__name__} of that name"
+        raise NoModuleError(f"{module_name} has {what}: {name} should be a function.")
+    return value
 
 
 def _failed(name: str, error: Exception) -> str:
     """Return the message for a module that raised, with the line in the user's own file."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith("<")]
-    own = [frame for frame in frames if "importlib" not in frame.filename and frame.name == "<module>"]
-    where = f" (line {own[-1].lineno} of {own[-1].filename})" if own else ""
+    of_module = [frame for frame in frames if "importlib" not in frame.filename and frame.name == "<module>"]
+    where = f" (line {of_module[-1].lineno} of {of_module[-1].filename})" if of_module else ""
     return f"{name} cannot be imported{where}: {error_line(error)}"

@@ -52,34 +52,34 @@ class _Explanation:
     groups: str  # a key of `_GROUPS`
 
     def holds(self, batch: Batch) -> bool:
-        taken = _taken(batch, self.weights, self.groups)
+        taken = _regroup(batch, self.weights, self.groups)
         return taken is not None and bool(fits(taken, self.way, _EXPLAINED).all())
 
 
-def _look(recorded: Recorded) -> Looked:
+def _check(recorded: Recorded) -> Looked:
     way = way_of(recorded.config, recorded.versions)
     if isinstance(way, str):
         return Looked(lacking=way)
     # A rollout without an advantage yet, as of another rank, leaves out all that it is compared with.
     among = recorded.batch if way.scale == "batch" else recorded.group
-    known = recorded.whole_batches() if way.scale == "batch" else recorded.whole_groups()
-    known &= np.isfinite(recorded.advantage) & np.isfinite(recorded.weights).any(1) & ~recorded.has_infinity
-    known &= ~np.isin(among, among[~known])
-    placed = [*_batches(recorded, known)]
+    is_compared = recorded.whole_batches() if way.scale == "batch" else recorded.whole_groups()
+    is_compared &= np.isfinite(recorded.advantage) & np.isfinite(recorded.weights).any(1) & ~recorded.has_infinity
+    is_compared &= ~np.isin(among, among[~is_compared])
+    placed = [*_batches(recorded, is_compared)]
     if not placed:
         return Looked(lacking="whole groups with advantages, rewards and weights")
     wrong = np.zeros(len(recorded.id), bool)
     for rows, batch in placed:
         wrong[rows] = ~fits(batch, way, _TOLERANCE)
     odd = [(rows, batch) for rows, batch in placed if wrong[rows].any()]
-    return Looked(int(known.sum()), _named(recorded, way, odd, wrong) if odd else ())
+    return Looked(int(is_compared.sum()), _name_faults(recorded, way, odd, wrong) if odd else ())
 
 
-def _batches(recorded: Recorded, known: Bools) -> Iterator[tuple[Ints, Batch]]:
+def _batches(recorded: Recorded, is_compared: Bools) -> Iterator[tuple[Ints, Batch]]:
     """Yield the batches with the indexes (B) of their rollouts; where rollouts have no batch, each group."""
     keys = np.where(recorded.batch >= 0, recorded.batch, -1 - recorded.group)
-    for key in np.unique(keys[known]):
-        rows = np.flatnonzero(known & (keys == key))
+    for key in np.unique(keys[is_compared]):
+        rows = np.flatnonzero(is_compared & (keys == key))
         rows = rows[np.argsort(recorded.place[rows], kind="stable")]
         group = np.unique(recorded.group[rows], return_inverse=True)[1].astype(np.int64)
         functions = np.isfinite(recorded.weights[rows]).any(0)
@@ -87,36 +87,45 @@ def _batches(recorded: Recorded, known: Bools) -> Iterator[tuple[Ints, Batch]]:
         yield rows, Batch(recorded.values[rows][:, functions], weights, group, group, recorded.advantage[rows])
 
 
-def _named(recorded: Recorded, way: Way, odd: Sequence[tuple[Ints, Batch]], wrong: Bools) -> list[Found]:
+def _name_faults(recorded: Recorded, way: Way, odd: Sequence[tuple[Ints, Batch]], wrong: Bools) -> list[Found]:
     tried = [batch for _, batch in odd[:: -(-len(odd) // _TRIED)]]
-    found = next((it for it in _explanations(way, tried[0]) if all(map(it.holds, tried))), None)
+    explanation = next((each for each in _explanations(way, tried[0]) if all(map(each.holds, tried))), None)
     rows, batch = odd[0]
     at = int(np.flatnonzero(wrong[rows])[0])
-    own = figure(advantages(batch, way)[0][at])
+    computed = figure(advantages(batch, way)[0][at])
     advantage = f"The advantage of rollout {recorded.id[rows[at]]} is {figure(batch.advantage[at])}"
-    row = f"{advantage}, and {own} follows from the rewards."
-    if found is not None:
-        faults = found.faults
+    row = f"{advantage}, and {computed} follows from the rewards."
+    if explanation is not None:
+        faults = explanation.faults
     else:
-        pairs = [(np.sort(it.advantage), np.sort(advantages(it, way)[0])) for it in tried]
-        is_moved = all(np.allclose(one, other, atol=_EXPLAINED) for one, other in pairs)
+        pairs = [(np.sort(each.advantage), np.sort(advantages(each, way)[0])) for each in tried]
+        is_moved = all(np.allclose(recorded_ones, other, atol=_EXPLAINED) for recorded_ones, other in pairs)
         faults = {"advantage_order" if is_moved else "advantage": ""}
     return [Found(name, wrong, f"{faults[name]}{row}") for name in _TITLES if name in faults]
 
 
 def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
     """Return explanations, those with the fewest faults first; with an epsilon as the sample of a batch has it."""
-    ways = [way, *(it for it in (replace(it, clip=way.clip, none_counts=way.none_counts) for it in WAYS) if it != way)]
-    own, made = tuple(sample.weights.tolist()), list[_Explanation]()
-    for shape, weights, groups in product(ways, dict.fromkeys([own, *_other_weights(own)]), _GROUPS):
-        taken = _taken(sample, weights, groups)
+    ways = [
+        way,
+        *(
+            each
+            for each in (replace(known_way, clip=way.clip, none_counts=way.none_counts) for known_way in WAYS)
+            if each != way
+        ),
+    ]
+    recorded_weights, made = tuple(sample.weights.tolist()), list[_Explanation]()
+    for shape, weights, groups in product(
+        ways, dict.fromkeys([recorded_weights, *_other_weights(recorded_weights)]), _GROUPS
+    ):
+        taken = _regroup(sample, weights, groups)
         if taken is None:
             continue
         fitted = _POWERS if shape.aggregation == NORMALIZE else filter(None, [_rounded(epsilon_of(taken, shape))])
         faults: dict[str, str] = {}
         if groups:
             faults["advantage_groups"] = f"Each reward is compared with {_GROUPS[groups]}. "
-        if weights != own:
+        if weights != recorded_weights:
             faults["advantage_weights"] = f"The weights are {', '.join(map(figure, taken.weights))}. "
         if shape != way:
             faults["advantage_scale"] = f"The advantages are {shape}; the arguments ask for {way}. "
@@ -127,25 +136,25 @@ def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
             if sign < 0:
                 named["advantage_sign"] = ""
             made.append(_Explanation(replace(shape, epsilon=epsilon, sign=sign), named, weights, groups))
-    return iter(sorted((it for it in made if it.faults), key=lambda it: len(it.faults)))
+    return iter(sorted((each for each in made if each.faults), key=lambda each: len(each.faults)))
 
 
-def _other_weights(own: tuple[float, ...]) -> Iterator[tuple[float, ...]]:
+def _other_weights(weights: tuple[float, ...]) -> Iterator[tuple[float, ...]]:
     """Yield wrong weights: of two functions exchanged, of one function alone, and none."""
-    yield (1.0,) * len(own)
-    for i, j in combinations(range(len(own)), 2):
-        yield tuple(own[{i: j, j: i}.get(at, at)] for at in range(len(own)))
-    for i in range(len(own)) if len(own) > 1 else ():
-        yield tuple(weight * (at == i) for at, weight in enumerate(own))
+    yield (1.0,) * len(weights)
+    for i, j in combinations(range(len(weights)), 2):
+        yield tuple(weights[{i: j, j: i}.get(at, at)] for at in range(len(weights)))
+    for i in range(len(weights)) if len(weights) > 1 else ():
+        yield tuple(weight * (at == i) for at, weight in enumerate(weights))
 
 
 def _rounded(value: float | None) -> float | None:
     """Return a power of ten that is as good as equal, else the value; None for one that is not above 0."""
-    near = None if value is None else next((it for it in _POWERS if abs(value - it) < 0.02 * it), value)
+    near = None if value is None else next((power for power in _POWERS if abs(value - power) < 0.02 * power), value)
     return near if near is not None and near > 0 else None
 
 
-def _taken(batch: Batch, weights: tuple[float, ...], groups: str) -> Batch | None:
+def _regroup(batch: Batch, weights: tuple[float, ...], groups: str) -> Batch | None:
     """Return the batch with other weights, and in groups that are made wrongly; None if it has only one."""
     count = int(batch.group.max()) + 1
     if groups and count == 1:
@@ -162,6 +171,6 @@ CHECK = Check(
     "(`scale_rewards`, `multi_objective_aggregation`, `normalize_advantages`, `reward_clip_range`).",
     f"{_TOLERANCE:.0e} times (the advantage + a tenth of the batch's largest) [ours], plus float32 rounding; ε: "
     f"{EPSILON:.0e}, of AsyncGRPO 1e-08 [TRL]",
-    _look,
+    _check,
     _TITLES,
 )

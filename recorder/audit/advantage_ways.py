@@ -98,7 +98,8 @@ def advantages(batch: Batch, way: Way) -> tuple[Floats, Floats]:
         parts = batch.values
         if way.aggregation == NORMALIZE:
             columns = [
-                (it - _by(batch, it, _mean)) / (_by(batch, it, _std, way.spread) + way.epsilon) for it in parts.T
+                (column - _by(batch, column, _mean)) / (_by(batch, column, _std, way.spread) + way.epsilon)
+                for column in parts.T
             ]
             parts = np.stack(columns, 1)
         rewards, largest = np.nansum(parts * batch.weights, 1), float(np.nansum(np.abs(parts * batch.weights), 1).max())
@@ -109,7 +110,7 @@ def advantages(batch: Batch, way: Way) -> tuple[Floats, Floats]:
         whole = replace(batch, group=everybody, members=everybody)
         centered = rewards - _by(whole if way.aggregation == NORMALIZE else batch, rewards, _mean)
         if way.leaves_out:
-            count = _by(batch, rewards, lambda own: np.isfinite(own).sum())
+            count = _by(batch, rewards, lambda of_group: np.isfinite(of_group).sum())
             centered = centered * count / (count - 1)
             centered -= _mean(centered) if way.scale == "batch" else 0.0
         divisor = np.ones(len(rewards))
@@ -129,25 +130,27 @@ def fits(batch: Batch, way: Way, tolerance: float) -> Bools:
 
 def epsilon_of(batch: Batch, way: Way) -> float | None:
     """Return what the recorded advantages add to the standard deviation; None where they are not divided by one."""
-    bare, scaled = (np.abs(advantages(batch, it)[0]) for it in (replace(way, scale="none"), replace(way, epsilon=0.0)))
-    told = (np.abs(batch.advantage) > 0) & (scaled > 0.1)
-    if way.scale == "none" or way.leaves_out or not told.any():
+    bare, scaled = (
+        np.abs(advantages(batch, other_way)[0]) for other_way in (replace(way, scale="none"), replace(way, epsilon=0.0))
+    )
+    tells = (np.abs(batch.advantage) > 0) & (scaled > 0.1)
+    if way.scale == "none" or way.leaves_out or not tells.any():
         return None
-    return float(np.median(bare[told] / np.abs(batch.advantage[told]) - bare[told] / scaled[told]))
+    return float(np.median(bare[tells] / np.abs(batch.advantage[tells]) - bare[tells] / scaled[tells]))
 
 
-def _by(batch: Batch, values: Floats, function: Callable[..., Any], *given: Any) -> Floats:
+def _by(batch: Batch, values: Floats, function: Callable[..., Any], *arguments: Any) -> Floats:
     """Return (B) the figure of the group that each rollout is compared with."""
-    figures = [function(values[batch.members == code], *given) for code in range(int(batch.members.max()) + 1)]
+    figures = [function(values[batch.members == code], *arguments) for code in range(int(batch.members.max()) + 1)]
     return np.array(figures, np.float64)[batch.group]
 
 
 def _mean(values: Floats) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else np.nan
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else np.nan
 
 
 def _std(values: Floats, spread: int) -> float:
     """Return the standard deviation of the finite values; NaN where it has none, 0 for the only rollout of a group."""
-    known = values[np.isfinite(values)]
-    return 0.0 if len(values) == 1 else float(known.std(ddof=spread)) if len(known) > spread else np.nan
+    finite = values[np.isfinite(values)]
+    return 0.0 if len(values) == 1 else float(finite.std(ddof=spread)) if len(finite) > spread else np.nan

@@ -72,11 +72,11 @@ class Checked:
     def of(cls, check: Check, recorded: Recorded) -> "Checked":
         """Make a check."""
         looked, findings = check.look(recorded), list[Finding]()
-        for it in looked.found:
-            rows = recorded.id[it.rows]
-            title = f"{check.findings[it.id]} ({len(rows):,} rollout{'s' * (len(rows) != 1)})"
-            one = Finding(it.id, title, len(rows), ids(rows), tuple(rows[:_FIRST].tolist()), it.evidence)
-            findings += [one] * bool(len(rows))
+        for fault in looked.found:
+            rows = recorded.id[fault.rows]
+            title = f"{check.findings[fault.id]} ({len(rows):,} rollout{'s' * (len(rows) != 1)})"
+            finding = Finding(fault.id, title, len(rows), ids(rows), tuple(rows[:_FIRST].tolist()), fault.evidence)
+            findings += [finding] * bool(len(rows))
         return cls(check, looked.rows, findings, looked.lacking, looked.note)
 
 
@@ -90,13 +90,14 @@ class Audited:
     @property
     def findings(self) -> list[Finding]:
         """Return all findings, the worst first: in the order of the checks."""
-        return [found for it in self.checks for found in it.findings]
+        return [finding for check in self.checks for finding in check.findings]
 
     def as_dict(self) -> dict[str, Any]:
         """Return findings and checks as plain values for JSON."""
         checks = [
-            {"name": it.check.name, "held": it.check.held, "tolerance": it.check.tolerance, "rows": it.rows,
-             "not_recorded": it.lacking or None, "note": it.note or None, "findings": [one.id for one in it.findings]}
-            for it in self.checks
+            {"name": check.check.name, "held": check.check.held, "tolerance": check.check.tolerance, "rows": check.rows,
+             "not_recorded": check.lacking or None, "note": check.note or None,
+             "findings": [finding.id for finding in check.findings]}
+            for check in self.checks
         ]  # fmt: skip
         return {"run": self.run, "findings": [*map(asdict, self.findings)], "checks": checks, "not_shown": NOT_SHOWN}

@@ -43,20 +43,20 @@ class Recorded:
 
     def whole_groups(self) -> Bools:
         """Return (N,) True for rollouts of groups that are recorded completely."""
-        sizes = np.array([self.group_size.get(bool(it)) or -1 for it in self.is_evaluation])
+        sizes = np.array([self.group_size.get(bool(is_one)) or -1 for is_one in self.is_evaluation])
         return np.asarray(np.bincount(self.group)[self.group] == sizes, bool)
 
     def whole_batches(self) -> Bools:
         """Return (N,) True for rollouts of batches of which no group is missing; in training these have as many
         rollouts as the trainer's `generation_batch_size`.
         """
-        found, known = np.zeros(len(self.id), bool), self.whole_groups() & (self.batch >= 0)
-        for batch in np.unique(self.batch[known]):
+        is_whole, in_whole_group = np.zeros(len(self.id), bool), self.whole_groups() & (self.batch >= 0)
+        for batch in np.unique(self.batch[in_whole_group]):
             chosen = self.batch == batch
             count = int(chosen.sum())
             size = None if self.is_evaluation[chosen][0] else self.config.get("generation_batch_size")
-            found[chosen] = known[chosen].all() and self.place[chosen].max() < count == (size or count)
-        return found
+            is_whole[chosen] = in_whole_group[chosen].all() and self.place[chosen].max() < count == (size or count)
+        return is_whole
 
 
 class Gathering:
@@ -71,10 +71,10 @@ class Gathering:
 
     def add(self, rollouts: Sequence[Rollout]) -> None:
         """Take the next rollouts; those that still run are left out."""
-        for it in rollouts:
-            if it.row.status != Status.RUNNING:
-                self._tokens.append(token_faults(it, self._sources))
-                self._rows.append(self._columns(it.row))
+        for rollout in rollouts:
+            if rollout.row.status != Status.RUNNING:
+                self._tokens.append(token_faults(rollout, self._sources))
+                self._rows.append(self._columns(rollout.row))
 
     def recorded(self, **of_run: Any) -> Recorded:
         """Return the columns of all that were taken; `of_run` are the fields of `Recorded` that are the run's."""

@@ -11,7 +11,7 @@ _SUM = 1e-5  # of the parts: float32 rounds to 6e-8, and a sum of many to some t
 
 
 def _look_at_groups(recorded: Recorded) -> Looked:
-    sizes = np.array([recorded.group_size.get(bool(it)) or 0 for it in recorded.is_evaluation])
+    sizes = np.array([recorded.group_size.get(bool(is_one)) or 0 for is_one in recorded.is_evaluation])
     compared = (sizes > 0) | np.isfinite(recorded.prompt_key)
     if not compared.any():
         return Looked(lacking="prompts' token ids, and the size of groups")
@@ -21,46 +21,46 @@ def _look_at_groups(recorded: Recorded) -> Looked:
 
 
 def _look_at_sums(recorded: Recorded) -> Looked:
-    known = np.isfinite(recorded.reward) & np.isfinite(recorded.weights).any(1)
-    if "reward_weights" not in recorded.config or not known.any():
+    is_known = np.isfinite(recorded.reward) & np.isfinite(recorded.weights).any(1)
+    if "reward_weights" not in recorded.config or not is_known.any():
         return Looked(lacking="rewards with the functions' values and weights, of a trainer of TRL")
     parts = recorded.values * recorded.weights
-    odd = known & (np.abs(recorded.reward - np.nansum(parts, 1)) > _SUM * (1 + np.nansum(np.abs(parts), 1)))
-    functions = np.flatnonzero(np.isfinite(recorded.weights[known]).any(0)).tolist()
+    odd = is_known & (np.abs(recorded.reward - np.nansum(parts, 1)) > _SUM * (1 + np.nansum(np.abs(parts), 1)))
+    functions = np.flatnonzero(np.isfinite(recorded.weights[is_known]).any(0)).tolist()
     asked = recorded.config["reward_weights"] or [1.0] * len(functions)
-    other, said = np.zeros(len(known), bool), ""
-    changes = bool(np.ptp(recorded.weights[known][:, functions], 0).max() > _SUM)
+    other, arguments = np.zeros(len(is_known), bool), ""
+    changes = bool(np.ptp(recorded.weights[is_known][:, functions], 0).max() > _SUM)
     if len(asked) == len(functions) and not changes:
-        other = known & (np.abs(recorded.weights[:, functions] - np.array(asked, np.float64)) > _SUM).any(1)
-        said = ", ".join(
+        other = is_known & (np.abs(recorded.weights[:, functions] - np.array(asked, np.float64)) > _SUM).any(1)
+        arguments = ", ".join(
             f"{figure(weight)} for {recorded.names[i]}" for i, weight in zip(functions, asked, strict=True)
         )
-    found = [Found("reward_sum", odd), Found("reward_weights", other, f"The arguments ask for {said}.")]
-    return Looked(int(known.sum()), found, note="The weights change during the run." * changes)
+    faults = [Found("reward_sum", odd), Found("reward_weights", other, f"The arguments ask for {arguments}.")]
+    return Looked(int(is_known.sum()), faults, note="The weights change during the run." * changes)
 
 
 def _look_at_evaluation(recorded: Recorded) -> Looked:
-    is_eval, known = recorded.is_evaluation, np.isfinite(recorded.weights).any(1)
-    if not (known & is_eval).any() or not (known & ~is_eval).any():
+    is_eval, is_known = recorded.is_evaluation, np.isfinite(recorded.weights).any(1)
+    if not (is_known & is_eval).any() or not (is_known & ~is_eval).any():
         return Looked(lacking="a training and an evaluation with functions' values in one run")
     weights = np.nan_to_num(recorded.weights)  # a function that does not score has weight 0
-    usual = np.unique(weights[known & ~is_eval], axis=0)  # a schedule may change them
+    usual = np.unique(weights[is_known & ~is_eval], axis=0)  # a schedule may change them
     distance = np.abs(weights[:, None] - usual[None]).max(2, initial=0.0).min(1)
-    off = known & is_eval & (distance > SAME)
+    off = is_known & is_eval & (distance > SAME)
     otherwise, names = _scored_otherwise(recorded)
-    said = f"Reward functions: {listed(names)}." if names else ""
-    found = [Found("evaluation_weights", off), Found("evaluation_values", otherwise, said)]
-    return Looked(int((known & is_eval).sum()), found)
+    sentence = f"Reward functions: {listed(names)}." if names else ""
+    faults = [Found("evaluation_weights", off), Found("evaluation_values", otherwise, sentence)]
+    return Looked(int((is_known & is_eval).sum()), faults)
 
 
 def _scored_otherwise(recorded: Recorded) -> tuple[Bools, list[str]]:
     """Return (N,) True for rollouts of an evaluation whose completion got another value in the training, where each of
     the two gives equal completions equal values; and the functions.
     """
-    found, names = np.zeros(len(recorded.id), bool), list[str]()
-    known = np.isfinite(recorded.prompt_key + recorded.completion_key) & ~recorded.has_environment
+    is_otherwise, names = np.zeros(len(recorded.id), bool), list[str]()
+    is_known = np.isfinite(recorded.prompt_key + recorded.completion_key) & ~recorded.has_environment
     for i, name in enumerate(recorded.names):
-        rows = np.flatnonzero(known & np.isfinite(recorded.values[:, i]))
+        rows = np.flatnonzero(is_known & np.isfinite(recorded.values[:, i]))
         keys = np.stack([recorded.prompt_key[rows], recorded.completion_key[rows]], 1)
         code = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
         low, high = (np.full((2, len(rows)), end) for end in (np.inf, -np.inf))
@@ -70,9 +70,9 @@ def _scored_otherwise(recorded: Recorded) -> tuple[Bools, list[str]]:
         is_steady, in_both = not (high - low > SAME).any(), np.isfinite(low).all(0)
         differs = in_both & (np.abs(np.diff(np.where(in_both, low, 0.0), axis=0)[0]) > SAME) & is_steady
         if differs.any():
-            found[rows[recorded.is_evaluation[rows] & differs[code]]] = True
+            is_otherwise[rows[recorded.is_evaluation[rows] & differs[code]]] = True
             names.append(name)
-    return found, names
+    return is_otherwise, names
 
 
 GROUPS = Check(

@@ -18,27 +18,29 @@ def audit_rows(recorded: Recorded, run: str) -> Audited:
 
 
 def _look_at_tokens(name: str, recorded: Recorded) -> Looked:
-    known = [it.faults.get(name) for it in recorded.tokens]
-    if name == "Ids" and not any("Context" in it.faults for it in recorded.tokens):
-        known = [it and [fault for fault in it if fault == "repeated_prompt"] for it in known]  # no generation was seen
-    compared = sum(it is not None for it in known)
+    of_tokens = [token.faults.get(name) for token in recorded.tokens]
+    if name == "Ids" and not any("Context" in token.faults for token in recorded.tokens):
+        of_tokens = [
+            each and [fault for fault in each if fault == "repeated_prompt"] for each in of_tokens
+        ]  # no generation was seen
+    compared = sum(each is not None for each in of_tokens)
     if not compared:
         return Looked(lacking=TOKEN_CHECKS[name].lacking)
-    counts, zeros = (np.array([getattr(it, kind) for it in recorded.tokens]) for kind in ("logprobs", "zeros"))
+    counts, zeros = (np.array([getattr(token, kind) for token in recorded.tokens]) for kind in ("logprobs", "zeros"))
     is_constant = name == "Log-probs" and _CONSTANT <= counts.sum() == zeros.sum()
     faults = TOKEN_CHECKS[name].findings
-    rows = {fault: np.array([fault in (it or ()) for it in known], bool) for fault in faults}
-    unseen = np.array([it.is_unseen for it in recorded.tokens], bool)
+    rows = {fault: np.array([fault in (each or ()) for each in of_tokens], bool) for fault in faults}
+    unseen = np.array([token.is_unseen for token in recorded.tokens], bool)
     if name == "Ids" and 0 < unseen.sum() <= recorded.lost_calls and not unseen.all():
         rows["retokenized"] |= unseen
-    found = [Found(fault, of) for fault, of in rows.items()]
-    found += [Found("logprobs_zero", counts > 0)] * bool(is_constant)
+    faults_of_rows = [Found(fault, of) for fault, of in rows.items()]
+    faults_of_rows += [Found("logprobs_zero", counts > 0)] * bool(is_constant)
     notes = {"Ids": _drift, "Mask": _masked}
-    return Looked(compared, found, note=notes[name](recorded) if name in notes else "")
+    return Looked(compared, faults_of_rows, note=notes[name](recorded) if name in notes else "")
 
 
 def _masked(recorded: Recorded) -> str:
-    whole = sum(it.is_masked for it in recorded.tokens)
+    whole = sum(token.is_masked for token in recorded.tokens)
     return f"Rollouts with whole answers left out by the mask: {whole:,}." * (whole > 0)
 
 
@@ -46,20 +48,20 @@ def _drift(recorded: Recorded) -> str:
     """Say where encoding texts again would give other ids, which is no fault, for a model may sample a word in any
     tokens; or that it may be why no generation is known to be a rollout's.
     """
-    if recorded.lost_calls and not any("Context" in it.faults for it in recorded.tokens):
+    if recorded.lost_calls and not any("Context" in token.faults for token in recorded.tokens):
         return (
             f"Model and environment calls that could not be matched to a rollout: {recorded.lost_calls:,}. If they "
             "include these rollouts' generations, the texts were encoded again, with other ids."
         )
-    cut = sum(it.is_cut for it in recorded.tokens)
-    said = f"Rollouts trained on fewer tokens than were sampled: {cut:,}. " * (cut > 0)
-    known = [it.drift for it in recorded.tokens if it.drift is not None]
-    begins = [drift for drift in known if drift >= 0]
+    cut = sum(token.is_cut for token in recorded.tokens)
+    beginning = f"Rollouts trained on fewer tokens than were sampled: {cut:,}. " * (cut > 0)
+    drifts = [token.drift for token in recorded.tokens if token.drift is not None]
+    begins = [drift for drift in drifts if drift >= 0]
     if not begins:
-        return said.rstrip()
+        return beginning.rstrip()
     return (
-        f"{said}Encoding the completions' texts again would change the ids of {len(begins):,} of {len(known):,}; the "
-        f"median of the first changed token is {int(np.median(begins)) + 1:,}."
+        f"{beginning}Encoding the completions' texts again would change the ids of {len(begins):,} of {len(drifts):,}; "
+        f"the median of the first changed token is {int(np.median(begins)) + 1:,}."
     )
 
 

@@ -126,60 +126,64 @@ class Seen:
     zeros: int = 0  # of these
 
 
-def token_faults(it: Rollout, sources: Sources) -> Seen:
+def token_faults(rollout: Rollout, sources: Sources) -> Seen:
     """Look at a rollout; nothing can be told of one that failed, or that has no ids."""
-    tokens = it.tokens
-    if tokens is None or it.row.status != Status.OK or not len(tokens.completion_ids):
+    tokens = rollout.tokens
+    if tokens is None or rollout.row.status != Status.OK or not len(tokens.completion_ids):
         return Seen({})
-    seen, notes = Seen({}), it.metadata.get("notes") or {}
-    made = [entry["generation"] | {"text": entry["text"]} for entry in it.own_actions if "generation" in entry]
-    made = [one for one in made if "error" not in one and "waiting" not in one]
+    seen, notes = Seen({}), rollout.metadata.get("notes") or {}
+    made = [entry["generation"] | {"text": entry["text"]} for entry in rollout.own_actions if "generation" in entry]
+    made = [generation for generation in made if "error" not in generation and "waiting" not in generation]
     if sources.tokenizer is not None:
         again = sources.tokenizer.encode(sources.decode(tokens.completion_ids), add_special_tokens=False).ids
         seen.drift = _first_difference(tokens.completion_ids, np.array(again, np.int32))
-        _look_at_texts(it, tokens, sources, seen.faults)
-    _look_at_samples(it, tokens, made, sources, seen)
-    own = tokens.completion_ids if tokens.mask is None else tokens.completion_ids[tokens.mask == 1]
-    ends = [one for one in made if "finish" in one]
+        _look_at_texts(rollout, tokens, sources, seen.faults)
+    _look_at_samples(rollout, tokens, made, sources, seen)
+    sampled_ids = tokens.completion_ids if tokens.mask is None else tokens.completion_ids[tokens.mask == 1]
+    ends = [generation for generation in made if "finish" in generation]
     is_ended = bool(ends) and ends[-1]["finish"] == "stop"
-    is_ended &= not _STOPS & {*it.sampling, *(ends[-1].get("sampling", {}) if ends else ())}
+    is_ended &= not _STOPS & {*rollout.sampling, *(ends[-1].get("sampling", {}) if ends else ())}
     is_full = (
         len(tokens.completion_ids) >= sources.longest
     )  # TRL's tool loop cuts there what comes after a tool's answer
-    if is_ended and not is_full and sources.special and len(own):
-        seen.faults["End token"] = [] if int(own[-1]) in sources.special else ["end_token"]
+    if is_ended and not is_full and sources.special and len(sampled_ids):
+        seen.faults["End token"] = [] if int(sampled_ids[-1]) in sources.special else ["end_token"]
     if "logprobs" in notes:
         seen.faults["Log-probs"] = ["logprobs_length"]
     elif tokens.logprobs is not None:
-        known = tokens.logprobs if tokens.mask is None else tokens.logprobs[tokens.mask == 1]
-        seen.logprobs, seen.zeros = int(np.isfinite(known).sum()), int((known == 0).sum())
-        seen.faults["Log-probs"] = ["logprobs_positive"] if (known > _ROUNDED).any() else []
+        logprobs = tokens.logprobs if tokens.mask is None else tokens.logprobs[tokens.mask == 1]
+        seen.logprobs, seen.zeros = int(np.isfinite(logprobs).sum()), int((logprobs == 0).sum())
+        seen.faults["Log-probs"] = ["logprobs_positive"] if (logprobs > _ROUNDED).any() else []
     if "env_mask" in notes:
         seen.faults["Mask"] = ["mask_length"]
     return seen
 
 
-def _look_at_samples(it: Rollout, tokens: Tokens, made: Sequence[Any], sources: Sources, seen: Seen) -> None:
+def _look_at_samples(rollout: Rollout, tokens: Tokens, made: Sequence[Any], sources: Sources, seen: Seen) -> None:
     """Compare the row with what its generations sampled, and the contexts in which they did."""
-    size, inserted = len(tokens.prompt_ids), it.row.unsampled_tokens
+    size, inserted = len(tokens.prompt_ids), rollout.row.unsampled_tokens
     is_repeated = size > 1 and np.array_equal(tokens.completion_ids[:size], tokens.prompt_ids)
-    is_altered = bool(inserted) and any("altered" in one or "absent" in one for one in made)
+    is_altered = bool(inserted) and any("altered" in generation or "absent" in generation for generation in made)
     altered = "other_ids"
     if is_altered and seen.drift == -1:
         text = _bare(sources.decode(tokens.completion_ids, bare=True))
-        is_said = all(_bare(one["text"] or "") in text for one in made if "altered" in one or "absent" in one)
+        is_said = all(
+            _bare(generation["text"] or "") in text
+            for generation in made
+            if "altered" in generation or "absent" in generation
+        )
         altered = "retokenized" if is_said else altered
-    seen.is_cut, seen.is_unseen = any("cut" in one for one in made), not made
+    seen.is_cut, seen.is_unseen = any("cut" in generation for generation in made), not made
     seen.faults["Ids"] = ["repeated_prompt"] * is_repeated + [altered] * (is_altered and not is_repeated)
     if not made or inserted is None:
         return
-    left_out = [(one.get("masked", 0), one.get("tokens", 0)) for one in made]
+    left_out = [(generation.get("masked", 0), generation.get("tokens", 0)) for generation in made]
     masked = sum(count for count, size in left_out if count < size)
     seen.is_masked = any(count >= size > 0 for count, size in left_out)
     fault = "mask_sampled" if not inserted else "mask_shifted" if masked else "mask_inserted"
     fault = "mask_missing" if inserted and tokens.mask is None else fault
     seen.faults["Mask"] = [fault] * ((inserted + masked > 0) and not (is_altered or is_repeated))
-    contexts = [one["context"] for one in made if "context" in one]
+    contexts = [generation["context"] for generation in made if "context" in generation]
     seen.faults["Context"] = []
     if contexts and not is_repeated:
         before, after = tokens.completion_ids[: min(contexts) - size], tokens.completion_ids[min(contexts) - size :][:8]
@@ -189,29 +193,33 @@ def _look_at_samples(it: Rollout, tokens: Tokens, made: Sequence[Any], sources: 
         seen.faults["Context"] = [kind]
 
 
-def _look_at_texts(it: Rollout, tokens: Tokens, sources: Sources, faults: dict[str, list[str]]) -> None:
+def _look_at_texts(rollout: Rollout, tokens: Tokens, sources: Sources, faults: dict[str, list[str]]) -> None:
     """Compare decoded ids with what reward functions were handed, with the dataset's prompt, and with tools' names."""
     text, prompt, key = (
         sources.decode(tokens.completion_ids, bare=True),
         sources.decode(tokens.prompt_ids),
-        it.row.handed_key,
+        rollout.row.handed_key,
     )
     if key is not None:
         is_empty = key == text_key("") and bool(_TAGS.sub("", text).strip())
         keys = {text_key(text), text_key(_CLEANED.sub(r"\1\2", text))}
-        is_other = not is_empty and it.row.handed == Handed.TEXT and key not in keys
+        is_other = not is_empty and rollout.row.handed == Handed.TEXT and key not in keys
         faults["Scored text"] = ["handed_empty"] * is_empty + ["handed_other"] * is_other
-    given = it.metadata.get("dataset_prompt")
-    asked = [part for part in map(_content, [given] if isinstance(given, str) else given or ()) if part]
-    if it.row.sent_prompt is not None:
+    dataset_prompt = rollout.metadata.get("dataset_prompt")
+    asked = [
+        part
+        for part in map(_content, [dataset_prompt] if isinstance(dataset_prompt, str) else dataset_prompt or ())
+        if part
+    ]
+    if rollout.row.sent_prompt is not None:
         faults["Prompt"] = []
-    if it.row.sent_prompt == SentPrompt.OTHER and asked:
+    if rollout.row.sent_prompt == SentPrompt.OTHER and asked:
         # A prompt that is cut begins in the midst of the dataset's, and ends as it does.
         sent = _ROLE.sub("", _bare(sources.decode(tokens.prompt_ids, bare=True)))
         is_cut = sent[:_PIECE] in "".join(asked)[1:] and asked[-1][-_PIECE:] in sent and not sent.startswith(asked[0])
         faults["Prompt"] = ["prompt_cut_left"] * is_cut
-    actions = [entry["action"] for entry in it.own_actions if entry["turn"] and isinstance(entry["action"], dict)]
-    names = sources.tools | {str(one["name"]) for one in actions if one.keys() == {"name", "arguments"}} - {
+    actions = [entry["action"] for entry in rollout.own_actions if entry["turn"] and isinstance(entry["action"], dict)]
+    names = sources.tools | {str(action["name"]) for action in actions if action.keys() == {"name", "arguments"}} - {
         "get_reward"
     }
     if names:

@@ -70,7 +70,10 @@ def acts_by_tools(row: RowCalls, moves: Moves, actions: Actions, options: RowOpt
 def ended_well(actions: Actions) -> Actions:
     """Return the entries of a row that its last answer ended: that one is no action that could not be parsed."""
     last = _last_answer(actions)
-    return [it | {"metadata": {**(it["metadata"] or {}), "parsed": True}} if it is last else it for it in actions]
+    return [
+        action | {"metadata": {**(action["metadata"] or {}), "parsed": True}} if action is last else action
+        for action in actions
+    ]
 
 
 def error_reason(call: EnvironmentCall) -> StopReason:

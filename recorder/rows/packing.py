@@ -40,7 +40,7 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
         if draft.tokens is not None:
             tokens = next(following)
             change.tokens, change.tokens_start = tokens.data, tokens.start
-    rows = [it.change if isinstance(it, RowDraft) else it for it in changes]
+    rows = [change.change if isinstance(change, RowDraft) else change for change in changes]
     return Batch.merged([*rows, *(StartChange(*start) for start in starts.items())])
 
 

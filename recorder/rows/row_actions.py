@@ -78,7 +78,7 @@ def scoring_entries(scored: ScoredRow) -> list[Entry]:
 def _asked(turn: int, call: Generation) -> Entry:
     """Return the entry of a call of a model, such as a judge: its prompt is the action, its answer is observed."""
     answers = [*call.sequences]
-    said = [one.text if one.text is not None else orjson.loads(one.reply or b"null") for one in answers]
+    said = [answer.text if answer.text is not None else orjson.loads(answer.reply or b"null") for answer in answers]
     metadata = {name: getattr(answers[0], name) for name in ("prompt_tokens", "completion_tokens", "finish") if answers}
     return {
         "turn": turn,

@@ -206,7 +206,7 @@ def _last_text(prompt: bytes) -> str:
 
 def _end_of_all(call: RolloutCall, found: Attribution, error: str) -> Generation | EnvironmentCall | None:
     """Return the unattributed call whose `error` ended the function, so that all rows show it; None without one."""
-    failed = [one for one in _failed_calls(call) if one.error == error]
+    failed = [failed_call for failed_call in _failed_calls(call) if failed_call.error == error]
     end = max(failed, key=lambda one: one.order, default=None)
     return None if end is None or end.order in _attributed(found) else end
 
@@ -218,7 +218,7 @@ def _failed_calls(call: RolloutCall) -> list[Generation | EnvironmentCall]:
 
 
 def _attributed(found: Attribution) -> set[int]:
-    return {one.order for row in found.rows for one in row.calls + row.children}
+    return {call.order for row in found.rows for call in row.calls + row.children}
 
 
 def _count_lost(
@@ -231,7 +231,11 @@ def _count_lost(
     if not (lost or unseen):
         return
     known = {but and but.order, *_attributed(found)}
-    errors = Counter(without_keys(one.error or "") for one in _failed_calls(call) if lost and one.order not in known)
+    errors = Counter(
+        without_keys(failed_call.error or "")
+        for failed_call in _failed_calls(call)
+        if lost and failed_call.order not in known
+    )
     yield RunChange(call.run, {}, lost, unattributed_errors=errors, unseen_sampling=unseen)
 
 

@@ -47,8 +47,8 @@ def messages_of(
     if not row.turns:
         return given, None
     sequences = [turn.sequence for turn in row.turns]
-    if all(one.text is not None and (one.messages or b"").startswith(b'"') for one in sequences):
-        texts = [(orjson.loads(one.messages or b""), one.text or "") for one in sequences]
+    if all(sequence.text is not None and (sequence.messages or b"").startswith(b'"') for sequence in sequences):
+        texts = [(orjson.loads(sequence.messages or b""), sequence.text or "") for sequence in sequences]
         whole = texts[0][0]
         prompt, kind = compare_prompt(given, chat_parser.templated(whole, with_open=True), whole)
         spelled = ((asked, said, said) for asked, said in texts)

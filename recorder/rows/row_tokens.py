@@ -24,13 +24,15 @@ def spelling_of(call: RolloutCall) -> chat_parser.Spelling | None:
     spelling = None
     with guard("spelling answers"):
         spelling = chat_parser.Spelling(call.source.tokenizer)
-        answers = [(made.sampling.get("stop"), one) for made in call.calls.generations for one in made.sequences]
+        answers = [
+            (made.sampling.get("stop"), sequence) for made in call.calls.generations for sequence in made.sequences
+        ]
         spelling.learn([one.sampled for _, one in answers if one.sampled is not None], [])
         for stop, one in answers:
             if stop and one.sampled is not None and one.text is not None and one.finish == "stop":
                 whole = spelling.of(one.sampled)
                 ends = [whole.rfind(text) for text in ([stop] if isinstance(stop, str) else stop) if text in whole]
-                spelling.cut(one.sampled, next((whole[:it] for it in ends if whole[:it].endswith(one.text)), whole))
+                spelling.cut(one.sampled, next((whole[:end] for end in ends if whole[:end].endswith(one.text)), whole))
     return spelling
 
 
@@ -66,7 +68,7 @@ def unfinished_tokens(row: RowCalls) -> Tokens | None:
 
 def all_sampled(row: RowCalls) -> dict[str, int]:
     """Return the column of tokens sampled in all calls of such a row; nothing if the count of a call is not known."""
-    counts = [one.tokens for turn in row.turns for one in (turn.sequence, *turn.others)]
+    counts = [other.tokens for turn in row.turns for other in (turn.sequence, *turn.others)]
     known = [count for count in counts if count is not None]
     return {"completion_tokens": sum(known)} if known and len(known) == len(counts) else {}
 

@@ -141,8 +141,8 @@ def text_facts(rollouts: Sequence[Sequence[str]]) -> list[Facts]:
 
 def token_facts(rollouts: Sequence[Tokens]) -> list[Facts]:
     """Computes the keys of the token ids, and the mean log-probability of the sampled ones."""
-    prompts = _keys([one.prompt_ids.tobytes() for one in rollouts])
-    completions = _keys([one.completion_ids.tobytes() for one in rollouts])
+    prompts = _keys([rollout.prompt_ids.tobytes() for rollout in rollouts])
+    completions = _keys([rollout.completion_ids.tobytes() for rollout in rollouts])
     return [
         {"prompt_key": prompt, "completion_key": completion, "mean_logprob": mean}
         for prompt, completion, mean in zip(prompts, completions, _mean_logprobs(rollouts), strict=True)
@@ -272,7 +272,11 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
     sent = [entry for entry in entries if entry["action"] is not None and entry["text"] is not None]
     if not sent:
         return None
-    calls = ["\n".join(map(str, _leaves(it.get("tool_calls")))) for it in messages if it.get("role") == "assistant"]
+    calls = [
+        "\n".join(map(str, _leaves(message.get("tool_calls"))))
+        for message in messages
+        if message.get("role") == "assistant"
+    ]
     turns = list(dict.fromkeys(entry["turn"] for entry in entries if entry["text"] is not None))
     # The prompt may have answers, too; where messages are missing, a call is looked for in all of them.
     of_turns = calls[-len(turns) :] if len(calls) >= len(turns) else ["\n".join(calls)] * len(turns)
@@ -288,7 +292,7 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
 
 def occurs(action: Any, said: str) -> bool:
     """Return True if all short values of an action, or the text that it is, occur in what the model said."""
-    values = [action] if isinstance(action, str) else [it for it in _leaves(action) if len(str(it)) <= _SHORT]
+    values = [action] if isinstance(action, str) else [leave for leave in _leaves(action) if len(str(leave)) <= _SHORT]
     said = said.lower()
     return all(
         value.strip().lower() in said
@@ -415,8 +419,8 @@ def _mean_logprobs(rollouts: Sequence[Tokens]) -> list[float | None]:
 
 def _means(rollouts: Sequence[Tokens]) -> Iterator[float | None]:
     """Yields the means of rollouts that all have log-probs."""
-    logprobs = [one.logprobs for one in rollouts if one.logprobs is not None]
-    known = [one.mask for one in rollouts]
+    logprobs = [rollout.logprobs for rollout in rollouts if rollout.logprobs is not None]
+    known = [rollout.mask for rollout in rollouts]
     masks = [np.ones(len(one), np.uint8) if mask is None else mask for mask, one in zip(known, logprobs, strict=True)]
     values = np.concatenate(logprobs).astype(np.float64)
     counted = np.isfinite(values) & (np.concatenate(masks) == 1)

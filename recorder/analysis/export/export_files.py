@@ -90,8 +90,8 @@ def export_run(
         with _replaced(Path(output)) as file:
             return write_run(run, format, file, db, where=where, progress=progress, name=str(output))
     chosen = chosen_rows(where, run, db)
-    with opened(run, db, chosen) as (engine, found), _shaped(format, output, found) as write:
-        return hand_over(engine, found, chosen, write, progress)
+    with opened(run, db, chosen) as (engine, stored_run), _shaped(format, output, stored_run) as write:
+        return hand_over(engine, stored_run, chosen, write, progress)
 
 
 def write_run(
@@ -107,8 +107,8 @@ def write_run(
     """Write as `export_run` does, into an open file. `name` is its name in messages; `progress` may raise to stop."""
     _check_format(format)
     chosen = chosen_rows(where, run, db)
-    with opened(run, db, chosen) as (engine, found), errors_of(name), _WRITERS[format](file, COLUMNS) as write:
-        return hand_over(engine, found, chosen, write, progress)
+    with opened(run, db, chosen) as (engine, stored_run), errors_of(name), _WRITERS[format](file, COLUMNS) as write:
+        return hand_over(engine, stored_run, chosen, write, progress)
 
 
 def write_table(format: str, output: Path, columns: tuple[Column, ...], rows: Iterable[dict[str, Any]]) -> None:  # noqa: A002
@@ -137,10 +137,10 @@ def hand_over(
     return done
 
 
-def _check_format(format: str, known: Iterable[str] = FORMATS) -> None:  # noqa: A002
+def _check_format(format: str, formats: Iterable[str] = FORMATS) -> None:  # noqa: A002
     """Raise LogsUIError if there is no such format."""
-    if format not in known:
-        hint = nearest(format, known) or ", ".join(known)
+    if format not in formats:
+        hint = nearest(format, formats) or ", ".join(formats)
         raise LogsUIError(f"There is no format {format!r} to export to. Try {hint}.")
 
 

@@ -39,14 +39,16 @@ class Exported:
     def __init__(self, row: dict[str, Any], run: Run) -> None:
         """Read a row of `frames.chunks`."""
         self.row, self.run, self.key = row, run, f"{run.uid}/{row['id']}"
-        self.columns = known(**{name: it for name, it in row.items() if name not in ("messages", *TOKENS)})
+        self.columns = without_none(**{name: value for name, value in row.items() if name not in ("messages", *TOKENS)})
         self.columns |= {"lacks": run.imported["lacks"]} if run.imported else {}
         values = (row["rewards"] or {}) | {name: float(odd) for name, odd in (row["odd_rewards"] or {}).items()}
         weights = row["reward_weights"] or {}
-        self.scores: dict[str, tuple[float | None, float]] = {it: (values[it], weights.get(it, 1.0)) for it in values}
+        self.scores: dict[str, tuple[float | None, float]] = {
+            name: (value, weights.get(name, 1.0)) for name, value in values.items()
+        }
         ids, mask = row["completion_ids"], row["mask"]
         self.sampled = np.ones(0 if ids is None else len(ids), bool) if mask is None else mask != 0
-        answers = [place for place, it in enumerate(row["messages"] or ()) if it.get("role") == "assistant"]
+        answers = [place for place, message in enumerate(row["messages"] or ()) if message.get("role") == "assistant"]
         if row["turns"] is not None:  # a prompt may have answers, too, as examples
             answers = answers[max(0, len(answers) - row["turns"]) :]
         self.moves: dict[int, list[dict[str, Any]]] = defaultdict(list)  # by turn; 0 is the reset
@@ -70,15 +72,17 @@ class Exported:
             clock = end + int(1e6 * sum(e.get("seconds") or 0 for e in moves))
 
     def _messages(self) -> Iterator[dict[str, Any]]:
-        for place, it in enumerate(self.row["messages"] or ()):
-            content, role = it.get("content"), _ROLES.get(it.get("role"), "user")
+        for place, message in enumerate(self.row["messages"] or ()):
+            content, role = message.get("content"), _ROLES.get(message.get("role"), "user")
             parts = [*map(_part, content if isinstance(content, list) else [] if content is None else [content])]
             text = "\n".join(part.get("text", "") for part in parts) if parts else None
-            calls = [_call(call, f"call_{place}_{i}") for i, call in enumerate(it.get("tool_calls") or ())]
-            yield known(
-                role=role, content=parts if any("image_url" in part for part in parts) else text, name=it.get("name"),
-                reasoning_content=it.get("reasoning_content") or it.get("reasoning"), tool_calls=calls or None,
-                tool_call_id=str(it.get("tool_call_id") or "") if role == "tool" else None,
+            calls = [_call(call, f"call_{place}_{i}") for i, call in enumerate(message.get("tool_calls") or ())]
+            yield without_none(
+                role=role, content=parts if any("image_url" in part for part in parts) else text,
+                name=message.get("name"),
+                reasoning_content=message.get("reasoning_content") or message.get("reasoning"),
+                tool_calls=calls or None,
+                tool_call_id=str(message.get("tool_call_id") or "") if role == "tool" else None,
             )  # fmt: skip
 
 
@@ -97,7 +101,7 @@ def iso(moment: int) -> str:
     return f"{np.datetime64(moment, 'us')}Z"
 
 
-def known(**values: Any) -> dict[str, Any]:
+def without_none(**values: Any) -> dict[str, Any]:
     """Return the values without those that are None."""
     return {name: value for name, value in values.items() if value is not None}
 

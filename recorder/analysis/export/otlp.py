@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import orjson
 
 from logs_ui.recorder.action_text import tool_of
-from logs_ui.recorder.analysis.export.exported import Exported, known
+from logs_ui.recorder.analysis.export.exported import Exported, without_none
 from logs_ui.recorder.errors import LogsUIError
 
 _ASKED = ("temperature", "top_p", "top_k", "max_tokens", "seed", "presence_penalty", "frequency_penalty")
@@ -28,44 +28,52 @@ _LATER = frozenset({429, 502, 503, 504})  # OTLP asks to repeat these
 _ODD = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
-def trace(it: Exported) -> dict[str, Any]:
+def trace(rollout: Exported) -> dict[str, Any]:
     """Return a line of OTLP/JSON: a span of the rollout, with all columns as `logs_ui.NAME`, and below it one of each
     answer and each action. An export that is repeated has the same ids.
     """
-    row, model, begin = it.row, it.row["model"], 0
-    first, last = (it.turns[0].place, it.turns[-1].place) if it.turns else (len(it.messages), len(it.messages))
-    ended = max([row["returned"] or row["created"], *(turn.end for turn in it.turns)])
-    columns = {f"logs_ui.{name}": value for name, value in it.columns.items() if name != "actions"}
+    row, model, begin = rollout.row, rollout.row["model"], 0
+    first, last = (
+        (rollout.turns[0].place, rollout.turns[-1].place)
+        if rollout.turns
+        else (len(rollout.messages), len(rollout.messages))
+    )
+    ended = max([row["returned"] or row["created"], *(turn.end for turn in rollout.turns)])
+    columns = {f"logs_ui.{name}": value for name, value in rollout.columns.items() if name != "actions"}
     spans: list[tuple[Any, ...]] = [("invoke_agent", row["eval_name"], row["created"], ended, row["error"], columns | {
         "gen_ai.agent.name": row["eval_name"], "gen_ai.request.model": model,
-        "gen_ai.input.messages": _chat(it.messages[:first]), "gen_ai.output.messages": _chat(it.messages[last:]),
-    }), *_acts(it.moves[0], row["created"])]  # fmt: skip
-    for turn in it.turns:
+        "gen_ai.input.messages": _chat(rollout.messages[:first]),
+        "gen_ai.output.messages": _chat(rollout.messages[last:]),
+    }), *_acts(rollout.moves[0], row["created"])]  # fmt: skip
+    for turn in rollout.turns:
         asked, finish = (row["sampling"] or {}) | (turn.call.get("sampling") or {}), turn.call.get("finish")
         used = turn.span and (len(row["prompt_ids"]) + turn.span[0], turn.span[1] - turn.span[0])
         spans += [("chat", model, turn.begin, turn.end, None, {
             "gen_ai.request.model": model, "gen_ai.response.finish_reasons": finish and [finish],
             "gen_ai.usage.input_tokens": used and used[0], "gen_ai.usage.output_tokens": used and used[1],
-            "gen_ai.input.messages": _chat(it.messages[begin : turn.place]),  # those that no call before had
-            "gen_ai.output.messages": _chat([it.messages[turn.place]]),
+            "gen_ai.input.messages": _chat(rollout.messages[begin : turn.place]),  # those that no call before had
+            "gen_ai.output.messages": _chat([rollout.messages[turn.place]]),
             **{f"gen_ai.request.{name}": asked.get(name) for name in _ASKED},
         }), *_acts(turn.moves, turn.end)]  # fmt: skip
         begin = turn.place + 1
-    ids = [blake2b(f"{it.key}#{number}".encode(), digest_size=8).hexdigest() for number in range(len(spans))]
+    ids = [blake2b(f"{rollout.key}#{number}".encode(), digest_size=8).hexdigest() for number in range(len(spans))]
     written = [
-        known(
-            traceId=blake2b(it.key.encode(), digest_size=16).hexdigest(), spanId=id_, name=f"{kind} {name}",
+        without_none(
+            traceId=blake2b(rollout.key.encode(), digest_size=16).hexdigest(), spanId=id_, name=f"{kind} {name}",
             parentSpanId=ids[0] if id_ != ids[0] else None, kind=3 if kind == "chat" else 1,
             startTimeUnixNano=f"{start}000", endTimeUnixNano=f"{end}000",
-            status={"code": 2, "message": error} if error else {}, events=_scores(it, ended) if id_ == ids[0] else [],
+            status={"code": 2, "message": error} if error else {}, events=_scores(rollout,
+            ended) if id_ == ids[0] else [],
             attributes=_attributes(values | {
-                "gen_ai.operation.name": kind, "gen_ai.provider.name": "_OTHER", "gen_ai.conversation.id": it.key,
+                "gen_ai.operation.name": kind, "gen_ai.provider.name": "_OTHER", "gen_ai.conversation.id": rollout.key,
                 "error.type": error and error.partition(":")[0],
             }),
         )
         for id_, (kind, name, start, end, error, values) in zip(ids, spans, strict=True)
     ]  # fmt: skip
-    resource = _attributes({"service.name": "logs-ui", "logs_ui.run": it.run.uid, "logs_ui.run_name": it.run.name})
+    resource = _attributes(
+        {"service.name": "logs-ui", "logs_ui.run": rollout.run.uid, "logs_ui.run_name": rollout.run.name}
+    )
     scopes = [{"scope": {"name": "logs-ui"}, "spans": written}]
     return {"resourceSpans": [{"resource": {"attributes": resource}, "scopeSpans": scopes}]}
 
@@ -83,18 +91,18 @@ def _acts(moves: list[dict[str, Any]], clock: int) -> list[tuple[Any, ...]]:
     return spans
 
 
-def _scores(it: Exported, moment: int) -> list[dict[str, Any]]:
+def _scores(rollout: Exported, moment: int) -> list[dict[str, Any]]:
     """Return an event for the reward, and one for each reward function; one that did not run has no value."""
-    total = {} if it.row["reward"] is None else {"reward": (it.row["reward"], None)}
+    total = {} if rollout.row["reward"] is None else {"reward": (rollout.row["reward"], None)}
     return [
         {"timeUnixNano": f"{moment}000", "name": "gen_ai.evaluation.result", "attributes": _attributes({
             "gen_ai.evaluation.name": name, "gen_ai.evaluation.score.value": score, "logs_ui.weight": weight})}
-        for name, (score, weight) in {**total, **it.scores}.items()
+        for name, (score, weight) in {**total, **rollout.scores}.items()
     ]  # fmt: skip
 
 
 def _chat(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{"role": it["role"], "parts": _parts(it)} for it in messages]
+    return [{"role": message["role"], "parts": _parts(message)} for message in messages]
 
 
 def _parts(message: dict[str, Any]) -> list[dict[str, Any]]:
@@ -126,8 +134,8 @@ def _value(value: Any) -> dict[str, Any]:
         return {"intValue": str(value)}
     if isinstance(value, float):
         return {"doubleValue": _ODD.get(str(value), value)}
-    if isinstance(value, list) and value and all(isinstance(it, str) for it in value):
-        return {"arrayValue": {"values": [{"stringValue": it} for it in value]}}
+    if isinstance(value, list) and value and all(isinstance(text, str) for text in value):
+        return {"arrayValue": {"values": [{"stringValue": text} for text in value]}}
     return {"stringValue": value if isinstance(value, str) else orjson.dumps(value).decode()}
 
 
@@ -144,10 +152,10 @@ def sending(url: str) -> Iterator[Callable[[dict[str, Any]], None]]:
     def flush() -> None:
         nonlocal waiting, sent
         before = f"{sent} rollouts were sent before; sent again, they have the same ids."
-        answer, said = _answer(url, bytes(body), before), service.ExportTraceServiceResponse()
-        Parse(answer, said, ignore_unknown_fields=True) if answer[:1] == b"{" else said.ParseFromString(answer)
-        if said.partial_success.rejected_spans:
-            why = f"{said.partial_success.rejected_spans} spans, saying {said.partial_success.error_message!r}"
+        answer, response = _answer(url, bytes(body), before), service.ExportTraceServiceResponse()
+        Parse(answer, response, ignore_unknown_fields=True) if answer[:1] == b"{" else response.ParseFromString(answer)
+        if response.partial_success.rejected_spans:
+            why = f"{response.partial_success.rejected_spans} spans, saying {response.partial_success.error_message!r}"
             raise LogsUIError(f"{url} rejected {why}. {before}")
         waiting, sent = 0, sent + waiting
         body.clear()
@@ -170,8 +178,8 @@ def sending(url: str) -> Iterator[Callable[[dict[str, Any]], None]]:
 
 def _answer(url: str, body: bytes, before: str) -> bytes:
     """Post a request, several times if need be, with the headers of OTEL_EXPORTER_OTLP_HEADERS."""
-    given = [pair.partition("=") for pair in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",")]
-    headers = {unquote(name).strip(): unquote(value).strip() for name, _, value in given if name.strip()}
+    pairs = [pair.partition("=") for pair in os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "").split(",")]
+    headers = {unquote(name).strip(): unquote(value).strip() for name, _, value in pairs if name.strip()}
     request = Request(url, body, {**headers, "Content-Type": "application/x-protobuf"})  # noqa: S310
     for wait in _WAITS:
         try:

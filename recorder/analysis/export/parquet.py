@@ -31,7 +31,9 @@ def parquet_writer(file: BinaryIO, columns: tuple[Column, ...], group_bytes: int
     import pyarrow.parquet as pq
 
     schema = _schema(columns)
-    leaves = {it.name: f"{it.name}.list.element" if it.kind in ARRAYS else it.name for it in columns}
+    leaves = {
+        column.name: f"{column.name}.list.element" if column.kind in ARRAYS else column.name for column in columns
+    }
     shared = [leaf for name, leaf in leaves.items() if name not in _OWN]
     waiting: list[pa.Table] = []
     with pq.ParquetWriter(file, schema, compression="zstd", use_dictionary=shared) as writer:
@@ -69,6 +71,8 @@ def _table(rows: Rows, columns: tuple[Column, ...], schema: "pa.Schema") -> "pa.
     for column, field in zip(columns, schema, strict=True):
         values = [row[column.name] for row in rows]
         if column.kind == Kind.NESTED:
-            values = [None if it is None else orjson.dumps(it, option=orjson.OPT_SERIALIZE_NUMPY) for it in values]
+            values = [
+                None if value is None else orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY) for value in values
+            ]
         arrays.append(pa.array(values, field.type))
     return pa.Table.from_arrays(arrays, schema=schema)

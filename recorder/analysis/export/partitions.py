@@ -70,14 +70,14 @@ def export_partitions(
     chosen, steps = chosen_rows(where, run, db), re.fullmatch(r"step(?::0*([1-9]\d{0,17}))?", by, re.ASCII)
     if steps is None:
         raise LogsUIError(f"There is no partition by {by!r}. Write step, or step:100 for a hundred steps in each.")
-    with opened(run, db, chosen) as (engine, found), errors_of(str(output)):
-        target = Path(output).expanduser().resolve() / f"run={quote(found.uid, safe='')}"
+    with opened(run, db, chosen) as (engine, stored_run), errors_of(str(output)):
+        target = Path(output).expanduser().resolve() / f"run={quote(stored_run.uid, safe='')}"
         if not target.parent.is_dir() and target.parent.exists():
             raise LogsUIError(f"{output} is not a folder. Name one to export to.")
         if target.exists() and not replace:
             raise LogsUIError(f"{target} already exists. Name another folder, or replace it with --force.")
         with replaced(target, target.parent) as folder, _parts(folder, int(steps[1] or 1)) as write:
-            return hand_over(engine, found, chosen, write, progress)
+            return hand_over(engine, stored_run, chosen, write, progress)
 
 
 @contextmanager
@@ -87,7 +87,9 @@ def _parts(folder: Path, steps: int) -> Iterator[Write]:
     A folder is named by its step, or by the lowest step that the partition may contain.
     """
     name = "step" if steps == 1 else "step_from"
-    columns = tuple(it for it in COLUMNS if it.name not in {"run", name})  # readers take these from the folders' names
+    columns = tuple(
+        column for column in COLUMNS if column.name not in {"run", name}
+    )  # readers take these from the folders' names
     files: OrderedDict[int, tuple[Write, ExitStack]] = OrderedDict()  # least recently written first
     counts = Counter[int]()
     folder.mkdir()

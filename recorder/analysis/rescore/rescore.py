@@ -92,20 +92,23 @@ def rescore(
     """
     functions = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
     chosen = chosen_rows(where, run, db)
-    with opened(run, db, chosen) as (engine, found), Waiting() as waiting:
+    with opened(run, db, chosen) as (engine, stored_run), Waiting() as waiting:
         asked = _asked(functions, waiting)
-        recorded = _kept(engine, found.id or 0, chosen, keep)
+        recorded = _find_kept(engine, stored_run.id or 0, chosen, keep)
         weight_of = _weights(asked, weights)
-        rebuilding = Rebuilding(engine, found, prompts)
+        rebuilding = Rebuilding(engine, stored_run, prompts)
         rows: list[dict[str, Any]] = []
-        all_places = places(engine, found.id or 0, chosen)
+        all_places = places(engine, stored_run.id or 0, chosen)
         total = sum(len(place.ids) for place in all_places)
         for group in _batches(all_places, batch):
-            rollouts = _read(engine, found.id or 0, group)
+            rollouts = _read_batch(engine, stored_run.id or 0, group)
             scores = _scores(asked, rebuilding, rollouts)
-            for it in rollouts:
-                identity = {name: getattr(it.row, name) for name in _OF_ROW} | {"run": found.uid, "old": it.row.reward}
-                rows.append(identity | _scored(it, scores.get(it.row.id), weight_of, recorded))
+            for rollout in rollouts:
+                identity = {name: getattr(rollout.row, name) for name in _OF_ROW} | {
+                    "run": stored_run.uid,
+                    "old": rollout.row.reward,
+                }
+                rows.append(identity | _scored(rollout, scores.get(rollout.row.id), weight_of, recorded))
             if progress is not None:
                 progress(len(rows), total)
         for each in asked:
@@ -117,61 +120,67 @@ def _scores(
     asked: Sequence[AskedFunction], rebuilding: Rebuilding, rollouts: Sequence[Rollout]
 ) -> dict[int | None, list[float | str]]:
     """Return the functions' scores or errors by rollout, for those of one step that have messages."""
-    known = [it for it in rollouts if it.messages]
-    if not known:
+    with_messages = [rollout for rollout in rollouts if rollout.messages]
+    if not with_messages:
         return {}
-    inputs = rebuilding.inputs(known)
+    inputs = rebuilding.inputs(with_messages)
     by_function = [function.scores(inputs) for function in asked]
-    return {it.row.id: list(own) for it, *own in zip(known, *by_function, strict=True)}
+    return {each.row.id: list(of_rollout) for each, *of_rollout in zip(with_messages, *by_function, strict=True)}
 
 
 def _scored(
     rollout: Rollout,
     scores: Sequence[float | str] | None,
     weights: Mapping[str, float],
-    kept: Mapping[str, float | None],
+    recorded_weights: Mapping[str, float | None],
 ) -> dict[str, Any]:
     """Return the result's columns of one rollout; for `weights` and `kept` see `_weights` and `_kept`."""
     if scores is None:
         return {"new": None, "rewards": None, "failed": NO_TEXT if rollout.row.pruned is None else PRUNED}
-    said = [f"{name}: {it}" for name, it in zip(weights, scores, strict=True) if isinstance(it, str)]
-    finite = (None if isinstance(it, str) or math.isnan(it) else it for it in scores)
-    given = dict(zip(weights, finite, strict=True))
-    worth = [(value, weights[name]) for name, value in given.items()]
+    failures = [
+        f"{name}: {score_or_error}"
+        for name, score_or_error in zip(weights, scores, strict=True)
+        if isinstance(score_or_error, str)
+    ]
+    finite = (None if isinstance(score, str) or math.isnan(score) else score for score in scores)
+    rewards = dict(zip(weights, finite, strict=True))
+    worth = [(value, weights[name]) for name, value in rewards.items()]
     stored, recorded = rollout.row.rewards or {}, rollout.row.reward_weights or {}
-    for name, weight in kept.items():
-        given[name] = stored.get(name)
-        worth.append((given[name], recorded.get(name, 1.0) if weight is None else weight))
+    for name, weight in recorded_weights.items():
+        rewards[name] = stored.get(name)
+        worth.append((rewards[name], recorded.get(name, 1.0) if weight is None else weight))
     # As in TRL: a function that gave None is left out of the sum, and a row that none scored has no reward.
     counted = [value * weight for value, weight in worth if value is not None]
-    new = math.fsum(counted) if counted and not said else None
-    return {"new": new, "rewards": given, "failed": said[0] if said else None}
+    new = math.fsum(counted) if counted and not failures else None
+    return {"new": new, "rewards": rewards, "failed": failures[0] if failures else None}
 
 
 def _asked(functions: Sequence[str | RewardFunction], waiting: Waiting) -> list[AskedFunction]:
     if not functions:
         raise LogsUIError("There is no reward function to rescore with: name one, such as rewards:accuracy.")
-    found = [named_function(each) if isinstance(each, str) else each for each in functions]
-    inner = [getattr(each, "func", each) for each in found]  # of functools.partial
+    callables = [named_function(each) if isinstance(each, str) else each for each in functions]
+    inner = [getattr(each, "func", each) for each in callables]  # of functools.partial
     names = distinct(str(getattr(each, "__name__", None) or type(each).__name__) for each in inner)
-    return [AskedFunction(name, function, waiting) for name, function in zip(names, found, strict=True)]
+    return [AskedFunction(name, function, waiting) for name, function in zip(names, callables, strict=True)]
 
 
 def _weights(asked: Sequence[AskedFunction], weights: Sequence[float] | None) -> dict[str, float]:
-    given = [1.0] * len(asked) if weights is None else [float(weight) for weight in weights]
-    if len(given) != len(asked):
-        raise LogsUIError(f"{len(given)} weights do not fit {len(asked)} reward functions: give one for each, or none.")
-    return {function.name: weight for function, weight in zip(asked, given, strict=True)}
+    numbers = [1.0] * len(asked) if weights is None else [float(weight) for weight in weights]
+    if len(numbers) != len(asked):
+        raise LogsUIError(
+            f"{len(numbers)} weights do not fit {len(asked)} reward functions: give one for each, or none."
+        )
+    return {function.name: weight for function, weight in zip(asked, numbers, strict=True)}
 
 
-def _kept(
+def _find_kept(
     engine: Engine, run_id: int, chosen: RolloutFilter, keep: Sequence[str] | Mapping[str, float | None]
 ) -> dict[str, float | None]:
     wanted = dict(keep) if isinstance(keep, Mapping) else dict.fromkeys(keep)
-    known = reward_names(engine, run_id, chosen) if wanted else []
-    odd = [name for name in wanted if name not in known]
+    names = reward_names(engine, run_id, chosen) if wanted else []
+    odd = [name for name in wanted if name not in names]
     if odd:
-        there = ", ".join(known) or "none"
+        there = ", ".join(names) or "none"
         raise LogsUIError(f"Cannot keep {odd[0]!r}: no such reward function was recorded. Recorded: {there}.")
     return wanted
 
@@ -189,8 +198,10 @@ def _batches(groups: Sequence[Place], size: int) -> Iterator[list[Place]]:
             yield batch
 
 
-def _read(engine: Engine, run_id: int, batch: Sequence[Place]) -> list[Rollout]:
+def _read_batch(engine: Engine, run_id: int, batch: Sequence[Place]) -> list[Rollout]:
     """Read the rollouts in the order of their groups, and within a group by generation."""
     order = {row_id: i for i, place in enumerate(batch) for row_id in place.ids}
-    found = rollouts_called(engine, run_id, list(order))
-    return sorted(found, key=lambda it: (order[it.row.id or 0], it.row.generation, it.row.id or 0))
+    rollouts = rollouts_called(engine, run_id, list(order))
+    return sorted(
+        rollouts, key=lambda rollout: (order[rollout.row.id or 0], rollout.row.generation, rollout.row.id or 0)
+    )

@@ -7,6 +7,7 @@ equal: all its advantages are 0.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -114,8 +115,8 @@ def compare(frame: "pd.DataFrame") -> Comparison:
     ids = frame["id"].to_numpy(np.int64)
     groups = _groups(frame["group"].to_numpy(object)[both], ids[both], old[both], new[both])
     by_error = frame[frame["failed"].notna()].groupby("failed", sort=False)
-    failures = [(str(said), len(own), int(own["id"].iloc[0])) for said, own in by_error]
-    alive = [it for _, it in groups if not (it.was_dead or it.is_dead)]
+    failures = [(str(error), len(rows), int(rows["id"].iloc[0])) for error, rows in by_error]
+    alive = [group for _, group in groups if not (group.was_dead or group.is_dead)]
     return Comparison(
         rollouts=len(frame),
         compared=int(np.count_nonzero(both)),
@@ -125,17 +126,17 @@ def compare(frame: "pd.DataFrame") -> Comparison:
         gained=int(np.count_nonzero(has_new & ~has_old)),
         lost=int(np.count_nonzero(has_old & ~has_new)),
         failed=sum(number for _, number, _ in failures),
-        failures=sorted(failures, key=lambda it: -it[1]),
-        turned=sum(it.turned for _, it in groups),
+        failures=sorted(failures, key=lambda failure: -failure[1]),
+        turned=sum(group.turned for _, group in groups),
         groups=len(groups),
         teach=len(alive),
-        dead=sum(it.was_dead and it.is_dead for _, it in groups),
-        woken=[first for first, it in groups if it.was_dead and not it.is_dead],
-        dulled=[first for first, it in groups if it.is_dead and not it.was_dead],
-        best_changed=sum(it.best_changed for it in alive),
-        pairs=sum(it.pairs for it in alive),
-        pairs_alike=sum(it.pairs_alike for it in alive),
-        tasks=_tasks(_named(frame["task"]), both, differs, old, new),
+        dead=sum(group.was_dead and group.is_dead for _, group in groups),
+        woken=[first for first, group in groups if group.was_dead and not group.is_dead],
+        dulled=[first for first, group in groups if group.is_dead and not group.was_dead],
+        best_changed=sum(group.best_changed for group in alive),
+        pairs=sum(group.pairs for group in alive),
+        pairs_alike=sum(group.pairs_alike for group in alive),
+        tasks=_tasks(_task_names(frame["task"]), both, differs, old, new),
         largest=_largest(frame, differs, old, new),
     )
 
@@ -150,8 +151,8 @@ def _groups(names: NDArray[Any], ids: NDArray[np.int64], old: _Floats, new: _Flo
     _, of_row = np.unique(names.astype(str), return_inverse=True)
     order = np.argsort(of_row, kind="stable")
     starts = np.flatnonzero(np.diff(of_row[order], prepend=-1))
-    members = [own for own in np.split(order, starts[1:]) if len(own) > 1]
-    return sorted(((int(ids[own].min()), ranks(old[own], new[own])) for own in members), key=lambda it: it[0])
+    members = [rows for rows in np.split(order, starts[1:]) if len(rows) > 1]
+    return sorted(((int(ids[rows].min()), ranks(old[rows], new[rows])) for rows in members), key=itemgetter(0))
 
 
 def _tasks(
@@ -163,24 +164,24 @@ def _tasks(
 
     def sums(rows: NDArray[np.bool_], values: _Floats | None = None) -> list[float]:
         weights = None if values is None else values[rows]
-        found: list[float] = np.bincount(of_row[rows], weights, len(names)).tolist()
-        return found
+        counts: list[float] = np.bincount(of_row[rows], weights, len(names)).tolist()
+        return counts
 
     counted = zip(names, sums(both), sums(both, old), sums(both, new), sums(differs), strict=True)
     changes = [
         TaskChange(task, int(n), before / n if n else None, after / n if n else None, int(changed))
         for task, n, before, after, changed in counted
     ]
-    return sorted(changes, key=lambda it: -abs((it.new or 0.0) - (it.old or 0.0)))
+    return sorted(changes, key=lambda change: -abs((change.new or 0.0) - (change.old or 0.0)))
 
 
 def _largest(frame: "pd.DataFrame", differs: NDArray[np.bool_], old: _Floats, new: _Floats) -> list[Changed]:
     where = np.flatnonzero(differs)
     first = where[np.argsort(-np.abs(new[where] - old[where]), kind="stable")][:LARGEST]
-    tasks = [_named(frame["task"])[row] for row in first.tolist()]
+    tasks = [_task_names(frame["task"])[row] for row in first.tolist()]
     ids, steps = (frame[name].to_numpy(np.int64)[first].tolist() for name in ("id", "step"))
     return [Changed(*row) for row in zip(ids, steps, tasks, old[first].tolist(), new[first].tolist(), strict=True)]
 
 
-def _named(tasks: "pd.Series[Any]") -> list[str | None]:
+def _task_names(tasks: "pd.Series[Any]") -> list[str | None]:
     return [name if isinstance(name, str) else None for name in tasks.tolist()]

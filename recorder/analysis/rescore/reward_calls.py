@@ -66,7 +66,7 @@ class AskedFunction:
             return self._counted(self._call(inputs))
         except Exception as error:  # noqa: BLE001 - the user's own function
             if len(inputs.prompts) == 1:
-                self._last = _said(error, inputs)
+                self._last = _describe_error(error, inputs)
                 return self._counted([error_line(error)])
         return [score for i in range(len(inputs.prompts)) for score in self.scores(inputs.only(i))]
 
@@ -85,8 +85,8 @@ class AskedFunction:
         return scores
 
     def _call(self, inputs: Inputs) -> list[float | str]:
-        given = self._function(**inputs.arguments())
-        scores = list(self._waiting.result(given) if inspect.iscoroutine(given) else given)
+        returned = self._function(**inputs.arguments())
+        scores = list(self._waiting.result(returned) if inspect.iscoroutine(returned) else returned)
         if len(scores) != len(inputs.prompts):
             raise ValueError(f"it returned {len(scores)} rewards for {len(inputs.prompts)} completions")
         return [_number(score) for score in scores]
@@ -117,7 +117,7 @@ def _number(score: Any) -> float | str:
     return f"it returned {value}" if math.isinf(value) else value
 
 
-def _said(error: Exception, inputs: Inputs) -> str:
+def _describe_error(error: Exception, inputs: Inputs) -> str:
     """Return the error in one line, with the existing columns if the function asked for a missing one."""
     line = error_line(error)
     asked = error.args[0] if isinstance(error, KeyError) and error.args else None

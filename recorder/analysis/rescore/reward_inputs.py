@@ -61,9 +61,9 @@ class Inputs:
 
     def only(self, i: int) -> "Inputs":
         """Return the arguments for row `i` alone."""
-        one = slice(i, i + 1)
-        columns = {name: values[one] for name, values in self.columns.items()}
-        return Inputs(self.prompts[one], self.completions[one], self.completion_ids[one], columns, self.trainer_state)
+        row = slice(i, i + 1)
+        columns = {name: values[row] for name, values in self.columns.items()}
+        return Inputs(self.prompts[row], self.completions[row], self.completion_ids[row], columns, self.trainer_state)
 
 
 class Rebuilding:
@@ -85,17 +85,19 @@ class Rebuilding:
 
     def inputs(self, rollouts: Sequence[Rollout]) -> Inputs:
         """Return the arguments for rollouts of one step that all have messages."""
-        split = [(it, *self._split(it)) for it in rollouts]
-        sample, prompt, _ = next((it for it in split if it[0].tokens), split[0])
+        split = [(rollout, *self._split(rollout)) for rollout in rollouts]
+        sample, prompt, _ = next((parts for parts in split if parts[0].tokens), split[0])
         is_text = self._form == "text" if self._form else self.is_text(sample, prompt)  # TRL, too, looks at one of them
-        columns = [_columns(it.metadata) for it in rollouts]
+        columns = [_columns(rollout.metadata) for rollout in rollouts]
         names = dict.fromkeys(name for row in columns for name in row)
         first = rollouts[0].row
         state = SimpleNamespace(global_step=first.policy_step, epoch=first.epoch, max_steps=self._max_steps)
         return Inputs(
             prompts=[_text_of(prompt) if is_text else prompt for _, prompt, _ in split],
-            completions=[self._completion(it, answer, is_text=is_text) for it, _, answer in split],
-            completion_ids=[[] if it.tokens is None else it.tokens.completion_ids.tolist() for it in rollouts],
+            completions=[self._completion(rollout, answer, is_text=is_text) for rollout, _, answer in split],
+            completion_ids=[
+                [] if rollout.tokens is None else rollout.tokens.completion_ids.tolist() for rollout in rollouts
+            ],
             columns={name: [row.get(name) for row in columns] for name in names},
             trainer_state=state,
         )
@@ -104,12 +106,12 @@ class Rebuilding:
         """Return True if the prompt was a text: one user message, whose tokens have no chat template around it."""
         if len(prompt) != 1 or prompt[0].get("role") != "user" or self._tokenizer is None or rollout.tokens is None:
             return False
-        said, ids = _text_of(prompt), rollout.tokens.prompt_ids.tolist()
-        own = ids[next((i for i, token in enumerate(ids) if token not in self._special), len(ids)) :]
-        if self._tokenizer.encode(said, add_special_tokens=False).ids == own:
+        text, ids = _text_of(prompt), rollout.tokens.prompt_ids.tolist()
+        without_special = ids[next((i for i, token in enumerate(ids) if token not in self._special), len(ids)) :]
+        if self._tokenizer.encode(text, add_special_tokens=False).ids == without_special:
             return True
         # The same text may have been tokenised in other pieces.
-        return self._tokenizer.decode(own, skip_special_tokens=False).strip() == said.strip()
+        return self._tokenizer.decode(without_special, skip_special_tokens=False).strip() == text.strip()
 
     def handed_text(self, rollout: Rollout) -> str:
         """Return the text that reward functions were handed of a rollout whose `handed` is `TEXT`."""
@@ -121,11 +123,11 @@ class Rebuilding:
         rollout function sent; with an environment also what it showed first, but no tools that a template wrote.
         """
         first = first_answer(rollout.messages, rollout.row.turns)
-        prompt, given = rollout.messages[:first], rollout.metadata.get("dataset_prompt")
-        if isinstance(given, list):
+        prompt, of_dataset = rollout.messages[:first], rollout.metadata.get("dataset_prompt")
+        if isinstance(of_dataset, list):
             rest = [message for message in prompt if message.get("role") != "system"]
-            own = [message for message in given if message.get("role") == "system"]
-            prompt = [*own, *rest] if self._has_environment else given
+            system = [message for message in of_dataset if message.get("role") == "system"]
+            prompt = [*system, *rest] if self._has_environment else of_dataset
         return prompt, rollout.messages[first:]
 
     def _completion(self, rollout: Rollout, answered: Sequence[Message], *, is_text: bool) -> str | list[Message]:
@@ -143,9 +145,9 @@ def _log_nothing(*_: Any, **__: Any) -> None:
 
 def _columns(metadata: Mapping[str, Any]) -> dict[str, Any]:
     dataset = metadata.get("dataset")
-    given = dict(dataset) if isinstance(dataset, dict) else {}
+    columns = dict(dataset) if isinstance(dataset, dict) else {}
     returned = {name: value for name, value in metadata.items() if name not in _OURS}
-    return {name: value for name, value in (given | returned).items() if name not in _NOT_COLUMNS}
+    return {name: value for name, value in (columns | returned).items() if name not in _NOT_COLUMNS}
 
 
 def _text_of(messages: Sequence[Message]) -> str:
@@ -157,18 +159,18 @@ def _with_tools(messages: Sequence[Message]) -> list[Message]:
     reasoning.
     """
     called: list[str] = []
-    found = []
-    for said in messages:
-        message = {name: value for name, value in said.items() if name != "reasoning_content" or value}
+    rebuilt = []
+    for stored in messages:
+        message = {name: value for name, value in stored.items() if name != "reasoning_content" or value}
         if message.get("tool_calls"):
             calls = [_call(call) for call in message["tool_calls"]]
             called = [str(call["function"].get("name")) for call in calls]
-            found.append(message | {"tool_calls": calls})
+            rebuilt.append(message | {"tool_calls": calls})
         elif message.get("role") == "tool" and "name" not in message and called:
-            found.append({"role": "tool", "name": called.pop(0), "content": message.get("content")})
+            rebuilt.append({"role": "tool", "name": called.pop(0), "content": message.get("content")})
         else:
-            found.append(message)
-    return found
+            rebuilt.append(message)
+    return rebuilt
 
 
 def _call(call: Any) -> dict[str, Any]:
@@ -176,10 +178,10 @@ def _call(call: Any) -> dict[str, Any]:
     if not isinstance(function, dict):
         return {"type": "function", "function": {"name": "", "arguments": {}}}
     arguments = function.get("arguments")
-    return {"type": "function", "function": {**function, "arguments": _read(arguments)}}
+    return {"type": "function", "function": {**function, "arguments": _parse_arguments(arguments)}}
 
 
-def _read(arguments: Any) -> Any:
+def _parse_arguments(arguments: Any) -> Any:
     try:
         return orjson.loads(arguments) if isinstance(arguments, str) else arguments
     except orjson.JSONDecodeError:

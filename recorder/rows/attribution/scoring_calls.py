@@ -67,7 +67,7 @@ def asked_of(call: Call) -> Any:
     if isinstance(call, EnvironmentCall):
         return orjson.loads(call.sent)
     with suppress(ValueError):  # the bytes of token ids are no JSON
-        sent = dict.fromkeys(one.messages for one in call.sequences) or [call.asked]
+        sent = dict.fromkeys(sequence.messages for sequence in call.sequences) or [call.asked]
         asked = [orjson.loads(one) for one in sent if one]
         return asked[0] if len(asked) == 1 else asked or None
     return None
@@ -141,7 +141,7 @@ def _placed(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[
     # One task for each row. Calls of a client that makes a task for each of them are in as many tasks by accident.
     tasks = [{branches.of(call) for call in unit.calls} for unit in units]
     started = list(dict.fromkeys(task for found in tasks for task in found))
-    if len(started) == count and _are_in_order(started) and all(len(found) == 1 for found in tasks):
+    if len(started) == count and _are_in_order(started) and all(len(task) == 1 for task in tasks):
         pairs = [(started.index(next(iter(found))), unit) for unit, found in zip(units, tasks, strict=True)]
         if texts.allow(pairs):
             yield from ((row, "order", unit.calls) for row, unit in pairs)
@@ -175,7 +175,7 @@ class _Texts:
     """Finds the rows whose texts occur in what was sent, or that hold what was sent."""
 
     def __init__(self, completions: Seq[Any], given: Seq[Any]) -> None:
-        self.answers = [plain(_answer(one)) for one in completions]
+        self.answers = [plain(_answer(completion)) for completion in completions]
         self._given = ["\n".join(map(plain, texts_in(one))) for one in given]
 
     @cached_property

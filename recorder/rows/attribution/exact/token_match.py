@@ -92,7 +92,7 @@ class Matching:
         _, first = chain.parts[0]
         texts = [] if first.context is not None or first.messages is None else prompt_texts(first.messages)
         groups = self._groups.values() if texts else ()
-        holding = [rows for rows in groups if all(one in self._prompt_of(rows[0]) for one in texts)]
+        holding = [rows for rows in groups if all(text in self._prompt_of(rows[0]) for text in texts)]
         return sorted(index for rows in holding for index in rows)
 
     def _asked(self, context: bytes) -> list[int]:

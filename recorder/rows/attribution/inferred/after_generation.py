@@ -79,7 +79,7 @@ def _crowded(state: Assignment, near: _Orders) -> set[int]:
     If a function generates for all rows first, the steps after the last generation may be any row's.
     """
     of = state.branches.of
-    of_generation = {one.order: of(one) for one in state.seen.generations}
+    of_generation = {generation.order: of(generation) for generation in state.seen.generations}
     found: set[int] = set()
     for branch, orders in near.items():
         called = _calls_near(state, branch)
@@ -105,7 +105,7 @@ def _waited_for(state: Assignment, episodes: list[Episode], near: _Orders) -> li
         return found
     failed, have_all_turns = state.failed_orders, all(row.turns for row in state.rows)
     branches = [state.branch_of(episode) for episode in episodes]
-    of_generation = {one.order: state.branches.of(one) for one in state.seen.generations}
+    of_generation = {generation.order: state.branches.of(generation) for generation in state.seen.generations}
     for i in (i for i, first in enumerate(begun) if first == inf):
         reset = episodes[i][-1].order
         orders = near[branches[i]]
@@ -131,7 +131,9 @@ def _waited_for(state: Assignment, episodes: list[Episode], near: _Orders) -> li
 def _is_one_tried_again(episodes: list[Episode]) -> bool:
     """Return True if all are of the last one's environment, which was reset again, or did not come up."""
     client = episodes[-1][0].client
-    return not has_failed(episodes[-1]) and all(one[0].client == client or has_failed(one) for one in episodes)
+    return not has_failed(episodes[-1]) and all(
+        episode[0].client == client or has_failed(episode) for episode in episodes
+    )
 
 
 def _exchangeable(

@@ -36,7 +36,9 @@ class Actions(Comparison):
         steps = [call for episode in episodes for call in episode if call.kind in {"step", "tool"}]
         self._leaves = {call.order: leaves_of(orjson.loads(call.sent)) for call in steps}
         # Not a tool's name, which is always the same, nor an id that the function makes up.
-        from_answers = varying_values(self._leaves, lambda values: any(self._is_said_before(*one) for one in values))
+        from_answers = varying_values(
+            self._leaves, lambda values: any(self._is_said_before(*value) for value in values)
+        )
         self._sent = {
             order: {path: leaf for path, leaf in leaves.items() if path in from_answers}
             for order, leaves in self._leaves.items()
@@ -53,7 +55,7 @@ class Actions(Comparison):
     def _look_exchanged(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Return True if other pairs would fit better, or equal answers led to unequal actions."""
         fits = [self._fits(episode, place) for episode, place in pairs]
-        known = [one for one in fits if one is not None]
+        known = [fit for fit in fits if fit is not None]
         if known and sum(known) >= MOST * len(known):
             return self._are_exchanged([pair for pair, fit in zip(pairs, fits, strict=True) if fit is False])
         if known and self._fitting_rows([episode for episode, _ in pairs]):
@@ -115,7 +117,7 @@ class Actions(Comparison):
         fits = [[self._fits(episode, place) is not False for place in places] for episode in episodes]
         again = [has_failed(episode) or not is_stepped(episode) for episode in episodes]
         earliest = _first_that_fit(fits, again)
-        latest = _first_that_fit([one[::-1] for one in reversed(fits)], [*again[::-1][1:], False])
+        latest = _first_that_fit([fit[::-1] for fit in reversed(fits)], [*again[::-1][1:], False])
         if earliest and latest:
             for episode, first, last in zip(episodes, earliest, reversed(latest), strict=True):
                 if first == len(places) - 1 - last:

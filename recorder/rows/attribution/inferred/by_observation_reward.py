@@ -216,7 +216,9 @@ def _scores(episodes: Seq[Episode], rows: Collection[int], returned: Returned) -
     returned NaN do not count, and there must be more episodes than half of the rows.
     """
     whole = {
-        _key(one): [call.reward for call in one if call.reward is not None] for one in episodes if not has_failed(one)
+        _key(episode): [call.reward for call in episode if call.reward is not None]
+        for episode in episodes
+        if not has_failed(episode)
     }
     rewards = {key: own for key, own in whole.items() if all(map(isfinite, own))}
     if 2 * len(rewards) <= len(rows):

@@ -157,14 +157,14 @@ def _add_in_order(
     for episode, place, how in sure:
         state.add_calls(place, episode, how)
     if sure:
-        episodes = [one for one in episodes if state.is_unassigned(one[0])]
+        episodes = [episode for episode in episodes if state.is_unassigned(episode[0])]
         rows = {place: row for place, row in rows.items() if not row.environment_calls}
         if pairs is not None and _agree(pairs, sure):
             pairs = [pair for pair in pairs if pair[1] in rows]
         else:
             actions = Actions(episodes, rows, decode)
             pairs = _in_order(
-                state, episodes, [one for one in places if one in rows], actions, outcomes, is_known=is_known
+                state, episodes, [place for place in places if place in rows], actions, outcomes, is_known=is_known
             )
     if pairs is None:
         pairs, evidence = list(actions.alone(episodes)), "action"
@@ -192,7 +192,7 @@ def _in_order(
     """
     started = _in_start_order(state, episodes)
     # If one began after a failed generation, a row may have been given up, or asked again.
-    after_failure = min(state.failed_orders, default=inf) < max((one[0].order for one in episodes), default=-1)
+    after_failure = min(state.failed_orders, default=inf) < max((episode[0].order for episode in episodes), default=-1)
     if started is None or len(places) < len(started) or not is_in_order(state) or after_failure:
         return None
     pairs = list(zip(started, places, strict=False))
