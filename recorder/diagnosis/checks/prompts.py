@@ -171,7 +171,7 @@ CUT = check(
     f"{_CUT:.0%}, unless they do as well as the others. Of another longest length, only if {_PILE:.0%} of the "
     f"rollouts and {_TASKS} tasks have it, and they lose more beyond chance. Silent if prompts have at most {_LENGTHS} "
     f"lengths, or another one (with a limit: within {1 - _NEAR:.0%} of it) has {_AS_OFTEN:.0%} as many tasks or more.",
-    needs("the number of prompt tokens", lambda run: np.isfinite(_tokens(run.rows)) & np.isfinite(run.rows.reward)),
+    needs("prompt lengths", lambda run: np.isfinite(_tokens(run.rows)) & np.isfinite(run.rows.reward)),
     _look_cut,
 )
 UNFILLED = check(
