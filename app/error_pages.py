@@ -44,7 +44,7 @@ class ErrorPage:
 
 
 def install(app: FastAPI) -> None:
-    """Registers a handler for every error, so that each ends in one of these pages."""
+    """Register a handler for every error, so that each ends in one of these pages."""
     for missing in (errors.RunNotFoundError, errors.ImageNotFoundError, ExportNotFoundError):
         app.add_exception_handler(missing, lambda request, error: _answer(request, 404, str(error)))
     app.add_exception_handler(errors.RolloutNotFoundError, _no_rollout)
@@ -61,13 +61,13 @@ def install(app: FastAPI) -> None:
 
 
 def token_needed(request: Request) -> Response:
-    """Answers a request without the token. A link from another site lacks it too, since the cookie is strict."""
+    """Answer a request without the token. A link from another site lacks it too, since the cookie is strict."""
     message = "Open the address that logs-ui printed when it started: it contains the token for this browser."
     return _answer(request, 401, message)
 
 
 def from_elsewhere(request: Request) -> Response:
-    """Answers a request to write that does not come from a page of the dashboard."""
+    """Answer a request to write that does not come from a page of the dashboard."""
     message = "Only the dashboard's own pages may change anything. Open the page itself and try again there."
     return _answer(request, 403, message)
 

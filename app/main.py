@@ -41,7 +41,7 @@ def create_app(
     prefix: str = "",
     read_only: bool = False,
 ) -> FastAPI:
-    """Returns the dashboard of one database, which need not exist yet.
+    """Return the dashboard of one database, which need not exist yet.
 
     Args:
         db: address of the database.
@@ -98,17 +98,17 @@ def create_app(
 
 
 async def healthz() -> Response:
-    """Answers that the server is up, and nothing about its data."""
+    """Answer that the server is up, and nothing about its data."""
     return PlainTextResponse("ok\n", headers={"Cache-Control": "no-store"})
 
 
 async def favicon() -> Response:
-    """Returns the icon to a browser that looks for one beside a plain text or an image, which cannot name one."""
+    """Return the icon to a browser that looks for one beside a plain text or an image, which cannot name one."""
     return FileResponse(_STATIC / "icon.svg", headers={"Cache-Control": "max-age=86400"})
 
 
 def make_templates(refusal: Callable[[], str | None] = lambda: None, db: str = "") -> Environment:
-    """Returns the environment of the templates: a missing name is an error, and every value is escaped.
+    """Return the environment of the templates: a missing name is an error, and every value is escaped.
 
     Args:
         refusal: returns why notes cannot be written, None if they can.

@@ -55,7 +55,7 @@ class Mutant(NamedTuple):
 
 
 def mutants(room: str) -> Iterator[Mutant]:
-    """Yields all mutants of a room's files, in a fixed order."""
+    """Yield all mutants of a room's files, in a fixed order."""
     for path in sorted((ROOT / ROOMS[room][0]).rglob("*.py")):
         data = path.read_bytes()
         starts = [0, *itertools.accumulate(map(len, data.splitlines(keepends=True)))]
@@ -76,7 +76,7 @@ def mutants(room: str) -> Iterator[Mutant]:
 
 
 def _changes(node: Any) -> Iterator[Any]:
-    """Yields each changed copy of a node; none for most kinds of nodes."""
+    """Yield each changed copy of a node; none for most kinds of nodes."""
     match node:
         case ast.Compare(left, [operator], comparators) if type(operator) in _OPERATORS:
             yield _placed(node, ast.Compare(left, [_OPERATORS[type(operator)]()], comparators))
@@ -101,13 +101,13 @@ def _placed(node: ast.AST, changed: ast.AST) -> ast.AST:
 
 
 def _is_type(node: ast.BinOp) -> bool:
-    """Returns True for strings, and for types such as `int | None`, which nothing evaluates twice."""
+    """Return True for strings, and for types such as `int | None`, which nothing evaluates twice."""
     return any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (node.left, node.right))
 
 
 @contextmanager
 def copied(commit: str | None) -> Iterator[Path]:
-    """Yields a copy of the tree; its tests are those of a commit, or None: the tree's."""
+    """Yield a copy of the tree; its tests are those of a commit, or None: the tree's."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for file in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines():
@@ -122,7 +122,7 @@ def copied(commit: str | None) -> Iterator[Path]:
 
 
 def run_tests(folder: Path, *arguments: str) -> tuple[bool, str]:
-    """Runs tests in a copy of the tree. Returns True if one failed, or took too long, and what pytest printed."""
+    """Run tests in a copy of the tree. Return True if one failed, or took too long, and what pytest printed."""
     command = [sys.executable, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovider", *arguments]
     environment = os.environ | {"PYTHONPATH": f"{folder}/.dev"}
     try:
@@ -135,7 +135,7 @@ def run_tests(folder: Path, *arguments: str) -> tuple[bool, str]:
 
 
 def tests_by_line(folder: Path, tests: list[str]) -> dict[str, dict[int, set[str]]]:
-    """Returns for each file, and each line of it, the tests that run it; without those that fail unchanged."""
+    """Return for each file, and each line of it, the tests that run it; without those that fail unchanged."""
     _, printed = run_tests(folder, "-n", "2", "--cov", "--cov-context=test", "--cov-report=", *tests)
     failing = set(re.findall(r"^(?:FAILED|ERROR) (\S+)", printed, re.MULTILINE))
     print("fail unchanged, and are left out:", *failing, flush=True)
@@ -150,7 +150,7 @@ def tests_by_line(folder: Path, tests: list[str]) -> dict[str, dict[int, set[str
 
 
 def is_killed(mutant: Mutant, reached: dict[str, dict[int, set[str]]], commit: str | None) -> bool:
-    """Runs the tests that reach a mutant."""
+    """Run the tests that reach a mutant."""
     by_line = reached.get(str(mutant.path), {})
     tests = sorted({test for line in mutant.lines for test in by_line.get(line, ())})
     if not tests:
@@ -161,7 +161,7 @@ def is_killed(mutant: Mutant, reached: dict[str, dict[int, set[str]]], commit: s
 
 
 def main() -> None:
-    """Prints each mutant that lives, and a line for each room."""
+    """Print each mutant that lives, and a line for each room."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("rooms", nargs="+", choices=[*ROOMS])
     parser.add_argument("--count", type=int, default=25)

@@ -103,7 +103,7 @@ def timed(
     client: TestClient, address: str, headers: dict[str, str], times: int, statuses: tuple[int, ...] = (200,), *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Times:  # fmt: skip
-    """The answers' status must be one of these. The clock is that of the queries."""
+    """Return the answers' status must be one of these. The clock is that of the queries."""
     wall, processor, asked, size = [], [], [], 0
     by_query: dict[str, list[float]] = defaultdict(list)
     watch = Watch(clock)
@@ -124,7 +124,7 @@ def timed(
 
 
 def poll_of(client: TestClient, name: str, address: str) -> tuple[str, dict[str, str]] | None:
-    """Returns the address that a page polls, and its headers; None if it does not poll."""
+    """Return the address that a page polls, and its headers; None if it does not poll."""
     found = _POLL.search(client.get(address).text) if name in _TARGETS else None
     if found is None:
         return None

@@ -81,7 +81,7 @@ _ALLOWED = {"filter: eval, misspelt": 422}
 
 
 def addresses(db: Path) -> dict[str, str]:
-    """Returns the addresses of the pages of `tests/support/site.py`, and of more filters, orders and pivots of the
+    """Return the addresses of the pages of `tests/support/site.py`, and of more filters, orders and pivots of the
     table of rollouts.
     """
     engine = reading_engine(db)
@@ -109,7 +109,7 @@ def limit_of(name: str) -> tuple[float, float]:
 
 
 def fill(db: Path) -> None:
-    """Has the full-text index hold all of the latest run that has come to an end."""
+    """Have the full-text index hold all of the latest run that has come to an end."""
     engine = reading_engine(db)
     run_id = queries.find_run(engine, "latest").id or 0
     began = said = time.monotonic()
@@ -147,7 +147,7 @@ def writing(db: Path, rate: float) -> Iterator[None]:
 
 
 def measure(db: Path, times: int, only: str, clock: Callable[[], float]) -> dict[str, Times]:
-    """Measures each page whose name matches, in order."""
+    """Measure each page whose name matches, in order."""
     found: dict[str, Times] = {}
     with TestClient(create_app(db), base_url="http://127.0.0.1") as client:
         for name, address in addresses(db).items():
@@ -199,7 +199,7 @@ def _open(address: str) -> None:
 
 
 def _show(name: str, times: Times) -> None:
-    """A line of the table."""
+    """Return a line of the table."""
     slowest = max(times.by_query, key=lambda query: median(times.by_query[query]), default="")
     share = f"{slowest} {1e3 * median(times.by_query[slowest]):.0f}" if slowest else ""
     (wall, wall_95), (asked, asked_95) = _figures(times.wall), _figures(times.asked)

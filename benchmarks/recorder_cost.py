@@ -98,7 +98,7 @@ class Size(NamedTuple):
 
     @property
     def reply_text(self) -> str:
-        """Returns the text between two answers."""
+        """Return the text between two answers."""
         return f"{EOS}\n{START}user\n{COUNTED * self.reply}{EOS}\n{START}assistant\n"
 
 
@@ -225,7 +225,7 @@ class Bench:
         self._measure_handing_over()
 
     def step(self) -> "Cost":
-        """Measures one step, in µs per rollout."""
+        """Measure one step, in µs per rollout."""
         own, process, returned = self._processor_time(self._without)
         copying = seconds_for_copies(returned)
         beside = seconds_beside()
@@ -238,7 +238,7 @@ class Bench:
         return Cost(*(seconds * 1e6 / ROWS for seconds in spent))._replace(waits=self._waits / ROWS)
 
     def _processor_time(self, call: Callable[[], Any]) -> tuple[float, float, dict[str, Any]]:
-        """Measures the processor time of this thread and of the process until everything is written. Also returns what
+        """Measure the processor time of this thread and of the process until everything is written. Also return what
         the function returned.
         """
         self._model.pause = time.sleep
@@ -307,7 +307,7 @@ def seconds_beside() -> float:
 
 
 def waits_of_writer() -> int:
-    """Returns how often the recorder's thread has waited so far; 0 if the system does not report it."""
+    """Return how often the recorder's thread has waited so far; 0 if the system does not report it."""
     ids = [thread.native_id for thread in threading.enumerate() if thread.name == "logs-ui writer"]
     files = [Path(f"/proc/self/task/{native}/status") for native in ids]
     lines = [line for file in files if file.exists() for line in file.read_text().splitlines()]
@@ -315,7 +315,7 @@ def waits_of_writer() -> int:
 
 
 def bytes_of(row: "pd.Series[Any]") -> tuple[int, int]:
-    """Returns the size of one rollout as JSON: all of it, with log-probs to three decimals; and its messages, actions
+    """Return the size of one rollout as JSON: all of it, with log-probs to three decimals; and its messages, actions
     and token ids alone.
     """
     told = [row.messages, row.actions, row.prompt_ids.tolist(), row.completion_ids.tolist()]
@@ -324,7 +324,7 @@ def bytes_of(row: "pd.Series[Any]") -> tuple[int, int]:
 
 
 def measured(size: Size, steps: int, pause: float) -> tuple[str, Cost]:
-    """Measures the size and the cost of its rollouts."""
+    """Measure the size and the cost of its rollouts."""
     with tempfile.TemporaryDirectory() as folder:
         db = Path(folder) / "a.db"
         bench = Bench(pause, db, size)

@@ -132,7 +132,7 @@ def no_reward(columns: Columns, late: Any, dice: Dice) -> None:
 
 
 def shorter(columns: Columns, late: Any, dice: Dice) -> None:
-    """Answers become shorter by a third, and ten steps later fewer are solved."""
+    """Let answers become shorter by a third, and ten steps later fewer are solved."""
     columns["completion_tokens"] = columns["completion_tokens"] * np.where(late, 2 / 3, 1.0)
     per_step = columns["count"] // columns["steps"]
     delayed = np.concatenate([np.zeros(10 * per_step, bool), late[: -10 * per_step]])
@@ -140,14 +140,14 @@ def shorter(columns: Columns, late: Any, dice: Dice) -> None:
 
 
 def longer(columns: Columns, late: Any, dice: Dice) -> None:
-    """Answers become longer by half, and repeat themselves."""
+    """Let answers become longer by half, and repeat themselves."""
     columns["completion_tokens"] = columns["completion_tokens"] * np.where(late, 1.5, 1.0)
     columns["trigram_repeats"] = columns["trigram_repeats"] + np.where(late, 0.05, 0.0)
     unsolved(columns, late & (dice.random(len(late)) < TENTH))
 
 
 def failed_calls(columns: Columns, late: Any, dice: Dice) -> None:
-    """A tool fails in a fifth of the rollouts, half of which would have been solved without it."""
+    """Return a tool fails in a fifth of the rollouts, half of which would have been solved without it."""
     columns["env_errors"] = np.where(late & (dice.random(len(late)) < 2 * TENTH), 1.0, columns["env_errors"])
     unsolved(columns, late & (dice.random(len(late)) < TENTH))
 

@@ -99,7 +99,7 @@ class Passages:
         self._place = rng.randrange(len(text) - 50_000)
 
     def next(self, tokens: int) -> str:
-        """The next one, of so many tokens."""
+        """Return the next one, of so many tokens."""
         ids = self._tokenizer.encode(self._text[self._place : self._place + 8 * tokens + 40]).ids[: max(tokens, 4)]
         passage: str = self._tokenizer.decode(ids).strip("\ufffd")
         self._place += len(passage)
@@ -166,7 +166,7 @@ class Models:
                 self._play(row, random.Random(f"{task}/{number}"), end, prompt_ids)
 
     def _play(self, row: Any, rng: random.Random, end: str, prompt_ids: list[int]) -> None:
-        """Some turns: what the model says, the command that it gives, and what the shell answers."""
+        """Return some turns: what the model says, the command that it gives, and what the shell answers."""
         length = int(COMPLETION_TOKENS * rng.lognormvariate(-0.08, 0.4)) * (2 if end == "length" else 1)
         turns = 8 if end == "turn_limit" else rng.randint(2, 7)
         prose, code = self._passages(self._texts.prose, rng), self._passages(self._texts.code, rng)
@@ -232,7 +232,7 @@ def task_name(task: int) -> str:
 
 
 def eval_of(task: int) -> str:
-    """Draws an eval, each with its own share."""
+    """Draw an eval, each with its own share."""
     names = [name for name, share in EVALS.items() for _ in range(share)]
     return names[task % len(names)]
 
@@ -266,7 +266,7 @@ class Maker:
         self._process, self._processes = process, processes
 
     def step(self, plan: Plan, step: int) -> list[tuple[tuple[Change, ...], ...]]:
-        """Returns what is written of each row when it starts, returns and is scored."""
+        """Return what is written of each row when it starts, returns and is scored."""
         rng = random.Random(f"{plan.seed}/{plan.uid}/{step}/{self._process}")
         modes = [Mode.TRAIN] + [Mode.EVAL] * (step % EVAL_EVERY == 0)
         groups = range(self._process, STEP_ROLLOUTS // GROUP, self._processes)
@@ -359,8 +359,8 @@ def _put(writer: Writer, changes: list[Change]) -> None:
 def write(
     db: Path, plans: list[Plan], tokenizer: str, tasks: int, process: int, processes: int, recorded: Any, done: Any
 ) -> None:
-    """This process's part of some runs, one after the other. `recorded` counts those that others take after, `done`
-    those that are written.
+    """Record this process's part of some runs, one after the other. `recorded` counts those that others take after,
+    `done` those that are written.
     """
 
     def told(number: int) -> None:
@@ -420,7 +420,7 @@ def keep_writing(db: Path, run: str, per_second: float, begun: Any, stop: Any, t
 
 
 def make(db: Path, rollouts: int, processes: int, runs: int, tasks: int) -> None:
-    """Writes them, and says how far it is."""
+    """Write them, and say how far it is."""
     steps = -(-rollouts // (STEP_ROLLOUTS * runs) * EVAL_EVERY // (EVAL_EVERY + 1))
     now = now_us()
     plans = [

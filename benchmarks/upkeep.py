@@ -45,7 +45,7 @@ def record(db: Path, ended: Connection) -> None:
 
 
 def beside(db: Path, work: Callable[[], Any]) -> Any:
-    """Returns the result of `work`, which runs while another process records."""
+    """Return the result of `work`, which runs while another process records."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=record, args=(db, theirs))
     process.start()
@@ -81,7 +81,7 @@ def vacuumed(db: Path, rollouts: int) -> int:
 
 
 def measure(source: Path) -> None:
-    """Measures on a copy, which is removed at the end."""
+    """Measure on a copy, which is removed at the end."""
     with tempfile.TemporaryDirectory(dir=source.parent) as folder:
         db = Path(folder) / "copy.db"
         with closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as connection:

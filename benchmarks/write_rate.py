@@ -85,7 +85,7 @@ class Passage:
 
 
 def played(run: OpenRun, rollouts: int, tokens: int) -> list[Any]:
-    """Returns what is handed over to the writer while so many rollouts are played."""
+    """Return what is handed over to the writer while so many rollouts are played."""
     random, passage, kept = np.random.default_rng(0), Passage(), Kept()
     writer, run._writer = run._writer, kept  # type: ignore[assignment]  # noqa: SLF001 - what is measured
     for number in range(rollouts):
@@ -139,7 +139,7 @@ def write(db: Path, rollouts: int, tokens: int, barrier: Barrier | None = None) 
 
 
 def parts(db: Path, rollouts: int, tokens: int) -> dict[str, float]:
-    """The helper process's processor time per rollout in µs, by part."""
+    """Return the helper process's processor time per rollout in µs, by part."""
     run = start_run("parts", db=db)
     first = played(run, PER_STEP, tokens)  # of which statements are compiled, and tables made, once
     jobs = played(run, rollouts, tokens)
@@ -165,7 +165,7 @@ def parts(db: Path, rollouts: int, tokens: int) -> dict[str, float]:
 
 
 def _parcels(jobs: list[Any]) -> Iterator[list[bytes]]:
-    """The frames of as many jobs as the writer sends together."""
+    """Return the frames of as many jobs as the writer sends together."""
     wire = Wire()
     frames: list[bytes] = []
     changes = 0
@@ -180,7 +180,7 @@ def _parcels(jobs: list[Any]) -> Iterator[list[bytes]]:
 
 @contextmanager
 def timed(spent: Counter[str], *parts: tuple[type, str, str]) -> Iterator[None]:
-    """Adds up the processor time of methods, each under the name of a part."""
+    """Add up the processor time of methods, each under the name of a part."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in parts]
     for owner, name, part in parts:
         setattr(owner, name, _timed(getattr(owner, name), spent, part))
@@ -207,7 +207,7 @@ def _in_process(db: Path, rollouts: int, tokens: int, barrier: Barrier, results:
 
 
 def together(db: Path, processes: int, rollouts: int, tokens: int) -> list[Written]:
-    """Writes with so many processes, each with its share of the rollouts."""
+    """Write with so many processes, each with its share of the rollouts."""
     if processes == 1:
         return [write(db, rollouts, tokens)]
     context = multiprocessing.get_context("spawn")

@@ -118,7 +118,7 @@ _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name on its first use: a training that records does not load what reads and diagnoses."""
+    """Import a public name on its first use: a training that records does not load what reads and diagnoses."""
     if name == "__version__":
         from importlib.metadata import version
 

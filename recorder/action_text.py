@@ -135,7 +135,7 @@ def observed_text(observation: Any, depth: int = _DEEP) -> str | None:
 
 
 def split_reasoning(answer: str) -> tuple[str | None, str]:
-    """Splits an answer into reasoning (None without any) and rest. The opening tag may be in the prompt
+    """Split an answer into reasoning (None without any) and rest. The opening tag may be in the prompt
     instead. Text before the tag is not reasoning, and stays in the answer.
     """
     head, ended, rest = answer.partition(_THINK_END)

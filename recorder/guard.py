@@ -33,7 +33,7 @@ class Guard:
         return _Guarded(self, doing)
 
     def swallow(self, doing: str, error: Exception) -> None:
-        """Do the same in an `except`, where a `with` would take too long. Raises the error in our own tests."""
+        """Do the same in an `except`, where a `with` would take too long. Raise the error in our own tests."""
         self.caught(doing, error)
         if os.environ.get(RAISE_VARIABLE) == "1":
             raise error

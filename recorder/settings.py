@@ -113,7 +113,7 @@ class Settings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Settings":
-        """Make settings from values by name; unknown names are left out. Raises SettingsError, see `Settings`."""
+        """Make settings from values by name; unknown names are left out. Raise SettingsError, see `Settings`."""
         return cls(**{field.name: values[field.name] for field in fields(cls) if field.name in values})
 
 
@@ -143,7 +143,7 @@ def unknown_diagnostic(name: str, ids: Iterable[str]) -> SettingsError:
 
 
 def check_environments(settings: Settings, evals: Iterable[str]) -> None:
-    """Check that settings name evals of the run only. Raises SettingsError, which names the nearest."""
+    """Check that settings name evals of the run only. Raise SettingsError, which names the nearest."""
     names = sorted(evals)
     for name in settings.environments:
         if name not in names:

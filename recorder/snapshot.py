@@ -180,7 +180,7 @@ class _Conversion:
     """
 
     def __init__(self, value: Any, special: Callable[[Any], Any] | None) -> None:
-        """Raises _TooLargeError if the value itself is too large."""
+        """Raise _TooLargeError if the value itself is too large."""
         self._special = special
         self._written = self._converted = 0
         self._count(value)
@@ -222,7 +222,7 @@ class _Copy:
         self._path: set[int] = set()  # ids of the values that are open
 
     def of(self, value: Any) -> Any:
-        """Copy a value as `plain` describes. Raises nothing."""
+        """Copy a value as `plain` describes. Raise nothing."""
         self._opened += 1
         try:
             if value is None or isinstance(value, bool | int | float | str):
@@ -259,7 +259,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _replacement(value: Any) -> Any:
-    """Return one level of a value that orjson does not know. Raises any exception of the value's methods."""
+    """Return one level of a value that orjson does not know. Raise any exception of the value's methods."""
     if isinstance(value, bytes | bytearray | memoryview):
         return f"<{memoryview(value).nbytes} bytes>"
     if not isinstance(value, type):  # a class: its methods are for its instances

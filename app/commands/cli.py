@@ -56,7 +56,7 @@ class Format(StrEnum):
 
 
 def main() -> None:
-    """Runs the command line. An error that the user can fix is one line on stderr and exit code 1, or 2 for a wrong
+    """Run the command line. An error that the user can fix is one line on stderr and exit code 1, or 2 for a wrong
     command line.
     """
     try:
@@ -229,7 +229,7 @@ app.add_typer(db_commands, name="db")
 
 
 def _wait_for(address: Address) -> None:
-    """Raises DatabaseError if waiting for the database would not help. The dashboard itself waits for a file that does
+    """Raise DatabaseError if waiting for the database would not help. The dashboard itself waits for a file that does
     not exist yet and for a server that is down.
     """
     try:
@@ -246,7 +246,7 @@ def _wait_for(address: Address) -> None:
 
 
 def _prefix(root_path: str) -> str:
-    """Returns `root_path` as it begins every address: with a slash in front and none at its end. Raises LogsUIError."""
+    """Return `root_path` as it begins every address: with a slash in front and none at its end. Raise LogsUIError."""
     path = root_path.strip("/")
     if not re.fullmatch(r"[\w.~@%/-]*", path, re.ASCII) or ".." in path.split("/") or "//" in path:
         raise LogsUIError(f"--root-path {root_path!r} is not a path: write it as /user/ann/proxy/7070.")
@@ -254,7 +254,7 @@ def _prefix(root_path: str) -> str:
 
 
 def _format_of(output: Path) -> Format:
-    """Returns the format that the file's suffix names. Raises LogsUIError."""
+    """Return the format that the file's suffix names. Raise LogsUIError."""
     ending = output.suffix.lstrip(".").lower()
     if ending not in {Format.PARQUET, Format.CSV, Format.JSONL}:
         raise LogsUIError(f"The suffix of {output} names no format: add --format parquet, csv or jsonl, or --as.")
@@ -262,7 +262,7 @@ def _format_of(output: Path) -> Format:
 
 
 def _train_demo(address: Address, steps: int | None) -> None:
-    """Trains and records, with a progress bar, or with a line now and then if there is no terminal. Raises LogsUIError
+    """Train and record, with a progress bar, or with a line now and then if there is no terminal. Raise LogsUIError
     if a package that the demo needs is missing, or its environment does not start.
     """
     from logs_ui.recorder import Settings, flush, record
@@ -301,7 +301,7 @@ def _train_demo(address: Address, steps: int | None) -> None:
 
 
 def _reward_over_the_last(rewards: list[float]) -> str:
-    """Returns the mean reward that the dashboard shows for a run, and over how many steps."""
+    """Return the mean reward that the dashboard shows for a run, and over how many steps."""
     recent = rewards[-RECENT_STEPS:]
     return f"{fmean(recent):.2f} (last {plural(len(recent), 'step')})"
 

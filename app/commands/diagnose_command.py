@@ -131,7 +131,7 @@ def diagnose(
 
 
 def _code(report: Report) -> int:
-    """Returns the exit code. A diagnostic that failed must not look like a run without findings."""
+    """Return the exit code. A diagnostic that failed must not look like a run without findings."""
     if report.failed:
         worst = report.failed[0]
         say(f"The diagnostic {visible(worst.id)} failed: {visible(worst.error)}", _FAILED)
@@ -143,7 +143,7 @@ def _code(report: Report) -> int:
 def _settings(
     written: Mapping[str, Sequence[str] | None], functions: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Reads settings that are written as VALUE, for the run, or as EVAL=VALUE; a reward function's name may have an
+    """Read settings that are written as VALUE, for the run, or as EVAL=VALUE; a reward function's name may have an
     equals sign, too.
     """
     of_run, of_evals = dict[str, Any](), dict[str, dict[str, Any]]()
@@ -160,7 +160,7 @@ def _settings(
 
 
 def _reasons(written: Sequence[str]) -> dict[str, str]:
-    """Reads what is muted, written as ID=REASON. Raises SettingsError."""
+    """Read what is muted, written as ID=REASON. Raise SettingsError."""
     named = {name.strip(): reason.strip() for name, _, reason in (text.partition("=") for text in written)}
     if not all(named.values()):
         raise SettingsError('--mute needs a reason: write it as dead_groups="easy tasks, on purpose".')
@@ -168,7 +168,7 @@ def _reasons(written: Sequence[str]) -> dict[str, str]:
 
 
 def _thresholds(written: Sequence[str]) -> dict[str, float]:
-    """Reads thresholds that are written as ID=VALUE. Raises SettingsError."""
+    """Read thresholds that are written as ID=VALUE. Raise SettingsError."""
     thresholds = {}
     for text in written:
         name, equals, value = text.partition("=")
@@ -181,7 +181,7 @@ def _thresholds(written: Sequence[str]) -> dict[str, float]:
 
 
 def _import_diagnostics(paths: Sequence[str]) -> list[Diagnostic]:
-    """Imports the user's diagnostics by name. Raises LogsUIError."""
+    """Import the user's diagnostics by name. Raise LogsUIError."""
     diagnostics: list[Diagnostic] = []
     for path in paths:
         value = _import_name(path)
@@ -223,7 +223,7 @@ def _show(report: Report, database: Address) -> None:
 
 
 def _print(line: Line) -> None:
-    """Prints a line; without a terminal it is never wrapped."""
+    """Print a line; without a terminal it is never wrapped."""
     text = Text(line.text, line.style)
     if line.is_copied or not out.is_terminal:
         out.print(Text(" " * line.indent).append_text(text), soft_wrap=True)

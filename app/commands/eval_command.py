@@ -74,7 +74,7 @@ def evaluate(
 
 
 def _verdict(report: "Report", min_score: float | None, max_errors: int) -> tuple[int, str | None]:
-    """Returns the exit code and the message for it; None without a message."""
+    """Return the exit code and the message for it; None without a message."""
     failed, all_rows = len(report.errors), len(report.samples)
     first = f"First error: {report.errors[0]}" if failed else ""
     if failed == all_rows:
@@ -88,7 +88,7 @@ def _verdict(report: "Report", min_score: float | None, max_errors: int) -> tupl
 
 
 def _report(name: str, settings: dict[str, Any]) -> "Report":
-    """Runs the evaluation. Raises typer.Exit with code 2, after a line that says what is missing."""
+    """Run the evaluation. Raise typer.Exit with code 2, after a line that says what is missing."""
     try:
         from logs_ui.rollout.environments.sessions import SessionError
         from logs_ui.rollout.evaluations.definitions import find_evaluation
@@ -102,7 +102,7 @@ def _report(name: str, settings: dict[str, Any]) -> "Report":
 
 
 def _run(evaluation: "Evaluation", settings: dict[str, Any]) -> "Report":
-    """Runs the evaluation with a progress bar, or with a line now and then if there is no terminal."""
+    """Run the evaluation with a progress bar, or with a line now and then if there is no terminal."""
     rewards: list[float] = []
     done = 0
     with progress_bar(TextColumn("reward {task.fields[reward]}")) as progress:

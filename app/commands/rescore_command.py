@@ -107,7 +107,7 @@ def rescore(
 
 
 def _form(written: str | None) -> "PromptForm | None":
-    """Checks the form of the prompts that the user named. Raises LogsUIError."""
+    """Check the form of the prompts that the user named. Raise LogsUIError."""
     forms: dict[str | None, PromptForm | None] = {None: None, "messages": "messages", "text": "text"}
     if written in forms:
         return forms[written]

@@ -82,8 +82,8 @@ def run(
 
 
 def _stay_beside(events: str, served: "Address | None", port: int) -> None:
-    """Starts a process that watches the program, is no child of it, and gets no signal from its terminal. It reports
-    for a program that is no Python, or was killed; and serves the dashboard of that database. Raises LogsUIError.
+    """Start a process that watches the program, is no child of it, and gets no signal from its terminal. It reports
+    for a program that is no Python, or was killed; and serves the dashboard of that database. Raise LogsUIError.
     """
     root = os.getpid()
     reading, writing = os.pipe()

@@ -32,11 +32,11 @@ def serve(
     names: Sequence[str] = (),
     read_only: bool = False,
 ) -> None:
-    """Serves until it is interrupted, and prints the address as soon as the server answers. Port 0 picks a free one;
+    """Serve until it is interrupted, and print the address as soon as the server answers. Port 0 picks a free one;
     `names` are further host names under which browsers reach it, besides those of loopback; the others are as in
     `create_app`.
 
-    Beyond loopback the address contains a token, new at each start, and nothing is shown without it. Raises LogsUIError
+    Beyond loopback the address contains a token, new at each start, and nothing is shown without it. Raise LogsUIError
     if the port is in use, or the host is not an address of this machine.
     """
     listening = _listen(host, port)
@@ -93,7 +93,7 @@ class _Server(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Opens a listening socket first, so that a port in use is reported before anything else starts."""
+    """Open a listening socket first, so that a port in use is reported before anything else starts."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, socket.SOCK_STREAM)

@@ -35,17 +35,17 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="Run id, the beginni
 
 
 def say_plainly(text: str) -> None:
-    """Prints a text on stdout as it is, without wrapping it."""
+    """Print a text on stdout as it is, without wrapping it."""
     out.print(text, soft_wrap=True, markup=False)
 
 
 def wide() -> Console:
-    """Returns the console for tables; it is 200 columns wide if there is no terminal."""
+    """Return the console for tables; it is 200 columns wide if there is no terminal."""
     return out if out.is_terminal else Console(width=200, highlight=False)
 
 
 def table_of(first: str, others: Iterable[str]) -> Table:
-    """Returns an empty table: a column of names, and columns of numbers."""
+    """Return an empty table: a column of names, and columns of numbers."""
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     table.add_column(Text(first), overflow="fold")
     for head in others:
@@ -54,24 +54,24 @@ def table_of(first: str, others: Iterable[str]) -> Table:
 
 
 def figure(value: float | None) -> str:
-    """Formats a number for a table; empty for None."""
+    """Format a number for a table; empty for None."""
     return "" if value is None else f"{value:.3f}"
 
 
 def say(message: str, code: int) -> int:
-    """Prints an error on stderr and returns the code to exit with."""
+    """Print an error on stderr and return the code to exit with."""
     err.print(f"[bold red]logs-ui:[/] {escape(message)}", soft_wrap=True)
     return code
 
 
 def say_without_terminal(line: str) -> None:
-    """Prints a line on stderr if there is no terminal, where a progress bar would print nothing."""
+    """Print a line on stderr if there is no terminal, where a progress bar would print nothing."""
     if not err.is_terminal:
         err.print(line, soft_wrap=True)
 
 
 def progress_bar(*extra: TextColumn) -> Progress:
-    """Returns a progress bar on stderr."""
+    """Return a progress bar on stderr."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -86,7 +86,7 @@ def progress_bar(*extra: TextColumn) -> Progress:
 
 @contextmanager
 def working() -> Iterator[Callable[[str, int, int], None]]:
-    """Yields a function that shows a bar for each name: the name of the work, how much is done, how much there is."""
+    """Yield a function that shows a bar for each name: the name of the work, how much is done, how much there is."""
     with progress_bar() as progress:
         bars: dict[str, int] = {}
 
@@ -99,12 +99,12 @@ def working() -> Iterator[Callable[[str, int, int], None]]:
 
 
 def size(of: float) -> str:
-    """Returns a number of bytes as text; 1 kB is 1,000 bytes."""
+    """Return a number of bytes as text; 1 kB is 1,000 bytes."""
     return decimal(int(of))
 
 
 def is_wanted(question: str, *, yes: bool) -> bool:
-    """Returns True if the user agrees, or has agreed by `yes`. Without a terminal, prints how to, and returns False."""
+    """Return True if the user agrees, or has agreed by `yes`. Without a terminal, print how to, and return False."""
     if yes:
         return True
     if sys.stdin.isatty() and err.is_terminal:
@@ -114,7 +114,7 @@ def is_wanted(question: str, *, yes: bool) -> bool:
 
 
 def weighted(option: str, written: str) -> tuple[str, float | None]:
-    """Splits NAME=WEIGHT into name and weight; the weight is None if it is left out. Raises LogsUIError."""
+    """Split NAME=WEIGHT into name and weight; the weight is None if it is left out. Raise LogsUIError."""
     name, equals, weight = written.partition("=")
     try:
         return name, float(weight) if equals else None
@@ -124,7 +124,7 @@ def weighted(option: str, written: str) -> tuple[str, float | None]:
 
 @contextmanager
 def interruptible(sentence: str) -> Iterator[None]:
-    """Prints what Ctrl-C leaves behind."""
+    """Print what Ctrl-C leaves behind."""
     try:
         yield
     except KeyboardInterrupt:
@@ -133,7 +133,7 @@ def interruptible(sentence: str) -> Iterator[None]:
 
 
 def facts(lines: list[tuple[str, str]]) -> None:
-    """Prints one line for each fact, in two columns."""
+    """Print one line for each fact, in two columns."""
     width = max((len(what) for what, _ in lines), default=0)
     for what, text in lines:
         say_plainly(f"{what:<{width}}  {text}".rstrip())

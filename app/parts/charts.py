@@ -64,23 +64,23 @@ class Scale:
 
     @classmethod
     def over(cls, values: Sequence[float]) -> "Scale":
-        """Returns the scale of all these values and zero."""
+        """Return the scale of all these values and zero."""
         return cls(min(0.0, *values), max(0.0, *values)) if values else cls(0.0, 1.0)
 
     def at(self, value: float) -> float:
-        """Returns the position of a value, from 0 to 100."""
+        """Return the position of a value, from 0 to 100."""
         low, high = bounded(self.low), bounded(self.high)
         return round(100 * (min(max(bounded(value), low), high) - low) / (high - low), 2) if high > low else 0.0
 
     def bar(self, value: float) -> Bar:
-        """Returns the bar from zero to `value`; a tiny value is drawn thin rather than invisible."""
+        """Return the bar from zero to `value`; a tiny value is drawn thin rather than invisible."""
         zero, end = self.at(0), self.at(value)
         length = max(abs(end - zero), 1.5 if value else 0)
         return Bar(zero, zero - length if value < 0 else zero, round(length, 2), value < 0)
 
 
 def sparkline(curve: Sequence[tuple[int, float]], width: float = 140, height: float = 22) -> Sparkline | None:
-    """Builds a line over the steps; None for fewer than two points."""
+    """Build a line over the steps; None for fewer than two points."""
     if len(curve) < 2:
         return None
     steps, values = [step for step, _ in curve], [bounded(value) for _, value in curve]
@@ -116,7 +116,7 @@ class Curve(NamedTuple):
 
 @lru_cache(256)
 def curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
-    """Builds a curve of at least one point. Cached, because pages of a run draw the same curves again and again."""
+    """Build a curve of at least one point. Cached, because pages of a run draw the same curves again and again."""
     numbers = [value for _, value in points if value is not None]
     low, high = bounded(min(numbers, default=0.0)), bounded(max(numbers, default=0.0))
     span = (high - low) or 1.0
@@ -145,7 +145,7 @@ def curve(name: str, points: tuple[tuple[int, float | None], ...]) -> Curve:
 
 
 def reward_chart(histogram: Histogram | None, chosen: Range) -> RewardChart | None:
-    """Builds a histogram of rewards, in which small counts beside large ones stay visible; None without any."""
+    """Build a histogram of rewards, in which small counts beside large ones stay visible; None without any."""
     if histogram is None:
         return None
     most = max(histogram.counts) or 1
@@ -170,7 +170,7 @@ def reward_chart(histogram: Histogram | None, chosen: Range) -> RewardChart | No
 
 
 def stacked(values: Sequence[float | None], scale: Scale) -> list[tuple[float, float] | None]:
-    """Places dots above a line 100 wide; dots of one bin are stacked, so that a stack's height is their number.
+    """Place dots above a line 100 wide; dots of one bin are stacked, so that a stack's height is their number.
 
     A dot is 4 wide and 4 high, less if a stack would be higher than 40. None for a value that is None.
     """

@@ -37,7 +37,9 @@ class _Known:
     until: float = 0.0  # of time.monotonic
 
     def holds(self, moment: tuple[object, ...]) -> bool:
-        """True if the diagnosis is current, or, for a large run that is being written, was made a short while ago."""
+        """Return True if the diagnosis is current, or, for a large run that is being written, was made a short while
+        ago.
+        """
         return self.moment == moment or (time.monotonic() < self.until and self.moment[3:] == moment[3:])
 
 
@@ -47,7 +49,7 @@ _lock = threading.Lock()
 
 
 def diagnosed(db: Connection, run: Run) -> Diagnosed:
-    """Returns the current diagnosis of a run."""
+    """Return the current diagnosis of a run."""
     entry = _of(db, run)
     moment = version_of(db, run)
     with entry.lock:
@@ -60,13 +62,13 @@ def diagnosed(db: Connection, run: Run) -> Diagnosed:
 
 
 def cached_diagnosis(db: Connection, run: Run) -> Diagnosed | None:
-    """Returns the cached diagnosis; None if there is none, or it is out of date."""
+    """Return the cached diagnosis; None if there is none, or it is out of date."""
     entry = _known.get(db.engine, OrderedDict()).get(run.uid)
     return entry.diagnosed if entry is not None and entry.holds(version_of(db, run)) else None
 
 
 def success_of(db: Connection, run: Run) -> Success:
-    """Returns the current definition of solved."""
+    """Return the current definition of solved."""
     return diagnosed(db, run).report.scale.success
 
 
@@ -83,20 +85,20 @@ class Outline(NamedTuple):
 
 
 def outline(db: Connection, run: Run) -> Outline:
-    """Returns the current outline of a run, and keeps it for longer than its diagnosis."""
+    """Return the current outline of a run, and keep it for longer than its diagnosis."""
     version, made = version_of(db, run), outline_of(diagnosed(db, run))
     _outlines.setdefault(db.engine, {})[run.uid] = version, made
     return made
 
 
 def cached_outline(db: Connection, run: Run) -> tuple[Outline | None, bool]:
-    """Returns the last outline, None without any, and True if nothing of the run changed since."""
+    """Return the last outline, None without any, and True if nothing of the run changed since."""
     version, made = _outlines.get(db.engine, {}).get(run.uid, (None, None))
     return made, made is not None and version == version_of(db, run)
 
 
 def outline_of(diagnosis: Diagnosed) -> Outline:
-    """Returns the outline of a diagnosis."""
+    """Return the outline of a diagnosis."""
     card = card_of_verdict(diagnosis.report)
     return Outline(diagnosis.report.verdict, card.began if card else "", _solved_share(diagnosis))
 
@@ -109,7 +111,7 @@ def _solved_share(diagnosis: Diagnosed) -> float | None:
 
 
 def is_diagnosed(db: Connection, run: Run) -> bool:
-    """True if a diagnosis was made already, so that only later changes have to be read."""
+    """Return True if a diagnosis was made already, so that only later changes have to be read."""
     entry = _known.get(db.engine, OrderedDict()).get(run.uid)
     return entry is not None and entry.diagnosed is not None
 
@@ -127,7 +129,7 @@ def _of(db: Connection, run: Run) -> _Known:
 
 
 def version_of(db: Connection, run: Run) -> tuple[object, ...]:
-    """Returns the versions of everything that a diagnosis depends on."""
+    """Return the versions of everything that a diagnosis depends on."""
     logged = queries.last_logged_step(db, id_of(run))
     return run.id, run.changed, logged, queries.state_of(run, queries.now(db)), settings_of(db, run)
 
@@ -163,7 +165,7 @@ class ShortDiagnosis(NamedTuple):
 
 
 def in_short(run: str, diagnosis: Diagnosed) -> ShortDiagnosis:
-    """Returns the short diagnosis of the run with that uid."""
+    """Return the short diagnosis of the run with that uid."""
     report = diagnosis.report
     looked = looked_at(diagnosis.rows, report)
     first = card_of_verdict(report)
@@ -180,12 +182,12 @@ def in_short(run: str, diagnosis: Diagnosed) -> ShortDiagnosis:
 
 
 def card_of_verdict(report: Report) -> Card | None:
-    """Returns the card whose title the verdict says; None if it says something else."""
+    """Return the card whose title the verdict says; None if it says something else."""
     return next((card for card in report.cards if card.id == report.verdict.card), None)
 
 
 def looked_at(rows: Rows, report: Report) -> Coverage:
-    """Counts the rows that a report covers."""
+    """Count the rows that a report covers."""
     first, last = report.steps or (0, -1)
     covered = rows.where((rows.step >= first) & (rows.step <= last))  # few of them: what follows is slow on many
     can_tell = judged(covered)
@@ -195,10 +197,10 @@ def looked_at(rows: Rows, report: Report) -> Coverage:
 
 
 def top_cards(cards: tuple[Card, ...]) -> list[Card]:
-    """Returns the cards without those that follow from others."""
+    """Return the cards without those that follow from others."""
     return [card for card in cards if not parents(card, cards)]
 
 
 def parents(card: Card, cards: tuple[Card, ...]) -> list[Card]:
-    """Returns the cards above this one that explain it."""
+    """Return the cards above this one that explain it."""
     return [parent for parent in cards[: cards.index(card)] if card.id in parent.explains]

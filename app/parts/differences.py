@@ -36,7 +36,7 @@ class Differ:
         self._left = _ALL_PAIRS
 
     def compare(self, a: str, b: str) -> Both:
-        """Returns the segments of both texts, in order."""
+        """Return the segments of both texts, in order."""
         start = _common(a, b)
         end = _common(a[start:][::-1], b[start:][::-1])
         middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
@@ -76,7 +76,7 @@ def _by_word(words_a: list[str], words_b: list[str]) -> Both:
 
 
 def _marked(text: str, *, changed: bool) -> list[Segment]:
-    """Marks changed text without the space after it, unless only space changed."""
+    """Mark changed text without the space after it, unless only space changed."""
     bare = text.rstrip() if changed else ""
     if not bare or bare == text:
         return [Segment(text, changed)] if text else []
@@ -84,7 +84,7 @@ def _marked(text: str, *, changed: bool) -> list[Segment]:
 
 
 def _common(a: str, b: str) -> int:
-    """Returns the length of the common beginning, up to the end of a word. Bisection keeps each comparison a memcmp."""
+    """Return the length of the common beginning, up to the end of a word. Bisection keeps each comparison a memcmp."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -95,7 +95,7 @@ def _common(a: str, b: str) -> int:
 
 
 def _shortened(text: str, *, is_end: bool) -> list[Segment]:
-    """Returns the equal text beside a difference, without its far end if it is long."""
+    """Return the equal text beside a difference, without its far end if it is long."""
     if len(text) <= _FOLDED_FROM:
         return [Segment(text)] if text else []
     skipped = Segment("", skipped=len(text) - _AROUND)
@@ -103,7 +103,7 @@ def _shortened(text: str, *, is_end: bool) -> list[Segment]:
 
 
 def equal_segments(text: str) -> Iterator[Segment]:
-    """Returns the beginning of a text that is the same on both sides."""
+    """Return the beginning of a text that is the same on both sides."""
     yield Segment(text[:_LIMIT])
     if len(text) > _LIMIT:
         yield Segment("", skipped=len(text) - _LIMIT)

@@ -86,7 +86,7 @@ class FigureTable(NamedTuple):
 
 
 def thinned(trend: Trend, most: int = _POINTS) -> Trend:
-    """Returns every n-th point, and the last, if there are too many."""
+    """Return every n-th point, and the last, if there are too many."""
     every = -(-len(trend) // most)
     return (*trend[:-1:every], trend[-1]) if trend else ()
 
@@ -99,7 +99,7 @@ def line(
     between: tuple[int, int] | None = None,
     others: tuple[Trend, ...] = (),
 ) -> TrendLine | None:
-    """Builds a trend, with `others` on the same axes; None for fewer than two points."""
+    """Build a trend, with `others` on the same axes; None for fewer than two points."""
     if len(trend) < 2:
         return None
     thinned_trend, beside = thinned(trend), [thinned(other) for other in others]

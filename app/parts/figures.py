@@ -16,7 +16,7 @@ _UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"))
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Formats a reward or another figure; very large and very small ones as powers of ten."""
+    """Format a reward or another figure; very large and very small ones as powers of ten."""
     if value is None:
         return NOTHING
     if not math.isfinite(value):
@@ -25,25 +25,25 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def significant(value: float | None) -> str:
-    """Formats a metric of any size to four digits: `0.001`, `9`, `255,772`."""
+    """Format a metric of any size to four digits: `0.001`, `9`, `255,772`."""
     if value is None:
         return NOTHING
     return f"{value:z{',.0f' if 1_000 <= abs(value) < 1e9 else '.4g'}}".replace("-", _MINUS)
 
 
 def brief(value: float) -> str:
-    """Formats a weight as its author wrote it: `0.1`, `2`."""
+    """Format a weight as its author wrote it: `0.1`, `2`."""
     return f"{value:g}".replace("-", _MINUS)
 
 
 def signed(value: float | None, digits: int = 2) -> str:
-    """Formats with a sign, unless the rounded value is zero."""
+    """Format with a sign, unless the rounded value is zero."""
     text = number(value, digits)
     return f"+{text}" if value is not None and value > 0 and text.strip("0.") else text
 
 
 def difference(by: float, error: float, *, is_share: bool) -> str:
-    """Formats a difference of means with its standard error, if it has one: `+0.2 ± 0.05`, of shares `+20 ± 5 pp`."""
+    """Format a difference of means with its standard error, if it has one: `+0.2 ± 0.05`, of shares `+20 ± 5 pp`."""
     scale, unit = (100, " pp") if is_share else (1, "")
     sign = "+" if by > 0 else _MINUS if by < 0 else ""
     after = f" \u00b1 {error * scale:.2g}" if error else ""
@@ -55,19 +55,19 @@ def count(value: int | None) -> str:
 
 
 def tokens(value: int | None) -> str:
-    """Formats 2,104 as `2.1k`."""
+    """Format 2,104 as `2.1k`."""
     if value is None or value < 1_000:
         return count(value)
     return f"{value / 1_000:.1f}k" if value < 999_950 else f"{value / 1_000_000:.1f}M"
 
 
 def percent(share: float | None) -> str:
-    """Formats whole per cents; a share between 0 and 1 never reads as 0% or 100%."""
+    """Format whole per cents; a share between 0 and 1 never reads as 0% or 100%."""
     return NOTHING if share is None else wording.percent(share)
 
 
 def duration(seconds: float | None) -> str:
-    """Formats as `697 ms`, `28.8 s`, `1m 03s`, `2h 05m`."""
+    """Format as `697 ms`, `28.8 s`, `1m 03s`, `2h 05m`."""
     if seconds is None or not math.isfinite(seconds):
         return number(seconds)
     if seconds < 0.9995:
@@ -81,7 +81,7 @@ def duration(seconds: float | None) -> str:
 
 
 def age(microseconds: int | None) -> str:
-    """Formats the time since a moment: `33m ago`."""
+    """Format the time since a moment: `33m ago`."""
     if microseconds is None:
         return NOTHING
     seconds = time.time() - microseconds / 1e6
@@ -92,14 +92,14 @@ def age(microseconds: int | None) -> str:
 
 
 def moment(microseconds: int | None) -> str:
-    """Formats a moment in UTC, to the second."""
+    """Format a moment in UTC, to the second."""
     if microseconds is None:
         return NOTHING
     return f"{datetime.fromtimestamp(microseconds / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def tidy(value: Any) -> Any:
-    """Removes float32 and summation noise from numbers: 0.30000001192 becomes 0.3."""
+    """Remove float32 and summation noise from numbers: 0.30000001192 becomes 0.3."""
     if isinstance(value, dict):
         return {name: tidy(item) for name, item in value.items()}
     if isinstance(value, list):
@@ -118,17 +118,17 @@ def _short(value: float) -> float:
 
 
 def plural(value: int, word: str) -> str:
-    """Formats a count and its noun: `1 step`, `1,440 rollouts`."""
+    """Format a count and its noun: `1 step`, `1,440 rollouts`."""
     return f"{value:,} {word}" if value == 1 else f"{value:,} {word}s"
 
 
 def steps(first: int, last: int) -> str:
-    """Formats a range of steps: `step 7`, `steps 1,200 to 1,300`."""
+    """Format a range of steps: `step 7`, `steps 1,200 to 1,300`."""
     return f"step {first:,}" if first == last else f"steps {first:,} to {last:,}"
 
 
 def window(covered: tuple[int, int] | None) -> str:
-    """Formats the first and the last step that figures cover: `step 7`; `all rollouts` without steps."""
+    """Format the first and the last step that figures cover: `step 7`; `all rollouts` without steps."""
     if covered is None:
         return "all rollouts"
     first, last = covered
@@ -136,7 +136,7 @@ def window(covered: tuple[int, int] | None) -> str:
 
 
 def signed_bin(value: float, edges: tuple[float, ...] = (0.2, 0.7, 1.4)) -> str:
-    """Returns one of 7 shades: `p3` ... `p1`, `zero`, `n1` ... `n3`. The default edges are those of advantages."""
+    """Return one of 7 shades: `p3` ... `p1`, `zero`, `n1` ... `n3`. The default edges are those of advantages."""
     shade = sum(abs(value) >= edge for edge in edges)
     return f"{'p' if value > 0 else 'n'}{shade}" if shade else "zero"
 

@@ -68,11 +68,11 @@ class FilterForm:
 
     @property
     def kept(self) -> dict[str, str]:
-        """Returns the order as a parameter of an address, which the filter's line keeps."""
+        """Return the order as a parameter of an address, which the filter's line keeps."""
         return {} if self.sort == Sort.NEWEST else {"sort": self.sort.value}
 
     def wrong(self, field: str) -> bool:
-        """True if this field is marked as wrong."""
+        """Return True if this field is marked as wrong."""
         return self.at_fault == field
 
 
@@ -84,7 +84,7 @@ def make_form(
     pairs: Pairs,
     find: str = "",
 ) -> FilterForm:
-    """Makes the forms of a filter; `pairs` are the URL's parameters, which differ from `chosen` if they are wrong. If a
+    """Make the forms of a filter; `pairs` are the URL's parameters, which differ from `chosen` if they are wrong. If a
     run has too many tasks to list, those that contain `find` are offered.
     """
     facets = page_cache.facets(db, summary, chosen)
@@ -117,7 +117,7 @@ def make_form(
 
 
 def _tasks_found(db: Connection, summary: RunSummary, chosen: RolloutFilter, find: str) -> list[tuple[str, int]]:
-    """Returns the chosen tasks, and the first that contain a text, each with the number of rollouts it would select."""
+    """Return the chosen tasks, and the first that contain a text, each with the number of rollouts it would select."""
     every_task = queries.known_values(db, id_of(summary.run), ["task"])["task"]
     matches = [task for task in every_task if find.casefold() in task.casefold()][: queries.MOST_TASKS]
     tasks = sorted({*chosen.words("task"), *matches})
@@ -126,7 +126,7 @@ def _tasks_found(db: Connection, summary: RunSummary, chosen: RolloutFilter, fin
 
 
 def checked_filter(db: Connection, run: Run, pairs: Pairs, *, longest: float = LONGEST) -> RolloutFilter:
-    """Reads the filter of a URL. An order by metadata is one of texts where the newest values are no numbers. Raises
+    """Read the filter of a URL. An order by metadata is one of texts where the newest values are no numbers. Raise
     FilterError as `parse_filter` does, if the run has no such eval, task, tag, ..., and for a line that is too long.
     """
     if (length := sum(len(value) for name, value in pairs if name == where.WHERE)) > longest:
@@ -144,7 +144,7 @@ def checked_filter(db: Connection, run: Run, pairs: Pairs, *, longest: float = L
 
 
 def in_full(db: Connection, run: Run, line: str) -> str:
-    """Returns a line with the filters of the findings that it names, and full names of what the run defines. Raises
+    """Return a line with the filters of the findings that it names, and full names of what the run defines. Raise
     FilterError.
     """
 
@@ -155,7 +155,7 @@ def in_full(db: Connection, run: Run, line: str) -> str:
 
 
 def repaired(parameters: Pairs, known_mistake: FilterError) -> RolloutFilter:
-    """Returns the filter of wrong parameters without the wrong parts."""
+    """Return the filter of wrong parameters without the wrong parts."""
     pairs, field = parameters, known_mistake.field
     while True:
         rest = [
@@ -172,7 +172,7 @@ def repaired(parameters: Pairs, known_mistake: FilterError) -> RolloutFilter:
 
 
 def mended(pairs: Pairs, mistake: FilterError) -> Pairs | None:
-    """Returns the parameters with the mistake corrected; None if no correction is known."""
+    """Return the parameters with the mistake corrected; None if no correction is known."""
     if mistake.meant is None:
         return None
     return [_mended(pair, mistake, mistake.meant) for pair in pairs]
@@ -188,7 +188,7 @@ def _mended(pair: tuple[str, str], mistake: FilterError, meant: str) -> tuple[st
 
 
 def _typed(chosen: RolloutFilter) -> dict[str, str]:
-    """Returns the ends of the filter's ranges, as the column's text fields show them."""
+    """Return the ends of the filter's ranges, as the column's text fields show them."""
     steps, rewards = chosen.range("step"), chosen.range("reward")
     since, until = chosen.range("since").low, chosen.range("until").high
     return {

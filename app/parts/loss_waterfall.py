@@ -82,7 +82,7 @@ class Fall(NamedTuple):
 
 
 def make_fall(fall: Waterfall, source: str, run: str, where: str, rollouts: int) -> Fall:
-    """Builds the chart of a waterfall of the rollouts that the filter `where` selects; `rollouts` of them have a loss.
+    """Build the chart of a waterfall of the rollouts that the filter `where` selects; `rollouts` of them have a loss.
     `source` says in words where the best reward comes from.
     """
     changes = [fall.above, *(-share.cost for share in fall.shares)]
@@ -134,6 +134,6 @@ def _stairs(
 
 
 def _bar(start: float, end: float) -> tuple[float, float]:
-    """Returns left end and length; a bar too thin to be seen grows to the left."""
+    """Return left end and length; a bar too thin to be seen grows to the left."""
     length = max(abs(end - start), _THIN)
     return round(min(start, end, 100 - length), 2), round(length, 2)

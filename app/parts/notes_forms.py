@@ -57,7 +57,7 @@ class StarPage:
 
 
 def of_rollout(db: Connection, notebook: Notebook, run: Run, rollout: Rollout) -> Marks:
-    """Returns the panel of a rollout's page."""
+    """Return the panel of a rollout's page."""
     row, recorded = rollout.row, tags_in(rollout.metadata)  # which are there while it runs, too
     return Marks(
         run=run.uid,
@@ -70,7 +70,7 @@ def of_rollout(db: Connection, notebook: Notebook, run: Run, rollout: Rollout) -
 
 
 def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
-    """Returns the panel of a run's overview."""
+    """Return the panel of a run's overview."""
     return Marks(
         run=run.uid,
         name=f"run {run.name}",
@@ -83,7 +83,7 @@ def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
 
 
 async def read_form(request: Request, most: int, message: str) -> urls.Pairs:
-    """Reads a form, which may have `most` bytes: else it raises HTTPException. FastAPI's own parser needs another
+    """Read a form, which may have `most` bytes: else it raises HTTPException. FastAPI's own parser needs another
     library, for file uploads, which do not occur here.
     """
     body = b""
@@ -109,7 +109,7 @@ def _notebook(request: Request) -> Notebook:
 
 
 def writable_notebook(request: Request, source: SourceOfPages) -> Notebook:
-    """Returns the notebook if it can be written. Raises HTTPException or DatabaseError."""
+    """Return the notebook if it can be written. Raise HTTPException or DatabaseError."""
     source.rights()
     if (refusal := source.refusal()) is not None:
         raise HTTPException(403, refusal)
@@ -128,7 +128,7 @@ FormOfPages = Annotated[Mapping[str, str], Depends(_form)]
 def annotate_rollout(
     request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str, row_id: int
 ) -> Response:
-    """Writes `star` (`1`, `0`), `tag` (to add), `untag` and `note` of a rollout; what the form does not name stays."""
+    """Write `star` (`1`, `0`), `tag` (to add), `untag` and `note` of a rollout; what the form does not name stays."""
     with source.reading_run(name) as (db, run):
         rollout = queries.rollout(db, id_of(run), storable(row_id))
     _write(notebook, Subject(run.uid, rollout.row.uid), form)
@@ -143,7 +143,7 @@ def annotate_rollout(
 def annotate_run(
     request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str
 ) -> Response:
-    """Writes star, tags and note of a run, as `annotate_rollout`."""
+    """Write star, tags and note of a run, as `annotate_rollout`."""
     with source.reading() as db:
         run = queries.find_run(db, name)
     _write(notebook, Subject(run.uid), form)
@@ -166,7 +166,7 @@ def _write(notebook: Notebook, subject: Subject, form: Mapping[str, str]) -> Non
 
 
 def _piece(request: Request, marks: Marks, wanted: str, form: Mapping[str, str]) -> Response:
-    """Returns the part of the page that replaces the one written to."""
+    """Return the part of the page that replaces the one written to."""
     if wanted.startswith("star"):
         return htmx.fragment(request, "_star.html", StarPage(wanted, marks))
     page = MarksPage(replace(marks, saved="note" in form))
@@ -174,7 +174,7 @@ def _piece(request: Request, marks: Marks, wanted: str, form: Mapping[str, str])
 
 
 def _back(request: Request, address: str, line: str) -> Response:
-    """Redirects to the page with the form: to its line of a table, or to the notes panel, as without a referer."""
+    """Redirect to the page with the form: to its line of a table, or to the notes panel, as without a referer."""
     came_from = urlsplit(request.headers.get("referer", ""))
     is_ours = came_from.netloc == request.headers.get("host") and came_from.path.startswith("/")
     page, place = address, "notes"

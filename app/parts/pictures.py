@@ -37,12 +37,12 @@ class Picture(NamedTuple):
 
     @property
     def content(self) -> str | None:
-        """Returns the hash of its file, the same for the same image; None if it was not kept."""
+        """Return the hash of its file, the same for the same image; None if it was not kept."""
         return self.hash or (hashlib.sha256(self.data).hexdigest() if self.data else None)
 
 
 def split_content(part: str, content: Any) -> tuple[Any, list[Picture]]:
-    """Returns a message's content without its images, and the images. `part` names the message. An image of another
+    """Return a message's content without its images, and the images. `part` names the message. An image of another
     host is never loaded: its address is the picture's note. What is nested too deep stays text.
     """
     try:
@@ -74,7 +74,7 @@ def _split(part: str, content: Any) -> tuple[Any, list[Picture]]:
 
 
 def _embedded(content: Any) -> list[tuple[str, int, int, bytes]]:
-    """Returns the images that a message's content contains as base64: media type, width, height, data; at most 50."""
+    """Return the images that a message's content contains as base64: media type, width, height, data; at most 50."""
     if isinstance(content, str):
         written = _DATA_URL.match(content)
         try:
@@ -89,18 +89,18 @@ def _embedded(content: Any) -> list[tuple[str, int, int, bytes]]:
 
 
 def pictures_of(observation: Any, metadata: Any) -> list[Picture]:
-    """Returns at most 50 images of a call's observation, and of the calls that a tool made itself, in its metadata."""
+    """Return at most 50 images of a call's observation, and of the calls that a tool made itself, in its metadata."""
     return list(itertools.islice(_pictures("", [observation, *_seen_within(metadata)]), _MOST))
 
 
 def _seen_within(metadata: Any) -> list[Any]:
-    """Returns the observations of the calls that a tool made itself."""
+    """Return the observations of the calls that a tool made itself."""
     calls = metadata.get("calls") if isinstance(metadata, dict) else None
     return [call.get("observation") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
 
 
 def _pictures(name: str, value: Any) -> Iterator[Picture]:
-    """Yields every image, however deeply nested."""
+    """Yield every image, however deeply nested."""
     if _is_picture(value):
         sides = (value.get("width"), value.get("height"))
         width, height = (side if type(side) is int and 0 < side <= _SIDE else 0 for side in sides)
@@ -117,7 +117,7 @@ def _pictures(name: str, value: Any) -> Iterator[Picture]:
 
 
 def without_pictures(value: Any) -> Any:
-    """Returns the value without its images; what held only an image becomes empty."""
+    """Return the value without its images; what held only an image becomes empty."""
     if _is_picture(value):
         return None
     if isinstance(value, dict):

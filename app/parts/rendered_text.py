@@ -41,7 +41,7 @@ _MOST_COLUMNS = 60  # each row of a table gets as many cells as its head
 
 
 def rendered(text: str) -> Markup:
-    """Renders a text as Markdown. What cannot be rendered is shown as it was written."""
+    """Render a text as Markdown. What cannot be rendered is shown as it was written."""
     if any(line.count("|") > _MOST_COLUMNS for line in text.splitlines()):
         return safe_text.block(text)
     try:
@@ -65,7 +65,7 @@ def _reader() -> MarkdownIt:
 
 
 def _code(source: str, name: str, _: str) -> str:
-    """Colours code by classes. Pygments escapes it. The fence's own words are not repeated."""
+    """Colour code by classes. Pygments escapes it. The fence's own words are not repeated."""
     markup = str(escape(source))
     if name in _COLOURED and len(source) <= _MOST_CODE:
         markup = str(highlight(source, get_lexer_by_name(name), HtmlFormatter(nowrap=True, classprefix="code-")))
@@ -82,7 +82,7 @@ def _read_formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - a
 
 
 def _formula(source: str, display: str) -> str:
-    """Converts LaTeX to MathML; what cannot be converted is shown as code."""
+    """Convert LaTeX to MathML; what cannot be converted is shown as code."""
     if not _DEFINING.search(source):
         try:
             return _mathml(Converter(display=display).convert_to_element(source))
@@ -92,7 +92,7 @@ def _formula(source: str, display: str) -> str:
 
 
 def _mathml(element: Element) -> str:
-    """Writes an element. Its texts contain entities, and its attributes may contain texts of the LaTeX."""
+    """Write an element. Its texts contain entities, and its attributes may contain texts of the LaTeX."""
     parts = [element.text, *(piece for child in element for piece in (child, child.tail))]
     inside = "".join(
         _mathml(part) if isinstance(part, Element) else escape(html.unescape(part or "")) for part in parts
@@ -102,7 +102,7 @@ def _mathml(element: Element) -> str:
 
 
 def _link(address: Any) -> str:
-    """Opens a link, and shows its address at the beginning."""
+    """Open a link, and show its address at the beginning."""
     return f'<a href="{escape(address)}" rel="noreferrer noopener" target="_blank">{_address(address, "")}'
 
 

@@ -16,7 +16,7 @@ class RewardPart(NamedTuple):
 
 
 def reward_parts(row: EvaluationRow) -> list[RewardPart]:
-    """Returns the parts in the order of the reward functions."""
+    """Return the parts in the order of the reward functions."""
     weights, odd = row.reward_weights or {}, row.odd_rewards or {}
     return [
         RewardPart(name, value, weights.get(name, 1.0), value and value * weights.get(name, 1.0), odd.get(name))

@@ -45,7 +45,7 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 
 
 def block(text: str, limit: int = TEXT_LIMIT) -> Markup:
-    """Formats a text of several lines for a `<pre>`-like element, at most `limit` characters of it."""
+    """Format a text of several lines for a `<pre>`-like element, at most `limit` characters of it."""
     pieces = []
     for piece, classes in _coloured(text[:limit].replace("\r\n", "\n")):
         safe = with_labels(escape(piece))
@@ -54,13 +54,13 @@ def block(text: str, limit: int = TEXT_LIMIT) -> Markup:
 
 
 def line(text: object, limit: int = _LINE_LIMIT) -> Markup:
-    """Formats text on one line, for a cell or a heading. `<bdi>` keeps its direction from affecting its neighbours."""
+    """Format text on one line, for a cell or a heading. `<bdi>` keeps its direction from affecting its neighbours."""
     flat = _one_line(text, limit)
     return Markup(f"<bdi>{escape(flat) if _is_plain(flat) else with_labels(escape(flat))}</bdi>")  # noqa: S704 - both are escaped
 
 
 def fenced(text: Markup) -> Markup:
-    """Sets the fenced code of a text that `block` has formatted in the fixed-width face, as it is written."""
+    """Set the fenced code of a text that `block` has formatted in the fixed-width face, as it is written."""
 
     def coded(code: re.Match[str]) -> str:
         is_whole = code[0].count("<span") == code[0].count("</span")  # no colour begins or ends within
@@ -70,7 +70,7 @@ def fenced(text: Markup) -> Markup:
 
 
 def middle(text: object, limit: int = _LINE_LIMIT) -> Markup:
-    """Formats a name on one line. Where it has no room, the styles cut it in its middle: names of many things begin
+    """Format a name on one line. Where it has no room, the styles cut it in its middle: names of many things begin
     alike, and differ at their end.
     """
     flat = _one_line(text, len(str(text)))
@@ -85,13 +85,13 @@ def middle(text: object, limit: int = _LINE_LIMIT) -> Markup:
 
 
 def marked(before: str, words: str, after: str) -> Markup:
-    """Formats a part of a text on one line, with words of it marked."""
+    """Format a part of a text on one line, with words of it marked."""
     flat = (with_labels(escape(re.sub(r"\s+", " ", _ESCAPE_SEQUENCE.sub("", text)))) for text in (before, words, after))
     return Markup("<bdi>{}<mark>{}</mark>{}</bdi>").format(*flat)
 
 
 def label(text: object, limit: int = _LINE_LIMIT) -> str:
-    """Formats text on one line for an attribute, where no markup is possible: invisible characters as `⟨RLO⟩`."""
+    """Format text on one line for an attribute, where no markup is possible: invisible characters as `⟨RLO⟩`."""
     flat = _one_line(text, limit)
     if _is_plain(flat):
         return flat
@@ -102,7 +102,7 @@ def label(text: object, limit: int = _LINE_LIMIT) -> str:
 
 
 def labels(text: str) -> list[tuple[int, str]]:
-    """Returns the positions of invisible characters, in order, and a label for each: `⟨RLO⟩`."""
+    """Return the positions of invisible characters, in order, and a label for each: `⟨RLO⟩`."""
     return [
         (match.start(), f"⟨{_name(match[0])}⟩")
         for match in _LABELLED.finditer(text)
@@ -111,7 +111,7 @@ def labels(text: str) -> list[tuple[int, str]]:
 
 
 def as_text(value: Any) -> str:
-    """Formats any value as text: strings as they are, text parts of a message joined, everything else as JSON."""
+    """Format any value as text: strings as they are, text parts of a message joined, everything else as JSON."""
     if isinstance(value, str):
         return value
     if value is None:
@@ -123,12 +123,12 @@ def as_text(value: Any) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Formats as indented JSON, without escaping non-ASCII letters."""
+    """Format as indented JSON, without escaping non-ASCII letters."""
     return json.dumps(value, ensure_ascii=False, indent=2, default=str)
 
 
 def _is_plain(text: str) -> bool:
-    """True if all characters are visible ASCII: a fast path for most texts."""
+    """Return True if all characters are visible ASCII: a fast path for most texts."""
     return text.isascii() and text.isprintable()
 
 
@@ -142,7 +142,7 @@ def _one_line(text: object, limit: int) -> str:
 
 
 def _coloured(text: str) -> Iterator[tuple[str, str]]:
-    """Yields runs of text with the classes of their ANSI colour; other escape sequences are removed."""
+    """Yield runs of text with the classes of their ANSI colour; other escape sequences are removed."""
     state: dict[str, str] = {}
     at = 0
     for match in _ESCAPE_SEQUENCE.finditer(text):
@@ -174,7 +174,7 @@ def _apply(state: dict[str, str], codes: str) -> None:
 
 
 def with_labels(source: str) -> Markup:
-    """Labels the invisible characters of HTML that is escaped already, and has none of them in its attributes."""
+    """Label the invisible characters of HTML that is escaped already, and has none of them in its attributes."""
 
     def label_of(match: re.Match[str]) -> str:
         if not _must_be_labelled(source, match.start()):

@@ -59,13 +59,13 @@ class StepLine:
 
     @property
     def dash(self) -> str:
-        """Returns the dash pattern for SVG; empty for a solid line."""
+        """Return the dash pattern for SVG; empty for a solid line."""
         turn, place = divmod(self.place - 1, _COLOURS)
         return _DASHES[(place + turn) % _COLOURS] if self.style == "line" else ""
 
     @property
     def colour(self) -> int:
-        """Returns the number of its colour, from 1 to 8."""
+        """Return the number of its colour, from 1 to 8."""
         return (self.place - 1) % _COLOURS + 1
 
     @property
@@ -99,7 +99,7 @@ class StepChart:
         return written(value, self.form)
 
     def drawn(self, steps: Sequence[int]) -> list[tuple[StepLine, list[str]]]:
-        """Returns the points of each line's unbroken parts, in a box of 100 by 40, for a browser without scripts."""
+        """Return the points of each line's unbroken parts, in a box of 100 by 40, for a browser without scripts."""
         numbers = [value for line in self.lines for value in (*line.values, *(line.high or ())) if value is not None]
         low, high = bounded(min(numbers, default=0.0)), bounded(max(numbers, default=1.0))
         span, wide = (high - low) or 1.0, (steps[-1] - steps[0]) or 1
@@ -123,12 +123,12 @@ class StepChart:
 
 
 def spelt(values: Values) -> str:
-    """Formats values for a script: separated by spaces, a missing value as `-`."""
+    """Format values for a script: separated by spaces, a missing value as `-`."""
     return " ".join("-" if value is None else f"{bounded(value):.5g}" for value in values)
 
 
 def written(value: float | None, form: Form) -> str:
-    """Formats a value for a reader."""
+    """Format a value for a reader."""
     if value is None:
         return figures.NOTHING
     match form:
@@ -142,7 +142,7 @@ def written(value: float | None, form: Form) -> str:
 
 
 def make_charts(steps: Sequence[Step], parts: Mapping[str, Sequence[Step]] | None = None) -> list[StepChart]:
-    """Builds the charts that have any value; `parts` are some of these steps for each of several evals, by name."""
+    """Build the charts that have any value; `parts` are some of these steps for each of several evals, by name."""
     charts = [
         _reward(steps, parts or {}),
         _components(steps),
@@ -170,7 +170,7 @@ class FunctionMean(NamedTuple):
 
 
 def function_means(steps: Sequence[Step]) -> list[FunctionMean]:
-    """Computes the means over all rollouts of these steps."""
+    """Compute the means over all rollouts of these steps."""
     scored = sum(step.scored for step in steps)
     means = []
     for name in reward_functions(steps):
@@ -183,12 +183,12 @@ def function_means(steps: Sequence[Step]) -> list[FunctionMean]:
 
 
 def reward_functions(steps: Iterable[Step]) -> list[str]:
-    """Returns the names of those that returned a number, in the order of first appearance."""
+    """Return the names of those that returned a number, in the order of first appearance."""
     return list(dict.fromkeys(name for step in steps for name, reward in step.rewards.items() if reward.number))
 
 
 def smoothed(values: Values, counts: Sequence[int]) -> Values:
-    """Computes an exponential moving average that is unbiased at its start; rollouts, not steps, have equal weights."""
+    """Compute an exponential moving average that is unbiased at its start; rollouts, not steps, have equal weights."""
     averages: Values = []
     total = weight = 0.0
     for value, count in zip(values, counts, strict=True):
@@ -220,14 +220,14 @@ def _reward(steps: Sequence[Step], parts: Mapping[str, Sequence[Step]]) -> StepC
 
 
 def _fills(low: Values, high: Values) -> bool:
-    """True if a band is as wide as the chart at most steps, as that of rewards with two values."""
+    """Return True if a band is as wide as the chart at most steps, as that of rewards with two values."""
     ends = [(a, b) for a, b in zip(low, high, strict=True) if a is not None and b is not None]
     widest = min((a for a, _ in ends), default=0.0), max((b for _, b in ends), default=0.0)
     return 2 * ends.count(widest) > len(ends) > 1
 
 
 def _components(steps: Sequence[Step]) -> StepChart:
-    """Draws what the functions returned: weighted, the fall of one with a small weight is a flat line."""
+    """Draw what the functions returned: weighted, the fall of one with a small weight is a flat line."""
     lines = []
     for place, name in enumerate(reward_functions(steps), 1):
         of_step = [(step, step.rewards.get(name)) for step in steps]
@@ -251,7 +251,7 @@ def _shares(
     word_of: Callable[[str], Word],
     counts: Callable[[Step], dict[str, int]],
 ) -> StepChart:
-    """Draws one layer per value. Rollouts without one, such as running ones without a stop reason, leave a gap."""
+    """Draw one layer per value. Rollouts without one, such as running ones without a stop reason, leave a gap."""
     there = {value for step in steps for value, count in counts(step).items() if count}
     lines = []
     for value in [*(value for value in colours if value in there), *sorted(there - colours.keys())]:

@@ -43,7 +43,7 @@ class Bins:
 
     @classmethod
     def of(cls, first: int, last: int, most: int) -> "Bins":
-        """Returns at most `most` bins of these steps."""
+        """Return at most `most` bins of these steps."""
         return cls(first, last, -(-(last - first + 1) // most))
 
     @property
@@ -51,14 +51,14 @@ class Bins:
         return (self.last - self.first) // self.together + 1
 
     def ends(self, place: int) -> dict[str, Any]:
-        """Returns the first and the last step of a bin, as parts of a filter."""
+        """Return the first and the last step of a bin, as parts of a filter."""
         low = self.first + place * self.together
         return {"step_min": low, "step_max": min(low + self.together - 1, self.last)}
 
     def stack(
         self, place: int, kinds: Sequence[str], values: Sequence[float], cells: Sequence[tuple[str, str]], address: str
     ) -> StepStack:
-        """Builds the stack of a bin, from bottom to top, from a colour class and a value of each kind. Negative values
+        """Build the stack of a bin, from bottom to top, from a colour class and a value of each kind. Negative values
         have no piece. `cells` has (name, text) of each kind; an empty text or "0" is left out of the label.
         """
         low, high = self.ends(place).values()

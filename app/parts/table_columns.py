@@ -33,11 +33,11 @@ class Column:
 
     @property
     def name(self) -> str:
-        """Returns its name in the list of columns, where the title, which has to fit the column, may be too short."""
+        """Return its name in the list of columns, where the title, which has to fit the column, may be too short."""
         return self.key if "." in self.key else self.label or self.title
 
     def value(self, row: EvaluationRow) -> Any:
-        """Returns the row's value; None if it has none."""
+        """Return the row's value; None if it has none."""
         group, dot, name = self.key.partition(".")
         if dot:
             value = (getattr(row, FIELDS[group].among) or {}).get(name)
@@ -63,7 +63,7 @@ _SHOWN_AS = {Kind.TEXT: "line", Kind.TIME: "moment", Kind.NUMBER: "number"}
 
 
 def _stored(column: rollout_columns.Column) -> Column:
-    """Describes a column that stores its value itself."""
+    """Describe a column that stores its value itself."""
     name, kind = column.name, column.kind
     key = "tokens" if name == "completion_tokens" else column.field or name
     style = _STYLES.get(key, "text" if kind in {Kind.TEXT, Kind.TIME} else "num")
@@ -89,7 +89,7 @@ def _stored(column: rollout_columns.Column) -> Column:
 
 
 def _orders(key: str, *, is_text: bool) -> tuple[str, str]:
-    """Returns the orders by a column: names and rewards ascending at first, other numbers descending."""
+    """Return the orders by a column: names and rewards ascending at first, other numbers descending."""
     return (key, f"-{key}") if is_text or "reward" in key.partition(".")[0] else (f"-{key}", key)
 
 
@@ -138,7 +138,7 @@ class Columns:
     offered: list[tuple[Column, bool]]  # all columns except the id, and if each is shown
 
     def has(self, key: str) -> bool:
-        """Returns True if the column is shown."""
+        """Return True if the column is shown."""
         return any(column.key == key for column in self.shown)
 
     @property
@@ -148,7 +148,7 @@ class Columns:
 
 
 def parse_columns(written: Iterable[str]) -> tuple[str, ...] | None:
-    """Returns keys, in the table's order, from the values of a URL's parameter; None for the default columns. Raises
+    """Return keys, in the table's order, from the values of a URL's parameter; None for the default columns. Raise
     FilterError, which names the nearest column, if there is no such one.
     """
     keys = {unquote(key) for value in written for key in value.split(",") if key}
@@ -167,7 +167,7 @@ def make_columns(
     keys: tuple[str, ...] | None, lines: Iterable[EvaluationRow], *, is_evaluation: bool, has_steps: bool,
     usual: tuple[str, ...] = DEFAULT,
 ) -> Columns:  # fmt: skip
-    """Returns the columns of one run's table: those of the chosen keys, or the `usual` for None. Offered are also the
+    """Return the columns of one run's table: those of the chosen keys, or the `usual` for None. Offered are also the
     reward functions, metrics and metadata that occur in its lines. An evaluation has no advantages.
     """
     values = {
@@ -201,6 +201,6 @@ def _column(key: str, texts: Collection[str]) -> Column:
 
 
 def _order(key: str) -> tuple[int, str]:
-    """Puts a reward function's column next to the reward, and metrics after them."""
+    """Put a reward function's column next to the reward, and metrics after them."""
     group = key.partition(".")[0]
     return _PLACES.get(key, _PLACES["env_reward_last"] + (1 if group == "rewards" else 2)), key

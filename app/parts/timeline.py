@@ -120,12 +120,12 @@ class Card:
 
     @property
     def all_pictures(self) -> list[Picture]:
-        """Returns the images of the message and of the observation."""
+        """Return the images of the message and of the observation."""
         return [*self.pictures, *(self.answer.pictures if self.answer else [])]
 
     @property
     def said_by(self) -> str:
-        """Returns who wrote the text, by the names of the index: see `search_tables.COLUMNS`."""
+        """Return who wrote the text, by the names of the index: see `search_tables.COLUMNS`."""
         if self.role == "model" or self.anchor.startswith("scoring"):
             return "other"
         if self.is_own:
@@ -135,7 +135,7 @@ class Card:
 
     @property
     def output(self) -> list[Text]:
-        """Returns the texts of a reply."""
+        """Return the texts of a reply."""
         answer = self.answer
         heard = [value for _, value in answer.observation] if answer else []
         return [text for text in (answer and answer.error, *heard, self.content) if text]
@@ -151,12 +151,12 @@ class Card:
 
     @property
     def shown_turn(self) -> int | None:
-        """Returns the turn that its head names; None for what the model's message before it shows."""
+        """Return the turn that its head names; None for what the model's message before it shows."""
         return self.turn if self.is_own or (self.answer and not self.answer.is_called) else None
 
     @property
     def tokens_anchor(self) -> str:
-        """Returns where its tokens begin in the view of tokens."""
+        """Return where its tokens begin in the view of tokens."""
         return f"tokens-{self.turn}{'' if self.is_own else '-answer'}" if self.turn else "tokens-prompt"
 
     @property
@@ -169,7 +169,7 @@ class Card:
 
     @property
     def tone(self) -> str:
-        """Returns the tone of its anomaly: calls that raised are worse than truncated turns."""
+        """Return the tone of its anomaly: calls that raised are worse than truncated turns."""
         return "bad" if self.answer and self.answer.error else "warn"
 
     @property
@@ -180,12 +180,12 @@ class Card:
 
 
 def are_short(fields: Fields) -> bool:
-    """True if the fields fit beside each other instead of one per line."""
+    """Return True if the fields fit beside each other instead of one per line."""
     return len(fields) > 1 and all(len(value.value) <= _SHORT and "\n" not in value.value for _, value in fields)
 
 
 def make_timeline(rollout: Rollout) -> list[Card]:
-    """Builds the cards: turn n of the model is followed by the environment calls of turn n."""
+    """Build the cards: turn n of the model is followed by the environment calls of turn n."""
     actions: dict[int, list[dict[str, Any]]] = defaultdict(list)
     failures: dict[int, list[dict[str, Any]]] = defaultdict(list)  # of the model, before the answer of their turn
     for action in rollout.own_actions:
@@ -220,7 +220,7 @@ def make_timeline(rollout: Rollout) -> list[Card]:
 
 
 def make_scoring(rollout: Rollout) -> list[Card]:
-    """Builds a card for each call that a reward function made; its name is the function's."""
+    """Build a card for each call that a reward function made; its name is the function's."""
     cards = []
     for index, action in enumerate(action for action in rollout.actions if action.get("phase") == SCORING):
         request = action.get("action")
@@ -237,7 +237,7 @@ def make_scoring(rollout: Rollout) -> list[Card]:
 
 
 def texts(cards: Iterable[Card]) -> dict[str, str]:
-    """Returns every text of a timeline by its name."""
+    """Return every text of a timeline by its name."""
     pieces: list[Text | None] = []
     for card in cards:
         pieces += [card.content, card.reasoning, *(value for call in card.calls for _, value in call.arguments)]
@@ -279,7 +279,7 @@ def _tool_call(part: str, call: Any) -> ToolCall:
 
 
 def _fields(part: str, value: Any, beside: tuple[str, ...] = ()) -> Fields:
-    """Returns the fields that are not empty, without those in `beside`, which are shown elsewhere."""
+    """Return the fields that are not empty, without those in `beside`, which are shown elsewhere."""
     if value in _EMPTY:
         return []
     if not isinstance(value, dict):
@@ -296,7 +296,7 @@ def _answers(actions: list[dict[str, Any]]) -> list[Card]:
 
 
 def _was_sent(action: dict[str, Any]) -> bool:
-    """True if the environment was called. An answer without a parsed action has only its text."""
+    """Return True if the environment was called. An answer without a parsed action has only its text."""
     sent = any(action.get(name) is not None for name in ("action", "observation", "error", "seconds"))
     return sent or _is_waited_for(action) or _is_failure(action)
 
@@ -306,7 +306,7 @@ def _is_waited_for(action: dict[str, Any]) -> bool:
 
 
 def _is_failure(action: dict[str, Any]) -> bool:
-    """True if it is a model call that brought no answer, or has not yet."""
+    """Return True if it is a model call that brought no answer, or has not yet."""
     call = _model_call(action)
     return call.get("error") is not None or call.get("waiting") is True
 
@@ -317,13 +317,13 @@ def _model_call(action: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_parsed(actions: list[dict[str, Any]]) -> bool | None:
-    """Returns False if a parser found no action in the answer: see `text_facts.py`; None without a parser."""
+    """Return False if a parser found no action in the answer: see `text_facts.py`; None without a parser."""
     flags = [action["metadata"].get("parsed") for action in actions if isinstance(action.get("metadata"), dict)]
     return True if True in flags else False if False in flags else None
 
 
 def _timing(actions: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns duration and finish reason of the model call before these actions."""
+    """Return duration and finish reason of the model call before these actions."""
     call = next(filter(None, map(_model_call, actions)), {})
     return {"seconds": _float(call.get("seconds")), "finish": safe_text.as_text(call.get("finish"))}
 
@@ -371,12 +371,12 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
 
 
 def _is_more(value: Any) -> bool:
-    """True if the value has more than what the card shows."""
+    """Return True if the value has more than what the card shows."""
     return isinstance(value, dict) and (len(value) > 1 or any(isinstance(item, dict | list) for item in value.values()))
 
 
 def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
-    """Returns the message, merged into the answer that it repeats, if any, after those before. Empties `waiting`."""
+    """Return the message, merged into the answer that it repeats, if any, after those before. Empties `waiting`."""
     before: list[Card] = []
     while waiting:
         step = waiting.pop(0)
@@ -391,7 +391,7 @@ def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
 
 
 def _says_the_same(card: Card, answer: CallResult) -> bool:
-    """True if the message contains the observation or one of its texts; very short texts occur in any message."""
+    """Return True if the message contains the observation or one of its texts; very short texts occur in all."""
     if card.content is None or not answer.observation:
         return card.role == "tool" and card.content is None and answer.is_unread
     message = card.content.value.strip()
@@ -400,7 +400,7 @@ def _says_the_same(card: Card, answer: CallResult) -> bool:
 
 
 def _with_calls(cards: list[Card]) -> list[Card]:
-    """Marks actions that equal a tool call of their turn, to show each once, and those that the message lacks."""
+    """Mark actions that equal a tool call of their turn, to show each once, and those that the message lacks."""
     messages = {card.turn: card for card in cards if card.role == "assistant"}
     marked = []
     for card in cards:
@@ -421,7 +421,9 @@ def _with_calls(cards: list[Card]) -> list[Card]:
 
 
 def _is_same(call: ToolCall, answer: CallResult) -> bool:
-    """True if a tool call asks for the action: by name and arguments, or, where the action has no name, by values."""
+    """Return True if a tool call asks for the action: by name and arguments, or, where the action has no name, by
+    values.
+    """
     called, sent = ({(name, text.value) for name, text in fields} for fields in (call.arguments, answer.action))
     if {name for name, _ in sent} - {name for name, _ in called}:
         called, sent = ({("", value) for _, value in fields} for fields in (called, sent))
@@ -429,7 +431,7 @@ def _is_same(call: ToolCall, answer: CallResult) -> bool:
 
 
 def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
-    """Adds the number of completion tokens to each turn, if the mask shows it."""
+    """Add the number of completion tokens to each turn, if the mask shows it."""
     answers = [index for index, card in enumerate(cards) if card.is_own]
     runs = _runs(rollout)
     if not answers or len(runs) != len(answers):
@@ -444,7 +446,7 @@ def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
 
 
 def _runs(rollout: Rollout) -> list[tuple[int, int]]:
-    """Returns the lengths of unbroken runs of sampled tokens, and of the inserted tokens after each."""
+    """Return the lengths of unbroken runs of sampled tokens, and of the inserted tokens after each."""
     tokens = rollout.tokens
     if tokens is None:
         return []
@@ -468,7 +470,7 @@ _AT_THE_LAST_TURN = {
 
 
 def _with_anomaly(cards: list[Card], rollout: Rollout) -> list[Card]:
-    """Marks calls that raised, and the last turn of a rollout that was cut off. Answers without an action, and earlier
+    """Mark calls that raised, and the last turn of a rollout that was cut off. Answers without an action, and earlier
     ones that were cut off, are marked already.
     """
     marked = [

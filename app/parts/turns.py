@@ -30,7 +30,7 @@ class Turn:
 
     @property
     def action(self) -> Action:
-        """Returns the action as a comparable value: equal if both rollouts did the same."""
+        """Return the action as a comparable value: equal if both rollouts did the same."""
         answers = [card.answer for card in self.answers if card.answer and (card.answer.action or card.answer.tool)]
         sent = [(answer.tool, *_written(answer.action)) for answer in answers]
         if sent:
@@ -43,7 +43,7 @@ class Turn:
 
     @property
     def line(self) -> "TurnLine":
-        """Returns the turn in one line."""
+        """Return the turn in one line."""
         results = [card.answer for card in self.answers if card.answer]
         sent = [(result.tool, result.action) for result in results if result.action or result.tool]
         called = [(call.name, call.arguments) for call in self.said.calls] if self.said else []
@@ -101,12 +101,12 @@ class TurnLine:
 
     @property
     def outcome(self) -> str:
-        """Returns `exit 1` or `error`; empty if neither an exit code nor an error was recorded."""
+        """Return `exit 1` or `error`; empty if neither an exit code nor an error was recorded."""
         return f"exit {self.exit_code}" if self.exit_code is not None else "error" if self.failure else ""
 
     @property
     def images(self) -> str:
-        """Returns the number of images, and how many of them were not kept; empty without images."""
+        """Return the number of images, and how many of them were not kept; empty without images."""
         count, missing = len(self.pictures), sum(not (picture.hash or picture.data) for picture in self.pictures)
         images = f"{count} image{'s' if count > 1 else ''}"
         if not count or not missing:
@@ -128,7 +128,7 @@ class Parted(NamedTuple):
 
 
 def parted(a: Sequence[Turn], b: Sequence[Turn]) -> Parted:
-    """Splits two rollouts into the turns before, at and after the divergence."""
+    """Split two rollouts into the turns before, at and after the divergence."""
     for place, (turn_a, turn_b) in enumerate(zip_longest(a, b)):
         if turn_a is None or turn_b is None or turn_a.action != turn_b.action:
             number = max(place + 1, *(turn.number for turn in (turn_a, turn_b) if turn is not None))
@@ -137,12 +137,12 @@ def parted(a: Sequence[Turn], b: Sequence[Turn]) -> Parted:
 
 
 def prompt_of(cards: Iterable[Card]) -> list[Card]:
-    """Returns the cards before the first turn."""
+    """Return the cards before the first turn."""
     return [card for card in cards if card.turn is None]
 
 
 def turns_of(cards: Iterable[Card]) -> list[Turn]:
-    """Returns the turns in order; a turn without any card is left out."""
+    """Return the turns in order; a turn without any card is left out."""
     messages: dict[int, Card] = {}
     answers: dict[int, list[Card]] = defaultdict(list)
     for card in cards:
@@ -156,19 +156,19 @@ def turns_of(cards: Iterable[Card]) -> list[Turn]:
 
 
 def images_of(cards: Sequence[Card]) -> list[Picture]:
-    """Returns the images of cards; one that is in an observation and again in the message with it counts once."""
+    """Return the images of cards; one that is in an observation and again in the message with it counts once."""
     observed = [picture for card in cards if card.answer for picture in card.answer.pictures]
     contents = {picture.content for picture in observed}
     return [*observed, *(picture for card in cards for picture in card.pictures if picture.content not in contents)]
 
 
 def parting(a: Sequence[Turn], b: Sequence[Turn]) -> int | None:
-    """Returns the number of the turn at which they diverge; None if they never do."""
+    """Return the number of the turn at which they diverge; None if they never do."""
     return parted(a, b).number
 
 
 def left_out(numbers: Sequence[int], around: int | None) -> list[tuple[int, int]]:
-    """Returns the first and last turn of each stretch that a page of long rollouts leaves out at first: all but the
+    """Return the first and last turn of each stretch that a page of long rollouts leaves out at first: all but the
     first turns, the last, and those around the divergence. Empty for up to 30 turns.
     """
     if len(numbers) <= _MOST:

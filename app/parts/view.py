@@ -47,18 +47,18 @@ class View:
         return self.kind == ViewKind.PIVOT
 
     def as_pairs(self, kind: str) -> Pairs:
-        """Returns the parameters of the same columns and pivot as a table or as a pivot."""
+        """Return the parameters of the same columns and pivot as a table or as a pivot."""
         return print_view(replace(self, kind=ViewKind(kind)))
 
 
 def split(pairs: Iterable[tuple[str, str]]) -> tuple[Pairs, Pairs]:
-    """Splits parameters into those of the view and the others."""
+    """Split parameters into those of the view and the others."""
     pairs = list(pairs)
     return [pair for pair in pairs if pair[0] in NAMES], [pair for pair in pairs if pair[0] not in NAMES]
 
 
 def parse_view(pairs: Pairs) -> View:
-    """Reads the view from parameters. Raises FilterError, which names the nearest word, if one is unknown."""
+    """Read the view from parameters. Raise FilterError, which names the nearest word, if one is unknown."""
     values = {name: value for name, value in pairs if value.strip()}
     default = View()
     return View(
@@ -72,7 +72,7 @@ def parse_view(pairs: Pairs) -> View:
 
 
 def print_view(view: View) -> Pairs:
-    """Returns the shortest parameters that `parse_view` reads as the same view; a table has none of a pivot."""
+    """Return the shortest parameters that `parse_view` reads as the same view; a table has none of a pivot."""
     default = View()
     pairs = [("view", view.kind.value)] if view.is_pivot else []
     for name in ("rows", "columns", "of", "order") if view.is_pivot else ():
@@ -82,19 +82,19 @@ def print_view(view: View) -> Pairs:
 
 
 def named_views(db: Connection, run: Run) -> list[tuple[SavedView, str]]:
-    """Returns the saved views of a run, each with its address."""
+    """Return the saved views of a run, each with its address."""
     return [(saved, address_of(run.uid, saved.query)) for saved in queries.saved_views(db, run.uid)]
 
 
 def address_of(run: str, query: str) -> str:
-    """Returns the address of a view that is stored as `query`."""
+    """Return the address of a view that is stored as `query`."""
     pairs = parse_qsl(query)
     # A view without columns has the default ones, and not those that this browser remembers.
     return urls.rollouts(run, view=[*pairs, *([] if "cols" in dict(pairs) else [("choose", "1")])])
 
 
 def _name(name: str, value: str, words: list[str]) -> str:
-    """Returns one of these words, or a name of metadata, or for a measure of any stored field of numbers."""
+    """Return one of these words, or a name of metadata, or for a measure of any stored field of numbers."""
     kinds = {"rows": {Kind.ANY}, "columns": {Kind.ANY}, "of": COMPARED}.get(name, ())
     field = split_name(value)
     if field is None or field[0].kind not in kinds or not (field[0].column or field[0].among):

@@ -33,7 +33,7 @@ class WaitingPage:
 
 
 def until_diagnosed(request: Request, db: Connection, run: Run, page: str, tab: str) -> Response | None:
-    """Returns the placeholder of a page of the diagnosis; None if it need not wait, or the client is no browser."""
+    """Return the placeholder of a page of the diagnosis; None if it need not wait, or the client is no browser."""
     if not _is_for_people(request) or is_diagnosed(db, run):
         return None
     summary = queries.run_summary(db, id_of(run))
@@ -44,7 +44,7 @@ def until_diagnosed(request: Request, db: Connection, run: Run, page: str, tab: 
 
 
 def until_counted(request: Request, db: Connection, run: Run, part: str, ask: Callable[..., Any]) -> Response | None:
-    """Returns the placeholder of a large run's `rollouts` or `groups` if the slowest query has not run yet, with any
+    """Return the placeholder of a large run's `rollouts` or `groups` if the slowest query has not run yet, with any
     filter; None otherwise, and if the client is no browser. `ask` is that query.
     """
     if not _is_for_people(request):
@@ -56,7 +56,9 @@ def until_counted(request: Request, db: Connection, run: Run, part: str, ask: Ca
 
 
 def _is_for_people(request: Request) -> bool:
-    """True if a browser requests a whole page and does not show the placeholder yet. Scripts wait for their answer."""
+    """Return True if a browser requests a whole page and does not show the placeholder yet. Scripts wait for their
+    answer.
+    """
     is_browser = "text/html" in request.headers.get("accept", "")
     return is_browser and htmx.target(request) is None and WAIT not in request.query_params
 

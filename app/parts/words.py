@@ -222,7 +222,7 @@ GROUP_SORTS = {
 
 
 def status(row: EvaluationRow, state: str) -> Word:
-    """Returns the word of a row's status: a rollout that returned may still await its reward, or get none. A run
+    """Return the word of a row's status: a rollout that returned may still await its reward, or get none. A run
     that is over, by its `state`, scores nothing more.
     """
     if row.status == Status.OK and row.reward is None:
@@ -232,7 +232,7 @@ def status(row: EvaluationRow, state: str) -> Word:
 
 
 def ending(row: EvaluationRow, state: str) -> Word:
-    """Returns the word of why a row ended if it has a reward, else that of its status."""
+    """Return the word of why a row ended if it has a reward, else that of its status."""
     is_scored = row.status == Status.OK and row.reward is not None
     return stop_reason(row.stop_reason) if row.stop_reason and is_scored else status(row, state)
 
@@ -247,7 +247,7 @@ def stop_reason(value: str) -> Word:
 
 
 def filter_part(part: FilterPart) -> str:
-    """Returns the text of a filter's chip, in the words of the table."""
+    """Return the text of a filter's chip, in the words of the table."""
     match part.name, part.value:
         case "status", str(value):
             return f"status: {status_word(value).text}"
@@ -262,7 +262,7 @@ ENDED = Word("ended normally", "", "quiet", "Nothing else ended it, or it is not
 
 
 def ended_by(cause: Cause) -> str:
-    """Returns the word of a cause for a rollout that may have lost nothing."""
+    """Return the word of a cause for a rollout that may have lost nothing."""
     return ENDED.text if cause.id == LossCause.WRONG_ANSWER else cause.name
 
 
@@ -280,7 +280,7 @@ def run_state(value: str) -> Word:
 
 
 def trouble(run: Run) -> str:
-    """Returns what recording a run met first of all; empty if nothing went wrong."""
+    """Return what recording a run met first of all; empty if nothing went wrong."""
     if run.recorder_errors or run.dropped or run.dropped_payloads or run.last_recorder_error:
         return "Recorder errors"
     if run.unattributed_calls or run.unattributed_scoring:
@@ -289,7 +289,7 @@ def trouble(run: Run) -> str:
 
 
 def planned_steps(summary: RunSummary) -> int | None:
-    """Returns the planned number of steps; None if unknown, and for an evaluation, whose `max_steps` belong to another
+    """Return the planned number of steps; None if unknown, and for an evaluation, whose `max_steps` belong to another
     run. The trainer writes -1 for "by epochs".
     """
     if summary.is_evaluation:
@@ -300,30 +300,30 @@ def planned_steps(summary: RunSummary) -> int | None:
 
 
 def is_settled(row: EvaluationRow) -> bool:
-    """True if nothing more will change. A row aborted only because its process went silent may come back."""
+    """Return True if nothing more will change. A row aborted only because its process went silent may come back."""
     return row.scored is not None or (row.status == Status.ABORTED and row.returned is not None)
 
 
 def measure(name: str) -> str:
-    """Returns the name of a pivot's measure."""
+    """Return the name of a pivot's measure."""
     if name.startswith("stop:"):
         return f"share {_of(STOP_REASONS, name.removeprefix('stop:')).text}"
     return MEASURES.get(name, f"mean {name}")
 
 
 def order(sort: Order) -> str:
-    """Returns the name of an order."""
+    """Return the name of an order."""
     way = "descending" if isinstance(sort, ByColumn) and sort.descending else "ascending"
     return f"{sort.name}, {way}" if isinstance(sort, ByColumn) else SORTS[sort]
 
 
 def rises(sort: Order) -> bool:
-    """True if an order has the lowest on top."""
+    """Return True if an order has the lowest on top."""
     return not sort.descending if isinstance(sort, ByColumn) else sort in {Sort.OLDEST, Sort.LOWEST_REWARD}
 
 
 def after(sort: Order, offered: tuple[str, ...]) -> Order:
-    """Returns the order after a click on a column's head: its first, then its others in turn."""
+    """Return the order after a click on a column's head: its first, then its others in turn."""
     return read_sort(offered[(offered.index(sort.value) + 1) % len(offered)] if sort.value in offered else offered[0])
 
 

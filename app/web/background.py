@@ -17,7 +17,7 @@ class Background(ABC):
     """A thread that calls `_do_work` until it is stopped; `start()` starts it."""
 
     def __init__(self, name: str, *, pause: float) -> None:
-        """Prepares the thread; `pause` is in seconds, between two calls."""
+        """Prepare the thread; `pause` is in seconds, between two calls."""
         self.trouble: str | None = None  # the error that keeps it from its work, in one line
         self._pause = pause
         self._stop = threading.Event()
@@ -27,17 +27,17 @@ class Background(ABC):
         self._thread.start()
 
     def stop(self) -> None:
-        """Returns when the current step has ended."""
+        """Return when the current step has ended."""
         self._stop.set()
         self._thread.join()
 
     @abstractmethod
     def _do_work(self) -> bool:
-        """Does the work that is due; returns False if it cannot be done now."""
+        """Do the work that is due; return False if it cannot be done now."""
 
     @abstractmethod
     def _warning(self, reason: str) -> str | None:
-        """Returns what to log about an error, whose text is `reason`; None if it is logged already."""
+        """Return what to log about an error, whose text is `reason`; None if it is logged already."""
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -16,7 +16,7 @@ NOTHING_NEW = 204
 
 
 def target(request: Request) -> str | None:
-    """Returns the id of the element to replace; None for a whole page, as on Back."""
+    """Return the id of the element to replace; None for a whole page, as on Back."""
     if request.headers.get("HX-Request-Type") != "partial":
         return None
     return request.headers.get("HX-Target", "").partition("#")[2] or None
@@ -31,7 +31,7 @@ def render(
     status: int = 200,
     address: str | None = None,
 ) -> Response:
-    """Renders `page`, or its fragment `_x.html` in the same folder if the target is `#x` and `fragments` names it.
+    """Render `page`, or its fragment `_x.html` in the same folder if the target is `#x` and `fragments` names it.
 
     `context` is a dataclass; its fields are the template's variables. `address` is the address to show for a fragment.
     A whole page, which Back requests too, and an address that is shown already must not add to the history.
@@ -48,18 +48,18 @@ def render(
 def fragment(
     request: Request, template: str, context: Any, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> Response:
-    """Renders a piece of a page. No cache may keep it: Back would show it in the page's place."""
+    """Render a piece of a page. No cache may keep it: Back would show it in the page's place."""
     return _response(request, template, context, status, {"Cache-Control": "no-store", **(headers or {})})
 
 
 def plain_text(text: str) -> Response:
-    """Answers with a recorded text by itself, of which no browser can make a page."""
+    """Answer with a recorded text by itself, of which no browser can make a page."""
     headers = {"Content-Security-Policy": PLAIN_TEXT_POLICY, "Cache-Control": "no-store"}
     return PlainTextResponse(text.encode("utf-8", "replace"), headers=headers)
 
 
 def nothing_new() -> Response:
-    """Answers a poll without changes: htmx swaps nothing."""
+    """Answer a poll without changes: htmx swaps nothing."""
     return Response(status_code=NOTHING_NEW, headers={"Cache-Control": "no-store", "Vary": VARY})
 
 

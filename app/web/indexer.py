@@ -26,7 +26,7 @@ class Indexer(Background):
         self._index = SearchIndex(db, source.reading_beside)
 
     def stop(self) -> None:
-        """Stops, and closes the database, since no page is requested any more."""
+        """Stop, and close the database, since no page is requested any more."""
         super().stop()
         self._source.close()
         if self._has_filled:
@@ -34,7 +34,7 @@ class Indexer(Background):
                 self._index.settle()
 
     def _do_work(self) -> bool:
-        """Fills the index, if there is a database."""
+        """Fill the index, if there is a database."""
         try:
             if not self._source.exists():
                 return True
@@ -55,7 +55,7 @@ class Indexer(Background):
         return warning if self.trouble is None else None
 
     def _fill(self) -> None:
-        """Fills the index with all final texts. While pages read, which share processor and interpreter with this
+        """Fill the index with all final texts. While pages read, which share processor and interpreter with this
         thread, it works one step at a time; in between another process may fill the index.
         """
         while not self._stop.is_set():
@@ -66,7 +66,7 @@ class Indexer(Background):
             self._rest()
 
     def _turn_is_over(self) -> bool:
-        """Returns True to give way to pages; called before each step."""
+        """Return True to give way to pages; called before each step."""
         self._steps += 1
         self._gave_way = self._steps > 1 and (self._stop.wait(_STEP_REST) or self._source.quiet < _QUIET)
         return self._gave_way

@@ -40,8 +40,8 @@ class Source:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Yields a connection with a snapshot for a page, so that a concurrent write shows in none of its figures,
-        rather than in some. Raises DatabaseError if the database is missing, is not one of ours, or failed while it was
+        """Yield a connection with a snapshot for a page, so that a concurrent write shows in none of its figures,
+        rather than in some. Raise DatabaseError if the database is missing, is not one of ours, or failed while it was
         read.
         """
         with self._counting:
@@ -56,18 +56,18 @@ class Source:
 
     @contextmanager
     def reading_run(self, name: str) -> Iterator[tuple[Connection, Run]]:
-        """Yields a connection as `reading` does, and the run of that name. Raises RunNotFoundError."""
+        """Yield a connection as `reading` does, and the run of that name. Raise RunNotFoundError."""
         with self.reading() as db:
             yield db, find_run(db, name)
 
     @property
     def quiet(self) -> float:
-        """Returns seconds since a page last read it; 0 while one does."""
+        """Return seconds since a page last read it; 0 while one does."""
         return 0.0 if self._pages else time.monotonic() - self._read_at
 
     @contextmanager
     def reading_beside(self) -> Iterator[Connection]:
-        """Yields a connection, for work that gives way to pages. Raises DatabaseError as `reading` does."""
+        """Yield a connection, for work that gives way to pages. Raise DatabaseError as `reading` does."""
         with errors_in_plain_words(self.address), self._opened().begin() as connection, planning(connection):
             yield connection
 
@@ -89,7 +89,7 @@ class Source:
             return self._engine
 
     def exists(self) -> bool:
-        """True if there is a database. Raises DatabaseError if there is one, but not one of ours."""
+        """Return True if there is a database. Raise DatabaseError if there is one, but not one of ours."""
         try:
             with errors_in_plain_words(self.address):
                 self._opened()
@@ -98,13 +98,13 @@ class Source:
         return True
 
     def rights(self) -> Rights:
-        """Returns what the dashboard may write, as of the database's opening. Raises DatabaseError as `reading`."""
+        """Return what the dashboard may write, as of the database's opening. Raise DatabaseError as `reading`."""
         with errors_in_plain_words(self.address):
             self._opened()
         return self._rights
 
     def refusal(self) -> str | None:
-        """Returns why notes cannot be written, for people; None if they can, and before the database is opened."""
+        """Return why notes cannot be written, for people; None if they can, and before the database is opened."""
         if self._rights.notes or (self._engine is None and not self._read_only):
             return None
         if self._read_only:
@@ -112,27 +112,27 @@ class Source:
         return "The database user may only read: stars, tags, notes and settings cannot be changed."
 
     def close(self) -> None:
-        """Closes the database; the next `reading()` opens it again."""
+        """Close the database; the next `reading()` opens it again."""
         with self._lock:
             before, self._engine = self._engine, None
         _close(before)
 
 
 def _close(engine: Engine | None) -> None:
-    """Closes an engine. Called without the lock: it waits for a background query, and pages must not."""
+    """Close an engine. Called without the lock: it waits for a background query, and pages must not."""
     if engine is not None:
         background_refresh.end(engine)
         engine.dispose()
 
 
 def id_of(run: Run) -> int:
-    """Returns the run's id in its database."""
+    """Return the run's id in its database."""
     assert run.id is not None  # noqa: S101 - only one that was never stored has none
     return run.id
 
 
 def storable(row_id: int) -> int:
-    """Returns the id if a database can store it. Raises RolloutNotFoundError if no row can have that id."""
+    """Return the id if a database can store it. Raise RolloutNotFoundError if no row can have that id."""
     if not 0 <= row_id < 2**63:
         raise RolloutNotFoundError(f"no rollout has the id {str(row_id)[:30]}")
     return row_id

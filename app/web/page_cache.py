@@ -49,7 +49,7 @@ _known: "WeakKeyDictionary[Engine, OrderedDict[str, dict[Any, _CachedFigure]]]" 
 def figure(
     db: Connection, summary: RunSummary, ask: Callable[..., Figure], chosen: RolloutFilter, **arguments: Any
 ) -> Figure:
-    """Returns `ask(db, run_id, chosen, **arguments)`, queried once for each state of the run.
+    """Return `ask(db, run_id, chosen, **arguments)`, queried once for each state of the run.
 
     For a large run, a slow query runs again only after fifty times its own duration, a minute at most, however often
     the run changes, and then in the background. Without a suitable index it counts only a part of the run: see
@@ -73,7 +73,7 @@ def figure(
 
 
 def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hashable) -> Figure:
-    """Returns `ask(db, run_id, *args)`; for a large run it is queried again only after a while, like a `figure`.
+    """Return `ask(db, run_id, *args)`; for a large run it is queried again only after a while, like a `figure`.
     The answer must not be modified.
     """
     summary = queries.run_summary(db, run_id)
@@ -85,7 +85,7 @@ def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hasha
 def window_of(
     db: Connection, summary: RunSummary, ask: Callable[..., Any], chosen: RolloutFilter
 ) -> selection.Span | None:
-    """Returns the part of the run in which a filter is counted: the newest WINDOW rollouts of a run of MANY or more if
+    """Return the part of the run in which a filter is counted: the newest WINDOW rollouts of a run of MANY or more if
     the query would have to read all of them; None for all.
     """
     windowed = (queries.facets, queries.reward_histogram, queries.count, queries.mean_reward)
@@ -99,19 +99,19 @@ def window_of(
 
 
 def facets(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Facets:
-    """Counts the values of a filter; each is counted beside the whole run's values."""
+    """Count the values of a filter; each is counted beside the whole run's values."""
     whole = figure(db, summary, queries.kinds, RolloutFilter())
     return figure(db, summary, queries.facets, chosen, whole=whole)
 
 
 def knows(db: Connection, run: Run, ask: Callable[..., Any]) -> bool:
-    """True if the query has run for this run, with any filter."""
+    """Return True if the query has run for this run, with any filter."""
     return any(key[0] == ask for key in list(_known.get(db.engine, OrderedDict()).get(run.uid, {})))
 
 
 def _stands_still(summary: RunSummary, chosen: RolloutFilter) -> bool:
-    """True if every change of the answer also changes the run's `changed` or state. A process that has been silent for
-    long may be taken for dead while the answer is made, and come back.
+    """Return True if every change of the answer also changes the run's `changed` or state. A process that has been
+    silent for long may be taken for dead while the answer is made, and come back.
     """
     is_clear = (
         summary.run.state != RunState.RUNNING
@@ -153,7 +153,7 @@ def _asked(
     db: Connection, summary: RunSummary, key: Hashable, moment: tuple[Any, ...],
     ask: Callable[[Connection, RunSummary], Figure],
 ) -> Figure:  # fmt: skip
-    """Queries and caches; for a large run the answer is shown for a while even if the run changes."""
+    """Query and cache; for a large run the answer is shown for a while even if the run changes."""
     figures = _figures(db.engine, summary.run)
     began = time.monotonic()
     figure = ask(db, summary)
@@ -177,8 +177,8 @@ def _figures(engine: Engine, run: Run) -> dict[Any, _CachedFigure]:
 
 
 def is_long(summary: RunSummary, chosen: RolloutFilter) -> bool:
-    """True if the run is large and no index supports the filter; or no index has its order, and all that selects few
-    rollouts is a range of steps that has many.
+    """Return True if the run is large and no index supports the filter; or no index has its order, and all that selects
+    few rollouts is a range of steps that has many.
     """
     if (
         summary.rollouts < queries.MANY

@@ -37,7 +37,7 @@ _OPEN_TO_ALL = ("/static/", "/healthz", "/favicon.ico")  # hold no recording; th
 
 
 def add_headers(headers: MutableHeaders) -> None:
-    """Sets the headers of every response, unless it sets them itself."""
+    """Set the headers of every response, unless it sets them itself."""
     for name, value in _HEADERS.items():
         headers.setdefault(name, value)
 
@@ -84,7 +84,7 @@ class KnownHosts:
 
 
 def _unknown_host(host: str) -> Response:
-    """Answers in plain text: a page would need files that are refused too."""
+    """Answer in plain text: a page would need files that are refused too."""
     name = _HOST.fullmatch(host)
     description = f"with the host name {name[1]}" if name else "without a valid host name"
     fix = f"logs-ui serve --allow-host {name[1]}" if name else "logs-ui serve --allow-host NAME"
@@ -113,8 +113,8 @@ class SameOriginWrites:
 
 
 def _is_our_own(headers: Headers) -> bool:
-    """True if the request comes from our own page. Browsers say so in Sec-Fetch-Site, except older ones, and all of
-    them without TLS beyond loopback. Then the Origin header decides, which every browser sends with a form.
+    """Return True if the request comes from our own page. Browsers say so in Sec-Fetch-Site, except older ones, and all
+    of them without TLS beyond loopback. Then the Origin header decides, which every browser sends with a form.
     """
     site = headers.get("sec-fetch-site")
     if site is not None:
@@ -134,7 +134,7 @@ class TokenRequired:
 
     @property
     def cookie(self) -> str:
-        """Returns the cookie's name. Cookies know no ports: two dashboards on one host would take each other's."""
+        """Return the cookie's name. Cookies know no ports: two dashboards on one host would take each other's."""
         return f"logs-ui-{self.port}" if self.port else "logs-ui"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -154,7 +154,7 @@ class TokenRequired:
         return hmac.compare_digest(token.encode("utf-8", "replace"), self.token.encode())
 
     def _from_cookies(self, headers: Headers) -> list[str]:
-        """Returns the values of our cookie. The header is not parsed as a whole: cookies of other sites on the same
+        """Return the values of our cookie. The header is not parsed as a whole: cookies of other sites on the same
         host with another port are sent along, and need not follow any rule.
         """
         pairs = (pair.partition("=") for line in headers.getlist("cookie") for pair in line.split(";"))

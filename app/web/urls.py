@@ -33,17 +33,17 @@ _runs_view: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("runs_view", de
 
 
 def under(prefix: str) -> None:
-    """Sets the path that the addresses of this request begin with; it begins with a slash and ends without."""
+    """Set the path that the addresses of this request begin with; it begins with a slash and ends without."""
     _prefix.set(prefix)
 
 
 def home(seen: str = "") -> str:
-    """Returns the address of the list of runs."""
+    """Return the address of the list of runs."""
     return with_query("/", [("seen", seen)] if seen else [])
 
 
 def runs(chosen: RunFilter | None = None, *, after: Cursor | None = None, view: Pairs | None = None) -> str:
-    """Returns the address of the matching runs, or of the page that starts after a cursor; `view` replaces the columns,
+    """Return the address of the matching runs, or of the page that starts after a cursor; `view` replaces the columns,
     order and groups of this request.
     """
     place = [("after", print_cursor(after))] if after else []
@@ -52,69 +52,69 @@ def runs(chosen: RunFilter | None = None, *, after: Cursor | None = None, view: 
 
 
 def listing_runs(view: Pairs) -> None:
-    """Makes the addresses of the list of runs keep its columns, order and groups in this request."""
+    """Make the addresses of the list of runs keep its columns, order and groups in this request."""
     _runs_view.set(tuple(view))
 
 
 def runs_where(chosen: RunFilter, **parts: Any) -> str:
-    """Returns the address of the list with some parts of its filter changed."""
+    """Return the address of the list with some parts of its filter changed."""
     return runs(replace(chosen, **parts))
 
 
 def runs_of(**parts: Any) -> str:
-    """Returns the address of the runs with a tag, or of a project."""
+    """Return the address of the runs with a tag, or of a project."""
     return runs(RunFilter(**parts))
 
 
 def runs_live(chosen: RunFilter, newest: int, seen: str) -> str:
-    """Returns the address of the list's live updates."""
+    """Return the address of the list's live updates."""
     return with_query("/live", [*run_filter(chosen), *_runs_view.get(), ("newest", str(newest)), ("seen", seen)])
 
 
 def tag_runs(chosen: RunFilter) -> str:
-    """Returns the address that tags the selected runs and returns to the list."""
+    """Return the address that tags the selected runs and returns to the list."""
     return with_query("/tags", [*run_filter(chosen), *_runs_view.get()])
 
 
 def compare_runs(runs: Iterable[str] = (), pairs: Iterable[tuple[str, str]] = ()) -> str:
-    """Returns the address of the comparison of several runs."""
+    """Return the address of the comparison of several runs."""
     return with_query("/compare", [*(("run", uid) for uid in runs), *pairs])
 
 
 def source(digest: str) -> str:
-    """Returns the address of a source text as plain text."""
+    """Return the address of a source text as plain text."""
     return at(f"/sources/{_segment(digest)}")
 
 
 def of_run(run: str, *parts: str | int) -> str:
-    """Returns the address, without parameters, of a part of a run: `of_run(uid, "rollouts", 3, "notes")`."""
+    """Return the address, without parameters, of a part of a run: `of_run(uid, "rollouts", 3, "notes")`."""
     return at("/".join(["/runs", *(_segment(str(part)) for part in (run, *parts))]))
 
 
 def at(path: str) -> str:
-    """Puts the proxy's path in front of a path."""
+    """Put the proxy's path in front of a path."""
     return _prefix.get() + path
 
 
 def with_default_columns(run: str, chosen: RolloutFilter) -> str:
-    """Returns the address of the same rollouts with the default columns; forgets those that were chosen."""
+    """Return the address of the same rollouts with the default columns; forget those that were chosen."""
     view = [pair for pair in view_parameters() if pair[0] != "cols"]
     return with_query(f"/runs/{_segment(run)}", [*filter_parameters(chosen), *view, ("choose", "1")])
 
 
 @lru_cache(maxsize=256)
 def filter_parameters(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
-    """Returns filter and order as names and values of a form. Cached: a page has a hundred addresses with the same."""
+    """Return filter and order as names and values of a form. Cached: a page has a hundred addresses with the same."""
     return tuple(print_filter(chosen))
 
 
 def showing(view: Pairs) -> None:
-    """Makes the rollout addresses of this request keep its view: see `view.py`."""
+    """Make the rollout addresses of this request keep its view: see `view.py`."""
     _view.set(tuple(view))
 
 
 def view_parameters() -> Pairs:
-    """Returns the view of this request."""
+    """Return the view of this request."""
     return list(_view.get())
 
 
@@ -122,7 +122,7 @@ def rollouts(
     run: str, chosen: RolloutFilter | None = None, *, after: Cursor | None = None, at: int = 0, find: str = "",
     view: Pairs | None = None,
 ) -> str:  # fmt: skip
-    """Returns the address of a run's rollouts, from a cursor on if given, or at the row with the id `at`; `find`
+    """Return the address of a run's rollouts, from a cursor on if given, or at the row with the id `at`; `find`
     searches the names of its tasks, and `view` replaces this request's view.
     """
     pairs = [*filter_parameters(chosen)] if chosen else []
@@ -132,18 +132,18 @@ def rollouts(
 
 
 def rollouts_said(run: str, pairs: Pairs) -> str:
-    """Returns the address of the rollouts of a filter given as parameters, valid or not."""
+    """Return the address of the rollouts of a filter given as parameters, valid or not."""
     return with_query(f"/runs/{_segment(run)}", [*pairs, *view_parameters()])
 
 
 def rollouts_where(run: str, **parts: Any) -> str:
-    """Returns the address of a run's rollouts that have something in common; `terms` are for what has no own part."""
+    """Return the address of a run's rollouts that have something in common; `terms` are for what has no own part."""
     terms: tuple[Term, ...] = parts.pop("terms", ())
     return rollouts(run, _changed(_ALL, tuple(parts.items())).with_terms(*terms))
 
 
 def matching(run: str, where: str) -> str | None:
-    """Returns the address of the rollouts of a run that match a line of the filter language, or of `finding:ID`; None
+    """Return the address of the rollouts of a run that match a line of the filter language, or of `finding:ID`; None
     if the line is too long for one, or the language cannot express it: a card's filter may name a value that is no
     name, or come from the user's own diagnostic.
     """
@@ -159,36 +159,36 @@ _parsed = lru_cache(maxsize=512)(parse_where)  # a page has hundreds of filters,
 
 
 def tagged(run: str, tag: str) -> str:
-    """Returns the address of the rollouts of a run with a tag."""
+    """Return the address of the rollouts of a run with a tag."""
     return rollouts(run, RolloutFilter(terms=[Term("tag", (tag,))]))
 
 
 def narrowed(run: str, chosen: RolloutFilter, **parts: Any) -> str:
-    """Returns the address of the same filter with some parts changed."""
+    """Return the address of the same filter with some parts changed."""
     return rollouts(run, _changed(chosen, tuple(parts.items())))
 
 
 @lru_cache(maxsize=512)
 def _changed(chosen: RolloutFilter, parts: tuple[tuple[str, Any], ...]) -> RolloutFilter:
-    """Caches the address, because lines of a table that share a task or a step have the same one."""
+    """Cache the address, because lines of a table that share a task or a step have the same one."""
     changes = dict(parts)
     return replace(chosen, sort=changes.pop("sort", chosen.sort)).with_parts(**changes)
 
 
 def of_rewards(run: str, chosen: RolloutFilter, low: float | None, high: float | None) -> str:
-    """Returns the address of the same filter with rewards from `low` to below `high`."""
+    """Return the address of the same filter with rewards from `low` to below `high`."""
     ends = [] if low is None and high is None else [Term("reward", (Range(low, high, below=True),))]
     return rollouts(run, chosen.without("reward").with_terms(*ends))
 
 
 def live(run: str, chosen: RolloutFilter, since_id: int, seen: str) -> str:
-    """Returns the address of the table's live updates."""
+    """Return the address of the table's live updates."""
     extra = [("newest", str(since_id)), ("seen", seen)]
     return with_query(f"/runs/{_segment(run)}/live", [*filter_parameters(chosen), *view_parameters(), *extra])
 
 
 def rollout(run: str, row: int, chosen: RolloutFilter | None = None, **parameters: str | int | Sequence[str]) -> str:
-    """Returns the address of one rollout, within a filter. `parameters` are the page's, such as `view`; what is
+    """Return the address of one rollout, within a filter. `parameters` are the page's, such as `view`; what is
     empty, and the view "timeline", is left out.
     """
     pairs = [
@@ -203,13 +203,13 @@ def rollout(run: str, row: int, chosen: RolloutFilter | None = None, **parameter
 
 
 def overview(run: str, *, mode: str = "", eval_name: str = "", search: str = "", seen: str = "") -> str:
-    """Returns the address of a run's overview, for one series of rollouts, or filtered by `search`."""
+    """Return the address of a run's overview, for one series of rollouts, or filtered by `search`."""
     parameters = (("mode", mode), ("eval", eval_name), ("q", search), ("seen", seen))
     return with_query(f"/runs/{_segment(run)}/overview", [(name, value) for name, value in parameters if value])
 
 
 def why(run: str, *page: str, **parameters: Any) -> str:
-    """Returns the address of a run's diagnosis, or of one of its pages; `parameters` select steps, task, ... None and
+    """Return the address of a run's diagnosis, or of one of its pages; `parameters` select steps, task, ... None and
     "" are left out.
     """
     pairs = [(name, str(value)) for name, value in parameters.items() if value not in {None, ""}]
@@ -217,13 +217,13 @@ def why(run: str, *page: str, **parameters: Any) -> str:
 
 
 def step_table(run: str, chart: str, mode: str, eval_name: str) -> str:
-    """Returns the address of an overview's chart as a table."""
+    """Return the address of an overview's chart as a table."""
     pairs = [("of", chart), ("mode", mode), ("eval", eval_name)]
     return with_query(f"/runs/{_segment(run)}/overview/steps", pairs)
 
 
 def preview(run: str, mode: str, eval_name: str) -> str:
-    """Returns the address of a preview of some steps' rollouts, with FIRST and LAST in place of the steps."""
+    """Return the address of a preview of some steps' rollouts, with FIRST and LAST in place of the steps."""
     pairs = [("mode", mode), ("eval", eval_name), ("step_min", str(FIRST)), ("step_max", str(LAST))]
     return with_query(f"/runs/{_segment(run)}/overview/preview", pairs)
 
@@ -231,71 +231,71 @@ def preview(run: str, mode: str, eval_name: str) -> str:
 def groups(
     run: str, chosen: RolloutFilter | None = None, *, sort: str = "", kind: str = "", after: Cursor | None = None
 ) -> str:
-    """Returns the address of the groups with a rollout that matches a filter; the filter's own order does not apply."""
+    """Return the address of the groups with a rollout that matches a filter; the filter's own order does not apply."""
     return with_query(f"/runs/{_segment(run)}/groups", _of_groups(chosen, sort, kind, after))
 
 
 def groups_where(run: str, chosen: RolloutFilter, *, sort: str = "", kind: str = "", **parts: Any) -> str:
-    """Returns the address of the groups of the same filter with some parts changed."""
+    """Return the address of the groups of the same filter with some parts changed."""
     return groups(run, _changed(chosen, tuple(parts.items())), sort=sort, kind=kind)
 
 
 @lru_cache(maxsize=512)  # each line of a table leads to several of these
 def filter_pairs(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
-    """Returns a filter without its order as names and values of a form."""
+    """Return a filter without its order as names and values of a form."""
     return tuple(print_filter(replace(chosen, sort=Sort.NEWEST)))
 
 
 def groups_live(run: str, chosen: RolloutFilter, *, sort: str, kind: str, newest: int, seen: str) -> str:
-    """Returns the address of the live updates of the groups."""
+    """Return the address of the live updates of the groups."""
     pairs = [*_of_groups(chosen, sort, kind, None), ("newest", str(newest)), ("seen", seen)]
     return with_query(f"/runs/{_segment(run)}/groups/live", pairs)
 
 
 def ordering(sort: str, kind: str) -> None:
-    """Makes the addresses of single groups in this request keep an order and a kind."""
+    """Make the addresses of single groups in this request keep an order and a kind."""
     _order.set((sort, kind))
 
 
 def groups_in_order(run: str, chosen: RolloutFilter) -> str:
-    """Returns the address of the groups in this request's order."""
+    """Return the address of the groups in this request's order."""
     sort, kind = _order.get()
     return groups(run, chosen, sort=sort, kind=kind)
 
 
 def group(run: str, row: int, chosen: RolloutFilter | None = None, *, seen: str = "") -> str:
-    """Returns the address of the group that contains a rollout, within a filter."""
+    """Return the address of the group that contains a rollout, within a filter."""
     pairs = _of_groups(chosen, *_order.get(), None)
     return with_query(f"/runs/{_segment(run)}/groups/{row}", [*pairs, *([("seen", seen)] if seen else [])])
 
 
 def compare_rollouts(run: str, a: int, b: int, chosen: RolloutFilter | None = None) -> str:
-    """Returns the address that compares two rollouts, `a` of this run, `b` of any; within a filter of this run."""
+    """Return the address that compares two rollouts, `a` of this run, `b` of any; within a filter of this run."""
     pairs = filter_parameters(chosen) if chosen else ()
     return with_query(f"/runs/{_segment(run)}/compare", [*pairs, ("a", str(a)), ("b", str(b))])
 
 
 def export(run: str, chosen: RolloutFilter, format: str) -> str:  # noqa: A002
-    """Returns the address that starts an export; it knows the way back."""
+    """Return the address that starts an export; it knows the way back."""
     return with_query(
         f"/runs/{_segment(run)}/exports", [*filter_parameters(chosen), *view_parameters(), ("format", format)]
     )
 
 
 def exported(run: str, job: str, parameters: Pairs, *, do: str = "") -> str:
-    """Returns the address of an export's progress, or with "/cancel" that cancels it and returns to its rollouts;
+    """Return the address of an export's progress, or with "/cancel" that cancels it and returns to its rollouts;
     `parameters` are those of the filter.
     """
     return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}{do}", [*parameters, *view_parameters()])
 
 
 def text(run: str, row: int, part: str) -> str:
-    """Returns the address of one text of a rollout as plain text."""
+    """Return the address of one text of a rollout as plain text."""
     return of_run(run, "rollouts", row, "text", part)
 
 
 def image(image_hash: str) -> str:
-    """Returns the address of an image of an observation."""
+    """Return the address of an image of an observation."""
     return at(f"/images/{_segment(image_hash)}")
 
 
@@ -305,7 +305,7 @@ def with_query(path: str, pairs: Iterable[tuple[str, str]]) -> str:
 
 
 def run_filter(chosen: RunFilter) -> Pairs:
-    """Returns a filter of runs as names and values of a form, or of an address."""
+    """Return a filter of runs as names and values of a form, or of an address."""
     return [
         *([("q", " ".join(chosen.words))] if chosen.words else []),
         *(("state", state) for state in chosen.states),
@@ -331,7 +331,7 @@ def print_cursor(cursor: Cursor) -> str:
 
 
 def parse_cursor(written: str) -> Cursor:
-    """Reads a cursor. Raises FilterError."""
+    """Read a cursor. Raise FilterError."""
     key, _, row = written.rpartition("~")
     of_text = key.removeprefix("text:") if key.startswith("text:") else None
     try:
@@ -343,12 +343,12 @@ def parse_cursor(written: str) -> Cursor:
 
 
 def parse_whole(written: str) -> int:
-    """Reads a number from one of our own addresses; 0 for anything else, and for numbers that no database can store."""
+    """Read a number from one of our own addresses; 0 for anything else, and for numbers that no database can store."""
     return int(written) if written.isascii() and written.isdigit() and len(written) < 19 else 0
 
 
 def _number(written: str) -> float | int:
-    """Reads a number; an integer stays one, since ids and token counts are compared as such."""
+    """Read a number; an integer stays one, since ids and token counts are compared as such."""
     value: float | int
     try:
         value = int(written)

@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def python_of(name: str, peer: Peer) -> str:
-    """Returns the Python of an environment that has the peer."""
+    """Return the Python of an environment that has the peer."""
     if not peer.packages:
         return sys.executable
     key = zlib.crc32(" ".join([*peer.packages, platform.python_version()]).encode())
@@ -95,7 +95,7 @@ def python_of(name: str, peer: Peer) -> str:
 
 
 def rounds(pythons: dict[str, str], rows: Path, count: int) -> dict[str, list[Figures]]:
-    """Returns the results of each round by peer. A round that failed is left out, and reported."""
+    """Return the results of each round by peer. A round that failed is left out, and reported."""
     found: dict[str, list[Figures]] = {name: [] for name in pythons}
     for number in range(count):
         order = random.Random(number).sample(list(pythons), len(pythons))
@@ -111,7 +111,7 @@ def rounds(pythons: dict[str, str], rows: Path, count: int) -> dict[str, list[Fi
 
 
 def once(python: str, script: str, rows: Path) -> Figures | str:
-    """Returns the result of one round, or the last line that the peer printed."""
+    """Return the result of one round, or the last line that the peer printed."""
     quiet = {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     folder = tempfile.mkdtemp(prefix="logs-ui-peer-")
     try:
@@ -178,7 +178,7 @@ def line(title: str, rounds_: list[Figures]) -> str:
 
 
 def asked(rounds_: list[Figures], name: str) -> str:
-    """Returns the time of a query and the number of its rollouts; - if the peer has no such query."""
+    """Return the time of a query and the number of its rollouts; - if the peer has no such query."""
     if rounds_[0][name] is None:
         return "-"
     once_indexed = middle(rounds_, "index")

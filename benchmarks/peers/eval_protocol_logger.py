@@ -34,7 +34,7 @@ class EvalProtocol(Peer):
         )
 
     def stored(self) -> None:
-        """It was, row by row."""
+        """Do nothing: it was written row by row."""
 
     def count(self) -> int:
         return len(default_logger.read())

@@ -33,33 +33,33 @@ class Peer:
     """How many of at most so many rollouts whose messages have that word it gave."""
 
     def __init__(self, folder: Path, rows: int) -> None:
-        """Opens it in an empty folder, for so many rollouts."""
+        """Open it in an empty folder, for so many rollouts."""
 
     def log(self, row: Row) -> None:
         """One rollout, as the trainer's thread would."""
         raise NotImplementedError
 
     def stored(self) -> None:
-        """Comes back once all that was logged is stored, and a reader finds it."""
+        """Come back once all that was logged is stored, and a reader finds it."""
         raise NotImplementedError
 
     def count(self) -> int:
-        """Returns the number of rollouts that a reader finds."""
+        """Return the number of rollouts that a reader finds."""
         raise NotImplementedError
 
     def opened(self, row_id: str) -> Row:
-        """Returns one rollout as the peer reads it: messages, reward, and its tokens if it keeps them."""
+        """Return one rollout as the peer reads it: messages, reward, and its tokens if it keeps them."""
         raise NotImplementedError
 
     def prepare(self) -> None:
-        """Does what is needed once before a word can be searched."""
+        """Do what is needed once before a word can be searched."""
 
     def close(self) -> None:
-        """Ends what was started."""
+        """End what was started."""
 
 
 def main(kind: type[Peer]) -> None:
-    """Logs and reads the rows that the command line names."""
+    """Log and read the rows that the command line names."""
     lines = Path(sys.argv[1]).read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     folder = Path(sys.argv[2])
@@ -113,7 +113,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 def kept(given: Row, row: Row) -> dict[str, bool]:
-    """Returns what came back as it was logged; log-probs are compared to three digits."""
+    """Return what came back as it was logged; log-probs are compared to three digits."""
     ids = ("prompt_ids", "completion_ids")
     found = {"messages": given.get("messages") == row["messages"], "reward": given.get("reward") == row["reward"]}
     if "logprobs" in row:
@@ -125,7 +125,7 @@ def kept(given: Row, row: Row) -> dict[str, bool]:
 
 
 def rarest_of(rows: list[Row]) -> str:
-    """A word that about one rollout in fifty has."""
+    """Return a word that about one rollout in fifty has."""
     counts: dict[str, int] = {}
     for row in rows:
         text = " ".join(message["content"] for message in row["messages"])

@@ -35,7 +35,7 @@ def write_rows(folder: Path, count: int) -> dict[str, Path]:
 
 
 def rollout(number: int, prose: Passages, code: Passages, rng: random.Random) -> dict[str, Any]:
-    """A question, and turns of the model and of what it hears."""
+    """Return a question, and turns of the model and of what it hears."""
     return {
         "id": f"rollout-{number:07d}",
         "step": number // STEP,

@@ -13,7 +13,7 @@ def chosen_rows(
     where: str | RolloutFilter | None, run: str | None = None, db: str | os.PathLike[str] | None = None
 ) -> RolloutFilter:
     """Read a filter. Short names of what a run defines, as in `difficulty:hard`, and findings need the run; sets need
-    the database. Raises FilterError.
+    the database. Raise FilterError.
     """
     if isinstance(where, RolloutFilter):
         return where

@@ -13,7 +13,7 @@ class NoModuleError(LogsUIError):
 
 
 def imported(name: str, example: str) -> Any:
-    """Import the module of that name. Raises NoModuleError, whose message has the example of a valid name."""
+    """Import the module of that name. Raise NoModuleError, whose message has the example of a valid name."""
     if not name or name.endswith(".py") or "/" in name:
         raise NoModuleError(f"{name!r} is no module: write it as in an import, such as {example}")
     try:
@@ -32,7 +32,7 @@ def imported(name: str, example: str) -> Any:
 
 
 def named_function(path: str) -> Any:
-    """Return the callable that "module:function" names. Raises NoModuleError, also if there is no such callable."""
+    """Return the callable that "module:function" names. Raise NoModuleError, also if there is no such callable."""
     module_name, _, name = path.partition(":")
     module = imported(module_name, "rewards:accuracy")
     if not name:

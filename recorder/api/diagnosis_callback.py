@@ -200,7 +200,7 @@ class _Watch:
     _thread: threading.Thread | None = None
 
     def request(self) -> None:
-        """Have the run diagnosed soon; does not wait for it."""
+        """Have the run diagnosed soon; do not wait for it."""
         self._requested.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name="logs-ui diagnosis", daemon=True)

@@ -55,7 +55,7 @@ class RecordOptions(TypedDict, total=False):
 
 
 def takes_record_options(function: F) -> F:
-    """Writes the options out in the signature and the docstring of a function that takes `**options`.
+    """Write the options out in the signature and the docstring of a function that takes `**options`.
 
     Type checkers and editors read them from the annotation (PEP 692). `inspect.signature`, `help()` and completion in
     notebooks do not, and would show nothing but `**options`.
@@ -97,7 +97,7 @@ def checked_options(
 ) -> CheckedOptions:
     """Check the `**options` of a call of `function`; `parse` and `offers_tools` are passed on to `RowOptions`.
 
-    Raises TypeError if an option is unknown; for `db` and `diagnosis` see `database_address` and `settings_to_keep`.
+    Raise TypeError if an option is unknown; for `db` and `diagnosis` see `database_address` and `settings_to_keep`.
     """
     check_names(function, options)
     log = options.get("server_log")
@@ -137,7 +137,7 @@ def check_names(function: Callable[..., Any], options: RecordOptions) -> None:
 
 
 def settings_to_keep(settings: Settings | None) -> dict[str, Any] | None:
-    """Return the settings of a diagnosis as they are stored with a run; None for None. Raises SettingsError if they
+    """Return the settings of a diagnosis as they are stored with a run; None for None. Raise SettingsError if they
     name an unknown diagnostic, or a threshold is out of range; TypeError if they are not a `Settings`.
     """
     if settings is None:

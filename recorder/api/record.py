@@ -40,7 +40,7 @@ def record(
     announce: bool = True,
     **options: Unpack[RecordOptions],
 ) -> Any:
-    """Records every rollout that a TRL rollout function makes. It is a decorator too, with or without arguments.
+    """Record every rollout that a TRL rollout function makes. It is a decorator too, with or without arguments.
 
     The function gets the same arguments, and its result or exception is passed on unchanged. A failure of the recorder
     never reaches the training: it is logged once, and counted on the run.

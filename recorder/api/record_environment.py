@@ -24,7 +24,7 @@ def record_environment(
 ) -> Callable[[], E]: ...
 @takes_record_options
 def record_environment(factory: Any, /, *, task: Task | None = None, **options: Unpack[RecordOptions]) -> Any:
-    """Records every rollout that TRL makes in an environment: resets, tool calls, `get_reward`, and the model's tokens.
+    """Record every rollout that TRL makes in an environment: resets, tool calls, `get_reward`, and the model's tokens.
 
     The environments that TRL gets are those that the factory makes. A failure of the recorder never reaches the
     training: it is logged once, and counted on the run.

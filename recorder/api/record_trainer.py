@@ -33,7 +33,7 @@ def record_trainer(
     announce: bool = True,
     **options: Unpack[RecordOptions],
 ) -> T:
-    """Records every completion that a trainer of TRL samples, with its rewards by function and its advantage.
+    """Record every completion that a trainer of TRL samples, with its rewards by function and its advantage.
 
     It takes a GRPOTrainer, an RLOOTrainer, or a subclass or copy of them (such as Unsloth's), that has reward functions
     only, `tools`, an `environment_factory` or a `rollout_func`; an OnlineDPOTrainer, which computes no advantages; and

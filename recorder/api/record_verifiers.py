@@ -27,7 +27,7 @@ _STOPS |= {"max_total_tokens": "length", "compaction_failed": "length"}
 def record_verifiers(
     env: E, /, *, name: str | None = None, tokenizer: Any = None, **options: Unpack[RecordOptions]
 ) -> E:
-    """Records every episode that a verifiers environment plays in this process, when it ends: each trace is a row.
+    """Record every episode that a verifiers environment plays in this process, when it ends: each trace is a row.
 
     The rollouts of one task object, as `env.slots(task, n)` plans them, are a group. A run begins with the first
     episode and ends with `env.serving()`.

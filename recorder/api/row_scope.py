@@ -17,7 +17,7 @@ _SHOWN = 40  # characters of a wrong index that the error message repeats
 
 @contextmanager
 def row_scope(index: int) -> Iterator["CurrentRow"]:
-    """Assigns the calls in a `with` block to one row, also those in tasks and executor threads started in the block.
+    """Assign the calls in a `with` block to one row, also those in tasks and executor threads started in the block.
 
     It is only needed where logs-ui cannot find out by itself: the dashboard shows how many calls of a run are
     unattributed. Do not open scopes of several rows in one task or thread at once, nested or in generators that take
@@ -101,7 +101,7 @@ def current_row() -> "CurrentRow":
 
 @contextmanager
 def unrecorded() -> Iterator[None]:
-    """Leaves the calls in a `with` block out of all rollouts, also those in tasks and executor threads started in it.
+    """Leave the calls in a `with` block out of all rollouts, also those in tasks and executor threads started in it.
 
     Use it for the calls of a judge, or for a check that a server answers. Outside of a recorded rollout function it
     does nothing.

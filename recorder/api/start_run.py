@@ -52,7 +52,7 @@ def start_run(
     parse: Parse | None = None,
     **options: Unpack[RecordOptions],
 ) -> "OpenRun":
-    """Begins a run whose rollouts are recorded one by one. Use it in a `with`, or call `finish()`.
+    """Begin a run whose rollouts are recorded one by one. Use it in a `with`, or call `finish()`.
 
     Args:
         name: Name of the run, for people. None shows the run's id.

@@ -19,7 +19,7 @@ Sent = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
 
 
 def trace_env(obj: T, /) -> T:
-    """Records an environment's resets and steps, or the calls of a tool, in the rollout that makes them.
+    """Record an environment's resets and steps, or the calls of a tool, in the rollout that makes them.
 
     The object that it returns replaces `obj` everywhere: attributes, `isinstance`, `with`, iteration, copies and
     pickles are those of `obj`, which itself is not changed. Outside of a recorded rollout it only passes calls on.

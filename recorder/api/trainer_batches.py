@@ -98,7 +98,7 @@ class _Door:
 
     @contextmanager
     def batch(self, trainer: Any, prompts: list[Any]) -> Iterator[None]:
-        """Wraps all that a trainer does for a batch of prompts of the dataset: opens the rows if its batches are
+        """Wrap all that a trainer does for a batch of prompts of the dataset: opens the rows if its batches are
         recorded, and at the end those that are still open end.
         """
         batch: _Batch | None = None

@@ -281,7 +281,7 @@ class Recordings:
         self._by_trainer: weakref.WeakKeyDictionary[Any, Recording | None] = weakref.WeakKeyDictionary()
 
     def of(self, trainer: Any) -> Recording:
-        """Return the trainer's recording; a new one if it trains again. Raises LogsUIError if rank 0 does not record
+        """Return the trainer's recording; a new one if it trains again. Raise LogsUIError if rank 0 does not record
         the training, so that this rank cannot.
         """
         with one_opens():

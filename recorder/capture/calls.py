@@ -373,7 +373,7 @@ def generating() -> AbstractContextManager[Strand | None]:
 
 @contextmanager
 def generation(strand: Strand, seam: str) -> Iterator[Begun]:
-    """Wraps a model call: begins a generation, of which generations inside are parts, and records it if that raises."""
+    """Wrap a model call: begin a generation, of which generations inside are parts, and record it if that raises."""
     log = strand.tree.log
     begun = log.begin(strand, "generation", seam=seam)
     try:
@@ -387,7 +387,7 @@ def generation(strand: Strand, seam: str) -> Iterator[Begun]:
 
 @contextmanager
 def answered(begun: Begun) -> Iterator[None]:
-    """Wraps the recording of a result: if that fails, the call is forgotten, since nothing else ends it."""
+    """Wrap the recording of a result: if that fails, the call is forgotten, since nothing else ends it."""
     try:
         yield
     finally:

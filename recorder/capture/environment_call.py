@@ -155,7 +155,7 @@ def recorded_function(
 def method_call(
     strand: Strand | None, environment: Any, kind: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[Callable[[Any], Any]]:
-    """Records TRL's call of an environment's `reset` or `get_reward`, or of a tool: a "reset", "reward" or "tool".
+    """Record TRL's call of an environment's `reset` or `get_reward`, or of a tool: a "reset", "reward" or "tool".
     Environment calls that the method makes are recorded as parts of it. `environment` is None for a function.
 
     It is recorded in the strand; None keeps the current one.

@@ -113,7 +113,7 @@ def _number(value: Any) -> float | None:
 
 
 def checked_output(output: Any, count: int) -> Output:
-    """Check and copy what a rollout function returned for `count` prompts. Raises OutputError if it is no mapping, or
+    """Check and copy what a rollout function returned for `count` prompts. Raise OutputError if it is no mapping, or
     if a part is missing, is no list, or has another length.
     """
     if not isinstance(output, Mapping):
@@ -200,7 +200,7 @@ def _array(values: Any, dtype: type[ScalarT]) -> NDArray[ScalarT]:
 
 
 def token_ids(values: Any) -> NDArray[np.int32]:
-    """Return (L,) token ids. Raises TypeError, ValueError or OverflowError if they are none."""
+    """Return (L,) token ids. Raise TypeError, ValueError or OverflowError if they are none."""
     ids = _array(values, np.int32)
     if ids.ndim != 1:
         raise TypeError(f"token ids have {ids.ndim} dimensions, where 1 is needed")

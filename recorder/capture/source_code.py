@@ -47,7 +47,7 @@ class Part:
 
 
 def code_setting() -> str:
-    """Return the value of LOGS_UI_CODE. Raises LogsUIError if it is not one of the possible values."""
+    """Return the value of LOGS_UI_CODE. Raise LogsUIError if it is not one of the possible values."""
     setting = os.environ.get(CODE_VARIABLE) or "all"
     if setting not in _KEPT:
         values = ", ".join(_KEPT)
@@ -56,7 +56,7 @@ def code_setting() -> str:
 
 
 def read_sources(parts: Iterable[Part]) -> list[Source]:
-    """Read the texts of the parts, without secrets, and cut to the length that is stored. Raises what `code_setting`
+    """Read the texts of the parts, without secrets, and cut to the length that is stored. Raise what `code_setting`
     raises.
     """
     has_text = code_setting() != "none"
@@ -90,7 +90,7 @@ def storable(text: str) -> str:
 def changes(folder: Path) -> list[Source]:
     """Return how tracked files differ from the commit: names with lines added and removed, and the diff itself.
 
-    Raises what `code_setting` and `git_output` raise.
+    Raise what `code_setting` and `git_output` raise.
     """
     sources = [Source(SourceKind.CHANGED_FILES, "", storable(git_output(folder, "diff", "HEAD", "--numstat")))]
     if code_setting() == "all":
@@ -100,7 +100,7 @@ def changes(folder: Path) -> list[Source]:
 
 
 def git_output(folder: Path, *arguments: str) -> str:
-    """Return git's output up to a limit: the diff of a generated file may be gigabytes. Raises OSError or
+    """Return git's output up to a limit: the diff of a generated file may be gigabytes. Raise OSError or
     SubprocessError without git or a repository, or after ten seconds.
     """
     command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]

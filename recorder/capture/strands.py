@@ -261,7 +261,7 @@ def _not_left(here: Strand | Scope | None) -> Strand | Scope | None:
 
 @contextmanager
 def scoped(strand: Strand, run: object = None) -> Iterator[None]:
-    """Assigns the calls in the block to the strand's row."""
+    """Assign the calls in the block to the strand's row."""
     scope = enter_scope(strand, run, is_explicit=True)
     try:
         yield
@@ -313,7 +313,7 @@ def branch_of_row(row: int) -> Strand | None:
 
 @contextmanager
 def opened(tree: StrandTree) -> Iterator[None]:
-    """Records calls in the block in the tree, also those of threads whose start was not seen."""
+    """Record calls in the block in the tree, also those of threads whose start was not seen."""
     _open.append(tree)
     try:
         with within(tree.root):

@@ -49,7 +49,7 @@ class CommitterParcel:
         self.count += len(changes)
 
     def add_frames(self, wire: Wire, frames: Iterable[bytes]) -> None:
-        """Adds jobs that were encoded, mostly by another process."""
+        """Add jobs that were encoded, mostly by another process."""
         for frame in frames:
             with guard("encoding what was recorded"):
                 job = wire.job(frame)
@@ -78,7 +78,7 @@ def _packed(changes: list[Change | RowDraft]) -> tuple[Batch, int]:
 
 
 def entry_of(left: Entry) -> Entry:
-    """Makes the batch of an entry that has frames only. Raises msgspec.DecodeError as `spool_entry.decoded`."""
+    """Make the batch of an entry that has frames only. Raise msgspec.DecodeError as `spool_entry.decoded`."""
     wire, changes = Wire(), list[Change | RowDraft]()
     for job in map(wire.job, left.frames):  # not under the guard: what cannot be read stays on disk
         with guard("encoding what was recorded"):
@@ -91,7 +91,7 @@ def entry_of(left: Entry) -> Entry:
 
 
 def take_in_before_reading(address: Address, seconds: float = _BEFORE_READING, *, is_patient: bool = False) -> bool:
-    """Ingests for at most so many seconds, so that a reader sees the latest entries. Returns False if some are left.
+    """Ingest for at most so many seconds, so that a reader sees the latest entries. Return False if some are left.
 
     An error is only logged, because reading is still possible. With `is_patient`, only the wait for another process
     that ingests is limited.
@@ -114,7 +114,7 @@ class Committer(Storage):
     def __init__(
         self, address: Address, limits: Limits, *, spools_always: bool, before: Handover | None = None
     ) -> None:
-        """Opens nothing, see `Storage`. `before` is None for a process that replaces no other."""
+        """Open nothing, see `Storage`. `before` is None for a process that replaces no other."""
         before = before or Handover(new_writer_name())
         super().__init__(
             address, limits, entry_of, spools_always=spools_always, name=before.name, before=before.processes
@@ -130,15 +130,15 @@ class Committer(Storage):
 
     @property
     def alive(self) -> list[str]:
-        """Returns uids of the runs that go on."""
+        """Return uids of the runs that go on."""
         return [uid for uid in self._uids if uid not in self._ended]
 
     def parcel(self) -> CommitterParcel:
         return CommitterParcel(self)
 
     def commit(self, parcel: CommitterParcel, number: int, counts: Counts) -> None:
-        """Returns once a closed parcel is durable, or all of it that can be. `number` is 0 unless it may be sent twice.
-        Raises RefusedDatabaseError if the database can never be written.
+        """Return once a closed parcel is durable, or all of it that can be. `number` is 0 unless it may be sent twice.
+        Raise RefusedDatabaseError if the database can never be written.
         """
         self.dropped += parcel.lost
         try:
@@ -151,14 +151,14 @@ class Committer(Storage):
             self.dropped += parcel.count
 
     def commit_frames(self, wire: Wire, number: int, frames: Iterable[bytes], counts: Callable[[], Counts]) -> None:
-        """Commits jobs that were encoded. `counts` is called last, so that it includes what fails in decoding them."""
+        """Commit jobs that were encoded. `counts` is called last, so that it includes what fails in decoding them."""
         parcel = self.parcel()
         parcel.add_frames(wire, frames)
         parcel.close()
         self.commit(parcel, number, counts())
 
     def tick(self, counts: Counts) -> None:
-        """Ingests some of what waits on disk, and writes a heartbeat if one is due. Raises as `commit`."""
+        """Ingest some of what waits on disk, and write a heartbeat if one is due. Raise as `commit`."""
         self.catch_up()
         if self._is_heartbeat_due():
             entry = self._entry(Batch(), counts)
@@ -168,7 +168,7 @@ class Committer(Storage):
                 self.beat(entry)
 
     def _entry(self, batch: Batch, counts: Counts, parcel: int = 0) -> Entry:
-        """Returns the next entry, with a heartbeat if one is due, and with the failures that are not on the run yet."""
+        """Return the next entry, with a heartbeat if one is due, and with the failures that are not on the run yet."""
         for uid in sorted(batch.uids - self._uids.keys()):
             self._uids[uid] = None
         for change in batch.runs:
@@ -189,7 +189,7 @@ class Committer(Storage):
         return Entry(self._number, now_us(), batch, alive, self._uncounted(counts))
 
     def _uncounted(self, counts: Counts) -> tuple[Failures, ...]:
-        """Returns the failures that are not counted on a run yet: they go to the latest one."""
+        """Return the failures that are not counted on a run yet: they go to the latest one."""
         now = counts._replace(dropped=counts.dropped + self.dropped)
         errors, dropped = now.errors - self._counted.errors, now.dropped - self._counted.dropped
         if not (errors or dropped) or not self._uids:

@@ -30,7 +30,7 @@ class Job(Protocol):
         """Estimate how many bytes it keeps alive."""
 
     def without_payload(self) -> "Job":
-        """Releases texts and tokens, and returns the job to write instead: itself if it has none. Called by any thread,
+        """Release texts and tokens, and return the job to write instead: itself if it has none. Called by any thread,
         at most once, and before its changes are made; takes no longer than some milliseconds.
         """
 
@@ -94,7 +94,7 @@ class JobQueue:
         self._condition = threading.Condition()
 
     def put(self, job: Job) -> None:
-        """Adds a job. Waits for room as long as the limits allow, by default not at all; after a wait in vain, it does
+        """Add a job. Wait for room as long as the limits allow, by default not at all; after a wait in vain, it does
         not wait again until some job is done. Never raises.
         """
         size = job.size
@@ -104,12 +104,12 @@ class JobQueue:
             self._squeeze_in(job, size)
 
     def follow(self, job: FollowedJob) -> None:
-        """Adds a job in a second, and now and then until it is over."""
+        """Add a job in a second, and now and then until it is over."""
         with self._condition:
             self.followed.append(Followed(job, time.monotonic() + _FOLLOW_UP, _FOLLOW_UP))
 
     def follow_up(self) -> None:
-        """Adds the followed jobs that are due. Does not wait for room, which only this thread makes."""
+        """Add the followed jobs that are due. Do not wait for room, which only this thread makes."""
         now = time.monotonic()
         with self._condition:
             self._forget_what_is_over()
@@ -132,7 +132,7 @@ class JobQueue:
             return not self.closed and self.done >= wanted
 
     def wait_for_jobs(self, seconds: float) -> int:
-        """Sleeps for some seconds, less if a thread waits for the jobs; returns how many jobs there are then."""
+        """Sleep for some seconds, less if a thread waits for the jobs; return how many jobs there are then."""
         with self._condition:
             self._condition.wait_for(lambda: self._hurry, seconds)
             self._hurry = False
@@ -145,13 +145,13 @@ class JobQueue:
             return jobs.popleft() if jobs else None
 
     def recount(self, change: int) -> None:
-        """Corrects the bytes of jobs that were taken, once they are encoded: mostly downwards."""
+        """Correct the bytes of jobs that were taken, once they are encoded: mostly downwards."""
         with self._condition:
             self.bytes += change
             self._condition.notify_all()
 
     def finish(self, jobs: int, size: int, dropped: int = 0) -> None:
-        """Counts jobs as done and their bytes as free; `dropped` are changes of them that were dropped after all."""
+        """Count jobs as done and their bytes as free; `dropped` are changes of them that were dropped after all."""
         with self._condition:
             self.dropped += dropped
             self.bytes -= size
@@ -160,7 +160,7 @@ class JobQueue:
             self._condition.notify_all()
 
     def close(self) -> None:
-        """Drops all jobs, now and from now on."""
+        """Drop all jobs, now and from now on."""
         with self._condition:
             self.closed = True
             self._bare.clear()
@@ -183,7 +183,7 @@ class JobQueue:
             )
 
     def _squeeze_in(self, job: Job, size: int) -> None:
-        """Adds a job; drops payloads if there is no room without, and the job if there is none even so."""
+        """Add a job; drop payloads if there is no room without, and the job if there is none even so."""
         if not self.closed and not self._has_room(size):
             self._say_full_once()
             if size <= self._limits.queue_bytes:
@@ -201,7 +201,7 @@ class JobQueue:
             self.accepted += 1
 
     def _drop_payloads(self, size: int) -> None:
-        """Drops payloads of waiting jobs, oldest first, until there is room for so many bytes or none is left."""
+        """Drop payloads of waiting jobs, oldest first, until there is room for so many bytes or none is left."""
         while self._whole and not self._has_room(size):
             job, before = self._whole[0]
             bare = _without_payload(job)

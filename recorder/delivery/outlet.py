@@ -37,16 +37,16 @@ class Parcel(Protocol):
     count: int  # of its changes, about
 
     def add(self, job: Job) -> None:
-        """Adds all changes of a job, or none of them and raises."""
+        """Add all changes of a job, or none of them and raise."""
 
     def close(self) -> int:
         """Return how many bytes it keeps alive from now on."""
 
     def write(self, counts: Counts, done: Callable[[int], None]) -> None:
-        """Writes it, or has it written, with the counts of the training's process. May wait for earlier parcels.
+        """Write it, or have it written, with the counts of the training's process. May wait for earlier parcels.
 
         `done` is called, in any thread, once all that can be stored is durable; with the number of changes that are
-        lost beyond those that the outlet counts as `dropped`. Raises RefusedDatabaseError if the database can never be
+        lost beyond those that the outlet counts as `dropped`. Raise RefusedDatabaseError if the database can never be
         written.
         """
 
@@ -65,16 +65,16 @@ class Outlet(Protocol):
         """Return an empty parcel, for the jobs to be written next."""
 
     def tick(self, counts: Counts) -> None:
-        """Does what is due now and then: replaces a helper process that has ended, or writes a heartbeat."""
+        """Do what is due now and then: replace a helper process that has ended, or write a heartbeat."""
 
     def hurry(self, *, hurried: bool) -> None:
-        """Sets or ends the hurry: entries that cannot be stored go to the disk at once, as the training may end."""
+        """Set or end the hurry: entries that cannot be stored go to the disk at once, as the training may end."""
 
     def settle(self, seconds: float) -> None:
-        """Moves all that is committed into the database's file; waits at most so many seconds."""
+        """Move all that is committed into the database's file; wait at most so many seconds."""
 
     def close(self, seconds: float) -> None:
-        """Ends it; waits for its end at most so many seconds. What is not written then goes to the disk."""
+        """End it; wait for its end at most so many seconds. What is not written then goes to the disk."""
 
     def abandon(self) -> Any:
         """Return, in a forked child, the parent's resources, which must be kept referenced and never used."""

@@ -58,7 +58,7 @@ class Writer:
     """
 
     def __init__(self, address: Address, limits: Limits | None = None) -> None:
-        """Makes a writer, which starts with its first job. If `limits` is None, the environment's are taken. Raises as
+        """Make a writer, which starts with its first job. If `limits` is None, the environment's are taken. Raise as
         `Limits.from_environment`, `is_wanted` and `network_kind` do.
         """
         self._is_helped = is_wanted()
@@ -68,7 +68,7 @@ class Writer:
         self._reset()
 
     def _reset(self) -> None:
-        """Sets the state without a thread: at the start, and in a forked child."""
+        """Set the state without a thread: at the start, and in a forked child."""
         self._queue = JobQueue(self._limits, masked_address(self.address))
         self._outlet: Outlet = self._new_outlet()
         self._starting = threading.Lock()
@@ -85,7 +85,7 @@ class Writer:
         return self._committer()
 
     def _committer(self, before: Handover | None = None) -> "Committer":
-        """Makes an outlet in this process. Loads SQL, which a training with a helper process lacks."""
+        """Make an outlet in this process. Loads SQL, which a training with a helper process lacks."""
         from logs_ui.recorder.delivery.committer import Committer
 
         return Committer(self.address, self._limits, spools_always=self._network is not None, before=before)
@@ -96,7 +96,7 @@ class Writer:
         return self._gave_up is not None
 
     def put(self, job: Job) -> None:
-        """Hands a job over. Waits for room in a full queue as long as the limits allow, by default not at all; after a
+        """Hand a job over. Wait for room in a full queue as long as the limits allow, by default not at all; after a
         wait in vain, it does not wait again until something was written. Never raises.
         """
         self._queue.put(job)
@@ -107,11 +107,11 @@ class Writer:
                     self._thread.start()
 
     def follow(self, job: FollowedJob) -> None:
-        """Writes a job in a second, and now and then until it is over."""
+        """Write a job in a second, and now and then until it is over."""
         self._queue.follow(job)
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Waits until all that was handed over is durable: in the database, or, where that cannot be written now or
+        """Wait until all that was handed over is durable: in the database, or, where that cannot be written now or
         lies on a network file system, on disk beside it, from where it is stored when the database is opened next.
         Nothing of it is lost then, whatever happens to this process.
 
@@ -124,7 +124,7 @@ class Writer:
         return self._queue.wait_until_done(timeout)
 
     def flush_at_end(self) -> bool:
-        """Flushes at the end of a training, for as long as the limits allow, to the disk if need be."""
+        """Flush at the end of a training, for as long as the limits allow, to the disk if need be."""
         deadline = time.monotonic() + self._limits.end_seconds
         self._outlet.hurry(hurried=True)
         try:
@@ -137,18 +137,18 @@ class Writer:
         return is_durable
 
     def settle(self, seconds: float) -> None:
-        """Moves all that is committed into the database's file, which can then be copied; waits at most so long."""
+        """Move all that is committed into the database's file, which can then be copied; wait at most so long."""
         self._outlet.settle(seconds)
 
     def hurry(self) -> float:
-        """Prepares for the end of the process. Returns how many seconds it may wait: none if the end of a training has
+        """Prepare for the end of the process. Return how many seconds it may wait: none if the end of a training has
         waited in vain, and nothing was recorded since.
         """
         self._outlet.hurry(hurried=True)
         return 0.0 if self._in_vain == self._queue.accepted else self._limits.end_seconds
 
     def close(self) -> None:
-        """Ends the writer with the process; logs how much of what was handed over is not in the database, and why."""
+        """End the writer with the process; log how much of what was handed over is not in the database, and why."""
         if self._has_ended:
             return
         self._has_ended = True
@@ -172,7 +172,7 @@ class Writer:
             )
 
     def say_network(self) -> None:
-        """Warns if the database lies on a network file system, and says what that means."""
+        """Warn if the database lies on a network file system, and say what that means."""
         if self._network is not None:
             logger.warning(
                 "logs-ui: %s lies on a network file system (%s), where several machines cannot write one SQLite file. "
@@ -184,7 +184,7 @@ class Writer:
             )
 
     def after_fork(self) -> Any:
-        """Releases, in a forked child, what is the parent's: connections, files, the helper process. Returns what must
+        """Release, in a forked child, what is the parent's: connections, files, the helper process. Return what must
         be kept referenced, and never be used.
         """
         remains = self._outlet.abandon()
@@ -202,7 +202,7 @@ class Writer:
                     self._queue.close()
 
     def _write_as_it_comes(self) -> None:
-        """Writes the jobs that are in the queue by now, and does what is due."""
+        """Write the jobs that are in the queue by now, and do what is due."""
         waiting = self._queue.wait_for_jobs(_INTERVAL)
         while waiting > 0:
             waiting -= self._write_some()
@@ -211,7 +211,7 @@ class Writer:
         self._replace_failed_helper()
 
     def _write_some(self) -> int:
-        """Writes as many of the oldest jobs as one transaction takes; returns how many they were."""
+        """Write as many of the oldest jobs as one transaction takes; return how many they were."""
         parcel = self._outlet.parcel()
         jobs = before = 0
         while parcel.count < _BATCH and before <= self._limits.queue_bytes // _BATCHES:
@@ -230,7 +230,7 @@ class Writer:
         return jobs
 
     def _replace_failed_helper(self) -> None:
-        """Makes this thread write what the last helper left, and later jobs, if no helper process can be started."""
+        """Make this thread write what the last helper left, and later jobs, if no helper process can be started."""
         helper = self._outlet
         if not isinstance(helper, HelperClient) or not helper.has_failed or helper.is_closed:
             return
@@ -254,7 +254,7 @@ class Writer:
 
 
 def check_settings() -> None:
-    """Checks the environment variables about writing. Raises as `Limits.from_environment` and `is_wanted` do."""
+    """Check the environment variables about writing. Raise as `Limits.from_environment` and `is_wanted` do."""
     Limits.from_environment()
     is_wanted()
 
@@ -264,7 +264,7 @@ _abandoned: list[Any] = []  # in a forked child, the parent's resources: kept, s
 
 
 def writer_for(address: Address) -> Writer:
-    """Returns this process's only writer to that database. Raises as `Writer`, and RefusedDatabaseError if the address
+    """Return this process's only writer to that database. Raise as `Writer`, and RefusedDatabaseError if the address
     can never be a database of logs-ui.
     """
     address = absolute(address)
@@ -279,7 +279,7 @@ def writer_for(address: Address) -> Writer:
 
 
 def flush_before_reading(address: Address) -> None:
-    """Waits, some seconds at most, until readers in this process can see what was recorded there."""
+    """Wait, some seconds at most, until readers in this process can see what was recorded there."""
     writer = _by_address.get(absolute(address))
     if writer is not None:
         writer.flush(_READING_SECONDS)
@@ -289,7 +289,7 @@ def flush_before_reading(address: Address) -> None:
 
 
 def flush(timeout: float | None = 30.0) -> bool:
-    """Waits until everything recorded in this process is durable.
+    """Wait until everything recorded in this process is durable.
 
     Durable means: in its database; or, while that is away, locked, full or on a network file system, in files on the
     local disk, from which the next reader or training stores it (`load_run()`, the dashboard, `logs-ui db ingest`).
@@ -331,7 +331,7 @@ def _at_exit() -> None:
 
 
 def _at_exit_of_child(_: object = None) -> None:
-    """Registers the end of a process that multiprocessing forked: it ends without `atexit`."""
+    """Register the end of a process that multiprocessing forked: it ends without `atexit`."""
     Finalize(None, _at_exit, exitpriority=0)
 
 

@@ -146,7 +146,7 @@ class Report:
     against: Against | None = None
 
     def opens(self, name: str) -> str:
-        """Return the filter that `finding:NAME` stands for. Raises FilterError if there is no such finding."""
+        """Return the filter that `finding:NAME` stands for. Raise FilterError if there is no such finding."""
         cards = {card.id: card for card in (*self.cards, *([self.scored_low] if self.scored_low else []))}
         if name in cards:
             return cards[name].where

@@ -55,7 +55,7 @@ class BatchWriter:
         self._committer.tick(Counts())
 
     def close(self) -> None:
-        """Store what is left, and end. Raises LogsUIError if something could not be stored."""
+        """Store what is left, and end. Raise LogsUIError if something could not be stored."""
         try:
             self.flush(and_wait=True)
         finally:

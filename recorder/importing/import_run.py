@@ -183,7 +183,7 @@ class Importer:
         format: str | None = None, strict: bool = False, db: str | os.PathLike[str] | None = None,  # noqa: A002
         is_followed: bool = False, progress: Progress = unseen,
     ) -> None:  # fmt: skip
-        """Open the database; it is created if it is missing. Raises as `import_run`.
+        """Open the database; it is created if it is missing. Raise as `import_run`.
 
         If files are followed, they may grow and come later: then a line without an end, and a path without a file, are
         no faults.
@@ -217,7 +217,7 @@ class Importer:
         self._places.execute("CREATE TABLE place (key INTEGER PRIMARY KEY, name TEXT)")
 
     def take(self) -> None:
-        """Read and store what is new. Raises LogsUIError as `import_run`."""
+        """Read and store what is new. Raise LogsUIError as `import_run`."""
         self._places.execute("DELETE FROM place")
         sources = source_files.find_files(self._paths, may_lack=self._is_followed)
         files = [(file, reader) for file in map(self._open_file, sources) if file and (reader := file.reader)]
@@ -417,7 +417,7 @@ class Importer:
                 file.number = place.number
 
     def _is_first(self, file: _File, place: Place, change: RowChange) -> bool:
-        """Return False, and say so, if a rollout replaces another of this import. Raises LogsUIError if strict."""
+        """Return False, and say so, if a rollout replaces another of this import. Raise LogsUIError if strict."""
         # The key of a place is its own, but for a copy of the file, which is the same rollouts.
         if file.twin and place.number <= file.twin.number:
             return False
@@ -485,7 +485,7 @@ class Importer:
             yield RecordError(_reason(error, reader))
 
     def _leave_out(self, file: _File, place: Place, reason: str) -> None:
-        """Count a record that cannot be read. Raises LogsUIError if that stops the import."""
+        """Count a record that cannot be read. Raise LogsUIError if that stops the import."""
         bad = BadRecord(place.name, place.number, reason)
         if self._is_strict:
             raise LogsUIError(f"{bad.place()}: {bad.reason}. Without --strict it is left out.")

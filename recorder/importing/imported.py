@@ -159,5 +159,5 @@ class Reader:
         return records_of(file)
 
     def rollouts(self, record: Any, place: Place) -> Iterable[ImportedRollout | ImportedScalars]:
-        """Yield the rollouts of a record. Raises RecordError if it is none."""
+        """Yield the rollouts of a record. Raise RecordError if it is none."""
         raise NotImplementedError

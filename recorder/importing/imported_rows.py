@@ -223,7 +223,7 @@ def finite_number(value: float | None) -> float | None:
 
 
 def step_of(item: ImportedRollout | ImportedScalars) -> int:
-    """Return the step; 0 without one. Raises RecordError for one that no column can hold."""
+    """Return the step; 0 without one. Raise RecordError for one that no column can hold."""
     if item.step is not None and (whole_number(item.step) is None or item.step < 0):
         raise RecordError(f"its step {str(item.step)[:40]} is not a whole number from 0 to {_INT4 - 1:,}")
     return int(item.step or 0)

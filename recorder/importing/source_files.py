@@ -158,7 +158,7 @@ class SourceFile(NamedTuple):
 
 def find_files(paths: Iterable[str | Path], *, may_lack: bool = False) -> list[SourceFile]:
     """Return the files that paths, folders and globs name, in natural order: step_2 before step_10. Of a folder these
-    are all that a reader could read, except hidden ones. Raises LogsUIError if a path names none, unless it may.
+    are all that a reader could read, except hidden ones. Raise LogsUIError if a path names none, unless it may.
     """
     roots: list[Path] = []
     for path in paths:
@@ -208,7 +208,7 @@ def open_read_only(file: Path) -> sqlite3.Connection:
 
 def json_value(data: bytes) -> Any:
     """Decode JSON, also with a byte order mark, the constants NaN and Infinity, and lone surrogates, which Python's
-    writers make. Raises ValueError, and RecordError before more than 1 GiB of memory is taken: a file or a line, which
+    writers make. Raise ValueError, and RecordError before more than 1 GiB of memory is taken: a file or a line, which
     has 64 MiB at most, could become a hundred times as much by many small values, whose number is bounded.
     """
     if 240 * len(data) > _IN_MEMORY:  # else it cannot be

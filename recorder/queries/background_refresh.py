@@ -58,7 +58,7 @@ def end(engine: Engine) -> None:
 
 def ask_later(engine: Engine, key: Hashable, query: Callable[[Connection], object]) -> bool:
     """Queue a query, which runs in a transaction of its own and stores its result where pages look for it. A key that
-    is queued already is not queued again. Returns False if the engine has no background thread.
+    is queued already is not queued again. Return False if the engine has no background thread.
     """
     if (refresher := _refreshers.get(engine)) is None:
         return False

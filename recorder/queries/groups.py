@@ -239,7 +239,7 @@ def by_reward(row: EvaluationRow) -> tuple[bool, float, int, int]:
 
 def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollout]:
     """Return rollouts with their payloads, by id: as many of them as fit into the memory budget of `read_rollouts`.
-    Raises DatabaseError if the payload of one is damaged.
+    Raise DatabaseError if the payload of one is damaged.
     """
     with Session(db) as session:
         rollouts = read_rollouts(session, run_id, _id.in_(list(row_ids)), _run + 0 == run_id)
@@ -247,7 +247,7 @@ def opened(db: Database, run_id: int, row_ids: Iterable[int]) -> dict[int, Rollo
 
 
 def run_of(db: Database, row_id: int) -> Run:
-    """Return the run of a rollout. Raises RolloutNotFoundError if no run has a rollout of that id."""
+    """Return the run of a rollout. Raise RolloutNotFoundError if no run has a rollout of that id."""
     query = select(Run).join(_Row, _run == col(Run.id)).where(_id == row_id)
     with Session(db) as session:
         run = session.scalars(query).first()

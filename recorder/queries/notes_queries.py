@@ -147,7 +147,7 @@ def load_sets(db: Database, where: str) -> None:
 
 
 def _has(session: Session, table: type[SavedSettings | SavedView]) -> bool:
-    """False for a notes file from an earlier version that lacks the table."""
+    """Return False for a notes file from an earlier version that lacks the table."""
     query = text("SELECT 1 FROM notes.sqlite_master WHERE type = 'table' AND name = :name")
     is_file = session.connection().dialect.name == "sqlite"
     return not is_file or session.scalar(query, {"name": table.__tablename__}) is not None

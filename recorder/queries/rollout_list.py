@@ -145,7 +145,7 @@ def mean_reward(
 
 
 def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
-    """Read one rollout with its payload. Raises RolloutNotFoundError if the run has no rollout of that id."""
+    """Read one rollout with its payload. Raise RolloutNotFoundError if the run has no rollout of that id."""
     with Session(db) as session:
         matches = read_rollouts(session, run_id, col(EvaluationRow.run_id) == run_id, col(EvaluationRow.id) == row_id)
     if not matches:
@@ -154,7 +154,7 @@ def rollout(db: Database, run_id: int, row_id: int) -> Rollout:
 
 
 def image(db: Database, hash: str) -> Image:  # noqa: A002
-    """Return an image that an observation refers to. Raises ImageNotFoundError if there is none of that hash."""
+    """Return an image that an observation refers to. Raise ImageNotFoundError if there is none of that hash."""
     with Session(db) as session:
         row = session.get(Image, hash)
     if row is None:
@@ -193,7 +193,7 @@ def new_since(db: Database, run_id: int, filter: RolloutFilter, row_id: int) -> 
 
 def rollouts(db: Database, run_id: int, filter: RolloutFilter, *, chunk: int = 200) -> Iterator[list[Rollout]]:  # noqa: A002
     """Read all rollouts of a filter, oldest first, in chunks of at most `chunk` rows, or fewer if they are large. A
-    single long read would keep the write-ahead log from being reused. Raises DatabaseError if the payload of one is
+    single long read would keep the write-ahead log from being reused. Raise DatabaseError if the payload of one is
     damaged.
     """
     of_id = col(EvaluationRow.id)

@@ -36,7 +36,7 @@ def known_values(db: Database, run_id: int, fields: Iterable[str] = ("eval", "ta
 def in_full(db: Database, run_id: int, where: str) -> str:
     """Return a line of the filter language with the full names of what the run defines: `difficulty:hard` becomes
     `metadata.difficulty:hard`, and `accuracy<1` becomes `rewards.accuracy<1`, if nothing else of the run has that name
-    among the newest 1,000 rollouts. Raises FilterError if several have the name, or none; in the latter case it names
+    among the newest 1,000 rollouts. Raise FilterError if several have the name, or none; in the latter case it names
     the nearest, or says that the trainer logged it by step.
     """
     load_sets(db, where)
@@ -72,7 +72,7 @@ def own_columns(db: Database, run_id: int) -> dict[str, bool]:
 
 
 def check_names(db: Database, run_id: int, filter: RolloutFilter) -> None:  # noqa: A002
-    """Check that a run has all that a filter names. Raises FilterError, which names the nearest, if the run has no
+    """Check that a run has all that a filter names. Raise FilterError, which names the nearest, if the run has no
     such eval, task, model, tag, reward function or metric.
     """
     names = named_in(filter)

@@ -80,7 +80,7 @@ def mode_of(db: Database, run_id: int) -> Mode:
 
 def find_run(db: Database, name: str) -> Run:
     """Find a run by uid, `latest`, a name (the newest run of that name), or a unique prefix of a uid, in that order.
-    Raises RunNotFoundError, which names the nearest, if there is none, or several have the prefix.
+    Raise RunNotFoundError, which names the nearest, if there is none, or several have the prefix.
     """
     newest = (col(Run.created).desc(), col(Run.id).desc())
     runs = select(Run).order_by(*newest)
@@ -98,7 +98,7 @@ def find_run(db: Database, name: str) -> Run:
 
 
 def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSummary:
-    """Return the summary of one run: see `all_runs`. Raises RunNotFoundError without such a run."""
+    """Return the summary of one run: see `all_runs`. Raise RunNotFoundError without such a run."""
     with Session(db) as session:
         now = clock.now(session.connection()) if now is None else now
         run = session.get(Run, run_id)

@@ -92,8 +92,8 @@ class Spelling:
         self._known[True][ids.tobytes()] = text
 
     def learn(self, ids: Iterable[Ids], whole: Iterable[Ids]) -> None:
-        """Decodes many texts at once, for later calls of `of` and `whole`: the tokenizer releases the GIL for a batch,
-        and keeps it for a single text. Does nothing if some of them are no ids.
+        """Decode many texts at once, for later calls of `of` and `whole`: the tokenizer releases the GIL for a batch,
+        and keeps it for a single text. Do nothing if some of them are no ids.
         """
         with suppress(OverflowError, TypeError):
             for bare, several in ((True, ids), (False, whole)):
@@ -157,7 +157,7 @@ def _are_same(pair: tuple[dict[str, Any], dict[str, Any]]) -> bool:
 
 
 def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> list[tuple[bool, Ids]]:
-    """Divides a completion into runs of equal mask: (sampled, ids). Ignores a mask of another length."""
+    """Divide a completion into runs of equal mask: (sampled, ids). Ignore a mask of another length."""
     if mask is None or len(mask) != len(completion):
         return [(True, completion)] if len(completion) else []
     found: list[tuple[bool, Ids]] = []
@@ -171,7 +171,7 @@ def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> list[tuple[bool, I
 
 
 def assistant_message(answer: str) -> dict[str, Any]:
-    """Splits reasoning (`<think>`) and tool calls (`<tool_call>` JSON, as Qwen and Hermes write them) from the content.
+    """Split reasoning (`<think>`) and tool calls (`<tool_call>` JSON, as Qwen and Hermes write them) from the content.
 
     A tool call that is no valid JSON stays in the content: the trainer could not parse it either.
     """
@@ -239,7 +239,7 @@ def templated(text: str, *, with_open: bool = False) -> list[dict[str, Any]]:
 def _templated(
     text: str, header: re.Pattern[str], closing: str, *, with_open: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Yields the messages that a chat template wrote: a header with the role, then content up to a closing token. The
+    """Yield the messages that a chat template wrote: a header with the role, then content up to a closing token. The
     last one may be cut off; one of the model's that is open has only begun. Text outside of messages is a user's.
     """
     end = 0

@@ -52,8 +52,8 @@ def end_of(
 
 
 def acts_by_tools(row: RowCalls, moves: Moves, actions: Actions, options: RowOptions) -> bool:
-    """True if a row can only act by calling tools: then an answer without a call ends it. A step is a call if the
-    answer before it holds calls; or if its action names a tool, unless the last answer may be a broken call.
+    """Return True if a row can only act by calling tools: then an answer without a call ends it. A step is a call if
+    the answer before it holds calls; or if its action names a tool, unless the last answer may be a broken call.
     """
     if not moves or {call.kind for call in moves} == {"tool"}:
         return bool(moves) or options.offers_tools
@@ -84,7 +84,7 @@ def error_reason(call: EnvironmentCall) -> StopReason:
 def _stop_reason(
     row: RowCalls, moves: Moves, actions: Actions, tokens: Tokens | None, options: RowOptions, *, by_tools: bool
 ) -> StopReason:
-    """Infers the stop reason from the last answer and the environment's response to it."""
+    """Infer the stop reason from the last answer and the environment's response to it."""
     if any(map(_done, _last_episode(row, moves))):
         return StopReason.DONE
     # If an environment never reports `done`, nobody knows if it would have gone on. One of a single turn often says

@@ -34,7 +34,7 @@ def shares(texts: Sequence[str], least: int) -> list[Shares | None]:
 
 
 def _plain(text: str) -> bytes:
-    """Encodes a text so that its only blanks and capitals are ASCII's, as `_words` expects; most need no change."""
+    """Encode a text so that its only blanks and capitals are ASCII's, as `_words` expects; most need no change."""
     data = text.encode("utf-8", "replace")
     if text.isascii():
         return data
@@ -45,7 +45,7 @@ def _plain(text: str) -> bytes:
 
 
 def _pieces(texts: list[bytes]) -> Iterator[list[bytes]]:
-    """Divides texts into pieces of at most `_PIECE` bytes; a longer text is a piece of its own."""
+    """Divide texts into pieces of at most `_PIECE` bytes; a longer text is a piece of its own."""
     piece: list[bytes] = []
     size = 0
     for text in texts:
@@ -98,7 +98,7 @@ def _tables(bits: int) -> tuple[Hashes, Hashes, Hashes]:
 
 
 def _different(hashes: Hashes, numbers: Hashes, count: int) -> list[int]:
-    """Counts the different hashes of each of `count` texts; `numbers` has for each hash the number of its text.
+    """Count the different hashes of each of `count` texts; `numbers` has for each hash the number of its text.
 
     All hashes are written into a table, where the last one written to a place stays; this takes a quarter of the time
     of sorting. Hashes that another one replaced, a tenth at most, are sorted.

@@ -118,12 +118,12 @@ class RolloutCall(Struct, array_like=True, eq=False):
         return _OWN_BYTES + _ROW_BYTES * len(self.prompts) + texts + self.calls.size
 
     def release(self) -> None:
-        """Releases what no later job needs. Called when the rows' ends are encoded."""
+        """Release what no later job needs. Called when the rows' ends are encoded."""
         self.calls.release()
         self.columns = None
 
     def drop_text(self) -> None:
-        """Releases all text that is not needed to write the rows. A prompt stays if the task's name is made from it."""
+        """Release all text that is not needed to write the rows. A prompt stays if the task's name is made from it."""
         self.release()
         self.prompts = [b"[]" if task else prompt for prompt, task in zip(self.prompts, self.tasks, strict=True)]
 

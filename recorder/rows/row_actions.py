@@ -124,7 +124,7 @@ def _answered(row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelli
 
 
 def _generation(turn: Turn, sampling: dict[str, Any]) -> Entry:
-    """Describes a model call beside its text; of its parameters those that differ from `sampling`, the row's."""
+    """Describe a model call beside its text; of its parameters those that differ from `sampling`, the row's."""
     generation, finish = turn.generation, turn.sequence.finish
     details: Entry = {}
     if generation.seconds:  # a turn that the user reported (`row.turn`) took none
@@ -144,7 +144,7 @@ def _generation(turn: Turn, sampling: dict[str, Any]) -> Entry:
 
 
 def _with_failures(entries: list[Entry], row: RowCalls) -> list[Entry]:
-    """Inserts an entry for each failed model call, before the entries of its turn. Without answers, steps are turns."""
+    """Insert an entry for each failed model call, before the entries of its turn. Without answers, steps are turns."""
     found: list[Entry] = []
     turns = [turn.order for turn in row.turns] or [step.order for step in moves_of(row)]
     for failure in row.failures:
@@ -227,7 +227,7 @@ def _text(turn: Turn, spelling: chat_parser.Spelling | None) -> str | None:
 
 
 def _parsed(parse: Parse, entry: Entry) -> Entry:
-    """Adds `parsed` to an entry: True if the user's parser finds an action in the text. The action that was sent does
+    """Add `parsed` to an entry: True if the user's parser finds an action in the text. The action that was sent does
     not show that: a rollout function may fall back to another one.
     """
     if entry["text"] is None:

@@ -224,7 +224,7 @@ def _attributed(found: Attribution) -> set[int]:
 def _count_lost(
     call: RolloutCall, found: Attribution, returned: Sequence[Tokens | None] = (), but: Call | None = None
 ) -> Iterator[Change]:
-    """Counts on the run the unattributed calls, all `but` one, with their errors; and the rows whose `returned` tokens
+    """Count on the run the unattributed calls, all `but` one, with their errors; and the rows whose `returned` tokens
     no generation sampled that was seen.
     """
     lost, unseen = max(0, found.unattributed - (but is not None)), _unseen(call, found, returned)

@@ -90,7 +90,7 @@ def _with_reasoning(sent: list[dict[str, Any]], turns: Sequence[Turn]) -> list[d
 
 
 def _matched(own: Sequence[dict[str, Any]], replies: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], ...]]:
-    """Yields the messages with the replies that they repeat, in order."""
+    """Yield the messages with the replies that they repeat, in order."""
     said, place = [*map(_said, own)], 0
     for reply in replies:
         if _said(reply) in said[place:]:

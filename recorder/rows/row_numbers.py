@@ -22,7 +22,7 @@ def moves_of(row: RowCalls) -> list[EnvironmentCall]:
 
 
 def is_answer(call: EnvironmentCall, row: RowCalls) -> bool:
-    """True if a tool raised because of what the model asked: the model reads that, and no environment failed."""
+    """Return True if a tool raised because of what the model asked: the model reads that, and no environment failed."""
     if call.kind != "tool" or not call.error or call.reason or reason_of_text(call.error):
         return False
     return not any(child.error for child in row.children if child.within == call.order)

@@ -39,7 +39,7 @@ def spelling_of(call: RolloutCall) -> chat_parser.Spelling | None:
 def spell_rows(
     spelling: chat_parser.Spelling | None, rows: Sequence[RowCalls], tokens: Sequence[Tokens | None]
 ) -> None:
-    """Decodes the rows' completions together, for `encoded`. Does nothing without a spelling."""
+    """Decode the rows' completions together, for `encoded`. Do nothing without a spelling."""
     if spelling is None:
         return
     spans: dict[bool, list[Ids]] = {True: [], False: []}

@@ -16,7 +16,7 @@ def leaves_of(value: Any) -> dict[str, Leaf]:
 
 
 def _find_leaves(value: Any, path: str, found: dict[str, Leaf]) -> None:
-    """Fills `found`. No generator: one for each value took longer than everything else."""
+    """Fill `found`. No generator: one for each value took longer than everything else."""
     if isinstance(value, str):
         if compared := plain(value):
             found[path] = value.strip(), compared

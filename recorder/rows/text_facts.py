@@ -81,7 +81,7 @@ def facts(
     *,
     by_tools: bool = False,
 ) -> Facts:
-    """Computes all facts of one rollout, as columns. `messages` and `actions` are in the form of `queries.Rollout`.
+    """Compute all facts of one rollout, as columns. `messages` and `actions` are in the form of `queries.Rollout`.
 
     If the rollout can only act `by_tools`, an answer without a call is a valid last one.
     """
@@ -98,7 +98,7 @@ def call_facts(
     by_tools: bool = False,
     keyed: bool = True,
 ) -> Facts:
-    """Computes the facts of one rollout alone. If not `keyed`, without the keys, which `token_facts` makes of ids."""
+    """Compute the facts of one rollout alone. If not `keyed`, without the keys, which `token_facts` makes of ids."""
     calls = [message.get("tool_calls") or () for message in messages if message.get("role") == "assistant"]
     known = [finish for finish in finishes if finish is not None]
     return {
@@ -121,7 +121,7 @@ def answers(messages: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def text_facts(rollouts: Sequence[Sequence[str]]) -> list[Facts]:
-    """Measures the `answers` of each rollout; the figures are those of the answer that repeats itself most. Answers are
+    """Measure the `answers` of each rollout; the figures are those of the answer that repeats itself most. Answers are
     measured one by one: several that are alike are a loop, and not degenerate text.
     """
     texts = list(chain.from_iterable(rollouts))
@@ -140,7 +140,7 @@ def text_facts(rollouts: Sequence[Sequence[str]]) -> list[Facts]:
 
 
 def token_facts(rollouts: Sequence[Tokens]) -> list[Facts]:
-    """Computes the keys of the token ids, and the mean log-probability of the sampled ones."""
+    """Compute the keys of the token ids, and the mean log-probability of the sampled ones."""
     prompts = _keys([rollout.prompt_ids.tobytes() for rollout in rollouts])
     completions = _keys([rollout.completion_ids.tobytes() for rollout in rollouts])
     return [
@@ -303,7 +303,7 @@ def occurs(action: Any, said: str) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[str | float]:
-    """Yields the texts and numbers in an action or a tool call, without its metadata. Texts that JSON escapes are left
+    """Yield the texts and numbers in an action or a tool call, without its metadata. Texts that JSON escapes are left
     out: they are written otherwise in an answer.
     """
     if isinstance(value, str) and value[:1] == "{":  # arguments of a call, as JSON
@@ -336,7 +336,7 @@ def _repeats(entries: Sequence[Mapping[str, Any]], sent: Sequence[str]) -> float
 
 
 def _in_rounds(sent: Sequence[str]) -> int:
-    """Counts the moves of the longest stretch that repeats the same 2 to 4 actions, such as A B A B."""
+    """Count the moves of the longest stretch that repeats the same 2 to 4 actions, such as A B A B."""
     longest = 0
     for period in _ROUNDS:
         stretch = period
@@ -348,7 +348,7 @@ def _in_rounds(sent: Sequence[str]) -> int:
 
 
 def _canonical(action: Any) -> str:
-    """Writes equal actions alike."""
+    """Write equal actions alike."""
     return action.strip() if isinstance(action, str) else orjson.dumps(action, option=orjson.OPT_SORT_KEYS).decode()
 
 
@@ -359,7 +359,7 @@ def _text(message: Mapping[str, Any]) -> str:
 
 
 def _compressions(texts: Sequence[str]) -> Iterator[float]:
-    """Yields how many times smaller zlib, at its fastest level, makes each text. If zstd makes it less than 5 times
+    """Yield how many times smaller zlib, at its fastest level, makes each text. If zstd makes it less than 5 times
     smaller, yields zstd's factor, which takes a quarter of the time: zlib makes no such text 10 times smaller.
     """
     data = [text.encode("utf-8", "replace") for text in texts]
@@ -370,14 +370,14 @@ def _compressions(texts: Sequence[str]) -> Iterator[float]:
 
 
 def _of_messages(messages: Sequence[Mapping[str, Any]]) -> Facts:
-    """Computes the keys of a rollout without token ids, from its messages."""
+    """Compute the keys of a rollout without token ids, from its messages."""
     asked = next((i for i, one in enumerate(messages) if one.get("role") == "assistant"), len(messages))
     prompt, completion = _sorted_json(messages[:asked]), _sorted_json(messages[asked:])
     return {"prompt_key": _key(prompt), "completion_key": _key(completion), "mean_logprob": None}
 
 
 def _sorted_json(messages: Sequence[Mapping[str, Any]]) -> bytes:
-    """Writes messages as JSON with sorted keys; empty bytes if there are none."""
+    """Write messages as JSON with sorted keys; empty bytes if there are none."""
     if not messages:
         return b""
     try:
@@ -387,7 +387,7 @@ def _sorted_json(messages: Sequence[Mapping[str, Any]]) -> bytes:
 
 
 def _key(data: bytes) -> int | None:
-    """Hashes bytes to a key of 48 bits, which a float can represent exactly; None if there are no bytes."""
+    """Hash bytes to a key of 48 bits, which a float can represent exactly; None if there are no bytes."""
     if not data:
         return None
     digest = blake2b(digest_size=6)
@@ -418,7 +418,7 @@ def _mean_logprobs(rollouts: Sequence[Tokens]) -> list[float | None]:
 
 
 def _means(rollouts: Sequence[Tokens]) -> Iterator[float | None]:
-    """Yields the means of rollouts that all have log-probs."""
+    """Yield the means of rollouts that all have log-probs."""
     logprobs = [rollout.logprobs for rollout in rollouts if rollout.logprobs is not None]
     known = [rollout.mask for rollout in rollouts]
     masks = [np.ones(len(one), np.uint8) if mask is None else mask for mask, one in zip(known, logprobs, strict=True)]

@@ -36,7 +36,7 @@ _UNREADABLE = (
 
 def database_address(db: "str | os.PathLike[str] | URL | None" = None) -> Address:
     """Return the address of `db`, else of LOGS_UI_DB, else of this user's default file. `db` is a path,
-    `sqlite:///path`, or `postgresql://user@host/database` as in libpq. Raises DatabaseError for a URL of an unsupported
+    `sqlite:///path`, or `postgresql://user@host/database` as in libpq. Raise DatabaseError for a URL of an unsupported
     database, or one that lacks a part.
     """
     if db is not None and not isinstance(db, str | os.PathLike):
@@ -62,8 +62,8 @@ def database_address(db: "str | os.PathLike[str] | URL | None" = None) -> Addres
 
 
 def needs_no_look(address: Address) -> bool:
-    """True if recording can begin there, as far as a look shows that does without SQLAlchemy, whose import takes a
-    training half a second: a file that is missing, or one that nobody writes and that has today's tables.
+    """Return True if recording can begin there, as far as a look shows that does without SQLAlchemy, whose import takes
+    a training half a second: a file that is missing, or one that nobody writes and that has today's tables.
     """
     if not isinstance(address, Path):
         return False
@@ -129,7 +129,7 @@ def _own_file() -> Path:
 
 
 def _postgres(text: str) -> "URL":
-    """Parses a PostgreSQL URL; raises DatabaseError if it names no database."""
+    """Parse a PostgreSQL URL; raise DatabaseError if it names no database."""
     from sqlalchemy import make_url  # `import logs_ui.recorder` does not load SQLAlchemy
     from sqlalchemy.exc import ArgumentError
 

@@ -37,7 +37,7 @@ class StoredImage:
 
     @property
     def reference(self) -> dict[str, Any]:
-        """Returns the JSON value that replaces the image in a message."""
+        """Return the JSON value that replaces the image in a message."""
         return {"$image": self.hash, "width": self.width, "height": self.height, "media_type": self.media_type}
 
 
@@ -86,7 +86,7 @@ class RowChange:
     tokens_start: int | None = None
 
     def then(self, later: "RowChange") -> "RowChange":
-        """Merges a later change of the same row into this one."""
+        """Merge a later change of the same row into this one."""
         return RowChange(  # not by `replace`, which takes three times as long
             later.run,
             later.uid,
@@ -139,7 +139,7 @@ _LISTS = {RunChange: "runs", ScalarsChange: "scalars", TokenizerChange: "tokeniz
 
 
 def kept_bytes(change: Change) -> int:
-    """Estimates the bytes of memory that a change occupies. Images are not counted: they are bounded elsewhere."""
+    """Estimate the bytes of memory that a change occupies. Images are not counted: they are bounded elsewhere."""
     match change:
         case RowChange():
             return _CHANGE_BYTES + len(change.content or b"") + len(change.tokens or b"")
@@ -166,12 +166,12 @@ class Batch:
 
     @property
     def uids(self) -> set[str]:
-        """Returns the uids of all runs that the batch changes."""
+        """Return the uids of all runs that the batch changes."""
         return {*(run.uid for run in self.runs), *map(_run_of, chain(self.rows, self.scalars, self.sources))}
 
     @classmethod
     def merged(cls, changes: Iterable[Change]) -> "Batch":
-        """Makes a batch of changes, and merges several changes of one row into one."""
+        """Make a batch of changes, and merge several changes of one row into one."""
         batch = cls()
         rows: dict[tuple[str, str], RowChange] = {}
         starts: dict[int, StartChange] = {}
@@ -190,20 +190,20 @@ class Batch:
 
     @classmethod
     def joined(cls, batches: Iterable["Batch"]) -> "Batch":
-        """Merges batches, in their order, into one."""
+        """Merge batches, in their order, into one."""
         return cls.merged(change for batch in batches for change in batch.changes())
 
     def changes(self) -> Iterator[Change]:
-        """Yields all changes. A change comes after those that it refers to."""
+        """Yield all changes. A change comes after those that it refers to."""
         return chain(self.runs, self.starts, self.rows, self.scalars, self.tokenizers, self.sources)
 
     @property
     def size(self) -> int:
-        """Returns the estimated bytes of memory that the batch occupies."""
+        """Return the estimated bytes of memory that the batch occupies."""
         return sum(map(kept_bytes, self.changes()))
 
     def split(self) -> Iterable["Batch"]:
-        """Yields batches of one change each, so that one can fail alone.
+        """Yield batches of one change each, so that one can fail alone.
 
         Their order, that of `changes`, is the same in all processes, so that their locks cause no deadlock.
         """
@@ -211,7 +211,7 @@ class Batch:
         return (Batch.merged([change]) for change in ordered.changes())
 
     def without_payload(self) -> "Batch":
-        """Returns the batch without payloads, images, tags and previews, to try again after the database refused it."""
+        """Return the batch without payloads, images, tags and previews, to try again after the database refused it."""
         rows = [
             replace(
                 row,

@@ -25,10 +25,10 @@ _PATIENCE = 30.0  # seconds
 
 
 def refuse_hopeless(address: Address, purpose: Purpose = Purpose.RECORD) -> None:
-    """Checks at once, without waiting for a lock, whether this database can ever be recorded into, or read. Nothing is
+    """Check at once, without waiting for a lock, whether this database can ever be recorded into, or read. Nothing is
     created or changed there.
 
-    Raises RefusedDatabaseError if it never can, with this user's rights. What may change by itself (a lock, a disk that
+    Raise RefusedDatabaseError if it never can, with this user's rights. What may change by itself (a lock, a disk that
     is full or not mounted, a server that is down), or is unknown now, passes.
     """
     if isinstance(address, Path):
@@ -40,7 +40,7 @@ def refuse_hopeless(address: Address, purpose: Purpose = Purpose.RECORD) -> None
 def writing_engine(
     address: Address, patience: float | None = None, is_hurried: Callable[[], bool] = lambda: False
 ) -> Engine:
-    """Opens an engine that writes; creates the tables if they are missing, and SQLite's file and its folder.
+    """Open an engine that writes; create the tables if they are missing, and SQLite's file and its folder.
 
     A statement waits `patience` seconds for a lock, and a connection for a server, which then has a minute to answer a
     statement. None: 30 seconds, and as long as an answer takes. `is_hurried` returns True if a minute is too long, as
@@ -52,7 +52,7 @@ def writing_engine(
 
 
 def reading_engine(address: Address) -> Engine:
-    """Opens an engine that cannot write. Each transaction shows the database at one moment. Its connections see notes
+    """Open an engine that cannot write. Each transaction shows the database at one moment. Its connections see notes
     and search as schemas of the database. On SQLite these are files, attached as they are now: see `identity()`.
     """
     if isinstance(address, Path):
@@ -61,14 +61,14 @@ def reading_engine(address: Address) -> Engine:
 
 
 def migrating_engine(address: Address) -> Engine:
-    """Opens an engine that writes a database of any earlier schema, for `schema.migrate` only."""
+    """Open an engine that writes a database of any earlier schema, for `schema.migrate` only."""
     if isinstance(address, Path):
         return sqlite_engine.migrating_engine(address)
     return postgres_engine.checked_engine(address, Purpose.MIGRATE)
 
 
 def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
-    """Opens an engine that writes notes, or the full-text index, under their own schema; creates SQLite's file, its
+    """Open an engine that writes notes, or the full-text index, under their own schema; create SQLite's file, its
     folder and its tables if they are missing.
     """
     if isinstance(address, Path):
@@ -78,7 +78,7 @@ def sidecar_engine(sidecar: Sidecar, address: Address) -> Engine:
 
 @contextmanager
 def disposed(engine: Engine) -> Iterator[Engine]:
-    """Yields an engine, and closes its connections at the end."""
+    """Yield an engine, and close its connections at the end."""
     try:
         yield engine
     finally:
@@ -86,7 +86,7 @@ def disposed(engine: Engine) -> Iterator[Engine]:
 
 
 def errors_in_plain_words(address: Address) -> AbstractContextManager[None]:
-    """Turns the database's and the system's errors into a DatabaseError of one line that a user can act on; a
+    """Turn the database's and the system's errors into a DatabaseError of one line that a user can act on; a
     RefusedDatabaseError if a retry is no use.
     """
     if isinstance(address, Path):
@@ -95,8 +95,8 @@ def errors_in_plain_words(address: Address) -> AbstractContextManager[None]:
 
 
 def is_rows_fault(error: Exception) -> bool:
-    """True if a row caused the error, so that the others can be written now. All other errors are to be retried later:
-    a disk that is locked, full, failing or unmounted, a server that is away or full, tables that are gone.
+    """Return True if a row caused the error, so that the others can be written now. All other errors are to be retried
+    later: a disk that is locked, full, failing or unmounted, a server that is away or full, tables that are gone.
     """
     if isinstance(getattr(error, "orig", error), sqlite3.Error):
         return sqlite_engine.is_rows_fault(error)
@@ -106,7 +106,7 @@ def is_rows_fault(error: Exception) -> bool:
 
 
 def identity(address: Address) -> tuple[FileIdentity | None, ...]:
-    """Identifies the database's file and those attached to it: if it changes, connections must be opened again. None
+    """Identify the database's file and those attached to it: if it changes, connections must be opened again. None
     stands for a file that is missing or empty. A server's never changes: its connections break.
     """
     return sidecars.identity(address) if isinstance(address, Path) else ((0, 0),)

@@ -17,7 +17,7 @@ __all__ = ["Insert", "insert"]  # imported here for others
 
 
 def suit(metadata: sa.MetaData) -> None:
-    """Changes the columns' types so that PostgreSQL stores what SQLite stores: integers of 64 bits, and text that is
+    """Change the columns' types so that PostgreSQL stores what SQLite stores: integers of 64 bits, and text that is
     compared and sorted by its characters, whatever the database's collation is. PostgreSQL does not compress bytes that
     logs-ui compressed.
     """
@@ -56,7 +56,7 @@ def _(element: Function, compiler: Any, **kw: Any) -> str:
 
 
 def _bounded(number: str, digits: int) -> str:
-    """Returns a float that PostgreSQL can add or multiply without failing where SQLite gives infinity, or 0."""
+    """Return a float that PostgreSQL can add or multiply without failing where SQLite gives infinity, or 0."""
     beyond = f"WHEN {number} > 1e{digits} THEN 'Infinity'::float8 WHEN {number} < -1e{digits} THEN '-Infinity'"
     return f"(CASE {beyond} WHEN abs({number}) < 1e-{digits} THEN 0 ELSE {number} END)"
 
@@ -72,7 +72,7 @@ class _JsonEach(Function):
 
 
 def json_each(column: Any, name: str | None = None) -> TableValuedAlias:
-    """Returns the entries of a JSON object as rows: `key`, `type` as SQLite names it ("real" or "integer" of a number),
+    """Return the entries of a JSON object as rows: `key`, `type` as SQLite names it ("real" or "integer" of a number),
     and `value`, from which `number` makes a number: JSON if it is an array or an object, NULL if it is null. There are
     no rows if the column is no object, and none for a key that is NULL.
     """
@@ -80,7 +80,7 @@ def json_each(column: Any, name: str | None = None) -> TableValuedAlias:
 
 
 def number(entry: TableValuedAlias) -> Any:
-    """Returns the number of an entry of `json_each`; NULL if it is none."""
+    """Return the number of an entry of `json_each`; NULL if it is none."""
     return sa.case((sa.or_(entry.c.type == "integer", entry.c.type == "real"), sa.cast(entry.c.value, sa.Double)))
 
 
@@ -111,7 +111,7 @@ class is_among(Function):  # noqa: N801
 
 
 def array(values: Sequence[int] | Sequence[str]) -> Any:
-    """Returns a parameter of integers or texts: JSON on SQLite."""
+    """Return a parameter of integers or texts: JSON on SQLite."""
     item = sa.BigInteger() if isinstance(values[0], int) else sa.Text()
     return sa.literal(list(values), sa.JSON().with_variant(ARRAY(item), "postgresql"))
 

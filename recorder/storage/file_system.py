@@ -50,7 +50,7 @@ def network_kind(path: Path) -> str | None:
 
 
 def sync(path: Path) -> None:
-    """Write a file or a folder to the disk, so that it survives a power failure. Raises OSError."""
+    """Write a file or a folder to the disk, so that it survives a power failure. Raise OSError."""
     if IS_WINDOWS and path.is_dir():  # which it does by itself
         return
     descriptor = os.open(path, os.O_RDWR if IS_WINDOWS else os.O_RDONLY)

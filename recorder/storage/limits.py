@@ -22,8 +22,8 @@ class Limits:
 
     @classmethod
     def from_environment(cls) -> Self:
-        """Reads LOGS_UI_QUEUE_MB, LOGS_UI_QUEUE_SECONDS, LOGS_UI_END_SECONDS, LOGS_UI_SPOOL_MB and
-        LOGS_UI_SPOOL_SECONDS; MB are MiB, and the defaults are above. Raises LogsUIError if one of them is no number,
+        """Read LOGS_UI_QUEUE_MB, LOGS_UI_QUEUE_SECONDS, LOGS_UI_END_SECONDS, LOGS_UI_SPOOL_MB and
+        LOGS_UI_SPOOL_SECONDS; MB are MiB, and the defaults are above. Raise LogsUIError if one of them is no number,
         or out of range.
         """
         return cls(

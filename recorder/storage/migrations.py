@@ -33,7 +33,7 @@ class Migration:
 
 
 def addition(name: str, item: Table | Column[object] | Index) -> Migration:
-    """Returns the step that adds a table, a column or an index, without a number; not additive if it needs one."""
+    """Return the step that adds a table, a column or an index, without a number; not additive if it needs one."""
     is_required = isinstance(item, Column) and not item.nullable and item.server_default is None
     apply = partial(add_column, column=item) if isinstance(item, Column) else item.create
     return Migration(1, name, apply, oldest_reader=0, oldest_writer=int(is_required))
@@ -43,7 +43,7 @@ MIGRATIONS: tuple[Migration, ...] = ()
 
 
 def add_column(connection: Connection, column: Column[object]) -> None:
-    """Adds a column to an existing table. Takes milliseconds, however many rows there are. Tables and indexes add
+    """Add a column to an existing table. Takes milliseconds, however many rows there are. Tables and indexes add
     themselves by `create(connection)`: an index takes 1.7 s for a million rows, and meanwhile nobody can write.
     """
     table = connection.dialect.identifier_preparer.format_table(column.table)

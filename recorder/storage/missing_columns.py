@@ -10,7 +10,7 @@ from logs_ui.recorder.storage import schema
 
 
 def without_missing(engine: sa.Engine, lacks: schema.Lacks) -> sa.Engine:
-    """Lets a reading engine do without what its database lacks, and returns it."""
+    """Let a reading engine do without what its database lacks, and return it."""
     if any(not isinstance(item, sa.Index) for item in lacks.values()):
         base: Any = engine.dialect.statement_compiler
         engine.dialect.statement_compiler = type(base.__name__, (_Compiler, base), {"lacks": lacks})
@@ -18,7 +18,7 @@ def without_missing(engine: sa.Engine, lacks: schema.Lacks) -> sa.Engine:
 
 
 def is_outdated(engine: sa.Engine) -> bool:
-    """True if the database has meanwhile got something that this engine does without. Costs nothing for others."""
+    """Return True if the database has meanwhile got something that this engine does without. Free for others."""
     lacks = getattr(engine.dialect.statement_compiler, "lacks", None)
     if lacks is None:
         return False

@@ -147,7 +147,7 @@ def first_answer(messages: Sequence[dict[str, Any]], turns: int | None) -> int:
 
 
 def unpack_tokens(blob: bytes | None, start: bytes | None = None) -> Tokens | None:
-    """Return the tokens; None if a rollout has none yet, or lost its payload. Raises ValueError if the lengths do not
+    """Return the tokens; None if a rollout has none yet, or lost its payload. Raise ValueError if the lengths do not
     match the data, as when the start is missing.
     """
     data = unpack_json(blob, start)
@@ -194,7 +194,7 @@ def _again(payloads: Sequence[Unpacked]) -> list[int]:
 
 
 def _was_met(key: int) -> bool:
-    """True if this thread met the start before, among its last `_REMEMBERED`."""
+    """Return True if this thread met the start before, among its last `_REMEMBERED`."""
     met: dict[int, None] = _of_thread.__dict__.setdefault("met", {})
     was_met = key in met
     met.pop(key, None)

@@ -13,13 +13,13 @@ _FAR = 0x7FFF_FFFE  # offset of the byte that is locked on Windows, where others
 
 
 def on_fork(**calls: Any) -> None:
-    """Calls `os.register_at_fork` where processes can fork."""
+    """Call `os.register_at_fork` where processes can fork."""
     if not IS_WINDOWS:
         os.register_at_fork(**calls)
 
 
 def lock(file: IO[bytes] | IO[str], *, is_shared: bool = False, waits: bool = False) -> None:
-    """Locks a file until it is closed. Raises BlockingIOError if another process has it locked, and another OSError if
+    """Lock a file until it is closed. Raise BlockingIOError if another process has it locked, and another OSError if
     the file system has no locks. On Windows no lock is shared, and after a wait of 10 s it raises OSError.
     """
     if not IS_WINDOWS:

@@ -52,7 +52,7 @@ class Stamp:
 
 
 def make(connection: Connection) -> None:
-    """Creates all tables of the newest schema, in a database that has none of them."""
+    """Create all tables of the newest schema, in a database that has none of them."""
     Table.metadata.create_all(connection)
     stamp = {"version": newest_schema(), "oldest_reader": 1, "oldest_writer": 1, "created": time.time_ns() // 1000}
     for migration in migrations.MIGRATIONS:
@@ -61,12 +61,12 @@ def make(connection: Connection) -> None:
 
 
 def newest_schema() -> int:
-    """Returns the newest schema that this program knows."""
+    """Return the newest schema that this program knows."""
     return max([SCHEMA_VERSION, *(migration.number for migration in migrations.MIGRATIONS)])
 
 
 def check(address: Address, connection: Connection, *, purpose: Purpose) -> Lacks | None:
-    """Returns what the schema lacks; None if there is none. Raises RefusedDatabaseError if it may not be used for this
+    """Return what the schema lacks; None if there is none. Raise RefusedDatabaseError if it may not be used for this
     purpose.
     """
     lacks, place = missing(connection), masked_address(address)
@@ -96,18 +96,18 @@ def check(address: Address, connection: Connection, *, purpose: Purpose) -> Lack
 
 
 def bring_up_to_date(engine: Engine) -> None:
-    """Applies what is pending to a database that `check` lets a recorder write: additive migrations only."""
+    """Apply what is pending to a database that `check` lets a recorder write: additive migrations only."""
     for _ in migrate(engine, refuse=lambda _, __: None):
         pass
 
 
 def is_behind(connection: Connection) -> bool:
-    """True if a migration is pending."""
+    """Return True if a migration is pending."""
     return bool(pending(connection))
 
 
 def refuse_outgrown(place: str, connection: Connection) -> None:
-    """Checks in each transaction of a recorder that the database was not migrated meanwhile. Raises
+    """Check in each transaction of a recorder that the database was not migrated meanwhile. Raise
     RefusedDatabaseError if this program must not write it any more.
     """
     # As text: compiling and caching a statement costs more than SQLite's work does, and this runs in each transaction.
@@ -139,7 +139,7 @@ def missing(connection: Connection) -> Lacks:
 
 
 def _columns(connection: Connection) -> set[tuple[str, str]]:
-    """Returns the columns of all tables and indexes, as (table, column); for SQLite also their names without one."""
+    """Return the columns of all tables and indexes, as (table, column); for SQLite also their names without one."""
     if connection.dialect.name == "postgresql":
         return {(table, column) for table, column in connection.exec_driver_sql(_ON_POSTGRESQL)}
     names = connection.exec_driver_sql("SELECT name FROM main.sqlite_master").scalars().all()
@@ -149,7 +149,7 @@ def _columns(connection: Connection) -> set[tuple[str, str]]:
 
 
 def pending(connection: Connection) -> list[Migration]:
-    """Returns the additions and migrations that are still to be applied, in order."""
+    """Return the additions and migrations that are still to be applied, in order."""
     version = stamp_of(connection).version
     additions = [addition(name, item) for name, item in missing(connection).items()]
     return [
@@ -159,10 +159,10 @@ def pending(connection: Connection) -> list[Migration]:
 
 
 def migrate(engine: Engine, refuse: Callable[[Connection, Migration], None]) -> Iterator[Migration]:
-    """Applies what is pending, each migration in its own transaction: after an interruption the rest is applied next
+    """Apply what is pending, each migration in its own transaction: after an interruption the rest is applied next
     time. If several processes do so at once, each migration is applied once.
 
-    `refuse` is called within the transaction, and raises if this migration must not be applied now. Yields each
+    `refuse` is called within the transaction, and raises if this migration must not be applied now. Yield each
     migration once it is applied, by this process or another.
     """
     with engine.connect() as connection:
@@ -187,7 +187,7 @@ def _release() -> str | None:
 
 
 def _upgrade(connection: Connection) -> str:
-    """Returns what to do about a database of a newer release, which it names; earlier commits did not say theirs."""
+    """Return what to do about a database of a newer release, which it names; earlier commits did not say theirs."""
     release = connection.exec_driver_sql(f"SELECT * FROM {SchemaVersion.__tablename__}").mappings().one().get("release")  # noqa: S608
     return "Upgrade with: pip install -U " + (f"'logs-ui>={release}'" if release else "logs-ui")
 

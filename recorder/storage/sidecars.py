@@ -46,12 +46,12 @@ class Sidecar:
 
     @cache  # noqa: B019 - of two sidecars, which live as long as the process
     def create(self) -> tuple[str, ...]:
-        """Returns statements that create missing tables, with the schema in their names."""
+        """Return statements that create missing tables, with the schema in their names."""
         made = [CreateTable(table, if_not_exists=True) for table in self.metadata.sorted_tables]
         return (*self.virtual, *(str(statement.compile(dialect=sqlite.dialect())) for statement in made))
 
     def path(self, db: Path) -> Path:
-        """Returns the path that is written; the file need not exist."""
+        """Return the path that is written; the file need not exist."""
         beside = self.beside(db)
         if os.access(beside.parent, os.W_OK):
             return beside
@@ -59,17 +59,17 @@ class Sidecar:
         return self.refuge() / f"{db.stem}-{place}.{self.schema}.db"
 
     def beside(self, db: Path) -> Path:
-        """Returns the path beside the database, used while that folder can be written to."""
+        """Return the path beside the database, used while that folder can be written to."""
         return db.with_name(f"{db.stem}.{self.schema}{db.suffix}")
 
     def readable(self, db: Path) -> Path | None:
-        """Returns the existing file; None if there is none yet. If the database's folder can no longer be written to,
+        """Return the existing file; None if there is none yet. If the database's folder can no longer be written to,
         the file there counts until there is a newer one in the refuge.
         """
         return next((file for file in (self.path(db), self.beside(db)) if _size(file)), None)
 
     def attach(self, connection: sqlite3.Connection, db: Path) -> None:
-        """Attaches the file to a connection; if there is none, attaches empty tables in memory."""
+        """Attach the file to a connection; if there is none, attach empty tables in memory."""
         file = self.readable(db)
         if file is not None and self._attach_file(connection, file):
             return
@@ -78,7 +78,7 @@ class Sidecar:
             connection.execute(statement)
 
     def _attach_file(self, connection: sqlite3.Connection, file: Path) -> bool:
-        """Returns True if the file is of this kind. A damaged sidecar must not break the pages."""
+        """Return True if the file is of this kind. A damaged sidecar must not break the pages."""
         try:
             _finish_rollback(file)
             connection.execute(f"ATTACH ? AS {self.schema}", [f"{file.absolute().as_uri()}?mode=ro"])
@@ -104,12 +104,12 @@ def _finish_rollback(file: Path) -> None:
 
 
 def tables(connection: sqlite3.Connection, schema: str) -> set[str]:
-    """Returns the names of a schema's tables."""
+    """Return the names of a schema's tables."""
     return {name for (name,) in connection.execute(f"SELECT name FROM {schema}.sqlite_master WHERE type = 'table'")}  # noqa: S608 - a schema of ours
 
 
 def identity(db: Path) -> tuple[FileIdentity | None, ...]:
-    """Implements `database.identity`."""
+    """Implement `database.identity`."""
     log = db.with_name(f"{db.name}-wal")  # of a file that was moved here, it may be another's for a moment
     return (
         file_identity(db, frozen=not os.access(db.parent, os.W_OK)),

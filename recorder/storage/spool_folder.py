@@ -14,7 +14,7 @@ FOLDER_VARIABLE = "LOGS_UI_SPOOL"
 
 
 def spool_folder(address: Address) -> Path:
-    """Returns the folder of a database's spools, which need not exist: in LOGS_UI_SPOOL if that is set, else beside an
+    """Return the folder of a database's spools, which need not exist: in LOGS_UI_SPOOL if that is set, else beside an
     SQLite file, or in this user's data folder for PostgreSQL. No password is part of its name.
     """
     chosen = os.environ.get(FOLDER_VARIABLE) or None
@@ -36,7 +36,7 @@ def spool_folder(address: Address) -> Path:
 
 
 def what_to_do_first(address: Address) -> str:
-    """Returns a hint for a database that holds nothing yet: entries may wait for it on disk."""
+    """Return a hint for a database that holds nothing yet: entries may wait for it on disk."""
     folder = spool_folder(address)
     if any(folder.glob("*.spool")):
         return f"Recorded rollouts wait in {folder}. Store them with: logs-ui db ingest{db_option(address)}"

@@ -36,7 +36,7 @@ class RewardSums(NamedTuple):
 
 
 def sums() -> sa.Select[Any]:
-    """Selects the columns of StepStatistics for the step of the parameters `of_run`, `of_mode`, `of_eval_name` and
+    """Select the columns of StepStatistics for the step of the parameters `of_run`, `of_mode`, `of_eval_name` and
     `of_step`; no row if it has no rollouts. One covering index contains all that it reads.
     """
     row = EvaluationRow
@@ -57,7 +57,7 @@ def sums() -> sa.Select[Any]:
 
 
 def details() -> sa.Select[Any]:
-    """Selects the columns of StepDetails except `made`, with the parameters of `sums`; always one row."""
+    """Select the columns of StepDetails except `made`, with the parameters of `sums`; always one row."""
     row = EvaluationRow
     names = ("status", "stop_reason", "reward", "group", "rewards", "reward_weights", *_MEASURES.values())
     rows = sa.select(*(col(getattr(row, name)) for name in names)).where(*_of_step()).cte("rows")
@@ -82,7 +82,7 @@ def _of_step() -> list[sa.ColumnElement[bool]]:
 
 
 def _counts(rows: sa.CTE, name: str) -> Any:
-    """Returns the number of rollouts by value, as a JSON object."""
+    """Return the number of rollouts by value, as a JSON object."""
     value = rows.c[name]
     counted = sa.select(value.label("value"), sa.func.count().label("number")).where(value.is_not(None)).group_by(value)
     counts = counted.subquery()
@@ -105,7 +105,7 @@ def _measures(rows: sa.CTE) -> sa.Select[Any]:
 
 
 def _quantiles(rows: sa.CTE) -> sa.Select[Any]:
-    """Interpolates between the two nearest rewards, weighted by how near their ranks are."""
+    """Interpolate between the two nearest rewards, weighted by how near their ranks are."""
     place = (sa.func.row_number().over(order_by=rows.c.reward) - 1).label("place")
     last = (sa.func.count().over() - 1).label("last")
     ranked = sa.select(rows.c.reward, place, last).where(rows.c.reward.is_not(None)).subquery()
@@ -130,7 +130,7 @@ def _groups(rows: sa.CTE) -> Any:
 
 
 def _rewards(rows: sa.CTE) -> Any:
-    """Returns a JSON object of RewardSums by the function's name."""
+    """Return a JSON object of RewardSums by the function's name."""
     rewards, weights = json_each(rows.c.rewards, "given"), json_each(rows.c.reward_weights, "weights")
     value, weight = number(rewards), sa.func.coalesce(number(weights), 1.0)
     counted = sa.case((rows.c.reward.is_not(None), product(value, weight)))

@@ -14,7 +14,7 @@ from logs_ui.recorder.trainers.trainer_samples import record_samples, run_of
 
 
 def recorded(logger: Any, config: Any) -> Any:
-    """Records all that a `TrajectoryLogger` is given before it logs; `config` is the trainer's. Returns the logger."""
+    """Record all that a `TrajectoryLogger` is given before it logs; `config` is the trainer's. Return the logger."""
     log = logger.log
 
     @functools.wraps(log)

@@ -19,7 +19,7 @@ _DATASET = ("label", "index", "rollout_id", "weight_versions", "train_metadata",
 def log_rollout(
     step: int, args: Any, samples: Sequence[Any], metrics: Any = None, seconds: float | None = None
 ) -> bool:
-    """Records all samples of a rollout. Returns False: the trainer's own logging goes on."""
+    """Record all samples of a rollout. Return False: the trainer's own logging goes on."""
     with guard("recording a rollout of slime"):
         _run(args).log(step, {**(metrics or {}), "rollout_time": seconds})
         record_samples(_run(args), step, "train", _samples(args, samples))
@@ -27,7 +27,7 @@ def log_rollout(
 
 
 def log_eval(step: int, args: Any, data: Mapping[str, Any], metrics: Any = None) -> bool:
-    """Records the samples of an evaluation, by dataset. Returns False: the trainer's own logging goes on."""
+    """Record the samples of an evaluation, by dataset. Return False: the trainer's own logging goes on."""
     with guard("recording an evaluation of slime"):
         _run(args).log(step, metrics or {})
         for name, result in data.items():

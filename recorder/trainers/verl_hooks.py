@@ -63,7 +63,7 @@ def _finish(response: Any, limit: int, tokenizer: Any) -> str | None:
 
 
 def _sent(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yields the samples of a `DataProto`, without padding."""
+    """Yield the samples of a `DataProto`, without padding."""
     width, others = batch.batch["prompts"].shape[1], batch.non_tensor_batch
     names = {"loss_mask": "response_mask", "rm_scores": "token_level_scores"}
     tensors = {name: batch.batch.get(names.get(name, name)) for name in _TENSORS[1:]}
@@ -74,7 +74,7 @@ def _sent(batch: Any) -> Iterator[dict[str, Any]]:
 
 
 def _queued(batch: Any) -> Iterator[dict[str, Any]]:
-    """Yields the samples that a `KVBatchMeta` names, from TransferQueue."""
+    """Yield the samples that a `KVBatchMeta` names, from TransferQueue."""
     get, names = sys.modules["transfer_queue"].kv_batch_get, [*_TENSORS, *_DATASET, *_OTHERS]
     data = get(keys=batch.keys, partition_id=batch.partition_id, select_fields=names)
     fields = {name: data.get(name) for name in set(data.keys())}  # data[name] would be a list of a tensordict's own

@@ -57,7 +57,7 @@ class Deleted:
 def delete_run(
     run: str, db: str | os.PathLike[str] | None = None, *, dry_run: bool = False, progress: Progress = unseen
 ) -> Deleted:
-    """Deletes a run with its rollouts, figures, sources, stars, tags and notes, and the images, texts and tokenizers
+    """Delete a run with its rollouts, figures, sources, stars, tags and notes, and the images, texts and tokenizers
     that no other run has. It can be restored only from a backup of the database.
 
     It works in short transactions, while trainings record other runs. It can be interrupted at any moment; the next
@@ -102,7 +102,7 @@ def delete_run(
 
 
 def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
-    """Raises LogsUIError if some of the run waits on disk: it would come back when that is stored."""
+    """Raise LogsUIError if some of the run waits on disk: it would come back when that is stored."""
     with db.connect() as connection:
         positions = row_writes.positions(connection)
     for file in spool_files(spool_folder(address)):
@@ -119,7 +119,7 @@ def _refuse_waiting(db: Engine, address: Address, uid: str) -> None:
 
 
 def _figures(steady: Steady, run_id: int) -> None:
-    """Deletes sums first, so that a run that is deleted in part shows none."""
+    """Delete sums first, so that a run that is deleted in part shows none."""
     with steady.piece() as connection:
         for table in (tables.StepStatistics, tables.StepDetails, tables.RunSource):
             connection.execute(delete(table).where(col(table.run_id) == run_id))
@@ -149,7 +149,7 @@ def _rollouts(steady: Steady, run_id: int, total: int, progress: Progress) -> No
 
 
 def _itself(connection: Connection, run: tables.Run) -> None:
-    """Deletes the run's row, with texts and a tokenizer that no other run has."""
+    """Delete the run's row, with texts and a tokenizer that no other run has."""
     run_writes.take_runs(connection, [run.id or 0])  # in the order of all writers: runs, then what they share
     on_postgres(connection, "LOCK TABLE text, tokenizer IN SHARE ROW EXCLUSIVE MODE")
     connection.execute(delete(tables.Run).where(col(tables.Run.id) == run.id))

@@ -20,9 +20,9 @@ _AT_ONCE = 128  # rollouts in one transaction
 
 
 def fill_facts(db: str | os.PathLike[str] | None = None, *, progress: Progress = unseen) -> int:
-    """Computes each fact of `text_facts` that is NULL and that the stored data shows exactly, in short transactions
+    """Compute each fact of `text_facts` that is NULL and that the stored data shows exactly, in short transactions
     while trainings record. It can be interrupted at any moment; what is computed stays. Rollouts that run, or were
-    pruned or imported, are left alone. Returns how many rollouts got a fact. Raises DatabaseError if the database is
+    pruned or imported, are left alone. Return how many rollouts got a fact. Raise DatabaseError if the database is
     missing, or cannot be read or written.
     """
     address, filled, done = database_address(db), 0, 0
@@ -40,7 +40,7 @@ def fill_facts(db: str | os.PathLike[str] | None = None, *, progress: Progress =
 
 
 def _lacked(rollout: queries.Rollout) -> Facts:
-    """Returns the facts that the row lacks, except those that also depend on what is not stored."""
+    """Return the facts that the row lacks, except those that also depend on what is not stored."""
     row, messages, actions, tokens = rollout.row, rollout.messages, rollout.own_actions, rollout.tokens
     unclear = set[str]()
     if tokens is None and row.env_tokens is not None:  # they were lost, and keys are of ids
@@ -62,7 +62,7 @@ def _lacked(rollout: queries.Rollout) -> Facts:
 
 
 def _write(steady: Steady, run_id: int, lacking: dict[int | None, Facts]) -> None:
-    """Stores facts by the row's id, except those that somebody has stored meanwhile."""
+    """Store facts by the row's id, except those that somebody has stored meanwhile."""
     row = Table.metadata.tables["evaluation_row"]
     of_run = update(Run).where(col(Run.id) == run_id).values(changed=col(Run.changed) + 1)
     with steady.piece() as connection:

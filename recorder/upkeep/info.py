@@ -46,7 +46,7 @@ class Info:
 
 
 def look_at(db: str | os.PathLike[str] | None = None) -> Info:
-    """Counts what a database holds, in well under a second.
+    """Count what a database holds, in well under a second.
 
     Args:
         db: the database's path or URL; by default LOGS_UI_DB or this user's own database.

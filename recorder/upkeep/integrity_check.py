@@ -46,7 +46,7 @@ class Finding:
 
 
 def check(db: str | os.PathLike[str] | None = None, *, thorough: bool = False) -> Iterator[Finding]:
-    """Runs one check after the other: SQLite's own check of its files (PostgreSQL checks each page as it reads it),
+    """Run one check after the other: SQLite's own check of its files (PostgreSQL checks each page as it reads it),
     rows that refer to something missing, shared prompts that no rollout uses, and entries that wait on disk. Texts and
     token ids are not read. Nothing is changed, and a training may record meanwhile.
 

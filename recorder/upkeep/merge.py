@@ -71,7 +71,7 @@ def merge(
     run: Sequence[str] = (),
     progress: Progress = unseen,
 ) -> list[MergedRun]:
-    """Copies runs with everything that belongs to them: rollouts, figures, sources, tokenizers, images, stars, tags and
+    """Copy runs with everything that belongs to them: rollouts, figures, sources, tokenizers, images, stars, tags and
     notes. The sources stay as they are. Sums of steps are recomputed from the rollouts.
 
     Runs are recognised by uid, and rollouts by uid within a run: existing ones are kept, or updated if the source is
@@ -137,7 +137,7 @@ class _Copy:
         return MergedRun(self._run.uid, was_there, copied)
 
     def _begin(self) -> bool:
-        """Copies the run's row, tokenizer and sources; returns True if the run existed."""
+        """Copy the run's row, tokenizer and sources; return True if the run existed."""
         uid = self._run.uid
         with self._source.connect() as connection:
             (source_row,) = _read_rows(connection, _raw(Run).where(col(Run.id) == self._run_id))
@@ -157,7 +157,7 @@ class _Copy:
         return was_there
 
     def _rows(self) -> Iterator[list[Values]]:
-        """Reads rollouts by id, with payloads, in short transactions."""
+        """Read rollouts by id, with payloads, in short transactions."""
         row, payload, last = EvaluationRow, RolloutPayload, 0
         query = with_payloads(_raw(row).add_columns(col(payload.content_start), col(payload.tokens_start)))
         query = query.where(col(row.run_id) == self._run_id).order_by(col(row.id))
@@ -201,7 +201,7 @@ class _Copy:
         return len(news)
 
     def _images_of(self, connection: Connection, rows: list[Values]) -> dict[int, tuple[StoredImage, ...]]:
-        """Reads images that were not copied yet, by the row that refers to them first."""
+        """Read images that were not copied yet, by the row that refers to them first."""
         images_by_row: dict[int, tuple[StoredImage, ...]] = {}
         for row in rows:
             hashes = hashes_in(unpacked(row["content"], row["before_content"])) - self._images
@@ -212,7 +212,7 @@ class _Copy:
         return images_by_row
 
     def _figures(self) -> None:
-        """Copies scalars, and recomputes details of steps."""
+        """Copy scalars, and recompute details of steps."""
         uid, runs = self._run.uid, {self._run.uid: self._new_id}
         for changes in _scalars(self._source, self._run_id, uid):
             with self._steady.piece() as connection:
@@ -225,7 +225,7 @@ class _Copy:
 
 
 def _refuse_unknown(addresses: Sequence[Address], names: Sequence[str]) -> None:
-    """Raises RunNotFoundError if no source has a run of these names."""
+    """Raise RunNotFoundError if no source has a run of these names."""
     unknown: dict[str, RunNotFoundError] = {}
     known_names: set[str] = set()
     for address in addresses if names else ():
@@ -241,7 +241,7 @@ def _refuse_unknown(addresses: Sequence[Address], names: Sequence[str]) -> None:
 
 
 def _wanted(engine: Engine, names: Sequence[str]) -> list[Run]:
-    """Returns the runs to copy, oldest first: all, or those with these names that the source has."""
+    """Return the runs to copy, oldest first: all, or those with these names that the source has."""
     if not names:
         return [summary.run for summary in reversed(queries.all_runs(engine))]
     runs: dict[str, Run] = {}
@@ -253,7 +253,7 @@ def _wanted(engine: Engine, names: Sequence[str]) -> list[Run]:
 
 
 def _raw(table: Any) -> Select[Any]:
-    """Selects all columns, with JSON as text: a NULL differs from a JSON null."""
+    """Select all columns, with JSON as text: a NULL differs from a JSON null."""
     columns = table.__table__.columns
     query: Select[Any] = select(
         *(cast(column, Text).label(column.name) if isinstance(column.type, JSON) else column for column in columns)
@@ -267,14 +267,14 @@ def _read_rows(connection: Connection, query: Select[Any]) -> list[Values]:
 
 @cache
 def _copied(table: Any) -> tuple[tuple[str, bool], ...]:
-    """Returns the columns to copy, each with True if it is JSON."""
+    """Return the columns to copy, each with True if it is JSON."""
     return tuple(
         (column.name, isinstance(column.type, JSON)) for column in table.__table__.columns if column.name not in _OWN
     )
 
 
 def _as_written(table: Any, values: Mapping[str, Any]) -> Values:
-    """Returns values for `writes/`."""
+    """Return values for `writes/`."""
     return {name: _json(values[name]) if is_json else values[name] for name, is_json in _copied(table)}
 
 
@@ -283,13 +283,13 @@ def _json(text: str | None) -> Any:
 
 
 def _newer(source_row: Values, target_row: Values) -> Values:
-    """Returns the description with the later heartbeat, with the higher of each count."""
+    """Return the description with the later heartbeat, with the higher of each count."""
     newer = dict(source_row if source_row["heartbeat"] >= target_row["heartbeat"] else target_row)
     return {**newer, **{name: max(source_row[name], target_row[name]) for name in _COUNTERS}}
 
 
 def _is_news(source_row: Values, target_row: Values | None) -> bool:
-    """True if a rollout differs from the existing one, and is not behind it."""
+    """Return True if a rollout differs from the existing one, and is not behind it."""
     if target_row is None:
         return True
     compared = target_row.keys() - {*_OWN, "pruned"}
@@ -319,7 +319,7 @@ def _change(
 
 
 def _starts(rows: Sequence[Values]) -> list[StartChange]:
-    """Returns the shared starts of payloads."""
+    """Return the shared starts of payloads."""
     starts = {row[f"{name}_start"]: row[f"before_{name}"] for row in rows for name in ("content", "tokens")}
     return [StartChange(start, data) for start, data in starts.items() if data is not None]
 
@@ -356,7 +356,7 @@ def _scalars(db: Engine, run_id: int, uid: str) -> Iterator[list[ScalarsChange]]
 
 
 def _copy_notes(db: Engine, target: Address, uid: str) -> None:
-    """Copies stars, tags and notes; the newer of two wins."""
+    """Copy stars, tags and notes; the newer of two wins."""
     with db.connect() as connection:
         rows_by_table = {
             table: _read_rows(connection, select(*table.columns).where(table.c.run == uid))

@@ -20,7 +20,7 @@ def migrate_database(
     applied: Callable[[Migration], None] = lambda _: None,
     made: Callable[[], None] = lambda: None,
 ) -> int:
-    """Adds what the database lacks (tables, columns, indexes), and applies the pending migrations in order, each in one
+    """Add what the database lacks (tables, columns, indexes), and apply the pending migrations in order, each in one
     transaction. Additive ones may run while trainings of any version record; before any other nobody may record. In an
     empty PostgreSQL database it creates the tables, as the owner does before others may record.
 

@@ -72,7 +72,7 @@ class Pruned:
 
     @property
     def rollouts(self) -> int:
-        """Returns the number of pruned rollouts of all runs."""
+        """Return the number of pruned rollouts of all runs."""
         return sum(self.runs.values())
 
 
@@ -88,7 +88,7 @@ def prune(
     dry_run: bool = False,
     progress: small_transactions.Progress = small_transactions.unseen,
 ) -> Pruned:
-    """Deletes messages, actions and tokens of the rollouts that satisfy all arguments. Each stays as a row with its
+    """Delete messages, actions and tokens of the rollouts that satisfy all arguments. Each stays as a row with its
     figures: rewards, counts, times, the diagnosis's columns, the beginning of the last message. The text can be
     restored only from a backup of the database. Images that no rollout refers to any more are deleted, too. Words that
     the search had indexed before are still found.
@@ -149,7 +149,7 @@ def prune(
 def _conditions(
     older_than: str | timedelta | None, every: int | None, unit: str, keep: str
 ) -> list[ColumnElement[bool]]:
-    """Returns the conditions on age and sample; raises LogsUIError if an argument makes no sense."""
+    """Return the conditions on age and sample; raise LogsUIError if an argument makes no sense."""
     conditions = list[ColumnElement[bool]]()
     if isinstance(older_than, timedelta):
         conditions.append(col(_row.created) <= now_us() - older_than // timedelta(microseconds=1))
@@ -187,7 +187,7 @@ class _Chosen:
         self.spared = false() if keep == Keep.NOTHING else marked
 
     def count(self) -> tuple[int, int, int]:
-        """Returns how many are pruned, their bytes, and how many stay because people marked them."""
+        """Return how many are pruned, their bytes, and how many stay because people marked them."""
         spared, size = case((self.spared, 1), else_=0).label("spared"), payload_bytes().label("size")
         rows = select(spared, size).select_from(_row).join(_payload).where(*self._taken).subquery()
         counted = select(rows.c.spared, func.count(), func.sum(rows.c.size)).group_by(rows.c.spared)
@@ -196,7 +196,7 @@ class _Chosen:
         return *by_kind.get(0, (0, 0)), by_kind.get(1, (0, 0))[0]
 
     def following(self, count: int) -> list[int]:
-        """Returns the next `count` ids at most."""
+        """Return the next `count` ids at most."""
         row_id = col(_row.id)
         query = select(row_id).join(_payload).where(*self._taken, not_(self.spared), row_id > self._last)
         with self._db.connect() as connection, planning(connection):
@@ -215,7 +215,7 @@ def _take(steady: small_transactions.Steady, run_id: int, ids: Sequence[int]) ->
 
 
 def _find_runs(db: Engine, names: Iterable[str], where: RolloutFilter) -> list[Run]:
-    """Returns the runs to prune: those that are named, or all, if they have all names of the filter. Raises
+    """Return the runs to prune: those that are named, or all, if they have all names of the filter. Raise
     RunNotFoundError, or FilterError if a named run, or every run, lacks a name of the filter.
     """
     chosen = [queries.find_run(db, name) for name in names]

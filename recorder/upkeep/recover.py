@@ -53,7 +53,7 @@ class Recovered:
 
 
 def recover(old: str | os.PathLike[str], new: str | os.PathLike[str], progress: Progress = unseen) -> list[Recovered]:
-    """Reads all that can be read of a damaged SQLite file and the -wal beside it, and merges it into a new file, as
+    """Read all that can be read of a damaged SQLite file and the -wal beside it, and merge it into a new file, as
     `merge` does. It works with a copy, and never writes the damaged file, which no process may record into meanwhile.
     An interruption leaves nothing behind.
 
@@ -92,7 +92,7 @@ def recover(old: str | os.PathLike[str], new: str | os.PathLike[str], progress: 
 
 
 def _read_tables(source: Path, damaged: Path, read: Path, progress: Progress) -> list[Recovered]:
-    """Copies the rows that can be read into a new file; the merge leaves out those that refer to something lost."""
+    """Copy the rows that can be read into a new file; the merge leaves out those that refer to something lost."""
     writing_engine(read).dispose()
     with closing(sqlite3.connect(damaged, isolation_level=None)) as db, closing(sqlite3.connect(read)) as into, into:
         db.text_factory = lambda text: text.decode(errors="replace")
@@ -128,7 +128,7 @@ def _refuse_foreign(source: Path, db: sqlite3.Connection) -> None:
 
 
 def _stand_in(db: sqlite3.Connection, into: sqlite3.Connection) -> None:
-    """Adds a run for each whose row is lost and whose rollouts are not. The index of uids may still have its uid."""
+    """Add a run for each whose row is lost and whose rollouts are not. The index of uids may still have its uid."""
     uids: dict[int, str] = {}
     with suppress(sqlite3.Error):
         uids.update(db.execute("SELECT id, uid FROM run INDEXED BY sqlite_autoindex_run_1"))
@@ -179,7 +179,7 @@ def _copy_table(db: sqlite3.Connection, into: sqlite3.Connection, table: sa.Tabl
 
 
 def _is_whole(into: sqlite3.Connection, columns: list[sa.Column[Any]], row: tuple[Any, ...]) -> bool:
-    """Returns True if each value fits its column, packed ones can be unpacked, and hashes are right."""
+    """Return True if each value fits its column, packed ones can be unpacked, and hashes are right."""
     table, values = columns[0].table.name, dict(zip((column.name for column in columns), row, strict=True))
     with suppress(Exception):  # zstd, JSON and numpy each raise errors of their own
         if table == "rollout_payload":

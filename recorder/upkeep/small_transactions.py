@@ -31,7 +31,7 @@ Progress = Callable[[str, int, int], None]
 
 
 def unseen(_what: str, _done: int, _total: int) -> None:
-    """Ignores the progress."""
+    """Ignore the progress."""
 
 
 _FIRST, _FEWEST, _MOST = 128, 16, 4_096  # rows in one transaction
@@ -45,7 +45,7 @@ _RENEWED = 5.0  # seconds between two renewals of the lease
 
 
 def _take_in(address: Address) -> None:
-    """Stores what waits on disk, so that a command sees what was recorded last; raises LogsUIError if it takes long."""
+    """Store what waits on disk, so that a command sees what was recorded last; raise LogsUIError if it takes long."""
     if not take_in_before_reading(address, _PATIENCE, is_patient=True):
         raise _is_busy(address)
 
@@ -58,9 +58,9 @@ def _is_busy(address: Address) -> LogsUIError:
 
 @contextmanager
 def alone(address: Address) -> Iterator[Callable[[], None]]:
-    """Makes this process the only writer on a network file system, where locks are unreliable, by the ingester's lease.
-    Elsewhere the database's own locks suffice. Yields a function to call before each transaction: it raises if the
-    lease was lost. Raises LogsUIError if another process has been writing for a long time, or has taken over.
+    """Make this process the only writer on a network file system, where locks are unreliable, by the ingester's lease.
+    Elsewhere the database's own locks suffice. Yield a function to call before each transaction: it raises if the
+    lease was lost. Raise LogsUIError if another process has been writing for a long time, or has taken over.
     """
     ingester = Ingester(address, entry_of)
     if not ingester.takes_from_living:
@@ -91,7 +91,7 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def reading(address: Address) -> Iterator[Engine]:
-    """Opens a reading engine after storing what waited on disk; raises as `_take_in` and `as_it_is`."""
+    """Open a reading engine after storing what waited on disk; raise as `_take_in` and `as_it_is`."""
     _take_in(address)
     with as_it_is(address) as engine:
         yield engine
@@ -99,14 +99,14 @@ def reading(address: Address) -> Iterator[Engine]:
 
 @contextmanager
 def as_it_is(address: Address) -> Iterator[Engine]:
-    """Opens a reading engine without storing what waits on disk; raises DatabaseError if that fails."""
+    """Open a reading engine without storing what waits on disk; raise DatabaseError if that fails."""
     with errors_in_plain_words(address), disposed(reading_engine(address)) as engine:
         yield engine
 
 
 @contextmanager
 def writing(address: Address) -> Iterator["Steady"]:
-    """Opens a database for short transactions, after storing what waited on disk. Raises LogsUIError as `_take_in` and
+    """Open a database for short transactions, after storing what waited on disk. Raise LogsUIError as `_take_in` and
     `alone`, DatabaseError if it cannot be written, and MovedError once its file is moved or replaced.
     """
     _take_in(address)
@@ -122,7 +122,7 @@ def writing(address: Address) -> Iterator["Steady"]:
 
 
 def under_way(db: Engine | Connection) -> list[str]:
-    """Returns uids of the runs that are being recorded now."""
+    """Return uids of the runs that are being recorded now."""
     heard = server_clock(now_us()) - DIED_AFTER_US
     runs = select(col(Run.uid)).where(col(Run.state) == RunState.RUNNING, col(Run.heartbeat) >= heard)
     if isinstance(db, Connection):
@@ -132,7 +132,7 @@ def under_way(db: Engine | Connection) -> list[str]:
 
 
 def refuse_under_way(db: Engine | Connection, address: Address, what: str) -> None:
-    """Raises LogsUIError if a run is being recorded into the database, which therefore cannot be `what`."""
+    """Raise LogsUIError if a run is being recorded into the database, which therefore cannot be `what`."""
     uids = under_way(db)
     if uids:
         runs = f"run {uids[0]} is" if len(uids) == 1 else f"{len(uids)} runs are, as {uids[0]},"
@@ -156,7 +156,7 @@ class Steady:
 
     @contextmanager
     def piece(self) -> Iterator[Connection]:
-        """Opens one transaction, after a pause if somebody records."""
+        """Open one transaction, after a pause if somebody records."""
         time.sleep(min(self._pause, _LONGEST_PAUSE))
         self._still_alone()
         if self._place is not None:
@@ -180,6 +180,6 @@ class Steady:
 
 
 def on_postgres(connection: Connection, statement: str, *parameters: Any) -> None:
-    """Runs a statement that only PostgreSQL needs, such as a lock: SQLite has only one writer at a time."""
+    """Run a statement that only PostgreSQL needs, such as a lock: SQLite has only one writer at a time."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(statement, parameters)

@@ -20,7 +20,7 @@ _Packed = Sequence[bytes | None]  # a content and its start
 
 
 def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tuple[int, int]:
-    """Deletes unused images; returns how many, and their bytes. Rollouts that are recorded meanwhile keep theirs."""
+    """Delete unused images; return how many, and their bytes. Rollouts that are recorded meanwhile keep theirs."""
     with db.connect() as connection:
         unused = set(connection.scalars(select(col(Image.hash))))
         changed = _changes(connection)
@@ -36,7 +36,7 @@ def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tup
 
 
 def unpacked(content: bytes | None, start: bytes | None) -> bytes:
-    """Returns a packed content's JSON with its start; empty if there is none, or it is damaged."""
+    """Return a packed content's JSON with its start; empty if there is none, or it is damaged."""
     try:
         return unpack_json(content, start)
     except zstandard.ZstdError:
@@ -44,7 +44,7 @@ def unpacked(content: bytes | None, start: bytes | None) -> bytes:
 
 
 def hashes_in(json: bytes) -> set[str]:
-    """Returns everything that may be the hash of an image, anywhere in the text."""
+    """Return everything that may be the hash of an image, anywhere in the text."""
     return {match.decode() for match in _HASH.findall(json)}
 
 
@@ -71,7 +71,7 @@ def _changes(connection: Connection) -> dict[int, int]:
 
 
 def _named_since(connection: Connection, changed: dict[int, int]) -> set[str]:
-    """Returns hashes in rollouts that were written after `changed`, which is updated."""
+    """Return hashes in rollouts that were written after `changed`, which is updated."""
     hashes: set[str] = set()
     for run, now in _changes(connection).items():
         before = changed.get(run, -1)
@@ -106,13 +106,13 @@ def _named_in(contents: Iterable[_Packed]) -> set[str]:
 
 
 def is_unused() -> ColumnElement[bool]:
-    """Returns a condition on PayloadStart: true if no payload refers to it."""
+    """Return a condition on PayloadStart: true if no payload refers to it."""
     payload, start = RolloutPayload, col(PayloadStart.id)
     return ~or_(*(exists().where(col(name) == start) for name in (payload.content_start, payload.tokens_start)))
 
 
 def sweep_starts(steady: Steady) -> int:
-    """Deletes unused starts; returns their bytes. Rollouts that are recorded meanwhile keep theirs."""
+    """Delete unused starts; return their bytes. Rollouts that are recorded meanwhile keep theirs."""
     start, size = col(PayloadStart.id), func.length(col(PayloadStart.data))
     taken = 0
     last: int | None = -1

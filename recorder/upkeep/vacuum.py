@@ -51,7 +51,7 @@ class Vacuumed:
 def vacuum(
     db: str | os.PathLike[str] | None = None, *, progress: small_transactions.Progress = small_transactions.unseen
 ) -> Vacuumed:
-    """Rewrites the database without its unused pages (SQLite's `VACUUM`, PostgreSQL's `VACUUM FULL`). If it is
+    """Rewrite the database without its unused pages (SQLite's `VACUUM`, PostgreSQL's `VACUUM FULL`). If it is
     interrupted, the database stays as it was. Meanwhile SQLite's readers read on; a recorder that starts keeps its rows
     in memory.
 
@@ -83,7 +83,7 @@ def vacuum(
 
 
 def forget_writers(address: Address) -> None:
-    """Deletes the positions of processes that wrote last a month ago and have no spool. There is a row for each process
+    """Delete the positions of processes that wrote last a month ago and have no spool. There is a row for each process
     that ever recorded. If a spool of one turns up later, as on another machine, it is stored as if it were new.
     """
     position = WriterPosition
@@ -131,7 +131,7 @@ def _vacuum_file(path: Path, progress: small_transactions.Progress) -> None:
 
 
 def _vacuum_server(url: URL, progress: small_transactions.Progress) -> tuple[int, list[str]]:
-    """Returns how many tables there are, and the names of those that this user may not vacuum."""
+    """Return how many tables there are, and the names of those that this user may not vacuum."""
     metadata = (Table.metadata, NotesTable.metadata, *POSTGRES_METADATA)
     tables = [str(table) for each in metadata for table in each.sorted_tables]
     skipped, notices = list[str](), list[str]()

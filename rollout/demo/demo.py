@@ -45,7 +45,7 @@ def train_demo(
     """Train to the end.
 
     `wrap` is applied to the rollout function, as a user would apply `record(...)`; `on_step(step, steps, mean_reward)`
-    is called after every optimizer step. Raises ImportError, in one line, where a package is missing, and RuntimeError
+    is called after every optimizer step. Raise ImportError, in one line, where a package is missing, and RuntimeError
     where the environment's server does not start.
     """
     missing = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
@@ -89,7 +89,7 @@ class GuessServer:
         return self
 
     def wait_until_ready(self, timeout: float = 60.0) -> str:
-        """Return the server's address once it answers. Raises RuntimeError if it does not within `timeout` seconds."""
+        """Return the server's address once it answers. Raise RuntimeError if it does not within `timeout` seconds."""
         assert self._process.stdout is not None  # noqa: S101 (for the type checker)
         give_up = threading.Timer(timeout, self._process.kill)
         give_up.start()

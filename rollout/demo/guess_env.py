@@ -98,11 +98,11 @@ class GuessEnvironment(Environment):  # type: ignore[misc]
         )
 
     async def reset_async(self, seed: int | None = None, episode_id: str | None = None, **options: Any) -> Any:
-        """Does the same as `reset`; OpenEnv runs the async form without a hop to a thread."""
+        """Do the same as `reset`; OpenEnv runs the async form without a hop to a thread."""
         return self.reset(seed=seed, episode_id=episode_id, **options)
 
     async def step_async(self, action: GuessAction, timeout_s: float | None = None, **options: Any) -> Any:
-        """Does the same as `step`; OpenEnv runs the async form without a hop to a thread."""
+        """Do the same as `step`; OpenEnv runs the async form without a hop to a thread."""
         return self.step(action, timeout_s=timeout_s, **options)
 
     @property

@@ -32,11 +32,11 @@ class Environment:
         return self._started.done() and self._started.exception() is not None
 
     async def owner(self) -> Any:
-        """Returns the client that owns the environment. Raises what its start raised."""
+        """Return the client that owns the environment. Raise what its start raised."""
         return await asyncio.shield(asyncio.wrap_future(self._started))  # others may wait for it too
 
     async def end(self) -> None:
-        """Ends the environment, or lets it end as soon as it has started. Errors are ignored."""
+        """End the environment, or let it end as soon as it has started. Errors are ignored."""
         if self.has_failed:
             return
         ending = self._thread.submit(lambda: asyncio.run(_closed(self._started.result())))
@@ -46,7 +46,7 @@ class Environment:
 
 
 def docker_starter(kind: Any, image: str, *, port: int | None, provider: Any) -> Callable[[Mapping[str, str]], Any]:
-    """Returns a function that starts containers by openenv's `from_docker_image`. `provider` is an instance, a class,
+    """Return a function that starts containers by openenv's `from_docker_image`. `provider` is an instance, a class,
     or None for Docker.
     """
 
@@ -59,7 +59,7 @@ def docker_starter(kind: Any, image: str, *, port: int | None, provider: Any) ->
 
 
 def hub_starter(name: str, *, image: str | None, port: int | None, provider: Any) -> Callable[[Mapping[str, str]], Any]:
-    """Returns a function that starts what openenv's `AutoEnv` finds under a hub id or the name of an installed
+    """Return a function that starts what openenv's `AutoEnv` finds under a hub id or the name of an installed
     environment, one after another. If the hub runs a server of that id, `AutoEnv` uses it; that server takes no
     variables.
     """
@@ -99,7 +99,7 @@ class _OneAtATime:
 
 
 def _docker_or(provider: Any) -> Any:
-    """Returns an instance of the given provider, or of openenv's for Docker."""
+    """Return an instance of the given provider, or of openenv's for Docker."""
     from openenv.core.containers.runtime import LocalDockerProvider
 
     made = LocalDockerProvider() if provider is None else _make_provider(provider)
@@ -111,7 +111,7 @@ def _make_provider(provider: Any) -> Any:
 
 
 async def _resting(client: Any) -> Any:
-    """Returns the client that owns an environment, without a session: a session would take a player's place."""
+    """Return the client that owns an environment, without a session: a session would take a player's place."""
     owner = await client if inspect.isawaitable(client) else client
     await owner.disconnect()
     return owner

@@ -24,14 +24,14 @@ class Connection:
     headers: Mapping[str, str] | None = None  # of the request that opens it
 
     def client(self, kind: Callable[..., Any], base_url: str) -> Any:
-        """Returns a client that is not connected yet. A class of the user gets the arguments that it accepts."""
+        """Return a client that is not connected yet. A class of the user gets the arguments that it accepts."""
         options = {"connect_timeout_s": self.timeout, "message_timeout_s": self.timeout}
         accepted = {name: value for name, value in options.items() if takes(kind, name)}
         return kind(base_url=base_url, **accepted, **({"headers": dict(self.headers)} if self.headers else {}))
 
 
 def takes(function: Callable[..., Any], name: str) -> bool:
-    """Returns True if the callable accepts an argument of that name."""
+    """Return True if the callable accepts an argument of that name."""
     parameters = inspect.signature(function).parameters
     return name in parameters or any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
 
@@ -47,15 +47,15 @@ class Factory:
     starts: ClassVar[bool] = False
 
     async def client(self, variables: Variables) -> Any:  # noqa: ARG002
-        """Returns one more client. Raises what the function raises."""
+        """Return one more client. Raise what the function raises."""
         made = self.make() if inspect.iscoroutinefunction(self.make) else await in_thread(self.make)
         return await made if inspect.isawaitable(made) else made
 
     async def end(self, variables: Variables) -> None:
-        """Does nothing: what the function started, the function or its clients end."""
+        """Do nothing: what the function started, the function or its clients end."""
 
     async def close(self) -> None:
-        """Does nothing, as `end`."""
+        """Do nothing, as `end`."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Started:
     starts: ClassVar[bool] = True
 
     async def client(self, variables: Variables) -> Any:
-        """Returns one more client of the environment with these variables. Raises what openenv raises."""
+        """Return one more client of the environment with these variables. Raise what openenv raises."""
         key = frozenset(variables.items())
         environment = self._environments.get(key)
         if environment is None or environment.has_failed:
@@ -78,13 +78,13 @@ class Started:
         return self.connection.client(type(owner), owner.base_url)
 
     async def end(self, variables: Variables) -> None:
-        """Ends the environment with these variables, if it was started. A later request starts it again."""
+        """End the environment with these variables, if it was started. A later request starts it again."""
         environment = self._environments.pop(frozenset(variables.items()), None)
         if environment is not None:
             await environment.end()
 
     async def close(self) -> None:
-        """Ends all environments concurrently."""
+        """End all environments concurrently."""
         environments = list(self._environments.values())
         self._environments.clear()
         await asyncio.gather(*(environment.end() for environment in environments))
@@ -108,8 +108,8 @@ def source_of(
     timeout: float,
     several: bool,
 ) -> Source:
-    """Returns the source of clients for the arguments of `openenv_rollout_func`, which have the same names. Starts
-    nothing. `several` is True if environments with different variables are needed. Raises TypeError or ValueError, in
+    """Return the source of clients for the arguments of `openenv_rollout_func`, which have the same names. Start
+    nothing. `several` is True if environments with different variables are needed. Raise TypeError or ValueError, in
     one line, if they do not go together, and ImportError if openenv is not installed, or too old for `headers`.
     """
     check_seconds("request_timeout", timeout)
@@ -153,13 +153,13 @@ def source_of(
 
 
 def check_seconds(name: str, seconds: object) -> None:
-    """Raises ValueError unless the timeout is a positive number of seconds."""
+    """Raise ValueError unless the timeout is a positive number of seconds."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds < float("inf"):
         raise ValueError(f"{name} must be a number of seconds above 0, not {seconds!r}")
 
 
 def check_url(name: str, url: object, schemes: tuple[str, ...]) -> None:
-    """Raises ValueError unless the address is an HTTP or WebSocket URL."""
+    """Raise ValueError unless the address is an HTTP or WebSocket URL."""
     if not isinstance(url, str) or not url.startswith(schemes):
         raise ValueError(f"{name} must begin with {' or '.join(schemes)}, not {url!r}")
 

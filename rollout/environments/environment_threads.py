@@ -27,15 +27,15 @@ class BackgroundLoop:
         self._thread.start()
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Returns the coroutine's result, from any other loop."""
+        """Return the coroutine's result, from any other loop."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
 
     def begin(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        """Starts the coroutine without waiting for it. Those that one thread starts, start in that order."""
+        """Start the coroutine without waiting for it. Those that one thread starts, start in that order."""
         asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def stop(self, last: Coroutine[Any, Any, object], seconds: float) -> None:
-        """Runs one last coroutine, with a time limit, and ends the thread. It does not wait if it is called in that
+        """Run one last coroutine, with a time limit, and end the thread. It does not wait if it is called in that
         very thread, which the garbage collector can do.
         """
         ended = asyncio.run_coroutine_threadsafe(last, self._loop)
@@ -51,7 +51,7 @@ class BackgroundLoop:
 
 
 async def in_thread(call: Callable[[], T]) -> T:
-    """Returns the result of a blocking call.
+    """Return the result of a blocking call.
 
     It runs in a new daemon thread, because asyncio's pool is small, hung calls would block it for others, and Python
     waits for that pool when it exits.
@@ -91,7 +91,7 @@ class OwnThread:
         threading.Thread(target=self._work, name="logs-ui-environment", daemon=True).start()
 
     def submit(self, call: Callable[[], T]) -> "Future[T]":
-        """Returns the result of a blocking call, which runs in the caller's context."""
+        """Return the result of a blocking call, which runs in the caller's context."""
         future: Future[T] = Future()
         context = contextvars.copy_context()
 
@@ -110,7 +110,7 @@ class OwnThread:
         return future
 
     def end(self) -> None:
-        """Ends the thread once everything that was submitted is done."""
+        """End the thread once everything that was submitted is done."""
         self._calls.put(None)
 
     def _work(self) -> None:

@@ -53,15 +53,15 @@ class Session:
         self._timeout = timeout
 
     async def reset(self, **arguments: Any) -> Any:
-        """Starts an episode. Returns the client's result: `observation`, `reward`, `done`. Raises SessionError."""
+        """Start an episode. Return the client's result: `observation`, `reward`, `done`. Raise SessionError."""
         return await self._loop.run(self._within_timeout("reset", lambda: self._reset(arguments), arguments))
 
     async def step(self, action: Any) -> Any:
-        """Applies an action, once. Returns the client's result. Raises SessionError."""
+        """Apply an action, once. Return the client's result. Raise SessionError."""
         return await self._loop.run(self._within_timeout("step", lambda: _called(self._client, "step", action)))
 
     async def close(self) -> None:
-        """Closes the client in the background loop; errors are ignored."""
+        """Close the client in the background loop; errors are ignored."""
         with suppress(Exception):
             await asyncio.wait_for(_called(self._client, "close"), _CLOSE_SECONDS)
 
@@ -93,14 +93,14 @@ class _Kept:
     closing: set["asyncio.Task[Any]"] = field(default_factory=set)  # ends of sessions and environments, not awaited
 
     def begin(self, closing: Coroutine[Any, Any, None]) -> None:
-        """Starts a coroutine in the background loop, in the order of these calls."""
+        """Start a coroutine in the background loop, in the order of these calls."""
         if self.loop is None:
             closing.close()
         else:
             self.loop.begin(self._noted(closing))
 
     async def end(self, variables: Variables, sessions: list[Session]) -> None:
-        """Ends one environment, and its sessions. From the first moment on no caller gets it any more."""
+        """End one environment, and its sessions. From the first moment on no caller gets it any more."""
         await self.source.end(variables)
         await asyncio.gather(*(session.close() for session in sessions))
 
@@ -135,7 +135,7 @@ class Sessions:
         weakref.finalize(self, _end, self._kept)
 
     async def open(self, variables: Variables, *, fresh: bool = False) -> Session:
-        """Returns a free session with these variables, or a new one, which connects later. Raises SessionError."""
+        """Return a free session with these variables, or a new one, which connects later. Raise SessionError."""
         key = frozenset(variables.items())
         self._in_use[key] += 1
         try:
@@ -147,19 +147,19 @@ class Sessions:
             raise
 
     def keep(self, session: Session) -> None:
-        """Keeps the session for a later episode."""
+        """Keep the session for a later episode."""
         key = frozenset(session.variables.items())
         self._in_use[key] -= 1
         self._free[key].append(session)
 
     def drop(self, session: Session) -> None:
-        """Closes a session that failed, without waiting: a late answer would be taken for that to a later call."""
+        """Close a session that failed, without waiting: a late answer would be taken for that to a later call."""
         self._in_use[frozenset(session.variables.items())] -= 1
         self._kept.sessions.discard(session)
         self._kept.begin(session.close())
 
     def close(self) -> None:
-        """Closes all sessions, and ends what was started. A later `open` starts anew."""
+        """Close all sessions, and end what was started. A later `open` starts anew."""
         self._free.clear()
         self._in_use.clear()
         self._running.clear()
@@ -178,7 +178,7 @@ class Sessions:
         return session
 
     def _make_room(self, key: _Key, variables: Variables) -> None:
-        """Ends other environments, without waiting, to make room for the requested one."""
+        """End other environments, without waiting, to make room for the requested one."""
         self._running.pop(key, None)
         self._running[key] = variables
         self._most_in_use = max(self._most_in_use, self._in_use.total())
@@ -196,7 +196,7 @@ def _end(worker: _Kept) -> None:
 
 
 def _unwrapped(client: Any) -> Any:
-    """Returns the asynchronous client behind openenv's synchronous one, unless that is already in use."""
+    """Return the asynchronous client behind openenv's synchronous one, unless that is already in use."""
     inner = getattr(client, "async_client", None)
     return client if inner is None or getattr(inner, "_execution_mode", None) == "sync" else inner
 
@@ -212,7 +212,7 @@ async def _called(client: Any, name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _forbid_reconnecting(client: Any) -> None:
-    """Disables reconnecting. A client of openenv opens a new connection if it loses the old one; in the middle of an
+    """Disable reconnecting. A client of openenv opens a new connection if it loses the old one; in the middle of an
     episode that is another environment, which was never reset, so the action must fail instead.
     """
     connection = getattr(client, "_ws", None)
@@ -227,7 +227,7 @@ def _forbid_reconnecting(client: Any) -> None:
 
 
 async def _last_words(client: Any) -> str:
-    """Returns what a server said before it closed the connection, as one that is full does. A client of an older
+    """Return what a server said before it closed the connection, as one that is full does. A client of an older
     openenv does not read it if the connection is closed before its request.
     """
     connection: Any = getattr(client, "_ws", None)

@@ -14,7 +14,7 @@ class DefinitionError(ValueError):
 
 
 def find_evaluation(path: str) -> Evaluation:
-    """Returns the evaluation of "module:name", or the only one of "module". Raises DefinitionError if there is none, or
+    """Return the evaluation of "module:name", or the only one of "module". Raise DefinitionError if there is none, or
     several, or if the module cannot be imported.
     """
     module_name, _, name = path.partition(":")
@@ -38,7 +38,7 @@ def find_evaluation(path: str) -> Evaluation:
 
 
 def rollouts_of(path: str, arguments: Mapping[str, Any]) -> OpenEnvRollouts:
-    """Returns the rollout function of an evaluation, with these arguments of `openenv_rollout_func`. Raises
+    """Return the rollout function of an evaluation, with these arguments of `openenv_rollout_func`. Raise
     DefinitionError as `find_evaluation` does, and ValueError if an argument of the environment is among them.
     """
     parameters = inspect.signature(openenv_rollout_func).parameters

@@ -36,13 +36,13 @@ class Figures:
 
     @property
     def mean(self) -> float:
-        """Returns the mean over rollouts that have a reward; NaN without any."""
+        """Return the mean over rollouts that have a reward; NaN without any."""
         rewards = [sample.reward for sample in self.samples if sample.reward is not None]
         return fmean(rewards) if rewards else math.nan
 
     @property
     def stderr(self) -> float:
-        """Returns the standard error of the mean. Rollouts of one prompt are correlated, so prompts are the sampling
+        """Return the standard error of the mean. Rollouts of one prompt are correlated, so prompts are the sampling
         unit: NaN for a single prompt.
         """
         groups, mean = self._rewards.values(), self.mean
@@ -52,7 +52,7 @@ class Figures:
         return math.sqrt(squares * len(groups) / (len(groups) - 1)) / sum(map(len, groups))
 
     def pass_at(self, k: int) -> float:
-        """Returns the probability that one of k rollouts of a prompt passes: the unbiased estimator of Chen et al.
+        """Return the probability that one of k rollouts of a prompt passes: the unbiased estimator of Chen et al.
         2021, over prompts with at least k rollouts that have a reward; NaN without any.
         """
         counts = [
@@ -63,7 +63,7 @@ class Figures:
 
     @property
     def scores(self) -> dict[str, float]:
-        """Returns the mean of each score, over the rollouts that have it."""
+        """Return the mean of each score, over the rollouts that have it."""
         values: defaultdict[str, list[float]] = defaultdict(list)
         for sample in self.samples:
             for name, value in sample.scores.items():
@@ -73,12 +73,12 @@ class Figures:
 
     @property
     def errors(self) -> list[str]:
-        """Returns the errors of rollouts that failed, one line each. A rollout whose score is None did not fail."""
+        """Return the errors of rollouts that failed, one line each. A rollout whose score is None did not fail."""
         return [sample.error for sample in self.samples if sample.error is not None]
 
     @cached_property
     def _rewards(self) -> dict[int, list[float]]:
-        """Returns rewards by prompt."""
+        """Return rewards by prompt."""
         rewards: defaultdict[int, list[float]] = defaultdict(list)
         for sample in self.samples:
             if sample.reward is not None:
@@ -114,7 +114,7 @@ class Report(Figures):
 
     @property
     def tasks(self) -> dict[str, Figures]:
-        """Returns figures by task, in order of appearance; empty without tasks."""
+        """Return figures by task, in order of appearance; empty without tasks."""
         samples: defaultdict[str, list[Sample]] = defaultdict(list)
         for sample in self.samples:
             if sample.task is not None:
@@ -123,7 +123,7 @@ class Report(Figures):
 
     @property
     def scalars(self) -> dict[str, float]:
-        """Returns figures that are stored with the run, by name; unknown ones are left out."""
+        """Return figures that are stored with the run, by name; unknown ones are left out."""
         values = {"reward": self.mean, "reward_stderr": self.stderr, "failed": float(len(self.errors))}
         values |= {f"pass@{k}": self.pass_at(k) for k in (1, self.per_prompt)}
         values |= {f"rewards/{name}": mean for name, mean in self.scores.items()}
@@ -131,11 +131,11 @@ class Report(Figures):
 
     @property
     def frame(self) -> "pd.DataFrame":
-        """Returns its rollouts, as `load_run()` does."""
+        """Return its rollouts, as `load_run()` does."""
         return load_run(self.run, self.db)
 
     def shortfall(self, score: float, *, max_errors: int = 0) -> str | None:
-        """Returns why the result is not enough, in a line: a mean below `score`, too many failures; None if it is."""
+        """Return why the result is not enough, in a line: a mean below `score`, too many failures; None if it is."""
         if len(self.errors) > max_errors:
             return f"{len(self.errors)} of {len(self.samples)} rollouts failed. The first: {self.errors[0]}"
         if math.isnan(self.mean):
@@ -145,7 +145,7 @@ class Report(Figures):
         return None
 
     def assert_at_least(self, score: float, *, max_errors: int = 0) -> None:
-        """Asserts that the result is enough, in a test.
+        """Assert that the result is enough, in a test.
 
         Raises:
             AssertionError: the mean is below `score`, or there is none, or more rollouts than `max_errors` failed.

@@ -146,22 +146,22 @@ class Evaluation:
         self._diagnosis = diagnosis
 
     def __call__(self, row: EvaluationRow) -> Score:
-        """Returns the function's own score."""
+        """Return the function's own score."""
         return self._scoring.score(row)
 
     @property
     def dataset(self) -> Any:
-        """Returns a `datasets.Dataset` for the trainer; its prompts are messages."""
+        """Return a `datasets.Dataset` for the trainer; its prompts are messages."""
         return self._prompts.for_trainer()
 
     @property
     def rewards(self) -> list[RewardFunc]:
-        """Returns reward functions for the trainer: one, or one for each of the weights."""
+        """Return reward functions for the trainer: one, or one for each of the weights."""
         return self._scoring.reward_funcs()
 
     @property
     def reward_weights(self) -> list[float]:
-        """Returns the weights for the trainer's arguments, in the order of `rewards`."""
+        """Return the weights for the trainer's arguments, in the order of `rewards`."""
         return list((self._scoring.weights or {self.name: 1.0}).values())
 
     def rollout_func(
@@ -174,7 +174,7 @@ class Evaluation:
         db: str | os.PathLike[str] | None = None,
         announce: bool = True,
     ) -> OpenEnvRollouts:
-        """Returns the rollout function for the trainer, recorded under the evaluation's name.
+        """Return the rollout function for the trainer, recorded under the evaluation's name.
 
         Args:
             model: as `openenv_rollout_func` takes it; None is the trainer's own.
@@ -195,7 +195,7 @@ class Evaluation:
         return recorded
 
     def rollouts(self, *, sampling: Sampling | Mapping[str, Any] | None = None, **model: Any) -> OpenEnvRollouts:
-        """Returns the same as `rollout_func`, unrecorded; `openenv_rollout_func(env_path=...)` uses it."""
+        """Return the same as `rollout_func`, unrecorded; `openenv_rollout_func(env_path=...)` uses it."""
         sampled = self._sampling(sampling, has_seed=model.get("model") is not None)
         wiring: dict[str, Any] = {**self._wiring, "sampling": sampled}
         rollouts = _maker(self._wiring)(**wiring, **model)
@@ -218,7 +218,7 @@ class Evaluation:
         db: str | os.PathLike[str] | None = None,
         progress: Progress | None = None,
     ) -> Report:
-        """Evaluates a model on a server, and records each rollout, in mode "eval" and under the evaluation's name.
+        """Evaluate a model on a server, and record each rollout, in mode "eval" and under the evaluation's name.
 
         The server is asked by messages, so any server with OpenAI's chat interface will do; token ids are recorded if
         it returns them. `max_completion_tokens` limits each answer here. Tasks and seeds are those of a trainer's
@@ -295,7 +295,7 @@ class _NoEnvironment:
 
 
 def _wired(wiring: Wiring, prompts: Prompts) -> Wiring:
-    """Returns the arguments for `openenv_rollout_func`. Raises TypeError or ValueError if they do not fit together."""
+    """Return the arguments for `openenv_rollout_func`. Raise TypeError or ValueError if they do not fit together."""
     odd = [name for name in wiring if name not in Wiring.__annotations__]
     if odd:
         hint = ": give the model to rollout_func() or run()" if odd[0].startswith(("model", "api_key")) else ""

@@ -35,14 +35,14 @@ class MessageChat(Chat):
     heard: list[Message] = field(default_factory=list)
 
     def prompt_ids(self, prompt: Prompt, more: Sequence[Message] = ()) -> list[int]:
-        """Returns numbers of messages. A text becomes a user message: servers apply their template to everything."""
+        """Return numbers of messages. A text becomes a user message: servers apply their template to everything."""
         return self.numbers(joined([*as_messages(prompt), *more]))
 
     def inserted(self, answer: Sequence[int], messages: Sequence[Message], *, plain: bool = False) -> list[int]:  # noqa: ARG002
         return self.numbers(joined(messages))
 
     def numbers(self, messages: Sequence[Message]) -> list[int]:
-        """Returns the numbers of new messages."""
+        """Return the numbers of new messages."""
         self.heard.extend(messages)
         return list(range(len(self.heard) - len(messages), len(self.heard)))
 
@@ -74,7 +74,7 @@ class Offline:
     progress: Progress | None
 
     def check(self) -> None:
-        """Raises GenerationError or SessionError if the model does not answer, or the environment lacks sessions."""
+        """Raise GenerationError or SessionError if the model does not answer, or the environment lacks sessions."""
 
         async def tried() -> None:
             await self.server.preflight()
@@ -85,7 +85,7 @@ class Offline:
         run(tried())
 
     def play(self, recording: OpenRun) -> list[Sample]:
-        """Plays, scores and records all rollouts. An exception becomes the rollout's own error."""
+        """Play, score and record all rollouts. An exception becomes the rollout's own error."""
         episodes = self._episodes()
 
         def play(row: int) -> Awaitable[Sample]:
@@ -135,7 +135,7 @@ class Offline:
         return sample
 
     def _scored(self, row: EvaluationRow) -> tuple[Mapping[str, float | None], str | None]:
-        """Returns the scores, or why there are none. A judge that is called is no generation of the rollout."""
+        """Return the scores, or why there are none. A judge that is called is no generation of the rollout."""
         try:
             with unrecorded():
                 return self.scoring.parts(row), None

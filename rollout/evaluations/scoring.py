@@ -51,7 +51,7 @@ class EvaluationRow:
 
     @property
     def answer(self) -> str:
-        """Returns the text of the model's last answer; empty if it has none."""
+        """Return the text of the model's last answer; empty if it has none."""
         answers = [message.get("content") for message in self.messages if message.get("role") == "assistant"]
         return str(answers[-1] or "") if answers else ""
 
@@ -72,7 +72,7 @@ class Scoring:
         self._scored: tuple[Any, list[dict[str, float | None]]] = (None, [])
 
     def parts(self, row: EvaluationRow) -> dict[str, float | None]:
-        """Returns the scores by name: the dict's, or one under the evaluation's name. Raises what the function raises,
+        """Return the scores by name: the dict's, or one under the evaluation's name. Raise what the function raises,
         and TypeError or ValueError if it returned something that is not a score.
         """
         score = self.score(row)
@@ -92,16 +92,16 @@ class Scoring:
         return {name: _number(name, score.get(name)) for name in self.weights}
 
     def total(self, parts: Mapping[str, float | None]) -> float | None:
-        """Returns the weighted sum of the scores; None if all of them are None."""
+        """Return the weighted sum of the scores; None if all of them are None."""
         scores = {name: value for name, value in parts.items() if value is not None}
         return sum(value * (self.weights or {}).get(name, 1.0) for name, value in scores.items()) if scores else None
 
     def remember(self, rollouts: Sequence[Rollout]) -> None:
-        """Keeps the conversations of a batch, which is scored next: the trainer knows only their tokens."""
+        """Keep the conversations of a batch, which is scored next: the trainer knows only their tokens."""
         self._played = [(rollout.trajectory.completion_ids, rollout.messages) for rollout in rollouts]
 
     def reward_funcs(self) -> list[RewardFunc]:
-        """Returns reward functions, one for each score. A row that failed, or cannot be scored, has none."""
+        """Return reward functions, one for each score. A row that failed, or cannot be scored, has none."""
         return [self._reward_func(name) for name in self.weights or [self.name]]
 
     def _reward_func(self, name: str) -> RewardFunc:
@@ -117,7 +117,7 @@ class Scoring:
         return reward
 
     def _batch(self, rows: Mapping[int, EvaluationRow], count: int) -> list[dict[str, float | None]]:
-        """Scores a batch. Raises what the function raises if it raises for every row."""
+        """Score a batch. Raise what the function raises if it raises for every row."""
         scored: list[dict[str, float | None]] = [{} for _ in range(count)]
         errors: list[Exception] = []
         for i, row in rows.items():
@@ -137,7 +137,7 @@ class Scoring:
     def _rows(
         self, prompts: Sequence[Any], completions: Sequence[Any], ids: Sequence[Any], columns: Mapping[str, Any]
     ) -> dict[int, EvaluationRow]:
-        """Returns the rows that can be scored, by index."""
+        """Return the rows that can be scored, by index."""
         count = len(prompts)
 
         def of(name: str, i: int, otherwise: Any) -> Any:
@@ -167,12 +167,12 @@ class Scoring:
 
 
 def task_name(*named: Any) -> str | None:
-    """Returns the first value that is a name, as recorded rollouts are named."""
+    """Return the first value that is a name, as recorded rollouts are named."""
     return next((str(name) for name in named if name is not None), None)
 
 
 def _number(name: str, value: Any) -> float | None:
-    """Returns the score as a number. Raises TypeError or ValueError if it is none."""
+    """Return the score as a number. Raise TypeError or ValueError if it is none."""
     if value is None:
         return None
     try:

@@ -25,7 +25,7 @@ class ExactHarnessAdapter:
         self._adapter = adapter
 
     def run_white_box(self, model_step: Callable[..., Any], session: Any, limits: Any = None) -> Any:
-        """Returns a `HarnessRolloutResult`.
+        """Return a `HarnessRolloutResult`.
 
         Raises:
             ValueError: a context does not continue the one before it with its answer, or log-probs are missing.
@@ -48,14 +48,14 @@ class ExactHarnessAdapter:
         return result
 
     def run_black_box(self, session: Any, limits: Any = None) -> Any:
-        """Calls the inner adapter, which does not use the trainer's model."""
+        """Call the inner adapter, which does not use the trainer's model."""
         from openenv.core.harness import MCPHarnessAdapter
 
         return (self._adapter or MCPHarnessAdapter()).run_black_box(session, limits)
 
 
 def _continue(trajectory: Trajectory, result: Any) -> None:
-    """Adds a model step's result."""
+    """Add a model step's result."""
     if len(result.logprobs) != len(result.completion_ids):
         raise ValueError(f"The model gave {len(result.logprobs)} log-probs for {len(result.completion_ids)} tokens")
     context = trajectory.context
@@ -72,7 +72,7 @@ def _continue(trajectory: Trajectory, result: Any) -> None:
 
 
 def _take_back_silence(result: Any) -> None:
-    """Removes the empty response that ended the loop when tokens ran out."""
+    """Remove the empty response that ended the loop when tokens ran out."""
     result.done = False
     result.metrics["truncated"] = True
     if result.messages and result.messages[-1] == {"role": "assistant", "content": ""}:

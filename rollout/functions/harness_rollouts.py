@@ -201,7 +201,7 @@ class HarnessRollouts:
         self._failures = Failures(is_checked=False)
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """Plays a session for each of the N prompts.
+        """Play a session for each of the N prompts.
 
         Raises:
             RuntimeError: no rollout of the first batch, or of several batches in a row, could be made.
@@ -236,7 +236,7 @@ class HarnessRollouts:
         return await play_rows(len(prompts), model, self.concurrency or len(prompts), play)
 
     async def _play(self, prompt: Any, trainer: Any, step: HarnessModelStep, assigned: Assignment) -> _HarnessRollout:
-        """Plays one row with OpenEnv's own function, for this row alone. An exception becomes the row's own error."""
+        """Play one row with OpenEnv's own function, for this row alone. An exception becomes the row's own error."""
         from openenv.core.harness import build_harness_rollout_func
 
         rollout = _HarnessRollout(step.trajectory)
@@ -269,7 +269,7 @@ _STOPS = {"max_completion_tokens": "length", "max_tool_calls": "turn_limit", "ma
 
 
 def _ended(step: HarnessModelStep, session: WatchedSession, state: Mapping[str, Any]) -> str:
-    """Returns the stop reason of a rollout."""
+    """Return the stop reason of a rollout."""
     if step.is_out_of_tokens:
         return "max_completion_tokens"
     if session.is_done:
@@ -282,7 +282,7 @@ def _ended(step: HarnessModelStep, session: WatchedSession, state: Mapping[str, 
 def _steps(
     act: Act | None, result_role: ResultRole, max_completion_tokens: int | None, model: Any, *, tools_in_prompt: bool
 ) -> Callable[[Any, Ask], HarnessModelStep]:
-    """Makes the model steps of a trainer's rows."""
+    """Make the model steps of a trainer's rows."""
     if act is not None and not callable(act):
         raise TypeError(f"act must be a function of an answer's text, or None, not {act!r}")
     if result_role not in ("tool", "user"):

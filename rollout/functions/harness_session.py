@@ -45,13 +45,13 @@ class WatchedSession:
         self._tools = trace_env(_Tools(self._called))
 
     def __getattr__(self, name: str) -> Any:
-        """Passes on any other attribute: a user's own harness may use it."""
+        """Pass on any other attribute: a user's own harness may use it."""
         if name.startswith("_") or self._session is None:
             raise AttributeError(name)
         return getattr(self._session, name)
 
     def create(self, task: Any) -> "WatchedSession":
-        """Creates the session and returns this object, as the factory does. If that fails, a second session is tried,
+        """Create the session and return this object, as the factory does. If that fails, a second session is tried,
         because nothing has counted yet.
         """
         task = task if self.assigned.task is None else self.assigned.task
@@ -65,7 +65,7 @@ class WatchedSession:
         return self
 
     def initial_messages(self) -> Any:
-        """Returns the session's first messages."""
+        """Return the session's first messages."""
         return self._first
 
     def list_tools(self) -> Any:
@@ -81,14 +81,14 @@ class WatchedSession:
         return self._tools.result
 
     def verify(self, transcript: Any, final_state: dict[str, Any] | None = None) -> Any:
-        """Passes on the environment's reward; 0.0 if there is none, because OpenEnv requires a number."""
+        """Pass on the environment's reward; 0.0 if there is none, because OpenEnv requires a number."""
         self.final_state = final_state
         verified = self._call("verify()", lambda: self._session.verify(transcript, final_state))
         self.is_rewarded |= verified.env_reward is not None
         return verified if self.is_rewarded else replace(verified, env_reward=0.0)
 
     def close(self) -> None:
-        """Closes the session; errors are ignored."""
+        """Close the session; errors are ignored."""
         closing = self._thread.submit(self._session.close)
         self._thread.end()
         if not self._hangs:
@@ -96,7 +96,7 @@ class WatchedSession:
                 closing.result(_CLOSE_SECONDS)
 
     def _begin(self, task: Any) -> None:
-        """Makes a session, and gets its first messages."""
+        """Make a session, and get its first messages."""
         options = {"seed": self.assigned.seed}
         if self.assigned.seed is None or not takes(self.factory.create, "seed"):
             options = {}
@@ -110,7 +110,7 @@ class WatchedSession:
             raise
 
     def _called(self, name: str, arguments: dict[str, Any]) -> Any:
-        """Returns a tool's result, or what was wrong with the call."""
+        """Return a tool's result, or what was wrong with the call."""
         from openenv.core.harness import ToolResult
 
         fault = f"There is no tool {name!r}; there are: {', '.join(self._known)}"
@@ -142,7 +142,7 @@ class _Tools:
     result: Any = None  # the result of the last call
 
     def step(self, action: dict[str, Any]) -> tuple[Any, float | None, bool, dict[str, Any]]:
-        """Returns observation, reward, done, and further information."""
+        """Return observation, reward, done, and further information."""
         result = self.result = self.call(action["name"], dict(action["arguments"]))
         info = dict(result.metadata)
         if result.error is not None:
@@ -151,7 +151,7 @@ class _Tools:
 
 
 def _reward(result: Any) -> float | None:
-    """Returns the reward of a result, from where OpenEnv looks for it."""
+    """Return the reward of a result, from where OpenEnv looks for it."""
     reward = result.metadata.get("reward")
     if reward is None and isinstance(result.data, dict):
         reward = result.data.get("reward")

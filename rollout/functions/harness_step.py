@@ -47,7 +47,7 @@ class HarnessModelStep:
     _calls: int = 0
 
     def __call__(self, messages: Sequence[Message], tools: Sequence[Any], sampling: Mapping[str, Any]) -> Any:
-        """Returns a `ModelStepResult`: its context as `prompt_ids`, and what was sampled. Raises GenerationError if the
+        """Return a `ModelStepResult`: its context as `prompt_ids`, and what was sampled. Raise GenerationError if the
         model failed, and ValueError if the harness changed messages that the model has seen.
         """
         from openenv.core.harness import ModelStepResult
@@ -73,7 +73,7 @@ class HarnessModelStep:
         return ModelStepResult(LLMResponse(answer.text, calls), context, list(answer.ids), logprobs)
 
     def _news(self, messages: Sequence[Message]) -> list[Message]:
-        """Returns the messages that the model has not seen yet, without its own answer."""
+        """Return the messages that the model has not seen yet, without its own answer."""
         seen_count = len(self._messages)
         if list(messages[:seen_count]) != self._messages:
             raise ValueError(
@@ -107,7 +107,7 @@ class HarnessModelStep:
         return replace(sampling, max_tokens=min(sampling.max_tokens, room))
 
     def _parse_calls(self, context: Sequence[int], answer: Answer) -> Calls:
-        """Returns the calls in an answer; empty if none can be read."""
+        """Return the calls in an answer; empty if none can be read."""
         try:
             calls = tool_calls(self.chat.tokenizer, context, answer) if self.act is None else self.act(answer.text)
             return [(str(name), dict(arguments)) for name, arguments in calls or ()]
@@ -117,7 +117,7 @@ class HarnessModelStep:
 
 
 def tool_calls(tokenizer: Any, context: Sequence[int], answer: Answer) -> Calls:
-    """Returns names and arguments of the calls in an answer to a context. Raises what parsers raise."""
+    """Return names and arguments of the calls in an answer to a context. Raise what parsers raise."""
     if getattr(tokenizer, "response_template", None) or getattr(tokenizer, "response_schema", None):
         # The newer templates have to see what the prompt wrote of the answer, such as an opening <think>.
         more = {"prefix": list(context)} if getattr(tokenizer, "response_template", None) else {}
@@ -135,6 +135,6 @@ def _arguments(value: Any) -> Mapping[str, Any]:
 
 
 def _schema(tool: Any) -> dict[str, Any]:
-    """Returns an MCP tool in the form that chat templates take."""
+    """Return an MCP tool in the form that chat templates take."""
     function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
     return {"type": "function", "function": function}

@@ -158,7 +158,7 @@ def openenv_rollout_func(
 
 
 def environment_reward(env_reward: list[float | None], **_: Any) -> list[float | None]:
-    """Returns a reward function for the trainer: the environment's reward of each episode; None if the episode failed,
+    """Return a reward function for the trainer: the environment's reward of each episode; None if the episode failed,
     which TRL leaves unscored.
 
     Examples:
@@ -200,7 +200,7 @@ class OpenEnvRollouts:
         self._failures = Failures()
 
     def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
-        """Plays an episode for each of the N prompts.
+        """Play an episode for each of the N prompts.
 
         Raises:
             RuntimeError: in the first batch, what is missing; later, that no rollout of several batches in a row could
@@ -216,8 +216,8 @@ class OpenEnvRollouts:
     def of_evaluation(
         self, name: str, *, rotation: Rotation, played: Callable[[Sequence[play.Rollout]], None]
     ) -> "OpenEnvRollouts":
-        """Sets an evaluation's name and rotation of tasks and seeds, makes user messages of prompts that are texts, and
-        returns itself. `played` is called after each batch of a trainer.
+        """Set an evaluation's name and rotation of tasks and seeds, make user messages of prompts that are texts, and
+        return itself. `played` is called after each batch of a trainer.
         """
         self.__name__ = name
         self.rotation = rotation
@@ -226,14 +226,14 @@ class OpenEnvRollouts:
         return self
 
     def close(self) -> None:
-        """Ends all sessions, and the environments that were started. A later call starts anew."""
+        """End all sessions, and the environments that were started. A later call starts anew."""
         self.sessions.close()
         self._is_checked = False
 
     def episodes(
         self, prompts: Sequence[Any], assignments: Sequence[Assignment], *, model: Model, chat: Chat, budget: int
     ) -> play.Episodes:
-        """Returns the episodes of a batch (N), for any model. `sampling` may limit an answer more than `budget`."""
+        """Return the episodes of a batch (N), for any model. `sampling` may limit an answer more than `budget`."""
         return play.Episodes(
             rules=self.rules,
             sessions=self.sessions,

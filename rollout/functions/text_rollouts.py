@@ -46,17 +46,17 @@ class TextEnv(Protocol):
 
     @property
     def reward(self) -> float | None:
-        """Returns the reward of the episode so far."""
+        """Return the reward of the episode so far."""
 
     @property
     def alive(self) -> bool:
         """True while the episode continues."""
 
     def reset(self, seed: Any, /) -> "str | tuple[TextEnv, str]":
-        """Starts an episode: the same one for the same seed."""
+        """Start an episode: the same one for the same seed."""
 
     def step(self, action: str, /) -> "str | tuple[TextEnv, str]":
-        """Applies an action."""
+        """Apply an action."""
 
 
 def text_rollout_func(
@@ -202,7 +202,7 @@ class _Client:
 
     @classmethod
     async def opened(cls, env_factory: Callable[[], Any]) -> Any:
-        """Creates the environment in a thread of its own. If that raises or is cancelled, the thread ends; an
+        """Create the environment in a thread of its own. If that raises or is cancelled, the thread ends; an
         environment that is created too late is closed there.
         """
         client = cls(env_factory)
@@ -223,7 +223,7 @@ class _Client:
         return await self._in_thread(lambda: self._read_result("step", self._env.step(action)))
 
     async def close(self) -> None:
-        """Closes the environment once a hanging call has returned, however late: the caller may stop waiting."""
+        """Close the environment once a hanging call has returned, however late: the caller may stop waiting."""
         await asyncio.shield(asyncio.wrap_future(self._submit_close()))
 
     def _submit_close(self) -> "Future[None]":
@@ -247,6 +247,6 @@ class _Client:
 
 
 def _action(text: str) -> str | None:
-    """Returns the action; None while the model still thinks."""
+    """Return the action; None while the model still thinks."""
     _, ended, action = text.rpartition("</think>")
     return None if not ended and "<think>" in action else action.strip()

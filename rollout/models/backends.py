@@ -42,7 +42,7 @@ class Sampling:
 
 
 def stop_texts(stop: Any) -> tuple[str, ...]:
-    """Returns the stop strings as a tuple. Raises TypeError unless all are strings that are not empty."""
+    """Return the stop strings as a tuple. Raise TypeError unless all are strings that are not empty."""
     texts = (stop,) if isinstance(stop, str) else stop
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) and text for text in texts):
         raise TypeError(f"sampling.stop must be a list of non-empty strings, not {stop!r}")
@@ -65,13 +65,13 @@ class Model(Protocol):
     """
 
     def enter(self, row: int) -> None:
-        """Announces that this row will ask. Rows need not enter at once: some may wait for others to leave."""
+        """Announce that this row will ask. Rows need not enter at once: some may wait for others to leave."""
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """Returns one answer to `context` (L token ids), for the batch's row `row`. Raises `GenerationError`."""
+        """Return one answer to `context` (L token ids), for the batch's row `row`. Raise `GenerationError`."""
 
     async def leave(self, row: int) -> None:
-        """Announces that this row asks no more. A backend with batches waits for all that have entered and not left."""
+        """Announce that this row asks no more. A backend with batches waits for all that have entered and not left."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class AroundModel:
 
 
 async def try_model(model: Model, tokenizer: Any, sampling: Sampling) -> None:
-    """Tries the model before the first batch by its `preflight(tokenizer, sampling)`, if it has one."""
+    """Try the model before the first batch by its `preflight(tokenizer, sampling)`, if it has one."""
     preflight = getattr(model, "preflight", None)
     if preflight is not None:
         with unrecorded():

@@ -54,23 +54,23 @@ class Server:
         return f"{type(self).__name__}({self._shown!r}, {self.model!r})"
 
     def enter(self, row: int) -> None:
-        """Does the same as `Model.enter`."""
+        """Do the same as `Model.enter`."""
         self._rows.add(row)
 
     async def leave(self, row: int) -> None:
-        """Does the same as `Model.leave`. The connections are closed once no row is left."""
+        """Do the same as `Model.leave`. The connections are closed once no row is left."""
         self._rows.discard(row)
         if not self._rows:
             await self.close()
 
     async def close(self) -> None:
-        """Closes the connections, if they belong to this loop."""
+        """Close the connections, if they belong to this loop."""
         (loop, client), self._client = self._client or (None, None), None
         if client is not None and loop is asyncio.get_running_loop():
             await client.close()
 
     def connected(self) -> Any:
-        """Returns the package's client for the running loop."""
+        """Return the package's client for the running loop."""
         loop = asyncio.get_running_loop()
         if self._client is None or self._client[0] is not loop:
             from openai import AsyncOpenAI
@@ -79,7 +79,7 @@ class Server:
         return self._client[1]
 
     async def check_served(self) -> None:
-        """Raises GenerationError if the server lists its models and this is none of them."""
+        """Raise GenerationError if the server lists its models and this is none of them."""
         from openai import NotFoundError
 
         async with self.explained():
@@ -94,7 +94,7 @@ class Server:
             )
 
     def first_choice(self, completion: Any) -> dict[str, Any]:
-        """Returns the first choice of a reply, which the package does not check."""
+        """Return the first choice of a reply, which the package does not check."""
         reply = completion.model_dump(exclude_unset=True, warnings=False) if hasattr(completion, "model_dump") else None
         if not isinstance(reply, dict):
             raise self.error("sent a reply that is not a completion", "Is the address right?")
@@ -105,7 +105,7 @@ class Server:
 
     @asynccontextmanager
     async def explained(self) -> AsyncIterator[None]:
-        """Limits the time of a request, retries included, and turns errors into one line."""
+        """Limit the time of a request, retries included, and turn errors into one line."""
         from openai import APIConnectionError, APIStatusError, OpenAIError
 
         try:
@@ -126,13 +126,13 @@ class Server:
             ) from error
 
     def error(self, what: str, advice: str = "") -> GenerationError:
-        """Returns one line: which server, what it did, what to do."""
+        """Return one line: which server, what it did, what to do."""
         line = f"The model server {self._shown} {what}".rstrip(".") + "."
         return GenerationError(f"{line} {advice.rstrip('.')}{'' if advice.endswith('?') else '.'}" if advice else line)
 
 
 def _address(base_url: Any) -> SplitResult:
-    """Returns the parts of the address. Raises ValueError if it is none that the package would take."""
+    """Return the parts of the address. Raise ValueError if it is none that the package would take."""
     from httpx import URL, InvalidURL
 
     if isinstance(base_url, str) and base_url.isprintable():
@@ -146,7 +146,7 @@ def _address(base_url: Any) -> SplitResult:
 
 
 def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:
-    """Returns arguments for the openai package; parameters that OpenAI does not know go into the body as they are."""
+    """Return arguments for the openai package; parameters that OpenAI does not know go into the body as they are."""
     more: dict[str, Any] = {"top_k": sampling.top_k, "min_p": sampling.min_p}
     more["repetition_penalty"] = sampling.repetition_penalty
     if ids:
@@ -164,7 +164,7 @@ def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:
 
 
 def _server_message(error: Any) -> str:
-    """Returns the server's own words of a refusal, wherever it put them."""
+    """Return the server's own words of a refusal, wherever it put them."""
     body = error.body if isinstance(error.body, dict) else {}
     inner = body.get("error") if isinstance(body.get("error"), dict) else body
     return _line(inner.get("message") or error.message if isinstance(inner, dict) else error.message)

@@ -4,5 +4,5 @@ from logs_ui.recorder.snapshot import visible
 
 
 def one_line(error: BaseException) -> str:
-    """Returns an exception's type and message."""
+    """Return an exception's type and message."""
     return visible(f"{type(error).__name__}: {error}")

@@ -24,7 +24,7 @@ class Reply:
 
     @property
     def text(self) -> str:
-        """Returns the answer's text; empty if it only called tools."""
+        """Return the answer's text; empty if it only called tools."""
         return self.message.get("content") or ""
 
 
@@ -59,7 +59,7 @@ class ServerModel(Server):
     _slow = "Lower concurrency, or give it longer by model=ServerModel(url, name, timeout=...)"
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:  # noqa: ARG002
-        """Does the same as `Model.answer`."""
+        """Do the same as `Model.answer`."""
         async with self.explained():
             completion = await self.connected().completions.create(
                 model=self.model, prompt=list(context), logprobs=1, **request(sampling, ids=True)
@@ -73,7 +73,7 @@ class ServerModel(Server):
         return Answer(ids, logprobs, finish, choice.get("text") or "")
 
     async def preflight(self, tokenizer: Any, sampling: Sampling) -> None:
-        """Asks for one token, before a training starts, and warns if log-probs are not those of the sampled
+        """Ask for one token, before a training starts, and warn if log-probs are not those of the sampled
         distribution.
 
         Raises:
@@ -115,7 +115,7 @@ class ServerModel(Server):
         return choice
 
     def _sampled(self, choice: Mapping[str, Any]) -> tuple[list[int], list[float] | None]:
-        """Returns the (S,) sampled ids and their log-probs."""
+        """Return the (S,) sampled ids and their log-probs."""
         ids = choice.get("token_ids")
         if ids is None:
             raise self.error(
@@ -138,7 +138,7 @@ class ChatModel(Server):
     _limit = "max_tokens"
 
     async def reply(self, messages: Sequence[Mapping[str, Any]], sampling: Sampling) -> Reply:
-        """Returns one answer to a conversation. The row has entered before and leaves at its end. Raises
+        """Return one answer to a conversation. The row has entered before and leaves at its end. Raise
         GenerationError if the server failed, or refused.
         """
         from openai import BadRequestError
@@ -158,7 +158,7 @@ class ChatModel(Server):
         return Reply(choice["message"], choice.get("finish_reason"))
 
     async def preflight(self) -> None:
-        """Raises GenerationError if the server does not answer, or does not serve the model."""
+        """Raise GenerationError if the server does not answer, or does not serve the model."""
         try:
             await self.check_served()
         finally:
@@ -171,7 +171,7 @@ class ChatModel(Server):
 
 
 def _is_neutral(sampling: Sampling) -> bool:
-    """Returns True if answers are sampled from the model's own distribution. A parameter that is unset is unknown."""
+    """Return True if answers are sampled from the model's own distribution. A parameter that is unset is unknown."""
     return (
         sampling.temperature == 1
         and sampling.top_p in {None, 1}

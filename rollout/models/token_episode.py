@@ -43,18 +43,18 @@ class Trajectory:
 
     @property
     def context(self) -> list[int]:
-        """Returns the ids that the model is given next."""
+        """Return the ids that the model is given next."""
         return self.prompt_ids + self.completion_ids
 
     def sample(self, answer: Answer) -> None:
-        """Appends the ids that the model sampled."""
+        """Append the ids that the model sampled."""
         self.completion_ids += answer.ids
         self.mask += [1] * len(answer.ids)
         if self.logprobs is not None:
             self.logprobs = None if answer.logprobs is None else self.logprobs + answer.logprobs
 
     def insert(self, ids: Sequence[int]) -> None:
-        """Appends the environment's message, as tokens that are not trained on."""
+        """Append the environment's message, as tokens that are not trained on."""
         self.completion_ids += ids
         self.mask += [0] * len(ids)
         if self.logprobs is not None:

@@ -16,7 +16,7 @@ _SETTINGS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
 def engine_of(trainer: Any) -> "Engine":
-    """Returns the engine that matches how the trainer itself generates."""
+    """Return the engine that matches how the trainer itself generates."""
     return _VLLM(trainer) if trainer.use_vllm else _Transformers(trainer)
 
 
@@ -35,19 +35,19 @@ class Engine(ABC):
     def generate(
         self, contexts: list[list[int]], limits: list[int], sampling: Sampling
     ) -> Sequence[Answer | GenerationError]:
-        """Returns an answer to each of the N contexts, with at most as many tokens as its limit, or why it cannot be
+        """Return an answer to each of the N contexts, with at most as many tokens as its limit, or why it cannot be
         trained on. `sampling.max_tokens` is at least the largest limit, and equal on all ranks.
         """
 
     def enter_thread(self) -> None:
-        """Selects CUDA's current device, which each thread has for itself."""
+        """Select CUDA's current device, which each thread has for itself."""
         if self._trainer.accelerator.device.type == "cuda":
             import torch
 
             torch.cuda.set_device(self._trainer.accelerator.device)
 
     def gather(self, value: Any) -> list[Any]:
-        """Returns the values of all ranks, in their order."""
+        """Return the values of all ranks, in their order."""
         from accelerate.utils import gather_object
 
         gathered: list[Any] = gather_object([value])
@@ -59,7 +59,7 @@ class Engine(ABC):
 
     @property
     def _is_sharded(self) -> bool:
-        """Returns True if a rank needs the others to use the weights."""
+        """Return True if a rank needs the others to use the weights."""
         kind = self._trainer.accelerator.distributed_type
         return self._is_distributed and getattr(kind, "value", kind) in {"FSDP", "DEEPSPEED"}
 
@@ -101,7 +101,7 @@ class _Transformers(Engine):
         ]
 
     def _config(self, sampling: Sampling) -> Any:
-        """Returns the trainer's configuration, with what `sampling` sets."""
+        """Return the trainer's configuration, with what `sampling` sets."""
         config = copy.deepcopy(self._trainer.generation_config)
         for name, value in _set(sampling).items():
             setattr(config, name, value)
@@ -114,7 +114,7 @@ class _Transformers(Engine):
         return config
 
     def _stop_check(self, stop: Sequence[str], start: int) -> Callable[[Any], list[bool]] | None:
-        """Returns a criterion that tells which rows, sampled from `start` on, just ended with one of the texts. The
+        """Return a criterion that tells which rows, sampled from `start` on, just ended with one of the texts. The
         library's own cannot read every tokenizer, and also counts the prompt.
         """
         if not stop:
@@ -131,7 +131,7 @@ class _Transformers(Engine):
 
     @contextmanager
     def _unwrapped(self) -> Iterator[Any]:
-        """Returns the model to generate with, unwrapped as the trainer does."""
+        """Return the model to generate with, unwrapped as the trainer does."""
         from trl.models import unwrap_model_for_generation
 
         trainer = self._trainer
@@ -149,7 +149,7 @@ class _Transformers(Engine):
             yield model
 
     def _whole_weights(self) -> AbstractContextManager[Any]:
-        """Gathers the root module's weights, which the first version of FSDP shards outside of `forward`."""
+        """Gather the root module's weights, which the first version of FSDP shards outside of `forward`."""
         plugin = getattr(self._trainer.accelerator.state, "fsdp_plugin", None)
         if plugin is None or getattr(plugin, "fsdp_version", 1) != 1:
             return nullcontext()
@@ -209,7 +209,7 @@ class _VLLM(Engine):
 
     @contextmanager
     def _sampled_by(self, sampling: Sampling) -> Iterator[None]:
-        """Sets `generation_kwargs`, which take precedence over all other settings, in both modes and all versions."""
+        """Set `generation_kwargs`, which take precedence over all other settings, in both modes and all versions."""
         before = self._generation.generation_kwargs
         stop = {"stop": list(sampling.stop), "include_stop_str_in_output": True} if sampling.stop else {}
         options = {**_set(sampling), **stop, "max_tokens": sampling.max_tokens}
@@ -221,7 +221,7 @@ class _VLLM(Engine):
 
 
 def trl_is_before(major: int, minor: int) -> bool:
-    """Returns True if the installed release of TRL is older than that one."""
+    """Return True if the installed release of TRL is older than that one."""
     numbers = importlib.metadata.version("trl").split(".")[:2]
     return [int(number) for number in numbers] < [major, minor]
 
@@ -232,13 +232,13 @@ def _set(sampling: Sampling) -> dict[str, float]:
 
 
 def _of_sampled(ids: Sequence[int], logprobs: Sequence[Any], tops: Sequence[Any]) -> list[float]:
-    """Returns the (S,) log-probs of the sampled tokens, out of those of each token and its most probable rivals."""
+    """Return the (S,) log-probs of the sampled tokens, out of those of each token and its most probable rivals."""
     of_tokens = (values[names.index(token)] for token, values, names in zip(ids, logprobs, tops, strict=True))
     return [math.nan if value is None else value for value in of_tokens]  # TRL writes None for NaN
 
 
 def _learnable(answer: Answer) -> Answer | GenerationError:
-    """Returns an error if a log-prob is NaN: TRL before 1.11 takes it into the loss of the whole batch."""
+    """Return an error if a log-prob is NaN: TRL before 1.11 takes it into the loss of the whole batch."""
     if answer.logprobs is None or not any(map(math.isnan, answer.logprobs)) or not trl_is_before(1, 11):
         return answer
     return GenerationError(
@@ -248,7 +248,7 @@ def _learnable(answer: Answer) -> Answer | GenerationError:
 
 
 def _end_ids(trainer: Any, tokenizer: Any) -> set[int]:
-    """Returns all ids that end an answer."""
+    """Return all ids that end an answer."""
     configs = [getattr(trainer, "generation_config", None), getattr(trainer.model, "generation_config", None)]
     settings = [tokenizer.eos_token_id, *(getattr(config, "eos_token_id", None) for config in configs)]
     return {

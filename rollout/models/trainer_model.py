@@ -60,13 +60,13 @@ class TrainerModel:
         return self._engine.in_step
 
     def enter(self, row: int) -> None:
-        """Does the same as `Model.enter`. Raises ValueError if the batch has no such row."""
+        """Do the same as `Model.enter`. Raise ValueError if the batch has no such row."""
         if row not in self._rows:
             raise ValueError(f"row {row} does not exist: the batch has {len(self._rows)} rows.")
         self._live.add(row)
 
     async def answer(self, row: int, context: Sequence[int], sampling: Sampling) -> Answer:
-        """Does the same as `Model.answer`. Raises ValueError for a seed, or a limit below 1."""
+        """Do the same as `Model.answer`. Raise ValueError for a seed, or a limit below 1."""
         _check(sampling)
         if self._failure is not None:
             raise _generation_error(self._failure)
@@ -80,7 +80,7 @@ class TrainerModel:
                 del self._waiting[row]
 
     async def leave(self, row: int) -> None:
-        """Does the same as `Model.leave`. If ranks must stay in step, the last row waits until no rank has rows left.
+        """Do the same as `Model.leave`. If ranks must stay in step, the last row waits until no rank has rows left.
         It raises GenerationError if generation failed there: the others wait for this rank, and the training cannot
         continue.
         """
@@ -121,7 +121,7 @@ class TrainerModel:
         self._go_on()
 
     def _answers(self, requests: list[_Request]) -> Sequence[Answer | GenerationError] | None:
-        """Returns the answers; None once no rank has rows left."""
+        """Return the answers; None once no rank has rows left."""
         kinds = frozenset(replace(request.sampling, max_tokens=0) for request in requests)
         rank_request = _Wanted(
             len(requests), max((request.sampling.max_tokens for request in requests), default=0), kinds

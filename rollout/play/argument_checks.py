@@ -47,7 +47,7 @@ def check_rules(act: Any, observe: Any, reward: Any, max_turns: Any) -> None:
 
 
 def check_environment(*, provider: Any, environment_variables: Any, headers: Any) -> None:
-    """Checks the environment's arguments of `openenv_rollout_func`, as far as openenv would not refuse them itself."""
+    """Check the environment's arguments of `openenv_rollout_func`, as far as openenv would not refuse them itself."""
     if provider is not None and not any(
         callable(getattr(provider, name, None)) for name in ("start_container", "start")
     ):
@@ -74,12 +74,12 @@ def check_counts(**counts: Any) -> None:
 
 
 def check_limits(**limits: Any) -> None:
-    """Does the same as `check_counts`, but accepts None for no limit."""
+    """Do the same as `check_counts`, but accepts None for no limit."""
     check_counts(**{name: limit for name, limit in limits.items() if limit is not None})
 
 
 def check_seed(seed: Any, *words: str) -> None:
-    """Raises ValueError unless the seed is a whole number or None. `words` are other values that it may have."""
+    """Raise ValueError unless the seed is a whole number or None. `words` are other values that it may have."""
     if seed is not None and seed not in words and not _is_whole(seed):
         raise ValueError(f"seed must be {', '.join(['a whole number', *map(repr, words)])} or None, not {seed!r}")
 
@@ -107,7 +107,7 @@ def task_names(tasks: Any, task_var: Any) -> tuple[str, ...]:
 
 
 def sampling_fields(sampling: Sampling | Mapping[str, Any] | None, *, has_seed: bool) -> dict[str, Any]:
-    """Returns the fields of a `Sampling`, without `max_tokens` if that is left to the budget. Raises TypeError or
+    """Return the fields of a `Sampling`, without `max_tokens` if that is left to the budget. Raise TypeError or
     ValueError, in one line, if a value cannot be used.
     """
     if sampling is None:
@@ -136,7 +136,7 @@ def sampling_fields(sampling: Sampling | Mapping[str, Any] | None, *, has_seed: 
 
 
 def model_maker(model: Any, url: str | None, api_key: str | None) -> Callable[[Any, int], Model]:
-    """Returns a function that makes the model of a batch, from the trainer and the number of rows."""
+    """Return a function that makes the model of a batch, from the trainer and the number of rows."""
     if model is not None and not isinstance(model, str):
         if not hasattr(model, "answer"):
             raise TypeError(f"model must be a name, a Model or None for the trainer's own, not {model!r}")

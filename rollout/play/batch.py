@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Returns the coroutine's result. It runs in a new thread if a loop runs in this one, as in a notebook."""
+    """Return the coroutine's result. It runs in a new thread if a loop runs in this one, as in a notebook."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -46,7 +46,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 async def play_rows(rows: int, model: Model, concurrency: int, play: Callable[[int], Awaitable[T]]) -> list[T]:
-    """Returns the results of `play(row)` for each row from 0; `concurrency` of them run at the same time.
+    """Return the results of `play(row)` for each row from 0; `concurrency` of them run at the same time.
 
     A row enters the model before the row whose place it takes leaves. So the model always knows every row that will
     ask, and sees the last one leave when the batch is complete. An exception of `play` ends the batch.
@@ -77,7 +77,7 @@ async def play_rows(rows: int, model: Model, concurrency: int, play: Callable[[i
 
 
 def trainer_columns(trajectories: Sequence[Trajectory], nothing: int) -> dict[str, Any]:
-    """Returns the columns of a rollout function for TRL: lists with one list per row. The token id `nothing`, the
+    """Return the columns of a rollout function for TRL: lists with one list per row. The token id `nothing`, the
     tokenizer's end of sequence, becomes the masked completion of a row in which the model never sampled anything,
     because the trainer cannot take an empty completion.
     """
@@ -102,7 +102,7 @@ class Failures:
         self._batches = 0 if is_checked else _FAILED_BATCHES - 1
 
     def judge(self, rollouts: Sequence[Rollout]) -> None:
-        """Logs rows that failed. A server may need a while until it is up again, but a training in which all rows fail
+        """Log rows that failed. A server may need a while until it is up again, but a training in which all rows fail
         only costs money, so it ends after several such batches: with a RuntimeError.
         """
         raised = [rollout.act_error for rollout in rollouts if rollout.act_error is not None]
@@ -126,7 +126,7 @@ class Failures:
 
 
 def columns(rollouts: Sequence[Rollout], assignments: Sequence[Assignment], nothing: int) -> dict[str, Any]:
-    """Returns what every rollout function returns, and `task` if any row has one; `nothing`: see `trainer_columns`."""
+    """Return what every rollout function returns, and `task` if any row has one; `nothing`: see `trainer_columns`."""
     if trl_is_before(1, 6):  # it gives a row that no reward function scored a reward of 0, and would train on it
         for rollout in rollouts:
             if rollout.error is not None:

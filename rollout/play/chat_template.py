@@ -31,14 +31,14 @@ class Chat:
 
     @classmethod
     def of_trainer(cls, trainer: Any) -> Self:
-        """Returns the chat as a `trl.GRPOTrainer` renders its prompts; of a processor, its tokenizer."""
+        """Return the chat as a `trl.GRPOTrainer` renders its prompts; of a processor, its tokenizer."""
         processor = trainer.processing_class
         template = getattr(trainer, "chat_template", None) or getattr(processor, "chat_template", None)
         options = getattr(trainer, "chat_template_kwargs", None) or {}
         return cls(getattr(processor, "tokenizer", processor), template, options=options)
 
     def prompt_ids(self, prompt: Prompt, more: Sequence[Message] = ()) -> list[int]:
-        """Returns the ids that the model is given first, including the header of its turn.
+        """Return the ids that the model is given first, including the header of its turn.
 
         Args:
             prompt: messages; or a text, which is used as it is, without a template.
@@ -54,7 +54,7 @@ class Chat:
         return self._tokenized(self._rendered(joined([*prompt, *more]), tools=self.tools))
 
     def inserted(self, answer: Sequence[int], messages: Sequence[Message], *, plain: bool = False) -> list[int]:
-        """Returns the ids between an answer and the model's next turn.
+        """Return the ids between an answer and the model's next turn.
 
         Args:
             answer: (S,) ids of the answer. If it already contains a part of the turn's end, that part is not repeated.
@@ -75,7 +75,7 @@ class Chat:
         return ids[_overlap(answer, ids[: max(1, len(self._tokenized(end)))]) :]
 
     def _check_said(self, text: str, messages: Sequence[Message]) -> None:
-        """Raises if the template left out a message, as some do with a tool's answer to no call."""
+        """Raise if the template left out a message, as some do with a tool's answer to no call."""
         for message in messages:
             content = message.get("content")
             if not isinstance(content, str) or content.strip() in text:
@@ -125,7 +125,7 @@ class Chat:
 
 
 def joined(messages: Sequence[Message]) -> list[Message]:
-    """Joins neighbouring messages of one role into one, if they are plain texts."""
+    """Join neighbouring messages of one role into one, if they are plain texts."""
     merged: list[Message] = []
     for message in messages:
         last = merged[-1] if merged else None
@@ -145,6 +145,6 @@ def _plain(messages: Sequence[Message]) -> str:
 
 
 def _overlap(answer: Sequence[int], end: Sequence[int]) -> int:
-    """Counts how many of the first ids of a turn's end already are the last ids of the answer."""
+    """Count how many of the first ids of a turn's end already are the last ids of the answer."""
     longest = min(len(answer), len(end))
     return next((n for n in range(longest, 0, -1) if list(answer[-n:]) == list(end[:n])), 0)

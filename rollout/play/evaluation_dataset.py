@@ -24,7 +24,7 @@ class Prompts:
     source: Any  # a list of dicts, or a dataset of `datasets`
 
     def __post_init__(self) -> None:
-        """Raises TypeError or ValueError if the dataset cannot be used; the message is one line."""
+        """Raise TypeError or ValueError if the dataset cannot be used; the message is one line."""
         names = getattr(self.source, "column_names", None)
         if names is not None:
             _check_columns(names, "The dataset")
@@ -42,14 +42,14 @@ class Prompts:
             raise ValueError("The dataset is empty")
 
     def rows(self, limit: int | None = None) -> list[dict[str, Any]]:
-        """Returns the first rows, or all, their prompts as messages. Raises TypeError if a prompt cannot be used."""
+        """Return the first rows, or all, their prompts as messages. Raise TypeError if a prompt cannot be used."""
         rows = [dict(row) for row in islice(self.source, limit)]
         for i, row in enumerate(rows):
             _check_prompt(row["prompt"], i)
         return list(map(_with_messages, rows))
 
     def for_trainer(self) -> Any:
-        """Returns a `datasets.Dataset` whose prompts are messages. Raises ImportError if datasets is not installed."""
+        """Return a `datasets.Dataset` whose prompts are messages. Raise ImportError if datasets is not installed."""
         if hasattr(self.source, "column_names"):
             first: dict[str, Any] = next(iter(self.source), {})
             return self.source.map(_with_messages) if isinstance(first.get("prompt"), str) else self.source
@@ -59,7 +59,7 @@ class Prompts:
 
     @property
     def tasks(self) -> list[str]:
-        """Returns the names in the column `task`, in order of appearance; empty without such a column."""
+        """Return the names in the column `task`, in order of appearance; empty without such a column."""
         if not hasattr(self.source, "column_names"):
             tasks = [row.get("task") for row in self.source]
         else:
@@ -75,7 +75,7 @@ class PromptTasks(Rotation):
     _tasks: dict[bytes, str | None] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Raises ValueError if one prompt has tasks of two names."""
+        """Raise ValueError if one prompt has tasks of two names."""
         for row in self.prompts.rows():
             name = None if row.get("task") is None else str(row["task"])
             if self._tasks.setdefault(_key(row["prompt"]), name) != name:
@@ -85,12 +85,12 @@ class PromptTasks(Rotation):
                 )
 
     def assign(self, trainer: Any, prompts: Sequence[Prompt]) -> list[Assignment]:
-        """Does the same as `Rotation.assign`. Raises ValueError for a prompt that is not in the dataset."""
+        """Do the same as `Rotation.assign`. Raise ValueError for a prompt that is not in the dataset."""
         assigned = super().assign(trainer, prompts)
         return [self.with_task(assignment, prompt) for assignment, prompt in zip(assigned, prompts, strict=True)]
 
     def with_task(self, assigned: Assignment, prompt: Prompt) -> Assignment:
-        """Returns the assignment with the prompt's task. Raises as `assign`."""
+        """Return the assignment with the prompt's task. Raise as `assign`."""
         key = _key(prompt)
         if key not in self._tasks:
             raise ValueError(
@@ -101,7 +101,7 @@ class PromptTasks(Rotation):
 
 
 def conversation(prompt: Prompt) -> Sequence[Message]:
-    """Returns the messages of one prompt, from this dataset or from a trainer that has another."""
+    """Return the messages of one prompt, from this dataset or from a trainer that has another."""
     return [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
 
 
@@ -110,7 +110,7 @@ def _with_messages(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _key(prompt: Any) -> bytes:
-    """Returns a key of the prompt. `datasets` gives all messages the same fields, some of them None."""
+    """Return a key of the prompt. `datasets` gives all messages the same fields, some of them None."""
     if not isinstance(prompt, str):
         prompt = [{name: value for name, value in message.items() if value is not None} for message in prompt]
     return orjson.dumps(prompt, default=str, option=orjson.OPT_SORT_KEYS)

@@ -76,7 +76,7 @@ class Episodes:
     begun: dict[int, tuple[Session, Any] | BaseException] = field(default_factory=dict)  # rows that have been reset
 
     async def begin(self, rows: int) -> None:
-        """Opens and resets sessions for the first `rows` rows concurrently, before the model is asked. Raises
+        """Open and reset sessions for the first `rows` rows concurrently, before the model is asked. Raise
         SessionError if the environment's server has too few sessions, or if none of them could be reset.
         """
 
@@ -98,14 +98,14 @@ class Episodes:
         self.begun = dict(enumerate(begun))
 
     def release(self) -> None:
-        """Releases the sessions that `begin` opened: it only checked that they are available."""
+        """Release the sessions that `begin` opened: it only checked that they are available."""
         for outcome in self.begun.values():
             if not isinstance(outcome, BaseException):
                 self.sessions.keep(outcome[0])
         self.begun = {}
 
     async def play(self, row: int) -> Rollout:
-        """Plays one row's episode. An exception becomes the row's own error."""
+        """Play one row's episode. An exception becomes the row's own error."""
         rollout = Rollout(Trajectory([]))
         try:
             await self._play(row, rollout)
@@ -137,7 +137,7 @@ class Episodes:
         self.sessions.keep(session)
 
     async def _take_turns(self, row: int, rollout: Rollout, session: Session) -> str | None:
-        """Plays until the episode is over. Returns the stop reason if the recorded calls do not show it."""
+        """Play until the episode is over. Return the stop reason if the recorded calls do not show it."""
         trajectory, plain = rollout.trajectory, isinstance(self.prompts[row], str)
         while True:
             room = self.budget - len(trajectory.completion_ids)
@@ -169,7 +169,7 @@ class Episodes:
             rollout.messages += messages
 
     async def _begin(self, row: int) -> tuple[Session, Any]:
-        """Returns a session and the result of its reset. A second one is tried, as nothing has counted yet."""
+        """Return a session and the result of its reset. A second one is tried, as nothing has counted yet."""
         try:
             return await self._reset(row, fresh=False)
         except SessionError as error:
@@ -192,7 +192,7 @@ class Episodes:
             raise
 
     def _messages(self, observation: Any) -> Sequence[Message]:
-        """Returns messages of the user's `observe`. Raises RuntimeError if it fails, TypeError for other results."""
+        """Return messages of the user's `observe`. Raise RuntimeError if it fails, TypeError for other results."""
         try:
             messages = None if self.rules.observe is None else self.rules.observe(observation)
         except Exception as error:
@@ -203,7 +203,7 @@ class Episodes:
         return as_messages(messages)
 
     def _action(self, text: str, rollout: Rollout) -> Any:
-        """Returns the action in an answer; None if there is none or the user's function raises, as parsers do."""
+        """Return the action in an answer; None if there is none or the user's function raises, as parsers do."""
         try:
             return self.rules.act(text)
         except Exception as error:  # noqa: BLE001 - a parser may raise what it likes
@@ -219,7 +219,7 @@ class Episodes:
 
 
 def observation_text(observation: Any) -> str | None:
-    """Returns the default message for an observation: its text if it holds nothing else, otherwise its fields as JSON,
+    """Return the default message for an observation: its text if it holds nothing else, otherwise its fields as JSON,
     without the fields that every observation has. None if nothing is left.
     """
     if isinstance(observation, str):
@@ -245,7 +245,7 @@ def _are_messages(value: Any) -> bool:
 
 
 def prompt_alone(chat: Chat, prompt: Prompt) -> list[int]:
-    """Returns the ids of the prompt of a row whose episode never began. A template may refuse a prompt without the
+    """Return the ids of the prompt of a row whose episode never began. A template may refuse a prompt without the
     observation that would have followed, and no trainer takes an empty prompt.
     """
     with suppress(Exception):
@@ -255,7 +255,7 @@ def prompt_alone(chat: Chat, prompt: Prompt) -> list[int]:
 
 
 def as_messages(content: str | Sequence[Message] | None) -> Sequence[Message]:
-    """Returns messages; a text becomes a user message."""
+    """Return messages; a text becomes a user message."""
     if not content:
         return []
     return [{"role": "user", "content": content}] if isinstance(content, str) else content

@@ -32,13 +32,13 @@ class Processor(Protocol):
     """
 
     def init_system_input(self, prompt: str, /) -> str:
-        """Returns the text of the system's turn."""
+        """Return the text of the system's turn."""
 
     def append_user_input(self, prompt: str, /) -> str:
-        """Returns the text of a user's turn, with the header of the model's turn after it."""
+        """Return the text of a user's turn, with the header of the model's turn after it."""
 
     def parse_agent_output(self, completion: str, /) -> tuple[str, str]:
-        """Returns an answer's reasoning and its action. An exception means that there is no action."""
+        """Return an answer's reasoning and its action. An exception means that there is no action."""
 
 
 def check_processor(processor: Any) -> None:
@@ -54,7 +54,7 @@ class ProcessorChat(Chat):
     processor: Processor
 
     def prompt_ids(self, prompt: Prompt, more: Sequence[Message] = ()) -> list[int]:
-        """Does the same as `Chat.prompt_ids`. A processor has no way to write an assistant's answer."""
+        """Do the same as `Chat.prompt_ids`. A processor has no way to write an assistant's answer."""
         messages = [*as_messages(prompt), *more]
         if any(message["role"] == "assistant" for message in messages):
             raise ChatTemplateError(
@@ -67,7 +67,7 @@ class ProcessorChat(Chat):
         return self._tokenized(text)
 
     def inserted(self, answer: Sequence[int], messages: Sequence[Message], *, plain: bool = False) -> list[int]:  # noqa: ARG002
-        """Does the same as `Chat.inserted`. A truncated answer gets its end token."""
+        """Do the same as `Chat.inserted`. A truncated answer gets its end token."""
         ids = self._tokenized(self.processor.append_user_input(_joined(messages)))
         end = self.tokenizer.eos_token_id
         is_ended = bool(answer) and answer[-1] in self.tokenizer.all_special_ids

@@ -37,7 +37,7 @@ class Rotation:
     _evaluating: tuple[int, Any] | None = field(default=None, init=False)
 
     def assign(self, trainer: Any, prompts: Sequence[Any]) -> list[Assignment]:
-        """Returns one assignment for each of this rank's prompts (N), in order, and counts the batch."""
+        """Return one assignment for each of this rank's prompts (N), in order, and count the batch."""
         training = bool(trainer.model.training)
         generations = trainer.num_generations if training else trainer.num_generations_eval
         ranks, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
@@ -53,7 +53,7 @@ class Rotation:
         return [self.of(mode, first + (begun + i) // generations) for i in range(len(prompts))]
 
     def _next_evaluation(self, trainer: Any, groups: int) -> int:
-        """Returns the index of the batch's first group in an evaluation: each `evaluate()` has its own data loader."""
+        """Return the index of the batch's first group in an evaluation: each `evaluate()` has its own data loader."""
         loader = getattr(getattr(trainer, "callback_handler", None), "eval_dataloader", None)
         step, last = int(trainer.state.global_step), self._evaluating
         if last is None or last[0] != step or last[1] is not loader:
@@ -63,7 +63,7 @@ class Rotation:
         return first
 
     def of(self, mode: str, group: int) -> Assignment:
-        """Returns the assignment of a group, by its index from 0, in "train" or "eval"."""
+        """Return the assignment of a group, by its index from 0, in "train" or "eval"."""
         task = self.tasks[group % len(self.tasks)] if self.tasks else None
         if self.seed is None:
             return Assignment(task, None)

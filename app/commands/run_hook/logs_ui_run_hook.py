@@ -35,7 +35,7 @@ _REASONS = (
 
 
 def start() -> None:
-    """Begins to wait for TRL, if `logs-ui run` started this process."""
+    """Begin to wait for TRL, if `logs-ui run` started this process."""
     root, _, events = os.environ.get(VARIABLE, "").partition(":")
     if not root:
         return
@@ -47,7 +47,7 @@ def start() -> None:
 
 
 def note(what: str) -> None:
-    """Appends a line to the file that all processes share; does nothing once that was read."""
+    """Append a line to the file that all processes share; do nothing once that was read."""
     try:
         file = os.open(os.environ.get(VARIABLE, "").partition(":")[2], os.O_WRONLY | os.O_APPEND)
         os.write(file, f"{what}\n".encode())
@@ -57,7 +57,7 @@ def note(what: str) -> None:
 
 
 def watch(root: int, events: str) -> None:
-    """Waits for the end of the first process, and does then what it could not do itself: see `report`."""
+    """Wait for the end of the first process, and do then what it could not do itself: see `report`."""
     import select as waiting
 
     selects: Any = waiting  # each system has its own functions
@@ -73,7 +73,7 @@ def watch(root: int, events: str) -> None:
 
 
 def report(events: str) -> None:
-    """Prints why nothing was recorded, unless something was. Only the first call does, of all processes."""
+    """Print why nothing was recorded, unless something was. Only the first call does, of all processes."""
     try:
         os.rename(events, events + ".read")
         with open(events + ".read", encoding="utf-8") as file:
@@ -105,7 +105,7 @@ class _AtTrl:
 
 
 def _attach() -> None:
-    """Records every trainer of this process from now on; says in a line why, if it cannot."""
+    """Record every trainer of this process from now on; say in a line why, if it cannot."""
     note("trl")
     try:
         from logs_ui.recorder.api.record_trainer import record_every_trainer, samples_completions
@@ -126,7 +126,7 @@ def _attach() -> None:
 
 
 def _without_our_frames(excepthook: Any) -> Any:
-    """Returns an excepthook to which tracebacks come as they are where nothing is recorded."""
+    """Return an excepthook to which tracebacks come as they are where nothing is recorded."""
     ours = (os.path.dirname(__file__), os.path.dirname(str(sys.modules["logs_ui.recorder"].__file__)))
 
     def hook(kind: Any, error: Any, _: Any) -> Any:

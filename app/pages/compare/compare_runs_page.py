@@ -68,7 +68,7 @@ class CompareChoice:
         return urls.compare_runs(self.runs, [(name, f"{value}") for name, value in given.items()])
 
     def but(self, **parts: object) -> str:
-        """Returns the address with some parameters changed."""
+        """Return the address with some parameters changed."""
         return replace(self, **parts).address  # type: ignore[arg-type]
 
 
@@ -130,7 +130,7 @@ class ComparePage:
 
 @router.get("/compare")
 def compare(request: Request, source: SourceOfPages) -> Response:
-    """Shows two to six runs; with fewer, the runs to choose from."""
+    """Show two to six runs; with fewer, the runs to choose from."""
     with source.reading() as db:
         choice = _choice(request, db)
         asked = request.query_params.multi_items()
@@ -142,7 +142,7 @@ def compare(request: Request, source: SourceOfPages) -> Response:
 
 @router.get("/sources/{digest}")
 def source_text(source: SourceOfPages, digest: str) -> Response:
-    """Returns a stored source text as plain text."""
+    """Return a stored source text as plain text."""
     with source.reading() as db:
         found = queries.source_texts(db, [digest])
     if digest not in found:
@@ -151,7 +151,7 @@ def source_text(source: SourceOfPages, digest: str) -> Response:
 
 
 def _choice(request: Request, db: Connection) -> CompareChoice:
-    """Reads the choice from the request. Raises FilterError or RunNotFoundError."""
+    """Read the choice from the request. Raise FilterError or RunNotFoundError."""
     given = {name: value for name, value in request.query_params.items() if name != "run" and value.strip()}
     for name in given:
         check_word("parameter", name, name, (*_DEFAULTS, "label", "do"))
@@ -237,7 +237,7 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
 
 
 def _said(runs: Sequence[ComparedRun], tasks: Tasks) -> list[str]:
-    """Returns a sentence for each run but the first, and those that have no task in common with it."""
+    """Return a sentence for each run but the first, and those that have no task in common with it."""
     steps = [it for it in tasks.steps if it]
     window = f"steps {steps[0][0]:,} to {steps[0][1]:,}" if len(set(steps)) == 1 else "steps of each as below"
     return [
@@ -248,7 +248,7 @@ def _said(runs: Sequence[ComparedRun], tasks: Tasks) -> list[str]:
 
 
 def _against(db: Connection, runs: Sequence[ComparedRun], tasks: Tasks, mode: str) -> Against | None:
-    """Compares the first run with the others; None if they are diagnosed by rollouts of another mode."""
+    """Compare the first run with the others; None if they are diagnosed by rollouts of another mode."""
     first, *others = [diagnosed(db, run.summary.run) for run in runs]
     if any(it.rows.is_evaluation is (mode == Mode.TRAIN) for it in (first, *others)):
         return None
@@ -321,7 +321,7 @@ def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
 
 
 def _where(counted: tuple[int, tuple[int, int]] | None, mode: str, results: Results, tasks: set[str]) -> str:
-    """Returns the filter that selects the rollouts that are counted of a run; "" for a run without any, and where it
+    """Return the filter that selects the rollouts that are counted of a run; "" for a run without any, and where it
     would have to name too many tasks, or rollouts without a task.
     """
     first, last = counted[1] if counted else (0, 0)
@@ -332,7 +332,7 @@ def _where(counted: tuple[int, tuple[int, int]] | None, mode: str, results: Resu
 
 
 def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) -> Success:
-    """Returns what is set on the page as solved, or the definition that all runs share; without marks if they do not.
+    """Return what is set on the page as solved, or the definition that all runs share; without marks if they do not.
 
     A function that gave nothing but 0 so far has the mark ABOVE_0, which any other mark of it agrees with.
     """
@@ -353,7 +353,7 @@ def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) 
 
 
 def _last_steps(sizes: Sequence[queries.StepSize], within: tuple[int, int]) -> tuple[tuple[int, int], bool] | None:
-    """Returns first and last of as many of these steps as may be counted, from the end; True if some are left out."""
+    """Return first and last of as many of these steps as may be counted, from the end; True if some are left out."""
     inside = [size for size in sizes if within[0] <= size.step <= within[1]]
     if not inside:
         return None

@@ -49,7 +49,7 @@ class CurveChart(NamedTuple):
 
 
 def make_chart(names: Sequence[str], curves: Sequence[Sequence[CurvePoint]], axis: Axis) -> CurveChart | None:
-    """Builds the chart of the runs, in their order; None if there are fewer than two values."""
+    """Build the chart of the runs, in their order; None if there are fewer than two values."""
     placed = [_placed(curve, axis) for curve in curves]
     known = [value for curve in placed for _, _, value in curve if value is not None]
     if len(known) < 2:
@@ -98,7 +98,7 @@ def _steps_of(curve: _Placed) -> int:
 def _series(
     index: int, curve: _Placed, window: float, x: Callable[[float], float], y: Callable[[float], float]
 ) -> RunCurve:
-    """Builds one curve. All curves have the same `window`, in steps, so that a short one is as smooth as the others."""
+    """Build one curve. All curves have the same `window`, in steps, so that a short one is as smooth as the others."""
     known = [value for _, _, value in curve if value is not None]
     parts = [list(part) for is_known, part in groupby(curve, lambda point: point[2] is not None) if is_known]
     reach = int(window / 2 * len(curve) / max(1, _steps_of(curve)))
@@ -118,7 +118,7 @@ def _points(part: _Placed, x: Callable[[float], float], y: Callable[[float], flo
 
 
 def _smoothed(part: _Placed, most: int) -> _Placed:
-    """Replaces each value by the mean of up to `most` neighbours on either side, as many left as right."""
+    """Replace each value by the mean of up to `most` neighbours on either side, as many left as right."""
     values = [value or 0.0 for _, _, value in part]
     means = []
     for i in range(len(values)):
@@ -144,7 +144,7 @@ def _ticks(low: float, high: float) -> tuple[float, float, list[float]]:
 
 
 def _round_size(least: float) -> float:
-    """Returns the smallest of 1, 2 or 5 times a power of ten that is not below `least`."""
+    """Return the smallest of 1, 2 or 5 times a power of ten that is not below `least`."""
     if not least > 0:
         return 1.0
     power = 10.0 ** math.floor(math.log10(least))

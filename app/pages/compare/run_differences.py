@@ -104,7 +104,7 @@ class WorkingTree(NamedTuple):
 
 
 def facts(summaries: Sequence[RunSummary]) -> list[RunSetting]:
-    """Returns the most important settings; those that no run has are left out."""
+    """Return the most important settings; those that no run has are left out."""
     trees = {None: None, True: "uncommitted changes", False: "clean"}
     rows: dict[str, list[Any]] = {
         "model": [it.run.model for it in summaries],
@@ -123,7 +123,7 @@ def facts(summaries: Sequence[RunSummary]) -> list[RunSetting]:
 
 
 def settings(values: Sequence[Mapping[str, Any]], *, everything: bool) -> RunSettings:
-    """Compares values by name; a name that a run lacks is None for it."""
+    """Compare values by name; a name that a run lacks is None for it."""
     names = sorted({name for each in values for name in each})
     found = [RunSetting(name, [_written(each[name]) if name in each else None for each in values]) for name in names]
     differing = [setting for setting in found if setting.differs]
@@ -131,7 +131,7 @@ def settings(values: Sequence[Mapping[str, Any]], *, everything: bool) -> RunSet
 
 
 def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[Comparison]:
-    """Compares the sources of the runs, differing ones first. `texts` maps hashes to texts."""
+    """Compare the sources of the runs, differing ones first. `texts` maps hashes to texts."""
     by_thing: dict[tuple[str, str], dict[int, RunSource]] = defaultdict(dict)
     for run, of_run in enumerate(sources):
         for source in of_run:
@@ -144,7 +144,7 @@ def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]
 
 
 def working_trees(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[WorkingTree]:
-    """Returns the uncommitted changes of the runs that started with any."""
+    """Return the uncommitted changes of the runs that started with any."""
     grouped: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
     for run, of_run in enumerate(sources):
         hashes = {source.kind: source.hash for source in of_run}

@@ -30,12 +30,12 @@ class Estimate(NamedTuple):
     trend: Trend = ()  # the mean by step
 
     def error_from(self, other: "Estimate") -> float | None:
-        """Returns the standard error of the difference between the two means."""
+        """Return the standard error of the difference between the two means."""
         return None if self.error is None or other.error is None else math.hypot(self.error, other.error)
 
 
 def estimate(groups: Sequence[tuple[int, float]]) -> Estimate | None:
-    """Returns the mean over groups of rollouts, each given as its number of rollouts and its sum; None without any.
+    """Return the mean over groups of rollouts, each given as its number of rollouts and its sum; None without any.
 
     Rollouts of a group share a prompt and are not independent, so the standard error is robust to clusters:
     SE² = G/(G-1) · Σ (s_g - n_g·mean)² / n² over the G groups of n_g rollouts with the sums s_g, n rollouts in all
@@ -52,7 +52,7 @@ def estimate(groups: Sequence[tuple[int, float]]) -> Estimate | None:
 
 
 def marked(lines: Sequence[list[Estimate | None]], apart: Sequence[int] = ()) -> list[list[Estimate | None]]:
-    """Returns the lines of a table, each with the cells of all runs, with `is_clear` where a run differs from the first
+    """Return the lines of a table, each with the cells of all runs, with `is_clear` where a run differs from the first
     one. All comparisons that the table shows count, so that most marks are true; runs `apart` are not compared.
     """
     chances = [[None if i == 0 or i in apart else _chance(line[0], it) for i, it in enumerate(line)] for line in lines]
@@ -70,7 +70,7 @@ def _chance(a: Estimate | None, b: Estimate | None) -> float | None:
 
 
 def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
-    """Returns the tasks by which each run is compared: those that the first run and all runs that share a task with it
+    """Return the tasks by which each run is compared: those that the first run and all runs that share a task with it
     have in common. A run that shares none with it has its own tasks.
     """
     own = [{task for task, groups in run.items() if any(group.scored for group in groups)} for run in results]
@@ -79,14 +79,14 @@ def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
 
 
 def runs_apart(compared: Sequence[set[str]]) -> list[int]:
-    """Returns the places of the runs that share no task with the first one, from the `compared_tasks` of each."""
+    """Return the places of the runs that share no task with the first one, from the `compared_tasks` of each."""
     return [i for i, tasks in enumerate(compared) if tasks != compared[0]]
 
 
 def figures_of(
     results: Sequence[Results], weights: Sequence[Mapping[str, float]], part: str
 ) -> dict[str, list[Estimate | None]]:  # fmt: skip
-    """Returns each run's estimates by figure: reward, shares solved, truncated and failed, turns, tokens, reward
+    """Return each run's estimates by figure: reward, shares solved, truncated and failed, turns, tokens, reward
     functions, and what is solved (else the reward) in each family of tasks; None without a value. A figure that no run
     has is left out. `part` is one of PARTS.
     """
@@ -133,7 +133,7 @@ def _cell(groups: Sequence[GroupResult], name: str, weights: Mapping[str, float]
 
 
 def _estimate_by_step(groups: Sequence[tuple[GroupResult, int, float]]) -> Estimate | None:
-    """Returns the mean over groups, each with its number of rollouts and its sum, and its trend."""
+    """Return the mean over groups, each with its number of rollouts and its sum, and its trend."""
     found = estimate([(number, total) for _, number, total in groups])
     sums: dict[int, tuple[int, float]] = {}
     for it, number, total in groups:

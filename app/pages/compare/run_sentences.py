@@ -12,7 +12,7 @@ _JUDGED = (("solved", "solved"), ("reward", "mean reward"))  # what is to be rea
 
 
 def compared(figures: Mapping[str, Sequence[Estimate | None]], run: int, letter: str, steps: str) -> str:
-    """Returns whether a run is better than the first one, by what is solved, or else by its rewards: "B is better than
+    """Return whether a run is better than the first one, by what is solved, or else by its rewards: "B is better than
     A: solved +30.7 ± 2.4 pp, mean reward +1.22 ± 0.06 (steps 1 to 32)"; "" if there is nothing to compare.
     """
     said, signs = [], []
@@ -33,7 +33,7 @@ def compared(figures: Mapping[str, Sequence[Estimate | None]], run: int, letter:
 
 
 def differing(arguments: RunSettings, sources: Sequence[Comparison]) -> str:
-    """Returns what differs in what the runs are made of; "" if nothing is stored to tell."""
+    """Return what differs in what the runs are made of; "" if nothing is stored to tell."""
     names = [it.name for it in arguments.shown if it.differs]
     names += [" ".join(filter(None, (it.title.lower(), it.name))) for it in sources if it.differs]
     if names:

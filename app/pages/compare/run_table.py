@@ -33,7 +33,7 @@ def make_figure_table(
     part: str,
     weights: Sequence[Mapping[str, float]],
 ) -> FigureTable:
-    """Builds the table; figures without a clear difference open at a click. `part` is one of PARTS, `weights` are those
+    """Build the table; figures without a clear difference open at a click. `part` is one of PARTS, `weights` are those
     of each run's reward functions.
     """
     lines = {name: _line(name, sides, cells, _sign(name, part, weights)) for name, cells in figures.items()}
@@ -51,7 +51,7 @@ def make_figure_table(
 
 
 def _sign(name: str, part: str, weights: Sequence[Mapping[str, float]]) -> int:
-    """Returns 1 if more of a figure is better, -1 if less is, 0 if neither can be said."""
+    """Return 1 if more of a figure is better, -1 if less is, 0 if neither can be said."""
     if not name.startswith(_FUNCTION):
         return _BETTER.get(name, 1)
     if part != "raw":

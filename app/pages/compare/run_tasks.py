@@ -32,7 +32,7 @@ class TaskLine(NamedTuple):
 
     @property
     def tone(self) -> str:
-        """Returns the tone of the difference as it is shown, to three digits."""
+        """Return the tone of the difference as it is shown, to three digits."""
         by = round(self.difference or 0.0, 3) if self.is_clear else 0
         return "positive" if by > 0 else "negative" if by < 0 else "quiet"
 
@@ -61,7 +61,7 @@ class TaskTable(NamedTuple):
 
 
 def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> TaskTable:
-    """Builds the table of the runs, in their order, from the groups of each run by task. `sort` is one of SORTS, or
+    """Build the table of the runs, in their order, from the groups of each run by task. `sort` is one of SORTS, or
     `mean1` to `mean6`; `limit` is the maximum number of lines.
     """
     tasks = sorted(set(chain.from_iterable(results)))
@@ -85,7 +85,7 @@ def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> Tas
 
 
 def group_sizes(results: Iterable[Results]) -> list[int]:
-    """Returns the distinct sizes of the groups, counting rollouts with a reward."""
+    """Return the distinct sizes of the groups, counting rollouts with a reward."""
     return sorted({group.scored for run in results for groups in run.values() for group in groups if group.scored})
 
 
@@ -105,7 +105,7 @@ def _cell(groups: Sequence[GroupResult], k: int) -> Estimate | None:
 
 
 def _place(line: TaskLine, sort: str) -> tuple[bool, float, str]:
-    """Returns the sort key of a line; lines that cannot be compared come last."""
+    """Return the sort key of a line; lines that cannot be compared come last."""
     if sort == "task":
         return False, 0.0, line.task
     if sort.startswith("mean"):

@@ -69,7 +69,7 @@ class Piece(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Returns its kind, or the name of the action's argument that it is."""
+        """Return its kind, or the name of the action's argument that it is."""
         name = self.name.removeprefix("action ") if ":" in self.name else self.name
         return "message" if name == "assistant" else name
 
@@ -95,7 +95,7 @@ class Aligned:
 
     @property
     def alike(self) -> int:
-        """Returns the number of characters with which its first texts begin alike; 0 if they are few."""
+        """Return the number of characters with which its first texts begin alike; 0 if they are few."""
         same = takewhile(lambda it: not it.changed, self.pieces[0].a.segments if self.pieces else ())
         size = sum(len(it.text) + it.skipped for it in same)
         return size if size >= _LEAST_ALIKE else 0
@@ -111,7 +111,7 @@ class ComparedFigure(NamedTuple):
 
     @property
     def shown(self) -> tuple[str, str, str]:
-        """Returns both values and the difference from a to b, which is empty if one value is missing."""
+        """Return both values and the difference from a to b, which is empty if one value is missing."""
         write, change = getattr(figures, self.kind), _difference(self.a, self.b)
         if change is None:
             by = ""
@@ -145,7 +145,7 @@ class CompareRolloutsPage:
 
 @router.get("/runs/{name}/compare")
 def compare_rollouts(request: Request, source: SourceOfPages, name: str, a: str = "", b: str = "") -> Response:
-    """Shows rollout `a` of this run and rollout `b` of any run of the database."""
+    """Show rollout `a` of this run and rollout `b` of any run of the database."""
     one, other = _number("a", a), _number("b", b)
     with source.reading_run(name) as (db, run):
         pairs = request.query_params.multi_items()
@@ -196,7 +196,7 @@ def _page(
 
 
 def better(a: float | None, b: float | None) -> str:
-    """Returns the side with the higher reward, `a` or `b`; empty if they are equal, or one is missing."""
+    """Return the side with the higher reward, `a` or `b`; empty if they are equal, or one is missing."""
     change = _difference(a, b)
     return "" if change is None or abs(change) <= _SAME else "a" if change < 0 else "b"
 
@@ -216,7 +216,7 @@ def _side(db: Connection, row_id: int) -> tuple[Side, list[Card]]:
 
 
 def _ends(a: Sequence[Turn], b: Sequence[Turn], differ: Differ) -> list[Piece]:
-    """Compares the ends of reasoning and text of the last messages, where one is long."""
+    """Compare the ends of reasoning and text of the last messages, where one is long."""
     last = [next((turn.said for turn in reversed(side) if turn.said), None) for side in (a, b)]
     pairs = (
         ("reasoning", [card.reasoning if card else None for card in last]),
@@ -230,7 +230,7 @@ def _ends(a: Sequence[Turn], b: Sequence[Turn], differ: Differ) -> list[Piece]:
 
 
 def _end_of(text: Text | None) -> Text | None:
-    """Returns the end of a long text, from the beginning of a word on."""
+    """Return the end of a long text, from the beginning of a word on."""
     if text is None or len(text.value) <= _LONG:
         return text
     return Text(text.part, f"… {text.value[-_END:].partition(' ')[2]}")
@@ -255,7 +255,7 @@ def _turns(a: Sequence[Turn], b: Sequence[Turn], parts_at: int | None, differ: D
 
 
 def _paid(turn: Turn | None) -> Text | None:
-    """Returns the environment's rewards for a turn, and `done`; None without either."""
+    """Return the environment's rewards for a turn, and `done`; None without either."""
     answers = [card.answer for card in turn.answers if card.answer] if turn else []
     said = [f"{answer.reward:+.3g}" for answer in answers if answer.reward is not None]
     said += ["done"] if any(answer.done for answer in answers) else []
@@ -267,7 +267,7 @@ def _cards(turn: Turn | None) -> list[Card] | None:
 
 
 def aligned(number: int, a: list[Card] | None, b: list[Card] | None, differ: Differ, *, parts: bool = False) -> Aligned:
-    """Pairs the texts of a turn by kind; None stands for a rollout without this turn."""
+    """Pair the texts of a turn by kind; None stands for a rollout without this turn."""
     texts_a, texts_b = (_named_texts(cards or []) for cards in (a, b))
     names = list(dict.fromkeys([*texts_a, *texts_b]))
     pieces = [compared(name, texts_a.get(name), texts_b.get(name), differ) for name in names]
@@ -279,7 +279,7 @@ def aligned(number: int, a: list[Card] | None, b: list[Card] | None, differ: Dif
 
 
 def _named_texts(cards: Sequence[Card]) -> dict[str, Text]:
-    """Returns each text by its kind; further texts of a kind are numbered."""
+    """Return each text by its kind; further texts of a kind are numbered."""
     found: dict[str, Text] = {}
     for name, value in (pair for card in cards for pair in _texts_of(card)):
         count = sum(known == name or known.startswith(f"{name} (") for known in found)
@@ -304,7 +304,7 @@ def _labelled(name: str, fields: Fields) -> list[tuple[str, Text]]:
 
 
 def compared(name: str, a: Text | None, b: Text | None, differ: Differ) -> Piece:
-    """Compares two texts of the same kind, either of which may be None."""
+    """Compare two texts of the same kind, either of which may be None."""
     is_equal = a is not None and b is not None and a.value == b.value
     if a is not None and is_equal:
         of_a = of_b = list(equal_segments(a.value))
@@ -322,7 +322,7 @@ def compared(name: str, a: Text | None, b: Text | None, differ: Differ) -> Piece
 
 
 def _compared_images(a: list[Picture], b: list[Picture]) -> Piece:
-    """Compares images by their content. Those that were not kept are never identical."""
+    """Compare images by their content. Those that were not kept are never identical."""
     content = [picture.content for picture in a]
     is_equal = None not in content and content == [picture.content for picture in b]
     half_a, half_b = (Half([], None, is_shortened=False, pictures=pictures) for pictures in (a, b))

@@ -37,7 +37,7 @@ class Strip(NamedTuple):
 
 
 def strip(rewards: Sequence[float], mean: float | None, scale: Scale) -> Strip:
-    """Builds the strip of a group from its rewards, without missing ones."""
+    """Build the strip of a group from its rewards, without missing ones."""
     width, height = STRIP
 
     def at(value: float) -> float:
@@ -58,7 +58,7 @@ def strip(rewards: Sequence[float], mean: float | None, scale: Scale) -> Strip:
 
 
 def stacks(tallies: Sequence[Tally], kinds: Sequence[Kind], address: Callable[..., str]) -> list[StepStack]:
-    """Builds a stack of kinds, from below, per step or bin; `address` is called with the steps of a bin."""
+    """Build a stack of kinds, from below, per step or bin; `address` is called with the steps of a bin."""
     if not tallies:
         return []
     bins = Bins.of(min(tally.step for tally in tallies), max(tally.step for tally in tallies), _MOST_STACKS)

@@ -23,13 +23,13 @@ class GroupChoice:
 
     @property
     def kept(self) -> dict[str, str]:
-        """Returns its parameters in an address, which the filter's line keeps."""
+        """Return its parameters in an address, which the filter's line keeps."""
         sort = {} if self.sort == GroupSort.NEWEST else {"sort": self.sort.value}
         return sort | ({"kind": self.kind} if self.kind else {})
 
     @property
     def kind_name(self) -> str:
-        """Returns the kind in words; empty for any."""
+        """Return the kind in words; empty for any."""
         if self.kind in {"", _ALL_DEAD}:
             return self.kind and "zero-variance"
         return words.GROUP_KINDS[self.kinds[0]].text
@@ -41,7 +41,7 @@ class GroupChoice:
 
 
 def choice_of(given: urls.Pairs) -> GroupChoice:
-    """Reads the choice from an address, and uses it in all addresses of groups of this request. Raises FilterError."""
+    """Read the choice from an address, and use it in all addresses of groups of this request. Raise FilterError."""
     own = {name: value for name, value in given if value}
     sort, kind = own.get("sort", GroupSort.NEWEST.value), own.get("kind", "")
     check_word("sort", "order of groups", sort, [word.value for word in GroupSort])

@@ -40,7 +40,7 @@ class Lens(NamedTuple):
 def lens_of(
     summary: RunSummary, scored: Sequence[EvaluationRow], opened: Mapping[int, Sequence[Turn]], kind: Kind
 ) -> Lens | None:
-    """Builds the comparison of the rows that have a reward, highest first, by the turns of those that are opened; None
+    """Build the comparison of the rows that have a reward, highest first, by the turns of those that are opened; None
     if fewer than two of them have turns, or the best has none.
     """
     known = [(row, opened[row.id or 0]) for row in scored if opened.get(row.id or 0)]
@@ -66,7 +66,7 @@ def _ending(side: Side, turns: Sequence[Turn]) -> Ending:
 
 
 def _turn(number: int, a: Turn | None, b: Turn | None) -> Aligned:
-    """Compares message, action and observation. The observation is one piece, since a last answer is not a message."""
+    """Compare message, action and observation. The observation is one piece, since a last answer is not a message."""
     differ = Differ()
     found = aligned(number, _own(a), _own(b), differ, parts=True)
     pieces = [piece for piece in found.pieces if piece.name != "reasoning"] or found.pieces
@@ -78,7 +78,7 @@ def _turn(number: int, a: Turn | None, b: Turn | None) -> Aligned:
 
 
 def _own(turn: Turn | None) -> list[Card] | None:
-    """Returns the model's message, the actions parsed from it, and the images of the answers; None without a turn."""
+    """Return the model's message, the actions parsed from it, and the images of the answers; None without a turn."""
     if turn is None:
         return None
     sent = [

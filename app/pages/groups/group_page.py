@@ -92,7 +92,7 @@ class ColumnPage:
 
 @router.get("/runs/{name}/groups/{row_id}")
 def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
-    """Shows the group that contains a rollout."""
+    """Show the group that contains a rollout."""
     pairs = request.query_params.multi_items()
     with source.reading_run(name) as (db, run):
         rows = queries.group_rows(db, id_of(run), storable(row_id))
@@ -114,7 +114,7 @@ def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Re
 
 @router.get("/runs/{name}/groups/{row_id}/column")
 def column(request: Request, source: SourceOfPages, name: str, row_id: int, whole: int = 0) -> Response:
-    """Returns the turns of one completion, for its column; `whole` is its id if none is to be left out."""
+    """Return the turns of one completion, for its column; `whole` is its id if none is to be left out."""
     with source.reading_run(name) as (db, run):
         rows = queries.group_rows(db, id_of(run), storable(row_id))
         opened = _opened(db, id_of(run), [rows[0].id or 0, row_id])
@@ -172,7 +172,7 @@ def _page(
 
 
 def is_one_prompt(rows: Sequence[EvaluationRow]) -> bool:
-    """Returns True if nothing recorded shows that the rows were sent different prompts."""
+    """Return True if nothing recorded shows that the rows were sent different prompts."""
     keys = {row.prompt_key for row in rows if row.prompt_key is not None}
     return len({row.sent_prompt for row in rows}) == 1 and len(keys) < 2
 

@@ -65,12 +65,12 @@ class Overview(NamedTuple):
 
     @property
     def steps(self) -> str:
-        """Returns the steps that were read, in words."""
+        """Return the steps that were read, in words."""
         return figures.steps(self.survey.step_min or 0, self.survey.step_max or 0)
 
     @property
     def scored(self) -> int:
-        """Returns the number of groups with at least two rewards."""
+        """Return the number of groups with at least two rewards."""
         return sum(count for kind, count in self.counts if kind != Kind.UNSCORED)
 
     @property
@@ -132,7 +132,7 @@ class LiveGroupsPage:
 
 @router.get("/runs/{name}/groups")
 def groups(request: Request, source: SourceOfPages, name: str) -> Response:
-    """Shows the table, a further page of it, or the error in the filter."""
+    """Show the table, a further page of it, or the error in the filter."""
     with source.reading_run(name) as (db, run):
         given = request.query_params.multi_items()
         place = request.query_params.get("after")
@@ -159,7 +159,7 @@ def groups(request: Request, source: SourceOfPages, name: str) -> Response:
 
 @router.get("/runs/{name}/groups/live")
 def live(request: Request, source: SourceOfPages, name: str) -> Response:
-    """Returns what changed since the table was made; 204 if nothing did."""
+    """Return what changed since the table was made; 204 if nothing did."""
     with source.reading_run(name) as (db, run):
         pairs = request.query_params.multi_items()
         choice = choice_of(pairs)
@@ -277,7 +277,7 @@ def _ends(group: Group) -> tuple[int, int] | None:
 def _live(
     db: Connection, summary: RunSummary, chosen: RolloutFilter, choice: GroupChoice, newest: int | None
 ) -> GroupsLive:
-    """Builds the live corner. `newest` is None if the page is being made now."""
+    """Build the live corner. `newest` is None if the page is being made now."""
     run, run_id = summary.run, id_of(summary.run)
     new = Count(0, exact=True)
     if newest is None:
@@ -292,7 +292,7 @@ def _live(
 
 
 def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str) -> list[GroupLine]:
-    """Returns the lines that may have changed since the last poll: a new state of the run changes running groups."""
+    """Return the lines that may have changed since the last poll: a new state of the run changes running groups."""
     change, _, state = seen.partition(".")
     found = queries.groups_of_rows(db, id_of(run), ids, success_of(db, run).marks)
     is_same = state == now.partition(".")[2]

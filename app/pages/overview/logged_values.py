@@ -63,7 +63,7 @@ def _group_rank(name: str) -> tuple[bool, int, str]:
 
 
 def _group_of(name: str) -> str:
-    """Returns the group of a metric: evaluations log `eval_...`, related ones `completions/mean_length`."""
+    """Return the group of a metric: evaluations log `eval_...`, related ones `completions/mean_length`."""
     if name.startswith("eval_"):
         return _EVALUATION
     prefix, slash, _ = name.partition("/")
@@ -76,7 +76,7 @@ def _rank(curve: ScalarCurve) -> tuple[int, str]:
 
 
 def _found(values: dict[str, Any], search: str) -> list[ConfigEntry]:
-    """Returns the matching settings, simple ones first, then by name. None is shown: leaving out is a decision too."""
+    """Return the matching settings, simple ones first, then by name. None is shown: leaving out is a decision too."""
     settings = (_setting(name, value) for name, value in values.items())
     found = (it for it in settings if search.lower() in it.name.lower() or search.lower() in it.value.lower())
     return sorted(found, key=lambda it: (it.is_structured, it.name))

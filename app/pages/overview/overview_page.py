@@ -149,7 +149,7 @@ class PreviewPage:
 def overview(
     request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, q: str = "", seen: str = ""
 ) -> Response:
-    """Shows the page; `q` filters metrics, arguments and versions."""
+    """Show the page; `q` filters metrics, arguments and versions."""
     for parameter in request.query_params.keys() - {"seen"}:
         check_word(parameter, "parameter", parameter, _PARAMETERS)
     wanted = htmx.target(request)
@@ -191,7 +191,7 @@ def overview(
 
 @router.get("/runs/{name}/overview/steps")
 def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Response:
-    """Shows one chart as a table; `of` is the chart's id."""
+    """Show one chart as a table; `of` is the chart's id."""
     with source.reading_run(name) as (db, run):
         summary = queries.run_summary(db, id_of(run))
         series = rested(db, id_of(run), queries.step_series)
@@ -209,7 +209,7 @@ def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Respon
 
 @router.get("/runs/{name}/overview/preview")
 def preview(request: Request, source: SourceOfPages, name: str, step_min: int, step_max: int) -> Response:
-    """Returns the lowest rollouts of some steps."""
+    """Return the lowest rollouts of some steps."""
     with source.reading_run(name) as (db, run):
         run_id = id_of(run)
         known = rested(db, run_id, queries.step_series)
@@ -229,7 +229,7 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
 
 
 def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | None:
-    """Returns the series asked for, or the first; None for a run without rollouts. Raises FilterError."""
+    """Return the series asked for, or the first; None for a run without rollouts. Raise FilterError."""
     mode, eval_name = parameters.get("mode"), parameters.get("eval")
     found = [each for each in known if mode in {None, each.mode} and eval_name in {None, each.eval_name}]
     if known and not found:
@@ -241,12 +241,12 @@ def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | 
 
 
 def _named(known: Sequence[Series], it: Series | None) -> dict[str, str]:
-    """Returns a series as parameters of an address; the first one is the default."""
+    """Return a series as parameters of an address; the first one is the default."""
     return {} if it is None or it == known[0] else {"mode": it.mode, "eval_name": it.eval_name or ""}
 
 
 def _only(known: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
-    """Returns the filter parts that select a series; empty if it is the only one."""
+    """Return the filter parts that select a series; empty if it is the only one."""
     if chosen is None or len(known) < 2:
         return {}
     same_mode = [each for each in known if each.mode == chosen.mode]
@@ -295,7 +295,7 @@ def _steps(
 def _by_eval(
     db: Connection, run_id: int, known: Sequence[Series], chosen: Series, found: Sequence[queries.Step]
 ) -> dict[str, list[queries.Step]]:
-    """Returns those steps of each eval, by name, the largest eval first; empty if the series is of one eval."""
+    """Return those steps of each eval, by name, the largest eval first; empty if the series is of one eval."""
     evals = [it for it in known if chosen.eval_name is None and it.mode == chosen.mode and it.eval_name is not None]
     same = tuple(step.step for step in found)
     largest = sorted(evals, key=lambda it: -it.rollouts)
@@ -307,14 +307,14 @@ def _same_steps(db: Connection, run_id: int, of: Series, only: tuple[int, ...]) 
 
 
 def _told(known: Iterable[StepChart]) -> list[StepChart]:
-    """Leaves out shares of one value alone, and how rollouts fared where the chart of stop reasons says so."""
+    """Leave out shares of one value alone, and how rollouts fared where the chart of stop reasons says so."""
     found = [it for it in known if not it.is_stacked or len(it.lines) > 1]
     has_ends = any(it.id == "stop" for it in found)
     return [it for it in found if it.id != "status" or not has_ends]
 
 
 def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> list[ValueShare]:
-    """Counts a property over the last steps, most frequent first; none if all rollouts have one that is no fault."""
+    """Count a property over the last steps, most frequent first; none if all rollouts have one that is no fault."""
     counts: Counter[str] = Counter()
     for step in window.recent:
         counts.update(getattr(step, name))

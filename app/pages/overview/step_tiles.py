@@ -27,7 +27,7 @@ class TileWindow(NamedTuple):
 
     @classmethod
     def of(cls, last: Sequence[Step]) -> "TileWindow":
-        """Splits `last`, which has at least twice RECENT steps if the run has so many."""
+        """Split `last`, which has at least twice RECENT steps if the run has so many."""
         scored = [step.step for step in last if step.scored] or [step.step for step in last]
         start = scored[-RECENT:][0] if scored else 0
         before = scored[:-RECENT][-RECENT:]
@@ -62,7 +62,7 @@ class _Kind(NamedTuple):
 def make_tiles(
     window: TileWindow, steps: Sequence[Step], eval_name: str | None = "", judged: Diagnosed | None = None
 ) -> list[StepTile]:
-    """Builds the tiles whose figure is known and not the usual one at every step; the sparklines cover `steps`.
+    """Build the tiles whose figure is known and not the usual one at every step; the sparklines cover `steps`.
 
     `judged` has these steps' rollouts with that eval name (None for all), among others, and says which are solved.
     """
@@ -109,7 +109,7 @@ def _tile(kind: _Kind, window: TileWindow, steps: Sequence[Step]) -> StepTile | 
 
 
 def _signed(change: float, form: Form) -> str:
-    """Formats a change; empty if it rounds to nothing."""
+    """Format a change; empty if it rounds to nothing."""
     if form == Form.SHARE:
         points = round(100 * change)
         return f"{figures.signed(points, 0)} pp" if points else ""

@@ -63,7 +63,7 @@ class Rail(NamedTuple):
 
     @property
     def listed(self) -> list[Mark]:
-        """Returns the marks in words: the bands if there are no others, and no rewards if there are too many."""
+        """Return the marks in words: the bands if there are no others, and no rewards if there are too many."""
         some = [it for it in self.marks if it.kind not in {"positive", "negative"}]
         return (self.bands if not self.marks else self.marks if len(self.marks) <= _LISTED else some)[:_LISTED]
 
@@ -73,7 +73,7 @@ class Rail(NamedTuple):
 
 
 def numbered(cards: Iterable[Card]) -> list[tuple[int, Card]]:
-    """Returns each card with its turn's place among the recorded turns, from 1; 0 for the prompt."""
+    """Return each card with its turn's place among the recorded turns, from 1; 0 for the prompt."""
     found, place, highest = [], 0, 0
     for card in cards:
         if (card.turn or 0) > highest:
@@ -85,7 +85,7 @@ def numbered(cards: Iterable[Card]) -> list[tuple[int, Card]]:
 def stretches(
     cards: Sequence[Card], gaps: Sequence[Gap] | None, *, is_filled: bool, around: int, is_open: Collection[str]
 ) -> list[tuple[list[Card], Gap | None]]:
-    """Divides a timeline into cards that are sent, and the gap after them. `gaps` are those of the page as it is shown;
+    """Divide a timeline into cards that are sent, and the gap after them. `gaps` are those of the page as it is shown;
     None for a new page, which opens at the turn `around`. With `is_filled` only turns of the first gap are sent.
     `is_open` are the anchors of the cards whose output is unfolded.
     """
@@ -109,7 +109,7 @@ def stretches(
 
 
 def rail(cards: Sequence[Card], lines: Sequence[TurnLine]) -> Rail | None:
-    """Returns the marks of a rollout of more than 30 turns; None for a shorter one, whose turns are listed. `lines` are
+    """Return the marks of a rollout of more than 30 turns; None for a shorter one, whose turns are listed. `lines` are
     its turns, in order.
     """
     placed = numbered(cards)
@@ -144,21 +144,21 @@ def rail(cards: Sequence[Card], lines: Sequence[TurnLine]) -> Rail | None:
 
 
 def _band_title(first: int, lines: Sequence[TurnLine]) -> str:
-    """Returns the places of the turns, and the tools that were called most: `turns 1 to 10: bash 7, edit 3`."""
+    """Return the places of the turns, and the tools that were called most: `turns 1 to 10: bash 7, edit 3`."""
     tools = Counter(line.tool for line in lines if line.tool).most_common(3)
     called = ", ".join(f"{safe_text.label(tool, 30)} {count}" for tool, count in tools)
     return f"turns {first} to {first + len(lines) - 1}" + (f": {called}" if called else "")
 
 
 def _add(marks: list[Mark], mark: Mark, what: str) -> None:
-    """Adds a mark, to that of the turn before if there is one."""
+    """Add a mark, to that of the turn before if there is one."""
     if marks and marks[-1].last >= mark.turn - 1:
         mark = marks.pop()._replace(last=mark.turn, title=f"{what}, to turn {mark.turn}")
     marks.append(mark)
 
 
 def _sent(card: Card, *, is_open: bool, is_long: bool) -> int:
-    """Returns the number of characters that a card sends. `_texts.html` cuts fields of a long rollout alike."""
+    """Return the number of characters that a card sends. `_texts.html` cuts fields of a long rollout alike."""
     sent = card.answer.action if card.answer and not card.answer.is_called else []
     given = [it for fields in (sent, *(call.arguments for call in card.calls[:_FIELDS])) for _, it in fields[:_FIELDS]]
     cost = sum(_PER_FIELD + min(len(value.value), _VALUE if is_long else TEXT_LIMIT) for value in given)
@@ -168,7 +168,7 @@ def _sent(card: Card, *, is_open: bool, is_long: bool) -> int:
 
 
 def _within(cost: Counter[int], turns: Iterable[int], budget: int) -> list[int]:
-    """Returns turns in that order until their cost exceeds the budget."""
+    """Return turns in that order until their cost exceeds the budget."""
     found: list[int] = []
     for number in turns:
         if budget <= 0 and found:

@@ -143,7 +143,7 @@ class RolloutPage:
 
 @router.get("/runs/{name}/rollouts/{row_id}")
 def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, row_id: int) -> Response:
-    """Shows the timeline, the tokens or the raw record."""
+    """Show the timeline, the tokens or the raw record."""
     pairs = request.query_params.multi_items()
     own = dict(pair for pair in pairs if pair[0] in _OWN)
     view, show = _view(own.get("view", "")), _shown(own.get("show", ""))
@@ -163,7 +163,7 @@ def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, 
 
 @router.get("/runs/{name}/rollouts/{row_id}/folded/{anchor}")
 def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anchor: str, show: str = "") -> Response:
-    """Returns what a page left out of a folded card: its reasoning, or its output."""
+    """Return what a page left out of a folded card: its reasoning, or its output."""
     with source.reading_run(name) as (db, run):
         found = queries.rollout(db, id_of(run), storable(row_id))
         piece = _panel(db, run, found, anchor)
@@ -178,7 +178,7 @@ def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anch
 
 @router.get("/runs/{name}/rollouts/{row_id}/text/{part}")
 def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Response:
-    """Returns one text of a rollout as plain text, or an image that a message contains, such as a VLM's prompt."""
+    """Return one text of a rollout as plain text, or an image that a message contains, such as a VLM's prompt."""
     with source.reading_run(name) as (db, run):
         found = queries.rollout(db, id_of(run), storable(row_id))
         panel = _panel(db, run, found, part)
@@ -196,7 +196,7 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
 
 @router.get("/images/{image_hash}")
 def image(source: SourceOfPages, image_hash: str) -> Response:
-    """Returns an image. The browser may cache it forever, because the address is its hash."""
+    """Return an image. The browser may cache it forever, because the address is its hash."""
     with source.reading() as db:
         found = queries.image(db, image_hash)
     if found.media_type not in _IMAGE_TYPES:
@@ -218,7 +218,7 @@ def _shown(written: str) -> tuple[Show, ...]:
 def _stretches(
     cards: list[Card], own: dict[str, str], show: tuple[Show, ...], found: Callable[[str, str], bool]
 ) -> tuple[list[tuple[list[Card], Gap | None]], int]:
-    """Returns the cards to send, and the turn where the page opens; 0 for its beginning."""
+    """Return the cards to send, and the turn where the page opens; 0 for its beginning."""
     placed = numbered(cards)
     given = [gap.partition("-")[::2] for gap in (own.get("fill") or own.get("gaps") or "").split(",")][:20]
     gaps = [(urls.parse_whole(a), urls.parse_whole(b)) for a, b in given if b]
@@ -231,7 +231,7 @@ def _stretches(
 
 
 def _said(card: Card) -> list[tuple[str, str]]:
-    """Returns (writer, text) for each text of a card; the model is the writer of an action."""
+    """Return (writer, text) for each text of a card; the model is the writer of an action."""
     sent = {value.part for _, value in card.answer.action} if card.answer and card.said_by == "tool" else set()
     return [("assistant" if part in sent else card.said_by, text) for part, text in timeline.texts([card]).items()]
 
@@ -310,7 +310,7 @@ def _page(
 
 
 def rivals(row: EvaluationRow, group: Iterable[EvaluationRow]) -> list[tuple[str, int]]:
-    """Returns names and ids of the best and the worst of the group, if they differ from a scored rollout in reward;
+    """Return names and ids of the best and the worst of the group, if they differ from a scored rollout in reward;
     else of another.
     """
     known = sorted(((it.reward, it.id or 0) for it in group if it.reward is not None), key=lambda it: it[0])
@@ -322,13 +322,13 @@ def rivals(row: EvaluationRow, group: Iterable[EvaluationRow]) -> list[tuple[str
 
 
 def waits(row: EvaluationRow) -> list[tuple[str, float]]:
-    """Returns the seconds until it returned, and from then until it was scored, of those that took any."""
+    """Return the seconds until it returned, and from then until it was scored, of those that took any."""
     moments = (("returned after", row.created, row.returned), ("scored after", row.returned, row.scored))
     return [(name, (end - begin) / 1e6) for name, begin, end in moments if begin and end and end > begin]
 
 
 def _loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
-    """Returns the loss, or None if the rollout has no cause yet. Never waits for a diagnosis."""
+    """Return the loss, or None if the rollout has no cause yet. Never waits for a diagnosis."""
     cause = cause_of(row)
     if cause is None:
         return None
@@ -374,14 +374,14 @@ def _metadata_text(found: Rollout, name: str) -> Text | None:
 
 
 def _panel(db: Connection, run: Run, found: Rollout, part: str) -> Text | None:
-    """Returns a text that stands in no message; None if there is none of that name."""
+    """Return a text that stands in no message; None if there is none of that name."""
     if part == "handed" and _is_parsed(found):
         return Text(part, safe_text.as_text(Rebuilding(db, run).handed_text(found)))
     return _metadata(found) if part == "metadata" else _metadata_text(found, part) if part in _OWN_PANEL else None
 
 
 def _is_parsed(found: Rollout) -> bool:
-    """Returns True if reward functions were handed one text, of which the messages show several parts."""
+    """Return True if reward functions were handed one text, of which the messages show several parts."""
     answered = found.messages[first_answer(found.messages, found.row.turns) :]
     said = answered[0] if answered else {}
     is_parted = len(answered) > 1 or said.get("reasoning_content") is not None or bool(said.get("tool_calls"))
@@ -394,12 +394,12 @@ def _evidence(found: Rollout) -> tuple[str, str] | None:
 
 
 def _named(value: Any) -> list[tuple[str, str]]:
-    """Returns names and values. The value may be anything, since the user's `edit` function may have written it."""
+    """Return names and values. The value may be anything, since the user's `edit` function may have written it."""
     return [(str(name), safe_text.as_text(it)) for name, it in value.items()] if isinstance(value, dict) else []
 
 
 def _metadata(found: Rollout) -> Text | None:
-    """Returns the metadata that nothing else on the page shows; the raw view has all of it."""
+    """Return the metadata that nothing else on the page shows; the raw view has all of it."""
     known = found.metadata
     is_shown = {
         **dict.fromkeys(_OWN_PANEL, True),
@@ -415,7 +415,7 @@ def _metadata(found: Rollout) -> Text | None:
 
 
 def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
-    """Returns the record as plain values. Arrays longer than `token_limit` are replaced by a note of their length."""
+    """Return the record as plain values. Arrays longer than `token_limit` are replaced by a note of their length."""
 
     def ids(values: Any) -> Any:
         if values is None:

@@ -39,7 +39,7 @@ class Vocabulary:
     """Decodes by a stored tokenizer. It may be used by several threads."""
 
     def __init__(self, source: bytes) -> None:
-        """Raises LogsUIError if the `tokenizers` library cannot read `source`."""
+        """Raise LogsUIError if the `tokenizers` library cannot read `source`."""
         try:
             self._tokenizer = Tokenizer.from_buffer(source)
             kinds = set(_decoders(orjson.loads(source).get("decoder")))
@@ -55,11 +55,11 @@ class Vocabulary:
         self._anchor = None if self._in_bytes else self._find_anchor(set(added))
 
     def has(self, token: int) -> bool:
-        """True if the tokenizer has this id; models often have more ids than their tokenizer."""
+        """Return True if the tokenizer has this id; models often have more ids than their tokenizer."""
         return 0 <= token < _LARGEST_ID and self._tokenizer.id_to_token(token) is not None
 
     def spell(self, ids: Sequence[int]) -> TokenText:
-        """Decodes ids that follow each other."""
+        """Decode ids that follow each other."""
         self._learn(set(ids))
         known = self._known
         pieces = [known[token] for token in ids]
@@ -84,7 +84,7 @@ class Vocabulary:
         self._known.update(zip(plain, self._said_amid(plain), strict=True))
 
     def _said_amid(self, ids: list[int]) -> Iterator[bytes]:
-        """Decodes each token between two others: many tokenizers join tokens with spaces, or drop one at an end."""
+        """Decode each token between two others: many tokenizers join tokens with spaces, or drop one at an end."""
         if self._anchor is None:
             return (text.encode() for text in self._decoded([[token] for token in ids]))
         token, head, tail = self._anchor
@@ -99,7 +99,7 @@ class Vocabulary:
         return self._first.get(token, self._known[token])
 
     def _find_anchor(self, added: set[int]) -> tuple[int, str, str] | None:
-        """Finds an ordinary word: its id, its text at the beginning, and its text after another token."""
+        """Find an ordinary word: its id, its text at the beginning, and its text after another token."""
         for token in range(min(self._tokenizer.get_vocab_size(), _ANCHORS)):
             name = self._tokenizer.id_to_token(token)
             if name is None or token in added or _fallen_back(name) is not None:
@@ -114,7 +114,7 @@ class Vocabulary:
         return texts
 
     def _without_broken_runs(self, ids: Sequence[int], pieces: list[bytes]) -> list[bytes]:
-        """Replaces each byte token of a run that is not valid UTF-8 by U+FFFD, as this kind of tokenizer does."""
+        """Replace each byte token of a run that is not valid UTF-8 by U+FFFD, as this kind of tokenizer does."""
         whole: list[bytes] = []
         for is_byte, run in groupby(zip(ids, pieces, strict=True), key=lambda pair: pair[0] in self._bytes):
             own = [piece for _, piece in run]
@@ -130,7 +130,7 @@ class Vocabularies:
         self._lock = threading.Lock()
 
     def get(self, name: str, source: Callable[[], bytes]) -> Vocabulary:
-        """Returns a tokenizer; an unknown one is read from `source`. Raises what `source` raises, or LogsUIError."""
+        """Return a tokenizer; an unknown one is read from `source`. Raise what `source` raises, or LogsUIError."""
         with self._lock:  # over the reading, too: two pages that open together read it once
             if name not in self._kept:
                 self._kept[name] = Vocabulary(source())
@@ -141,7 +141,7 @@ class Vocabularies:
 
 
 def _joined(pieces: list[bytes]) -> TokenText:
-    """Joins pieces of UTF-8, split or broken anywhere. Each longest broken piece becomes one U+FFFD, as in Rust."""
+    """Join pieces of UTF-8, split or broken anywhere. Each longest broken piece becomes one U+FFFD, as in Rust."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts: list[str] = []
     starts, ends = np.zeros(len(pieces), np.int64), np.zeros(len(pieces), np.int64)
@@ -162,7 +162,7 @@ def _joined(pieces: list[bytes]) -> TokenText:
 
 
 def _decoders(decoder: Any) -> Iterator[str]:
-    """Yields the types of a tokenizer's decoder and of the decoders inside it."""
+    """Yield the types of a tokenizer's decoder and of the decoders inside it."""
     if isinstance(decoder, dict):
         yield str(decoder.get("type"))
         for inner in decoder.get("decoders") or ():
@@ -174,13 +174,13 @@ def _is_text(data: bytes) -> bool:
 
 
 def _fallen_back(name: str) -> bytes | None:
-    """Returns the byte of a token such as `<0xE2>`; None for another token."""
+    """Return the byte of a token such as `<0xE2>`; None for another token."""
     match = re.fullmatch("<0x([0-9A-Fa-f]{2})>", name)
     return bytes.fromhex(match[1]) if match else None
 
 
 def _byte_letters() -> dict[str, int]:
-    """Returns GPT-2's letters for bytes: printable bytes stand for themselves, the others for U+0100 and following."""
+    """Return GPT-2's letters for bytes: printable bytes stand for themselves, the others for U+0100 and following."""
     printed = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printed]
     return {chr(byte): byte for byte in printed} | {chr(0x100 + i): byte for i, byte in enumerate(others)}
@@ -190,7 +190,7 @@ _BYTES = _byte_letters()
 
 
 def _bytes_of(name: str) -> bytes:
-    """Returns the bytes of a byte-level token; an added token with other letters is its own name."""
+    """Return the bytes of a byte-level token; an added token with other letters is its own name."""
     try:
         return bytes(map(_BYTES.__getitem__, name))
     except KeyError:

@@ -80,7 +80,7 @@ class TokenView:
 
 
 def make_view(db: Connection, run: Run, found: Rollout, turns: int) -> TokenView:
-    """Builds the view. If as many pieces were sampled as the timeline has model calls, `turns`, each is one call."""
+    """Build the view. If as many pieces were sampled as the timeline has model calls, `turns`, each is one call."""
     tokens = found.tokens
     if tokens is None:
         return TokenView(missing=[_no_tokens(run, found)])
@@ -113,7 +113,7 @@ def make_view(db: Connection, run: Run, found: Rollout, turns: int) -> TokenView
 def _completion(
     tokens: Tokens, mask: NDArray[np.bool_], logps: Logps | None, vocabulary: Vocabulary | None, turns: int
 ) -> Iterator[Segment]:
-    """Yields the segments of the completion, up to _MOST_TOKENS and _MOST_SEGMENTS."""
+    """Yield the segments of the completion, up to _MOST_TOKENS and _MOST_SEGMENTS."""
     edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
     pieces = [(start, end) for start, end in itertools.pairwise(edges) if start < end]
     has_turns = sum(bool(mask[start]) for start, _ in pieces) == turns
@@ -157,7 +157,7 @@ def _spelling(ids: Ids, vocabulary: Vocabulary | None) -> Spelling:
 
 
 def _numbers(ids: Ids) -> TokenText:
-    """Spells ids as numbers, for a run without a tokenizer."""
+    """Spell ids as numbers, for a run without a tokenizer."""
     words = [f"{token} " for token in ids.tolist()]
     sizes = np.array([len(word) for word in words], np.int64)
     ends = np.cumsum(sizes)
@@ -165,9 +165,9 @@ def _numbers(ids: Ids) -> TokenText:
 
 
 def _visible(said: TokenText) -> tuple[str, Numbers, Numbers]:
-    """Replaces invisible characters by labels, and marks tokens that are only line ends with an arrow.
+    """Replace invisible characters by labels, and mark tokens that are only line ends with an arrow.
 
-    Returns the text; (c + 1,) the positions of the c characters and of the end, in UTF-16 units; and the labels and
+    Return the text; (c + 1,) the positions of the c characters and of the end, in UTF-16 units; and the labels and
     arrows as in `Spelling.marks`.
     """
     letters = np.frombuffer(said.text.encode("utf-32-le"), np.uint32)
@@ -188,14 +188,14 @@ def _visible(said: TokenText) -> tuple[str, Numbers, Numbers]:
 
 
 def _ends_of_lines(said: TokenText, letters: NDArray[np.uint32]) -> Numbers:
-    """Returns the starts of tokens that consist of line ends only."""
+    """Return the starts of tokens that consist of line ends only."""
     count = np.concatenate(([0], np.cumsum(letters == ord("\n"))))
     sizes = said.ends - said.starts
     return np.unique(said.starts[(sizes > 0) & (count[said.ends] - count[said.starts] == sizes)])
 
 
 def _packed(values: NDArray[np.integer]) -> str:
-    """Encodes values as LEB128: seven bits per byte, lowest first, the eighth bit set if more follow."""
+    """Encode values as LEB128: seven bits per byte, lowest first, the eighth bit set if more follow."""
     numbers = values.astype(np.uint64)[:, None]
     shifts = np.arange(5, dtype=np.uint64) * np.uint64(7)
     parts = ((numbers >> shifts) & np.uint64(127)).astype(np.uint8)
@@ -228,7 +228,7 @@ rollout function; with an openai client and vLLM pass extra_body={"return_token_
 
 
 def _vocabulary(db: Connection, run: Run) -> tuple[Vocabulary | None, list[tuple[str, str]]]:
-    """Returns the run's tokenizer, or why there is none."""
+    """Return the run's tokenizer, or why there is none."""
     name = run.tokenizer
     if name is None:
         return None, [("No tokenizer", _NO_TOKENIZER)]

@@ -62,11 +62,11 @@ class Job:
         return self._ended.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Waits until it has ended, or the time is over."""
+        """Wait until it has ended, or the time is over."""
         self._ended.wait(seconds)
 
     def blocks(self) -> Iterator[bytes]:
-        """Yields the whole file; several readers may do so at once."""
+        """Yield the whole file; several readers may do so at once."""
         number = os.dup(self._file.fileno())
         try:
             at = 0
@@ -77,7 +77,7 @@ class Job:
             os.close(number)
 
     def make(self, db: Address, chosen: RolloutFilter) -> None:
-        """Writes the file."""
+        """Write the file."""
         try:
             self.done = write_run(self.run, self.format, self._file, as_text(db), where=chosen, progress=self._show)
             self._file.flush()
@@ -95,7 +95,7 @@ class Job:
             self._ended.set()
 
     def cancel(self) -> None:
-        """Cancels the export; its file disappears when the last reader is done."""
+        """Cancel the export; its file disappears when the last reader is done."""
         self.cancelled = True
         if self.is_over:
             self._file.close()
@@ -115,7 +115,7 @@ class Jobs:
         self._jobs: dict[str, Job] = {}
 
     def start(self, run: str, format: Format, name: str, chosen: RolloutFilter) -> Job:  # noqa: A002
-        """Starts an export. Raises TooManyExportsError."""
+        """Start an export. Raise TooManyExportsError."""
         job = Job(secrets.token_urlsafe(12), run, format, name, time.monotonic())
         with self._lock:
             late = time.monotonic() - _KEPT_SECONDS
@@ -131,7 +131,7 @@ class Jobs:
         return job
 
     def find(self, run: str, job: str) -> Job | None:
-        """Returns an export; None if it was cancelled or has expired."""
+        """Return an export; None if it was cancelled or has expired."""
         found = self._jobs.get(job)
         return found if found and found.run == run else None
 
@@ -142,6 +142,6 @@ class Jobs:
             found.cancel()
 
     def close(self) -> None:
-        """Cancels all exports."""
+        """Cancel all exports."""
         for job in list(self._jobs):
             self.cancel(job)

@@ -40,7 +40,7 @@ class ExportPage:
 
 @router.post("/runs/{name}/exports")
 def begin(request: Request, source: SourceOfPages, name: str) -> Response:
-    """Starts an export; a file that is ready within a second is downloaded at once."""
+    """Start an export; a file that is ready within a second is downloaded at once."""
     format = request.query_params.get("format", "")  # noqa: A001 - the parameter's name
     check_word("format", "format", format, FORMATS)
     kind: Format = next(it for it in _MEDIA_TYPES if it == format)
@@ -56,7 +56,7 @@ def begin(request: Request, source: SourceOfPages, name: str) -> Response:
 
 @router.get("/runs/{name}/exports/{job_id}")
 def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Response:
-    """Shows the progress, and leads to the file."""
+    """Show the progress, and lead to the file."""
     job = _found(request, name, job_id)
     with source.reading() as db:
         run = queries.find_run(db, name)
@@ -73,7 +73,7 @@ def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Re
 
 @router.get("/runs/{name}/exports/{job_id}/file")
 def fetch(request: Request, name: str, job_id: str) -> Response:
-    """Returns the file."""
+    """Return the file."""
     job = _found(request, name, job_id)
     if job.size is None:
         return RedirectResponse(urls.exported(name, job_id, _said(request)), 303)
@@ -88,14 +88,14 @@ def fetch(request: Request, name: str, job_id: str) -> Response:
 
 @router.post("/runs/{name}/exports/{job_id}/cancel")
 def cancel(request: Request, name: str, job_id: str) -> Response:
-    """Cancels the export."""
+    """Cancel the export."""
     _found(request, name, job_id)
     _jobs(request).cancel(job_id)
     return RedirectResponse(urls.rollouts_said(name, _said(request)), 303)
 
 
 def file_name(run: Run, chosen: RolloutFilter, ending: str) -> str:
-    """Builds a portable file name from run and filter: `my-run_status-error_reward-below-0.2.csv`."""
+    """Build a portable file name from run and filter: `my-run_status-error_reward-below-0.2.csv`."""
     said = print_where(chosen)
     for sign, word in (("<=", "-max-"), (">=", "-min-"), ("<", "-below-"), (">", "-above-"), ("..", "-to-")):
         said = said.replace(sign, word)
@@ -105,7 +105,7 @@ def file_name(run: Run, chosen: RolloutFilter, ending: str) -> str:
 
 
 def _said(request: Request) -> urls.Pairs:
-    """Returns the filter's parameters; addresses of this request show rollouts in the same view."""
+    """Return the filter's parameters; addresses of this request show rollouts in the same view."""
     view, rest = split(request.query_params.multi_items())
     urls.showing(print_view(parse_view(view)))
     return [pair for pair in rest if pair[0] != "format"]

@@ -70,7 +70,7 @@ class PivotTable(NamedTuple):
 
 
 def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> PivotTable | None:
-    """Builds the pivot; None if no rollout matches."""
+    """Build the pivot; None if no rollout matches."""
     marks = success_of(db, run).marks if view.of == Measure.SOLVED else ()
     found = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of, view.order, marks, families)
     if not found.rows:
@@ -154,7 +154,7 @@ class _Heat:
         return f"h{self._shade((value - self.low) / span if span else 0.0)}"
 
     def shades(self) -> list[str]:
-        """Returns the shades that occur, from the lowest value to the highest."""
+        """Return the shades that occur, from the lowest value to the highest."""
         is_signed = self.of_measure == Measure.REWARD
         below = [f"n{shade}" for shade in range(_SHADES, 0, -1)] if is_signed and self.low < 0 else []
         above = [f"h{shade}" for shade in range(_SHADES + 1)] if self.high >= 0 else []
@@ -208,7 +208,7 @@ def _heading(dimension: str, heading: Heading, link: str | None) -> PivotCell:
 
 
 def _terms(dimension: str, heading: Heading) -> list[Term]:
-    """Returns the filter terms that select a heading's rollouts."""
+    """Return the filter terms that select a heading's rollouts."""
     value, until = heading.value, heading.until
     field, key = split_name(dimension) or (FIELDS[dimension], None)
     if isinstance(value, int):

@@ -69,14 +69,14 @@ class Rows:
     _drawn: dict[tuple[Any, ...], Markup] = field(default_factory=dict, repr=False)
 
     def once(self, macro: Callable[..., Markup], *args: Hashable) -> Markup:
-        """Draws a template macro once for each combination of arguments: the 50 lines of a table share most cells."""
+        """Draw a template macro once for each combination of arguments: the 50 lines of a table share most cells."""
         key = (macro, *args)
         if (drawn := self._drawn.get(key)) is None:
             drawn = self._drawn[key] = macro(*args)
         return drawn
 
     def of_row(self, row_id: int, macro: Callable[..., Markup], *args: Hashable) -> Markup:
-        """Draws a macro once and puts the row's id in place of `urls.FIRST`."""
+        """Draw a macro once and put the row's id in place of `urls.FIRST`."""
         return Markup(str(self.once(macro, *args)).replace(_ANY_ID, str(row_id)))  # noqa: S704 - a macro's, and digits
 
     @property
@@ -86,24 +86,24 @@ class Rows:
 
     @cached_property
     def address(self) -> str:
-        """Returns the address of a rollout, with `urls.FIRST` in place of its id."""
+        """Return the address of a rollout, with `urls.FIRST` in place of its id."""
         return urls.rollout(self.run, urls.FIRST, self.chosen)
 
     def only(self, part: str, value: Any) -> str:
-        """Returns the address of the filter's rollouts with this step or task, computed once for its lines."""
+        """Return the address of the filter's rollouts with this step or task, computed once for its lines."""
         if (part, value) not in self._links:
             parts = {"step_min": value, "step_max": value} if part == "step" else {part: (value,)}
             self._links[part, value] = urls.narrowed(self.run, self.chosen, **parts)
         return self._links[part, value]
 
     def title(self, column: Column, evals: Sequence[str]) -> str:
-        """Returns the head of a column in a run of these evals."""
+        """Return the head of a column in a run of these evals."""
         if column.key == "preview" and self.hits is not None:
             return "Place of the searched words"
         return "Task and eval" if column.key == "task" and len(evals) > 1 else column.title
 
     def annotation(self, row: EvaluationRow) -> Annotation:
-        """Returns stars, tags and note of a line."""
+        """Return stars, tags and note of a line."""
         return self.said.get(row.id or 0, queries.NOTHING)
 
 
@@ -141,7 +141,7 @@ class TableLive:
 
 
 def place_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, at: int) -> tuple[Cursor | None, int]:
-    """Returns the position from which a page has this row (None: the top), and the page's number of rows. It begins at
+    """Return the position from which a page has this row (None: the top), and the page's number of rows. It begins at
     the top if the row is not far from it, else at the row itself.
     """
     run_id = id_of(summary.run)
@@ -159,7 +159,7 @@ def place_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, at: int
 def rows_of(
     db: Connection, summary: RunSummary, chosen: RolloutFilter, view: View, after: Cursor | None, size: int = PAGE_SIZE
 ) -> Rows:
-    """Returns a page of rows."""
+    """Return a page of rows."""
     run = summary.run
     if is_long(summary, chosen):
         seconds = _FIRST_SECONDS if after is None else _MORE_SECONDS
@@ -179,7 +179,7 @@ def lines_of(
     following: str | None = None,
     looked_at: int | None = None,
 ) -> Rows:
-    """Returns these rows as lines of the table, with a column of places if words are searched for."""
+    """Return these rows as lines of the table, with a column of places if words are searched for."""
     searched, shown, run = bool(searches(chosen)), view.shown, summary.run
     settings = settings_of(db, run)
     columns = make_columns(
@@ -197,7 +197,9 @@ def lines_of(
 
 
 def _has_references(db: Connection, summary: RunSummary, settings: Settings) -> bool:
-    """True if the first rollouts of an eval have references. They are read once: those that ended will not change."""
+    """Return True if the first rollouts of an eval have references. They are read once: those that ended will not
+    change.
+    """
     known, key = _with_references.setdefault(db.engine, {}), (summary.run.uid, str(settings))
     if key not in known:
         run_id, evals = id_of(summary.run), summary.eval_names[:_EVALS]
@@ -220,7 +222,7 @@ def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Foun
 def live_of(
     db: Connection, run: Run, chosen: RolloutFilter, *, trouble: str | None, newest: int | None = None, seen: str = ""
 ) -> TableLive:
-    """Builds the live corner. `newest` is None if the page is being made now; `trouble` is the indexer's."""
+    """Build the live corner. `newest` is None if the page is being made now; `trouble` is the indexer's."""
     summary = queries.run_summary(db, id_of(run))
     new = Count(0, exact=True)
     if newest is None:
@@ -246,7 +248,7 @@ def live_of(
 
 
 def beside(live: TableLive, rows: Rows) -> TableLive:
-    """Adapts the corner to a first page: rows that are shown are not new, even if they came after `newest` was read."""
+    """Adapt the corner to a first page: rows that are shown are not new, even if they came after `newest` was read."""
     top = rows.lines[0].id or 0 if rows.lines and rows.chosen.sort == Sort.NEWEST else 0
     return replace(live, newest=max(live.newest, top))
 

@@ -90,7 +90,7 @@ class LivePage:
 
 @router.get("/runs/{name}")
 def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
-    """Shows the table, a further page of it, a pivot, or the error in the filter."""
+    """Show the table, a further page of it, a pivot, or the error in the filter."""
     with source.reading_run(name) as (db, run):
         pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in _OF_PAGE]
         shown, given = split(pairs)
@@ -171,13 +171,13 @@ def _term_meant(db: Connection, run: Run, chosen: RolloutFilter) -> str:
 
 
 def pandas_line(run: Run, db: Address, chosen: RolloutFilter) -> str:
-    """Returns Python that loads the same rollouts from any folder of this machine."""
+    """Return Python that loads the same rollouts from any folder of this machine."""
     where = f", where={print_where(chosen)!r}" if print_where(chosen) else ""
     return f"load_run({run.uid!r}, db={without_password(absolute(db))!r}{where})"
 
 
 def remembered_columns(request: Request) -> tuple[str, ...] | None:
-    """Returns the columns last chosen in this browser; None without any, or if this version does not know them."""
+    """Return the columns last chosen in this browser; None without any, or if this version does not know them."""
     try:
         return parse_columns([unquote(request.cookies.get(_COOKIE, ""))])
     except FilterError:
@@ -185,7 +185,7 @@ def remembered_columns(request: Request) -> tuple[str, ...] | None:
 
 
 def remember_columns(request: Request, view: View, response: Response) -> Response:
-    """Stores the columns in a cookie if the user just chose them; a link with columns changes nothing."""
+    """Store the columns in a cookie if the user just chose them; a link with columns changes nothing."""
     if "choose" in request.query_params:
         if view.shown is None:
             response.delete_cookie(_COOKIE, path=urls.home())
@@ -197,7 +197,7 @@ def remember_columns(request: Request, view: View, response: Response) -> Respon
 
 @router.get("/runs/{name}/live")
 def live(request: Request, source: SourceOfPages, name: str) -> Response:
-    """Returns what changed since the table was made; 204 if nothing did."""
+    """Return what changed since the table was made; 204 if nothing did."""
     with source.reading_run(name) as (db, run):
         shown, pairs = split(request.query_params.multi_items())
         view, chosen = parse_view(shown), checked_filter(db, run, [it for it in pairs if it[0] not in _OF_LIVE])
@@ -231,7 +231,7 @@ def live(request: Request, source: SourceOfPages, name: str) -> Response:
 
 
 def _changed_lines(db: Connection, summary: RunSummary, ids: list[int], seen: str) -> list[EvaluationRow]:
-    """Returns the rows that may have changed since the last poll: a new state of the run changes running rollouts."""
+    """Return the rows that may have changed since the last poll: a new state of the run changes running rollouts."""
     change, _, rest = seen.partition(".")
     state = rest.partition(".")[0]
     rows = queries.rows_called(db, id_of(summary.run), ids)

@@ -24,13 +24,13 @@ router = APIRouter()
 
 
 def query_of(chosen: RolloutFilter, view: View) -> str:
-    """Returns the query of an address, as which a view is stored."""
+    """Return the query of an address, as which a view is stored."""
     return urlencode([*print_filter(chosen), *print_view(view)])
 
 
 @router.post("/runs/{name}/views")
 def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str) -> Response:
-    """Stores the view `query` as `name`, in place of another of that name, or deletes the one called `delete`. Raises
+    """Store the view `query` as `name`, in place of another of that name, or delete the one called `delete`. Raise
     FilterError if the query is not a view of this run's table.
     """
     with source.reading_run(name) as (db, run):
@@ -52,8 +52,8 @@ async def _typed(request: Request) -> urls.Pairs:
 def apply_filter(
     request: Request, source: SourceOfPages, name: str, typed: Annotated[urls.Pairs, Depends(_typed)]
 ) -> Response:
-    """Leads from the filter's form to its page. Of a long line, long terms are stored as sets: the address names them.
-    Raises FilterError, and HTTPException or DatabaseError if they cannot be stored.
+    """Lead from the filter's form to its page. Of a long line, long terms are stored as sets: the address names them.
+    Raise FilterError, and HTTPException or DatabaseError if they cannot be stored.
     """
     line = dict(typed).get(WHERE, "")
     if len(line) > _LONG:

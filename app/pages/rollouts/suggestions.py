@@ -64,7 +64,7 @@ class _Candidate:
 
 @router.get("/runs/{name}/suggestions")
 def suggestions(request: Request, source: SourceOfPages, name: str, where: str = "", at: int | None = None) -> Response:
-    """Suggests for the text `where` with the caret at `at`, in UTF-16 units, or at its end."""
+    """Suggest for the text `where` with the caret at `at`, in UTF-16 units, or at its end."""
     cursor = len(where) if at is None else len(_units(where)[: 2 * max(at, 0)].decode("utf-16-le", "ignore"))
     place = place_at(where, cursor)
     with source.reading_run(name) as (db, run):
@@ -115,13 +115,13 @@ def _values(db: Connection, summary: RunSummary, field: Field, place: Place) -> 
 
 
 def _findings(db: Connection, summary: RunSummary, place: Place) -> list[_Candidate]:
-    """Returns the findings of the run, if it was diagnosed already."""
+    """Return the findings of the run, if it was diagnosed already."""
     known = cached_diagnosis(db, summary.run) if place.field == FINDING else None
     return [_Candidate(it.id, f"{it.id} ", it.title) for it in known.report.cards] if known else []
 
 
 def _known(db: Connection, summary: RunSummary, facets: Facets | None, name: str) -> list[_Candidate]:
-    """Returns the values of a field, with counts if `facets` are given."""
+    """Return the values of a field, with counts if `facets` are given."""
     counted = _counted(facets) if facets else {}
     if name in counted:
         values = counted[name]
@@ -141,7 +141,7 @@ def _known(db: Connection, summary: RunSummary, facets: Facets | None, name: str
 
 
 def _facets(db: Connection, summary: RunSummary, place: Place) -> Facets | None:
-    """Counts values under the rest of the filter, if that can be read."""
+    """Count values under the rest of the filter, if that can be read."""
     if summary.rollouts > _COUNTED:
         return None
     try:
@@ -162,7 +162,7 @@ def _counted(facets: Facets) -> dict[str, list[tuple[str, int | None]]]:
 
 
 def _matching(candidates: list[_Candidate], written: str) -> list[_Candidate]:
-    """Returns what starts with the text, then what contains it, without what is typed out already."""
+    """Return what starts with the text, then what contains it, without what is typed out already."""
     wanted = written.casefold()
     begin = [it for it in candidates if it.value.casefold().startswith(wanted)]
     hold = [it for it in candidates if wanted in it.value.casefold() and it not in begin]
@@ -178,7 +178,7 @@ def _suggestion(text: str, place: Place, candidate: _Candidate) -> Suggestion:
 
 
 def _units(text: str) -> bytes:
-    """Encodes text with two bytes for each unit that a browser counts."""
+    """Encode text with two bytes for each unit that a browser counts."""
     return text.encode("utf-16-le", "replace")
 
 

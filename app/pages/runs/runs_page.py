@@ -82,7 +82,7 @@ class VerdictLine:
 
 @router.get("/")
 def runs(request: Request, source: SourceOfPages) -> Response:
-    """Shows the matching runs, newest first or in the chosen order, or how to record the first one."""
+    """Show the matching runs, newest first or in the chosen order, or how to record the first one."""
     for name in request.query_params:
         check_word("parameter", name, name, _PARAMETERS)
     chosen, view = chosen_runs(request), _view(request)
@@ -103,7 +103,7 @@ def runs(request: Request, source: SourceOfPages) -> Response:
 
 @router.get("/live")
 def live(request: Request, source: SourceOfPages) -> Response:
-    """Returns what changed since the list was made; 204 if nothing did."""
+    """Return what changed since the list was made; 204 if nothing did."""
     chosen, view = chosen_runs(request), _view(request)
     asked = request.query_params
     newest, shown = urls.parse_whole(asked.get("newest", "0")), _ids(asked.getlist("open"))
@@ -121,7 +121,7 @@ def live(request: Request, source: SourceOfPages) -> Response:
 
 @router.get("/runs/{name}/verdict")
 def run_verdict(request: Request, source: SourceOfPages, name: str) -> Response:
-    """Returns the verdict on a run, for its line in the list."""
+    """Return the verdict on a run, for its line in the list."""
     with source.reading_run(name) as (db, run):
         return htmx.fragment(request, "runs/_run_verdict.html", VerdictLine(run, outline(db, run)))
 
@@ -134,7 +134,7 @@ async def _sent(request: Request) -> urls.Pairs:
 def tag_runs(
     request: Request, source: SourceOfPages, notebook: WritableNotebook, sent: Annotated[urls.Pairs, Depends(_sent)]
 ) -> Response:
-    """Adds a tag to the selected runs, or removes it, and shows the same list again."""
+    """Add a tag to the selected runs, or remove it, and show the same list again."""
     tag = tag_of(next((value for name, value in sent if name == "label"), ""))
     add = ("do", "untag") not in sent
     ticked = [value for name, value in sent if name == "run" and value][:_MOST_TICKED]
@@ -146,7 +146,7 @@ def tag_runs(
 
 
 def chosen_runs(request: Request) -> RunFilter:
-    """Reads the filter from the address. Raises FilterError if there is no such state."""
+    """Read the filter from the address. Raise FilterError if there is no such state."""
     asked = request.query_params
     states = tuple(dict.fromkeys(filter(None, asked.getlist("state"))))
     for state in states:
@@ -161,7 +161,7 @@ def chosen_runs(request: Request) -> RunFilter:
 
 
 def _view(request: Request) -> RunsView:
-    """Reads the view from the address, and keeps it in the addresses of this request."""
+    """Read the view from the address, and keep it in the addresses of this request."""
     view = RunsView.of(request.query_params.multi_items())
     urls.listing_runs(view.pairs())
     return view
@@ -239,7 +239,7 @@ def _open(lines: Sequence[RunLine]) -> list[int]:
 
 
 def _live(db: Connection, chosen: RunFilter, shown: Sequence[int], newest: int | None) -> RunsLive:
-    """Builds the live corner. `newest` is None if the list is being made now."""
+    """Build the live corner. `newest` is None if the list is being made now."""
     if newest is None:
         newest, new = queries.newest_run(db), 0
     else:

@@ -22,7 +22,7 @@ _LONGEST = 40  # characters of an argument under a run's name
 
 
 def spelt(value: Any) -> str:
-    """Writes an argument as its author would: `1e-06`, `["a"]`."""
+    """Write an argument as its author would: `1e-06`, `["a"]`."""
     return "none" if value is None else safe_text.as_text(figures.tidy(value))
 
 
@@ -76,7 +76,7 @@ class RunColumn(NamedTuple):
         return self.style or ("argument" if "." in self.key else self.key)
 
     def cell_classes(self, value: Any) -> str:
-        """Returns the classes of a value's cell; a large share of faults stands out."""
+        """Return the classes of a value's cell; a large share of faults stands out."""
         least, tone = _FAULTS.get(self.key, (None, _TONES.get(self.key, "")))
         return self.classes if least is not None and (value or 0) < least else f"{self.classes} {tone}".strip()
 
@@ -122,7 +122,7 @@ _GROUPS = ("model", "eval", "state")
 
 
 def column_of(key: str) -> RunColumn:
-    """Returns the column with that key."""
+    """Return the column with that key."""
     name = key.removeprefix(_ARGUMENT)
     return _FIGURES.get(key, RunColumn(key, lambda line: line.summary.run.config.get(name)))
 
@@ -138,7 +138,7 @@ class RunsView:
 
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]]) -> "RunsView":
-        """Reads the view from the parameters of an address. Raises FilterError: there is no such column."""
+        """Read the view from the parameters of an address. Raise FilterError: there is no such column."""
         given = [(name, value) for name, value in pairs if value.strip()]
         shown = tuple(dict.fromkeys(value for name, value in given if name == "col"))
         view = cls(shown or _DEFAULT, dict(given).get("sort", ""), dict(given).get("by", ""))
@@ -161,11 +161,11 @@ class RunsView:
         return column_of(self.by).title
 
     def order_of(self, key: str) -> str:
-        """Returns `ascending` or `descending` if a column orders the list, otherwise an empty text."""
+        """Return `ascending` or `descending` if a column orders the list, otherwise an empty text."""
         return {key: "ascending", f"-{key}": "descending"}.get(self.sort, "")
 
     def next_sort(self, key: str) -> str:
-        """Returns the order that a click on a head selects: highest first, lowest first, newest first."""
+        """Return the order that a click on a head selects: highest first, lowest first, newest first."""
         return {f"-{key}": key, key: ""}.get(self.sort, f"-{key}")
 
     @property
@@ -173,19 +173,19 @@ class RunsView:
         return self.shown != _DEFAULT
 
     def pairs(self, **parts: Any) -> Pairs:
-        """Returns the parameters of the view, or of the same with some parts changed."""
+        """Return the parameters of the view, or of the same with some parts changed."""
         it = RunsView(**vars(self) | parts)
         single = (("sort", it.sort), ("by", it.by))
         return [*(("col", key) for key in it.shown if it.is_chosen), *(pair for pair in single if pair[1])]
 
     def offered(self, arguments: Sequence[str], *, to_group: bool = False) -> list[RunColumn]:
-        """Returns the columns to choose from, or to group by: figures, these arguments, and what is chosen already."""
+        """Return the columns to choose from, or to group by: figures, these arguments, and what is chosen already."""
         first, chosen = (_GROUPS, (self.by,)) if to_group else (tuple(_FIGURES), self.shown)
         keys = dict.fromkeys([*first, *(_ARGUMENT + it for it in arguments), *chosen])
         return [column_of(key) for key in keys if key]
 
     def ordered(self, lines: Sequence[RunLine]) -> list[RunLine]:
-        """Returns the runs in the view's order, group by group; equal runs keep their order."""
+        """Return the runs in the view's order, group by group; equal runs keep their order."""
         value = column_of(self.sort.removeprefix("-")).value
         known = [it for it in lines if value(it) is not None]
         known.sort(key=lambda it: _order(value(it)), reverse=self.sort.startswith("-"))
@@ -193,7 +193,7 @@ class RunsView:
         return sorted([*known, *(it for it in lines if value(it) is None)], key=lambda it: _order(by(it)))
 
     def groups(self, lines: Sequence[RunLine]) -> dict[str, RunGroup]:
-        """Returns each group of ordered runs, by the uid of its first run."""
+        """Return each group of ordered runs, by the uid of its first run."""
         if not self.by:
             return {}
         by, found = column_of(self.by), {}
@@ -215,13 +215,13 @@ def _order(value: Any) -> tuple[int, Any]:
 
 
 def differing(configs: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns the names of the arguments that tell the runs apart, the best known first."""
+    """Return the names of the arguments that tell the runs apart, the best known first."""
     names = {name for config in configs for name in config if not name.endswith(_NO_CHOICE)}
     found = [name for name in names if len({repr(config.get(name)) for config in configs}) > 1]
     return sorted(found, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
 
 
 def told_apart(config: dict[str, Any], names: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns the first of these arguments that a run has, and their values, for the line under its name."""
+    """Return the first of these arguments that a run has, and their values, for the line under its name."""
     known = [(name, spelt(config[name])) for name in names if config.get(name) is not None]
     return [(name, value) for name, value in known if len(value) <= _LONGEST and "\n" not in value][:_TOLD]

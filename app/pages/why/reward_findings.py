@@ -40,7 +40,7 @@ class Finding(NamedTuple):
 
 
 def findings(known: Diagnosed, here: StepWindow) -> list[Finding]:
-    """Runs the checks on the window's rollouts; those that fired come first."""
+    """Run the checks on the window's rollouts; those that fired come first."""
     if not len(here.rows):
         return []
     scale = known.report.scale
@@ -63,7 +63,7 @@ def _finding(it: Diagnostic, run: Run, here: StepWindow) -> Finding:
 
 
 def _read(here: StepWindow, where: str) -> RolloutFilter | None:
-    """Parses a filter; None if it is too long for an address, or the language cannot express it, since a reward
+    """Parse a filter; None if it is too long for an address, or the language cannot express it, since a reward
     function may have any name.
     """
     try:
@@ -73,7 +73,7 @@ def _read(here: StepWindow, where: str) -> RolloutFilter | None:
 
 
 def _cancellation(here: StepWindow) -> Finding:
-    """Reports any group that cancels out; the diagnosis' card needs a tenth of them."""
+    """Report any group that cancels out; the diagnosis' card needs a tenth of them."""
     rows, groups = here.rows, cancels(here.rows)
     count, total = int(groups.sum()), len(groups)
     definition = "Groups in which reward functions differ between rollouts but their weighted sum does not."

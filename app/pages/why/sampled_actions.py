@@ -76,7 +76,7 @@ class Sampled(NamedTuple):
 
 
 def make_sampled(db: Connection, run: Run, known: Diagnosed, here: StepWindow) -> Sampled | None:
-    """Returns the sample, None if no rollout has an action."""
+    """Return the sample, None if no rollout has an action."""
     uid = run.uid
     sample = kept(
         known,
@@ -97,7 +97,7 @@ def make_sampled(db: Connection, run: Run, known: Diagnosed, here: StepWindow) -
 
 
 def _newest(db: Connection, run_id: int, here: StepWindow) -> Iterator[Played]:
-    """Yields the rollouts of the window with the highest ids."""
+    """Yield the rollouts of the window with the highest ids."""
     ids = np.sort(here.rows.id)[-SAMPLE:]
     only = here.only()
     newest = only.with_terms(Term("id", (Range(low=int(ids[0])),)))

@@ -129,7 +129,7 @@ class Heat(NamedTuple):
 
 
 def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures, of_all: Labels, **where: Any) -> Heat:
-    """Builds the heat map of some tasks, indices into `rows.tasks`, in their order. `rows` and `of_tasks` are of the
+    """Build the heat map of some tasks, indices into `rows.tasks`, in their order. `rows` and `of_tasks` are of the
     steps shown, `scale` and `of_all` of the whole run; `where` are filter parts that all links have.
     """
     columns = Columns.of(rows)

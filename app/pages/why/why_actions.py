@@ -151,7 +151,7 @@ def _table(uid: str, here: StepWindow, column: str, found: Sequence[Tally]) -> A
 
 
 def _contrast(found: Sequence[tuple[Tally, int]]) -> str:
-    """Describes the last action most typical of unsolved rollouts, if it is so by _SURE standard errors; else empty."""
+    """Describe the last action most typical of unsolved rollouts, if it is so by _SURE standard errors; else empty."""
     solved = sum(wins for _, wins in found)
     unsolved = sum(it.scored - wins for it, wins in found)
     if not solved or not unsolved:

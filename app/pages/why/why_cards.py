@@ -37,7 +37,7 @@ class ShownCard:
 def make_cards(
     report: Report, cards: tuple[Card, ...], settings: Settings, run: str, count: Counting
 ) -> list[ShownCard]:
-    """Returns these cards of a report, highest cost first; a card explained by another one is in that one's `follows`.
+    """Return these cards of a report, highest cost first; a card explained by another one is in that one's `follows`.
     `count` counts the rollouts of a filter.
     """
     shown = {card.id: _shown(report, card, settings, run, count, parents(card, cards)) for card in cards}
@@ -48,13 +48,13 @@ def make_cards(
 
 
 def _top(card: Card, cards: tuple[Card, ...], shown: dict[str, ShownCard]) -> ShownCard:
-    """Returns the topmost of the cards that explain this one."""
+    """Return the topmost of the cards that explain this one."""
     above = parents(card, cards)
     return _top(above[0], cards, shown) if above else shown[card.id]
 
 
 def checked(report: Report) -> dict[str, list[tuple[Checked, Diagnostic | None]]]:
-    """Returns the checks without a card by their state; the diagnostic is None for a user's own."""
+    """Return the checks without a card by their state; the diagnostic is None for a user's own."""
     return {state: [(it, _KNOWN.get(it.id)) for it in report.checked if it.state == state] for state in STATES}
 
 
@@ -74,7 +74,7 @@ def _shown(report: Report, card: Card, settings: Settings, run: str, count: Coun
 
 
 def _filter(where: str) -> RolloutFilter | None:
-    """Parses a card's filter; None if the language cannot express it, since users may register diagnostics."""
+    """Parse a card's filter; None if the language cannot express it, since users may register diagnostics."""
     try:
         return parse_where(where)
     except FilterError:

@@ -17,7 +17,7 @@ _TABLES = {
 
 
 def make_tables(report: Report, run: str) -> list[tuple[str, str, FigureTable]]:
-    """Builds the tables of the run with that uid, each with its `Contrast.id` and title."""
+    """Build the tables of the run with that uid, each with its `Contrast.id` and title."""
     tables = []
     for it in report.contrasts:
         title, heads, by = _TABLES[it.id]

@@ -56,7 +56,7 @@ class Slice:
 
     @classmethod
     def of(cls, step_min: str, step_max: str, task: str, eval_name: str) -> "Slice":
-        """Reads a selection from an address. Raises FilterError unless its steps are whole numbers in order."""
+        """Read a selection from an address. Raise FilterError unless its steps are whole numbers in order."""
         given = (("step_min", step_min.strip()), ("step_max", step_max.strip()))
         low, high = (read_whole(name, text) if text else None for name, text in given)
         if low is not None and high is not None and low > high:
@@ -69,7 +69,7 @@ class Slice:
 
 
 def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tuple[Report, Coverage]:
-    """Diagnoses the selection on the scale of the whole run. Raises FilterError if it has no rollout."""
+    """Diagnose the selection on the scale of the whole run. Raise FilterError if it has no rollout."""
     if chosen == Slice():
         return known.report, looked_at(known.rows, known.report)
     before = known.rows.of_part(_up_to(known.rows, chosen))
@@ -107,7 +107,7 @@ def _end_at(step: int, trends: Mapping[str, Trend]) -> dict[str, Trend]:
 
 
 def _up_to(rows: Rows, chosen: Slice) -> Bools:
-    """Returns (N,) True for rows of its task and eval up to its last step."""
+    """Return (N,) True for rows of its task and eval up to its last step."""
     found: Bools = rows.step <= (rows.step.max() if chosen.step_max is None else chosen.step_max)
     for name, word, codes, known in (
         ("task", chosen.task, rows.task, rows.tasks),
@@ -183,7 +183,7 @@ def why(
     eval: str = "",  # noqa: A002 - as the address has it
     seen: str = "",
 ) -> Response:
-    """Shows the page for the last steps, or for a selection of rollouts."""
+    """Show the page for the last steps, or for a selection of rollouts."""
     for parameter in request.query_params.keys() - {"seen", WAIT}:
         check_word(parameter, "parameter", parameter, _PARAMETERS)
     chosen = Slice.of(step_min, step_max, task, eval)
@@ -219,7 +219,7 @@ def why(
 
 
 def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slice) -> Why:
-    """Diagnoses the selection. Raises FilterError if it has no rollouts."""
+    """Diagnose the selection. Raise FilterError if it has no rollouts."""
     run = summary.run
     report, looked = report_of(db, run, known, chosen)
 
@@ -252,6 +252,6 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
 
 
 def _offered(rows: Rows) -> list[str]:
-    """Returns the tasks with the most rollouts, by name; none if no rollout names one."""
+    """Return the tasks with the most rollouts, by name; none if no rollout names one."""
     often = np.argsort(-np.bincount(rows.task[rows.task >= 0], minlength=len(rows.tasks)), kind="stable")
     return sorted(rows.tasks[place] for place in often[:_OFFERED])

@@ -224,7 +224,7 @@ def _sums(run: str, here: StepWindow, known: Diagnosed) -> list[SumLine]:
 
 
 def _drawn(names: list[str]) -> dict[str, list[str]]:
-    """Returns the functions of each colour of the chart, by its title: those beyond the colours are together."""
+    """Return the functions of each colour of the chart, by its title: those beyond the colours are together."""
     if len(names) <= _COLOURS:
         return {name: [name] for name in names}
     rest = names[_COLOURS - 1 :]
@@ -232,7 +232,7 @@ def _drawn(names: list[str]) -> dict[str, list[str]]:
 
 
 def _stacks(run: str, known: Diagnosed, drawn: dict[str, list[str]], here: StepWindow) -> list[StepStack]:
-    """Builds the chart of variance shares. Many steps are binned, since a step has few groups."""
+    """Build the chart of variance shares. Many steps are binned, since a step has few groups."""
     if len(drawn) < 2 or len(known.rows.steps) < 2:
         return []
     bins = Bins.of(int(known.rows.steps[0]), int(known.rows.steps[-1]), _MOST_STACKS)

@@ -41,7 +41,7 @@ class Panel(NamedTuple):
 
 
 def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
-    """Builds the form from the settings in force."""
+    """Build the form from the settings in force."""
     own, scale = known.settings, known.report.scale
     best = "" if scale.is_flat or scale.units else brief(round(scale.best, 6))
     limits = {card.id: card.limit for card in known.report.cards if card.limit is not None} | dict(own.thresholds)
@@ -64,8 +64,8 @@ def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
 
 @router.post("/runs/{name}/why/settings")
 def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str) -> Response:
-    """Stores `max_reward`, `solved_at`, `solved_by`, `reference`, `steps` and `threshold.ID`, each of which may be
-    empty; `reset` deletes all of them. Raises SettingsError if a value is not a number or out of range, or the values
+    """Store `max_reward`, `solved_at`, `solved_by`, `reference`, `steps` and `threshold.ID`, each of which may be
+    empty; `reset` deletes all of them. Raise SettingsError if a value is not a number or out of range, or the values
     contradict each other.
     """
     with source.reading_run(name) as (db, run):
@@ -79,7 +79,7 @@ def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, n
 
 
 def _settings(form: Mapping[str, str], before: Settings) -> Settings:
-    """Reads the form; thresholds that it does not name are kept."""
+    """Read the form; thresholds that it does not name are kept."""
     given = {field.removeprefix(_THRESHOLD): field for field in form if field.startswith(_THRESHOLD)}
     kept = {name: value for name, value in before.thresholds.items() if name not in given}
     set_here = {name: value for name, field in given.items() if (value := _number(form, field)) is not None}

@@ -34,7 +34,7 @@ _lock = threading.Lock()
 
 
 def kept(known: Diagnosed, what: Hashable, make: Callable[[], Figure]) -> Figure:
-    """Caches what `make` returns for the same rollouts and settings. It must not return addresses, of one request."""
+    """Cache what `make` returns for the same rollouts and settings. It must not return addresses, of one request."""
     key = (what, repr(known.settings))
     with _lock:
         of_rows = _known.setdefault(known.rows, {})
@@ -64,8 +64,8 @@ class StepWindow:
         return f"step {self.last:,}" if self.first == self.last else f"steps {self.first:,}\u2013{self.last:,}"
 
     def only(self, where: str = "") -> RolloutFilter:
-        """Returns the filter that selects the window's rollouts that match `where`; steps in `where` replace the
-        window's. Raises FilterError if `where` cannot be read.
+        """Return the filter that selects the window's rollouts that match `where`; steps in `where` replace the
+        window's. Raise FilterError if `where` cannot be read.
         """
         is_open = self.first is None or "step:" in where
         steps = [] if is_open else [f"step:{self.first}..{self.last}"]
@@ -73,8 +73,8 @@ class StepWindow:
 
 
 def window(known: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], str]) -> StepWindow:
-    """Returns the window asked for: "", `last`, `all`, or a range such as `100..` or `100..200`; `address` returns the
-    page's address for "" and `all`. Raises FilterError if `wanted` is none of these, or no rollout has such a step.
+    """Return the window asked for: "", `last`, `all`, or a range such as `100..` or `100..200`; `address` returns the
+    page's address for "" and `all`. Raise FilterError if `wanted` is none of these, or no rollout has such a step.
     """
     rows, looked_at, sample = known.rows, known.report.steps, known.report.sample
     if looked_at is None:
@@ -114,7 +114,7 @@ class FreshPage:
 
 
 def fresh_of(summary: RunSummary) -> Fresh | None:
-    """Returns the state for a page that is being made; None if nothing is to come."""
+    """Return the state for a page that is being made; None if nothing is to come."""
     return _fresh(summary, _moment(summary), summary.rollouts) if summary.is_alive else None
 
 
@@ -122,7 +122,7 @@ def fresh_of(summary: RunSummary) -> Fresh | None:
 def fresh(
     request: Request, source: SourceOfPages, name: str, seen: str = "", made: str = "", rollouts: str = ""
 ) -> Response:
-    """Returns the changes since a page was made; 204 without new ones since the last poll. `seen` is the version of the
+    """Return the changes since a page was made; 204 without new ones since the last poll. `seen` is the version of the
     run at the last poll; `made` and `rollouts` are its version and its number of rollouts when the page was made.
     """
     with source.reading() as db:
@@ -157,7 +157,7 @@ class WhyTab:
 
 
 def tab_router(tab: str, make: Callable[[Connection, RunSummary, Diagnosed, StepWindow], WhyTab]) -> APIRouter:
-    """Returns the router of the page `why/why_TAB.html`, which `make` makes for the steps asked for: see `window`."""
+    """Return the router of the page `why/why_TAB.html`, which `make` makes for the steps asked for: see `window`."""
     router, template = APIRouter(), f"why/why_{tab}.html"
 
     @router.get(f"/runs/{{name}}/why/{tab}")

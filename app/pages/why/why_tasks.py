@@ -57,7 +57,7 @@ class TaskChoice:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> "TaskChoice":
-        """Reads the address. Raises FilterError for an unknown parameter or word."""
+        """Read the address. Raise FilterError for an unknown parameter or word."""
         for parameter in given:
             check_word(parameter, "parameter", parameter, _PARAMETERS)
         found = cls(
@@ -72,7 +72,7 @@ class TaskChoice:
         return found
 
     def address(self, run: str, **parts: Any) -> str:
-        """Returns the address with some parameters changed; a new selection starts at its first page."""
+        """Return the address with some parameters changed; a new selection starts at its first page."""
         it = replace(self, **{"page": 1, **parts})
         sort, page = "" if it.sort == "worst" else it.sort, "" if it.page == 1 else it.page
         return urls.why(run, "tasks", label=it.label, q=it.q, sort=sort, steps=it.steps, page=page)
@@ -118,7 +118,7 @@ class WhyTasksPage(WhyTab):
 
 @router.get("/runs/{name}/why/tasks")
 def why_tasks(request: Request, source: SourceOfPages, name: str) -> Response:
-    """Shows the page."""
+    """Show the page."""
     choice = TaskChoice.of(request.query_params)
     with source.reading_run(name) as (db, run):
         if name != run.uid:
@@ -188,7 +188,7 @@ def _chips(uid: str, of_all: Labels, choice: TaskChoice) -> list[Chip]:
 
 
 def _selected(rows: Rows, of_all: Labels, of_tasks: Figures, choice: TaskChoice) -> Ints:
-    """Returns indices of the matching tasks that have rollouts in these steps."""
+    """Return indices of the matching tasks that have rollouts in these steps."""
     wanted = of_tasks.rollouts > 0
     if choice.label:
         wanted &= of_all.label == choice.label
@@ -199,7 +199,7 @@ def _selected(rows: Rows, of_all: Labels, of_tasks: Figures, choice: TaskChoice)
 
 
 def _ordered(tasks: Ints, rows: Rows, of_tasks: Figures, sort: str) -> Ints:
-    """Sorts tasks, by name among equals; those without a figure come last."""
+    """Sort tasks, by name among equals; those without a figure come last."""
     by_name = np.empty(len(rows.tasks), np.int64)
     by_name[sorted(range(len(rows.tasks)), key=rows.tasks.__getitem__)] = np.arange(len(rows.tasks))
     gap = of_tasks.pass_k - of_tasks.pass_1
@@ -216,7 +216,7 @@ def _ordered(tasks: Ints, rows: Rows, of_tasks: Figures, sort: str) -> Ints:
 
 
 def _paged(uid: str, chosen: Ints, choice: TaskChoice) -> tuple[FoundTasks, Ints]:
-    """Returns a page of tasks, or the last page if the number is too high."""
+    """Return a page of tasks, or the last page if the number is too high."""
     pages = max(-(-len(chosen) // PAGE_SIZE), 1)
     page = min(choice.page, pages)
     begin = (page - 1) * PAGE_SIZE
@@ -227,7 +227,7 @@ def _paged(uid: str, chosen: Ints, choice: TaskChoice) -> tuple[FoundTasks, Ints
 
 
 def _ended(run: Run) -> dict[str, Any]:
-    """Returns filter parts that leave out running rollouts of a live run, which no figure counts yet."""
+    """Return filter parts that leave out running rollouts of a live run, which no figure counts yet."""
     if run.state != RunState.RUNNING:
         return {}
     return {"terms": (Term("status", (Status.RUNNING.value,), negated=True),)}

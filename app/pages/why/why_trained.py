@@ -148,7 +148,7 @@ def _address(run: str, here: StepWindow, said: str) -> str | None:
 
 
 def _stacks(run: str, rows: Rows, found: Ints, kinds: list[Outcome]) -> list[StepStack]:
-    """Builds the chart of outcomes; many steps are binned."""
+    """Build the chart of outcomes; many steps are binned."""
     if len(rows.steps) < 2:
         return []
     bins = Bins.of(int(rows.steps[0]), int(rows.steps[-1]), _MOST_STACKS)

@@ -155,7 +155,7 @@ def errors_of(name: str) -> Iterator[None]:
 
 @contextmanager
 def _replaced(output: Path) -> Iterator[BinaryIO]:
-    """Open a file that replaces `output` once it is complete. Raises LogsUIError if it cannot be written."""
+    """Open a file that replaces `output` once it is complete. Raise LogsUIError if it cannot be written."""
     target = Path(output).expanduser().resolve()  # follows links
     if target.exists() and not target.is_file():
         raise LogsUIError(f"{output} is not a file. Name a file to export to.")
@@ -165,7 +165,7 @@ def _replaced(output: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _new_folder(output: Path) -> Iterator[Path]:
-    """Create a folder that becomes `output` once it is complete. Raises LogsUIError if there is something already."""
+    """Create a folder that becomes `output` once it is complete. Raise LogsUIError if there is something already."""
     target = output.expanduser().resolve()
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):
         raise LogsUIError(f"{output} already exists. Name a new folder, or an empty one.")

@@ -141,7 +141,7 @@ def _value(value: Any) -> dict[str, Any]:
 
 @contextmanager
 def sending(url: str) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """Yield a function that sends a trace. Raises LogsUIError if the server does not take all of them."""
+    """Yield a function that sends a trace. Raise LogsUIError if the server does not take all of them."""
     try:
         from google.protobuf.json_format import Parse, ParseDict
         from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service

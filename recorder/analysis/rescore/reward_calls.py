@@ -57,7 +57,7 @@ class AskedFunction:
     def scores(self, inputs: Inputs) -> list[float | str]:
         """Return each row's score (NaN for None), or its error in one line.
 
-        If the function raises for a batch, it is called again row by row. Raises RewardFunctionError if it cannot be
+        If the function raises for a batch, it is called again row by row. Raise RewardFunctionError if it cannot be
         called with these columns, or failed for all of the first `MOST_FAILURES` rollouts.
         """
         if not self._asked:
@@ -71,7 +71,7 @@ class AskedFunction:
         return [score for i in range(len(inputs.prompts)) for score in self.scores(inputs.only(i))]
 
     def check(self) -> None:
-        """Check the function after all rollouts. Raises RewardFunctionError if it failed for all of them."""
+        """Check the function after all rollouts. Raise RewardFunctionError if it failed for all of them."""
         if self._asked and self._asked == self._failed:
             raise RewardFunctionError(f"{self.name}() failed for every rollout. {self._last}")
 

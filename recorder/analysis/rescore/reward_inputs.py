@@ -70,7 +70,7 @@ class Rebuilding:
     """Rebuilds the arguments of one run's reward functions."""
 
     def __init__(self, db: Database, run: Run, form: PromptForm | None = None) -> None:
-        """`form` None infers the form of the prompts from the tokens: see `is_text`. Raises LogsUIError."""
+        """`form` None infers the form of the prompts from the tokens: see `is_text`. Raise LogsUIError."""
         if form is not None and form not in get_args(PromptForm):
             raise LogsUIError(f"Prompts are messages or text, not {form!r}.")
         kinds = {source.kind for source in queries.run_sources(db, [run.id or 0]).get(run.id or 0, [])}
@@ -140,7 +140,7 @@ class Rebuilding:
 
 
 def _log_nothing(*_: Any, **__: Any) -> None:
-    """Replaces the trainer's `log_extra` and `log_metric`."""
+    """Replace the trainer's `log_extra` and `log_metric`."""
 
 
 def _columns(metadata: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def record_worker(
     parse: Parse | None = None,
     **options: Unpack[RecordOptions],
 ) -> W:
-    """Records every rollout that a worker of AsyncGRPO makes. Call it before the training begins.
+    """Record every rollout that a worker of AsyncGRPO makes. Call it before the training begins.
 
     The worker's process writes the run. A row's `step` and `policy_step` are the version of the policy at the beginning
     of its group. `metadata["notes"]["policy"]` has the versions that answered each turn, and by how many versions the

@@ -67,7 +67,7 @@ class Exchange:
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Wraps the request: generations inside are parts of this one, and an exception ends it."""
+        """Wrap the request: generations inside are parts of this one, and an exception ends it."""
         with self.reading(BaseException), generating() as self.inside:
             yield
 
@@ -90,7 +90,7 @@ class Exchange:
 
     @contextmanager
     def reading(self, ending: type[BaseException] = Exception) -> Iterator[None]:
-        """Wraps the user's reading of a part: an `ending` exception ends the reply."""
+        """Wrap the user's reading of a part: an `ending` exception ends the reply."""
         self._is_awaited = True
         try:
             yield

@@ -28,7 +28,7 @@ _ABSENT = object()
 
 
 def trace_client(client: C) -> C:
-    """Records the generations that an HTTP client requests from a server during a recorded rollout.
+    """Record the generations that an HTTP client requests from a server during a recorded rollout.
 
     It records vLLM's and OpenAI's chat completions, completions and responses, streamed or not, vLLM's "tokens in,
     tokens out", and TRL's older `/generate/` and `/chat/`. Other requests of the client are passed on. Requests and
@@ -77,7 +77,7 @@ def trace_client(client: C) -> C:
 
 
 def untrace_client(client: C) -> C:
-    """Undoes `trace_client`. A client that is not traced is not changed.
+    """Undo `trace_client`. A client that is not traced is not changed.
 
     Args:
         client: The client that was passed to `trace_client`.

@@ -44,7 +44,7 @@ _inside: ContextVar[bool] = ContextVar("logs_ui_harness_inside", default=False)
 
 @contextmanager
 def a_row_for_each_session(rollout_func: Callable[..., Any]) -> Iterator[None]:
-    """Assigns calls from the n-th session on to the n-th row while the function runs, if the harness made it."""
+    """Assign calls from the n-th session on to the n-th row while the function runs, if the harness made it."""
     rows = None
     with guard("preparing to record a harness"):
         if parts := _parts(rollout_func):

@@ -191,7 +191,7 @@ def output_folder(args: Any) -> str:
 
 def shared_from_first(trainer: Any, value: Any) -> Any:
     """Return rank 0's value on every rank, unless only the main one calls rollout functions. It is no collective: a
-    rank that does not record makes no other wait for longer than a minute. Raises LogsUIError if rank 0 does not
+    rank that does not record makes no other wait for longer than a minute. Raise LogsUIError if rank 0 does not
     record.
     """
     if trainer.accelerator.num_processes == 1 or trl_shapes.only_main_calls(trainer):
@@ -230,7 +230,7 @@ def _patch(owner: type) -> None:
 
 @contextmanager
 def outermost_call(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]:
-    """Yields False inside a call that an override makes of the method that it overrides, otherwise True."""
+    """Yield False inside a call that an override makes of the method that it overrides, otherwise True."""
     outermost = trainer not in trainers
     trainers.add(trainer)
     try:
@@ -311,7 +311,7 @@ def _report_rewards(
 
 @contextmanager
 def watched(trainer: Any, returned: dict[int, Any], calls: Collector | None = None) -> Iterator[None]:
-    """Collects what each reward function calls, and what it returns, by its index: TRL turns None into NaN."""
+    """Collect what each reward function calls, and what it returns, by its index: TRL turns None into NaN."""
     functions = getattr(trainer, "reward_funcs", None)
     if not isinstance(functions, list):
         yield
@@ -333,7 +333,7 @@ def watched(trainer: Any, returned: dict[int, Any], calls: Collector | None = No
 
 @contextmanager
 def models_watched(trainer: Any, returned: dict[int, Any]) -> Iterator[None]:
-    """Collects what each reward model returns, by its index, where the trainer shows only the sum of all rewards."""
+    """Collect what each reward model returns, by its index, where the trainer shows only the sum of all rewards."""
 
     def came_back(index: int, _model: Any, _inputs: Any, output: Any) -> None:
         with guard("reading what a reward model returned"):

@@ -27,7 +27,7 @@ the call is not part of a rollout."""
 
 @contextmanager
 def recorded_tools(trainer: Any) -> Iterator[None]:
-    """Records the tool calls of the trainer in the block, each in its row."""
+    """Record the tool calls of the trainer in the block, each in its row."""
     originals = {name: vars(trainer)[name] for name in _DICTS if name in vars(trainer)}
     with guard("preparing to record tools"):
         for name, tools in originals.items():

@@ -91,7 +91,7 @@ _listening: dict[Strand, Finishes] = {}
 
 @contextmanager
 def _hearing() -> Iterator[Finishes]:
-    """Collects how the parts of a generation finished, as the seams inside report it."""
+    """Collect how the parts of a generation finished, as the seams inside report it."""
     heard: Finishes = []
     strand = current_strand()
     if strand is None:  # the rollout function has returned in the meantime

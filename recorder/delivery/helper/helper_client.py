@@ -45,8 +45,8 @@ slows the training down.
 
 
 def is_wanted() -> bool:
-    """Returns True if a helper process is to write. It is False also if this process's interpreter cannot be started
-    again, as in a frozen program, or one that another program embeds, and on Windows, which has no fork. Raises
+    """Return True if a helper process is to write. It is False also if this process's interpreter cannot be started
+    again, as in a frozen program, or one that another program embeds, and on Windows, which has no fork. Raise
     LogsUIError if LOGS_UI_WRITER is neither `process` nor `thread`.
     """
     kind = os.environ.get(WRITER_VARIABLE) or "process"
@@ -86,7 +86,7 @@ class HelperClient:
     """Implements `outlet.Outlet` by a helper process."""
 
     def __init__(self, address: Address, limits: Limits, *, spools_always: bool) -> None:
-        """Starts nothing."""
+        """Start nothing."""
         self.handover = Handover(new_writer_name())  # the state that a replacement continues from
         self.is_hurried = False  # see `hurry`
         self.is_closed = False  # True if no more is sent, and what is not durable goes into the spool
@@ -121,9 +121,9 @@ class HelperClient:
         return SentParcel(self, self._wire)
 
     def send(self, parcel: SentParcel) -> None:
-        """Sends a closed parcel, and waits until no more than one other is on its way; not while hurried, since what
+        """Send a closed parcel, and wait until no more than one other is on its way; not while hurried, since what
         has not been sent yet would end with the training. If the helper process has failed, the parcel stays
-        `outstanding`. Raises as `Parcel.write`.
+        `outstanding`. Raise as `Parcel.write`.
         """
         with self._condition:
             self._number += 1
@@ -138,7 +138,7 @@ class HelperClient:
         self._put_on_disk()
 
     def tick(self, counts: Counts) -> None:
-        """Replaces a helper process that has ended, and reports changed counts."""
+        """Replace a helper process that has ended, and report changed counts."""
         self._raise_refusal()
         self._put_on_disk()
         if self._process is None:
@@ -176,11 +176,11 @@ class HelperClient:
         return self._process
 
     def tokenizers(self) -> list[bytes]:
-        """Returns frames of the tokenizers that were sent."""
+        """Return frames of the tokenizers that were sent."""
         return self._wire.tokenizers()
 
     def _waited_for_room(self) -> bool:
-        """Waits until another parcel may be made, and returns True; returns False if the process has ended before."""
+        """Wait until another parcel may be made, and return True; return False if the process has ended before."""
         process = self._process
 
         def has_room() -> bool:
@@ -191,7 +191,7 @@ class HelperClient:
             return has_room()
 
     def _is_restarted(self) -> bool:
-        """Returns True if a process was started now, and all outstanding parcels were sent to it."""
+        """Return True if a process was started now, and all outstanding parcels were sent to it."""
         while not self.has_failed and (self._process is None or not self._process.is_running):
             if self._process is not None:
                 self._failures += 1
@@ -230,7 +230,7 @@ class HelperClient:
             self._process.send(message, frames)
 
     def _heard(self, message: list[Any]) -> None:
-        """Runs in the listener's thread, under the condition's lock."""
+        """Run in the listener's thread, under the condition's lock."""
         match message:
             case ["done", number, errors, dropped, waiting, alive]:
                 self._failures, self._gave_up = 0, False
@@ -252,7 +252,7 @@ class HelperClient:
             self.waiting = self._spool.folder
 
     def _put_on_disk(self) -> None:
-        """Puts outstanding parcels into the spool. By its number, one that is written meanwhile is stored once only."""
+        """Put outstanding parcels into the spool. By its number, one that is written meanwhile is stored once only."""
         for parcel in list(self.outstanding) if self.is_closed else ():
             (errors, dropped, last), counted = parcel.counts, self.handover.counted
             failures = (Failures("", errors - counted.errors, dropped - counted.dropped, last),)
@@ -275,7 +275,7 @@ class HelperClient:
             raise RefusedDatabaseError(self._refused)
 
     def _give_up_what_ends_it(self) -> None:
-        """Drops the parcel at which helper processes end again and again, as it crashes compiled code: it must not be
+        """Drop the parcel at which helper processes end again and again, as it crashes compiled code: it must not be
         tried in the training itself. Not if no parcel was written yet, nor for a second one: then the parcel is not
         the cause.
         """

@@ -15,7 +15,7 @@ _BUNDLE = 1 << 18  # least bytes of frames in a bundle
 
 
 def send(connection: Connection, message: Sequence[Any], frames: Sequence[bytes] = ()) -> None:
-    """Sends a message and its frames; waits until nearly all is read. Raises OSError if the reader has ended."""
+    """Send a message and its frames; wait until nearly all is read. Raise OSError if the reader has ended."""
     bundles = list(_bundles(frames))
     lengths = [list(map(len, bundle)) for bundle in bundles]
     connection.send_bytes(msgspec.msgpack.encode([*message, lengths]))
@@ -24,7 +24,7 @@ def send(connection: Connection, message: Sequence[Any], frames: Sequence[bytes]
 
 
 def received(connection: Connection) -> list[Any]:
-    """Receives the next message; frames replace their lengths. Raises EOFError or OSError if the sender has ended."""
+    """Receive the next message; frames replace their lengths. Raise EOFError or OSError if the sender has ended."""
     message: list[Any]
     *message, bundles = msgspec.msgpack.decode(connection.recv_bytes())
     for lengths in bundles:

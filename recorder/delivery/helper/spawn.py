@@ -34,7 +34,7 @@ _connections: list[Connection] = []  # of this process, open
 
 
 def _leave_to_parent() -> None:
-    """Closes the parent's connections in a forked child: kept open, they would hide the end of either side."""
+    """Close the parent's connections in a forked child: kept open, they would hide the end of either side."""
     for connection in _connections:
         connection.close()
     _connections.clear()
@@ -47,7 +47,7 @@ class HelperProcess:
     """A helper process that was started, and the thread that listens to it."""
 
     def __init__(self, heard: Callable[[list[Any]], None], condition: threading.Condition, folder: Path | None) -> None:
-        """Starts it in a working directory; None takes this process's. Raises OSError if it does not start.
+        """Start it in a working directory; None takes this process's. Raise OSError if it does not start.
 
         `heard` is called with each message, in the listener's thread, under the lock of `condition`, which is notified
         after each message, and when the process ends.
@@ -78,12 +78,12 @@ class HelperProcess:
         threading.Thread(target=self._listen, name="logs-ui listener", daemon=True).start()
 
     def send(self, message: tuple[Any, ...], frames: Sequence[bytes]) -> None:
-        """Sends a message with its frames. Does nothing if the process has ended."""
+        """Send a message with its frames. Do nothing if the process has ended."""
         with suppress(OSError), self._sending:
             pipe.send(self._connection, message, frames)
 
     def send_soon(self, *message: Any) -> None:
-        """Sends a short message, from any thread; gives up if the process does not read, as when it is stopped."""
+        """Send a short message, from any thread; give up if the process does not read, as when it is stopped."""
         if not self._sending.acquire(timeout=_SOON):
             return
         try:
@@ -96,7 +96,7 @@ class HelperProcess:
             self._sending.release()
 
     def end_sending(self) -> None:
-        """Lets the process read the end of the connection after what was sent, also if a thread is sending now."""
+        """Let the process read the end of the connection after what was sent, also if a thread is sending now."""
         with suppress(OSError), socket(fileno=os.dup(self._connection.fileno())) as ours:  # it may have ended
             ours.shutdown(SHUT_WR)
 

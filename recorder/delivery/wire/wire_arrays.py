@@ -43,7 +43,7 @@ def received_output(output: Output) -> Output:
 
 def plain_array(value: Any) -> Any:
     """Convert an array of one or two dimensions, or a number of numpy's type, to a value that MessagePack supports.
-    Raises TypeError for an array of another kind.
+    Raise TypeError for an array of another kind.
     """
     if isinstance(value, np.generic):
         return value.item()

@@ -76,7 +76,7 @@ class Wire:
 
     def frames(self, job: Job) -> tuple[list[bytes], int]:
         """Encode a job; return its frames, and about how many changes it has. Releases the job's calls and texts, if
-        nothing else needs them. A tokenizer that was not sent before is the first frame. Raises any exception if the
+        nothing else needs them. A tokenizer that was not sent before is the first frame. Raise any exception if the
         changes of the job cannot be made.
         """
         if isinstance(job, RunningJob) and job.is_over:
@@ -103,7 +103,7 @@ class Wire:
         return list(map(self._tokenizer, self._sources.values()))
 
     def job(self, frame: bytes) -> Job | None:
-        """Decode a frame; None if it is a tokenizer. Raises msgspec.DecodeError if it is no frame."""
+        """Decode a frame; None if it is a tokenizer. Raise msgspec.DecodeError if it is no frame."""
         received: Any = self._decoder.decode(frame)
         if isinstance(received, _Tokenizer):
             self._sources[received.hash] = TokenizerSource(received.hash, received.json)
@@ -129,7 +129,7 @@ class Wire:
         return self._encoder.encode(_Tokenizer(source.hash, source.json))
 
     def _plain(self, value: Any) -> Any:
-        """Return the plain value that is sent for an object that is no struct. Raises TypeError if there is none."""
+        """Return the plain value that is sent for an object that is no struct. Raise TypeError if there is none."""
         match value:
             case np.ndarray() | np.generic():
                 return plain_array(value)
@@ -158,7 +158,7 @@ class Wire:
 
 
 def is_plain(job: Job) -> bool:
-    """True if the job can be encoded, as it needs none of the user's functions."""
+    """Return True if the job can be encoded, as it needs none of the user's functions."""
     if not isinstance(job, RowsJob):
         return False
     call = job.call

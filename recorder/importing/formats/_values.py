@@ -93,7 +93,7 @@ def restore_columns(rollout: ImportedRollout, columns: Mapping[str, Any]) -> Imp
 
 
 def decode_json(value: Any, name: str = "") -> Any:
-    """Return the value of JSON text or bytes; anything else as it is. Raises RecordError, with the name."""
+    """Return the value of JSON text or bytes; anything else as it is. Raise RecordError, with the name."""
     try:
         value = value.encode(errors="surrogatepass") if isinstance(value, str) else value
         return json_value(value) if isinstance(value, bytes) else value
@@ -265,7 +265,7 @@ def halves(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[d
 
 
 def token_arrays(prompt: Any, completion: Any, logprobs: Any = None, mask: Any = None) -> Tokens | None:
-    """Return token arrays of lists; None without ids of the completion. Raises RecordError if they do not fit."""
+    """Return token arrays of lists; None without ids of the completion. Raise RecordError if they do not fit."""
     if not completion:
         return None
     try:

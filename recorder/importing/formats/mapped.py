@@ -160,7 +160,7 @@ class MappedReader(Reader):
             yield RecordError(f"items of type {', '.join(sorted(lost))[:80]} are left out: they are not messages")
 
     def _fields_of(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields that columns give, prompt and completion among them. Raises RecordError."""
+        """Return the fields that columns give, prompt and completion among them. Raise RecordError."""
         texts = [columns.get(self._fields.get(name, "")) for name in ("prompt", "completion")]
         halves = _values.conversation(*texts) if all(isinstance(text, str) for text in texts) else {}
         columns_by_field = (
@@ -236,7 +236,7 @@ def _lacks_of(fields: set[str]) -> list[str]:
 
 
 def _mapping(options: ImportOptions) -> dict[str, Any]:
-    """Return the user's mapping. Raises LogsUIError for one that is none."""
+    """Return the user's mapping. Raise LogsUIError for one that is none."""
     if options.mapping is None:
         raise LogsUIError("There is no mapping. Add --map mapping.toml; logs-ui import --suggest FILE prints one.")
     mapping_name = options.mapping.name
@@ -387,7 +387,7 @@ def _parts(column: str) -> list[str]:
 
 
 def _constant(field: str, value: Any) -> Any:
-    """Return a field's value that a mapping gives. Raises LogsUIError for a word that is none of ours."""
+    """Return a field's value that a mapping gives. Raise LogsUIError for a word that is none of ours."""
     word = _convert(field, value, "[constants]")
     if word is None:
         words = ", ".join(_WORDS.get(field, ()))
@@ -396,7 +396,7 @@ def _constant(field: str, value: Any) -> Any:
 
 
 def _convert(field: str, value: Any, column: str) -> Any:
-    """Return a field's value; None for null, and for a word that is none of ours. Raises RecordError."""
+    """Return a field's value; None for null, and for a word that is none of ours. Raise RecordError."""
     if value is None or field in _WORDS:
         word = str(value).lower()
         synonyms = ((choice, _VOCABULARY["words"].get(choice, "").split()) for choice in _WORDS.get(field, ()))

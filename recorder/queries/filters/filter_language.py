@@ -97,7 +97,7 @@ class Place:
 
 def parse_terms(text: str, *, now: int | None = None) -> list[terms.Term]:
     """Read the terms of a line, in the order in which they are written. Ages such as `2h` count from `now`, in µs
-    since the epoch; by default from the clock's time. Raises FilterError, whose message begins with the term at fault,
+    since the epoch; by default from the clock's time. Raise FilterError, whose message begins with the term at fault,
     as it was written.
     """
     return [_parse_token(text, token, now) for token in _resolve_operators(text, list(_tokens(text)))]
@@ -128,7 +128,7 @@ def _term_of_set(name: str, *, negated: bool) -> terms.Term:
 
 def with_findings(text: str, opens: Callable[[str], str]) -> str:
     """Return the line with a finding's filter, which `opens` returns for its id, in place of each `finding:ID`. A long
-    list is still printed as `finding:ID`. Raises FilterError if it cannot be negated, and what `opens` raises.
+    list is still printed as `finding:ID`. Raise FilterError if it cannot be negated, and what `opens` raises.
     """
     try:
         tokens = [token for token in _tokens(text) if token.name == FINDING]
@@ -181,7 +181,7 @@ def mended(text: str, mistake: FilterError) -> str | None:
 
 
 def split_name(text: str) -> tuple[Field, str | None] | None:
-    """Read a field's name, with a key if it has one. Returns the field and the key; None if it is no such name."""
+    """Read a field's name, with a key if it has one. Return the field and the key; None if it is no such name."""
     match = _FIELD.fullmatch(f"{text}:")
     field = FIELDS.get(ALIASES.get(match[1], match[1])) if match else None
     if match is None or field is None or bool(match[2]) != field.is_keyed:

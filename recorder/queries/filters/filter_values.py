@@ -38,7 +38,7 @@ def read_number(name: str, text: str) -> float:
 def read_time(name: str, text: str, now: int | None) -> int:
     """Read a time in µs since the epoch, from ISO 8601 (UTC without `Z` or offset) or from an age such as `2h`, which
     is rounded to the second, and counted from `now` (the clock's time by default). An `until` that is a date without a
-    time means the end of that day. Raises FilterError if the text is neither.
+    time means the end of that day. Raise FilterError if the text is neither.
     """
     text = text.strip()
     age = _AGE.fullmatch(text)
@@ -78,7 +78,7 @@ def print_number(value: float) -> str:
 
 
 def _checked_digits(text: str) -> str:
-    """Write out `5k` and `1.5M`. Raises ValueError for `1_0` and other scripts' digits, which only Python reads."""
+    """Write out `5k` and `1.5M`. Raise ValueError for `1_0` and other scripts' digits, which only Python reads."""
     if short := _SHORT.fullmatch(text.strip()):
         return str(round(float(f"{short[1]}e{_THOUSANDS[short[2]]}")))
     if "_" in text or not text.isascii():

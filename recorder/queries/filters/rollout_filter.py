@@ -167,7 +167,7 @@ class RolloutFilter:
 def parse_where(text: str, *, now: int | None = None) -> RolloutFilter:
     """Read a line of the filter language, which docs/filters.md explains: `reward<0.2 status:error -tag:seen`. A line
     of spaces filters nothing. Ages such as `since:2h` count from `now`, in µs since the epoch; by default the clock's.
-    Raises FilterError, which names the term at fault, and the nearest word that is known.
+    Raise FilterError, which names the term at fault, and the nearest word that is known.
     """
     return RolloutFilter(terms=parse_terms(text, now=now))
 
@@ -237,7 +237,7 @@ def named_in(filter: RolloutFilter) -> dict[str, list[str]]:  # noqa: A002
 
 def check_known(filter: RolloutFilter, names_of_run: Mapping[str, Iterable[str]]) -> None:  # noqa: A002
     """Compare the names in a filter with those of a run, by field; fields that `names_of_run` lacks are not checked.
-    Raises FilterError, which names the nearest known value.
+    Raise FilterError, which names the nearest known value.
     """
     for name, values in named_in(filter).items():
         known_names = list(names_of_run.get(name, values))
@@ -283,7 +283,7 @@ def _range_term(
 
 
 def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:
-    """Bring terms that must all apply into one form and order. Raises FilterError for contradictions and too many."""
+    """Bring terms that must all apply into one form and order. Raise FilterError for contradictions and too many."""
     plain: dict[tuple[str, str | None], Term] = {}
     others: list[Term] = []
     for original in terms:
@@ -345,7 +345,7 @@ def _move(value: float | None, by: int) -> int | None:
 
 
 def read_sort(written: Order | str) -> Order:
-    """Read an order. Raises FilterError, which names the nearest one, if there is no such order."""
+    """Read an order. Raise FilterError, which names the nearest one, if there is no such order."""
     if isinstance(written, ByColumn) or written in set(Sort):
         return written if isinstance(written, ByColumn) else Sort(written)
     name = written.removeprefix("-")

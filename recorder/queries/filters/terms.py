@@ -191,7 +191,7 @@ def print_key(key: str) -> str:
 
 
 def is_id(text: str) -> bool:
-    """True for a number that an id can be."""
+    """Return True for a number that an id can be."""
     return text.isascii() and text.isdigit() and len(text) < 19
 
 

@@ -80,11 +80,11 @@ class SearchIndex:
         stopped: Callable[[], bool] = lambda: False,
         grown: Callable[[int], None] = lambda _: None,
     ) -> bool:
-        """Index all final rollouts that are missing, of one run or of all, the newest first. Returns False if another
+        """Index all final rollouts that are missing, of one run or of all, the newest first. Return False if another
         process or thread is filling the index.
 
         After each step, which takes a fraction of a second, `grown` is called with the number of rollouts that it
-        added; then it stops if `stopped` returns True. Raises DatabaseError if the database cannot be read, or the
+        added; then it stops if `stopped` returns True. Raise DatabaseError if the database cannot be read, or the
         index cannot be written.
         """
         with self._texts.opened() as engine:
@@ -101,11 +101,11 @@ class SearchIndex:
         return True
 
     def settle(self) -> None:
-        """Remove the files that SQLite keeps beside an open index. Raises DatabaseError if it cannot be written."""
+        """Remove the files that SQLite keeps beside an open index. Raise DatabaseError if it cannot be written."""
         self._texts.settle()
 
     def _step(self, index: Connection, run_id: int | None) -> int | None:
-        """Do one step. Returns the number of rollouts added; None if there was nothing to read."""
+        """Do one step. Return the number of rollouts added; None if there was nothing to read."""
         with self._reading() as db:
             places = _places(index, self._texts, db)
             runs = [run for run in _runs(db) if run_id in {None, run.id}]
@@ -124,7 +124,7 @@ class SearchIndex:
 def catch_up(db: Address, engine: Engine, run_id: int, progress: Callable[[int, int], None]) -> None:
     """Wait until any process has indexed all final rollouts of a run. New connections of the engine then see them.
 
-    `progress` is called now and then with the numbers of indexed rollouts and of all rollouts. Raises DatabaseError if
+    `progress` is called now and then with the numbers of indexed rollouts and of all rollouts. Raise DatabaseError if
     the database cannot be read, or the index cannot be written.
     """
     index = SearchIndex(db, engine.begin)

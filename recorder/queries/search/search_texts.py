@@ -37,7 +37,7 @@ class Texts:
 
     @contextmanager
     def opened(self) -> Iterator[Engine | None]:
-        """Open an engine to write texts with; None if another process or thread fills the index. Raises DatabaseError
+        """Open an engine to write texts with; None if another process or thread fills the index. Raise DatabaseError
         if the index cannot be written.
         """
         with errors_in_plain_words(self._place), self._alone() as alone:

@@ -60,7 +60,9 @@ class Assignment:
 
     @property
     def failed_orders(self) -> list[int]:
-        """Orders of the failed generations that may be a row's: it may have been given up then, or asked again."""
+        """Return the order of the failed generations that may be a row's: it may have been given up then, or asked
+        again.
+        """
         if not self._failures:
             return []
         answered = [row for row in self.rows if row.turns] or self.rows

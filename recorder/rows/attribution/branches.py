@@ -25,7 +25,7 @@ class Branches:
         self.are_turns = False
 
     def join(self, rows: Iterable[Seq[Generation]]) -> None:
-        """Merges the branches in which generations of one row alone were made into the first of them."""
+        """Merge the branches in which generations of one row alone were made into the first of them."""
         if not self.are_turns:
             return
         self.are_turns = False

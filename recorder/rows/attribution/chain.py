@@ -27,7 +27,7 @@ class Chain:
     candidate_rows: Seq[int] | None = None
 
     def add(self, generation: Generation, sequence: Sequence, context: bytes | None) -> None:
-        """Appends a turn; `context` are the bytes of its context, see `context_of`."""
+        """Append a turn; `context` are the bytes of its context, see `context_of`."""
         sampled = answer_of(sequence)
         if not self.parts:
             self.head = context or b""

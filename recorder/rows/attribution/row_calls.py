@@ -50,7 +50,7 @@ class RowCalls:
     failures: list[Generation] = field(default_factory=list)
 
     def lower_evidence(self, evidence: str) -> None:
-        """Keeps the weaker of this evidence and the row's so far."""
+        """Keep the weaker of this evidence and the row's so far."""
         if self.evidence is None or STRENGTH.index(evidence) > STRENGTH.index(self.evidence):
             self.evidence = evidence
 

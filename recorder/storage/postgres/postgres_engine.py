@@ -113,7 +113,7 @@ def writing_engine(url: URL, patience: float | None, is_hurried: Callable[[], bo
 
 
 def checked_engine(url: URL, purpose: Purpose) -> Engine:
-    """Implements `database.reading_engine` and `database.migrating_engine`."""
+    """Implement `database.reading_engine` and `database.migrating_engine`."""
     engine = _engine(url, read_only=purpose == Purpose.READ)
     with _disposed_if_it_fails(url, engine), engine.connect() as connection:
         lacks = _check_schema(url, connection, purpose=purpose)
@@ -123,7 +123,7 @@ def checked_engine(url: URL, purpose: Purpose) -> Engine:
 
 
 def sidecar_engine(url: URL) -> Engine:
-    """Implements `database.sidecar_engine`. Its tables were created with the others."""
+    """Implement `database.sidecar_engine`. Its tables were created with the others."""
     return _engine(url, read_only=False)
 
 
@@ -136,7 +136,7 @@ def errors_in_plain_words(url: URL) -> Iterator[None]:
 
 
 def is_trouble_of_the_server(error: Exception) -> bool:
-    """True if a retry may work. A connection that failed or broke has no SQLSTATE of its own."""
+    """Return True if a retry may work. A connection that failed or broke has no SQLSTATE of its own."""
     if not isinstance(error, DBAPIError) or not hasattr(error.orig, "sqlstate"):
         return False
     state = _state(error)
@@ -147,7 +147,7 @@ def is_trouble_of_the_server(error: Exception) -> bool:
 
 @contextmanager
 def _disposed_if_it_fails(url: URL, engine: Engine) -> Iterator[None]:
-    """Disposes of the engine if the block fails; errors are in plain words."""
+    """Dispose of the engine if the block fails; errors are in plain words."""
     with errors_in_plain_words(url), ExitStack() as unless_it_works:
         unless_it_works.callback(engine.dispose)
         yield
@@ -155,7 +155,7 @@ def _disposed_if_it_fails(url: URL, engine: Engine) -> Iterator[None]:
 
 
 def is_rows_fault(error: DBAPIError) -> bool:
-    """True if the value of a row caused the error. Errors of psycopg itself have no SQLSTATE."""
+    """Return True if the value of a row caused the error. Errors of psycopg itself have no SQLSTATE."""
     state = _state(error)
     if error.connection_invalidated:
         return False
@@ -177,7 +177,7 @@ def _explained(url: URL, error: DBAPIError) -> str:
 
 
 def _reason(error: DBAPIError) -> str:
-    """Returns the reason in one line without a full stop. libpq's messages have several lines; those after a tab are
+    """Return the reason in one line without a full stop. libpq's messages have several lines; those after a tab are
     guesses. Of several attempts to connect, as to each address of a host, the last one counts.
     """
     primary = getattr(getattr(error.orig, "diag", None), "message_primary", None)
@@ -188,7 +188,7 @@ def _reason(error: DBAPIError) -> str:
 
 
 def _state(error: BaseException | None) -> str:
-    """Returns the SQLSTATE; empty if there is none, as when there was no connection."""
+    """Return the SQLSTATE; empty if there is none, as when there was no connection."""
     return str(getattr(getattr(error, "orig", error), "sqlstate", None) or "")
 
 
@@ -200,8 +200,8 @@ def _engine(
     longest: float | None = None,
     is_hurried: Callable[[], bool] = lambda: False,
 ) -> Engine:
-    """Makes an engine that waits `patience` seconds for a lock or for a connection, and `longest` for the answer to one
-    statement, or little more than `patience` if `is_hurried()`. None is as long as it takes. Raises
+    """Make an engine that waits `patience` seconds for a lock or for a connection, and `longest` for the answer to one
+    statement, or little more than `patience` if `is_hurried()`. None is as long as it takes. Raise
     RefusedDatabaseError if psycopg is not installed.
     """
     settings = _SETTINGS
@@ -255,7 +255,7 @@ def _connected(url: URL) -> Iterator[Connection]:
 
 
 def _check_schema(url: URL, connection: Connection, *, purpose: Purpose) -> Lacks | None:
-    """Calls `schema.check`, too. Raises RefusedDatabaseError as that does, and if the server is too old."""
+    """Call `schema.check`, too. Raise RefusedDatabaseError as that does, and if the server is too old."""
     number = connection.dialect.server_version_info or (0,)
     if number < (_OLDEST,):
         raise RefusedDatabaseError(

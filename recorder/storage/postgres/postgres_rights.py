@@ -27,7 +27,7 @@ NONE = Rights(notes=False, search=False)
 
 
 def rights_of(engine: Engine) -> Rights:
-    """Reads the user's rights from PostgreSQL. SQLite's notes and index are files that each user can create."""
+    """Read the user's rights from PostgreSQL. SQLite's notes and index are files that each user can create."""
     if engine.dialect.name == "sqlite":
         return Rights(notes=True, search=True)
     with engine.connect() as connection:
@@ -58,7 +58,7 @@ WHERE counter IS NOT NULL AND sequence IS NOT NULL
 
 
 def refuse_who_may_not_record(url: URL, connection: Connection) -> None:
-    """Raises RefusedDatabaseError, which says who can grant what is missing, unless the user has all rights that
+    """Raise RefusedDatabaseError, which says who can grant what is missing, unless the user has all rights that
     recording needs. A standby is not refused: it may become the primary.
     """
     user = str(connection.scalar(text("SELECT current_user")))
@@ -79,7 +79,7 @@ def refuse_who_may_not_record(url: URL, connection: Connection) -> None:
 
 
 def refuse_who_may_not_migrate(url: URL, connection: Connection) -> None:
-    """Raises RefusedDatabaseError unless the user may change tables, before a recorder migrates the database."""
+    """Raise RefusedDatabaseError unless the user may change tables, before a recorder migrates the database."""
     if not connection.scalar(text(_MAY_CHANGE), _OF_SCHEMA):
         raise RefusedDatabaseError(
             f"{masked_address(url)} is of an earlier schema than this logs-ui records, and this user may not change "
@@ -92,7 +92,7 @@ def _migrate(url: URL) -> str:
 
 
 def _lacking(connection: Connection) -> list[tuple[str, str]]:
-    """Returns names of tables and sequences, each with the rights that the user lacks on it."""
+    """Return names of tables and sequences, each with the rights that the user lacks on it."""
     tables = Table.metadata.sorted_tables
     counters = [None if table.autoincrement_column is None else table.autoincrement_column.name for table in tables]
     parameters = {"tables": [table.name for table in tables], "columns": counters}

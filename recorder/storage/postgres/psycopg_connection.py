@@ -30,7 +30,7 @@ class ImpatientConnection(Connection[Any]):
     is_hurried: Callable[[], bool] = staticmethod(lambda: False)
 
     def wait(self, gen: Generator[Any, Any, Any], *args: Any, **kw: Any) -> Any:
-        """Overrides psycopg's, which waits for ever: in the end raises OperationalError and closes the connection."""
+        """Override psycopg's, which waits for ever: in the end raise OperationalError and close the connection."""
         return super().wait(gen if self.longest is None else self._limited(gen, self.longest), *args, **kw)
 
     def _limited(self, gen: Generator[Any, Any, Any], longest: float) -> Generator[Any, Any, Any]:
@@ -53,13 +53,13 @@ class ImpatientConnection(Connection[Any]):
 
 class _Number(FloatBinaryDumper):
     def dump(self, obj: float) -> Written:
-        """Stores NaN as NULL."""
+        """Store NaN as NULL."""
         return None if obj != obj else _packed(obj)  # noqa: PLR0124 - NaN alone differs from itself
 
 
 class _Text(StrDumperUnknown):
     def dump(self, obj: str) -> Written:
-        """Replaces NUL and lone surrogates, as in all text that is stored."""
+        """Replace NUL and lone surrogates, as in all text that is stored."""
         try:
             return super().dump(obj)
         except (DataError, UnicodeEncodeError):
@@ -67,7 +67,7 @@ class _Text(StrDumperUnknown):
 
 
 def adapt(connection: Any, *, read_only: bool) -> None:
-    """Registers how a new connection writes values. Recorded text is clean already; text to search for is not."""
+    """Register how a new connection writes values. Recorded text is clean already; text to search for is not."""
     for kind in (float, "numpy.float64", "numpy.float32"):
         connection.adapters.register_dumper(kind, _Number)
     if read_only:

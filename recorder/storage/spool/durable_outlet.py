@@ -53,7 +53,7 @@ class Storage:
     def __init__(
         self, address: Address, limits: Limits, entry_of: EntryOf, *, spools_always: bool, name: str, before: int = 0
     ) -> None:  # fmt: skip
-        """Opens no file and no connection yet. With `spools_always` all entries go to the spool, and another process
+        """Open no file and no connection yet. With `spools_always` all entries go to the spool, and another process
         ingests them, as on a network file system. For `name` and `before` see `Spool`.
         """
         self.trouble: str | None = None  # why the database cannot be written now; None if it can
@@ -76,16 +76,16 @@ class Storage:
 
     @property
     def running(self) -> bool:
-        """Returns True if, as far as this process knows, one of its runs is still going on."""
+        """Return True if, as far as this process knows, one of its runs is still going on."""
         return self.spools_always or self._intake.running
 
     @property
     def waiting(self) -> Path | None:
-        """Returns the folder in which entries wait for the database; None if no entry waits."""
+        """Return the folder in which entries wait for the database; None if no entry waits."""
         return self._spool.folder if self._spool else None
 
     def engine(self) -> Engine:
-        """Opens or creates the database. Raises DatabaseError; a MovedError if the file is not the one that is open."""
+        """Open or create the database. Raise DatabaseError; a MovedError if the file is not the one that is open."""
         with self._opening:
             if self._engine is None:
                 # The seconds that one try may wait; a second one must still fit in before the process has to end.
@@ -103,11 +103,11 @@ class Storage:
             return self._engine
 
     def store(self, entry: Entry) -> None:
-        """Stores an entry and returns once it is durable.
+        """Store an entry and return once it is durable.
 
         The entry goes to the database. It goes to the spool if other entries already wait there (their order must be
         kept), or if the database has been away for `limits.spool_seconds`. If there is no room on disk either, tries
-        both until one of them takes the entry. Raises RefusedDatabaseError if the database can never be written.
+        both until one of them takes the entry. Raise RefusedDatabaseError if the database can never be written.
         """
         pause = _PAUSE
         while not (self._goes_to_disk() and self._is_on_disk(entry)):
@@ -120,14 +120,14 @@ class Storage:
                 pause = min(2 * pause, _PATIENCE)
 
     def beat(self, entry: Entry) -> None:
-        """Stores a heartbeat if that is possible now, and drops it otherwise: a later one does as well."""
+        """Store a heartbeat if that is possible now, and drop it otherwise: a later one does as well."""
         if self.spools_always:
             self._is_on_disk(entry)
         elif not self._spool:
             self._is_taken(entry)
 
     def catch_up(self) -> None:
-        """Ingests this process's own spool, or else those of dead processes, for about a second."""
+        """Ingest this process's own spool, or else those of dead processes, for about a second."""
         self._follow_file(closely=True)
         if self._spool and not self.spools_always:
             self._is_drained(_AT_ONCE)
@@ -139,14 +139,14 @@ class Storage:
                 self._has_orphans = not self._orphans.take_in(lambda: time.monotonic() > until).is_all
 
     def hurry(self, *, hurried: bool) -> None:
-        """Sets whether the process may end at any time. If so, what the database does not take is spooled at once."""
+        """Set whether the process may end at any time. If so, what the database does not take is spooled at once."""
         if hurried:
             self._hurried.set()
         else:
             self._hurried.clear()
 
     def checkpoint(self) -> None:
-        """Moves SQLite's write-ahead log into the database's file if the log, or the spool, has grown large. What is
+        """Move SQLite's write-ahead log into the database's file if the log, or the spool, has grown large. What is
         in the file then leaves the spool.
         """
         self._follow_file(closely=True)
@@ -158,12 +158,12 @@ class Storage:
                 self._spool.sweep()
 
     def settle(self, seconds: float = 0.0) -> None:  # noqa: ARG002 - it is done in this thread
-        """Moves all committed data into the database's file, so that this file alone can be copied."""
+        """Move all committed data into the database's file, so that this file alone can be copied."""
         if self._engine is not None:
             checkpoint(self._address, self._engine, 0)
 
     def close(self, seconds: float = 0.0) -> None:  # noqa: ARG002
-        """Closes the spool, whose entries other processes then ingest, and the database.
+        """Close the spool, whose entries other processes then ingest, and the database.
 
         SQLite removes its log and index if no other process has the database open.
         """
@@ -180,14 +180,14 @@ class Storage:
             self._engine.dispose()
 
     def abandon(self) -> Engine | None:
-        """Releases the parent's files in a child, after a fork; returns the parent's engine. The child must keep a
+        """Release the parent's files in a child, after a fork; return the parent's engine. The child must keep a
         reference to it and never use it: to close its connections would break those of the parent.
         """
         self._spool.abandon()
         return self._engine
 
     def _follow_file(self, *, closely: bool = False, grace: float = _GRACE) -> None:
-        """Closes a file that was moved, replaced or, if it looks `closely`, overwritten, so that the database is opened
+        """Close a file that was moved, replaced or, if it looks `closely`, overwritten, so that the database is opened
         anew. All that is in its log only is stored in it before, or else waits in the spool for the new file. A file
         that was deleted is closed after `grace` seconds.
         """
@@ -223,7 +223,7 @@ class Storage:
             self._engine = self._file = None
 
     def _goes_to_disk(self) -> bool:
-        """Returns True if an entry is to be spooled, provided that there is room on disk."""
+        """Return True if an entry is to be spooled, provided that there is room on disk."""
         if self.spools_always:
             return True
         if self._spool:  # what a predecessor left there, or was meant for a file that was moved, is stored first
@@ -232,7 +232,7 @@ class Storage:
         return self._since is not None and (self._hurried.is_set() or away >= self._limits.spool_seconds)
 
     def _is_on_disk(self, entry: Entry, *, waits: bool = True) -> bool:
-        """Appends an entry to the spool, where it waits unless the database gets it next. Returns False if that cannot
+        """Append an entry to the spool, where it waits unless the database gets it next. Return False if that cannot
         be.
         """
         data, refused = entries.encoded(entry)
@@ -253,7 +253,7 @@ class Storage:
         return True
 
     def _is_drained(self, seconds: float | None) -> bool:
-        """Ingests this process's own spool for about `seconds`. Returns True if no entry waits now."""
+        """Ingest this process's own spool for about `seconds`. Return True if no entry waits now."""
         began = time.monotonic()
         if began < self._next_try:
             return False

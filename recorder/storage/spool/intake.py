@@ -31,7 +31,7 @@ class Intake:
     """Stores the entries of one process in one database."""
 
     def __init__(self, address: Address, engine: Callable[[], Engine], writer: str, *, is_own: bool) -> None:
-        """Opens nothing yet; `engine` returns the database, opened for writing. `writer` is a name as
+        """Open nothing yet; `engine` returns the database, opened for writing. `writer` is a name as
         `spool_files.new_writer_name` makes it. With `is_own`, the process is alive even if its entries are old.
         """
         self.running = False  # True if, according to the database, a run that the process keeps alive still goes on
@@ -41,10 +41,10 @@ class Intake:
         self._address, self._engine, self._writer, self._is_own = address, engine, writer, is_own
 
     def take(self, entries: Sequence[Entry]) -> int:
-        """Stores entries in one transaction, except those that are stored already.
+        """Store entries in one transaction, except those that are stored already.
 
         If the database refuses a change, all changes are tried one by one, and only the refused ones are left out.
-        Returns how many were refused even without their payload. The entries are in the order of their numbers, without
+        Return how many were refused even without their payload. The entries are in the order of their numbers, without
         gaps. After a DatabaseError it is safe to try the same ones again, even if the connection broke during the
         commit; not after a RefusedDatabaseError: the database can never be written.
         """
@@ -65,7 +65,7 @@ class Intake:
     def _transact(
         self, entries: Sequence[Entry], write: Callable[[Connection, Entry, int | None], tuple[Runs, int]]
     ) -> int:
-        """Stores entries by `write` in one transaction, and returns the number of refused changes.
+        """Store entries by `write` in one transaction, and return the number of refused changes.
 
         `running` is set only after the commit. Ids of runs are looked up again each time, because other processes
         delete runs, and people delete the database's file.
@@ -98,7 +98,7 @@ class Intake:
         return refused
 
     def _heard(self, connection: Connection, entry: Entry) -> int | None:
-        """Returns when the process was last known to be alive, in µs; None means now. The time is by the database's
+        """Return when the process was last known to be alive, in µs; None means now. The time is by the database's
         clock, or, if `silence` is None, by that of the process.
         """
         if self._is_own:
@@ -129,7 +129,7 @@ class Intake:
         return runs, refused
 
     def _find_or_create_runs(self, connection: Connection, entry: Entry, uids: set[str], heard: int | None) -> Runs:
-        """Looks up run ids, locks the runs, and creates missing ones. A heartbeat does not re-create a deleted run."""
+        """Look up run ids, lock the runs, and create missing ones. A heartbeat does not re-create a deleted run."""
         missing = uids - {*entry.alive} | uids & entry.batch.uids
         ids = run_writes.run_ids(connection, missing, heard)
         ids |= run_writes.known_runs(connection, uids - missing)
@@ -145,7 +145,7 @@ class Intake:
         run_writes.write_sources(connection, batch.sources, runs)
 
     def _finish(self, connection: Connection, entry: Entry, runs: Runs, refused: int) -> None:
-        """Writes step details and failure counts. If the database refuses these, the changes are still stored."""
+        """Write step details and failure counts. If the database refuses these, the changes are still stored."""
         now = now_us()
         _tried(connection, lambda: step_writes.write_details(connection, entry.batch, runs, now))
         reports = [*entry.failures]
@@ -157,7 +157,7 @@ class Intake:
 
 
 def _count(connection: Connection, run_id: int, failures: Failures) -> None:
-    """Adds failures to a run's counts; leaves out the text of the last error if the database refuses it."""
+    """Add failures to a run's counts; leave out the text of the last error if the database refuses it."""
 
     def count(last: str | None) -> bool:
         run_writes.count_failures(connection, run_id, errors=failures.errors, dropped=failures.dropped, last=last)
@@ -168,7 +168,7 @@ def _count(connection: Connection, run_id: int, failures: Failures) -> None:
 
 
 def _tried(connection: Connection, write: Callable[[], T]) -> T | None:
-    """Calls `write` in a savepoint. Returns None if the database refuses it; the rest of the transaction is kept."""
+    """Call `write` in a savepoint. Return None if the database refuses it; the rest of the transaction is kept."""
     savepoint = connection.begin_nested()
     try:
         written = write()

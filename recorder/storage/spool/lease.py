@@ -21,13 +21,13 @@ class Lease:
     """
 
     def __init__(self, path: Path) -> None:
-        """Creates no file yet."""
+        """Create no file yet."""
         self._path = path
         self._holder = f"{_life(os.getpid()) or socket.gethostname()} {secrets.token_hex(8)}"
 
     @contextmanager
     def hold(self) -> Iterator[bool]:
-        """Yields True while it holds the lease, False if another process does. Raises OSError."""
+        """Yield True while it holds the lease, False if another process does. Raise OSError."""
         is_held = self._make() or (self._take_over() and self._make())
         try:
             yield is_held
@@ -38,7 +38,7 @@ class Lease:
                     self._path.parent.rmdir()
 
     def renew(self) -> bool:
-        """Renews the lease. Returns False if another process has taken it over."""
+        """Renew the lease. Return False if another process has taken it over."""
         if self._read_holder() != self._holder:
             return False
         with suppress(OSError):
@@ -46,8 +46,8 @@ class Lease:
         return True
 
     def now(self) -> float:
-        """Returns the file system's time in seconds since 1970. Only the holder may call it, as it renews the lease.
-        Raises OSError if the lease's file is gone.
+        """Return the file system's time in seconds since 1970. Only the holder may call it, as it renews the lease.
+        Raise OSError if the lease's file is gone.
         """
         os.utime(self._path)
         return self._path.stat().st_mtime
@@ -62,7 +62,7 @@ class Lease:
         return True
 
     def _take_over(self) -> bool:
-        """Returns True if the holder was dead and its file has been removed."""
+        """Return True if the holder was dead and its file has been removed."""
         holder = self._read_holder()
         if holder is None or not self._is_dead(holder):
             return False
@@ -100,7 +100,7 @@ class Lease:
 
 
 def _life(pid: int) -> str | None:
-    """Returns a globally unique id of a process: boot id, PID namespace, PID and start time.
+    """Return a globally unique id of a process: boot id, PID namespace, PID and start time.
 
     None if there is no such process, or the system has no /proc; see proc(5).
     """
@@ -113,7 +113,7 @@ def _life(pid: int) -> str | None:
 
 
 def _has_ended(life: str) -> bool:
-    """Returns True if that process has surely ended. False if it runs on another machine or in another container."""
+    """Return True if that process has surely ended. False if it runs on another machine or in another container."""
     our_life = _life(os.getpid())
     if our_life is None or our_life.split("/")[:2] != life.split("/")[:2]:
         return False

@@ -37,7 +37,7 @@ class Entry:
 
     @property
     def uids(self) -> set[str]:
-        """Returns the uids of all runs that the entry mentions."""
+        """Return the uids of all runs that the entry mentions."""
         return self.batch.uids | {*self.alive} | {failures.run for failures in self.failures}
 
 
@@ -46,7 +46,7 @@ EntryOf = Callable[[Entry], Entry]
 
 
 def joined(entries: Sequence[Entry]) -> Entry:
-    """Merges consecutive entries of one process into one entry with the same effect. It has the last one's number."""
+    """Merge consecutive entries of one process into one entry with the same effect. It has the last one's number."""
     last = entries[-1]
     if len(entries) == 1:
         return last
@@ -57,10 +57,10 @@ def joined(entries: Sequence[Entry]) -> Entry:
 
 
 def encoded(entry: Entry) -> tuple[bytes, int]:
-    """Encodes an entry as MessagePack.
+    """Encode an entry as MessagePack.
 
     A change that cannot be encoded is tried again without its payload, and is left out if that fails, too. Lone
-    surrogates, which UTF-8 cannot represent, are replaced, as they are in columns of the database. Returns the bytes,
+    surrogates, which UTF-8 cannot represent, are replaced, as they are in columns of the database. Return the bytes,
     and the number of changes that were left out.
     """
     try:
@@ -74,7 +74,7 @@ def encoded(entry: Entry) -> tuple[bytes, int]:
 
 
 def decoded(data: bytes, entry_of: EntryOf) -> Entry:
-    """Decodes an entry; one with frames is compressed. Raises msgspec.DecodeError if another version wrote it."""
+    """Decode an entry; one with frames is compressed. Raise msgspec.DecodeError if another version wrote it."""
     if not data.startswith(zstandard.FRAME_HEADER):
         return _decoder.decode(data)
     return entry_of(_decoder.decode(zstandard.decompress(data)))
@@ -99,7 +99,7 @@ def _encode(value: Entry | Batch) -> bytes:
 
 
 def _spelt(value: Any) -> Any:
-    """Replaces lone surrogates in all strings of a nested value."""
+    """Replace lone surrogates in all strings of a nested value."""
     if isinstance(value, dict):
         return {_spelt(key): _spelt(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -108,7 +108,7 @@ def _spelt(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Converts NumPy scalars, enum members and subclasses of int, float, str and bytes for MessagePack."""
+    """Convert NumPy scalars, enum members and subclasses of int, float, str and bytes for MessagePack."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, enum.Enum):

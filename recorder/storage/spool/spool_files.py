@@ -38,13 +38,13 @@ class SpoolFile(NamedTuple):
 
 
 def new_writer_name() -> str:
-    """Returns a unique name, in which people can see the host and the process id."""
+    """Return a unique name, in which people can see the host and the process id."""
     host = re.sub(r"[^\w-]+", "-", socket.gethostname().partition(".")[0], flags=re.ASCII)
     return f"{host[:40] or 'host'}-{os.getpid()}-{secrets.token_hex(6)}"
 
 
 def spool_files(folder: Path) -> list[SpoolFile]:
-    """Lists the spool files in a folder by writer and part. Empty if the folder is missing or cannot be read."""
+    """List the spool files in a folder by writer and part. Empty if the folder is missing or cannot be read."""
     try:
         paths = list(folder.iterdir())
     except OSError:
@@ -58,7 +58,7 @@ class Spool:
     """Keeps the spool of this process. It is not thread-safe."""
 
     def __init__(self, folder: Path, writer: str, most_bytes: int, before: int = 0) -> None:
-        """Creates no file, nor the folder, before the first frame. `most_bytes` is the maximum size of all files
+        """Create no file, nor the folder, before the first frame. `most_bytes` is the maximum size of all files
         together; `before` the number of processes that wrote under this name and have ended, whose files this one takes
         over.
         """
@@ -78,12 +78,12 @@ class Spool:
             self._measure()
 
     def __bool__(self) -> bool:
-        """Returns True if entries may wait for the database."""
+        """Return True if entries may wait for the database."""
         return self._waits
 
     def append(self, number: EntryNumber, data: bytes, *, waits: bool = True) -> None:
-        """Appends an entry, and returns once it is on the disk; one that does not wait is only safe from the end of
-        this process. Raises SpoolFullError if the spool would become larger than it may be, and OSError if the entry
+        """Append an entry, and return once it is on the disk; one that does not wait is only safe from the end of
+        this process. Raise SpoolFullError if the spool would become larger than it may be, and OSError if the entry
         cannot be written, which damages no earlier one.
         """
         frame = frame_of(number, data)
@@ -99,15 +99,15 @@ class Spool:
         self._waits = self._waits or waits
 
     def retract(self) -> None:
-        """Cuts off the entry that was appended last: the database did not take it."""
+        """Cut off the entry that was appended last: the database did not take it."""
         assert self._file is not None  # noqa: S101
         self.size -= self._end - self._begin_of_last
         self._end = self._begin_of_last
         self._cut(self._file)
 
     def first(self) -> list[Frame]:
-        """Returns the oldest frames that wait, as many as fit in one transaction; none if none wait. Until `forget` is
-        called, it returns the same frames again. Raises OSError if a file cannot be read.
+        """Return the oldest frames that wait, as many as fit in one transaction; none if none wait. Until `forget` is
+        called, it returns the same frames again. Raise OSError if a file cannot be read.
         """
         for path in self._files:
             with suppress(FileNotFoundError), path.open("rb") as file:  # another process may have ingested it
@@ -118,21 +118,21 @@ class Spool:
         return []
 
     def forget(self, taken: Sequence[Frame]) -> None:
-        """Notes that the frames which `first` returned are in the database."""
+        """Note that the frames which `first` returned are in the database."""
         assert self._first is not None  # noqa: S101
         self._taken[self._first] = taken[-1].end
 
     def forget_last(self) -> None:
-        """Notes that the entry which was appended last is in the database, as all before it."""
+        """Note that the entry which was appended last is in the database, as all before it."""
         self._taken[self._files[-1]] = self._end
 
     def remember(self) -> None:
-        """Lets all entries wait again, for another database."""
+        """Let all entries wait again, for another database."""
         self._taken.clear()
         self._waits = bool(self._files)
 
     def sweep(self) -> None:
-        """Deletes the entries that are in the database. Call it once they are in its own file, not only in its log."""
+        """Delete the entries that are in the database. Call it once they are in its own file, not only in its log."""
         if self._waits:
             done = self._files[: self._files.index(self._first)] if self._first in self._files else []
         else:
@@ -144,7 +144,7 @@ class Spool:
             self._cut(self._file)
 
     def remove(self) -> None:
-        """Deletes all files, as `sweep`, and the folder."""
+        """Delete all files, as `sweep`, and the folder."""
         self.close()
         for path in self._files.copy():
             self._delete(path)
@@ -153,12 +153,12 @@ class Spool:
             self.folder.rmdir()
 
     def abandon(self) -> None:
-        """Closes the open file in a child, after a fork. File and lock are the parent's."""
+        """Close the open file in a child, after a fork. File and lock are the parent's."""
         if self._file is not None:
             self._file.close()
 
     def _measure(self) -> None:
-        """Updates the list of files and their size: other processes may have ingested and deleted some."""
+        """Update the list of files and their size: other processes may have ingested and deleted some."""
         sizes: dict[Path, int] = {}
         for path in self._files:
             with suppress(FileNotFoundError):
@@ -209,7 +209,7 @@ class Spool:
         self.size += len(frame)
 
     def _cut(self, file: FileIO) -> None:
-        """Cuts off a frame that was written in part. If that fails, too, the next frame begins a new file."""
+        """Cut off a frame that was written in part. If that fails, too, the next frame begins a new file."""
         try:
             os.ftruncate(file.fileno(), self._end)
             file.seek(self._end)
@@ -218,7 +218,7 @@ class Spool:
             self._file = None
 
     def close(self) -> None:
-        """Marks the open file as ended, and closes it. Another process ingests the files that are left."""
+        """Mark the open file as ended, and close it. Another process ingests the files that are left."""
         if self._file is not None:
             with suppress(OSError):  # without the mark, the file counts as one of a killed process
                 _write_all(self._file, frame_of(NO_ENTRY, b""))
@@ -242,10 +242,10 @@ class SpoolFullError(Exception):
 
 
 def put_away(path: Path, end: int) -> int:
-    """Deletes a file whose entries, up to an offset, are in the database.
+    """Delete a file whose entries, up to an offset, are in the database.
 
     If a torn frame follows, whole entries may lie behind it. The file is then renamed to `.torn` and kept; no process
-    ingests it. Returns the number of bytes from the torn frame on; 0 if the file was deleted. Raises OSError, a
+    ingests it. Return the number of bytes from the torn frame on; 0 if the file was deleted. Raise OSError, a
     FileNotFoundError if another process deleted it.
     """
     with path.open("rb") as file:
@@ -260,14 +260,14 @@ def put_away(path: Path, end: int) -> int:
 
 
 def _write_all(file: FileIO, data: bytes) -> None:
-    """Writes all bytes. An unbuffered file may write only a part of them at a time, as on a disk that becomes full."""
+    """Write all bytes. An unbuffered file may write only a part of them at a time, as on a disk that becomes full."""
     rest = memoryview(data)
     while rest:
         rest = rest[file.write(rest) :]
 
 
 def _is_there(file: FileIO) -> bool:
-    """Returns True if an open file has not been deleted."""
+    """Return True if an open file has not been deleted."""
     try:
         return os.fstat(file.fileno()).st_nlink > 0
     except OSError:  # on a network file system, if another machine deleted it
@@ -275,5 +275,5 @@ def _is_there(file: FileIO) -> bool:
 
 
 def _sync(file: FileIO) -> None:
-    """Writes a file's data to the disk. macOS has no fdatasync, so fsync is used there."""
+    """Write a file's data to the disk. macOS has no fdatasync, so fsync is used there."""
     getattr(os, "fdatasync", os.fsync)(file.fileno())

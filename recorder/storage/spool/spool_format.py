@@ -31,8 +31,8 @@ class Frame(NamedTuple):
 
 
 def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
-    """Yields frames up to the end of the file, the end mark (which is yielded, too) or the first incomplete frame.
-    `start` is the `end` of the last frame that was read. Raises NotASpoolError.
+    """Yield frames up to the end of the file, the end mark (which is yielded, too) or the first incomplete frame.
+    `start` is the `end` of the last frame that was read. Raise NotASpoolError.
     """
     if start == 0:
         file.seek(0)
@@ -60,13 +60,13 @@ def frames(file: BinaryIO, start: int = 0) -> Iterator[Frame]:
 
 
 def is_ended(file: BinaryIO, end: int) -> bool:
-    """Returns True if the end mark is at offset `end`, or comes first in the file if `end` is 0."""
+    """Return True if the end mark is at offset `end`, or comes first in the file if `end` is 0."""
     following = next(frames(file, end), None)
     return following is not None and not following.data
 
 
 def grouped(all_frames: Iterable[Frame]) -> Iterator[list[Frame]]:
-    """Groups frames for one transaction each. Leaves out the end mark."""
+    """Group frames for one transaction each. Leave out the end mark."""
     group: list[Frame] = []
     size = 0
     for frame in all_frames:
@@ -86,5 +86,5 @@ class NotASpoolError(Exception):
 
 
 def frame_of(number: EntryNumber, data: bytes) -> bytes:
-    """Builds the bytes of a frame. Without data, it is the end mark."""
+    """Build the bytes of a frame. Without data, it is the end mark."""
     return _HEADER.pack(len(data), zlib.crc32(data, zlib.crc32(_NUMBER.pack(*number))), *number) + data

@@ -63,7 +63,7 @@ class Ingester:
     def __init__(
         self, address: Address, entry_of: EntryOf, is_hurried: Callable[[], bool] = lambda: False
     ) -> None:  # fmt: skip
-        """Opens no file and no connection yet. For `is_hurried` see `database.writing_engine`."""
+        """Open no file and no connection yet. For `is_hurried` see `database.writing_engine`."""
         self.address = address
         self.entry_of, self.is_hurried = entry_of, is_hurried
         self.folder = spool_folder(address)
@@ -74,8 +74,8 @@ class Ingester:
         self.foreign: set[Path] = set()  # files of other versions of logs-ui
 
     def take_in(self, stopped: Callable[[], bool] = lambda: False) -> TakenIn:
-        """Stores all entries that wait now, until `stopped`, which is called after each transaction, returns True.
-        Creates the database if it is missing; does not open it if nothing waits. Raises DatabaseError.
+        """Store all entries that wait now, until `stopped`, which is called after each transaction, returns True.
+        Create the database if it is missing; do not open it if nothing waits. Raise DatabaseError.
         """
         files = [file for file in spool_files(self.folder) if file.path not in self.foreign]
         if not any(map(self._may_hold_more, files)):
@@ -92,7 +92,7 @@ class Ingester:
         return sweep.done
 
     def _may_hold_more(self, file: SpoolFile) -> bool:
-        """Returns True if a file may contain entries that are not stored yet and that this process may ingest."""
+        """Return True if a file may contain entries that are not stored yet and that this process may ingest."""
         try:
             with file.path.open("rb") as opened:
                 size = os.fstat(opened.fileno()).st_size
@@ -125,7 +125,7 @@ class _Sweep:
                 return
 
     def _take_file(self, file: SpoolFile, intake: Intake, *, is_last: bool) -> bool:
-        """Ingests a file. Returns True if all of it is stored, so that the writer's next file may follow."""
+        """Ingest a file. Return True if all of it is stored, so that the writer's next file may follow."""
         try:
             with file.path.open("rb") as opened:
                 is_free = _is_free(opened)
@@ -150,7 +150,7 @@ class _Sweep:
         return True
 
     def _take_frames(self, file: SpoolFile, opened: BinaryIO, intake: Intake) -> bool | None:
-        """Stores a file's frames. Returns True if the end mark follows them; None if it had to stop before the end."""
+        """Store a file's frames. Return True if the end mark follows them; None if it had to stop before the end."""
         position = self._positions.get(file.writer, NO_ENTRY)
         last = self._of.ends.get(file.path)
         if last is not None and last.number > position:  # the database was replaced: begin again
@@ -164,7 +164,7 @@ class _Sweep:
         return is_ended(opened, last.end if last else 0)
 
     def _decoded(self, data: bytes) -> Entry:
-        """Raises msgspec.DecodeError or NotASpoolError for an entry of another version, as with later columns."""
+        """Raise msgspec.DecodeError or NotASpoolError for an entry of another version, as with later columns."""
         entry = entries.decoded(data, self._of.entry_of)
         for table, changes in ((Run, entry.batch.runs), (EvaluationRow, entry.batch.rows)):
             if any(not change.columns.keys() <= table.model_fields.keys() for change in changes):
@@ -184,18 +184,18 @@ class _Sweep:
         return not self.done.is_all
 
     def _is_dead(self, opened: BinaryIO) -> bool:
-        """Returns True if the process of an unlocked file surely appends nothing more."""
+        """Return True if the process of an unlocked file surely appends nothing more."""
         return not self._of.is_shared or self._silence(opened) > _IDLE_US
 
     def _silence(self, opened: BinaryIO) -> int:
-        """Returns for how many µs nothing was appended to a file.
+        """Return for how many µs nothing was appended to a file.
 
         Times are by the file system's clock: the clocks of this machine and of the process's machine may differ.
         """
         return max(0, round((self._lease.now() - os.fstat(opened.fileno()).st_mtime) * 1e6))
 
     def put_away(self) -> None:
-        """Deletes the files of which all is in the database. Call it once that is in the database's own file."""
+        """Delete the files of which all is in the database. Call it once that is in the database's own file."""
         for file in self._taken:
             last = self._of.ends.pop(file.path, None)
             torn = 0
@@ -216,9 +216,9 @@ class _Sweep:
 
 
 def _is_free(file: BinaryIO) -> bool:
-    """Returns True if the file's process no longer holds its lock.
+    """Return True if the file's process no longer holds its lock.
 
-    Tries a shared lock: NFS does not grant an exclusive one on a file that is open for reading only.
+    Try a shared lock: NFS does not grant an exclusive one on a file that is open for reading only.
     """
     try:
         portable.lock(file, is_shared=True)

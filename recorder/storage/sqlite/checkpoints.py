@@ -18,8 +18,8 @@ logger = logging.getLogger("logs_ui")
 
 
 def checkpoint(address: Address, engine: Engine, beyond: int) -> bool:
-    """Moves the log if it is larger than `beyond` bytes; SQLite then starts it again, and cuts its file to `WAL_BYTES`.
-    Returns True if all that was committed before is in the database's own file now, and on the disk.
+    """Move the log if it is larger than `beyond` bytes; SQLite then starts it again, and cuts its file to `WAL_BYTES`.
+    Return True if all that was committed before is in the database's own file now, and on the disk.
 
     SQLite before 3.51.3 can corrupt a database if two processes do this at once, so all writers use one lock, and none
     waits for it. If it fails, as on a full disk, nothing is lost: the log grows until a later checkpoint works.
@@ -41,7 +41,7 @@ def checkpoint(address: Address, engine: Engine, beyond: int) -> bool:
 
 
 def checkpoint_log(engine: Engine) -> bool:
-    """Moves as much of the write-ahead log into the database as no reader still needs; waits for nobody. Returns True
+    """Move as much of the write-ahead log into the database as no reader still needs; wait for nobody. Return True
     if that is all.
     """
     with closing(engine.raw_connection()) as connection:  # outside of any transaction: it cannot be part of one
@@ -51,8 +51,8 @@ def checkpoint_log(engine: Engine) -> bool:
 
 @contextmanager
 def alone(log: Path, *, waits: bool) -> Iterator[None]:
-    """Locks the log file, on which SQLite itself takes no lock. It stays the same file while the database is open.
-    Raises OSError if there is no log, or if another process has the lock and `waits` is False.
+    """Lock the log file, on which SQLite itself takes no lock. It stays the same file while the database is open.
+    Raise OSError if there is no log, or if another process has the lock and `waits` is False.
     """
     with log.open("rb") as lock:
         portable.lock(lock, waits=waits)
@@ -60,5 +60,5 @@ def alone(log: Path, *, waits: bool) -> Iterator[None]:
 
 
 def log_of(path: Path) -> Path:
-    """Returns the path of SQLite's write-ahead log, which need not exist. SQLite follows links to find it."""
+    """Return the path of SQLite's write-ahead log, which need not exist. SQLite follows links to find it."""
     return Path(f"{os.path.realpath(path)}-wal")

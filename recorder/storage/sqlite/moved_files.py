@@ -66,14 +66,14 @@ class Place:
         self.files = self._now()
 
     def is_same(self) -> bool:
-        """Returns True if neither file was moved or replaced since. One that was missing may have begun."""
+        """Return True if neither file was moved or replaced since. One that was missing may have begun."""
         now = self._now()
         is_same = all(before in {None, file} for before, file in zip(self.files, now, strict=True))
         self.files = now if is_same else self.files
         return is_same
 
     def check(self) -> None:
-        """Raises MovedError if a file was moved or replaced since. A log that is gone beside the same file is none of
+        """Raise MovedError if a file was moved or replaced since. A log that is gone beside the same file is none of
         these: who closes a database last moves its log into it, and deletes that. Another log beside the same file was
         begun after that: it is taken up, and is right at the next try.
         """
@@ -94,7 +94,7 @@ class OpenFile:
     """The file of a database that this process has open for writing."""
 
     def __init__(self, place: Place, mark: Path) -> None:
-        """Looks at a file that was just opened; `place` is from before that. `note_log` writes in the file `mark`."""
+        """Look at a file that was just opened; `place` is from before that. `note_log` writes in the file `mark`."""
         self.path = Path(os.path.realpath(place.path))  # as SQLite does: the log lies there
         self._place, self._link, self._mark = place, place.path, mark
         place.is_same()  # takes up what was begun meanwhile
@@ -103,7 +103,7 @@ class OpenFile:
         self._headers = {header} if (header := _header(self.path)) else set[Header]()  # that the file may have
 
     def note_log(self) -> None:
-        """Writes down which log belongs to the file, if that has changed. Call it after each commit."""
+        """Write down which log belongs to the file, if that has changed. Call it after each commit."""
         salts, header = _salts(log_of(self.path)), None
         if salts != self._salts:
             header = _header(self.path)
@@ -116,11 +116,11 @@ class OpenFile:
                 self._mark.write_text(json.dumps([salts.hex(), *header]))
 
     def is_at_its_place(self) -> bool:
-        """Returns True if neither the file nor its log was moved or replaced since it was opened."""
+        """Return True if neither the file nor its log was moved or replaced since it was opened."""
         return self._place.is_same()
 
     def is_as_left(self) -> bool:
-        """Returns True unless somebody has overwritten the file at its place. Takes half a millisecond, or
+        """Return True unless somebody has overwritten the file at its place. Takes half a millisecond, or
         200 ms if that is doubtful.
         """
         for _ in range(_LOOKS):
@@ -134,7 +134,7 @@ class OpenFile:
         return False
 
     def fate(self) -> tuple[Fate, Path | None]:
-        """Returns what happened to a file that is not as it was left, and where it lies now; None if nowhere, or if
+        """Return what happened to a file that is not as it was left, and where it lies now; None if nowhere, or if
         the system does not tell.
         """
         if file_identity(self.path) == self._file:
@@ -152,7 +152,7 @@ class OpenFile:
         return Fate.MOVED, None
 
     def release_log(self, engine: Engine, fate: Fate) -> bool:
-        """Takes the log out of the way of the file that lies at the path now. Returns True if all that was committed
+        """Take the log out of the way of the file that lies at the path now. Return True if all that was committed
         is in the opened file: not if a reader still needs the log. Open connections go on as before.
         """
         log, index = log_of(self.path), Path(f"{self.path}-shm")
@@ -175,8 +175,8 @@ class OpenFile:
         return is_whole
 
     def copied(self, engine: Engine) -> Path | None:
-        """Copies a file that has no name any more, for which only open connections are left, to one beside its path.
-        Returns None if that fails, or if its folder was deleted, too.
+        """Copy a file that has no name any more, for which only open connections are left, to one beside its path.
+        Return None if that fails, or if its folder was deleted, too.
         """
         if not self.path.parent.is_dir():
             return None
@@ -191,7 +191,7 @@ class OpenFile:
 
 
 def _is_emptied(engine: Engine) -> bool:
-    """Moves all of the log into the opened file. Returns False if that fails, as where a reader still needs the log."""
+    """Move all of the log into the opened file. Return False if that fails, as where a reader still needs the log."""
     with suppress(sqlite3.Error, SQLAlchemyError, DatabaseError), closing(engine.raw_connection()) as connection:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
@@ -200,8 +200,8 @@ def _is_emptied(engine: Engine) -> bool:
 
 
 def keep_apart(path: Path) -> None:
-    """Moves a log aside that belongs to another file than the one at the path, after two seconds in which a process
-    that has it open may take it away itself. Raises DatabaseError if it cannot.
+    """Move a log aside that belongs to another file than the one at the path, after two seconds in which a process
+    that has it open may take it away itself. Raise DatabaseError if it cannot.
     """
     deadline = time.monotonic() + _PATIENCE
     while _is_foreign(path):
@@ -226,7 +226,7 @@ def keep_apart(path: Path) -> None:
 
 
 def _is_foreign(path: Path) -> bool:
-    """Returns True if it is known that the log beside the file belongs to another file."""
+    """Return True if it is known that the log beside the file belongs to another file."""
     log = log_of(path)
     salts = _salts(log)
     if salts is None:
@@ -240,7 +240,7 @@ def _is_foreign(path: Path) -> bool:
 
 
 def _fits(header: Header | None, headers: set[Header]) -> bool:
-    """Returns True if a file may have its header, by those that it had. While a checkpoint works, and after one that
+    """Return True if a file may have its header, by those that it had. While a checkpoint works, and after one that
     was killed, the file may have fewer pages than its header says: any number between is right.
     """
     if header is None or not headers:
@@ -253,7 +253,7 @@ def _fits(header: Header | None, headers: set[Header]) -> bool:
 
 
 def _set_aside(path: Path) -> Path:
-    """Renames the log, and deletes its index. Returns the new name."""
+    """Rename the log, and delete its index. Return the new name."""
     log = log_of(path)
     aside = log.with_name(f"{log.name}-of-another-file-{os.urandom(3).hex()}")
     log.rename(aside)
@@ -262,7 +262,7 @@ def _set_aside(path: Path) -> Path:
 
 
 def _header(path: Path) -> Header | None:
-    """Returns what stands in the file itself, whatever its log holds; None if it is no SQLite database. SQLite reads
+    """Return what stands in the file itself, whatever its log holds; None if it is no SQLite database. SQLite reads
     it: to open and close the file here would drop the locks that this process holds on it.
     """
     names = ("page_size", "page_count", "freelist_count", "schema_version")
@@ -276,14 +276,14 @@ def _header(path: Path) -> Header | None:
 
 
 def _salts(log: Path) -> bytes | None:
-    """Returns the random numbers that a log has got at its beginning; None if there is no log, or an empty one."""
+    """Return the random numbers that a log has got at its beginning; None if there is no log, or an empty one."""
     with suppress(OSError), log.open("rb") as file:
         return file.read(_LOG_HEADER)[16:24] or None
     return None
 
 
 def _headers_in(log: Path) -> Iterator[Header]:
-    """Yields the header of each version of the first page in a log."""
+    """Yield the header of each version of the first page in a log."""
     with suppress(OSError), log.open("rb") as file:
         begin = file.read(_LOG_HEADER)
         size, salts = int.from_bytes(begin[8:12]), begin[16:24]

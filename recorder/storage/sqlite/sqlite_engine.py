@@ -66,7 +66,7 @@ def refuse_hopeless(path: Path, purpose: Purpose) -> None:
 
 
 def writing_engine(path: Path, patience: float) -> Engine:
-    """Implements `database.writing_engine`; `patience` is in seconds. On a network file system, where a write-ahead log
+    """Implement `database.writing_engine`; `patience` is in seconds. On a network file system, where a write-ahead log
     cannot work, the file keeps a rollback journal.
     """
     busy_ms = round(patience * 1000)
@@ -98,7 +98,7 @@ def migrating_engine(path: Path) -> Engine:
 
 
 def reading_engine(path: Path) -> Engine:
-    """Implements `database.reading_engine`. A WAL database in a read-only folder can be read, too. Its connections have
+    """Implement `database.reading_engine`. A WAL database in a read-only folder can be read, too. Its connections have
     the sidecars attached that exist now: `sidecars.identity()` changes when they do.
     """
     place = Place(path)
@@ -114,7 +114,7 @@ def reading_engine(path: Path) -> Engine:
 
 
 def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
-    """Implements `database.sidecar_engine`. The file keeps a rollback journal: writes are small and rare, it works on
+    """Implement `database.sidecar_engine`. The file keeps a rollback journal: writes are small and rare, it works on
     network file systems, and several processes may not checkpoint one write-ahead log.
     """
     path, beside = sidecar.path(db), sidecar.beside(db)
@@ -152,8 +152,8 @@ def errors_in_plain_words(path: Path) -> Iterator[None]:
 
 
 def is_rows_fault(error: Exception) -> bool:
-    """True if the value of a row caused the error; never if the tables are not ours. The driver's own errors, such as a
-    value that it cannot pass on, have no code.
+    """Return True if the value of a row caused the error; never if the tables are not ours. The driver's own errors,
+    such as a value that it cannot pass on, have no code.
     """
     code, message = _result_code(error), str(getattr(error, "orig", error))
     if code < 0:
@@ -171,7 +171,7 @@ def _explained(path: Path, error: Exception) -> str:
 
 
 def _result_code(error: Exception) -> int:
-    """Returns SQLite's primary result code, or -1. Not its message: SQLAlchemy's contains the row's text."""
+    """Return SQLite's primary result code, or -1. Not its message: SQLAlchemy's contains the row's text."""
     code: int = getattr(getattr(error, "orig", error), "sqlite_errorcode", -1)
     return code if code < 0 else code & 0xFF
 
@@ -227,13 +227,13 @@ def _engine(
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copies a database that may be in a read-only folder."""
+    """Copy a database that may be in a read-only folder."""
     with closing(sqlite3.connect(f"{source.absolute().as_uri()}?{_read_mode(source)}", uri=True)) as connection:
         connection.execute("VACUUM INTO ?", [str(target)])
 
 
 def _read_mode(path: Path) -> str:
-    """Returns the URI parameter that opens a file only for reading. `mode=ro` cannot open a WAL database if the -shm
+    """Return the URI parameter that opens a file only for reading. `mode=ro` cannot open a WAL database if the -shm
     file cannot be created; without a -wal file nobody writes. On a network file system another machine may write, with
     a rollback journal: `mode=ro` can always open that.
     """
@@ -250,9 +250,9 @@ def _read_mode(path: Path) -> str:
 
 
 def _check_file(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TIMEOUT_MS) -> Lacks:
-    """Checks that the file has our tables, of a known schema; returns what these lack. A foreign file stays as it was,
+    """Check that the file has our tables, of a known schema; return what these lack. A foreign file stays as it was,
     to the byte, and nothing is left beside it, not even the -shm file of a reading connection: without a -wal file
-    nobody writes, and `immutable` reads any database without locks or files of its own. Raises what `database.py`
+    nobody writes, and `immutable` reads any database without locks or files of its own. Raise what `database.py`
     explains.
     """
     with errors_in_plain_words(path):
@@ -278,7 +278,7 @@ def _check_file(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TI
 
 
 def _check_schema(path: Path, connection: Any, *, purpose: Purpose) -> Lacks | None:
-    """Returns what the tables lack; None if there are none. Raises RefusedDatabaseError if they are foreign, or as
+    """Return what the tables lack; None if there are none. Raise RefusedDatabaseError if they are foreign, or as
     `schema.check`.
     """
     if not inspect(connection).get_table_names():

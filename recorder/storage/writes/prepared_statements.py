@@ -38,14 +38,14 @@ class _Prepared(NamedTuple):
 
 
 def run(connection: Connection, values: Row, statement_of: StatementOf, *args: Any) -> CursorResult[Any]:
-    """Runs `statement_of(*args)`. The values are passed to the driver unchanged."""
+    """Run `statement_of(*args)`. The values are passed to the driver unchanged."""
     sql, names, constants = _prepared(_kind(connection), statement_of, *args)
     parameters = constants | values
     return connection.exec_driver_sql(sql, tuple([parameters[name] for name in names]))
 
 
 def run_each(connection: Connection, rows: Iterable[Row], statement_of: StatementOf, *args: Any) -> None:
-    """Runs `statement_of(*args)` once for each row of values."""
+    """Run `statement_of(*args)` once for each row of values."""
     sql, names, constants = _prepared(_kind(connection), statement_of, *args)
     parameters = itemgetter(*names)
     tuples = [parameters(constants | values) for values in rows]
@@ -54,7 +54,7 @@ def run_each(connection: Connection, rows: Iterable[Row], statement_of: Statemen
 
 
 def run_many(connection: Connection, rows: Sequence[Row], statement_of: StatementOf, *args: Any) -> None:
-    """Inserts rows, given by parameter name and passed to the driver unchanged, by `statement_of(*args)`: an insert
+    """Insert rows, given by parameter name and passed to the driver unchanged, by `statement_of(*args)`: an insert
     with parameters only in its VALUES.
     """
     sql, names, _ = _prepared(_kind(connection), statement_of, *args)
@@ -64,7 +64,7 @@ def run_many(connection: Connection, rows: Sequence[Row], statement_of: Statemen
 def upsert(
     connection: Connection, table: type[SQLModel], rows: list[Row], key: tuple[str, ...], fixed: tuple[str, ...] = ()
 ) -> None:
-    """Inserts rows, which must all have the same columns in the same order. If a row with this `key` exists, its
+    """Insert rows, which must all have the same columns in the same order. If a row with this `key` exists, its
     columns are replaced, except `fixed`.
     """
     if rows:
@@ -79,7 +79,7 @@ def upsert_values(
     key: tuple[str, ...],
     fixed: tuple[str, ...] = (),
 ) -> None:
-    """Upserts rows that are lists of values in the columns' order; the lists are changed."""
+    """Upsert rows that are lists of values in the columns' order; the lists are changed."""
     kind = _kind(connection)
     for place, convert in _conversions(kind, table, columns):
         for row in rows:
@@ -88,7 +88,7 @@ def upsert_values(
 
 
 def _run_for(connection: Connection, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Runs an insert for rows whose values are in the order of its parameters."""
+    """Run an insert for rows whose values are in the order of its parameters."""
     for piece in _pieces(rows):
         connection.exec_driver_sql(_repeated(sql, len(piece)), tuple(chain.from_iterable(piece)))
 
@@ -102,7 +102,7 @@ def _pieces(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
 
 
 def _kind(connection: Connection) -> _Kind:
-    """Keeps one dialect of each kind to compile with: each engine has its own, and engines come and go."""
+    """Keep one dialect of each kind to compile with: each engine has its own, and engines come and go."""
     kind = (connection.dialect.name, connection.dialect.paramstyle)
     _dialects.setdefault(kind, connection.dialect)
     return kind
@@ -118,7 +118,7 @@ def _prepared(kind: _Kind, statement_of: StatementOf, *args: Any) -> _Prepared:
 def _conversions(
     kind: _Kind, table: type[SQLModel], columns: tuple[str, ...]
 ) -> list[tuple[int, Callable[[Any], Any]]]:
-    """Returns converters by the place of a column: of JSON, and on SQLite of numbers that are no Python floats."""
+    """Return converters by the place of a column: of JSON, and on SQLite of numbers that are no Python floats."""
     dialect = _dialects[kind]
     types = [table.metadata.tables[str(table.__tablename__)].columns[name].type for name in columns]
     converters = [of_type.dialect_impl(dialect).bind_processor(dialect) for of_type in types]
@@ -131,7 +131,7 @@ def _conversions(
 
 
 def _of_dicts(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a faster converter for JSON columns, which nearly always hold a dict."""
+    """Return a faster converter for JSON columns, which nearly always hold a dict."""
     return lambda value: json_column(value) if type(value) is dict else convert(value)
 
 
@@ -144,7 +144,7 @@ def _upsert(table: type[SQLModel], columns: tuple[str, ...], key: tuple[str, ...
 
 @lru_cache(_KEPT)
 def _repeated(sql: str, count: int) -> str:
-    """Repeats the VALUES for `count` rows. SQLAlchemy would take tens of milliseconds to compile that."""
+    """Repeat the VALUES for `count` rows. SQLAlchemy would take tens of milliseconds to compile that."""
     before, values, after = sql.partition(" VALUES ")
     row, conflict, action = after.partition(" ON CONFLICT ")
     return before + values + ", ".join([row] * count) + conflict + action

@@ -22,21 +22,21 @@ from logs_ui.recorder.storage.writes.step_writes import write_statistics
 
 
 def advance(connection: Connection, writer: str, number: EntryNumber) -> bool:
-    """Records that the entry of this number, and all before it, are stored; returns True if it was not before. Another
+    """Record that the entry of this number, and all before it, are stored; return True if it was not before. Another
     transaction that records the same waits for the end of this one.
     """
     return run(connection, {"writer": writer, **number._asdict(), "now": now_us()}, _advance).rowcount > 0
 
 
 def positions(connection: Connection) -> dict[str, EntryNumber]:
-    """Returns the number of the last stored entry by writer."""
+    """Return the number of the last stored entry by writer."""
     at = tables.WriterPosition
     query = select(col(at.writer), col(at.parcel), col(at.process), col(at.n))
     return {writer: EntryNumber(*number) for writer, *number in connection.execute(query)}
 
 
 def write_starts(connection: Connection, changes: Iterable[StartChange]) -> None:
-    """Inserts shared prompts; one that exists is the same. Sorted by id, so that transactions cannot deadlock."""
+    """Insert shared prompts; one that exists is the same. Sorted by id, so that transactions cannot deadlock."""
     rows = [{"id": change.id, "data": change.data} for change in sorted(changes, key=attrgetter("id"))]
     if rows:
         run_many(connection, rows, _start_insert)
@@ -45,7 +45,7 @@ def write_starts(connection: Connection, changes: Iterable[StartChange]) -> None
 def write_rows(
     connection: Connection, changes: Iterable[RowChange], runs: Mapping[str, int], heard: int | None
 ) -> None:
-    """Upserts rows and payloads, and the statistics of their steps in the same transaction. `runs` are the ids of their
+    """Upsert rows and payloads, and the statistics of their steps in the same transaction. `runs` are the ids of their
     runs by uid. `heard` is when the process that made them was last alive, in µs by its own clock; None for now, by the
     database's.
     """
@@ -71,7 +71,7 @@ def write_rows(
 
 
 def delete_rows(connection: Connection, run: str, uids: Iterable[str]) -> None:
-    """Deletes rollouts of a run, with what belongs to them, and recomputes the sums of their steps."""
+    """Delete rollouts of a run, with what belongs to them, and recompute the sums of their steps."""
     row, run_id = tables.EvaluationRow, connection.scalar(select(col(tables.Run.id)).where(col(tables.Run.uid) == run))
     take_runs(connection, [run_id or 0])
     stored = col(row.run_id) == run_id, col(row.uid).in_([*uids])
@@ -84,7 +84,7 @@ def delete_rows(connection: Connection, run: str, uids: Iterable[str]) -> None:
 
 
 def _advance() -> Insert:
-    """Takes the parameters `writer`, the parts of an `EntryNumber` and `now`."""
+    """Take the parameters `writer`, the parts of an `EntryNumber` and `now`."""
     position, now = tables.WriterPosition, server_clock(bindparam("now", type_=BigInteger()))
     statement = (
         insert(position)
@@ -101,7 +101,7 @@ def _advance() -> Insert:
 
 
 def _run_update(is_now: bool) -> ReturningUpdate[Any]:  # noqa: FBT001 - `run` passes arguments by position
-    """Takes the parameters `of_run` and `now`; returns the `changed` of this batch."""
+    """Take the parameters `of_run` and `now`; return the `changed` of this batch."""
     of_run = update(tables.Run).where(col(tables.Run.id) == bindparam("of_run"))
     now = bindparam("now", type_=BigInteger())
     heard = server_clock(now) if is_now else later(now)
@@ -109,7 +109,7 @@ def _run_update(is_now: bool) -> ReturningUpdate[Any]:  # noqa: FBT001 - `run` p
 
 
 def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, changed: int) -> None:
-    """Upserts rows in the order in which they began, else in the batch's order; so their ids have this order, too.
+    """Upsert rows in the order in which they began, else in the batch's order; so their ids have this order, too.
     Neighbours with the same columns go in together. What identifies a row is not updated, unless it is among the
     columns, too, so that only the indexes of other columns are written.
     """
@@ -123,7 +123,7 @@ def _upsert_rows(connection: Connection, changes: list[RowChange], run_id: int, 
 
 
 def _imported_again(connection: Connection, changes: list[RowChange], run_id: int) -> set[tuple[Any, ...]]:
-    """Deletes the tags of stored rows that are imported again, which may have others now; returns their steps, which
+    """Delete the tags of stored rows that are imported again, which may have others now; return their steps, which
     they may leave.
     """
     row, tag = tables.EvaluationRow, tables.RowTag
@@ -139,7 +139,7 @@ def _imported_again(connection: Connection, changes: list[RowChange], run_id: in
 
 
 def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: int) -> None:
-    """Upserts payloads; their rows and starts must exist."""
+    """Upsert payloads; their rows and starts must exist."""
     names = ("uid", "content_start", "tokens_start", "content", "tokens")
     heavy = [change for change in changes if change.content is not None or change.tokens is not None]
     rows = [{"run": run_id, **{name: getattr(change, name) for name in names}} for change in heavy]
@@ -148,13 +148,13 @@ def _upsert_payloads(connection: Connection, changes: list[RowChange], run_id: i
 
 
 def _start_insert() -> Insert:
-    """Takes the parameters `id` and `data`."""
+    """Take the parameters `id` and `data`."""
     values: dict[str, Any] = {"id": bindparam("id"), "data": bindparam("data")}
     return insert(tables.PayloadStart).inline().values(**values).on_conflict_do_nothing()
 
 
 def _payload_upsert() -> Insert:
-    """Takes `run`, `uid`, `content`, `tokens` and their starts; None leaves a payload and its start unchanged."""
+    """Take `run`, `uid`, `content`, `tokens` and their starts; None leaves a payload and its start unchanged."""
     row, payload = tables.EvaluationRow, tables.RolloutPayload
     of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
     names = ("content", "tokens")
@@ -169,7 +169,7 @@ def _payload_upsert() -> Insert:
 
 
 def _tag_insert() -> Insert:
-    """Takes the parameters `run`, `uid` and `tag`. A row has each tag once."""
+    """Take the parameters `run`, `uid` and `tag`. A row has each tag once."""
     row = tables.EvaluationRow
     of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
     values = {"run_id": bindparam("run"), "tag": bindparam("tag"), "row_id": of_row.scalar_subquery()}

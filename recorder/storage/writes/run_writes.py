@@ -36,7 +36,7 @@ _ERRORS = 20  # different ones that are kept of a run's unattributed calls, the 
 
 
 def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int | None = None) -> None:
-    """Writes changes of runs. A change with `created` describes the run, the others update it. `heard` is as for
+    """Write changes of runs. A change with `created` describes the run, the others update it. `heard` is as for
     `write_rows`: a clock that is ahead cannot set a later heartbeat.
     """
     latest = server_clock(now_us()) if heard is None else literal(heard)
@@ -75,7 +75,7 @@ def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int 
 
 
 def _has_failed_before(end: Mapping[str, Any]) -> ColumnElement[bool]:
-    """Holds where a run's stored failure stays: it came first, or this end, another rank's, only follows from it."""
+    """Hold where a run's stored failure stays: it came first, or this end, another rank's, only follows from it."""
     follows = or_(*(col(Run.error).contains(mark) for mark in _FOLLOW_ON))
     is_earlier = col(Run.finished) <= literal(end["finished"], BigInteger())
     comes_first = ~follows & is_earlier
@@ -85,7 +85,7 @@ def _has_failed_before(end: Mapping[str, Any]) -> ColumnElement[bool]:
 
 
 def run_ids(connection: Connection, uids: Iterable[str], heard: int | None) -> dict[str, int]:
-    """Returns ids of runs by uid. A missing run is created with its uid only: another rank, or a retry, describes it.
+    """Return ids of runs by uid. A missing run is created with its uid only: another rank, or a retry, describes it.
     `heard` is as for `write_rows`.
     """
     now = server_clock(now_us()) if heard is None else heard
@@ -101,18 +101,18 @@ def run_ids(connection: Connection, uids: Iterable[str], heard: int | None) -> d
 
 
 def known_runs(connection: Connection, uids: Iterable[str]) -> dict[str, int]:
-    """Returns ids of the runs that exist, by uid."""
+    """Return ids of the runs that exist, by uid."""
     ids = ((uid, run(connection, {"of_uid": uid}, _id_of_run).scalar()) for uid in uids)
     return {uid: run_id for uid, run_id in ids if run_id is not None}
 
 
 def _id_of_run() -> Select[Any]:
-    """Takes the parameter `of_uid`."""
+    """Take the parameter `of_uid`."""
     return select(col(Run.id)).where(col(Run.uid) == bindparam("of_uid"))
 
 
 def take_runs(connection: Connection, run_ids: Iterable[int]) -> None:
-    """Locks runs before a transaction writes to them or their rows; until it ends, no other process does. So ids of
+    """Lock runs before a transaction writes to them or their rows; until it ends, no other process does. So ids of
     rows, and `changed`, rise in the order in which they become readable. Locks are always taken in the same order (runs
     by id, then shared rows), so there are no deadlocks. SQLite has only one writing transaction at a time.
     """
@@ -122,7 +122,7 @@ def take_runs(connection: Connection, run_ids: Iterable[int]) -> None:
 
 
 def write_heartbeat(connection: Connection, run_ids: Iterable[int], heard: int | None) -> bool:
-    """Records that this process is alive, for runs that go on; returns True if one does."""
+    """Record that this process is alive, for runs that go on; return True if one does."""
     now = server_clock(now_us()) if heard is None else later(heard)
     running = update(Run).where(col(Run.id).in_(list(run_ids)), col(Run.state) == RunState.RUNNING)
     return connection.execute(running.values(heartbeat=now)).rowcount > 0
@@ -140,7 +140,7 @@ def write_tokenizers(connection: Connection, changes: Iterable[TokenizerChange])
 
 
 def write_sources(connection: Connection, changes: Iterable[SourcesChange], runs: Mapping[str, int]) -> None:
-    """Writes sources of runs, and their texts, which other runs may share."""
+    """Write sources of runs, and their texts, which other runs may share."""
     sources = [(runs[change.run], source) for change in changes for source in change.sources]
     texts = {source.text: source.text.encode() for _, source in sources if source.text is not None}
     hashes = {written: hashlib.sha256(data).hexdigest() for written, data in texts.items()}
@@ -154,7 +154,7 @@ def write_sources(connection: Connection, changes: Iterable[SourcesChange], runs
 
 
 def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs: Mapping[str, int]) -> None:
-    """Writes logged figures; one that is logged twice at a step keeps its last value."""
+    """Write logged figures; one that is logged twice at a step keeps its last value."""
     logged = ((runs[change.run], change.step, change.values.items()) for change in changes)
     values = {(run, step, name): value for run, step, figures in logged for name, value in figures}
     rows = [{"run_id": run, "step": step, "name": name, "value": value} for (run, step, name), value in values.items()]
@@ -162,5 +162,5 @@ def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs
 
 
 def later(heard: Any) -> Any:
-    """Updates a heartbeat, but never to an earlier time, as an entry that waited on disk would."""
+    """Update a heartbeat, but never to an earlier time, as an entry that waited on disk would."""
     return case((col(Run.heartbeat) < heard, heard), else_=col(Run.heartbeat))

@@ -34,7 +34,7 @@ _step_of = itemgetter(*step_sums.OF_STEP)
 
 
 def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int], now: int) -> None:
-    """Recomputes details of steps whose rows have changed: at most once a second, less often for large steps, and once
+    """Recompute details of steps whose rows have changed: at most once a second, less often for large steps, and once
     more when the run ends. Details from the future, after a clock was set back, are recomputed, too.
     """
     ended = {change.uid for change in batch.runs if change.columns.get("finished") is not None}
@@ -49,7 +49,7 @@ def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int],
 def write_statistics(
     connection: Connection, changes: Iterable[RowChange], run_id: int, left: Iterable[Sequence[Any]] = ()
 ) -> None:
-    """Recomputes the sums of the changed rows' steps from all of their rows: exact in whatever order these came. Steps
+    """Recompute the sums of the changed rows' steps from all of their rows: exact in whatever order these came. Steps
     that rows have left may have none any more.
     """
     steps = {_step_of(change.identity) for change in changes}
@@ -62,7 +62,7 @@ def write_statistics(
 
 
 def _step_parameters(run_id: int, step: Sequence[Any]) -> dict[str, Any]:
-    """Returns the parameters of `step_sums`."""
+    """Return the parameters of `step_sums`."""
     return {"of_run": run_id, **{f"of_{name}": value for name, value in zip(step_sums.OF_STEP, step, strict=True)}}
 
 
@@ -71,7 +71,7 @@ def _statistics_upsert() -> Insert:
 
 
 def _details_upsert() -> Insert:
-    """Takes the parameters of `step_sums.details`, and `now`."""
+    """Take the parameters of `step_sums.details`, and `now`."""
     return _upsert(StepDetails, step_sums.details().add_columns(bindparam("now").label("made")))
 
 
@@ -83,7 +83,7 @@ def _upsert(table: type[SQLModel], selected: Select[Any]) -> Insert:
 
 
 def _stale_steps() -> Select[Any]:
-    """Selects steps whose details are stale and older than `every` plus `pause` for each rollout, all in µs.
+    """Select steps whose details are stale and older than `every` plus `pause` for each rollout, all in µs.
     Parameters: `of_run`, `now`, `every` and `pause`.
     """
     sums, made = StepStatistics, StepDetails
@@ -101,7 +101,7 @@ def _stale_steps() -> Select[Any]:
 
 
 def _details_are_fresh() -> Update:
-    """Takes the parameters of `step_sums.details`."""
+    """Take the parameters of `step_sums.details`."""
     sums = StepStatistics
     key = [col(getattr(sums, name)) == bindparam(f"of_{name}") for name in step_sums.OF_STEP]
     return update(sums).where(col(sums.run_id) == bindparam("of_run"), *key).values(stale=false())

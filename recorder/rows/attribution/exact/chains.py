@@ -100,7 +100,7 @@ class _Open:
         self._tails: list[bytes] = []  # sorted: a scan of all tails took as long as everything else
 
     def open(self, chain: Chain) -> None:
-        """Registers the chain's current end, so that a later generation can extend it."""
+        """Register the chain's current end, so that a later generation can extend it."""
         if chain.begins and chain.head:
             self.heads.add(chain.head)
         if chain.tail is None:
@@ -110,7 +110,7 @@ class _Open:
         self._by_tail.setdefault(chain.tail, []).append(chain)
 
     def close(self, chain: Chain) -> None:
-        """Removes the chain's former end."""
+        """Remove the chain's former end."""
         if chain.tail is None or chain not in (found := self._by_tail.get(chain.tail, [])):
             return
         found.remove(chain)

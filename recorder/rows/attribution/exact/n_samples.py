@@ -12,7 +12,7 @@ from logs_ui.recorder.rows.attribution.row_calls import RowCalls, Turn
 
 
 def one_of_each(row: RowCalls) -> None:
-    """Merges answers of one call to the same prompt into one turn: the answer that the completion holds, or that a
+    """Merge answers of one call to the same prompt into one turn: the answer that the completion holds, or that a
     later call was given; else the first, of which it is then unknown if it was used.
     """
     if len({turn.order for turn in row.turns}) == len(row.turns):

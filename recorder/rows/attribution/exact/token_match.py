@@ -32,8 +32,8 @@ class Matching:
         return fit(chain, self._tokens[index], partial(self._text_of, index))
 
     def match(self, chains: Seq[Chain]) -> list[Chain]:
-        """Assigns chains to rows: first those that reach a row's end, and of these the ones that fit one row alone. If
-        branches are turns, and rows are in pieces, the chains with the shortest prompt come first. Returns the chains
+        """Assign chains to rows: first those that reach a row's end, and of these the ones that fit one row alone. If
+        branches are turns, and rows are in pieces, the chains with the shortest prompt come first. Return the chains
         that fit no row, or are another model's.
         """
         chains = sorted(chains, key=Chain.key)
@@ -62,7 +62,7 @@ class Matching:
         return [chains[i] for i in unmatched]
 
     def _assign(self, chain: Chain, fits: dict[int, Fit]) -> None:
-        """Assigns a chain to the best row that it fits; of several, to one with turns of the same strand."""
+        """Assign a chain to the best row that it fits; of several, to one with turns of the same strand."""
         tokens = self._tokens
         best = min(fits, key=lambda i: (*self._rank(fits[i]), self._state.is_elsewhere(i, chain), i))
         tokens[best].matched, tokens[best].text_matched = fits[best].end, fits[best].text_end
@@ -124,7 +124,7 @@ class Matching:
         return inexact, in_part and not inexact, begin, ranks.count((inexact, in_part))
 
     def _of_the_policy(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> list[dict[int, Fit]]:
-        """Drops inexact fits of other models than the trained one: a judge may repeat a part of a row.
+        """Drop inexact fits of other models than the trained one: a judge may repeat a part of a row.
 
         The trained model is the one with exact fits; else the one with the most sampled tokens among the fits.
         """
@@ -141,7 +141,7 @@ class Matching:
         ]
 
     def _find_contested(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> None:
-        """Finds rows that more chains hold in full than there are such rows: some were played twice, and one try was
+        """Find rows that more chains hold in full than there are such rows: some were played twice, and one try was
         returned. Branches may tell which, if there is one for each row. Where branches are turns, chains are no tries.
         """
         if self._state.branches.are_turns:

@@ -20,8 +20,8 @@ _Orders = Mapping[Strand | None, list[int]]
 
 
 def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[int]) -> list[Episode]:
-    """Assigns an episode to a row if each of its steps came right after a generation of that row alone, and no other
-    episode stepped after the same one. Returns the episodes that are left. Those of rows whose answers are
+    """Assign an episode to a row if each of its steps came right after a generation of that row alone, and no other
+    episode stepped after the same one. Return the episodes that are left. Those of rows whose answers are
     interchangeable are not among them, but unattributed: later evidence rests on the answers, too.
     """
     owners: dict[int, set[int]] = defaultdict(set)

@@ -26,7 +26,7 @@ Decode = Callable[[Ids], str]
 
 
 def add_environment_calls(state: Assignment, decode: Decode, *, finished: bool) -> None:
-    """Assigns episodes branch by branch, if branches tell rows apart, then all that are left together. If the function
+    """Assign episodes branch by branch, if branches tell rows apart, then all that are left together. If the function
     is not `finished`, its last rows may have no episode yet.
     """
     if finished and _is_one_step_each(state):
@@ -90,7 +90,7 @@ def _is_one_step_each(state: Assignment) -> bool:
 
 
 def _add_one_step_each(state: Assignment, decode: Decode) -> None:
-    """Assigns one step to each row, by position; the reset belongs to all rows."""
+    """Assign one step to each row, by position; the reset belongs to all rows."""
     steps = [[call] for call in state.environment_calls if call.kind == "step"]
     resets = [call for call in state.environment_calls if call.kind == "reset"]
     _add_in_order(state, steps, range(len(state.rows)), decode, "position")
@@ -103,7 +103,7 @@ def _add_one_step_each(state: Assignment, decode: Decode) -> None:
 def _add_together(
     state: Assignment, episodes: list[Episode], places: Seq[int], decode: Decode, *, finished: bool
 ) -> None:
-    """Assigns episodes by the generations before their steps, then in order, if there is one for each row left."""
+    """Assign episodes by the generations before their steps, then in order, if there is one for each row left."""
     left = add_by_generations(state, episodes, places)
     open_places = [place for place in places if not state.rows[place].environment_calls]
     enough = len(left) == len(open_places) if finished else _are_the_next(state, left, open_places)
@@ -140,7 +140,7 @@ def _add_in_order(
     state: Assignment, episodes: list[Episode], places: Seq[int], decode: Decode, evidence: str,
     instead: Seq[int] = (), *, is_known: bool = True,
 ) -> None:  # fmt: skip
-    """Assigns episodes by observations and rewards, the others in the order in which they began. If order is not to be
+    """Assign episodes by observations and rewards, the others in the order in which they began. If order is not to be
     trusted, assigns those that actions place alone; the rest is unattributed.
 
     `places` are rows, one for each episode; where order shows nothing they are empty, and the rows `instead` are chosen
@@ -257,7 +257,7 @@ def _is_ascending(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
 
 
 def add_function_calls(state: Assignment) -> None:
-    """Assigns calls of tools that are functions, by their strand, else by the generation that they follow."""
+    """Assign calls of tools that are functions, by their strand, else by the generation that they follow."""
     left = [call for call in state.tool_functions if state.is_unassigned(call)]
     rows_of = state.rows_by_branch() if left else {}
     for call in left:
@@ -276,7 +276,7 @@ def add_function_calls(state: Assignment) -> None:
 
 
 def add_leftovers(state: Assignment) -> None:
-    """Assigns generations whose tokens occur in no row: by their strand, else to the row that was stepped next."""
+    """Assign generations whose tokens occur in no row: by their strand, else to the row that was stepped next."""
     rows_of = state.rows_by_branch() if state.unmatched else {}
     for turn in [part for chain in state.unmatched for part in chain.split()]:
         generation = turn.parts[0][0]

@@ -16,7 +16,7 @@ from logs_ui.recorder.rows.attribution.row_calls import Turn
 
 
 def add_failures(state: Assignment) -> None:
-    """Assigns each to the row of its scope; of its task or thread; that was asked the same, as when it tries again;
+    """Assign each to the row of its scope; of its task or thread; that was asked the same, as when it tries again;
     that has its task's place, among tasks started in order; or between whose calls it lies, in a loop that plays one
     row after the other. Others, and those that are no turn of it, are unattributed.
     """

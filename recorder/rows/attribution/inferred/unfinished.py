@@ -85,7 +85,7 @@ def _first_failure(state: Assignment) -> tuple[float, float]:
 
 
 def place_turns(row: RowCalls) -> None:
-    """Sets where each turn begins in the row's completion: the longest run of turns that continue one another.
+    """Set where each turn begins in the row's completion: the longest run of turns that continue one another.
 
     Of several runs the last one counts. Turns of other runs, such as a planner's, have no place, nor have those that a
     later context does not repeat as they were sampled.
