@@ -60,10 +60,10 @@ class Spelling:
         return self._decoded(ids, bare=False)
 
     def _decoded(self, ids: Ids, *, bare: bool) -> str:
-        known, key = self._known[bare], ids.tobytes()
-        if key not in known:
-            known[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=bare)
-        return known[key]
+        texts, key = self._known[bare], ids.tobytes()
+        if key not in texts:
+            texts[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=bare)
+        return texts[key]
 
     def prompt(self, given: bytes, ids: Ids) -> Prompt:
         """Return `compare_prompt` of the dataset's prompt (JSON) and the ids that the model got, with new messages."""
@@ -97,10 +97,10 @@ class Spelling:
         """
         with suppress(OverflowError, TypeError):
             for bare, several in ((True, ids), (False, whole)):
-                known = self._known[bare]
-                new = {key: one for one in several if (key := one.tobytes()) not in known}
-                lists = [one.tolist() for one in new.values()]
-                known.update(zip(new, self._tokenizer.decode_batch(lists, skip_special_tokens=bare), strict=True))
+                texts = self._known[bare]
+                new = {key: array for array in several if (key := array.tobytes()) not in texts}
+                lists = [array.tolist() for array in new.values()]
+                texts.update(zip(new, self._tokenizer.decode_batch(lists, skip_special_tokens=bare), strict=True))
 
 
 def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.uint8] | None) -> list[dict[str, Any]]:
@@ -142,10 +142,10 @@ def turns_messages(turns: Iterable[tuple[str, str, str]], prompt: list[dict[str,
     before = ""
     for text, sampled, bare in turns:
         answer = assistant_message(bare)
-        given = templated(text) or prompt_messages(text.removeprefix(before))
-        same = sum(1 for _ in takewhile(_are_same, zip(seen, given, strict=False)))
-        messages += [*(given[same:] if before else prompt), answer]
-        seen += [*given[same:], answer]
+        context = templated(text) or prompt_messages(text.removeprefix(before))
+        same = sum(1 for _ in takewhile(_are_same, zip(seen, context, strict=False)))
+        messages += [*(context[same:] if before else prompt), answer]
+        seen += [*context[same:], answer]
         before = text + sampled
     return messages
 
@@ -160,14 +160,14 @@ def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> list[tuple[bool, I
     """Divide a completion into runs of equal mask: (sampled, ids). Ignore a mask of another length."""
     if mask is None or len(mask) != len(completion):
         return [(True, completion)] if len(completion) else []
-    found: list[tuple[bool, Ids]] = []
+    runs: list[tuple[bool, Ids]] = []
     data, start = mask.tobytes(), 0
     while start < len(data):
         end = data.find(b"\0" if data[start] else b"\1", start)
         end = len(data) if end < 0 else end
-        found.append((bool(data[start]), completion[start:end]))
+        runs.append((bool(data[start]), completion[start:end]))
         start = end
-    return found
+    return runs
 
 
 def assistant_message(answer: str) -> dict[str, Any]:
@@ -197,15 +197,15 @@ def _tool_calls(answer: str) -> tuple[str, list[dict[str, Any]]]:
     """Return the content without the calls that could be parsed, and these calls."""
     calls: list[dict[str, Any]] = []
     content: list[str] = []
-    kept = end = 0  # up to where the content is copied, and up to where calls are read
+    copied = end = 0  # up to where the content is copied, and up to where calls are read
     while (start := answer.find(_CALL, end)) >= 0 and (closed := answer.find(_CALL_END, start)) >= 0:
         end = closed + len(_CALL_END)
         call = _tool_call(answer[start + len(_CALL) : closed].strip(), len(calls))
         if call is not None:
             calls.append(call)
-            content.append(answer[kept:start].rstrip())
-            kept = end
-    return "".join([*content, answer[kept:]]), calls
+            content.append(answer[copied:start].rstrip())
+            copied = end
+    return "".join([*content, answer[copied:]]), calls
 
 
 def _tool_call(source: str, index: int) -> dict[str, Any] | None:

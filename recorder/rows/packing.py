@@ -46,13 +46,13 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
 
 def _measured(drafts: Sequence[RowDraft]) -> list[Facts]:
     """Return for each draft the columns that are measured for all drafts together; none if that fails."""
-    found: list[Facts] = [{} for _ in drafts]
+    facts: list[Facts] = [{} for _ in drafts]
     texts = {i: draft.answers for i, draft in enumerate(drafts) if draft.answers is not None}
     tokens = {i: arrays for i in texts if (arrays := drafts[i].tokens) is not None}
     with guard("measuring texts"):
         for i, of_texts in zip(texts, text_facts([*texts.values()]), strict=True):
-            found[i].update(of_texts)
+            facts[i].update(of_texts)
     with guard("measuring tokens"):
         for i, of_tokens in zip(tokens, token_facts([*tokens.values()]), strict=True):
-            found[i].update(of_tokens)
-    return found
+            facts[i].update(of_tokens)
+    return facts

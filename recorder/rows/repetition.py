@@ -27,10 +27,10 @@ def shares(texts: Sequence[str], least: int) -> list[Shares | None]:
     Words are separated by white space and compared by hashes of some 26 bits, without regard to case: of texts of a
     thousand words, one in a hundred has two words that are taken for one. `least` must be 3 or more.
     """
-    found: list[Shares | None] = []
+    measured: list[Shares | None] = []
     for piece in _pieces([_plain(text) for text in texts]):
-        found += _shares(piece, least)
-    return found
+        measured += _shares(piece, least)
+    return measured
 
 
 def _plain(text: str) -> bytes:
@@ -93,7 +93,7 @@ def _tables(bits: int) -> tuple[Hashes, Hashes, Hashes]:
     values = np.random.default_rng(0).integers(0, 1 << 32, 256, np.uint32)
     is_capital = (letters >= ord("A")) & (letters <= ord("Z"))
     inverse = pow(_BASE, -1, 1 << 32)
-    powers, inverses = (np.cumprod(np.full(1 << bits, one, np.uint32), dtype=np.uint32) for one in (_BASE, inverse))
+    powers, inverses = (np.cumprod(np.full(1 << bits, base, np.uint32), dtype=np.uint32) for base in (_BASE, inverse))
     return values[letters + 32 * is_capital], powers, inverses
 
 
@@ -116,5 +116,5 @@ def _different(hashes: Hashes, numbers: Hashes, count: int) -> list[int]:
     first = np.ones(len(left), np.bool_)
     np.not_equal(left[1:], left[:-1], out=first[1:])
     different = np.concatenate([keys[stayed == indices], left[first]])
-    found: list[int] = np.bincount(different >> bits, minlength=count).tolist()
-    return found
+    counts: list[int] = np.bincount(different >> bits, minlength=count).tolist()
+    return counts

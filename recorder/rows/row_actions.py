@@ -78,14 +78,14 @@ def scoring_entries(scored: ScoredRow) -> list[Entry]:
 def _asked(turn: int, call: Generation) -> Entry:
     """Return the entry of a call of a model, such as a judge: its prompt is the action, its answer is observed."""
     answers = [*call.sequences]
-    said = [answer.text if answer.text is not None else orjson.loads(answer.reply or b"null") for answer in answers]
+    replies = [answer.text if answer.text is not None else orjson.loads(answer.reply or b"null") for answer in answers]
     metadata = {name: getattr(answers[0], name) for name in ("prompt_tokens", "completion_tokens", "finish") if answers}
     return {
         "turn": turn,
         "text": None,
         **_NO_ACTION,
         "action": asked_of(call),
-        "observation": said[0] if len(said) == 1 else said or None,
+        "observation": replies[0] if len(replies) == 1 else replies or None,
         "metadata": masked(call.sampling) | {name: value for name, value in metadata.items() if value is not None},
         "seconds": call.seconds,
         "error": call.error and without_keys(call.error),
@@ -145,29 +145,29 @@ def _generation(turn: Turn, sampling: dict[str, Any]) -> Entry:
 
 def _with_failures(entries: list[Entry], row: RowCalls) -> list[Entry]:
     """Insert an entry for each failed model call, before the entries of its turn. Without answers, steps are turns."""
-    found: list[Entry] = []
+    merged: list[Entry] = []
     turns = [turn.order for turn in row.turns] or [step.order for step in moves_of(row)]
     for failure in row.failures:
         number = 1 + sum(order < failure.order for order in turns)
         while entries and entries[0]["turn"] < number:
-            found.append(entries.pop(0))
+            merged.append(entries.pop(0))
         seconds = failure.seconds
         details: Entry = {"waiting": True} if seconds is None else {"seconds": round(seconds, _DIGITS)}
         if failure.error is not None:
             details["error"] = without_keys(failure.error)
-        found.append({"turn": number, "text": None, **_NO_ACTION, "generation": details})
-    return [*found, *entries]
+        merged.append({"turn": number, "text": None, **_NO_ACTION, "generation": details})
+    return [*merged, *entries]
 
 
 def _by_turn(row: RowCalls) -> list[list[EnvironmentCall]]:
     """Return the environment calls before the first answer, then those after each answer and before the next one."""
-    found: list[list[EnvironmentCall]] = [[] for _ in range(len(row.turns) + 1)]
+    steps: list[list[EnvironmentCall]] = [[] for _ in range(len(row.turns) + 1)]
     turns, place = row.turns, 0
     for step in row.environment_calls:
         while place < len(turns) and turns[place].order <= step.order:
             place += 1
-        found[place].append(step)
-    return found
+        steps[place].append(step)
+    return steps
 
 
 def _of_turn(number: int, answer: str | None, steps: list[EnvironmentCall], row: RowCalls) -> list[Entry]:
@@ -233,7 +233,7 @@ def _parsed(parse: Parse, entry: Entry) -> Entry:
     if entry["text"] is None:
         return entry
     try:
-        found = parse(entry["text"]) is not None
+        is_parsed = parse(entry["text"]) is not None
     except Exception:  # noqa: BLE001 - whatever it raises, it found no action
-        found = False
-    return entry | {"metadata": {**(entry["metadata"] or {}), "parsed": found}}
+        is_parsed = False
+    return entry | {"metadata": {**(entry["metadata"] or {}), "parsed": is_parsed}}

@@ -44,16 +44,16 @@ def encoded(
     row: RowCalls,
     tokens: Tokens | None,
     metadata_of: Callable[[int], Mapping[str, Any]],
-    known: Mapping[str, Any],
+    given_columns: Mapping[str, Any],
     spelling: chat_parser.Spelling | None = None,
     scored: ScoredRow | None = None,
 ) -> RowDraft | RowChange | None:
     """Build row `i`; return None if the user's `edit` stores nothing of it. A row that cannot be encoded or edited
     loses its text; other rows are not affected.
 
-    `metadata_of` returns the metadata of a row by its index, and `known` are columns that override those inferred from
-    the calls. `spelling` has the texts of the call's rows, decoded together; None decodes this row's by themselves.
-    `scored` has the calls of reward functions.
+    `metadata_of` returns the metadata of a row by its index, and `given_columns` are columns that override those
+    inferred from the calls. `spelling` has the texts of the call's rows, decoded together; None decodes this row's by
+    themselves. `scored` has the calls of reward functions.
     """
     if i in call.left_out:
         return None
@@ -63,18 +63,18 @@ def encoded(
             spelling = chat_parser.Spelling(call.tokenizer)
         if scored is not None:
             row.notes += [note for note in scored.notes if note.kind not in {"error", "stop"}]
-        columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), known, spelling)
+        columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), given_columns, spelling)
         if scored is not None and scored.calls:  # after the figures, which are the rollout's alone
             content["actions"] += scoring_entries(scored)
             row.children += scored.environment_calls  # they have images, too
         edit = call.options.edit
         texts: list[str] | None = None
         if edit is not None:  # its figures are computed already: `edit` sees them, and may change them
-            kept = _edited(edit, columns, content, tokens)
-            if kept is None:
+            edited = _edited(edit, columns, content, tokens)
+            if edited is None:
                 call.left_out.add(i)
                 return None
-            columns, content, tokens = kept
+            columns, content, tokens = edited
         else:
             texts = answers(content["messages"])
         metrics = metrics_in(content["metadata"])
@@ -87,12 +87,14 @@ def encoded(
         change.images = images_in(row, content["actions"])
         return RowDraft(change, unpacked_content(content), tokens, texts)
     error = "logs-ui could not encode this rollout"
-    return call.change(i, {"status": Status.OK, "stop_reason": StopReason.NOT_RECORDED, "error": error, **known})
+    return call.change(
+        i, {"status": Status.OK, "stop_reason": StopReason.NOT_RECORDED, "error": error, **given_columns}
+    )
 
 
 def _row(
-    call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, metadata: dict[str, Any], known: Mapping[str, Any],
-    spelling: chat_parser.Spelling | None,
+    call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, metadata: dict[str, Any],
+    given_columns: Mapping[str, Any], spelling: chat_parser.Spelling | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Return the row's columns, and its content: messages, actions, sampling and metadata."""
     messages, sent_prompt = messages_of(call, i, row, tokens, spelling)
@@ -101,7 +103,7 @@ def _row(
     moves = moves_of(row)
     by_tools = acts_by_tools(row, moves, actions, call.options)
     end = end_of(row, moves, actions, tokens, call.options, by_tools=by_tools)
-    spoke = known.get("stop_reason", end["stop_reason"]) == StopReason.STOP
+    spoke = given_columns.get("stop_reason", end["stop_reason"]) == StopReason.STOP
     acted = ended_well(actions) if spoke and (row.environment_calls or call.options.parse) else actions
     finishes = [turn.sequence.finish for turn in row.turns]
     if call.options.edit is not None:  # it is to see all figures
@@ -127,7 +129,7 @@ def _row(
         columns |= prompt_key(joined[0][0])
     if call.tasks[i]:
         columns["task"] = call.tasks[i]
-    columns.update(known)
+    columns.update(given_columns)
     columns["error"] = columns["error"] and one_line(columns["error"])
     columns_of_dataset = call.columns  # read once: another thread may release them
     if columns_of_dataset is not None:
@@ -160,21 +162,23 @@ def _edited(
     if edited is None:
         return None
     ids = edited["prompt_ids"], edited["completion_ids"]
-    kept = None if tokens is None or any(array is None for array in ids) else Tokens(*(edited[n] for n in _TOKENS))
+    edited_tokens = (
+        None if tokens is None or any(array is None for array in ids) else Tokens(*(edited[n] for n in _TOKENS))
+    )
     written = snapshot({name: edited[name] for name in content})
-    return {name: edited[name] for name in columns}, orjson.loads(written), kept
+    return {name: edited[name] for name in columns}, orjson.loads(written), edited_tokens
 
 
 def _reported(row: RowCalls) -> dict[str, Any]:
     """Collect the tags and values that the rollout function itself reported for the row."""
-    found: dict[str, Any] = {}
+    reported: dict[str, Any] = {}
     for note in row.notes:
         values = masked(orjson.loads(note.values))
         if note.kind == "tag":
-            found.setdefault("tags", []).extend(values)
+            reported.setdefault("tags", []).extend(values)
         elif note.kind not in {"error", "stop"}:
-            found.setdefault(note.kind + "s", {}).update(values)
-    return found
+            reported.setdefault(note.kind + "s", {}).update(values)
+    return reported
 
 
 def _tail(path: Path) -> str:

@@ -52,7 +52,7 @@ def changes_of(job: Any) -> Iterable[Change | RowDraft]:
             return _headers(job)
         case ColumnsJob():
             columns = enumerate(job.columns)
-            return (job.call.change(i, known) for i, known in columns if i not in job.call.left_out)
+            return (job.call.change(i, values) for i, values in columns if i not in job.call.left_out)
     raise TypeError(type(job).__name__)
 
 
@@ -63,36 +63,38 @@ def _ended(call: RolloutCall, rows: Iterator[Change | RowDraft | None]) -> Itera
 
 def _running(job: RunningJob) -> Iterator[Change | RowDraft]:
     call = job.call
-    known = [{"status": Status.RUNNING, "stop_reason": None, "task": task} for task in call.tasks]
+    headers = [{"status": Status.RUNNING, "stop_reason": None, "task": task} for task in call.tasks]
     rows: Iterable[RowChange | RowDraft | None] = ()
     if not call.settled:
         only_headers = job.only_announces()
-        rows = (call.change(i, columns) for i, columns in enumerate(known)) if only_headers else _so_far(call, known)
+        rows = (
+            (call.change(i, columns) for i, columns in enumerate(headers)) if only_headers else _so_far(call, headers)
+        )
     for row in rows:
         if row is not None and not call.settled:  # the function may return at any time
             yield row
 
 
-def _so_far(call: RolloutCall, known: list[dict[str, Any]]) -> Iterator[RowChange | RowDraft | None]:
+def _so_far(call: RolloutCall, headers: list[dict[str, Any]]) -> Iterator[RowChange | RowDraft | None]:
     seen = call.so_far()
-    found = Attribution([RowCalls() for _ in call.prompts], 0)
+    attribution = Attribution([RowCalls() for _ in call.prompts], 0)
     with guard("giving calls to rows that run"):
-        found = _unfinished(call, seen, is_running=True)
+        attribution = _unfinished(call, seen, is_running=True)
     spelling = spelling_of(call)
-    for i, row in enumerate(found.rows):
-        yield encoded(call, i, row, unfinished_tokens(row), lambda _: {}, known[i] | all_sampled(row), spelling)
+    for i, row in enumerate(attribution.rows):
+        yield encoded(call, i, row, unfinished_tokens(row), lambda _: {}, headers[i] | all_sampled(row), spelling)
 
 
 def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
     call, output, spelling = job.call, job.output, spelling_of(job.call)
     tokens = [_tokens(output, i) for i in range(len(call.prompts))]
-    found = Attribution([RowCalls() for _ in tokens], 0)
+    attribution = Attribution([RowCalls() for _ in tokens], 0)
     with guard("giving calls to rows"):
         prompts = [_NO_IDS if row is None else row.prompt_ids for row in tokens]
         completions = [_NO_IDS if row is None else row.completion_ids for row in tokens]
         decode = spelling.of if spelling else call.decode
         texts = _last_texts(call) if any(made.is_failure for made in call.calls.generations) else ()
-        found = attribute(prompts, completions, call.calls.sort(), decode, output.numbers, texts)
+        attribution = attribute(prompts, completions, call.calls.sort(), decode, output.numbers, texts)
     scored: list[ScoredRow] = []
     if job.scoring is not None:
         lost = 0
@@ -101,13 +103,13 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
         yield RunChange(call.run, {}, unattributed_scoring=lost)
     asked: Sequence[int | None] = [None] * len(tokens)
     with guard("spelling rows"):
-        spell_rows(spelling, found.rows, tokens)
+        spell_rows(spelling, attribution.rows, tokens)
         asked = _asked_keys(call, tokens, spelling)
-    for i, row in enumerate(found.rows):
-        known = {"returned": job.returned, "asked_key": asked[i]}
-        yield encoded(call, i, row, tokens[i], output.extras, known, spelling, *scored[i : i + 1])
+    for i, row in enumerate(attribution.rows):
+        columns = {"returned": job.returned, "asked_key": asked[i]}
+        yield encoded(call, i, row, tokens[i], output.extras, columns, spelling, *scored[i : i + 1])
     if job.scoring is None:  # else they were counted with the job before this one
-        yield from _count_lost(call, found, tokens)
+        yield from _count_lost(call, attribution, tokens)
 
 
 def _asked_keys(call: RolloutCall, tokens: list[Tokens | None], spelling: Spelling | None) -> Sequence[int | None]:
@@ -121,21 +123,25 @@ def _asked_keys(call: RolloutCall, tokens: list[Tokens | None], spelling: Spelli
     if spelling is None:
         return [None] * len(keys)
     texts = map(spelling.respelled, _last_texts(call))
-    said = {key: text.strip()[-_COMPARED:] for key, text in zip(keys, texts, strict=True)}
+    text_of = {key: text.strip()[-_COMPARED:] for key, text in zip(keys, texts, strict=True)}
     spelling.learn([], [row.prompt_ids for row in tokens if row is not None])
-    found: list[int] = []
-    for own, row in zip(keys, tokens, strict=True):
-        given = "" if row is None else spelling.whole(row.prompt_ids)
-        fits = [(said[own] in it, len(it), key == own, key) for key, it in said.items() if it and is_in(it, given)]
-        found.append(max(fits)[-1] if fits else own)
-    return found
+    asked: list[int] = []
+    for row_key, row in zip(keys, tokens, strict=True):
+        prompt = "" if row is None else spelling.whole(row.prompt_ids)
+        fits = [
+            (text_of[row_key] in prompt_end, len(prompt_end), key == row_key, key)
+            for key, prompt_end in text_of.items()
+            if prompt_end and is_in(prompt_end, prompt)
+        ]
+        asked.append(max(fits)[-1] if fits else row_key)
+    return asked
 
 
 def _scored(job: ReturnedJob, scoring: CallRecords) -> tuple[list[ScoredRow], int]:
     call, completions = job.call, orjson.loads(job.completions)
     columns = call.columns or [b"null"] * len(call.prompts)
-    given = [[orjson.loads(one) for one in both] for both in zip(call.prompts, columns, strict=True)]
-    return attribute_scoring(scoring.sort(), job.functions, completions, given[: len(completions)])
+    prompts_and_columns = [[orjson.loads(text) for text in both] for both in zip(call.prompts, columns, strict=True)]
+    return attribute_scoring(scoring.sort(), job.functions, completions, prompts_and_columns[: len(completions)])
 
 
 def _tokens(output: Output, i: int) -> Tokens | None:
@@ -147,24 +153,26 @@ def _tokens(output: Output, i: int) -> Tokens | None:
 
 def _finished(job: FinishedJob) -> Iterator[Change | RowDraft | None]:
     seen = job.call.calls.sort()
-    known = {**job.ended, "returned": job.returned}
+    columns = {**job.ended, "returned": job.returned}
     if job.output is None:
-        found = attribute_unfinished(1, seen)
-        tokens = unfinished_tokens(found.rows[0])
-        known |= all_sampled(found.rows[0])
+        attribution = attribute_unfinished(1, seen)
+        tokens = unfinished_tokens(attribution.rows[0])
+        columns |= all_sampled(attribution.rows[0])
     else:
         tokens = job.output.tokens(0)
-        found = attribute([tokens.prompt_ids], [tokens.completion_ids], seen)
+        attribution = attribute([tokens.prompt_ids], [tokens.completion_ids], seen)
     spelling = spelling_of(job.call)
-    yield encoded(job.call, 0, found.rows[0], tokens, lambda _: masked(orjson.loads(job.metadata)), known, spelling)
-    yield from _count_lost(job.call, found, [tokens] if job.output else ())
+    yield encoded(
+        job.call, 0, attribution.rows[0], tokens, lambda _: masked(orjson.loads(job.metadata)), columns, spelling
+    )
+    yield from _count_lost(job.call, attribution, [tokens] if job.output else ())
 
 
 def _failed(job: FailedJob) -> Iterator[Change | RowDraft | None]:
-    found = _unfinished(job.call, job.call.calls)
-    end, spelling = _end_of_all(job.call, found, job.error), spelling_of(job.call)
-    yield from _count_lost(job.call, found, but=end)
-    for i, row in enumerate(found.rows):
+    attribution = _unfinished(job.call, job.call.calls)
+    end, spelling = _end_of_all(job.call, attribution, job.error), spelling_of(job.call)
+    yield from _count_lost(job.call, attribution, but=end)
+    for i, row in enumerate(attribution.rows):
         ended = job.ended(i) | all_sampled(row)
         broken = [call for call in row.environment_calls if call.error]
         if not broken and isinstance(end, EnvironmentCall):
@@ -176,12 +184,12 @@ def _failed(job: FailedJob) -> Iterator[Change | RowDraft | None]:
 
 def _headers(job: HeaderJob) -> Iterator[Change | RowDraft]:
     metadata = _traceback(job.trace)
-    rows = [encoded(job.call, i, RowCalls(), None, lambda _: metadata, one) for i, one in enumerate(job.headers)]
-    kept = [row for row in rows if row is not None]
-    for row in kept:
+    rows = [encoded(job.call, i, RowCalls(), None, lambda _: metadata, header) for i, header in enumerate(job.headers)]
+    written = [row for row in rows if row is not None]
+    for row in written:
         (row.change if isinstance(row, RowDraft) else row).tokens = NO_TOKENS
-    yield RunChange(job.call.run, {}, dropped_payloads=len(kept))
-    yield from kept
+    yield RunChange(job.call.run, {}, dropped_payloads=len(written))
+    yield from written
 
 
 def _traceback(trace: str | None) -> dict[str, Any]:
@@ -204,48 +212,52 @@ def _last_text(prompt: bytes) -> str:
     return text if last and isinstance(text := last[0].get("content"), str) else ""
 
 
-def _end_of_all(call: RolloutCall, found: Attribution, error: str) -> Generation | EnvironmentCall | None:
+def _end_of_all(call: RolloutCall, attribution: Attribution, error: str) -> Generation | EnvironmentCall | None:
     """Return the unattributed call whose `error` ended the function, so that all rows show it; None without one."""
     failed = [failed_call for failed_call in _failed_calls(call) if failed_call.error == error]
     end = max(failed, key=lambda one: one.order, default=None)
-    return None if end is None or end.order in _attributed(found) else end
+    return None if end is None or end.order in _attributed(attribution) else end
 
 
 def _failed_calls(call: RolloutCall) -> list[Generation | EnvironmentCall]:
     """Return the calls that raised, without those that an environment's call made."""
     made: list[Generation | EnvironmentCall] = [*call.calls.generations, *call.calls.environment_calls]
-    return [one for one in made if one.error is not None and (one.strand is None or one.strand.call is None)]
+    return [
+        failed_call
+        for failed_call in made
+        if failed_call.error is not None and (failed_call.strand is None or failed_call.strand.call is None)
+    ]
 
 
-def _attributed(found: Attribution) -> set[int]:
-    return {call.order for row in found.rows for call in row.calls + row.children}
+def _attributed(attribution: Attribution) -> set[int]:
+    return {call.order for row in attribution.rows for call in row.calls + row.children}
 
 
 def _count_lost(
-    call: RolloutCall, found: Attribution, returned: Sequence[Tokens | None] = (), but: Call | None = None
+    call: RolloutCall, attribution: Attribution, returned: Sequence[Tokens | None] = (), but: Call | None = None
 ) -> Iterator[Change]:
     """Count on the run the unattributed calls, all `but` one, with their errors; and the rows whose `returned` tokens
     no generation sampled that was seen.
     """
-    lost, unseen = max(0, found.unattributed - (but is not None)), _unseen(call, found, returned)
+    lost, unseen = max(0, attribution.unattributed - (but is not None)), _unseen(call, attribution, returned)
     if not (lost or unseen):
         return
-    known = {but and but.order, *_attributed(found)}
+    orders = {but and but.order, *_attributed(attribution)}
     errors = Counter(
         without_keys(failed_call.error or "")
         for failed_call in _failed_calls(call)
-        if lost and failed_call.order not in known
+        if lost and failed_call.order not in orders
     )
     yield RunChange(call.run, {}, lost, unattributed_errors=errors, unseen_sampling=unseen)
 
 
-def _unseen(call: RolloutCall, found: Attribution, returned: Sequence[Tokens | None]) -> int:
+def _unseen(call: RolloutCall, attribution: Attribution, returned: Sequence[Tokens | None]) -> int:
     """Count the stored rows with tokens but no generation. One that is on no row may be any row's, and a row may have
     the answer of another.
     """
     rows = [
         (row, tokens.completion_ids.tobytes())
-        for i, (row, tokens) in enumerate(zip(found.rows, returned, strict=False))
+        for i, (row, tokens) in enumerate(zip(attribution.rows, returned, strict=False))
         if tokens is not None and i not in call.left_out
     ]
     answers = {answer for row, answer in rows if row.turns}
@@ -253,5 +265,5 @@ def _unseen(call: RolloutCall, found: Attribution, returned: Sequence[Tokens | N
     if not silent:
         return 0
     seen = sum(len(made.sequences) for made in call.calls.generations)
-    placed = sum(1 + len(turn.others) for row in found.rows for turn in row.turns)
+    placed = sum(1 + len(turn.others) for row in attribution.rows for turn in row.turns)
     return max(0, silent - max(0, seen - placed))

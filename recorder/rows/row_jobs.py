@@ -204,23 +204,23 @@ def reward_columns(
     """Return the columns of a row's total `reward`, or else of the weighted sum of `rewards`, as TRL adds them up: of
     those that are neither None nor NaN. What is not finite is no reward, and is among the `odd_rewards`.
     """
-    known = {name: float(value) for name, value in (rewards or {}).items() if value is not None}
-    odd = {name: str(value) for name, value in known.items() if not isfinite(value)}
+    numbers = {name: float(value) for name, value in (rewards or {}).items() if value is not None}
+    odd = {name: str(value) for name, value in numbers.items() if not isfinite(value)}
     if reward is not None and not isfinite(reward) and str(reward) not in odd.values():
         odd["reward"] = str(reward)
-    weighted = [value * weights.get(name, 1.0) for name, value in known.items()]
+    weighted = [value * weights.get(name, 1.0) for name, value in numbers.items()]
     counted = [value for value in weighted if not isnan(value)]
     total = reward if reward is not None else sum(counted) if counted else nan
     columns: dict[str, Any] = {"reward": float(total) if isfinite(total) else None}
     if rewards is not None:
-        columns["rewards"] = {name: known[name] if name in known and name not in odd else None for name in rewards}
+        columns["rewards"] = {name: numbers[name] if name in numbers and name not in odd else None for name in rewards}
         columns["reward_weights"] = {name: weights.get(name, 1.0) for name in rewards}
     return {**columns, "odd_rewards": odd or None}
 
 
-def _header(output: Output | None, i: int, known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of row `i` without its text: `known` ones, and those that are quickly read from `output`."""
-    header: dict[str, Any] = {"error": _TEXT_DROPPED, **known}
+def _header(output: Output | None, i: int, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of row `i` without its text: `columns`, and those that are quickly read from `output`."""
+    header: dict[str, Any] = {"error": _TEXT_DROPPED, **columns}
     if output is not None:
         header |= output.lengths(i)
         if len(output.others) <= _QUICK_BYTES:

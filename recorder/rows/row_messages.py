@@ -39,31 +39,33 @@ def messages_of(
         sent_ids = next((ids for ids in heard if ids is not None), tokens.prompt_ids)
         prompt, kind = spelling.prompt(call.prompts[i], sent_ids)
         if joined:
-            spelled = ((spelling.whole(ids), spelling.whole(said), spelling.of(said)) for ids, said in joined)
+            spelled = ((spelling.whole(ids), spelling.whole(sampled), spelling.of(sampled)) for ids, sampled in joined)
             return chat_parser.linked(chat_parser.turns_messages(spelled, prompt)), kind
         answered = chat_parser.completion_messages(spelling, tokens.completion_ids, known_mask(row, tokens))
         return prompt + chat_parser.linked(answered), kind
-    given = prompt_of(call, i)
+    prompt_given = prompt_of(call, i)
     if not row.turns:
-        return given, None
+        return prompt_given, None
     sequences = [turn.sequence for turn in row.turns]
     if all(sequence.text is not None and (sequence.messages or b"").startswith(b'"') for sequence in sequences):
         texts = [(orjson.loads(sequence.messages or b""), sequence.text or "") for sequence in sequences]
         whole = texts[0][0]
-        prompt, kind = compare_prompt(given, chat_parser.templated(whole, with_open=True), whole)
-        spelled = ((asked, said, said) for asked, said in texts)
+        prompt, kind = compare_prompt(prompt_given, chat_parser.templated(whole, with_open=True), whole)
+        spelled = ((asked, sampled, sampled) for asked, sampled in texts)
         return chat_parser.linked(chat_parser.turns_messages(spelled, prompt)), kind
     last, first = row.turns[-1], _sent(row.turns[0])
     if last.sequence.messages is not None:
         sent = _sent(last)
         # A planner's call, or what was summarised, is not in what was sent last.
-        kind = compare_messages(given, first if first and sent[: len(first)] == first else sent)
+        kind = compare_messages(prompt_given, first if first and sent[: len(first)] == first else sent)
         return [*_with_reasoning(sent, row.turns[:-1]), *filter(None, [_reply(last)])], kind
     ordered = [(turn.order, _reply(turn)) for turn in row.turns]
     ordered += [(step.order, _observed(step)) for step in row.environment_calls if step.order < last.order]
     ordered.sort(key=_order)
-    kind = compare_messages(given, first) if first else None
-    return (first or given) + chat_parser.linked([message for _, message in ordered if message is not None]), kind
+    kind = compare_messages(prompt_given, first) if first else None
+    return (first or prompt_given) + chat_parser.linked(
+        [message for _, message in ordered if message is not None]
+    ), kind
 
 
 def _sent(turn: Turn) -> list[dict[str, Any]]:
@@ -81,21 +83,25 @@ def _with_reasoning(sent: list[dict[str, Any]], turns: Sequence[Turn]) -> list[d
     replies = [_reply(turn) or {} for turn in turns]
     if any(reply.get("reasoning_content") for reply in replies):
         same = takewhile(lambda pair: pair[0] == pair[1], zip(sent, _sent(turns[0]), strict=False))
-        given = sum(1 for _ in same)
-        own = [message for message in sent[given:] if message.get("role") == "assistant"]
-        for message, reply in zip(own, replies, strict=True) if len(own) == len(replies) else _matched(own, replies):
+        count = sum(1 for _ in same)
+        answers = [message for message in sent[count:] if message.get("role") == "assistant"]
+        for message, reply in (
+            zip(answers, replies, strict=True) if len(answers) == len(replies) else _matched(answers, replies)
+        ):
             if reply.get("reasoning_content") and not message.get("reasoning_content"):
                 message["reasoning_content"] = reply["reasoning_content"]
     return sent
 
 
-def _matched(own: Sequence[dict[str, Any]], replies: Sequence[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], ...]]:
+def _matched(
+    answers: Sequence[dict[str, Any]], replies: Sequence[dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any], ...]]:
     """Yield the messages with the replies that they repeat, in order."""
-    said, place = [*map(_said, own)], 0
+    texts, place = [*map(_said, answers)], 0
     for reply in replies:
-        if _said(reply) in said[place:]:
-            place = said.index(_said(reply), place) + 1
-            yield own[place - 1], reply
+        if _said(reply) in texts[place:]:
+            place = texts.index(_said(reply), place) + 1
+            yield answers[place - 1], reply
 
 
 def _said(message: dict[str, Any]) -> tuple[Any, ...]:

@@ -45,9 +45,9 @@ def counts(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:
     return counted if first is None else {**counted, "prompt_tokens": first}
 
 
-def cut(row: RowCalls, known: Mapping[str, int]) -> dict[str, int | None]:
-    """Return the tokens of the last generation that hit its limit, and that limit if its parameters have one. `known`
-    are the row's `counts`, which are those of its only answer.
+def cut(row: RowCalls, row_counts: Mapping[str, int]) -> dict[str, int | None]:
+    """Return the tokens of the last generation that hit its limit, and that limit if its parameters have one.
+    `row_counts` are the row's `counts`, which are those of its only answer.
     """
     last = next((turn for turn in reversed(row.turns) if turn.sequence.finish == "length"), None)
     if last is None:
@@ -55,7 +55,7 @@ def cut(row: RowCalls, known: Mapping[str, int]) -> dict[str, int | None]:
     answer, sampling = last.sequence, last.generation.sampling
     count = answer.tokens
     if count is None and len(row.turns) == 1:
-        count = known.get("completion_tokens")
+        count = row_counts.get("completion_tokens")
     limits = [value for name in _LIMITS if type(value := sampling.get(name)) is int and value > 0]
     return {"cut_tokens": count, "cut_limit": limits[0] if limits else None}
 

@@ -27,12 +27,14 @@ def spelling_of(call: RolloutCall) -> chat_parser.Spelling | None:
         answers = [
             (made.sampling.get("stop"), sequence) for made in call.calls.generations for sequence in made.sequences
         ]
-        spelling.learn([one.sampled for _, one in answers if one.sampled is not None], [])
-        for stop, one in answers:
-            if stop and one.sampled is not None and one.text is not None and one.finish == "stop":
-                whole = spelling.of(one.sampled)
+        spelling.learn([answer.sampled for _, answer in answers if answer.sampled is not None], [])
+        for stop, answer in answers:
+            if stop and answer.sampled is not None and answer.text is not None and answer.finish == "stop":
+                whole = spelling.of(answer.sampled)
                 ends = [whole.rfind(text) for text in ([stop] if isinstance(stop, str) else stop) if text in whole]
-                spelling.cut(one.sampled, next((whole[:end] for end in ends if whole[:end].endswith(one.text)), whole))
+                spelling.cut(
+                    answer.sampled, next((whole[:end] for end in ends if whole[:end].endswith(answer.text)), whole)
+                )
     return spelling
 
 
@@ -69,15 +71,15 @@ def unfinished_tokens(row: RowCalls) -> Tokens | None:
 def all_sampled(row: RowCalls) -> dict[str, int]:
     """Return the column of tokens sampled in all calls of such a row; nothing if the count of a call is not known."""
     counts = [other.tokens for turn in row.turns for other in (turn.sequence, *turn.others)]
-    known = [count for count in counts if count is not None]
-    return {"completion_tokens": sum(known)} if known and len(known) == len(counts) else {}
+    recorded = [count for count in counts if count is not None]
+    return {"completion_tokens": sum(recorded)} if recorded and len(recorded) == len(counts) else {}
 
 
 def joined_turns(row: RowCalls, tokens: Tokens) -> list[tuple[Ids, Ids]]:
     """Return prompts and answers of the row's turns if its prompt is those of all of them; nothing otherwise."""
-    known = [(turn.sequence.context, turn.sequence.sampled) for turn in row.turns]
-    pairs = [(context, sampled) for context, sampled in known if context is not None and sampled is not None]
-    if len(pairs) < max(2, len(known)) or sum(len(context) for context, _ in pairs) != len(tokens.prompt_ids):
+    arrays = [(turn.sequence.context, turn.sequence.sampled) for turn in row.turns]
+    pairs = [(context, sampled) for context, sampled in arrays if context is not None and sampled is not None]
+    if len(pairs) < max(2, len(arrays)) or sum(len(context) for context, _ in pairs) != len(tokens.prompt_ids):
         return []
     return pairs if np.array_equal(np.concatenate([context for context, _ in pairs]), tokens.prompt_ids) else []
 
@@ -111,23 +113,23 @@ def trained_otherwise(turn: Turn, tokens: Tokens) -> dict[str, Any]:
         return {}
     if start is None:
         return {"absent": True}
-    found: dict[str, Any] = {}
+    differences: dict[str, Any] = {}
     trained = tokens.completion_ids[start : start + len(sampled)]
     # Its end token may be another, or missing.
     shared = len(trained) - (len(trained) == len(sampled) and trained[-1:].tolist() != sampled[-1:].tolist())
     if not np.array_equal(trained[:shared], sampled[:shared]):
-        found["altered"] = True
+        differences["altered"] = True
     elif (cut := len(sampled) - len(trained)) > 1:
-        found["cut"] = cut
+        differences["cut"] = cut
     elif tokens.mask is not None and (masked := int(np.count_nonzero(tokens.mask[start : start + shared] == 0))):
-        found["masked"] = masked
+        differences["masked"] = masked
     if context is not None:
         before = np.concatenate([tokens.prompt_ids, tokens.completion_ids[:start]])
         size = min(len(before), len(context))
         differ = np.flatnonzero(before[:size] != context[:size])
         if len(differ) or len(before) != len(context):
-            found["context"] = int(differ[0]) if len(differ) else size
-    return found
+            differences["context"] = int(differ[0]) if len(differ) else size
+    return differences
 
 
 def unsampled(row: RowCalls, tokens: Tokens | None) -> dict[str, int]:

@@ -101,7 +101,7 @@ def _is_equal(given: Message, text: str, sent: Message) -> bool:
         is_said = bool(given.get("tool_calls")) or text.rpartition("</think>")[2].strip() == words
         return is_said and roles[0] == roles[1]
     if isinstance(given.get("content"), list):  # ids hold its texts, and tokens that stand for the rest
-        bare = ["".join(_GLUE.sub("", it).split()) for it in (text, words)]
+        bare = ["".join(_GLUE.sub("", words_of).split()) for words_of in (text, words)]
         return bare[0] == bare[1]
     return text == words
 

@@ -10,24 +10,24 @@ Leaf = tuple[str, str]
 
 def leaves_of(value: Any) -> dict[str, Leaf]:
     """Return texts and numbers by their JSON path; of a list the last ones."""
-    found: dict[str, Leaf] = {}
-    _find_leaves(value, "", found)
-    return found
+    leaves: dict[str, Leaf] = {}
+    _find_leaves(value, "", leaves)
+    return leaves
 
 
-def _find_leaves(value: Any, path: str, found: dict[str, Leaf]) -> None:
-    """Fill `found`. No generator: one for each value took longer than everything else."""
+def _find_leaves(value: Any, path: str, leaves: dict[str, Leaf]) -> None:
+    """Fill `leaves`. No generator: one for each value took longer than everything else."""
     if isinstance(value, str):
         if compared := plain(value):
-            found[path] = value.strip(), compared
+            leaves[path] = value.strip(), compared
     elif isinstance(value, dict):
         for name, inner in value.items():
-            _find_leaves(inner, f"{path}.{name}", found)
+            _find_leaves(inner, f"{path}.{name}", leaves)
     elif isinstance(value, list):
         for inner in value:
-            _find_leaves(inner, f"{path}[]", found)
+            _find_leaves(inner, f"{path}[]", leaves)
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        found[path] = str(value), str(value)
+        leaves[path] = str(value), str(value)
 
 
 def texts_in(value: Any) -> list[str]:
@@ -35,7 +35,7 @@ def texts_in(value: Any) -> list[str]:
     if isinstance(value, str):
         return [value]
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return [text for one in inner for text in texts_in(one)]
+    return [text for item in inner for text in texts_in(item)]
 
 
 def plain(text: str) -> str:

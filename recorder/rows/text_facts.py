@@ -100,12 +100,12 @@ def call_facts(
 ) -> Facts:
     """Compute the facts of one rollout alone. If not `keyed`, without the keys, which `token_facts` makes of ids."""
     calls = [message.get("tool_calls") or () for message in messages if message.get("role") == "assistant"]
-    known = [finish for finish in finishes if finish is not None]
+    recorded = [finish for finish in finishes if finish is not None]
     return {
         **_of_actions(actions, messages, by_tools=by_tools),
         # A harness may read calls from answers in a form of its own: then only those that were made show them.
         "tool_calls": max(sum(map(len, calls)), sum(map(_is_tool_call, actions))) if calls else None,
-        "truncated_turns": known.count("length") if known else None,
+        "truncated_turns": recorded.count("length") if recorded else None,
         **(_of_messages(messages) if keyed else {}),
     }
 
@@ -126,17 +126,17 @@ def text_facts(rollouts: Sequence[Sequence[str]]) -> list[Facts]:
     """
     texts = list(chain.from_iterable(rollouts))
     squeezed, repeated = iter(_compressions(texts)), iter(shares(texts, _LEAST_WORDS))
-    found = []
+    of_rollouts = []
     for texts_of_one in rollouts:
         words = [share for _ in texts_of_one if (share := next(repeated)) is not None]
-        found.append(
+        of_rollouts.append(
             {
                 "compression": max([next(squeezed) for _ in texts_of_one], default=None),
                 "distinct_words": min([distinct for distinct, _ in words], default=None),
                 "trigram_repeats": max([threes for _, threes in words], default=None),
             }
         )
-    return found
+    return of_rollouts
 
 
 def token_facts(rollouts: Sequence[Tokens]) -> list[Facts]:
@@ -185,7 +185,11 @@ def _observed(entries: Sequence[Mapping[str, Any]]) -> str | None:
     most of three or more. What follows an answer without an action shows nothing about the environment.
     """
     heard = [entry["observation"] for entry in entries if entry["action"] is not None or entry["text"] is None]
-    keys = [key for it in reversed(heard) if it is not None and (key := observation_key(it)) is not None]
+    keys = [
+        key
+        for observation in reversed(heard)
+        if observation is not None and (key := observation_key(observation)) is not None
+    ]
     if not keys:
         return None
     if len(set(keys)) == len(keys):
@@ -240,11 +244,13 @@ def _verdict(entries: Sequence[Mapping[str, Any]]) -> int | None:
     if last is None or not last.get("done") or last["error"] is not None:
         return None
     metadata = last["metadata"] or {}
-    return _first_verdict([last["observation"], metadata, *[it["observation"] for it in metadata.get("calls") or ()]])
+    return _first_verdict(
+        [last["observation"], metadata, *[call["observation"] for call in metadata.get("calls") or ()]]
+    )
 
 
 def _first_verdict(heard: Sequence[Any]) -> int | None:
-    return next((found for it in heard if (found := _verdict_of(it)) is not None), None)
+    return next((verdict for observation in heard if (verdict := _verdict_of(observation)) is not None), None)
 
 
 def _verdict_of(heard: Any) -> int | None:
@@ -258,9 +264,11 @@ def _verdict_of(heard: Any) -> int | None:
     parts = [heard, *[part for name in _WITHIN if isinstance(part := heard.get(name), dict)]]
     for names in (_VERDICTS, _WEAK_VERDICTS):
         words = [(name, part[name]) for part in parts for name in names if name in part]
-        known = {int(it) for name, it in words if isinstance(it, bool) or (it in (0, 1) and name not in _COUNTS)}
-        if known:
-            return known.pop() if len(known) == 1 else None
+        verdicts = {
+            int(word) for name, word in words if isinstance(word, bool) or (word in (0, 1) and name not in _COUNTS)
+        }
+        if verdicts:
+            return verdicts.pop() if len(verdicts) == 1 else None
     return _first_verdict([text for name in _SPOKEN if isinstance(text := heard.get(name), str)])
 
 
@@ -281,23 +289,23 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
     # The prompt may have answers, too; where messages are missing, a call is looked for in all of them.
     of_turns = calls[-len(turns) :] if len(calls) >= len(turns) else ["\n".join(calls)] * len(turns)
     called = dict(zip(turns, of_turns, strict=True))
-    found = []
+    actions = []
     for entry in sent:
         action, calls_of_turn = entry["action"], called[entry["turn"]]
         is_named = not calls_of_turn and isinstance(action, dict) and action.keys() == CALL
         if not occurs([action["name"]] if is_named else action, f"{entry['text']}\n{calls_of_turn}"):
-            found.append(_shown(action))
-    return found
+            actions.append(_shown(action))
+    return actions
 
 
-def occurs(action: Any, said: str) -> bool:
+def occurs(action: Any, answer: str) -> bool:
     """Return True if all short values of an action, or the text that it is, occur in what the model said."""
     values = [action] if isinstance(action, str) else [leave for leave in _leaves(action) if len(str(leave)) <= _SHORT]
-    said = said.lower()
+    answer = answer.lower()
     return all(
-        value.strip().lower() in said
+        value.strip().lower() in answer
         if isinstance(value, str)
-        else re.search(rf"(?<![\d.]){re.escape(f'{value:.12g}')}(?!\d)", said)
+        else re.search(rf"(?<![\d.]){re.escape(f'{value:.12g}')}(?!\d)", answer)
         for value in values
     )
 
@@ -310,10 +318,10 @@ def _leaves(value: Any) -> Iterator[str | float]:
         with suppress(orjson.JSONDecodeError):
             value = orjson.loads(value)
     if isinstance(value, dict):
-        value = [it for name, it in value.items() if name != "metadata"]
+        value = [inner for name, inner in value.items() if name != "metadata"]
     if isinstance(value, list):
-        for it in value:
-            yield from _leaves(it)
+        for inner in value:
+            yield from _leaves(inner)
     elif isinstance(value, str):
         if value.isprintable() and '"' not in value and "\\" not in value:
             yield value
@@ -354,7 +362,7 @@ def _canonical(action: Any) -> str:
 
 def _text(message: Mapping[str, Any]) -> str:
     thought, content = message.get("reasoning_content"), message.get("content")
-    text = "\n".join([it for it in (thought, content) if isinstance(it, str)]) if thought is not None else content
+    text = "\n".join([part for part in (thought, content) if isinstance(part, str)]) if thought is not None else content
     return text[-_LAST_CHARACTERS:] if isinstance(text, str) else ""
 
 
@@ -364,14 +372,14 @@ def _compressions(texts: Sequence[str]) -> Iterator[float]:
     """
     data = [text.encode("utf-8", "replace") for text in texts]
     compressor: Any = zstandard.ZstdCompressor(level=1)
-    for one, small in zip(data, compressor.multi_compress_to_buffer(data) if data else (), strict=True):
-        times = len(one) / len(small)
-        yield times if times < _REPEATED else len(one) / len(zlib.compress(one, 1))
+    for encoded, small in zip(data, compressor.multi_compress_to_buffer(data) if data else (), strict=True):
+        times = len(encoded) / len(small)
+        yield times if times < _REPEATED else len(encoded) / len(zlib.compress(encoded, 1))
 
 
 def _of_messages(messages: Sequence[Mapping[str, Any]]) -> Facts:
     """Compute the keys of a rollout without token ids, from its messages."""
-    asked = next((i for i, one in enumerate(messages) if one.get("role") == "assistant"), len(messages))
+    asked = next((i for i, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
     prompt, completion = _sorted_json(messages[:asked]), _sorted_json(messages[asked:])
     return {"prompt_key": _key(prompt), "completion_key": _key(completion), "mean_logprob": None}
 
@@ -400,16 +408,16 @@ def _keys(data: Sequence[bytes]) -> list[int | None]:
     """Return the key of each; equal neighbours, such as the prompts of a group, are hashed once."""
     keys: list[int | None] = []
     before = b""
-    for one in data:
-        keys.append(keys[-1] if keys and one == before else _key(one))
-        before = one
+    for item in data:
+        keys.append(keys[-1] if keys and item == before else _key(item))
+        before = item
     return keys
 
 
 def _mean_logprobs(rollouts: Sequence[Tokens]) -> list[float | None]:
     """Return the mean log-probability of each rollout's sampled tokens; None without log-probs."""
     means: list[float | None] = [None] * len(rollouts)
-    places = [i for i, one in enumerate(rollouts) if one.logprobs is not None and len(one.logprobs)]
+    places = [i for i, tokens in enumerate(rollouts) if tokens.logprobs is not None and len(tokens.logprobs)]
     for start in range(0, len(places), _TOGETHER):
         together = places[start : start + _TOGETHER]
         for i, mean in zip(together, _means([rollouts[i] for i in together]), strict=True):
@@ -420,8 +428,10 @@ def _mean_logprobs(rollouts: Sequence[Tokens]) -> list[float | None]:
 def _means(rollouts: Sequence[Tokens]) -> Iterator[float | None]:
     """Yield the means of rollouts that all have log-probs."""
     logprobs = [rollout.logprobs for rollout in rollouts if rollout.logprobs is not None]
-    known = [rollout.mask for rollout in rollouts]
-    masks = [np.ones(len(one), np.uint8) if mask is None else mask for mask, one in zip(known, logprobs, strict=True)]
+    recorded = [rollout.mask for rollout in rollouts]
+    masks = [
+        np.ones(len(array), np.uint8) if mask is None else mask for mask, array in zip(recorded, logprobs, strict=True)
+    ]
     values = np.concatenate(logprobs).astype(np.float64)
     counted = np.isfinite(values) & (np.concatenate(masks) == 1)
     np.copyto(values, 0.0, where=~counted)

@@ -83,8 +83,8 @@ def attribute(
     row; they are used only where stronger evidence is missing. `texts` are (N) the last text of each row's prompt;
     only failed generations need them.
     """
-    if found := of_one_scope(len(prompts), seen):
-        return found
+    if of_scope := of_one_scope(len(prompts), seen):
+        return of_scope
     tokens = [RowTokens(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
     seen, outside = without_outside(seen, len(tokens))
     branches, chains = link_chains(seen, finished=True)
@@ -117,14 +117,14 @@ def attribute_unfinished(
     is called only where they differ. If `is_running`, the rows are shown while they run: they are then taken to be in
     order, so that an environment that hangs in its first reset is on a row.
     """
-    if found := of_one_scope(count, seen):
-        return found
+    if attribution := of_one_scope(count, seen):
+        return attribution
     state = add_unfinished(count, *without_outside(seen, count), prompts, decode)
     state.is_running = is_running
-    found = _inferred(state, decode, None)
-    for row in found.rows:
+    attribution = _inferred(state, decode, None)
+    for row in attribution.rows:
         place_turns(row)
-    return found
+    return attribution
 
 
 def _inferred(state: Assignment, decode: Decode, tokens: Seq[RowTokens] | None) -> Attribution:
@@ -137,7 +137,7 @@ def _inferred(state: Assignment, decode: Decode, tokens: Seq[RowTokens] | None) 
     if tokens is not None:
         part_twins(state, [(row.data, row.prompt) for row in tokens])
     add_failures(state)
-    found = state.result()
-    for row in found.rows:
+    attribution = state.result()
+    for row in attribution.rows:
         one_of_each(row)
-    return found
+    return attribution

@@ -70,12 +70,12 @@ class Assignment:
 
     def rows_by_branch(self) -> dict[Strand | None, list[int]]:
         """Return the rows by the one branch in which all of their calls were made; without those that have none."""
-        found: dict[Strand | None, list[int]] = defaultdict(list)
+        rows_of: dict[Strand | None, list[int]] = defaultdict(list)
         for index, row in enumerate(self.rows):
             branches = {self.branches.of(call) for call in row.calls}
             if len(branches) == 1 and None not in branches:
-                found[branches.pop()].append(index)
-        return found
+                rows_of[branches.pop()].append(index)
+        return rows_of
 
     def branch_of(self, calls: Seq[Call]) -> Strand | None:
         """Return the one branch of these calls, else None. Resets, which may be for all rows, count only if alone."""
@@ -88,18 +88,18 @@ class Assignment:
         """Return True if the row's turns were made in other branches than the chain, and branches tell rows apart."""
         if self.branches.are_turns:
             return False
-        known = {self.branches.of(turn.generation) for turn in self.rows[index].turns}
-        return bool(known) and known != {chain.branch}
+        branches = {self.branches.of(turn.generation) for turn in self.rows[index].turns}
+        return bool(branches) and branches != {chain.branch}
 
     def branch_of_each_row(self) -> list[Strand]:
         """Return the branches in the order in which they were started, if there is one for each row; else nothing."""
         generating = {self.branches.of(generation) for generation in self.seen.generations}
         if None in generating or self.branches.are_turns:
             return []
-        found = {branch for branch in generating if branch is not None}
-        if len(found) < len(self.rows):
-            found |= {branch for call in self.environment_calls if (branch := self.branches.of(call)) is not None}
-        return sorted(found, key=lambda branch: branch.number) if len(found) == len(self.rows) else []
+        branches = {branch for branch in generating if branch is not None}
+        if len(branches) < len(self.rows):
+            branches |= {branch for call in self.environment_calls if (branch := self.branches.of(call)) is not None}
+        return sorted(branches, key=lambda branch: branch.number) if len(branches) == len(self.rows) else []
 
     def is_of_its_model(self, generation: Generation, index: int) -> bool:
         """Return True if the row's other turns are of the same model, seen at the same seam: a judge's are no turns."""

@@ -58,4 +58,7 @@ class Chain:
     @property
     def size(self) -> int:
         """Return sampled tokens; characters where there are no ids."""
-        return sum(len(one.text or "") if one.sampled is None else len(one.sampled) for _, one in self.parts)
+        return sum(
+            len(sequence.text or "") if sequence.sampled is None else len(sequence.sampled)
+            for _, sequence in self.parts
+        )

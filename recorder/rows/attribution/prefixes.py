@@ -35,18 +35,26 @@ def answer_of(sequence: Sequence) -> bytes | None:
 
 def prompt_texts(messages: bytes) -> list[str]:
     """Return the texts before the first message of the model, as they are compared."""
-    texts = [text for one in takewhile(_is_before_answer, _objects(messages)) for text in texts_in(one.get("content"))]
+    texts = [
+        text
+        for message in takewhile(_is_before_answer, _objects(messages))
+        for text in texts_in(message.get("content"))
+    ]
     return [compared for text in texts if (compared := plain(text))]
 
 
 def texts_after_prompt(messages: bytes) -> list[str]:
     """Return the texts from the first message of the model on."""
-    return [text for one in dropwhile(_is_before_answer, _objects(messages)) for text in texts_in(one.get("content"))]
+    return [
+        text
+        for message in dropwhile(_is_before_answer, _objects(messages))
+        for text in texts_in(message.get("content"))
+    ]
 
 
 def _objects(messages: bytes) -> list[dict[str, Any]]:
-    found = orjson.loads(messages)
-    return [message for message in found if isinstance(message, dict)] if isinstance(found, list) else []
+    values = orjson.loads(messages)
+    return [message for message in values if isinstance(message, dict)] if isinstance(values, list) else []
 
 
 def _is_before_answer(message: dict[str, Any]) -> bool:

@@ -68,7 +68,7 @@ def asked_of(call: Call) -> Any:
         return orjson.loads(call.sent)
     with suppress(ValueError):  # the bytes of token ids are no JSON
         sent = dict.fromkeys(sequence.messages for sequence in call.sequences) or [call.asked]
-        asked = [orjson.loads(one) for one in sent if one]
+        asked = [orjson.loads(text) for text in sent if text]
         return asked[0] if len(asked) == 1 else asked or None
     return None
 
@@ -140,9 +140,9 @@ def _placed(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[
     texts.look_at([unit for of_kind in kinds for unit in of_kind])
     # One task for each row. Calls of a client that makes a task for each of them are in as many tasks by accident.
     tasks = [{branches.of(call) for call in unit.calls} for unit in units]
-    started = list(dict.fromkeys(task for found in tasks for task in found))
+    started = list(dict.fromkeys(task for places in tasks for task in places))
     if len(started) == count and _are_in_order(started) and all(len(task) == 1 for task in tasks):
-        pairs = [(started.index(next(iter(found))), unit) for unit, found in zip(units, tasks, strict=True)]
+        pairs = [(started.index(next(iter(places))), unit) for unit, places in zip(units, tasks, strict=True)]
         if texts.allow(pairs):
             yield from ((row, "order", unit.calls) for row, unit in pairs)
             return
@@ -176,7 +176,7 @@ class _Texts:
 
     def __init__(self, completions: Seq[Any], given: Seq[Any]) -> None:
         self.answers = [plain(_answer(completion)) for completion in completions]
-        self._given = ["\n".join(map(plain, texts_in(one))) for one in given]
+        self._given = ["\n".join(map(plain, texts_in(columns))) for columns in given]
 
     @cached_property
     def _telling(self) -> list[str]:
@@ -200,35 +200,35 @@ class _Texts:
 
     def _is_of_others(self, row: int, unit: _Unit) -> bool:
         short = {text for text in unit.texts if text and len(text) < _LEAST and self._times[text] < self._units}
-        is_own = any(is_in(it, f"{self.answers[row]}\n{self._given[row]}") for it in short)
-        return not is_own and any(is_in(it, answer) for it in short for answer in self.answers)
+        is_own = any(is_in(short_text, f"{self.answers[row]}\n{self._given[row]}") for short_text in short)
+        return not is_own and any(is_in(short_text, answer) for short_text in short for answer in self.answers)
 
     def rows_of(self, unit: _Unit) -> set[int] | None:
         """Return the rows that what it sent allows; None if it allows all."""
-        found: set[int] | None = None
+        common: set[int] | None = None
         for text in unit.texts:
             rows = self._rows_with(text)
             if rows and self._times[text] * len(self.answers) <= len(rows) * max(self._units, len(self.answers)):
-                found = rows if found is None else found & rows
-        return found
+                common = rows if common is None else common & rows
+        return common
 
     def _rows_with(self, text: str) -> set[int]:
         """Return the rows of which the text holds the answer; else those whose dataset row, or answer, holds the text.
         Nothing if those are all.
         """
-        held, rest = set(), text
+        contained, rest = set(), text
         for answer in self._telling:
             if answer in rest:
-                held.add(answer)
+                contained.add(answer)
                 rest = rest.replace(answer, "\0")
-        rows = {row for row, answer in enumerate(self.answers) if answer in held}
+        rows = {row for row, answer in enumerate(self.answers) if answer in contained}
         for of_rows in (self._given, self.answers) if len(text) >= _LEAST else ():
-            rows = rows or {row for row, one in enumerate(of_rows) if text in one}
+            rows = rows or {row for row, of_row in enumerate(of_rows) if text in of_row}
         return rows if len(rows) < len(self.answers) else set()
 
 
 def _answer(completion: Any) -> str:
     """Return the last text that the model wrote: messages are also those of tools and environments."""
     if isinstance(completion, list):
-        completion = [one.get("content") for one in completion if one.get("role") == "assistant"][-1:]
+        completion = [message.get("content") for message in completion if message.get("role") == "assistant"][-1:]
     return "\n".join(texts_in(completion))

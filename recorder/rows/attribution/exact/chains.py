@@ -53,21 +53,21 @@ def _chains_in(generations: Seq[Generation], links: EpisodeLinks, *, finished: b
         if not alone or links.branches.are_turns or not links.continues(before, generation, after):
             current = None
         row = row_of(generation)
-        own = open_of[row]
+        open_chains = open_of[row]
         taken: dict[int, Chain] = {}
         for sequence in generation.sequences:
             context = context_of(sequence)
-            chain = None if context is None else _continued(generation, context, own, links, finished=finished)
-            if chain is None and current is not None and context not in own.heads:
+            chain = None if context is None else _continued(generation, context, open_chains, links, finished=finished)
+            if chain is None and current is not None and context not in open_chains.heads:
                 chain = current
             if chain is None:
-                chain = Chain(links.branches.of(generation), row, own.may_begin(context))
+                chain = Chain(links.branches.of(generation), row, open_chains.may_begin(context))
                 chains.append(chain)
-            own.close(chain)
+            open_chains.close(chain)
             chain.add(generation, sequence, context)
             taken[id(chain)] = chain
         for chain in taken.values():
-            own.open(chain)
+            open_chains.open(chain)
         current = next(iter(taken.values()), None) if alone else None
     return chains
 
@@ -111,10 +111,10 @@ class _Open:
 
     def close(self, chain: Chain) -> None:
         """Remove the chain's former end."""
-        if chain.tail is None or chain not in (found := self._by_tail.get(chain.tail, [])):
+        if chain.tail is None or chain not in (same_tail := self._by_tail.get(chain.tail, [])):
             return
-        found.remove(chain)
-        if not found:
+        same_tail.remove(chain)
+        if not same_tail:
             del self._by_tail[chain.tail]
             del self._tails[bisect_left(self._tails, chain.tail)]
 
@@ -133,10 +133,10 @@ class _Open:
         return context is None or context in self.heads or not any(map(context.startswith, self.heads))
 
 
-def _shared(one: bytes, other: bytes) -> int:
+def _shared(first: bytes, second: bytes) -> int:
     """Return the length of the common prefix, in bytes."""
-    size = min(len(one), len(other))
-    differ = np.frombuffer(one, np.uint8, size) != np.frombuffer(other, np.uint8, size)
+    size = min(len(first), len(second))
+    differ = np.frombuffer(first, np.uint8, size) != np.frombuffer(second, np.uint8, size)
     return int(differ.argmax()) if differ.any() else size
 
 

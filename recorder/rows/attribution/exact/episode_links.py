@@ -21,10 +21,10 @@ class EpisodeLinks:
     def __init__(self, calls: Seq[EnvironmentCall], branches: Branches) -> None:
         self.branches = branches
         self._calls: dict[Strand | None, list[EnvironmentCall]] = defaultdict(list)
-        kept = [call for call in calls if call.within is None]
-        for call in kept:
+        outer = [call for call in calls if call.within is None]
+        for call in outer:
             self._calls[branches.of(call)].append(call)
-        self._of_branch: dict[Strand | None, list[EnvironmentCall]] = {None: kept}
+        self._of_branch: dict[Strand | None, list[EnvironmentCall]] = {None: outer}
 
     def of(self, generation: Generation) -> list[EnvironmentCall]:
         """Return the calls that may be about a generation, in order."""

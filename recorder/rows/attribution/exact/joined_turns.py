@@ -26,19 +26,19 @@ def take_joined(chains: Seq[Chain], tokens: Seq[RowTokens]) -> tuple[list[Chain]
             by_context[context].append(part)
     lengths = sorted({len(context) for context in by_context})
     used: set[int] = set()
-    found: dict[int, Chain] = {}
+    joined: dict[int, Chain] = {}
     for index, row in enumerate(tokens):
         parts = _turns_of(row, by_context, lengths, used)
         if parts:
             used.update(id(sequence) for _, sequence in parts)
-            found[index] = Chain(None, index, True, parts)
-    if not found:
-        return list(chains), found
+            joined[index] = Chain(None, index, True, parts)
+    if not joined:
+        return list(chains), joined
     rest: list[Chain] = []
     for chain in chains:
         is_left = [id(sequence) not in used for _, sequence in chain.parts]
-        rest += [chain] if all(is_left) else [one for one, left in zip(chain.split(), is_left, strict=True) if left]
-    return rest, found
+        rest += [chain] if all(is_left) else [piece for piece, left in zip(chain.split(), is_left, strict=True) if left]
+    return rest, joined
 
 
 def _turns_of(row: RowTokens, by_context: Mapping[bytes, Seq[Part]], lengths: Seq[int], used: set[int]) -> list[Part]:

@@ -26,10 +26,10 @@ def one_of_each(row: RowCalls) -> None:
 def _one_of(answers: Seq[Turn], turns: Seq[Turn]) -> Turn:
     standing = [turn for turn in answers if turn.start is not None]
     later = [turn.sequence for turn in turns if turn.order > answers[0].order]
-    used = standing or [turn for turn in answers if any(_goes_on(one, turn.sequence) for one in later)]
-    kept = used[0] if used else answers[0]
-    others = [turn.sequence for turn in answers if turn is not kept]
-    return replace(kept, others=others, is_used=bool(used))
+    used = standing or [turn for turn in answers if any(_goes_on(sequence, turn.sequence) for sequence in later)]
+    chosen = used[0] if used else answers[0]
+    others = [turn.sequence for turn in answers if turn is not chosen]
+    return replace(chosen, others=others, is_used=bool(used))
 
 
 def _asked(sequence: Sequence) -> bytes | None:

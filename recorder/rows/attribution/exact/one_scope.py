@@ -20,14 +20,14 @@ def of_one_scope(count: int, seen: Seen) -> Attribution | None:
             if sequence.sampled is not None or sequence.context is not None:
                 return None
             turns.append(Turn(made.order, made, sequence, None))
-    own = [call for call in seen.environment_calls if call.within is None]
+    outer = [call for call in seen.environment_calls if call.within is None]
     children = [call for call in seen.environment_calls if call.within is not None]
     if children and not {call.within for call in children} <= {call.order for call in seen.environment_calls}:
         return None
-    row = RowCalls(turns, own, children, [*seen.notes])
+    row = RowCalls(turns, outer, children, [*seen.notes])
     failed = [made for made in seen.generations if made.is_failure]
     row.failures = [made for made in failed if row.may_hold(made)] if failed else []
-    row.evidence = "scope" if turns or own or row.failures else None
+    row.evidence = "scope" if turns or outer or row.failures else None
     one_of_each(row)
     return Attribution([row], len(failed) - len(row.failures))
 

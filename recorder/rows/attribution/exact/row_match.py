@@ -105,11 +105,11 @@ def _fit_by_parts(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit 
     matched, text_matched, evidence = row.matched, row.text_matched, "context"
     for _, sequence in chain.parts:
         if sequence.sampled is None or sequence.context is None:
-            found = text().find(sequence.text, text_matched) if sequence.text else -1
-            if found < 0:
+            place = text().find(sequence.text, text_matched) if sequence.text else -1
+            if place < 0:
                 return None
             starts.append(None)
-            text_matched, evidence = found + len(sequence.text or ""), "text"
+            text_matched, evidence = place + len(sequence.text or ""), "text"
             continue
         start = row.extended_by(sequence, matched)
         if start is None:
@@ -127,14 +127,14 @@ def _fit_by_parts(chain: Chain, row: RowTokens, text: Callable[[], str]) -> Fit 
 def _is_whole_text(chain: Chain, text: str) -> bool:
     """Return True if the chain's texts are all of the row's text, in order, but for an end token."""
     _, last = chain.parts[-1]
-    before = texts_after_prompt(last.messages or b"[]") or [one.text or "" for _, one in chain.parts[:-1]]
+    before = texts_after_prompt(last.messages or b"[]") or [sequence.text or "" for _, sequence in chain.parts[:-1]]
     left, end = plain(_without_end(text)), plain(_without_end(last.text or ""))
     at = 0
     for i, text_before in enumerate([*map(plain, filter(None, before))]):
-        found = left.find(text_before, at)
-        if found < 0 or (found > 0 and not i):
+        place = left.find(text_before, at)
+        if place < 0 or (place > 0 and not i):
             return False
-        at = found + len(text_before)
+        at = place + len(text_before)
     return left == end if not at else left.endswith(end) and len(left) - len(end) >= at
 
 

@@ -41,7 +41,7 @@ class Matching:
         fits = self._of_the_policy(chains, fits)
         self._find_contested(chains, fits)
         unmatched = []
-        waiting = [(self._urgency(chains[i], found), i) for i, found in enumerate(fits)]
+        waiting = [(self._urgency(chains[i], fits_of_chain), i) for i, fits_of_chain in enumerate(fits)]
         heapify(waiting)
         while waiting:
             urgency, i = heappop(waiting)
@@ -70,7 +70,9 @@ class Matching:
 
     def _fits(self, chain: Chain, indices: Iterable[int]) -> dict[int, Fit]:
         return {
-            index: found for index in indices if self._may_follow(chain, index) and (found := self.fit(chain, index))
+            index: row_fit
+            for index in indices
+            if self._may_follow(chain, index) and (row_fit := self.fit(chain, index))
         }
 
     def _may_follow(self, chain: Chain, index: int) -> bool:
@@ -108,15 +110,15 @@ class Matching:
         beginning = context.tobytes()
         return [index for index in self._asked(beginning) if self._tokens[index].data.startswith(beginning)]
 
-    def _rank(self, found: Fit) -> tuple[bool, bool]:
+    def _rank(self, row_fit: Fit) -> tuple[bool, bool]:
         """Return a key that is smaller for a better fit: an exact one, then a whole one. If rows are in pieces, one
         that reaches a row's end may as well be another row's.
         """
-        return found.evidence != "context", not found.is_whole and not self._state.branches.are_turns
+        return row_fit.evidence != "context", not row_fit.is_whole and not self._state.branches.are_turns
 
     def _urgency(self, chain: Chain, fits: dict[int, Fit]) -> tuple[bool, bool, int, int]:
         """Return a key, smaller for earlier chains: whole exact fits, exact ones, others; then of fewer best rows."""
-        ranks = [self._rank(found) for found in fits.values()]
+        ranks = [self._rank(row_fit) for row_fit in fits.values()]
         if not ranks:
             return False, False, 0, 0
         inexact, in_part = min(ranks)
@@ -129,15 +131,17 @@ class Matching:
         The trained model is the one with exact fits; else the one with the most sampled tokens among the fits.
         """
         if self._models is None:
-            self._models = {chain.model for chain, found in zip(chains, fits, strict=True) if _exact(found)}
+            self._models = {
+                chain.model for chain, fits_of_chain in zip(chains, fits, strict=True) if _exact(fits_of_chain)
+            }
         if not self._models:
             sampled: Counter[object] = Counter()
-            for chain in (chain for chain, found in zip(chains, fits, strict=True) if found):
+            for chain in (chain for chain, fits_of_chain in zip(chains, fits, strict=True) if fits_of_chain):
                 sampled[chain.model] += chain.size
             self._models = {model for model, _ in sampled.most_common(1)}
         return [
-            found if _exact(found) or chain.model in self._models else {}
-            for chain, found in zip(chains, fits, strict=True)
+            fits_of_chain if _exact(fits_of_chain) or chain.model in self._models else {}
+            for chain, fits_of_chain in zip(chains, fits, strict=True)
         ]
 
     def _find_contested(self, chains: Seq[Chain], fits: list[dict[int, Fit]]) -> None:
@@ -148,7 +152,11 @@ class Matching:
             return
         claims: dict[bytes, list[int]] = defaultdict(list)
         for i, found in enumerate(fits):
-            for data in {self._tokens[j].data for j, one in found.items() if one.is_whole and one.evidence != "tokens"}:
+            for data in {
+                self._tokens[j].data
+                for j, row_fit in found.items()
+                if row_fit.is_whole and row_fit.evidence != "tokens"
+            }:
                 claims[data].append(i)
         rows = Counter(row.data for row in self._tokens)
         taken = {chains[i].branch for data, found in claims.items() if len(found) <= rows[data] for i in found}
@@ -166,8 +174,8 @@ class Matching:
                     self._state.contested.update(j for i in claimants for j in fits[i])
                 continue
             for i in (i for i in claimants if chains[i].branch in taken):
-                fits[i] = {j: one for j, one in fits[i].items() if self._tokens[j].data != data}
+                fits[i] = {j: row_fit for j, row_fit in fits[i].items() if self._tokens[j].data != data}
 
 
 def _exact(fits: dict[int, Fit]) -> dict[int, Fit]:
-    return {index: found for index, found in fits.items() if found.evidence == "context"}
+    return {index: row_fit for index, row_fit in fits.items() if row_fit.evidence == "context"}

@@ -65,12 +65,12 @@ def _orders_near(state: Assignment, branches: set[Strand | None]) -> _Orders:
 
 def _generations_before(state: Assignment, episode: Episode, near: _Orders) -> set[int]:
     """Return the last generation before each step, among those near it."""
-    found: set[int] = set()
+    nearest: set[int] = set()
     for step in (call for call in episode if call.kind != "reset"):
         orders = near[state.branches.of(step)]
         place = bisect_left(orders, step.order) - 1
-        found.update(orders[place : place + 1] if place >= 0 else ())
-    return found
+        nearest.update(orders[place : place + 1] if place >= 0 else ())
+    return nearest
 
 
 def _crowded(state: Assignment, near: _Orders) -> set[int]:
@@ -80,13 +80,13 @@ def _crowded(state: Assignment, near: _Orders) -> set[int]:
     """
     of = state.branches.of
     of_generation = {generation.order: of(generation) for generation in state.seen.generations}
-    found: set[int] = set()
+    crowded: set[int] = set()
     for branch, orders in near.items():
         called = _calls_near(state, branch)
         for earlier, later in pairwise(orders):
             if of_generation[later] is branch and bisect_left(called, earlier) == bisect_left(called, later):
-                found.add(later)
-    return found
+                crowded.add(later)
+    return crowded
 
 
 def _calls_near(state: Assignment, branch: Strand | None) -> list[int]:
@@ -167,7 +167,7 @@ def _exchangeable(
                 open_ended.add(turn.order)
     found: set[int] = set()
     for alike in ends.values():
-        for turn, end in (one for one in alike if one[0].order in open_ended):
+        for turn, end in (pair for pair in alike if pair[0].order in open_ended):
             twins = [
                 twin.order
                 for twin, until in alike

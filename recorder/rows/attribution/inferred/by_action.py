@@ -55,10 +55,10 @@ class Actions(Comparison):
     def _look_exchanged(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Return True if other pairs would fit better, or equal answers led to unequal actions."""
         fits = [self._fits(episode, place) for episode, place in pairs]
-        known = [fit for fit in fits if fit is not None]
-        if known and sum(known) >= MOST * len(known):
+        judged = [fit for fit in fits if fit is not None]
+        if judged and sum(judged) >= MOST * len(judged):
             return self._are_exchanged([pair for pair, fit in zip(pairs, fits, strict=True) if fit is False])
-        if known and self._fitting_rows([episode for episode, _ in pairs]):
+        if judged and self._fitting_rows([episode for episode, _ in pairs]):
             return True
         return self._is_one_answer_sent_as_several(pairs)
 
@@ -66,16 +66,16 @@ class Actions(Comparison):
         """Return True if one of these episodes fits the row of another one that sent other actions."""
         sent = [self._actions_of(episode) for episode, _ in strangers]
         return any(
-            own != others and self._fits(episode, place) is True
-            for own, (episode, _) in zip(sent, strangers, strict=True)
+            values != others and self._fits(episode, place) is True
+            for values, (episode, _) in zip(sent, strangers, strict=True)
             for others, (_, place) in zip(sent, strangers, strict=True)
         )
 
     def _is_one_answer_sent_as_several(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Return True if equal answers led to unequal actions, at all JSON paths whose values recur, as ids do not."""
         sent = self._sent_for(pairs).values()
-        varied = [found for found in sent if 1 < len({value for _, value in found}) < len(found)]
-        return bool(varied) and all(len(set(found)) > len({answer for answer, _ in found}) for found in varied)
+        varied = [values for values in sent if 1 < len({value for _, value in values}) < len(values)]
+        return bool(varied) and all(len(set(values)) > len({answer for answer, _ in values}) for values in varied)
 
     def _sent_for(self, pairs: Iterable[tuple[Episode, int]]) -> dict[str, list[tuple[object, str]]]:
         """Return answers with the value sent after each, by JSON path."""
@@ -126,10 +126,10 @@ class Actions(Comparison):
     def alone(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int]]:
         """Yield the episodes that fit one row alone, which fits no other, and whose answers no other row gave."""
         fitting = self._fitting_rows(episodes)
-        times = Counter(place for found in fitting for place in found)
-        for episode, found in zip(episodes, fitting, strict=False):
-            if len(found) == 1 and times[found[0]] == 1 and not self._has_twin(found[0], len(episode)):
-                yield episode, found[0]
+        times = Counter(place for places in fitting for place in places)
+        for episode, places in zip(episodes, fitting, strict=False):
+            if len(places) == 1 and times[places[0]] == 1 and not self._has_twin(places[0], len(episode)):
+                yield episode, places[0]
 
     def deny(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Return True if the actions show that too many of these episodes are of other rows; checks a sample."""
@@ -137,7 +137,7 @@ class Actions(Comparison):
         if sum(self._fits(*pair) is False for pair in pairs) <= (1 - MOST) * len(pairs):
             return False
         fitting = self._fitting_rows([episode for episode, _ in pairs])
-        denied = [found for (_, place), found in zip(pairs, fitting, strict=False) if found and place not in found]
+        denied = [places for (_, place), places in zip(pairs, fitting, strict=False) if places and place not in places]
         return len(denied) > (1 - MOST) * len(pairs)
 
     def _has_twin(self, place: int, turns: int) -> bool:
@@ -166,7 +166,7 @@ class Actions(Comparison):
 
     def _fits(self, episode: Episode, place: int) -> bool | None:
         """Return True if each action occurs in the row's last answer before it; None if there is none to compare."""
-        known = False
+        is_compared = False
         for call in episode:
             sent = self._sent.get(call.order)
             answer = self._answer_before(call.order, place) if sent else None
@@ -176,8 +176,8 @@ class Actions(Comparison):
                 # Most often it occurs as it was sent, and to make all of an answer plain takes ten times as long.
                 if not is_in(as_sent, answer_text) and not is_in(value, self._plain_text(answer)):
                     return False
-            known = True
-        return known or None
+            is_compared = True
+        return is_compared or None
 
     def _actions_of(self, episode: Episode) -> list[dict[str, str]]:
         sent = [self._sent[call.order] for call in episode if call.order in self._sent]
@@ -190,8 +190,8 @@ class Actions(Comparison):
 
     def _text(self, sequence: Sequence) -> str:
         if id(sequence) not in self._texts:
-            known = "" if sequence.sampled is None else self._decode(sequence.sampled)
-            self._texts[id(sequence)] = sequence.text or known
+            decoded = "" if sequence.sampled is None else self._decode(sequence.sampled)
+            self._texts[id(sequence)] = sequence.text or decoded
         return self._texts[id(sequence)]
 
     def _plain_text(self, sequence: Sequence) -> str:
@@ -202,15 +202,15 @@ class Actions(Comparison):
 
 def _first_that_fit(fits: Seq[Seq[bool]], again: Seq[bool]) -> list[int]:
     """Return for each the first place after the one before, or at it if that was tried again; [] if one has none."""
-    found: list[int] = []
+    places: list[int] = []
     start = 0
     for row, shares in zip(fits, again, strict=True):
         place = next((place for place in range(start, len(row)) if row[place]), None)
         if place is None:
             return []
-        found.append(place)
+        places.append(place)
         start = place if shares else place + 1
-    return found
+    return places
 
 
 def _answer_of(answer: Sequence) -> object:

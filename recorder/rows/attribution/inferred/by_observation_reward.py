@@ -78,17 +78,17 @@ class Outcomes(Comparison):
         if any(self._fits(episode, place) for episode in strangers for _, place in pairs):
             return bool(self._possible_rows([episode for episode, _ in pairs]))
         return bool(self._scores) and not any(
-            all(scored[_key(episode)] == given.get(place) for episode, place in pairs if _key(episode) in scored)
-            for scored, given in chain(*self._scores)
+            all(scored[_key(episode)] == returned.get(place) for episode, place in pairs if _key(episode) in scored)
+            for scored, returned in chain(*self._scores)
         )
 
     def confirm(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Return True if observations or rewards fit these rows far better than shuffled rows."""
-        for scored, given in chain(*self._scores):
-            rewards = [(scored.get(_key(episode)), given.get(place)) for episode, place in pairs]
+        for scored, returned in chain(*self._scores):
+            rewards = [(scored.get(_key(episode)), returned.get(place)) for episode, place in pairs]
             alike = Counter(reward for _, reward in rewards)
             orders = factorial(len(rewards)) / prod(map(factorial, alike.values()))
-            if orders * thresholds.CHANCE >= 1 and all(own == reward for own, reward in rewards):
+            if orders * thresholds.CHANCE >= 1 and all(of_episode == reward for of_episode, reward in rewards):
                 return True
         return self._beat_shuffles(pairs, self._fitting)
 
@@ -101,13 +101,13 @@ class Outcomes(Comparison):
         has_each_row_one = self._has_each_row_one(episodes)
         while single := [
             (i, place)
-            for i, found in possible.items()
-            for place in found
-            if len(found) == 1 and (has_each_row_one or self._fits(episodes[i], place))
+            for i, places in possible.items()
+            for place in places
+            if len(places) == 1 and (has_each_row_one or self._fits(episodes[i], place))
         ]:
             times = Counter(place for _, place in single)
             yield from ((episodes[i], place) for i, place in single if times[place] == 1)
-            possible = {i: found - {*times} for i, found in possible.items()}
+            possible = {i: places - {*times} for i, places in possible.items()}
 
     def _possible_rows(self, episodes: Seq[Episode]) -> dict[int, set[int]]:
         """Return the rows that each episode, by index, may be of; nothing unless nearly all find one of their own."""
@@ -116,7 +116,7 @@ class Outcomes(Comparison):
             for i, episode in enumerate(episodes)
             if self._is_shown(episode)
         }
-        whole = [found for i, found in possible.items() if not has_failed(episodes[i])]
+        whole = [places for i, places in possible.items() if not has_failed(episodes[i])]
         return possible if settled(whole) >= thresholds.NEARLY_ALL * len(whole) else {}
 
     def _has_each_row_one(self, episodes: Seq[Episode]) -> bool:
@@ -127,28 +127,28 @@ class Outcomes(Comparison):
 
     def _is_shown(self, episode: Episode) -> bool:
         """Return True if an observation is long enough to occur in no prompt by accident."""
-        shown = (self._shown.get(call.order, ()) for call in episode)
-        return any(sum(len(value) for _, value in leaves) >= thresholds.LEAST_CHARACTERS for leaves in shown)
+        leaves_of_calls = (self._shown.get(call.order, ()) for call in episode)
+        return any(sum(len(value) for _, value in leaves) >= thresholds.LEAST_CHARACTERS for leaves in leaves_of_calls)
 
     def _by_score(self) -> dict[int, int]:
         """Return the one row that got an episode's reward, by the order of the episode's first call."""
-        found: dict[int, set[int]] = defaultdict(set)
+        places_of: dict[int, set[int]] = defaultdict(set)
         for meanings in self._scores:
             for key, place in set.intersection(*(set(_unique_pairs(*meaning).items()) for meaning in meanings)):
-                found[key].add(place)
-        return {key: places.pop() for key, places in found.items() if len(places) == 1}
+                places_of[key].add(place)
+        return {key: places.pop() for key, places in places_of.items() if len(places) == 1}
 
     def _fits(self, episode: Episode, place: int) -> bool | None:
         """Return True if each observation occurs in the row's next prompt; None if there is none to compare."""
-        known = False
+        is_compared = False
         for call in episode:
-            shown = self._shown.get(call.order)
-            heard = self._heard_after(call.order, place) if shown else None
-            if shown and heard:
-                if not all(_is_heard(leaf, heard) for leaf in shown):
+            leaves = self._shown.get(call.order)
+            heard = self._heard_after(call.order, place) if leaves else None
+            if leaves and heard:
+                if not all(_is_heard(leaf, heard) for leaf in leaves):
                     return False
-                known = True
-        return known or None
+                is_compared = True
+        return is_compared or None
 
     def _find_shown(self, episodes: Seq[Episode]) -> dict[int, list[Leaf]]:
         """Return the values of each call that the model is given: texts, or numbers where no text is given."""
@@ -166,11 +166,11 @@ class Outcomes(Comparison):
             for order, found in leaves.items()
         }
 
-    def _are_heard(self, shown: Seq[tuple[Leaf, int]]) -> bool:
+    def _are_heard(self, leaves: Seq[tuple[Leaf, int]]) -> bool:
         """Return True if most of these occur in some row's next prompt."""
         heard = [
             any(_is_heard(leaf, heard) for place in self._rows if (heard := self._heard_after(order, place)))
-            for leaf, order in shown
+            for leaf, order in leaves
         ]
         return sum(heard) >= thresholds.MOST * len(heard)
 
@@ -199,12 +199,12 @@ def _is_heard(leaf: Leaf, heard: Leaf) -> bool:
     return is_in(leaf[0], heard[0]) or is_in(leaf[1], heard[1])
 
 
-def _unique_pairs(scored: _Scores, given: _Scores) -> dict[int, int]:
+def _unique_pairs(scored: _Scores, returned: _Scores) -> dict[int, int]:
     """Return the rows by episode where the reward is unique among the rows and among the episodes."""
-    times, own = Counter(given.values()), Counter(scored.values())
+    times, times_scored = Counter(returned.values()), Counter(scored.values())
     if len(times) < thresholds.DISTINCT_REWARDS and times.keys() <= _COMMON:
         return {}
-    places = {score: place for place, score in given.items() if times[score] == own[score] == 1}
+    places = {score: place for place, score in returned.items() if times[score] == times_scored[score] == 1}
     return {key: places[score] for key, score in scored.items() if score in places}
 
 

@@ -39,8 +39,8 @@ def is_plausible(episode: Episode, row: RowCalls) -> bool:
 def settled(fitting: Iterable[Iterable[int]]) -> int:
     """Count the episodes that find a row of their own; those that fit the fewest rows choose first."""
     taken: set[int] = set()
-    for found in sorted(map(list, fitting), key=len):
-        place = next((place for place in found if place not in taken), None)
+    for places in sorted(map(list, fitting), key=len):
+        place = next((place for place in places if place not in taken), None)
         if place is not None:
             taken.add(place)
     return len(taken)

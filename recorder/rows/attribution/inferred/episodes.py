@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from math import inf
+from operator import itemgetter
 
 from logs_ui.recorder.capture.calls import EnvironmentCall, Generation
 from logs_ui.recorder.capture.model_answers import Ids
@@ -42,9 +43,9 @@ def add_environment_calls(state: Assignment, decode: Decode, *, finished: bool) 
         else:
             together.append(episode)
     for branch in {state.branch_of(episode) for episode in together} & rows_of.keys():
-        own = [episode for episode in together if state.branch_of(episode) is branch]
+        of_branch = [episode for episode in together if state.branch_of(episode) is branch]
         together = [episode for episode in together if state.branch_of(episode) is not branch]
-        _add_together(state, own, rows_of[branch], decode, finished=finished)
+        _add_together(state, of_branch, rows_of[branch], decode, finished=finished)
     _add_together(state, together, list(range(len(state.rows))), decode, finished=finished)
 
 
@@ -63,7 +64,9 @@ def episodes_of(calls: Seq[EnvironmentCall], branches: Branches) -> list[Episode
     reset: dict[int, set[Strand | None]] = defaultdict(set)
     for call in calls:
         (reset if call.kind == "reset" else stepped)[call.client].add(branches.of(call))
-    in_sessions = {client for client, own in stepped.items() if len(reset[client]) > 1 and own <= reset[client]}
+    in_sessions = {
+        client for client, sessions in stepped.items() if len(reset[client]) > 1 and sessions <= reset[client]
+    }
     current: dict[object, Episode] = {}
     episodes: list[Episode] = []
     for call in calls:
@@ -238,8 +241,8 @@ def _in_start_order(state: Assignment, episodes: list[Episode]) -> list[Episode]
     started = [state.branches.of(episode[0]) for episode in episodes]
     if len(set(started)) <= 1:
         return episodes
-    known = {branch for branch in started if branch is not None and not branch.is_stray}
-    if len(known) < len(episodes):  # several in one, or some above all, or the start of a strand was not seen
+    branches = {branch for branch in started if branch is not None and not branch.is_stray}
+    if len(branches) < len(episodes):  # several in one, or some above all, or the start of a strand was not seen
         return None
     return [episodes[i] for i in sorted(range(len(episodes)), key=lambda i: place_of(started[i]))]
 
@@ -252,7 +255,7 @@ def _is_ascending(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
         first = min(row.environment_calls, key=lambda call: call.order, default=None)
         if first is not None and state.branches.of(first) in branches:
             begun.append((place, first))
-    orders = [(place_of(state.branches.of(call)), call.order) for _, call in sorted(begun, key=lambda one: one[0])]
+    orders = [(place_of(state.branches.of(call)), call.order) for _, call in sorted(begun, key=itemgetter(0))]
     return orders == sorted(orders)
 
 
@@ -268,9 +271,9 @@ def add_function_calls(state: Assignment) -> None:
             continue
         before = [g for g in state.seen.generations if g.order < call.order and state.branches.of(g) is branch]
         asked = before[-1].order if before else -1
-        found = {i for i, row in enumerate(state.rows) for turn in row.turns if turn.order == asked}
-        if len(found) == 1:
-            state.add_calls(found.pop(), [call], "generation")
+        places = {i for i, row in enumerate(state.rows) for turn in row.turns if turn.order == asked}
+        if len(places) == 1:
+            state.add_calls(places.pop(), [call], "generation")
         else:
             state.unattributed += 1
 
@@ -297,11 +300,11 @@ def _answered_by(state: Assignment, generation: Generation) -> int | None:
     orders = [other.order for other in state.seen.generations]
     place = bisect_right(orders, generation.order)
     end = orders[place] if place < len(orders) else inf
-    found = {
+    rows = {
         index
         for index, row in enumerate(state.rows)
         for call in row.environment_calls
         if call.kind != "reset" and generation.order < call.order < end
         if branch is None or state.branches.of(call) in {None, branch}
     }
-    return found.pop() if len(found) == 1 else None
+    return rows.pop() if len(rows) == 1 else None

@@ -56,22 +56,26 @@ def _in_between(state: Assignment, branch: Strand | None, failed: Seq[Generation
     other. Between two rows lie calls that go on from the first one's last turn, and then those of rows without turns,
     one of each; without such rows, those that ask what the second one then asked again.
     """
-    rows, found = state.rows, dict[int, int]()
+    rows, row_of_order = state.rows, dict[int, int]()
     turns = sorted([(turn.order, i, turn) for i, row in enumerate(rows) for turn in row.turns], key=itemgetter(0))
     in_turn = all(order < after and row <= later for (order, row, _), (after, later, _) in pairwise(turns))
     if not in_turn or any(state.branches.of(turn.generation) is not branch for _, _, turn in turns):
-        return found
-    failed = [one for one in failed if not turns or any(row.may_hold(one) for row in rows if row.turns)]
+        return row_of_order
+    failed = [
+        generation for generation in failed if not turns or any(row.may_hold(generation) for row in rows if row.turns)
+    ]
     for (before, first, last), (after, second, then) in pairwise([(-1, -1, None), *turns, (1 << 62, len(rows), None)]):
-        between = [one for one in failed if before < one.order < after]
-        found |= {one.order: first for one in between if first == second or _goes_on(one, last)}
-        rest = [one for one in between if one.order not in found]
+        between = [generation for generation in failed if before < generation.order < after]
+        row_of_order |= {
+            generation.order: first for generation in between if first == second or _goes_on(generation, last)
+        }
+        rest = [generation for generation in between if generation.order not in row_of_order]
         absent = [i for i in range(first + 1, second) if not rows[i].turns and not rows[i].failures]
-        if not absent and all(one.asked in _asked(then) for one in rest):
-            found |= {one.order: second for one in rest}
+        if not absent and all(generation.asked in _asked(then) for generation in rest):
+            row_of_order |= {generation.order: second for generation in rest}
         elif len(rest) == len(absent) and all(map(_may_ask, rest, (state.texts[i : i + 1] for i in absent))):
-            found |= {one.order: i for one, i in zip(rest, absent, strict=True)}
-    return found
+            row_of_order |= {generation.order: i for generation, i in zip(rest, absent, strict=True)}
+    return row_of_order
 
 
 def _may_ask(failed: Generation, texts: Seq[str]) -> bool:

@@ -88,9 +88,9 @@ def _has_unscoped(state: Assignment, row: RowCalls) -> bool:
 
 
 def _take_calls(state: Assignment, row: RowCalls) -> None:
-    kept = [call for call in row.environment_calls if call.order in state.scoped]
-    state.unattributed += len(row.environment_calls) - len(kept)
-    row.environment_calls = kept
+    scoped = [call for call in row.environment_calls if call.order in state.scoped]
+    state.unattributed += len(row.environment_calls) - len(scoped)
+    row.environment_calls = scoped
 
 
 def _began_in_order(rows: Seq[RowCalls], branches: Branches) -> bool:
@@ -103,7 +103,7 @@ def _began_in_order(rows: Seq[RowCalls], branches: Branches) -> bool:
         strand = branches.of(turn.generation)
         if strand is not None and strand.is_stray:
             return False
-        place = next((i for i, one in enumerate(turn.generation.sequences) if one is turn.sequence), 0)
+        place = next((i for i, sequence in enumerate(turn.generation.sequences) if sequence is turn.sequence), 0)
         made[_content(turn.sequence)].append((place_of(strand), turn.order, place))
     # Equal first turns are interchangeable: rows that have them take them in the order in which they were made.
     for places in made.values():
@@ -114,4 +114,4 @@ def _began_in_order(rows: Seq[RowCalls], branches: Branches) -> bool:
 
 def _content(sequence: Sequence) -> tuple[object, ...]:
     ids = (sequence.context, sequence.sampled)
-    return (*(None if one is None else one.tobytes() for one in ids), sequence.text)
+    return (*(None if array is None else array.tobytes() for array in ids), sequence.text)

@@ -141,8 +141,8 @@ def _rows_asked(chain: Chain, rows: Mapping[str, list[int]], decode: Callable[[I
     `rows` are the indices of the rows by their prompt.
     """
     for text in map(plain, _first_texts(chain, decode) if len(rows) > 1 else ()):
-        if found := [prompt for prompt in rows if prompt and prompt in text]:
-            return rows[max(found, key=len)]
+        if occurring := [prompt for prompt in rows if prompt and prompt in text]:
+            return rows[max(occurring, key=len)]
     return None
 
 
