@@ -121,10 +121,7 @@ def _make_card(
         id="constant_function",
         title=title,
         cost=cost,
-        evidence=(
-            course if before else f"It told rollouts apart in none of {since} groups of the whole run.",
-            *evidence,
-        ),
+        evidence=(course, *evidence),
         suggestion=suggestion,
         where="" if is_known.all() else f"-{links.rewards(name)}:none",
         trend=rows.by_step(differs),
