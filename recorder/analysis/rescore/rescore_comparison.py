@@ -164,8 +164,8 @@ def _tasks(
 
     def sums(rows: NDArray[np.bool_], values: _Floats | None = None) -> list[float]:
         weights = None if values is None else values[rows]
-        counts: list[float] = np.bincount(of_row[rows], weights, len(names)).tolist()
-        return counts
+        totals: list[float] = np.bincount(of_row[rows], weights, len(names)).tolist()
+        return totals
 
     counted = zip(names, sums(both), sums(both, old), sums(both, new), sums(differs), strict=True)
     changes = [
