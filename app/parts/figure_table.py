@@ -103,9 +103,11 @@ def line(
     if len(trend) < 2:
         return None
     thinned_trend, beside = thinned(trend), [thinned(other) for other in others]
-    values = [value for each in (thinned_trend, *beside) for _, value in each] + ([limit] if limit is not None else [])
+    values = [value for curve in (thinned_trend, *beside) for _, value in curve] + (
+        [limit] if limit is not None else []
+    )
     low, high = min(values), max(values)
-    steps = [step for each in (trend, *beside) for step, _ in each]
+    steps = [step for curve in (trend, *beside) for step, _ in curve]
     first, wide = min(steps), (max(steps) - min(steps)) or 1
 
     def x(step: int) -> float:

@@ -272,11 +272,11 @@ def _headers(engine: Engine, run: Run, chosen: RolloutFilter, wanted: Collection
                 parts[column.name].append(_part(values[column.name], column.kind))
     if not _OF_PEOPLE.isdisjoint(wanted):
         annotated = queries.annotations_between(engine, run, ids[0], ids[-1]) if ids else {}
-        each = [annotated.get(row_id, queries.NOTHING) for row_id in ids]
+        annotations = [annotated.get(row_id, queries.NOTHING) for row_id in ids]
         of_people: dict[str, list[Any]] = {
-            "tags": [[] if annotation is queries.NOTHING else list(annotation.all_tags) for annotation in each],
-            "starred": [annotation.starred for annotation in each],
-            "note": [annotation.note for annotation in each],
+            "tags": [[] if annotation is queries.NOTHING else list(annotation.all_tags) for annotation in annotations],
+            "starred": [annotation.starred for annotation in annotations],
+            "note": [annotation.note for annotation in annotations],
         }
         parts |= {
             column.name: [_part(of_people[column.name], column.kind)] for column in columns if column.name in _OF_PEOPLE

@@ -89,7 +89,9 @@ def _batches(recorded: Recorded, is_compared: Bools) -> Iterator[tuple[Ints, Bat
 
 def _name_faults(recorded: Recorded, way: Way, odd: Sequence[tuple[Ints, Batch]], wrong: Bools) -> list[Found]:
     tried = [batch for _, batch in odd[:: -(-len(odd) // _TRIED)]]
-    explanation = next((each for each in _explanations(way, tried[0]) if all(map(each.holds, tried))), None)
+    explanation = next(
+        (candidate for candidate in _explanations(way, tried[0]) if all(map(candidate.holds, tried))), None
+    )
     rows, batch = odd[0]
     at = int(np.flatnonzero(wrong[rows])[0])
     computed = figure(advantages(batch, way)[0][at])
@@ -98,7 +100,7 @@ def _name_faults(recorded: Recorded, way: Way, odd: Sequence[tuple[Ints, Batch]]
     if explanation is not None:
         faults = explanation.faults
     else:
-        pairs = [(np.sort(each.advantage), np.sort(advantages(each, way)[0])) for each in tried]
+        pairs = [(np.sort(candidate.advantage), np.sort(advantages(candidate, way)[0])) for candidate in tried]
         is_moved = all(np.allclose(recorded_ones, other, atol=_EXPLAINED) for recorded_ones, other in pairs)
         faults = {"advantage_order" if is_moved else "advantage": ""}
     return [Found(name, wrong, f"{faults[name]}{row}") for name in _TITLES if name in faults]
@@ -109,9 +111,9 @@ def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
     ways = [
         way,
         *(
-            each
-            for each in (replace(known_way, clip=way.clip, none_counts=way.none_counts) for known_way in WAYS)
-            if each != way
+            candidate
+            for candidate in (replace(known_way, clip=way.clip, none_counts=way.none_counts) for known_way in WAYS)
+            if candidate != way
         ),
     ]
     recorded_weights, made = tuple(sample.weights.tolist()), list[_Explanation]()
@@ -136,7 +138,9 @@ def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
             if sign < 0:
                 named["advantage_sign"] = ""
             made.append(_Explanation(replace(shape, epsilon=epsilon, sign=sign), named, weights, groups))
-    return iter(sorted((each for each in made if each.faults), key=lambda each: len(each.faults)))
+    return iter(
+        sorted((candidate for candidate in made if candidate.faults), key=lambda candidate: len(candidate.faults))
+    )
 
 
 def _other_weights(weights: tuple[float, ...]) -> Iterator[tuple[float, ...]]:

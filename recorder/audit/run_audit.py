@@ -21,15 +21,15 @@ def _look_at_tokens(name: str, recorded: Recorded) -> Looked:
     of_tokens = [token.faults.get(name) for token in recorded.tokens]
     if name == "Ids" and not any("Context" in token.faults for token in recorded.tokens):
         of_tokens = [
-            each and [fault for fault in each if fault == "repeated_prompt"] for each in of_tokens
+            row_faults and [fault for fault in row_faults if fault == "repeated_prompt"] for row_faults in of_tokens
         ]  # no generation was seen
-    compared = sum(each is not None for each in of_tokens)
+    compared = sum(row_faults is not None for row_faults in of_tokens)
     if not compared:
         return Looked(lacking=TOKEN_CHECKS[name].lacking)
     counts, zeros = (np.array([getattr(token, kind) for token in recorded.tokens]) for kind in ("logprobs", "zeros"))
     is_constant = name == "Log-probs" and _CONSTANT <= counts.sum() == zeros.sum()
     faults = TOKEN_CHECKS[name].findings
-    rows = {fault: np.array([fault in (each or ()) for each in of_tokens], bool) for fault in faults}
+    rows = {fault: np.array([fault in (row_faults or ()) for row_faults in of_tokens], bool) for fault in faults}
     unseen = np.array([token.is_unseen for token in recorded.tokens], bool)
     if name == "Ids" and 0 < unseen.sum() <= recorded.lost_calls and not unseen.all():
         rows["retokenized"] |= unseen

@@ -174,7 +174,11 @@ def compare_places(run: Run) -> list[Compared]:
     ):
         is_known = np.isfinite(values) & (placed.task >= 0)
         compared, places = _compare_each(placed.task[is_known], values[is_known], units[is_known], len(placed.tasks))
-        judged = {placed.tasks[code]: (code, each) for code, each in compared.items() if each.chance is not None}
+        judged = {
+            placed.tasks[code]: (code, compared_task)
+            for code, compared_task in compared.items()
+            if compared_task.chance is not None
+        }
         rollouts_of = {name: is_known & (placed.task == place) for name, (place, _) in judged.items()}
         comparisons.append(
             Compared(
@@ -294,8 +298,8 @@ def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[
         return {}, len(places)
     lost = np.bincount(task, float(values.mean()) - values, count)
     worst = places[np.argsort(-lost[places], kind="stable")][:_LOOKED]
-    each = {place: compare(values, task == place, units) for place in worst.tolist()}
-    return {place: difference for place, difference in each.items() if difference is not None}, len(places)
+    difference_of = {place: compare(values, task == place, units) for place in worst.tolist()}
+    return {place: difference for place, difference in difference_of.items() if difference is not None}, len(places)
 
 
 def find_largest(
@@ -311,8 +315,12 @@ def _compared(
 ) -> tuple[dict[str, Difference], float]:
     """Return the difference of each column that can be judged, and the limit of their `chance`."""
     every = {name: compare(np.where(among, values, np.nan), chosen, units, strata) for name, values in columns.items()}
-    judged = {name: each for name, each in every.items() if each is not None and each.chance is not None}
-    return judged, chance_limit([each.chance or 0.0 for each in judged.values()])
+    judged = {
+        name: difference
+        for name, difference in every.items()
+        if difference is not None and difference.chance is not None
+    }
+    return judged, chance_limit([difference.chance or 0.0 for difference in judged.values()])
 
 
 def _most_different(
@@ -320,10 +328,11 @@ def _most_different(
 ) -> list[tuple[str, Difference]]:
     """Return those differences beyond chance that are large, the surest first; of equal columns, one."""
     large = {
-        name: each
-        for name, each in every.items()
-        if (each.chance or 0.0) <= limit
-        and abs(each.value) >= max(least * max(abs(each.chosen), abs(each.others)), _POINT * ("share" in name))
+        name: compared_column
+        for name, compared_column in every.items()
+        if (compared_column.chance or 0.0) <= limit
+        and abs(compared_column.value)
+        >= max(least * max(abs(compared_column.chosen), abs(compared_column.others)), _POINT * ("share" in name))
     }
     named: list[tuple[str, Difference]] = []
     for name, difference in sorted(large.items(), key=lambda pair: -abs(pair[1].t)):

@@ -174,7 +174,7 @@ class Report:
         causes = [card for card in self.cards if card.cost is not None]
         causes = [card for card in causes if explaining(causes, card) is None]
         most = max(causes, key=lambda card: card.cost or 0.0, default=None)
-        cost, rest = (each.cost or 0.0 if each else 0.0 for each in (most, self.scored_low))
+        cost, rest = (candidate.cost or 0.0 if candidate else 0.0 for candidate in (most, self.scored_low))
         if self.unexplained > max(cost, rest / 2):
             return self.scored_low
         return most or next(iter(self.cards), None)
@@ -380,8 +380,8 @@ def _headline(report: Report) -> Iterator[Line]:
 def _against(against: Against) -> Iterator[Line]:
     count = len(against.references)
     yield Line(f"Against {count} reference{'s' * (count != 1)}: {visible(against.said)}.", "bold")
-    for each in against.figures if against.id == "not_judged" else ():
-        yield Line(f"{each.difference:>9}  {visible(each.said)}", "", 2, is_copied=True)
+    for compared_figure in against.figures if against.id == "not_judged" else ():
+        yield Line(f"{compared_figure.difference:>9}  {visible(compared_figure.said)}", "", 2, is_copied=True)
     if against.notes:
         yield Line(visible(against.notes), "dim")
 

@@ -261,7 +261,7 @@ def guarded(diagnostic: Diagnostic, failed: list[Failed]) -> Diagnostic:
             return None
 
     def look(run: Run) -> Outcome:
-        if any(each.id == diagnostic.id for each in failed):
+        if any(failure.id == diagnostic.id for failure in failed):
             return None
         return tried(lambda: _checked(diagnostic, diagnostic.look(run)))
 

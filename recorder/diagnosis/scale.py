@@ -72,8 +72,8 @@ class Scale:
             if units and settings.environments:
                 best, source, is_flat = units[0].best, ", ".join(dict.fromkeys(unit.said for unit in units)), False
             return cls(best, success, source, is_flat)
-        each = ", ".join(f"{unit.name} {figure(unit.best)}{' (a guess)' if unit.is_guess else ''}" for unit in units)
-        scale = cls(best, success, f"by environment: {each}", units=units)
+        bests = ", ".join(f"{unit.name} {figure(unit.best)}{' (a guess)' if unit.is_guess else ''}" for unit in units)
+        scale = cls(best, success, f"by environment: {bests}", units=units)
         return replace(scale, best=float(scale.bests(rows).mean()))
 
     def bests(self, rows: Rows) -> Floats:
@@ -131,10 +131,12 @@ def _units(rows: Rows, settings: Settings) -> tuple[Unit, ...]:
         if is_flat and best > 1:  # all have the same reward above 0
             best, source, is_flat = best - 1, "its only reward", False
         units.append(replace(unit, best=best, said=source, is_guess=is_flat))
-    least = min((each.best for each in units if not each.is_guess), default=np.nan)
+    least = min((environment.best for environment in units if not environment.is_guess), default=np.nan)
     with_least = [
-        replace(each, best=least, said="the least of the other environments'") if each.is_guess else each
-        for each in units
+        replace(environment, best=least, said="the least of the other environments'")
+        if environment.is_guess
+        else environment
+        for environment in units
     ]
     return tuple(with_least) if len(units) <= _MOST and not np.isnan(least) else ()
 

@@ -86,19 +86,20 @@ class Success:
             here, of_eval = rows.where(rows.in_eval(name)), settings.of_environment(name)
             is_told = name not in settings.environments and _covers(whole, here)
             by_eval[name] = whole if is_told else cls._of_all(here, of_eval)
-        each = list(dict.fromkeys(by_eval.values()))
-        if len(each) < 2:
-            return each[0]
+        definitions = list(dict.fromkeys(by_eval.values()))
+        if len(definitions) < 2:
+            return definitions[0]
         limited = (
             _limited(mark, name, rows, by_eval) for name, definition in by_eval.items() for mark in definition.marks
         )
         marks = tuple(dict.fromkeys(limited))
         names = {
             definition: ", ".join(name for name, of_eval in by_eval.items() if of_eval == definition)
-            for definition in each
+            for definition in definitions
         }
         source = "; ".join(
-            f"{names[definition]}: {'not defined' if definition == cls() else definition.said}" for definition in each
+            f"{names[definition]}: {'not defined' if definition == cls() else definition.said}"
+            for definition in definitions
         )
         return cls(marks, source, tuple(by_eval.items()))
 
@@ -211,21 +212,23 @@ def _upper(name: str, values: Floats) -> float | None:
 
     A function of any name may give 0 (or -1) and 1; one that is named like an outcome any two values, or only 0 so far.
     """
-    each = levels(values)
-    if len(each) == 2 and (each.tolist() in ([0, 1], [-1, 1]) or (is_outcome(name) and each[0] <= each[1] / 2)):
-        return float(each[1]) if each[1] > 0 else None
-    if is_outcome(name) and len(each) == 1 and each[0] in {0, 1}:
-        return float(each[0]) or ABOVE_0
+    distinct = levels(values)
+    if len(distinct) == 2 and (
+        distinct.tolist() in ([0, 1], [-1, 1]) or (is_outcome(name) and distinct[0] <= distinct[1] / 2)
+    ):
+        return float(distinct[1]) if distinct[1] > 0 else None
+    if is_outcome(name) and len(distinct) == 1 and distinct[0] in {0, 1}:
+        return float(distinct[0]) or ABOVE_0
     return None
 
 
 def _top(_: str, values: Floats) -> float | None:
     """Return the highest level of a function if many rollouts reach it, and it is 1 or one of a few; else None."""
-    each = levels(values)
-    if len(each) < 2 or each[-1] <= 0 or not (each[-1] == 1 or len(each) <= _LEVELS):
+    distinct = levels(values)
+    if len(distinct) < 2 or distinct[-1] <= 0 or not (distinct[-1] == 1 or len(distinct) <= _LEVELS):
         return None
     finite = values[np.isfinite(values)]
-    return float(each[-1]) if (finite >= each[-1] - SAME).mean() >= _TOP else None
+    return float(distinct[-1]) if (finite >= distinct[-1] - SAME).mean() >= _TOP else None
 
 
 def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Success | None:

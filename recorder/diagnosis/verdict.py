@@ -81,7 +81,10 @@ def of_all(whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdi
     the whole run has none, else that on the whole run.
     """
     hidden = set() if whole.is_ill else {"worse"} if whole.is_healthy else {"worse", "fault"}
-    return next((Verdict(each.id, f"{name}: {each.said}") for name, each in environments if each.id in hidden), whole)
+    return next(
+        (Verdict(of_eval.id, f"{name}: {of_eval.said}") for name, of_eval in environments if of_eval.id in hidden),
+        whole,
+    )
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,9 @@ class RunRegistry:
         descriptions = [_description(reader, run_id) for reader, run_id in run.sources]
         first, path = descriptions[0], self._path.absolute()
         lacks = dict.fromkeys(
-            lack for each in descriptions for lack in (*each.lacks, *map(str, each.ours.get("lacks") or ()))
+            lack
+            for description in descriptions
+            for lack in (*description.lacks, *map(str, description.ours.get("lacks") or ()))
         )
         imported: dict[str, Any] = {"format": run.sources[0][0].name, "path": str(path), "lacks": list(lacks)}
         if first.ours and "lacks" not in first.ours:  # a recorded run was exported: its errors are the environment's

@@ -174,8 +174,10 @@ def _steps(session: Session, run_id: int, mode: str) -> list[StepSize]:
     sums = (whole_sum(col(key.rollouts)), whole_sum(col(key.scored)), total(col(key.reward_sum)))
     query = select(col(key.step), *sums).where(col(key.run_id) == run_id, col(key.mode) == mode)
     rows = session.execute(query.group_by(col(key.step)).order_by(col(key.step))).all()
-    each = zip(rows, accumulate(int(rollouts) for _, rollouts, *_ in rows), strict=True)
-    return [StepSize(step, so_far, int(scored), bounded(rewards or 0.0)) for (step, _, scored, rewards), so_far in each]
+    numbered = zip(rows, accumulate(int(rollouts) for _, rollouts, *_ in rows), strict=True)
+    return [
+        StepSize(step, so_far, int(scored), bounded(rewards or 0.0)) for (step, _, scored, rewards), so_far in numbered
+    ]
 
 
 def _times(session: Session, run_id: int, mode: str, steps: list[int]) -> dict[int, int]:

@@ -194,18 +194,18 @@ def _from_rows(
     ids = [col(EvaluationRow.id), col(EvaluationRow.uid)] if Dimension.TAG in by else []
     indexed = {*by} <= _OF_KINDS and measure in _SUMS
     value = _value(measure, marks).label("value")
-    each = select(*columns, value, *ids).where(
+    query = select(*columns, value, *ids).where(
         *selection.conditions(run_id, filter, selection.Use.KINDS if indexed else selection.Use.ROWS, span)
     )
     if limit is not None:
         row_id: Any = col(EvaluationRow.id)
         # In an expression: else SQLite walks the whole run by id, where a filter's few steps are long ago.
-        each = each.order_by((row_id + 0 if selection.is_narrow(filter) else row_id).desc()).limit(limit)
+        query = query.order_by((row_id + 0 if selection.is_narrow(filter) else row_id).desc()).limit(limit)
     elif ids:
-        each = each.limit(
+        query = query.limit(
             max(LARGE, MOST_COUNTED)
         )  # more than there are: else SQLite looks through these rows for each of people's tags
-    subquery = _rows_by_tag(run_id, each.subquery(), places[Dimension.TAG]) if ids else each.subquery()
+    subquery = _rows_by_tag(run_id, query.subquery(), places[Dimension.TAG]) if ids else query.subquery()
     grouped = [subquery.c[places[name]] for name in by]
     return select(*grouped, func.count(), total(subquery.c.value), func.count(subquery.c.value)).group_by(*grouped)
 

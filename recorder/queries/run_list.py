@@ -197,27 +197,27 @@ def _eval_names() -> Any:
 
 def _has_value(word: str) -> ColumnElement[bool]:
     """Return a condition: a value of the arguments contains the word, or equals the number. Names do not count."""
-    each = json_each(col(Run.config))
+    entries = json_each(col(Run.config))
     value = _number(word)
     if value is not None:
-        return exists(select(1).select_from(each).where(number(each) == value))
+        return exists(select(1).select_from(entries).where(number(entries) == value))
     is_there = cast(col(Run.config), String).icontains(word, autoescape=True)  # spares parsing most JSON
-    return is_there & exists(select(1).select_from(each).where(_is_part(each.c, word)))
+    return is_there & exists(select(1).select_from(entries).where(_is_part(entries.c, word)))
 
 
 def _argument(values: Any, name: str, value: str) -> ColumnElement[bool]:
-    each = json_each(values)
+    entries = json_each(values)
     figure = _number(value)
     is_value = or_(
-        _is_part(each.c, value),
-        each.c.type == {"none": "null"}.get(value.lower(), value.lower()),
-        *([number(each) == figure] if figure is not None else []),
+        _is_part(entries.c, value),
+        entries.c.type == {"none": "null"}.get(value.lower(), value.lower()),
+        *([number(entries) == figure] if figure is not None else []),
     )
-    return exists(select(1).select_from(each).where(each.c.key == name, is_value))
+    return exists(select(1).select_from(entries).where(entries.c.key == name, is_value))
 
 
-def _is_part(each: Any, word: str) -> Any:
-    return each.type.in_(("text", "array", "object")) & each.value.icontains(word, autoescape=True)
+def _is_part(entry: Any, word: str) -> Any:
+    return entry.type.in_(("text", "array", "object")) & entry.value.icontains(word, autoescape=True)
 
 
 def _number(text: str) -> float | None:

@@ -184,25 +184,25 @@ def _steps(session: Session, run_id: int, series: Series, chosen: Select[Any]) -
     lost = _lost(session, run_id, series)
     rows = [_step(session, run_id, series, dict(values), lost) for values in session.execute(query).mappings().all()]
     by_step = groupby(rows, lambda step: step.step)
-    return [_sum_evals(list(each)) for _, each in by_step] if series.eval_name is None else rows
+    return [_sum_evals(list(evals)) for _, evals in by_step] if series.eval_name is None else rows
 
 
-def _sum_evals(each: list[Step]) -> Step:
+def _sum_evals(evals: list[Step]) -> Step:
     """Return the sums over a step of several evals."""
-    whole: dict[str, Any] = {name: sum(getattr(step, name) for step in each) for name in _ADDED}
+    whole: dict[str, Any] = {name: sum(getattr(step, name) for step in evals) for name in _ADDED}
     for name in ("statuses", "stop_reasons"):
         counts: dict[str, int] = {}
-        for step in each:
+        for step in evals:
             for value, number in getattr(step, name).items():
                 counts[value] = counts.get(value, 0) + number
         whole[name] = {value: number for value, number in counts.items() if number}
     rewards: dict[str, RewardSums] = {}
-    for name, sums in ((name, sums) for step in each for name, sums in step.rewards.items() if sums.number):
+    for name, sums in ((name, sums) for step in evals for name, sums in step.rewards.items() if sums.number):
         before = rewards.get(name, RewardSums(0, 0.0, 0.0))
         parts = zip(before[1:], sums[1:], strict=True)
         total, counted = (None if a is None or b is None else a + b for a, b in parts)
         rewards[name] = RewardSums(before.number + sums.number, total, counted)
-    return replace(each[0], **whole, rewards=rewards, reward_p10=None, reward_p90=None)
+    return replace(evals[0], **whole, rewards=rewards, reward_p10=None, reward_p90=None)
 
 
 def _step(

@@ -37,9 +37,11 @@ def scalar_curves(db: Database, run_id: int, points: int = 200) -> list[ScalarCu
         if (session.scalar(select(func.max(longest.c.number))) or 0) > points:
             place = (func.row_number().over(partition_by=name, order_by=step) - 1).label("place")
             counted = query.order_by(None).add_columns(place, func.count().over(partition_by=name).label("total"))
-            each = counted.subquery().c
-            chosen = or_(each.place % ((each.total + points - 1) // points) == 0, each.place == each.total - 1)
-            query = select(each.name, each.step, each.value).where(chosen).order_by(each.name, each.step)
+            columns = counted.subquery().c
+            chosen = or_(
+                columns.place % ((columns.total + points - 1) // points) == 0, columns.place == columns.total - 1
+            )
+            query = select(columns.name, columns.step, columns.value).where(chosen).order_by(columns.name, columns.step)
         # On the connection: the session's rows would take as long as all else on the page.
         rows = session.connection().execute(query).all()
     return [

@@ -102,12 +102,12 @@ def merge(
             if not wanted:
                 continue
             with writing(target) as steady:
-                for each in wanted:
-                    copied, before = _Copy(engine, steady, each).everything(progress), merged.get(each.uid)
+                for run_merge in wanted:
+                    copied, before = _Copy(engine, steady, run_merge).everything(progress), merged.get(run_merge.uid)
                     if before is not None:
-                        copied = MergedRun(each.uid, before.was_there, before.rollouts + copied.rollouts)
-                    merged[each.uid] = copied
-                    _copy_notes(engine, target, each.uid)
+                        copied = MergedRun(run_merge.uid, before.was_there, before.rollouts + copied.rollouts)
+                    merged[run_merge.uid] = copied
+                    _copy_notes(engine, target, run_merge.uid)
     return list(merged.values())
 
 

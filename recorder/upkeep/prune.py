@@ -121,14 +121,14 @@ def prune(
     chosen, rule = chosen_rows(where, db=db), _conditions(older_than, keep_every, of, keep)
     address = database_address(db)
     with small_transactions.reading(address) as engine:
-        runs = [_Chosen(engine, each, chosen, rule, keep) for each in _find_runs(engine, names, chosen)]
+        runs = [_Chosen(engine, chosen_run, chosen, rule, keep) for chosen_run in _find_runs(engine, names, chosen)]
         if any(term.field in SEARCHED for term in chosen.terms):
-            for each in runs:
-                catch_up(address, engine, each.run_id, partial(progress, "indexing texts"))
+            for chosen_run in runs:
+                catch_up(address, engine, chosen_run.run_id, partial(progress, "indexing texts"))
         counts, size, kept = dict[str, int](), 0, 0
-        for number, each in enumerate(runs, 1):
-            count, of_run, spared = each.count()
-            counts |= {each.run.uid: count} if count else {}
+        for number, chosen_run in enumerate(runs, 1):
+            count, of_run, spared = chosen_run.count()
+            counts |= {chosen_run.run.uid: count} if count else {}
             size, kept = size + of_run, kept + spared
             progress("counting", number, len(runs))
         result = Pruned(counts, size, kept)
@@ -136,9 +136,9 @@ def prune(
             return result
         with small_transactions.writing(address) as steady:
             done = 0
-            for each in runs:
-                while ids := each.following(steady.rows):
-                    _take(steady, each.run_id, ids)
+            for chosen_run in runs:
+                while ids := chosen_run.following(steady.rows):
+                    _take(steady, chosen_run.run_id, ids)
                     done += len(ids)
                     progress("pruning", min(done, result.rollouts), result.rollouts)
             prompts = sweep_starts(steady)

@@ -133,7 +133,7 @@ def _vacuum_file(path: Path, progress: small_transactions.Progress) -> None:
 def _vacuum_server(url: URL, progress: small_transactions.Progress) -> tuple[int, list[str]]:
     """Return how many tables there are, and the names of those that this user may not vacuum."""
     metadata = (Table.metadata, NotesTable.metadata, *POSTGRES_METADATA)
-    tables = [str(table) for each in metadata for table in each.sorted_tables]
+    tables = [str(table) for schema in metadata for table in schema.sorted_tables]
     skipped, notices = list[str](), list[str]()
     with (
         disposed(writing_engine(url)) as engine,

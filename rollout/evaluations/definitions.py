@@ -22,7 +22,7 @@ def find_evaluation(path: str) -> Evaluation:
         module = imported(module_name, "evals.guess:guess")
     except NoModuleError as error:
         raise DefinitionError(str(error)) from error
-    evaluations = {each: value for each, value in vars(module).items() if isinstance(value, Evaluation)}
+    evaluations = {attribute: value for attribute, value in vars(module).items() if isinstance(value, Evaluation)}
     if not evaluations:
         raise DefinitionError(f"{module_name} has no @evaluation")
     names = ", ".join(evaluations)

@@ -60,7 +60,9 @@ def check_environment(*, provider: Any, environment_variables: Any, headers: Any
             continue
         if not isinstance(texts, Mapping):
             raise TypeError(f"{name} must be a dict of strings, not {texts!r}")
-        odd = [each for each, value in texts.items() if not isinstance(each, str) or not isinstance(value, str)]
+        odd = [
+            argument for argument, value in texts.items() if not isinstance(argument, str) or not isinstance(value, str)
+        ]
         if odd:
             raise TypeError(
                 f"{name} must be a dict of strings, but the value of {odd[0]!r} is {type(texts[odd[0]]).__name__}"

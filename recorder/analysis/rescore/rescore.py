@@ -111,8 +111,8 @@ def rescore(
                 rows.append(identity | _scored(rollout, scores.get(rollout.row.id), weight_of, recorded))
             if progress is not None:
                 progress(len(rows), total)
-        for each in asked:
-            each.check()
+        for rescored in asked:
+            rescored.check()
     return frame_of(RESCORED_COLUMNS, rows)
 
 
@@ -125,7 +125,7 @@ def _scores(
         return {}
     inputs = rebuilding.inputs(with_messages)
     by_function = [function.scores(inputs) for function in asked]
-    return {each.row.id: list(of_rollout) for each, *of_rollout in zip(with_messages, *by_function, strict=True)}
+    return {item.row.id: list(of_rollout) for item, *of_rollout in zip(with_messages, *by_function, strict=True)}
 
 
 def _scored(
@@ -158,9 +158,14 @@ def _scored(
 def _asked(functions: Sequence[str | RewardFunction], waiting: Waiting) -> list[AskedFunction]:
     if not functions:
         raise LogsUIError("There is no reward function to rescore with: name one, such as rewards:accuracy.")
-    callables = [named_function(each) if isinstance(each, str) else each for each in functions]
-    inner = [getattr(each, "func", each) for each in callables]  # of functools.partial
-    names = distinct(str(getattr(each, "__name__", None) or type(each).__name__) for each in inner)
+    callables = [
+        named_function(asked_function) if isinstance(asked_function, str) else asked_function
+        for asked_function in functions
+    ]
+    inner = [getattr(asked_function, "func", asked_function) for asked_function in callables]  # of functools.partial
+    names = distinct(
+        str(getattr(asked_function, "__name__", None) or type(asked_function).__name__) for asked_function in inner
+    )
     return [AskedFunction(name, function, waiting) for name, function in zip(names, callables, strict=True)]
 
 
@@ -191,7 +196,7 @@ def _batches(groups: Sequence[Place], size: int) -> Iterator[list[Place]]:
         batch: list[Place] = []
         for place in of_step:
             batch.append(place)
-            if sum(len(each.ids) for each in batch) >= size:
+            if sum(len(rollout.ids) for rollout in batch) >= size:
                 yield batch
                 batch = []
         if batch:

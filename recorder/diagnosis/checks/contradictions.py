@@ -36,7 +36,7 @@ def against(rows: Rows, name: str) -> Against | None:
     None if there is too little to compare, or if the environment rates all rollouts equally.
     """
     both = (_compared(rows, name, theirs) for theirs in (rows.env_reward_sum, rows.env_reward_last))
-    return min((each for each in both if each is not None), key=lambda each: each.share, default=None)
+    return min((side for side in both if side is not None), key=lambda side: side.share, default=None)
 
 
 def _compared(rows: Rows, name: str, theirs: Floats) -> Against | None:
@@ -85,8 +85,12 @@ def _look_disagreement(run: Run) -> Outcome:
     )
     if best.share <= limit:
         return calm
-    bad = [each for each in every if len(weighty) == 1 or each.withheld.sum() > limit * each.compared or each.is_pairs]
-    worst = max(bad, key=lambda each: (not each.is_pairs, _cost(run, each)), default=None)
+    bad = [
+        disagreement
+        for disagreement in every
+        if len(weighty) == 1 or disagreement.withheld.sum() > limit * disagreement.compared or disagreement.is_pairs
+    ]
+    worst = max(bad, key=lambda disagreement: (not disagreement.is_pairs, _cost(run, disagreement)), default=None)
     if worst is None:
         return calm
     theirs, ours = (figure(float(values[worst.odd].mean())) for values in (worst.theirs, rows.values[worst.name]))

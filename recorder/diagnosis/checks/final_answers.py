@@ -144,7 +144,7 @@ def _refused(run: Run, answers: _Answers) -> Card | None:
     """Return the card if right answers that are written in one way never count, and most others do."""
     equal, kinds = answers.equal, [kind_of(text) for text in answers.written]
     for kind in dict.fromkeys(kinds):
-        is_kind = np.array([each == kind for each in kinds], bool)
+        is_kind = np.array([answer_kind == kind for answer_kind in kinds], bool)
         mine, others = equal & is_kind, equal & ~is_kind
         groups = min(len(np.unique(answers.rows.group[of])) for of in (mine, others))
         if groups < _ENOUGH or mine.sum() < _FORM * equal.sum() or answers.solved[mine].mean() > _COUNT:

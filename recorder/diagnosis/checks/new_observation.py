@@ -70,7 +70,7 @@ def _check(run: Run) -> Outcome:
         candidates += [heard] if heard else []
     most = chance_limit([candidate.chance for candidate in candidates] + [1.0] * (compared - len(candidates)))
     begun = [candidate for candidate in candidates if candidate.chance <= most]
-    costly = [heard for each in begun if (heard := _costly(run, each, begun, tasks)) is not None]
+    costly = [heard for observation in begun if (heard := _costly(run, observation, begun, tasks)) is not None]
     if not costly:
         return uncovered(run) or Below(
             f"None of {compared} frequent observations began during the run and costs reward."
@@ -273,7 +273,7 @@ def _quoted(read: Sequence[Texts], key: int) -> str:
     but for numbers; words for one without text.
     """
     every = (action.get("observation") for texts in read for action in texts.actions)
-    heard = [" ".join((observed_text(each) or "").split()) for each in every if _key(each) == key]
+    heard = [" ".join((observed_text(observation) or "").split()) for observation in every if _key(observation) == key]
     text = next(iter(heard), "")
     words = [_DIGITS.sub("0", line).split() for line in heard]
     alike = len(list(takewhile(lambda same: len(set(same)) == 1, zip(*words, strict=False))))

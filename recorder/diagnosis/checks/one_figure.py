@@ -71,7 +71,7 @@ def follows(run: Run) -> Follows | NotJudged:
     names = [name for name in names if _is_graded(rows, rows.parts[name])]
     of_functions = [_closest(rows, name, share[name], limit, figures) for name in names]
     candidates += [follows for follows in of_functions if not _is_meant(run, follows)]
-    return max(candidates, key=lambda each: (each.is_whole, each.function is None, abs(each.r)))
+    return max(candidates, key=lambda candidate: (candidate.is_whole, candidate.function is None, abs(candidate.r)))
 
 
 def _closest(rows: Rows, function: str | None, share: float, limit: float, figures: Mapping[str, Floats]) -> Follows:

@@ -169,8 +169,8 @@ def column_of(name: str) -> Any:
 
 def has_key(column: Any, key: str) -> ColumnElement[bool]:
     """Return a condition: the column's JSON object has this key."""
-    each = json_each(column)
-    return select(each.c.key).where(each.c.key == key).exists()
+    entries = json_each(column)
+    return select(entries.c.key).where(entries.c.key == key).exists()
 
 
 def _has_tags(run_id: int) -> ColumnElement[bool]:
